@@ -80,7 +80,8 @@ fn limit(store: &Store) -> Outcome {
         format!("all {} calls were made, in {took:.1?}", turns.len()),
         turns.len() == 4 * CALLS,
     )?;
-    // A fence is the server's time in µs at the grant. Grants of one moment get neighbouring fences.
+    // A fence is the server's time in µs at the grant. Grants of one moment get neighbouring
+    // fences.
     let least = turns
         .windows(CALLS_IN_WINDOW + 1)
         .map(|turns| Duration::from_micros(turns[CALLS_IN_WINDOW] - turns[0]))

@@ -82,12 +82,14 @@ fn run_job(host: &Host, job: &Job, run: u64) -> fairlock::Result<JobResult> {
     let Some(guard) = host.mgr.with(SCHEDULED).try_lock(name)? else {
         return Ok(JobResult::Skipped);
     };
+    // First of all, because our own proper release will say `Released` to the next host, even if
+    // there is nothing to do for us.
+    if guard.previous_holder() != PreviousHolder::Released {
+        report.clear_up();
+    }
     let last = history.last();
     if last.number >= run {
         return Ok(JobResult::DoneBefore);
-    }
-    if guard.previous_holder() != PreviousHolder::Released {
-        report.clear_up();
     }
     report.collect();
     // Check between two steps, because nothing else stops a job that has lost its lock. A write to
@@ -168,6 +170,13 @@ fn run_once(store: &Store) -> Outcome {
         only_one(&results, aborted),
     )?;
     check("nothing was sent", report.sent() == 1)?;
+    let info = hosts[2].mgr.inspect(&job.name)?;
+    sleep(info.map_or(Duration::ZERO, |info| info.time_left) + Duration::from_millis(100));
+    let very_late = run_job(&hosts[2], &job, 1)?;
+    check(
+        "a host that comes very late for the first run finds it recorded",
+        very_late == JobResult::DoneBefore,
+    )?;
     println!();
 
     sleep_until(started + 2 * PERIOD);

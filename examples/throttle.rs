@@ -98,7 +98,7 @@ fn throttle(store: &Store) -> Outcome {
         .try_acquire()?
         .is_some();
     check(
-        "a client with a larger number of permits gets the one that it has more",
+        "a client with a larger number of permits gets one more at once",
         another,
     )?;
     let too_many = permits.try_acquire_many(PERMITS + 1);

@@ -44,8 +44,8 @@ use crate::script::Mode;
 /// # }
 /// ```
 ///
-/// rustc then suggests `let _ = mgr.lock("n")?`, which silences it and drops the guard all the same.
-/// Its lint `let_underscore_lock` does not know the guards of this crate. Clippy's
+/// rustc then suggests `let _ = mgr.lock("n")?`, which silences it and drops the guard all the
+/// same. Its lint `let_underscore_lock` does not know the guards of this crate. Clippy's
 /// `let_underscore_must_use` finds them, if you enable it:
 ///
 /// ```
@@ -65,9 +65,11 @@ use crate::script::Mode;
 /// timeout. If Redis does not answer, the release goes on in the background. If that fails too, the
 /// lock ends with its TTL.
 ///
-/// If the thread panics, the work is counted as half done, as by [`abandon`](LockGuard::abandon):
-/// the next holder sees [`Lapsed`](PreviousHolder::Lapsed). The rule is that of a poisoned
-/// `std::sync::Mutex`: only a panic counts that began after the guard was created.
+/// If a panic drops the guard, the work is counted as half done, as by
+/// [`abandon`](LockGuard::abandon): the next holder sees [`Lapsed`](PreviousHolder::Lapsed). The rule
+/// is that of a poisoned `std::sync::Mutex`: only a panic counts that began after the guard was
+/// created. A guard that the panic does not drop, since it is in a thread-local variable or another
+/// thread shares it, is released as used.
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct LockGuard {
     lease: Arc<Lease>,
@@ -221,8 +223,8 @@ impl LockGuard {
     /// Releases the lock like [`unlock`](LockGuard::unlock), but says that the work is half done.
     ///
     /// The next holder's [`previous_holder`](LockGuard::previous_holder) is
-    /// [`Lapsed`](PreviousHolder::Lapsed), as after a crash, but at once. Use it where an error ends
-    /// the work between two steps that belong together. Nothing is reported as lost here.
+    /// [`Lapsed`](PreviousHolder::Lapsed), as after a crash, but at once. Use it where an error
+    /// ends the work between two steps that belong together. Nothing is reported as lost here.
     ///
     /// Blocks for at most one command timeout. `Ok`: the lock was released while you held it.
     ///
@@ -265,8 +267,8 @@ impl LockGuard {
         }
     }
 
-    /// Releases all permits but `to`. Blocks for at most one command timeout; without an answer this
-    /// goes on in the background.
+    /// Releases all permits but `to`. Blocks for at most one command timeout; without an answer
+    /// this goes on in the background.
     pub(crate) fn reduce(&self, to: u32) -> Result<()> {
         if self.running.engine().is_forked() {
             return Err(Error::Closed);

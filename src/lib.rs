@@ -49,8 +49,8 @@
 //! ```
 //!
 //! A manager is a handle. Clone it into every thread, and build one for each process and Redis. A
-//! name is any text of 1 to [`MAX_NAME`] bytes, as a `&str`, a `String` or any other `AsRef<str>`. Bind
-//! the guard to a variable: [`let _ = mgr.lock(…)` drops it at
+//! name is any text of 1 to [`MAX_NAME`] bytes, as a `&str`, a `String` or any other `AsRef<str>`.
+//! Bind the guard to a variable: [`let _ = mgr.lock(…)` drops it at
 //! once](LockGuard#bind-it-to-a-variable).
 //!
 //! # Skip what is taken
@@ -208,9 +208,9 @@
 //! instance at a SIGTERM, call [`shutdown`](LockManager::shutdown). The manager grants no more
 //! locks, waits end with [`Error::Closed`], and guards have some time left. A guard that is alive
 //! after that loses its lock with [`LossReason::Shutdown`]. `shutdown` returns the names of those
-//! locks, and their next holders find [`PreviousHolder::Lapsed`]. It returns when Redis has confirmed
-//! the releases, so the process may exit then. If Redis does not answer in time, `unreleased` has the
-//! names: those locks end by their TTL.
+//! locks, and their next holders find [`PreviousHolder::Lapsed`]. It returns when Redis has
+//! confirmed the releases, so the process may exit then. If Redis does not answer in time,
+//! [`unreleased`](Shutdown::unreleased) has the names: those locks end by their TTL.
 //!
 //! # The whole program
 //!
@@ -474,7 +474,8 @@ pub use fence::FenceGate;
 pub use loss::{Loss, LossReason, PreviousHolder};
 
 // A look inside.
-pub use inspect::{List, LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
+pub use inspect::list::List;
+pub use inspect::{LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
 pub use kind::{Access, Kind};
 pub use stats::Stats;
 

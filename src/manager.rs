@@ -68,8 +68,8 @@ impl LockManager {
     /// ends by itself.
     ///
     /// Blocks until the last guard is dropped, for at most `within`. Then it blocks until the
-    /// releases are answered, for at most three command timeouts. You may call it again, to give open
-    /// releases more time, and from several threads at once.
+    /// releases are answered, for at most three command timeouts. You may call it again, to give
+    /// open releases more time, and from several threads at once.
     ///
     /// # Errors
     /// - [`Error::Closed`](crate::Error::Closed) in a forked child.

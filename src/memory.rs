@@ -8,8 +8,8 @@
 //!
 //! - **To test your own code:** give it a manager on a [`Memory`]. Let it reach its deadlines at
 //!   once with [`Memory::fast_forward`], let time pass with [`Memory::advance`], end its lease with
-//!   [`Memory::lapse`], take the server away with [`Memory::go_down`]. The example `unit_test` shows
-//!   each of them.
+//!   [`Memory::lapse`], take the server away with [`Memory::go_down`]. The example `unit_test`
+//!   shows each of them.
 //! - **To try the crate** with nothing installed:
 //!   [`LockManager::in_memory`](crate::LockManager::in_memory).
 //! - **To lock within one process** with queues, deadlines, fences and TTLs, for instance where a

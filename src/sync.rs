@@ -6,10 +6,10 @@
 #[cfg(not(fairlock_loom))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 #[cfg(not(fairlock_loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 
 #[cfg(fairlock_loom)]
-pub(crate) use model::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard};
+pub(crate) use model::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, fence};
 
 /// loom's types, with the methods that parking_lot's have.
 #[cfg(fairlock_loom)]
@@ -17,7 +17,7 @@ mod model {
     use std::time::Duration;
 
     pub(crate) use loom::sync::MutexGuard;
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
 
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);

@@ -4,8 +4,8 @@
 //! too.
 //!
 //! `advance` makes time pass. It returns when the managers have done what was due by then.
-//! `fast_forward` runs code that waits, and makes time pass whenever it waits. So a test that reaches
-//! a deadline needs no second thread, and takes milliseconds.
+//! `fast_forward` runs code that waits, and makes time pass whenever it waits. So a test that
+//! reaches a deadline needs no second thread, and takes milliseconds.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -160,8 +160,8 @@ impl Engine {
         drop(drained);
         let (report_to, report) = bounded(1);
         let timeout = self.config.command_timeout;
-        // One timeout for the exchange in which the renewal thread may be, and one for a connection.
-        // When it gives up, it may be in another exchange, and reports after that.
+        // One timeout for the exchange in which the renewal thread may be, and one for a
+        // connection. When it gives up, it may be in another exchange, and reports after that.
         let now = self.now();
         self.send_to_background(Command::EndAll(EndAll {
             give_up_at: now + timeout * 2,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use loom::thread;
 
 use crate::engine::lease::{Lease, LeaseState};
-use crate::engine::request::Request;
+use crate::engine::request::{LockGroup, Request};
 use crate::engine::waiter::GrantNotice;
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::waiter::{TokenOwner, WaiterEntry, WaiterRegistry};
@@ -105,6 +105,27 @@ fn released_lease_reports_no_loss() {
         });
         let released: Result<(), Loss> = lease.release(EARLY);
         assert_ne!(released.is_ok(), renewal.join().unwrap());
+    });
+}
+
+#[test]
+fn loss_before_the_guard_of_a_group_is_seen_by_one_side() {
+    in_every_order(|| {
+        let group = LockGroup::new();
+        let lease = Arc::new(lease_in(&group));
+        let renewal = thread::spawn({
+            let lease = Arc::clone(&lease);
+            move || {
+                lease.lose(LossReason::Taken);
+                lease.request.is_guarded()
+            }
+        });
+        group.mark_guarded();
+        let caller_sees_it = !lease.is_held(EARLY);
+        assert!(
+            caller_sees_it || renewal.join().unwrap(),
+            "nobody reports it"
+        );
     });
 }
 
@@ -223,4 +244,10 @@ fn notice(token: Token) -> GrantNotice {
 
 fn lease() -> Lease {
     Lease::new(request(), &grant(Token::new()), EARLY, DEADLINE)
+}
+
+fn lease_in(group: &Arc<LockGroup>) -> Lease {
+    let key = Key::new("fairlock", "k").expect("a valid name");
+    let request = Request::new(LockSpec::MUTEX, key, &LockOptions::new()).in_group(group);
+    Lease::new(Arc::new(request), &grant(Token::new()), EARLY, DEADLINE)
 }

@@ -164,7 +164,7 @@ impl Engine {
     }
 
     /// Releases leases that nobody has used. The renewal thread abandons the tokens of lost ones.
-    fn abandon_all(&self, leases: &[Arc<Lease>]) {
+    pub(crate) fn abandon_all(&self, leases: &[Arc<Lease>]) {
         let _ = self.release_all(leases, Mode::Unused, WantResult::No);
     }
 

@@ -52,9 +52,9 @@ pub(super) struct BackgroundRelease<'a> {
 }
 
 impl Engine {
-    /// Ends a guard's lease, as used or unfinished. P9 (nothing starves): the release goes out on a free connection at
-    /// once, else by the renewal thread, so the caller never waits for the pool. Blocks for at most
-    /// one command timeout.
+    /// Ends a guard's lease, as used or unfinished. P9 (nothing starves): the release goes out on a
+    /// free connection at once, else by the renewal thread, so the caller never waits for the pool.
+    /// Blocks for at most one command timeout.
     pub(crate) fn release(&self, lease: &Lease, mode: Mode, want: WantResult) -> Result<()> {
         let started = self.now();
         let call = self.begin_release(lease, mode, started)?;
@@ -119,8 +119,8 @@ impl Engine {
                 fault: None,
                 release,
             })),
-            // If the connection was closed while idle, and no other is free, the renewal thread sends
-            // the release again.
+            // If the connection was closed while idle, and no other is free, the renewal thread
+            // sends the release again.
             Err(fault) => {
                 self.note_release_fault(started, &fault);
                 ReleaseOutcome::Open(Box::new(OpenRelease {

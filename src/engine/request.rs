@@ -1,18 +1,18 @@
 //! A request for a lock: its name, and the options with which it is held.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
 
 use crate::key::Key;
 use crate::loss::Loss;
 use crate::options::{LockOptions, OnLost};
 use crate::script::{Call, Family, LockSpec, Token, Verb};
+use crate::sync::{AtomicBool, Mutex, fence};
 
 /// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.
 pub(crate) struct Request {

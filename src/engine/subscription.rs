@@ -116,8 +116,9 @@ impl Engine {
         Ok(())
     }
 
-    /// R17 (subscription): whether a message may be due, or may have been missed since this was last
-    /// asked. Only then is it worth a request to find out that the subscription has died unseen.
+    /// R17 (subscription): whether a message may be due, or may have been missed since this was
+    /// last asked. Only then is it worth a request to find out that the subscription has died
+    /// unseen.
     ///
     /// While nobody waits, nobody checks it. The next waiter is queued all the same, and does not
     /// trust it: its grant comes by sync within a check period if the message is lost. The PING

@@ -15,8 +15,10 @@ impl fmt::Display for LockInfo {
                 _ => ", last held by",
             };
             write!(f, "{by} {holder}")?;
-            if self.holders.len() > 1 {
-                write!(f, " and {} more", self.holders.len() - 1)?;
+            match self.holders.len() {
+                0 | 1 => {}
+                2 => f.write_str(", and 1 other holder")?,
+                many => write!(f, ", and {} other holders", many - 1)?,
             }
             write!(f, ", fence {}", self.fence)?;
             if self.state != LockState::Lapsed {

@@ -49,7 +49,7 @@ impl LockManager {
     /// # Errors
     /// As [`lock`](LockManager::lock), for any of the names. After an error none is held. Also:
     /// - [`Config`](Error::Config): there is no name, or there are more than [`MAX_NAMES`].
-    /// - [`Lost`](Error::Lost): one was lost during the wait for another. Returned within a check
+    /// - [`Lost`](Error::Lost): one was lost before all were held. Returned within a check
     ///   period and two command timeouts, which includes the release of the others.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<MultiGuard> {
@@ -151,7 +151,11 @@ impl SortedKeys {
         let engine = manager.engine();
         let (requests, group) = self.requests(manager, request_to_wait)?;
         match engine.try_acquire_all(&requests, until) {
-            Ok(Some(leases)) => return Ok(Some(MultiGuard::new(leases, group, manager))),
+            Ok(Some(leases)) => match MultiGuard::new(leases, group, manager) {
+                // The leases are so short, or the process so slow. The wait below gets new ones.
+                Err(Error::Lost { .. }) => {}
+                made => return made.map(Some),
+            },
             Ok(None) | Err(Error::Lost { .. }) => {}
             // The wait below outlasts an outage.
             Err(error) if is_transient(&error) => {}
@@ -159,7 +163,9 @@ impl SortedKeys {
         }
         let (requests, group) = self.requests(manager, request_to_wait)?;
         let leases = engine.acquire_all(&requests, until)?;
-        Ok(leases.map(|leases| MultiGuard::new(leases, group, manager)))
+        leases
+            .map(|leases| MultiGuard::new(leases, group, manager))
+            .transpose()
     }
 
     fn try_take(&self, manager: &LockManager) -> Result<Option<MultiGuard>> {
@@ -168,7 +174,9 @@ impl SortedKeys {
         if leases.is_none() {
             manager.engine().counters.missed.add(1);
         }
-        Ok(leases.map(|leases| MultiGuard::new(leases, group, manager)))
+        leases
+            .map(|leases| MultiGuard::new(leases, group, manager))
+            .transpose()
     }
 
     fn requests(
@@ -202,7 +210,7 @@ impl SortedKeys {
 ///
 /// If the thread panics, the next holder of each name sees [`Lapsed`](PreviousHolder::Lapsed), as
 /// after a [`LockGuard`](crate::LockGuard).
-#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
+#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the locks"]
 pub struct MultiGuard {
     leases: Vec<Arc<Lease>>,
     group: Arc<LockGroup>,
@@ -213,24 +221,30 @@ pub struct MultiGuard {
 }
 
 impl MultiGuard {
-    fn new(leases: Vec<Arc<Lease>>, group: Arc<LockGroup>, manager: &LockManager) -> MultiGuard {
+    /// The guard of these leases. If one is lost by now, there is no guard: that loss is the error,
+    /// and the others are released.
+    fn new(
+        leases: Vec<Arc<Lease>>,
+        group: Arc<LockGroup>,
+        manager: &LockManager,
+    ) -> Result<MultiGuard> {
         let running = Arc::clone(manager.running());
-        leases
-            .iter()
-            .for_each(|_| running.engine().on_guard_created());
+        let engine = running.engine();
+        // The renewal thread reports no loss of a lock without a guard. From here on it does. So
+        // the look at the leases comes after this.
         group.mark_guarded();
-        // A lease that was lost before this guard existed had nobody to report its loss to. Report
-        // it now.
-        if let Some(loss) = first_lost(&leases, running.engine().now()) {
-            group.report_loss(&loss);
+        if let Some(loss) = first_lost(&leases, engine.now()) {
+            engine.abandon_all(&leases);
+            return Err(Error::Lost { loss });
         }
-        MultiGuard {
+        leases.iter().for_each(|_| engine.on_guard_created());
+        Ok(MultiGuard {
             leases,
             group,
             running,
             unlocked: false,
             panic_watch: PanicWatch::begin(),
-        }
+        })
     }
 
     /// The names, each once, in the order of their keys.
@@ -379,18 +393,22 @@ mod tests {
     use crate::loss::LossReason;
     use crate::memory::Memory;
 
-    /// The last look at the leases comes before the guard.
+    /// The last look at the leases comes before the guard. The renewal thread is silent about a loss
+    /// in between: only the caller can report it.
     #[test]
-    fn loss_before_the_guard_exists_is_reported() {
+    fn loss_before_the_guard_exists_is_an_error() {
         let manager = LockManager::connect(&Memory::new()).expect("it is there");
         let keys = SortedKeys::new(&manager, ["a", "b"]).expect("two names");
         let (requests, group) = keys.requests(&manager, request_to_try).expect("they fit");
         let leases = manager.engine().try_acquire_all(&requests, Time::NEVER);
         let leases = leases.expect("it is there").expect("both are free");
         assert!(leases[1].lose(LossReason::Taken));
-        let guard = MultiGuard::new(leases, group, &manager);
-        let loss = guard.lost().try_recv().expect("it is reported");
+        let error = MultiGuard::new(leases, group, &manager).expect_err("b is lost");
+        let Error::Lost { loss } = error else {
+            panic!("{error}")
+        };
         assert_eq!((&*loss.name, loss.reason), ("b", LossReason::Taken));
-        assert!(!guard.is_held());
+        let other = manager.try_lock("a").expect("it is there");
+        assert!(other.is_some(), "the one that was not lost is released");
     }
 }

@@ -62,8 +62,8 @@ impl LockManager {
 /// - [`previous_holder`](LockGuard::previous_holder) says how the last writer ended, to readers
 ///   too. Readers leave nothing half done.
 /// - A reader has the same fence as the last writer. A resource that checks fences must accept it.
-/// - While somebody holds it or waits for it, a call that uses the name as another kind of lock gets
-///   [`WrongKind`](crate::Error::WrongKind).
+/// - While somebody holds it or waits for it, a call that uses the name as another kind of lock
+///   gets [`WrongKind`](crate::Error::WrongKind).
 /// - Many readers at a time cost Redis as much as many holders of a
 ///   [`Semaphore`](crate::Semaphore).
 /// - If asynchronous replication loses data, it can lose a lock; see the [limits](crate#limits) of

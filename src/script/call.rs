@@ -41,8 +41,8 @@ pub(crate) enum Verb {
         /// Where the page of holders begins; 0 for the first. A mutex has no pages.
         from: u64,
     },
-    /// Clear the record of a name that nobody uses, so that it can become another kind of lock. Call
-    /// it with the spec of the kind that the name is.
+    /// Clear the record of a name that nobody uses, so that it can become another kind of lock.
+    /// Call it with the spec of the kind that the name is.
     Vacate,
     /// Which of these tokens Redis knows; at most [`LOOKUP_LIMIT`].
     Lookup {

@@ -3,8 +3,8 @@
 --   never had one
 -- KEYS: as in mutex_record.lua
 -- ARGV: as in mutex_record.lua
--- Returns: nothing; status: lost (so was the record) | already (released before) | lapsed | forced |
---   unknown
+-- Returns: nothing; status: lost (so was the record) | already (released before) | lapsed | forced
+--   | unknown
 if not fence or fence < callers_fence then
   status = 'lost'
 elseif ended_fence < callers_fence then

@@ -30,9 +30,9 @@ local new_manager, new_request, new_label
 local grants, message = {}, nil
 
 if not packed_state then
-  -- Another kind, or another version of this protocol, is refused before any write. The field 'v' is
-  -- the state in which the name was vacated. A new mutex goes on from its fence (P2), and a token
-  -- of the earlier mutex learns from it how its lease ended.
+  -- Another kind, or another version of this protocol, is refused before any write. The field 'v'
+  -- is the state in which the name was vacated. A new mutex goes on from its fence (P2), and a
+  -- token of the earlier mutex learns from it how its lease ended.
   local kind, vacated = unpack(redis.call('HMGET', record_key, 'k', 'v'))
   if kind and kind ~= 'mutex/1' and not (looks_back and vacated) then
     return { 'kind', now, 0, kind }

@@ -6,9 +6,9 @@
 --   that came first) | forced (by fence alone)
 -- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left,
 --   previous} (keep_if_owner) · refused (forced; already if this very request came before, or if
---   this fence was released by force) · already | lapsed | forced | lost | unknown (it does not have
---   this fence's lease; the fences say what became of that) · queued (both keys are needed) · kind
---   {kind}
+--   this fence was released by force) · already | lapsed | forced | lost | unknown (it does not
+--   have this fence's lease; the fences say what became of that) · queued (both keys are needed) ·
+--   kind {kind}
 
 local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))

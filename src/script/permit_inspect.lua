@@ -1,12 +1,12 @@
 -- Purpose: shows who holds permits of a name, what is cooling, and who waits. It shows the holders
 --   page by page, and the waiters with the first page. Writes nothing.
 -- KEYS: 1 the record · 2 the queue · 3 the holders
--- ARGV: 1-4 as in permit_record.lua · 5 how many waiters to show, at most · 6 where the page begins:
---   '0', or the end of the page before
+-- ARGV: 1-4 as in permit_record.lua · 5 how many waiters to show, at most · 6 where the page
+--   begins: '0', or the end of the page before
 -- Returns: seen {kind, fence, waiters, holders shown; for each of these its time left (not above 0:
 --   it lapsed that long ago), 1 if it cools, its permits, and the text 'kind capacity fence ticket
---   granted-at manager ttl fixed hold permits label'; then the waiters' records in order} · absent ·
---   kind {kind}. In place of the 1 for more, seen has where the next page begins, '0' after the
+--   granted-at manager ttl fixed hold permits label'; then the waiters' records in order} · absent
+--   · kind {kind}. In place of the 1 for more, seen has where the next page begins, '0' after the
 --   last.
 local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
 local packed_state = redis.call('HGET', KEYS[3], 'p')

@@ -1,11 +1,11 @@
 -- Purpose: ends a token's lease, or its place in the queue, and hands the permits over in the same
 --   step.
 -- KEYS: 1 the record · 2 the queue · 3 the holders
--- ARGV: 1-4 as in permit_record.lua · 5 token · 6 fence, 0 if the caller knows of no lease · 7 mode:
---   used (it was a guard) | unused (nobody had it) | lost (a guard lost it) | keep_if_owner (leave
---   the queue, but keep a grant that came first) | reduce (keep some of the permits) | forced (all
---   holders with this fence, page by page) · 8 for reduce: how many permits to keep; for forced:
---   'page from', the number of the page and where it begins; the first is '0 0'
+-- ARGV: 1-4 as in permit_record.lua · 5 token · 6 fence, 0 if the caller knows of no lease · 7
+--   mode: used (it was a guard) | unused (nobody had it) | lost (a guard lost it) | keep_if_owner
+--   (leave the queue, but keep a grant that came first) | reduce (keep some of the permits) |
+--   forced (all holders with this fence, page by page) · 8 for reduce: how many permits to keep;
+--   for forced: 'page from', the number of the page and where it begins; the first is '0 0'
 -- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused
 --   (forced: nobody on this page; already if this very request came before) · already | lapsed |
 --   forced | lost (it does not hold that lease) · kind {kind}

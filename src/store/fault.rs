@@ -118,9 +118,9 @@ impl StoreFault {
         }
     }
 
-    /// Whether it is no sign of an outage: the next connection will show whether the server answers.
-    /// A server closes connections that are idle, and all when it restarts. If the next attempt
-    /// fails as well, its fault is another one, or [`StoreFault::InDoubt`].
+    /// Whether it is no sign of an outage: the next connection will show whether the server
+    /// answers. A server closes connections that are idle, and all when it restarts. If the next
+    /// attempt fails as well, its fault is another one, or [`StoreFault::InDoubt`].
     pub(crate) fn is_no_outage(&self) -> bool {
         matches!(self, StoreFault::NotReady) || self.is_closed()
     }

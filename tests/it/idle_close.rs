@@ -1,6 +1,7 @@
 //! A connection that the server closed while it was idle is no event: every call succeeds within
 //! its bound, nothing is logged above debug, and no failure is counted. On Redis alone, since the
-//! in-memory store has no connections. A logger belongs to a process, so the manager is in a worker.
+//! in-memory store has no connections. A logger belongs to a process, so the manager is in a
+//! worker.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

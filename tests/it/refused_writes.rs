@@ -1,6 +1,6 @@
 //! The server refuses writes for a while: as a replica, without enough replicas, without a disk.
-//! Such a refusal comes before a script's first write, so nothing is in doubt, and a call asks again
-//! within its time. On Redis alone, since only Redis has these states.
+//! Such a refusal comes before a script's first write, so nothing is in doubt, and a call asks
+//! again within its time. On Redis alone, since only Redis has these states.
 
 use std::thread;
 use std::time::{Duration, Instant};

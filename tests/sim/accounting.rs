@@ -8,8 +8,8 @@ use crate::script::{Grant, Mode, Outcome, Verb};
 
 /// P1, P5: a grant and a renewal give a lease its full time and no more. No request shortens it.
 ///
-/// R15 (clock went back): a request that looks at the holders shortens a lease from before the step,
-/// so that it ends in its time.
+/// R15 (clock went back): a request that looks at the holders shortens a lease from before the
+/// step, so that it ends in its time.
 pub(super) fn check_lease_times(
     clock: u64,
     before: &RecordView,
@@ -48,8 +48,8 @@ pub(super) fn check_lease_times(
     Ok(())
 }
 
-/// Whether the request looks at the holders when their next look is due. A request that only repeats
-/// a grant does not.
+/// Whether the request looks at the holders when their next look is due. A request that only
+/// repeats a grant does not.
 fn looks_at_holders(before: &RecordView, executed: &ExecutedCall<'_>) -> bool {
     match (&executed.call.verb, executed.outcome) {
         (Verb::Release { .. }, Outcome::Granted(_)) => false,

@@ -100,7 +100,8 @@ pub(crate) enum Defect {
     /// The record notes the longest lease instead of the shortest. By the shortest a script sees
     /// that the clock went back.
     Shortest,
-    /// No defect: a look at the holders takes them one by one, so that most calls find it under way.
+    /// No defect: a look at the holders takes them one by one, so that most calls find it under
+    /// way.
     OnePerPage,
     /// R15 (clock went back): a downgrade leaves a lease from before the step as long as it is.
     DowngradeR15,

@@ -11,8 +11,8 @@ use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
 /// An outage adds few releases of queued tokens to those of its beginning, since no waiter is
-/// queued without a connection. If there are more tasks than this, tokens older than a ttl and T are no
-/// longer released: they are left to their turn, and to R13 (unwanted grants).
+/// queued without a connection. If there are more tasks than this, tokens older than a ttl and T
+/// are no longer released: they are left to their turn, and to R13 (unwanted grants).
 const MANY: usize = 1 << 14;
 
 impl RenewalThread {

@@ -238,7 +238,7 @@ impl RenewalThread {
             Task::ReleaseToken(release) => release.call.clone(),
             Task::Confirm(waiter) => self.confirm_call(waiter)?,
             Task::Requeue(waiter) => self.requeue_call(waiter, now)?,
-            Task::Vacate(waiter, family) => waiter.request.call(Verb::Vacate).vacate(*family),
+            Task::Vacate(waiter, family) => self.vacate_call(waiter, *family)?,
             Task::Sync(call) | Task::Lookup(call) => call.clone(),
         };
         Some((task, call))

@@ -110,11 +110,7 @@ impl RenewalThread {
     ) {
         let answer = match result {
             Ok(answer) => answer,
-            Err(fault) => {
-                self.note_no_reply(&waiter, &fault);
-                let next = self.retry_at(&fault);
-                return self.tasks.put(next, Task::Vacate(waiter, family));
-            }
+            Err(fault) => return self.on_vacate_fault(waiter, family, &fault),
         };
         let now = self.engine.now();
         waiter.on_reply(now);
@@ -127,6 +123,24 @@ impl RenewalThread {
                 self.fail(&waiter, error);
             }
         }
+    }
+
+    /// A refusal that will not pass fails the waiter, as that of an acquire does.
+    fn on_vacate_fault(&mut self, waiter: Arc<WaiterEntry>, family: Family, fault: &StoreFault) {
+        if !fault.is_transient() {
+            let error = refusal(fault, &waiter, self.engine.now());
+            return self.fail(&waiter, error);
+        }
+        self.note_no_reply(&waiter, fault);
+        let next = self.retry_at(fault);
+        self.tasks.put(next, Task::Vacate(waiter, family));
+    }
+
+    /// The call that vacates the waiter's name. `None` if the waiter needs it no more: it may have
+    /// been cancelled since the last attempt.
+    pub(super) fn vacate_call(&self, waiter: &WaiterEntry, family: Family) -> Option<Call> {
+        let is_asking = waiter.state.lock().is_asking();
+        is_asking.then(|| waiter.request.call(Verb::Vacate).vacate(family))
     }
 
     fn fail(&self, waiter: &Arc<WaiterEntry>, error: Error) {

@@ -21,8 +21,8 @@ pub(crate) struct Inspection {
 }
 
 impl Inspection {
-    /// Adds the holders of the next page, unless they were on an earlier one. Returns how many there
-    /// are now.
+    /// Adds the holders of the next page, unless they were on an earlier one. Returns how many
+    /// there are now.
     pub(crate) fn add_page(&mut self, next: Inspection) -> usize {
         for holder in next.holders {
             if !self

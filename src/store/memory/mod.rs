@@ -147,7 +147,8 @@ impl Memory {
     /// a `fast_forward` of this store, and the threads of all managers on it. So renewals are in
     /// time, each message arrives, and `on_lost` has returned before the clock goes on. It goes
     /// from one due time to the next: a renewal, a check of a queue, a deadline. A minute of waiting
-    /// has about a hundred of them, and takes tens of milliseconds of the host's time.
+    /// has about a hundred of them. It took 30 to 150 ms of the host's time on two cores, without
+    /// optimisation.
     ///
     /// While `work` does something else, the clock runs with the host's. It does not wait for other
     /// threads of your test: to one that works while `work` waits, hours may pass. A wait that

@@ -21,7 +21,8 @@ const FURTHEST: u64 = 100 * 365 * 24 * 3600 * 1_000_000_000;
 /// waits for a reply settles only when that wait is over.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// How long a thread that puts the clock forward waits, in the host's time, if it has nothing to do.
+/// How long a thread that puts the clock forward waits, in the host's time, if it has nothing to
+/// do.
 const IDLE: Duration = Duration::from_millis(1);
 
 /// When something is due for an attendant of the clock.

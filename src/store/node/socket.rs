@@ -249,12 +249,13 @@ impl Stream {
 mod tests {
     use super::*;
 
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    const SLACK: Duration = Duration::from_millis(1500);
+
     /// A pipeline of many calls does not fit into the buffers of a socket, and a peer can take it
     /// in small pieces.
     #[test]
     fn write_that_is_taken_in_pieces_has_one_timeout() {
-        const TIMEOUT: Duration = Duration::from_millis(300);
-        const SLACK: Duration = Duration::from_millis(1500);
         let (own, mut peer) = UnixStream::pair().expect("a pair of sockets");
         let mut socket = Socket::new(Stream::Unix(own), TIMEOUT).expect("timeouts can be set");
         let started = Instant::now();
@@ -276,8 +277,6 @@ mod tests {
 
     #[test]
     fn reply_that_comes_in_pieces_has_one_timeout() {
-        const TIMEOUT: Duration = Duration::from_millis(300);
-        const SLACK: Duration = Duration::from_millis(1500);
         let (own, mut peer) = UnixStream::pair().expect("a pair of sockets");
         let mut socket = Socket::new(Stream::Unix(own), TIMEOUT).expect("timeouts can be set");
         let started = Instant::now();

@@ -1,14 +1,11 @@
 //! A change of mind: another capacity, fewer permits, another kind of lock.
 
-use std::thread;
-
-use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{
     Access, Error, Kind, LockGuard, LockManager, LockOptions, LossReason, Party, PreviousHolder,
-    Result, Semaphore, SemaphoreGuard, Waiter,
+    Result, SemaphoreGuard, Waiter,
 };
 
-use super::semaphore::{comes_to_rest, end_leases, waiters};
+use super::semaphore::{comes_to_rest, end_leases, served, wait};
 use crate::backend::{Backend, InjectedFault, Keyspace, on_both_stores};
 use crate::fixtures::{P, SOON, STEADY_TTL as TTL, build, steady};
 use crate::support::until;
@@ -29,31 +26,13 @@ on_both_stores! {
     dead_waiters_do_not_keep_a_name_its_kind,
     a_vacated_name_is_not_shown_and_every_key_has_a_ttl,
     a_forgotten_waiter_gets_a_name_that_was_another_kind,
+    a_forgotten_waiter_fails_if_its_name_cannot_change,
 }
 
 on_both_stores! { redis_with_faults: an_unanswered_release_of_some_permits_takes_effect }
 
 fn manager(backend: &Backend) -> LockManager {
     build(steady(backend))
-}
-
-/// Waits for permits on a thread of its own. The waiter is queued when this returns.
-fn wait(mgr: &LockManager, semaphore: &Semaphore, permits: u32) -> Receiver<SemaphoreGuard> {
-    let (sender, receiver) = unbounded();
-    let before = mgr.inspect("n").unwrap().map_or(0, |info| info.waiters);
-    let semaphore = semaphore.clone();
-    thread::spawn(move || {
-        if let Ok(guard) = semaphore.acquire_many(permits) {
-            let _ = sender.send(guard);
-        }
-    });
-    waiters(mgr, "n", before + 1);
-    receiver
-}
-
-#[track_caller]
-fn served<G>(receiver: &Receiver<G>) -> G {
-    receiver.recv_timeout(SOON).expect("its turn comes")
 }
 
 #[track_caller]
@@ -258,7 +237,10 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     let queue: Vec<Access> = info.queue.iter().map(|party| party.access).collect();
     assert_eq!(queue, [Access::Reader, Access::Reader, Access::Writer]);
     let reader = writer.downgrade().unwrap();
-    assert_eq!(shown(&look().holders), ["reader", "reader", "reader"]);
+    let info = look();
+    assert_eq!(shown(&info.holders), ["reader", "reader", "reader"]);
+    let line = info.to_string();
+    assert!(line.contains(", reader, and 2 other holders, "), "{line}");
     drop((reader, queued, last));
     comes_to_rest(backend, &mgr, "n");
 
@@ -268,6 +250,8 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     guards[0].release_permits(2).unwrap();
     let info = look();
     assert_eq!(shown(&info.holders), ["1 permit", "2 permits"]);
+    let line = info.to_string();
+    assert!(line.contains(", and 1 other holder, "), "{line}");
     assert_eq!(shown(&info.queue), ["3 permits"]);
     assert_eq!((info.queue[0].permits, &*info.queue[0].label), (3, ""));
     drop((guards, waiter));
@@ -414,13 +398,8 @@ fn a_dead_holders_name_becomes_another_kind(backend: &Backend) {
         next.is_some()
     });
     let next = next.unwrap();
-    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    assert!(next.fence() > lapses.fence());
-    let error = lapses.unlock().unwrap_err();
-    assert!(
-        matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired),
-        "{error:?}"
-    );
+    follows_a_lapse(&next, &lapses);
+    expired(lapses.unlock());
     assert!(next.is_held());
     next.unlock().unwrap();
 
@@ -431,16 +410,26 @@ fn a_dead_holders_name_becomes_another_kind(backend: &Backend) {
         next.is_some()
     });
     let next = next.unwrap();
+    follows_a_lapse(&next, &lapses);
+    expired(lapses.unlock());
+    next.renew().unwrap();
+    next.unlock().unwrap();
+    comes_to_rest(backend, &mgr, "n");
+}
+
+#[track_caller]
+fn follows_a_lapse(next: &LockGuard, lapsed: &LockGuard) {
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    assert!(next.fence() > lapses.fence());
-    let error = lapses.unlock().unwrap_err();
+    assert!(next.fence() > lapsed.fence());
+}
+
+#[track_caller]
+fn expired(end: Result<()>) {
+    let error = end.unwrap_err();
     assert!(
         matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired),
         "{error:?}"
     );
-    next.renew().unwrap();
-    next.unlock().unwrap();
-    comes_to_rest(backend, &mgr, "n");
 }
 
 fn dead_waiters_do_not_keep_a_name_its_kind(backend: &Backend) {
@@ -520,4 +509,21 @@ fn a_forgotten_waiter_gets_a_name_that_was_another_kind(backend: &Backend) {
     guard.unlock().unwrap();
     drop(holder);
     comes_to_rest(backend, &ours, "n");
+}
+
+/// The server refuses to clear the name, and always will.
+fn a_forgotten_waiter_fails_if_its_name_cannot_change(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
+    let _holder = theirs.lock("n").unwrap();
+    let mut waiter = ours.enqueue("n").unwrap();
+    backend.flush_all();
+    drop(theirs.semaphore("n", 2).acquire().unwrap());
+    // Another program's data takes the place of the holders.
+    let _: i64 = backend.query(&["DEL", "fairlock:{n}:h"]);
+    let _: i64 = backend.query(&["RPUSH", "fairlock:{n}:h", "x"]);
+    let error = waiter.wait_for(SOON).expect_err("the name stays taken");
+    assert!(
+        matches!(&error, Error::Server { code, .. } if code == "WRONGTYPE"),
+        "{error}"
+    );
 }

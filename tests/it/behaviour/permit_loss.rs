@@ -162,8 +162,8 @@ fn p1_readers_keep_the_lock_when_record_or_queue_is_lost(backend: &Backend) {
     }
 }
 
-/// The key with the readers is lost, and with it the count of permits. The queue is not lost, so the
-/// next check serves its first waiter, with a larger fence.
+/// The key with the readers is lost, and with it the count of permits. The queue is not lost, so
+/// the next check serves its first waiter, with a larger fence.
 fn permits_whose_holders_are_lost_are_free_at_once(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let record = Permits::of(backend, "a");

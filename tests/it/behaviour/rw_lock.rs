@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, unbounded};
+use crossbeam_channel::Receiver;
 use fairlock::{
     Error, Kind, LockManager, LockOptions, LossReason, PreviousHolder, ReadGuard, RwLock, Waiter,
     WriteGuard,
 };
 
-use super::semaphore::{comes_to_rest, end_leases, waiters};
+use super::semaphore::{comes_to_rest, end_leases, queue_up, served};
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{P, SOON, build, steady, with_ttl};
 
@@ -45,33 +45,13 @@ fn manager(backend: &Backend) -> LockManager {
 }
 
 fn read(mgr: &LockManager) -> Receiver<ReadGuard> {
-    queue_up(mgr, |mgr| mgr.rw_lock("n").read())
+    let lock = mgr.rw_lock("n");
+    queue_up(mgr, move || lock.read())
 }
 
 fn write(mgr: &LockManager) -> Receiver<WriteGuard> {
-    queue_up(mgr, |mgr| mgr.rw_lock("n").write())
-}
-
-/// Waits on a thread of its own. The waiter is queued when this returns.
-fn queue_up<G: Send + 'static>(
-    mgr: &LockManager,
-    take: impl FnOnce(&LockManager) -> fairlock::Result<G> + Send + 'static,
-) -> Receiver<G> {
-    let (sender, receiver) = unbounded();
-    let before = mgr.inspect("n").unwrap().map_or(0, |info| info.waiters);
-    let taker = mgr.clone();
-    thread::spawn(move || {
-        if let Ok(guard) = take(&taker) {
-            let _ = sender.send(guard);
-        }
-    });
-    waiters(mgr, "n", before + 1);
-    receiver
-}
-
-#[track_caller]
-fn served<G>(receiver: &Receiver<G>) -> G {
-    receiver.recv_timeout(SOON).expect("its turn comes")
+    let lock = mgr.rw_lock("n");
+    queue_up(mgr, move || lock.write())
 }
 
 fn queued_readers_and_writers_get_their_guards(backend: &Backend) {

@@ -95,16 +95,15 @@ pub(super) fn waiters(mgr: &LockManager, name: &str, many: u64) {
     });
 }
 
-/// Waits for this many permits on a thread of its own. The waiter is queued when this returns.
-fn wait(mgr: &LockManager, semaphore: &Semaphore, permits: u32) -> Receiver<SemaphoreGuard> {
+/// Waits for "n" on a thread of its own. The waiter is queued when this returns.
+pub(super) fn queue_up<G: Send + 'static>(
+    mgr: &LockManager,
+    take: impl FnOnce() -> fairlock::Result<G> + Send + 'static,
+) -> Receiver<G> {
     let (sender, receiver) = unbounded();
-    let before = mgr
-        .inspect(semaphore.name())
-        .unwrap()
-        .map_or(0, |info| info.waiters);
-    let semaphore = semaphore.clone();
+    let before = mgr.inspect("n").unwrap().map_or(0, |info| info.waiters);
     thread::spawn(move || {
-        if let Ok(guard) = semaphore.acquire_many(permits) {
+        if let Ok(guard) = take() {
             let _ = sender.send(guard);
         }
     });
@@ -112,8 +111,18 @@ fn wait(mgr: &LockManager, semaphore: &Semaphore, permits: u32) -> Receiver<Sema
     receiver
 }
 
+/// Waits for this many permits on a thread of its own. The waiter is queued when this returns.
+pub(super) fn wait(
+    mgr: &LockManager,
+    semaphore: &Semaphore,
+    permits: u32,
+) -> Receiver<SemaphoreGuard> {
+    let semaphore = semaphore.clone();
+    queue_up(mgr, move || semaphore.acquire_many(permits))
+}
+
 #[track_caller]
-fn served(receiver: &Receiver<SemaphoreGuard>) -> SemaphoreGuard {
+pub(super) fn served<G>(receiver: &Receiver<G>) -> G {
     receiver.recv_timeout(SOON).expect("its turn comes")
 }
 

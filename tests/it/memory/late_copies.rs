@@ -1,5 +1,5 @@
-//! How long the client repeats an abandon: until no copy of the acquire, however late, can have left
-//! a lease. In memory alone, because the times are hours.
+//! How long the client repeats an abandon: until no copy of the acquire, however late, can have
+//! left a lease. In memory alone, because the times are hours.
 
 use std::time::Duration;
 

@@ -536,8 +536,8 @@ impl<'a> SequenceRun<'a> {
         self.observe(name, Op::Unlock(attempt), outcome)
     }
 
-    /// Keeps one permit. Its reply is never lost. An unanswered downgrade goes on in the background and reports
-    /// success until it is known to have failed, which this test could not tell apart.
+    /// Keeps one permit. Its reply is never lost. An unanswered downgrade goes on in the background
+    /// and reports success until it is known to have failed, which this test could not tell apart.
     fn downgrade(&mut self, at: usize) -> StepResult {
         let (attempt, name, guard) = self.guards.remove(at);
         // An earlier lost reply may have closed the connection. This inspection opens it again.

@@ -20,7 +20,7 @@ const ENGINE: &[&[&str]] = &[
     &["lifecycle"],
     &["subscription", "callbacks"],
     &["grants", "multi"],
-    &["acquire", "attempt", "release", "renew"],
+    &["acquire", "attempt", "release", "renew", "vacate"],
     &["background"],
     &["waiter"],
     &["lease"],
