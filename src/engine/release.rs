@@ -107,7 +107,10 @@ impl Engine {
                 // R7 (late copies): a copy of the acquire that is under way must not take the lock
                 // again.
                 if answer.reply.more || !excludes_late_copies(&answer, lease.not_after) {
-                    self.send_to_background(Command::Abandon(release));
+                    self.send_to_background(Command::Abandon(TokenRelease {
+                        answered: true,
+                        ..release
+                    }));
                 }
                 ReleaseOutcome::Answered(if answer.resent {
                     loss_from_resent_release(mode, &answer.reply.outcome)
