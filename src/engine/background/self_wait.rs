@@ -13,7 +13,7 @@ impl RenewalThread {
     ///
     /// The lease is renewed for as long as its guard lives, so such a wait may never end. It may
     /// also be right, if another thread has the guard by now: so this is a warning, not an error.
-    pub(super) fn warn_of_self_waits(&self, waiters: &[Arc<WaiterEntry>]) {
+    pub(super) fn warn_of_self_waits(&mut self, waiters: &[Arc<WaiterEntry>]) {
         let asleep: Vec<(Thread, &Arc<WaiterEntry>)> = waiters
             .iter()
             .filter_map(|waiter| Some((waiter.state.lock().take_sleeper()?, waiter)))
@@ -26,13 +26,18 @@ impl RenewalThread {
             .map(|(thread, _)| (thread.id(), Vec::new()))
             .collect();
         let name = &first.request.key.name;
+        // Each wait is looked at once, so the look must see every lease. Those that were taken since
+        // this turn of the loop began are not scheduled yet, and those that are being renewed are
+        // not scheduled either.
         let now = self.engine.now();
-        for scheduled in self.leases.iter() {
-            let lease = &*scheduled.lease;
+        self.take_in_leases(now);
+        let scheduled = self.leases.iter().map(|scheduled| &*scheduled.lease);
+        for lease in scheduled.chain(self.in_hand.iter().map(|lease| &**lease)) {
             if let Some(thread) = lease.taken_by()
                 && let Some(leases) = taken.get_mut(&thread)
                 && lease.request.key.name == *name
                 && lease.is_held(now)
+                && leases.iter().all(|other| other.token != lease.token)
             {
                 leases.push(lease);
             }

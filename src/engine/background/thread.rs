@@ -176,7 +176,7 @@ impl RenewalThread {
         }
     }
 
-    fn take_in_leases(&mut self, now: Time) {
+    pub(super) fn take_in_leases(&mut self, now: Time) {
         let new: Vec<ScheduledLease> = {
             // A caller that drops ended leases holds some of them for a moment, and puts the others
             // back. Under this mutex it holds none.
