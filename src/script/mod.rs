@@ -17,6 +17,9 @@ mod reply;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../tests/sim/script_access.rs"]
 mod script_access;
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
+#[path = "../../tests/sim/seeded_ids.rs"]
+mod seeded_ids;
 mod spec;
 mod token;
 
@@ -27,6 +30,8 @@ pub(crate) use registry::sources;
 pub(crate) use reply::{Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
+pub(crate) use seeded_ids::seed as seed_ids;
 pub(crate) use spec::{Family, LockSpec};
 pub(crate) use token::{CallerId, Token};
 

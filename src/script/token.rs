@@ -12,7 +12,7 @@ pub(crate) struct Token(pub(super) Uuid);
 
 impl Token {
     pub(crate) fn new() -> Token {
-        Token(Uuid::new_v4())
+        Token(new_id())
     }
 
     /// Reads a token in the form that records have. The other forms of a uuid are refused.
@@ -43,7 +43,7 @@ pub(crate) struct CallerId {
 
 impl CallerId {
     pub(crate) fn new(prefix: &str, step: Duration, horizon: Duration) -> CallerId {
-        let manager = Uuid::new_v4().simple().to_string()[..16].to_owned();
+        let manager = new_id().simple().to_string()[..16].to_owned();
         CallerId {
             manager,
             step_us: step.as_micros().to_string(),
@@ -64,4 +64,12 @@ impl CallerId {
             .arg(&self.horizon_us)
             .arg(&self.channels);
     }
+}
+
+fn new_id() -> Uuid {
+    #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
+    if let Some(id) = super::seeded_ids::next() {
+        return id;
+    }
+    Uuid::new_v4()
 }

@@ -16,7 +16,7 @@ use super::model::Promise;
 use super::plan::{Action, LeaseTerms, PlannedAction, Rng, SLOTS};
 use super::process::{Outage, SimCaller, SimProcess};
 use super::sim_setting::SimSetting;
-use crate::script::{Call, Token};
+use crate::script::{Call, Token, seed_ids};
 use crate::store::memory::keyspace::{self, Bytes, Keyspace};
 use crate::store::memory::server::Server;
 use time_watch::TimeWatch;
@@ -154,6 +154,7 @@ impl<'a> Run<'a> {
         seed: u64,
         defect: Option<Defect>,
     ) -> Run<'a> {
+        seed_ids(seed);
         server.state().keyspace = Keyspace::default();
         let mut checker = Checker::new(setting);
         checker.checks_left = defect.is_none_or(Defect::checks_left);
