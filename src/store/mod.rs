@@ -49,6 +49,41 @@ pub(crate) trait Store: Send + Sync {
     /// replies, at most one command timeout each.
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult>;
 
+    /// Sends short calls on connections that are open, all of them before it waits for a reply, and
+    /// then asks `leave` for each whether the caller needs its reply. If `leave` returns a handler,
+    /// the result is `None` here, and the handler gets the result later: on whichever thread reads
+    /// the reply, with no mutex held.
+    ///
+    /// A store that cannot be sure that the call was written waits all the same and returns the
+    /// result. Blocks until `reply_by` at most; a call without an open connection fails with
+    /// [`StoreFault::NotReady`].
+    fn send(
+        &self,
+        calls: &[Call],
+        reply_by: Time,
+        leave: &dyn Fn(usize) -> Option<OnResult>,
+    ) -> Vec<Option<CallResult>> {
+        let _ = leave;
+        let checkout = Checkout::IfFree;
+        let results = self.run(calls, Deadlines { checkout, reply_by });
+        results.into_iter().map(Some).collect()
+    }
+
+    /// When somebody must call [`Store::read_unread`]: one command timeout after the oldest call was
+    /// sent whose reply nobody waits for and nobody has read.
+    fn unread_due(&self) -> Time {
+        Time::NEVER
+    }
+
+    /// Reads the replies that have arrived and that nobody waits for. Those that are overdue fail.
+    /// Never waits for a reply. Handlers run on this thread.
+    fn read_unread(&self) {}
+
+    /// Reads the replies that nobody waits for until there are none. Blocks until `until` at most.
+    fn settle(&self, until: Time) {
+        let _ = until;
+    }
+
     /// The renewal thread's own way to the store. The link calls `on_ready` when it can be used
     /// again after it could not.
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link>;
@@ -107,6 +142,9 @@ pub(crate) enum Checkout {
     IfFree,
     Until(Time),
 }
+
+/// Receives the result of a call whose caller has left.
+pub(crate) type OnResult = Box<dyn FnOnce(CallResult) + Send>;
 
 /// The outcome of one call.
 #[derive(Debug)]
