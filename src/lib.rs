@@ -385,8 +385,8 @@
 //!   takes nothing.
 //! - **Bounded calls.** Each verb says how long it may block. Drop never panics. Mostly it does not
 //!   wait for Redis, and it blocks for at most one command timeout.
-//! - **Nothing starves.** A waiter uses no connection. Renewals and wake-ups have connections of
-//!   their own. A connection that is slow or dead delays only the names on its lane.
+//! - **Nothing starves.** A waiter uses no connection. Renewals and grants have connections of their
+//!   own. A connection that is slow or dead delays only the names on its lane.
 //! - **Bad input** gets an [`Error::Config`] or [`Error::WrongKind`] that says what is allowed, and
 //!   nothing is written.
 //!
