@@ -38,7 +38,7 @@ impl Single {
             config.connect_timeout,
             config.command_timeout,
         ));
-        let pool = NodePool::open(&node, config.pool_size)
+        let pool = NodePool::open(&node, config.lanes)
             .map_err(|fault| fault.into_error(None, clock.now() - started))?;
         Ok(Single {
             node,
