@@ -24,7 +24,7 @@ fn free_names_are_acquired_and_released_in_one_write_each() {
     let server = Server::tcp();
     let mgr = patient(server.url());
     let names = names(40);
-    drop(mgr.lock_all(&names).unwrap());
+    mgr.lock_all(&names).unwrap().unlock().unwrap();
     let before = (
         mgr.stats().requests,
         server.counted("total_reads_processed"),
