@@ -22,7 +22,7 @@ use super::socket::{SocketReader, SocketWriter, Stream};
 use super::unread::UnreadCall;
 use crate::error::Step;
 use crate::key::Key;
-use crate::script::{Call, rights_command};
+use crate::script::{Call, SCRIPTS, rights_command};
 use crate::store::clock::Time;
 use crate::store::{
     Anchor, CallResult, Checkout, Deadlines, OnResult, RESENDS_WHEN_CLOSED, StoreFault,
@@ -46,6 +46,8 @@ struct LaneConnection {
     anchor: Anchor,
     generation: u64,
     pool_generation: u64,
+    /// The scripts that the server has run for this connection, a bit for each.
+    known_scripts: u64,
     stream: Arc<Stream>,
     /// Its place in the pool.
     _pooled: r2d2::PooledConnection<ConnectionFactory>,
@@ -75,6 +77,8 @@ struct InFlight<'a> {
     pending: Pending<'a>,
     ticket: Ticket,
     generation: u64,
+    /// The server has run the call's script for this connection.
+    is_script_known: bool,
 }
 
 impl Lanes {
@@ -148,6 +152,9 @@ impl Lanes {
         let end = |(index, begun): (usize, Result<InFlight<'_>, CallResult>)| {
             if let Ok(flight) = &begun
                 && flight.ticket.may_leave
+                // A refusal of its form could stay unread: on a new server, the first release of
+                // all would wait for the next caller.
+                && flight.is_script_known
                 && let Some(on_result) = leave(index)
             {
                 let unread = UnreadCall::new(
@@ -213,6 +220,8 @@ impl Lanes {
             guard = self.open_lane(lane, deadlines.checkout).map_err(not_sent)?;
         }
         let generation = guard.connected().generation;
+        let script = script_bit(call);
+        let is_script_known = guard.connected().known_scripts & script == script;
         let reply_by = (self.node.clock.now() + self.node.command_timeout).min(deadlines.reply_by);
         let ticket = guard.send(name, self.quiet_limit, |connection, bytes| {
             pending.date(&connection.anchor, reply_by);
@@ -223,6 +232,7 @@ impl Lanes {
             pending,
             ticket,
             generation,
+            is_script_known,
         })
     }
 
@@ -307,10 +317,14 @@ impl Lanes {
             generation: flight.generation,
         };
         let read = self.node.read_reply(&mut flight.pending, received);
+        let has_run = matches!(read.meaning, Meaning::Answer(Ok(_)));
+        if read.anchor.is_some() || (has_run && !flight.is_script_known) {
+            flight.lane.with_connected(&flight.ticket, |connection| {
+                connection.known_scripts |= script_bit(flight.pending.call);
+                connection.anchor = read.anchor.unwrap_or(connection.anchor);
+            });
+        }
         if let Some(anchor) = read.anchor {
-            flight
-                .lane
-                .with_connected(&flight.ticket, |connection| connection.anchor = anchor);
             self.node.note_anchor(anchor);
         }
         if read.is_malformed {
@@ -444,6 +458,7 @@ impl Lanes {
             anchor,
             generation,
             pool_generation,
+            known_scripts: 0,
             stream: writer.stream(),
             _pooled: pooled,
         };
@@ -463,6 +478,12 @@ impl Lanes {
             _ => StoreFault::unavailable(Step::Pool, error),
         }
     }
+}
+
+/// The bit of a call's script. 0 if it is no script.
+fn script_bit(call: &Call) -> u64 {
+    const { assert!(SCRIPTS <= 64) };
+    call.script_id().map_or(0, |id| 1 << id)
 }
 
 impl Connected for LaneConnection {
