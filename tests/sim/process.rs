@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::plan::{LeaseTerms, NetworkFault, Rng};
+use super::run::SimLane;
 use super::shown_clock::shown_clock;
 use crate::config::Config;
 use crate::engine::{Doubt, Lease, QueuedWaiter, Request, SteppedEngine, Tasks};
@@ -33,7 +34,8 @@ pub(super) struct SimProcess {
     pub(super) newest: Arc<Mutex<Option<Anchor>>>,
     /// How many steps the server's clock had made at that anchor.
     pub(super) newest_after: u32,
-    pub(super) pool: Option<SimConnection>,
+    /// The connection of all callers.
+    pub(super) lane: SimLane,
     pub(super) link: Option<SimConnection>,
     pub(super) flights: BTreeMap<u64, SimFlight>,
     pub(super) callers: BTreeMap<u64, SimCaller>,
@@ -100,27 +102,28 @@ pub(super) struct SimConnection {
     pub(super) clock_steps: u32,
 }
 
-/// A pipeline that was sent and has not ended.
+/// A pipeline of the renewal thread that was sent and has not ended.
 pub(super) struct SimFlight {
-    pub(super) owner: FlightOwner,
+    pub(super) tasks: Tasks,
     pub(super) calls: Arc<Vec<Call>>,
     pub(super) answers: Vec<Option<Answer>>,
     pub(super) sent: Time,
-    pub(super) resent: Resent,
     /// R7 (late copies): the largest bound that was sent with its calls.
     pub(super) not_after: u64,
 }
 
-/// Earlier requests, on connections that ended.
+/// How a call was sent before.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Resent {
+    /// How many connections ended under it.
     pub(super) times: u32,
     pub(super) not_after: u64,
-}
-
-pub(super) enum FlightOwner {
-    Renewal(Tasks),
-    Caller(u64),
+    /// It may run more than once.
+    pub(super) has_copies: bool,
+    /// The server did not know its script.
+    pub(super) by_source: bool,
+    /// The number of the first slot that it had. `None`: it was not sent yet.
+    pub(super) first: Option<u64>,
 }
 
 /// A thread that wants the lock once.
@@ -239,7 +242,7 @@ impl SimProcess {
             ppm,
             newest,
             newest_after: 0,
-            pool: None,
+            lane: SimLane::new(),
             link: None,
             flights: BTreeMap::new(),
             callers: BTreeMap::new(),
@@ -294,14 +297,6 @@ impl SimProcess {
     /// How long one way through the network takes, in ns.
     pub(super) fn latency(&mut self) -> u64 {
         50_000 + self.rng.below(400_000)
-    }
-
-    /// The connection of the renewal thread, or of the callers.
-    pub(super) fn connection_of(&mut self, owner: &FlightOwner) -> &mut Option<SimConnection> {
-        match owner {
-            FlightOwner::Renewal(_) => &mut self.link,
-            FlightOwner::Caller(_) => &mut self.pool,
-        }
     }
 
     /// The guards that its callers hold.

@@ -260,6 +260,12 @@ impl SteppedEngine {
             .ok()
     }
 
+    /// Whether the drop of a guard may leave once its release is written.
+    pub(crate) fn may_leave(&self, lease: &Lease) -> bool {
+        let name = &lease.request.key.name;
+        lease.not_after == 0 && self.engine.waiters.waiters_of(name).is_empty()
+    }
+
     pub(crate) fn on_release_reply(
         &self,
         lease: &Lease,

@@ -7,9 +7,9 @@ use crate::engine::{Lease, Next};
 use crate::script::{Call, Token};
 use crate::sim::defect::Defect;
 use crate::sim::plan::LeaseTerms;
-use crate::sim::process::{CallerState, FlightOwner, Resent, SimCaller, SimProcess, no_reply};
-use crate::store::CallResult;
+use crate::sim::process::{CallerState, Resent, SimCaller, SimProcess, no_reply};
 use crate::store::clock::Time;
+use crate::store::{CallResult, StoreFault};
 
 impl Run<'_> {
     /// Hands an event to its process, once that runs and is not cut off. A process that crashed
@@ -27,7 +27,10 @@ impl Run<'_> {
         let cut_until = if is_inbound { process.cut_until } else { 0 };
         let not_before = process.paused_until.max(cut_until);
         if not_before > self.now {
-            self.at(not_before, event);
+            match event {
+                SimEvent::Reply(reply) => self.put_reply_at(not_before, *reply),
+                event => self.at(not_before, event),
+            }
         } else {
             process.set_clock(self.now);
             self.handle(&mut process, event);
@@ -43,8 +46,12 @@ impl Run<'_> {
                     self.on_reply(process, *reply);
                 }
             }
-            SimEvent::TimeOut { flight, .. } => self.complete(process, flight, &no_reply),
-            SimEvent::Reset { flight, .. } => self.on_reset(process, flight),
+            SimEvent::TimeOut { flight, .. } => {
+                self.complete(process, flight, &no_reply);
+                self.on_lane_timeout(process, flight);
+            }
+            SimEvent::Reset { flight, .. } => self.complete(process, flight, &no_reply),
+            SimEvent::LaneClosed { lane, .. } => self.on_lane_closed(process, lane),
             SimEvent::Message {
                 subscription, text, ..
             } => {
@@ -72,28 +79,67 @@ impl Run<'_> {
             return;
         };
         let lease = Arc::clone(lease);
-        // A caller that renews or downgrades the guard borrows it.
-        let borrows = |caller: &SimCaller| match &caller.state {
-            CallerState::Renewing(other) | CallerState::Downgrading(other, _) => {
-                Arc::ptr_eq(other, &lease)
-            }
-            _ => false,
-        };
-        if process.callers.values().any(borrows) {
+        if self.is_borrowed(process, &lease) {
             let again = SimEvent::WorkDone {
                 process: process.number,
                 caller: id,
             };
             return self.at(self.now + 10 * MS, again);
         }
-        match process.engine.begin_release(&lease) {
-            Some(call) => {
-                let state = CallerState::Releasing(lease, process.local(self.now));
+        match process.rng.below(4) {
+            0 => self.release_guard(process, id, &lease),
+            _ => self.drop_guard(process, id, &lease),
+        }
+    }
+
+    fn is_borrowed(&self, process: &SimProcess, lease: &Arc<Lease>) -> bool {
+        // A caller that renews or downgrades the guard borrows it.
+        let borrows = |caller: &SimCaller| match &caller.state {
+            CallerState::Renewing(other) | CallerState::Downgrading(other, _) => {
+                Arc::ptr_eq(other, lease)
+            }
+            _ => false,
+        };
+        process.callers.values().any(borrows)
+    }
+
+    /// The caller drops its guard, and leaves if it may.
+    fn drop_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>) {
+        self.release_guard(process, id, lease);
+        self.leave(process, id);
+    }
+
+    /// The caller releases its guard, and waits for the reply. Without an open connection the
+    /// renewal thread sends the release.
+    fn release_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>) {
+        let started = process.local(self.now);
+        match process.engine.begin_release(lease) {
+            Some(call) if self.is_lane_open(process) => {
+                let state = CallerState::Releasing(Arc::clone(lease), started);
                 self.set_state(process, id, state);
                 self.send_for_caller(process, id, call);
             }
+            Some(call) => {
+                let unsent = CallResult::not_sent(StoreFault::NotReady);
+                process.engine.on_release_reply(lease, &call, started, unsent);
+                self.end_caller(process, id);
+            }
             None => self.end_caller(process, id),
         }
+    }
+
+    /// A caller drops its guard. `true`: one has a guard to drop.
+    pub(super) fn drop_one_guard(&mut self, process: &mut SimProcess) -> bool {
+        let held = process.callers.iter().find_map(|(id, caller)| match &caller.state {
+            CallerState::Holding(lease) if !self.is_borrowed(process, lease) => {
+                Some((*id, Arc::clone(lease)))
+            }
+            _ => None,
+        });
+        if let Some((id, lease)) = &held {
+            self.drop_guard(process, *id, lease);
+        }
+        held.is_some()
     }
 
     fn on_message(&mut self, process: &mut SimProcess, text: &str) {
@@ -154,7 +200,7 @@ impl Run<'_> {
                 match engine.on_try_reply(&caller.request, *token, call, doubt, result) {
                     Some(lease) => self.hold_or_end(process, id, lease),
                     None if self.now < caller.since + timeout => {
-                        self.send(process, FlightOwner::Caller(id), calls, Resent::default());
+                        self.send_on_lane(process, id, calls, Resent::default());
                     }
                     None => {
                         engine.stop_trying(&caller.request, *token, call, *doubt);
@@ -332,7 +378,7 @@ impl Run<'_> {
 
     pub(super) fn send_for_caller(&mut self, process: &mut SimProcess, id: u64, call: Call) {
         let calls = Arc::new(vec![call]);
-        self.send(process, FlightOwner::Caller(id), calls, Resent::default());
+        self.send_on_lane(process, id, calls, Resent::default());
     }
 
     /// Lets the threads of a process run: waiters look for their grants, and the renewal thread
@@ -354,17 +400,19 @@ impl Run<'_> {
             }
         }
         while !process.link_busy {
+            if process.lane.unread_due() <= process.local(self.now) {
+                self.read_unread(process);
+            }
             let (tasks, calls) = process.engine.collect();
             if calls.is_empty() {
                 return self.wake_when_due(process);
             }
-            let owner = FlightOwner::Renewal(tasks);
-            self.send(process, owner, Arc::new(calls), Resent::default());
+            self.send_pipeline(process, tasks, Arc::new(calls));
         }
     }
 
     fn wake_when_due(&mut self, process: &mut SimProcess) {
-        let due = process.engine.next_due();
+        let due = process.engine.next_due().min(process.lane.unread_due());
         if due == Time::NEVER {
             return;
         }
