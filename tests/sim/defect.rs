@@ -124,6 +124,8 @@ pub(crate) enum Defect {
     LaneDate,
     /// A release that nobody waits for counts as done when the server does not know its script.
     RefusedIsDone,
+    /// The answers behind such a release count.
+    RefusedIsOvertaken,
     /// After a connection has ended, releases that nobody waits for are sent again last.
     ResendOrder,
 }
@@ -268,7 +270,7 @@ impl Defect {
             )],
             Defect::MaxHold | Defect::Checks => &[],
             Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => &[],
-            Defect::RefusedIsDone | Defect::ResendOrder => &[],
+            Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
         }
     }
@@ -318,7 +320,7 @@ impl Defect {
             Defect::Horizon | Defect::Checks | Defect::HoldAtLeast | Defect::MaxHold => true,
             Defect::CoolingR15 => true,
             Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => true,
-            Defect::RefusedIsDone | Defect::ResendOrder => true,
+            Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => true,
         }
     }
 }

@@ -17,7 +17,7 @@ use super::model::Promise;
 use super::plan::{Action, LeaseTerms, PlannedAction, Rng, SLOTS};
 use super::process::{Outage, SimCaller, SimProcess};
 use super::sim_setting::SimSetting;
-use crate::script::{Call, Token, seed_ids};
+use crate::script::{Call, ScriptReply, Token, seed_ids};
 use crate::store::memory::keyspace::{self, Bytes, Keyspace};
 use crate::store::memory::server::Server;
 pub(super) use lane::SimLane;
@@ -147,6 +147,14 @@ struct ReplyInFlight {
     /// NOSCRIPT: the request did not run.
     is_unknown_script: bool,
     value: keyspace::CommandResult,
+}
+
+impl ReplyInFlight {
+    fn parse(&self, call: &Call) -> ScriptReply {
+        let value = self.value.as_ref().ok();
+        let parsed = value.and_then(|value| ScriptReply::parse(call, value).ok());
+        parsed.expect("the server's answer was parsed when it was sent")
+    }
 }
 
 /// A request on its way to the server.

@@ -7,7 +7,7 @@ use crate::engine::{Lease, Next};
 use crate::script::{Call, Token};
 use crate::sim::defect::Defect;
 use crate::sim::plan::LeaseTerms;
-use crate::sim::process::{CallerState, Resent, SimCaller, SimProcess, no_reply};
+use crate::sim::process::{CallerState, SimCaller, SimProcess, no_reply};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
@@ -113,18 +113,17 @@ impl Run<'_> {
     /// renewal thread sends the release.
     fn release_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>) {
         let started = process.local(self.now);
-        match process.engine.begin_release(lease) {
-            Some(call) if self.is_lane_open(process) => {
-                let state = CallerState::Releasing(Arc::clone(lease), started);
-                self.set_state(process, id, state);
-                self.send_for_caller(process, id, call);
-            }
-            Some(call) => {
-                let unsent = CallResult::not_sent(StoreFault::NotReady);
-                process.engine.on_release_reply(lease, &call, started, unsent);
-                self.end_caller(process, id);
-            }
-            None => self.end_caller(process, id),
+        let Some(call) = process.engine.begin_release(lease) else {
+            return self.end_caller(process, id);
+        };
+        let state = CallerState::Releasing(Arc::clone(lease), started);
+        self.set_state(process, id, state);
+        self.read_lane(process);
+        if process.lane.is_open() {
+            self.send_for_caller(process, id, call);
+        } else {
+            let unsent = CallResult::not_sent(StoreFault::NotReady);
+            self.on_call_result(process, id, Arc::new(vec![call]), unsent);
         }
     }
 
@@ -200,7 +199,7 @@ impl Run<'_> {
                 match engine.on_try_reply(&caller.request, *token, call, doubt, result) {
                     Some(lease) => self.hold_or_end(process, id, lease),
                     None if self.now < caller.since + timeout => {
-                        self.send_on_lane(process, id, calls, Resent::default());
+                        self.send_again_for_caller(process, id, calls);
                     }
                     None => {
                         engine.stop_trying(&caller.request, *token, call, *doubt);
@@ -377,8 +376,22 @@ impl Run<'_> {
     }
 
     pub(super) fn send_for_caller(&mut self, process: &mut SimProcess, id: u64, call: Call) {
-        let calls = Arc::new(vec![call]);
-        self.send_on_lane(process, id, calls, Resent::default());
+        self.send_again_for_caller(process, id, Arc::new(vec![call]));
+    }
+
+    /// A caller has one command timeout for a release of its guard, and two for any other call.
+    fn send_again_for_caller(&mut self, process: &mut SimProcess, id: u64, calls: Arc<Vec<Call>>) {
+        let Some(caller) = process.callers.get(&id) else {
+            return;
+        };
+        let timeout = self.setting.config.command_timeout;
+        let now = process.local(self.now);
+        let reply_by = match (&caller.state, caller.deadline) {
+            (CallerState::Releasing(..), _) => now + timeout,
+            (_, u64::MAX) => now + timeout * 2,
+            (_, deadline) => (now + timeout * 2).min(process.local(deadline) + timeout),
+        };
+        self.send_on_lane(process, id, calls, reply_by.max(now + timeout));
     }
 
     /// Lets the threads of a process run: waiters look for their grants, and the renewal thread
@@ -400,19 +413,23 @@ impl Run<'_> {
             }
         }
         while !process.link_busy {
-            if process.lane.unread_due() <= process.local(self.now) {
+            self.note_unread_due(process);
+            let (tasks, calls) = process.engine.collect();
+            let must_read = process.unread.take_request();
+            if must_read {
                 self.read_unread(process);
             }
-            let (tasks, calls) = process.engine.collect();
-            if calls.is_empty() {
+            if !calls.is_empty() {
+                self.send_pipeline(process, tasks, Arc::new(calls));
+            } else if !must_read {
                 return self.wake_when_due(process);
             }
-            self.send_pipeline(process, tasks, Arc::new(calls));
         }
     }
 
     fn wake_when_due(&mut self, process: &mut SimProcess) {
-        let due = process.engine.next_due().min(process.lane.unread_due());
+        self.note_unread_due(process);
+        let due = process.engine.next_due();
         if due == Time::NEVER {
             return;
         }

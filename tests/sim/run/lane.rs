@@ -1,34 +1,33 @@
 //! The lane of a process: one connection that all its callers share. It is a FIFO in both
 //! directions: requests arrive in the order in which they were sent, and so do their replies.
 //!
-//! A drop may leave: its release is written, and nobody waits for the reply. That is read by the
-//! next caller that waits for a reply on the lane, before the next request is written, or by the
-//! renewal thread a command timeout later.
+//! A drop may leave: its release is written, and nobody waits for the reply. The next caller that
+//! waits for a reply on the lane reads it, or the next release before it is written, or the renewal
+//! thread a command timeout later. This file does what `store::node::lane` does with threads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::network::Way;
 use super::{ReplyInFlight, Run, SimEvent};
-use crate::engine::Lease;
 use crate::script::{Call, Outcome, ScriptReply, Token, Verb};
 use crate::sim::defect::Defect;
 use crate::sim::plan::NetworkFault;
 use crate::sim::process::{CallerState, Resent, SimCaller, SimConnection, SimProcess};
-use crate::sim::process::{no_connection, no_reply};
+use crate::sim::process::{closed, no_connection, no_reply};
 use crate::store::clock::Time;
-use crate::store::{Answer, CallResult, StoreFault};
+use crate::store::{Answer, CallResult, OnResult, StoreFault};
 
-/// How often a call is sent again after its connection has ended.
+/// How often a call is sent again after its connection was closed.
 const RESENDS: u32 = 2;
 
 /// Times are in ns of the run, unless they are of the type [`Time`]: those are by the clock of the
 /// process.
 pub(in crate::sim) struct SimLane {
-    /// `None`: there was none yet, or the last one broke.
+    /// `None`: there was none yet, or the last one has ended.
     connection: Option<LaneConnection>,
     /// The calls without a result, in the order in which they were sent. Without a connection, they
-    /// are releases that wait for the next one.
+    /// are releases that nobody waits for, and that are sent first on the next connection.
     slots: VecDeque<LaneSlot>,
     /// When the process last read a reply, the handshake's included.
     last_reply_at: Time,
@@ -48,7 +47,7 @@ struct LaneConnection {
     requests_lost: bool,
     /// From here on, no reply arrives.
     replies_lost: bool,
-    /// It has ended, and the process finds that out when it next reads or writes.
+    /// The server has closed it, and the process finds that out when it next reads.
     is_closed: bool,
 }
 
@@ -58,8 +57,8 @@ struct LaneSlot {
     owner: SlotOwner,
     calls: Arc<Vec<Call>>,
     sent: Time,
-    /// When nobody waits for the reply any more.
-    due: Time,
+    /// When its caller stops waiting, and does not send it again.
+    reply_by: Time,
     /// R7 (late copies): the largest bound that was sent with the call.
     not_after: u64,
     resent: Resent,
@@ -74,24 +73,46 @@ enum SlotOwner {
     Caller(u64),
     /// The caller has dropped its guard and left.
     Left(LeftRelease),
+    /// The caller has no time left, and nobody wants the reply.
+    Nobody,
 }
 
 /// A release that nobody waits for.
-#[derive(Clone)]
 struct LeftRelease {
-    lease: Arc<Lease>,
-    started: Time,
-    /// When it was written.
+    on_result: OnResult,
+    token: Token,
+    /// When it was written first.
     written_at: u64,
     /// No caller waited for a reply on the lane then.
     was_alone: bool,
 }
 
+/// Why a connection is not used any more.
+#[derive(Clone, Copy, PartialEq)]
+enum LaneEnd {
+    Closed,
+    /// The reply to this slot is late.
+    Late(u64),
+}
+
 impl LaneSlot {
     fn left(&self) -> Option<&LeftRelease> {
         match &self.owner {
-            SlotOwner::Caller(_) => None,
             SlotOwner::Left(left) => Some(left),
+            SlotOwner::Caller(_) | SlotOwner::Nobody => None,
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        matches!(self.owner, SlotOwner::Caller(_))
+    }
+
+    /// What its owner learns if it ends with this fault. An earlier copy may have run.
+    fn fault(&self, fault: StoreFault) -> StoreFault {
+        if self.resent.has_copies && (fault.is_closed() || !fault.is_ambiguous()) {
+            StoreFault::InDoubt(Box::new(fault))
+        } else {
+            fault
         }
     }
 }
@@ -108,49 +129,44 @@ impl SimLane {
 
     /// Whether a caller waits for a reply: it also reads the replies before its own.
     fn has_reader(&self) -> bool {
-        self.slots.iter().any(|slot| slot.left().is_none())
+        self.slots.iter().any(LaneSlot::is_awaited)
+    }
+
+    /// Whether a release can be written at once.
+    pub(super) fn is_open(&self) -> bool {
+        let connection = self.connection.as_ref();
+        connection.is_some_and(|connection| !connection.is_closed)
     }
 
     /// The releases that nobody waits for: their tokens, and when they were written.
     pub(super) fn left(&self) -> impl Iterator<Item = (Token, u64)> {
         let left = self.slots.iter().filter_map(LaneSlot::left);
-        left.map(|left| (left.lease.token, left.written_at))
+        left.map(|left| (left.token, left.written_at))
     }
 
     pub(super) fn connection_number(&self) -> Option<u64> {
         self.connection.as_ref().map(|connection| connection.number)
     }
 
-    /// When the renewal thread must read what nobody waits for.
-    pub(super) fn unread_due(&self) -> Time {
-        if self.has_reader() {
-            return Time::NEVER;
-        }
-        let due = self.slots.iter().map(|slot| slot.due);
-        due.min().unwrap_or(Time::NEVER)
-    }
-
     fn slot(&mut self, number: u64) -> Option<&mut LaneSlot> {
         self.slots.iter_mut().find(|slot| slot.number == number)
     }
 
-    /// The connection of this number, if it has not broken since.
+    /// The connection of this number, if it has not ended since.
     fn connection(&mut self, number: u64) -> Option<&mut LaneConnection> {
-        self.connection
-            .as_mut()
-            .filter(|connection| connection.number == number)
+        let connection = self.connection.as_mut();
+        connection.filter(|connection| connection.number == number)
     }
 }
 
 impl Run<'_> {
-    /// Writes a caller's call, once all replies that have arrived are read. The call ends at once
-    /// if there is no connection.
+    /// Sends a caller's call. It ends at once if there is no connection.
     pub(super) fn send_on_lane(
         &mut self,
         process: &mut SimProcess,
         caller: u64,
         calls: Arc<Vec<Call>>,
-        resent: Resent,
+        reply_by: Time,
     ) {
         if let Some(reply) = self.answer_of_defect(&calls[0]) {
             let answer = Answer {
@@ -164,17 +180,22 @@ impl Run<'_> {
             };
             return self.on_call_result(process, caller, calls, result);
         }
-        self.read_lane(process);
         self.open_lane(process);
-        self.write(process, SlotOwner::Caller(caller), calls, resent, None);
+        let resent = Resent {
+            reply_by: Some(reply_by),
+            ..Resent::default()
+        };
+        self.write(process, SlotOwner::Caller(caller), calls, resent);
+        // The caller reads, also what has arrived before.
+        self.read_lane(process);
+        if process.lane.connection.is_some() && !process.lane.is_open() {
+            self.end_connection(process, LaneEnd::Closed);
+        }
     }
 
     /// Opens the lane's connection, if it has none. Releases that nobody waits for are sent again
     /// first.
     fn open_lane(&mut self, process: &mut SimProcess) {
-        if (process.lane.connection.as_ref()).is_some_and(|connection| connection.is_closed) {
-            self.break_lane(process);
-        }
         if process.lane.connection.is_some() {
             return;
         }
@@ -197,6 +218,7 @@ impl Run<'_> {
         }
     }
 
+    /// Sends a call again whose connection was closed.
     fn write_again(&mut self, process: &mut SimProcess, slot: LaneSlot) {
         let resent = Resent {
             times: slot.resent.times + 1,
@@ -204,27 +226,25 @@ impl Run<'_> {
             has_copies: true,
             ..slot.resent
         };
-        self.write(process, slot.owner, slot.calls, resent, Some(slot.due));
+        self.write(process, slot.owner, slot.calls, resent);
     }
 
-    /// Puts a call on its way. A call that was sent before keeps the time when it is `due`.
+    /// Puts a call on its way.
     fn write(
         &mut self,
         process: &mut SimProcess,
         owner: SlotOwner,
         calls: Arc<Vec<Call>>,
         resent: Resent,
-        due: Option<Time>,
     ) {
         let number = self.number();
         let sent = process.local(self.now);
-        let timeout = self.setting.config.command_timeout;
         let mut slot = LaneSlot {
             number,
             owner,
             calls,
             sent,
-            due: due.unwrap_or(sent + timeout),
+            reply_by: resent.reply_by.unwrap_or(Time::NEVER),
             not_after: resent.not_after,
             resent: Resent {
                 first: resent.first.or(Some(number)),
@@ -234,13 +254,15 @@ impl Run<'_> {
             is_void: false,
         };
         let Some(connection) = &process.lane.connection else {
-            let fault = match resent.has_copies {
-                true => StoreFault::InDoubt(Box::new(no_connection())),
-                false => no_connection(),
-            };
+            let fault = slot.fault(no_connection());
             return self.end_slot(process, slot, Err(fault));
         };
-        let dates = self.dates(process, &connection.peer, slot.due);
+        let due = if slot.is_awaited() {
+            slot.reply_by
+        } else {
+            Time::NEVER
+        };
+        let dates = self.dates(process, &connection.peer, due);
         slot.not_after = slot.not_after.max(dates.not_after);
         process.lane.last_sent_at = sent;
         let network_fault = process.network_faults.pop_front();
@@ -254,7 +276,7 @@ impl Run<'_> {
         };
         let arrives = way.disturb(network_fault);
         if let Some(connection) = &mut process.lane.connection {
-            connection.requests_lost |= !arrives;
+            connection.requests_lost |= !arrives || connection.is_closed;
             connection.last_arrival = way.arrives.max(connection.last_arrival);
             request.lane = Some(connection.number);
             request.epoch = connection.peer.epoch;
@@ -270,7 +292,7 @@ impl Run<'_> {
                 self.at(self.now + 200_000, closed);
             }
         }
-        if slot.left().is_none() {
+        if slot.is_awaited() {
             let time_out = SimEvent::TimeOut {
                 process: process.number,
                 flight: number,
@@ -319,15 +341,15 @@ impl Run<'_> {
     }
 
     /// Reads the replies that have arrived.
-    fn read_lane(&mut self, process: &mut SimProcess) {
-        while let Some(slot) = process.lane.slots.pop_front_if(|slot| slot.reply.is_some()) {
+    pub(super) fn read_lane(&mut self, process: &mut SimProcess) {
+        let has_reply = |slot: &mut LaneSlot| slot.reply.is_some();
+        while let Some(slot) = process.lane.slots.pop_front_if(has_reply) {
             self.on_slot_reply(process, slot);
         }
     }
 
     fn on_slot_reply(&mut self, process: &mut SimProcess, mut slot: LaneSlot) {
-        let now = process.local(self.now);
-        process.lane.last_reply_at = now;
+        process.lane.last_reply_at = process.local(self.now);
         let Some(reply) = slot.reply.take() else {
             return;
         };
@@ -339,14 +361,19 @@ impl Run<'_> {
             Some(Defect::LaneDate) => process.lane.last_sent_at,
             _ => slot.sent,
         };
-        let (parsed, anchor) = self.read_reply(process, &slot.calls[0], sent, &reply);
+        let call = &slot.calls[0];
+        let (parsed, anchor) = if slot.is_awaited() {
+            self.read_reply(process, call, sent, &reply)
+        } else {
+            // Nobody knows how long ago it came.
+            (reply.parse(call), None)
+        };
         let clock_steps = process.newest_after;
         if let (Some(connection), Some(anchor)) = (&mut process.lane.connection, anchor) {
             connection.peer.anchor = anchor;
             connection.peer.clock_steps = clock_steps;
         }
-        if slot.is_void {
-            slot.is_void = false;
+        if slot.is_void && slot.is_awaited() {
             let resent = Resent {
                 not_after: slot.not_after,
                 has_copies: true,
@@ -376,7 +403,7 @@ impl Run<'_> {
                 return self.end_slot(process, slot, Ok(answer));
             }
             for behind in &mut process.lane.slots {
-                behind.is_void = behind.left().is_none();
+                behind.is_void = self.defect != Some(Defect::RefusedIsOvertaken);
             }
         }
         let resent = Resent {
@@ -387,17 +414,18 @@ impl Run<'_> {
         self.write_after_reply(process, slot, resent);
     }
 
-    /// Sends a call again on the connection on which its reply came.
+    /// Sends a call again whose reply came, if anybody wants its result and has time left.
     fn write_after_reply(&mut self, process: &mut SimProcess, slot: LaneSlot, resent: Resent) {
-        // Nobody waits for a release that was left: it gets the full time again.
-        let due = slot.left().is_none().then_some(slot.due);
-        if due.is_some_and(|due| due <= process.local(self.now)) {
-            return self.end_slot(process, slot, Err(no_reply()));
+        if slot.is_awaited() && slot.reply_by <= process.local(self.now) {
+            let fault = slot.fault(no_reply());
+            return self.end_slot(process, slot, Err(fault));
         }
-        self.write(process, slot.owner, slot.calls, resent, due);
+        if !matches!(slot.owner, SlotOwner::Nobody) {
+            self.write(process, slot.owner, slot.calls, resent);
+        }
     }
 
-    /// A connection of the lane has ended. A caller that waits for a reply finds that out.
+    /// A connection of the lane was closed. A caller that waits for a reply finds that out.
     pub(super) fn on_lane_closed(&mut self, process: &mut SimProcess, lane: u64) {
         let Some(connection) = process.lane.connection(lane) else {
             return;
@@ -405,62 +433,143 @@ impl Run<'_> {
         connection.is_closed = true;
         if process.lane.has_reader() {
             self.read_lane(process);
-            self.break_lane(process);
+            self.end_connection(process, LaneEnd::Closed);
         }
     }
 
-    /// A caller has waited for its reply for long enough. A lane that is late is not used again.
+    /// A caller has waited for its reply for long enough. If it is late by the command timeout, the
+    /// lane is not used again.
     pub(super) fn on_lane_timeout(&mut self, process: &mut SimProcess, number: u64) {
-        let is_waiting = |slot: &LaneSlot| slot.number == number && slot.left().is_none();
-        if process.lane.slots.iter().any(is_waiting) {
-            self.break_lane(process);
+        let timed_out = process.local(self.now) - self.setting.config.command_timeout;
+        let Some(slot) = process.lane.slot(number).filter(|slot| slot.is_awaited()) else {
+            return;
+        };
+        if slot.sent <= timed_out {
+            return self.end_connection(process, LaneEnd::Late(number));
+        }
+        let owner = std::mem::replace(&mut slot.owner, SlotOwner::Nobody);
+        let result = CallResult {
+            answer: Err(slot.fault(no_reply())),
+            not_after: slot.not_after,
+        };
+        let calls = Arc::clone(&slot.calls);
+        if let SlotOwner::Caller(caller) = owner {
+            self.on_call_result(process, caller, calls, result);
         }
     }
 
-    /// The renewal thread reads what has arrived and nobody waits for. What is overdue fails.
+    /// When the renewal thread must read what nobody waits for.
+    pub(super) fn note_unread_due(&self, process: &SimProcess) {
+        let SimLane {
+            connection, slots, ..
+        } = &process.lane;
+        let due = match slots.front() {
+            _ if slots.iter().all(LaneSlot::is_awaited) => Time::NEVER,
+            Some(oldest) if connection.is_some() => {
+                oldest.sent + self.setting.config.command_timeout
+            }
+            _ => Time::from_nanos(0),
+        };
+        process.unread.set_due(due);
+    }
+
+    /// The renewal thread reads what has arrived. If a reply is late, the lane is not used again.
+    /// Releases that still wait for the next connection fail.
     pub(super) fn read_unread(&mut self, process: &mut SimProcess) {
         self.read_lane(process);
-        let now = process.local(self.now);
-        if process.lane.slots.iter().any(|slot| slot.due <= now) {
-            self.break_lane(process);
+        let timed_out = process.local(self.now) - self.setting.config.command_timeout;
+        let SimLane {
+            connection, slots, ..
+        } = &process.lane;
+        if connection.as_ref().is_some_and(|open| open.is_closed) {
+            self.end_connection(process, LaneEnd::Closed);
+        } else if let Some(oldest) = slots.front().filter(|slot| slot.sent <= timed_out)
+            && slots.iter().any(|slot| !slot.is_awaited())
+        {
+            self.end_connection(process, LaneEnd::Late(oldest.number));
+        }
+        self.fail_resends(process);
+    }
+
+    /// Fails the releases that nobody waits for and that wait for the next connection, if nobody
+    /// has opened one.
+    fn fail_resends(&mut self, process: &mut SimProcess) {
+        if process.lane.connection.is_some() {
+            return;
+        }
+        for slot in std::mem::take(&mut process.lane.slots) {
+            let fault = StoreFault::InDoubt(Box::new(closed()));
+            self.end_slot(process, slot, Err(fault));
         }
     }
 
-    /// The connection is not used again. Each call without a reply is in doubt. Those that have
-    /// time left are sent again on the next connection, in their order, but first those that
-    /// nobody waits for. They wait for that connection if nobody can open it now.
-    fn break_lane(&mut self, process: &mut SimProcess) {
+    /// The connection is not used any more, and each call without a reply is in doubt. Those that
+    /// have time left are sent again on the next connection: first the releases that nobody waits
+    /// for, and then each caller, in any order. A caller that only releases opens no connection.
+    fn end_connection(&mut self, process: &mut SimProcess, end: LaneEnd) {
         process.lane.connection = None;
         let now = process.local(self.now);
         let slots = std::mem::take(&mut process.lane.slots);
-        let is_over =
-            |slot: &LaneSlot| slot.due <= now || slot.resent.times >= RESENDS;
-        let (over, again): (Vec<_>, Vec<_>) = slots.into_iter().partition(is_over);
-        let (mut left, mut awaited): (Vec<_>, Vec<_>) =
-            again.into_iter().partition(|slot| slot.left().is_some());
-        if self.defect == Some(Defect::ResendOrder) && !awaited.is_empty() {
-            std::mem::swap(&mut left, &mut awaited);
-        }
-        if awaited.is_empty() {
-            // The next caller opens the next connection.
-            process.lane.slots.extend(left);
-        } else {
-            self.open_lane(process);
-            if process.lane.connection.is_some() {
-                left.append(&mut awaited);
-                for slot in left {
-                    self.write_again(process, slot);
-                }
-            } else {
-                process.lane.slots.extend(left);
-                for slot in awaited {
-                    let fault = StoreFault::InDoubt(Box::new(no_connection()));
-                    self.end_slot(process, slot, Err(fault));
-                }
+        let oldest = slots.front().map(|slot| slot.number);
+        let (mut left, mut awaited, mut over) = (Vec::new(), Vec::new(), Vec::new());
+        for slot in slots {
+            let is_late = match end {
+                LaneEnd::Closed => false,
+                LaneEnd::Late(late) => late == slot.number || oldest == Some(slot.number),
+            };
+            match slot.owner {
+                SlotOwner::Nobody => {}
+                _ if is_late => over.push((slot, no_reply())),
+                _ if slot.resent.times >= RESENDS => over.push((slot, closed())),
+                SlotOwner::Left(_) => left.push(slot),
+                SlotOwner::Caller(_) if slot.reply_by <= now => over.push((slot, closed())),
+                SlotOwner::Caller(_) => awaited.push(slot),
             }
         }
-        for slot in over {
-            self.end_slot(process, slot, Err(no_reply()));
+        // Each caller is a thread, and any of them comes first.
+        for at in (1..awaited.len()).rev() {
+            awaited.swap(at, process.rng.below(at as u64 + 1) as usize);
+        }
+        let has_awaited = !awaited.is_empty() || over.iter().any(|(slot, _)| slot.is_awaited());
+        self.send_again(process, left, awaited, &mut over);
+        for (slot, fault) in over {
+            let fault = slot.fault(fault);
+            self.end_slot(process, slot, Err(fault));
+        }
+        if has_awaited {
+            // The last thing that each of these callers does.
+            self.fail_resends(process);
+        }
+    }
+
+    fn send_again(
+        &mut self,
+        process: &mut SimProcess,
+        left: Vec<LaneSlot>,
+        awaited: Vec<LaneSlot>,
+        over: &mut Vec<(LaneSlot, StoreFault)>,
+    ) {
+        let opens = |slot: &LaneSlot| !is_guard_release(process, slot);
+        let opener = awaited.iter().position(opens);
+        if self.defect == Some(Defect::ResendOrder) && opener.is_some() {
+            self.open_lane(process);
+            for slot in awaited.into_iter().chain(left) {
+                self.write_again(process, slot);
+            }
+            return;
+        }
+        process.lane.slots.extend(left);
+        for (at, slot) in awaited.into_iter().enumerate() {
+            if opener.is_some_and(|opener| opener <= at) {
+                self.open_lane(process);
+            }
+            if process.lane.connection.is_some() {
+                self.write_again(process, slot);
+            } else if is_guard_release(process, &slot) {
+                over.push((slot, closed()));
+            } else {
+                over.push((slot, StoreFault::InDoubt(Box::new(no_connection()))));
+            }
         }
     }
 
@@ -475,21 +584,51 @@ impl Run<'_> {
         let result = CallResult { answer, not_after };
         match slot.owner {
             SlotOwner::Caller(caller) => self.on_call_result(process, caller, slot.calls, result),
-            SlotOwner::Left(left) => {
-                let LeftRelease { lease, started, .. } = left;
-                let call = &slot.calls[0];
-                process.engine.on_release_reply(&lease, call, started, result);
-            }
+            SlotOwner::Left(left) => (left.on_result)(result),
+            SlotOwner::Nobody => {}
         }
     }
 
-    /// Whether a release can be written at once.
-    pub(super) fn is_lane_open(&self, process: &SimProcess) -> bool {
-        (process.lane.connection.as_ref()).is_some_and(|connection| !connection.is_closed)
+    /// A caller that has just written the release of its guard leaves without the reply, if it may.
+    pub(super) fn leave(&mut self, process: &mut SimProcess, id: u64) {
+        let Some(SimCaller {
+            state: CallerState::Releasing(lease, started),
+            ..
+        }) = process.callers.get(&id)
+        else {
+            return;
+        };
+        let (lease, started) = (Arc::clone(lease), *started);
+        let is_own = |slot: &LaneSlot| matches!(slot.owner, SlotOwner::Caller(own) if own == id);
+        let Some(at) = process.lane.slots.iter().position(is_own) else {
+            return;
+        };
+        let before = || process.lane.slots.iter().take(at);
+        let was_alone = !before().any(LaneSlot::is_awaited);
+        let is_unread = was_alone && at > 0 && self.defect != Some(Defect::LeavesUnread);
+        let silent_since = process.lane.last_reply_at + self.setting.config.check_period;
+        if is_unread || silent_since <= process.local(self.now) {
+            return;
+        }
+        let slot = &mut process.lane.slots[at];
+        let call = &slot.calls[0];
+        let on_result = match self.defect {
+            Some(Defect::LeavesWaiters) => Some(process.engine.leave_anyway(&lease, call, started)),
+            _ => process.engine.leave(&lease, call, started),
+        };
+        if let Some(on_result) = on_result {
+            slot.owner = SlotOwner::Left(LeftRelease {
+                on_result,
+                token: lease.token,
+                written_at: self.now,
+                was_alone,
+            });
+            process.callers.remove(&id);
+        }
     }
 
     /// A process crashes. Its kernel sends what was written, unless it resets the connection
-    /// because replies have arrived that nobody has read (rule 7).
+    /// because replies have arrived that nobody has read.
     pub(super) fn on_crash(&mut self, process: &SimProcess) {
         let SimProcess { number, lane, .. } = process;
         self.cuts_of_the_dead.insert(*number, process.cut_until);
@@ -504,11 +643,11 @@ impl Run<'_> {
         if !is_alive || connection.requests_lost {
             return;
         }
-        let since = self.now.max(process.cut_until).max(connection.last_arrival);
+        let by = self.now.max(process.cut_until).max(connection.last_arrival);
         let written = lane.slots.iter().filter(|slot| slot.reply.is_none());
         let left = written.filter_map(LaneSlot::left);
         for left in left.filter(|left| left.was_alone) {
-            self.watch.note_last_drop(left.lease.token, since);
+            self.watch.note_last_drop(left.token, by);
         }
     }
 
@@ -518,53 +657,6 @@ impl Run<'_> {
         *reset_at = at.min(*reset_at);
     }
 
-    /// The guard of a caller is dropped. It leaves without the reply if it may.
-    pub(super) fn leave(&mut self, process: &mut SimProcess, id: u64) {
-        let must_wait = self.must_wait(process);
-        let Some(SimCaller {
-            state: CallerState::Releasing(lease, started),
-            ..
-        }) = process.callers.get(&id)
-        else {
-            return;
-        };
-        let (lease, started) = (Arc::clone(lease), *started);
-        let ignores_waiters = self.defect == Some(Defect::LeavesWaiters);
-        if must_wait || !(ignores_waiters || process.engine.may_leave(&lease)) {
-            return;
-        }
-        let lane = &mut process.lane;
-        let is_own = |slot: &LaneSlot| matches!(slot.owner, SlotOwner::Caller(own) if own == id);
-        let others = lane.slots.iter().filter(|slot| !is_own(slot));
-        let was_alone = others.clone().all(|slot| slot.left().is_some());
-        let written_at = self.now;
-        if let Some(slot) = lane.slots.iter_mut().find(|slot| is_own(slot)) {
-            slot.owner = SlotOwner::Left(LeftRelease {
-                lease,
-                started,
-                written_at,
-                was_alone,
-            });
-            process.callers.remove(&id);
-        }
-    }
-
-    /// Whether the lane keeps a drop that was just written: nobody has had a reply for long, or
-    /// nobody reads the replies before this one.
-    fn must_wait(&self, process: &SimProcess) -> bool {
-        let SimLane {
-            connection,
-            slots,
-            last_reply_at,
-            ..
-        } = &process.lane;
-        let silent_since = *last_reply_at + self.setting.config.check_period;
-        let mut before = slots.iter().rev().skip(1).peekable();
-        let is_unread = before.peek().is_some() && before.all(|slot| slot.left().is_some());
-        let is_unread = is_unread && self.defect != Some(Defect::LeavesUnread);
-        connection.is_none() || silent_since < process.local(self.now) || is_unread
-    }
-
     /// The drop of a guard is ordered before all that its process sends for the name afterwards. So
     /// no answer that counts says that the guard's token still has the lock.
     fn check_overtaking(&mut self, process: &SimProcess, slot: &LaneSlot, holders: &[Token]) {
@@ -572,12 +664,20 @@ impl Run<'_> {
             return;
         }
         let overtaken = process.lane.slots.iter().find_map(|earlier| {
-            let left = earlier.left()?;
-            let token = left.lease.token;
+            let token = earlier.left()?.token;
             (earlier.resent.first < slot.resent.first && holders.contains(&token)).then_some(token)
         });
         self.watch.overtaken = self.watch.overtaken.or(overtaken);
     }
+}
+
+/// Whether a caller waits for the release of its guard. It is sent on an open connection alone.
+fn is_guard_release(process: &SimProcess, slot: &LaneSlot) -> bool {
+    let SlotOwner::Caller(caller) = slot.owner else {
+        return false;
+    };
+    let caller = process.callers.get(&caller);
+    caller.is_some_and(|caller| matches!(caller.state, CallerState::Releasing(..)))
 }
 
 fn released() -> ScriptReply {

@@ -319,9 +319,7 @@ impl Run<'_> {
         sent: Time,
         reply: &ReplyInFlight,
     ) -> (ScriptReply, Option<Anchor>) {
-        let value = reply.value.as_ref().ok();
-        let parsed = value.and_then(|value| ScriptReply::parse(call, value).ok());
-        let parsed = parsed.expect("the server's answer was parsed when it was sent");
+        let parsed = reply.parse(call);
         let anchor = parsed.now.map(|server| Anchor {
             server,
             sent,
