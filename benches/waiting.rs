@@ -108,7 +108,7 @@ impl Seen {
         let mut admin = bare_connection(url);
         let options = LockOptions::new().fixed_lease(Duration::from_secs(600));
         let holder = LockManager::builder(url)
-            .pool_size(1)
+            .lanes(1)
             .options(options)
             .build()
             .expect("a Redis that answers");
@@ -196,7 +196,7 @@ fn crowd(args: &[String]) {
     let number = |arg: &String| arg.parse::<usize>().expect("a number");
     let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
     let manager = LockManager::builder(url)
-        .pool_size(1)
+        .lanes(1)
         .build()
         .expect("a Redis that answers");
     for thread in 0..number(threads) {

@@ -91,14 +91,26 @@ impl Builder {
         self
     }
 
-    /// The most connections for short calls. The manager opens them when it needs them. A waiter
-    /// holds none.
+    /// How many connections short calls share. Each is a *lane*: all calls for one name travel on
+    /// the same lane, in order. The manager opens a lane when it needs it. A waiter holds none.
     ///
-    /// A call that finds no free connection waits for one, for at most one command timeout. All
-    /// calls that wait share the next write. 1 to 10,000; default
-    /// [`DEFAULT_POOL_SIZE`](crate::DEFAULT_POOL_SIZE).
-    pub fn pool_size(mut self, connections: u32) -> Builder {
-        self.settings.pool_size = Some(connections);
+    /// Many threads can have calls on one lane at the same time, so few lanes are best. A slow or
+    /// dead connection delays only the names on its lane. 1 to 64; default
+    /// [`DEFAULT_LANES`](crate::DEFAULT_LANES).
+    pub fn lanes(mut self, lanes: u32) -> Builder {
+        self.settings.lanes = Some(lanes);
+        self
+    }
+
+    /// Whether dropping a guard waits for Redis's reply to the release, as
+    /// [`unlock`](crate::LockGuard::unlock) does. Default `false`: drop writes the release and
+    /// returns; see [Drop](crate::LockGuard#drop).
+    ///
+    /// With `true`, the lock is free in Redis when drop returns, unless Redis did not answer within
+    /// the command timeout. That costs each drop one round trip. You need it if another process, or
+    /// another manager, must find the lock free at once, and you cannot call `unlock`.
+    pub fn wait_on_drop(mut self, wait: bool) -> Builder {
+        self.settings.wait_on_drop = wait;
         self
     }
 

@@ -8,8 +8,8 @@ use crate::options::{LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
 
 /// How long Redis may go without a successful reply before a wait ends with an error.
 pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
-/// The most connections in the pool.
-pub const DEFAULT_POOL_SIZE: u32 = 8;
+/// How many connections short calls share.
+pub const DEFAULT_LANES: u32 = 2;
 /// The prefix of keys and channels.
 pub const DEFAULT_PREFIX: &str = "fairlock";
 /// How long a reply may take: this, or a tenth of the ttl if that is less.
@@ -26,7 +26,8 @@ pub const DEFAULT_HORIZON: Duration = Duration::from_secs(5);
 pub(crate) struct Settings {
     pub(crate) prefix: Option<String>,
     pub(crate) options: LockOptions,
-    pub(crate) pool_size: Option<u32>,
+    pub(crate) lanes: Option<u32>,
+    pub(crate) wait_on_drop: bool,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) command_timeout: Option<Duration>,
     pub(crate) check_period: Option<Duration>,
@@ -38,7 +39,9 @@ pub(crate) struct Settings {
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) prefix: Arc<str>,
-    pub(crate) pool_size: u32,
+    pub(crate) lanes: u32,
+    /// The drop of a guard waits for the reply to its release, as `unlock` does.
+    pub(crate) wait_on_drop: bool,
     pub(crate) connect_timeout: Duration,
     /// T: how long a reply may take.
     pub(crate) command_timeout: Duration,
@@ -65,7 +68,8 @@ impl Config {
             .unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(base / 10));
         let config = Config {
             prefix: check_prefix(settings.prefix)?,
-            pool_size: settings.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
+            lanes: settings.lanes.unwrap_or(DEFAULT_LANES),
+            wait_on_drop: settings.wait_on_drop,
             connect_timeout: settings.connect_timeout.unwrap_or(command_timeout),
             command_timeout,
             check_period: settings
@@ -93,9 +97,9 @@ impl Config {
             );
             return Err(Error::config("outage_limit", message));
         }
-        if !(1..=10_000).contains(&self.pool_size) {
-            let message = format!("1 to 10,000 connections; it is {}", self.pool_size);
-            return Err(Error::config("pool_size", message));
+        if !(1..=64).contains(&self.lanes) {
+            let message = format!("1 to 64 lanes; it is {}", self.lanes);
+            return Err(Error::config("lanes", message));
         }
         // A live process syncs its queues once per P. Even if requests take long, its signs of
         // life must reach Redis before H is over.
@@ -284,7 +288,7 @@ mod tests {
                 ..Settings::default()
             },
             Settings {
-                pool_size: Some(0),
+                lanes: Some(0),
                 ..Settings::default()
             },
             Settings {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::engine::{EngineHandle, Lease, WantResult};
+use crate::engine::{EngineHandle, Lease, WantResult, warn_of_drop};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::Mode;
@@ -300,7 +300,7 @@ impl Drop for LockGuard {
         if !self.unlocked
             && let Err(error) = engine.release(&self.lease, self.mode(), WantResult::No)
         {
-            log::warn!("dropping the guard of {:?}: {error}", self.name());
+            warn_of_drop(self.name(), &error);
         }
         engine.on_guard_dropped();
     }

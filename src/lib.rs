@@ -452,8 +452,8 @@ pub mod sim;
 // The manager.
 pub use builder::Builder;
 pub use config::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_OUTAGE_LIMIT,
-    DEFAULT_POOL_SIZE, DEFAULT_PREFIX,
+    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
+    DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
 };
 pub use endpoint::Endpoint;
 pub use manager::{LockManager, Shutdown};

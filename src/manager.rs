@@ -12,7 +12,7 @@ use crate::stats::Stats;
 
 /// Gives out locks that live in Redis.
 ///
-/// A manager is a handle, and cheap to clone. All clones share one pool of connections and one
+/// A manager is a handle, and cheap to clone. All clones share a few connections and one
 /// renewal thread. They also share one subscription, from the first time that a caller has to wait.
 /// Guards, waiters and handles keep these alive. Dropping the last of them ends the threads, which
 /// takes at most one command timeout.

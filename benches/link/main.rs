@@ -77,7 +77,7 @@ fn timed(call: impl FnOnce()) -> u64 {
 fn one_thread(url: &str, rounds: usize) {
     let mut floor = Floor::new(url, "bench:link:floor");
     let manager = LockManager::builder(url)
-        .pool_size(POOL)
+        .lanes(POOL)
         .build()
         .expect("a Redis that answers");
     let mut round = || {
@@ -121,7 +121,7 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
     let url = proxy.url.as_str();
     let plain = Plain::new(url);
     let manager = LockManager::builder(url)
-        .pool_size(POOL)
+        .lanes(POOL)
         .build()
         .expect("a Redis that answers");
     let mut floors: Vec<Floor> = (0..THREADS)

@@ -118,6 +118,7 @@ impl Engine {
             closed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             unanswered_since: AtomicU64::new(0),
+            replies_left: AtomicBool::new(false),
             never: bounded(0).1,
             drained: Mutex::new(()),
             guard_dropped: Condvar::new(),

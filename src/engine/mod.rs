@@ -10,6 +10,7 @@
 //! | `multi` | several locks at once, over the same steps |
 //! | `vacate` | a name becomes another kind of lock |
 //! | `release`, `renew` | how a lease ends, and how it is kept |
+//! | `unread_release` | the release of a dropped guard, whose reply others read |
 //! | `grants` | a grant becomes known, and finds its waiter |
 //! | `request` | what a caller asks for |
 //! | `waiter` | the state machine of a waiter, the registry of all, the caller's end |
@@ -51,7 +52,7 @@
 //! | P1 | one holder | `lease`, the scripts |
 //! | P2 | rising fences | the scripts |
 //! | P3 | first come, first served | the scripts, `background/waiter_upkeep.rs` |
-//! | P4 | no lost wake-up | `grants.rs`, `waiter/queued.rs`, `background/waiter_upkeep.rs` |
+//! | P4 | no lost wake-up | `grants.rs`, `waiter/queued.rs`, `unread_release.rs`, `background/waiter_upkeep.rs` |
 //! | P5 | a crash costs one ttl and one check period | the scripts |
 //! | P6 | a loss is reported once, and stays | `lease/state.rs`, `lease/lost_signal.rs` |
 //! | P7 | one grant for a request | `waiter/registry.rs`, `grants.rs` |
@@ -76,6 +77,7 @@ mod request;
 #[path = "../../tests/sim/stepped_engine.rs"]
 mod stepped;
 mod subscription;
+mod unread_release;
 mod vacate;
 mod waiter;
 
@@ -103,6 +105,7 @@ use waiter::WaiterRegistry;
 pub(crate) use acquire::is_transient;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use attempt::Doubt;
+pub(crate) use background::warn_of_drop;
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
 pub(crate) use release::WantResult;
@@ -133,6 +136,8 @@ pub(crate) struct Engine {
     stopping: AtomicBool,
     /// When the last release was sent, in ns, if it got no reply. Else 0.
     unanswered_since: AtomicU64,
+    /// Callers have left replies to others since the renewal thread looked.
+    replies_left: AtomicBool,
     /// A disconnected channel, for forked children.
     never: Receiver<Loss>,
     /// With `guard_dropped`: a shutdown waits for the last guard.

@@ -29,7 +29,7 @@ impl Engine {
     /// at most two command timeouts, at most one of them past `until`, and for one more to release
     /// those it got.
     pub(crate) fn try_acquire_all(
-        &self,
+        self: &Arc<Self>,
         requests: &[Arc<Request>],
         until: Time,
     ) -> Result<Option<Vec<Arc<Lease>>>> {
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     fn attempt_all(
-        &self,
+        self: &Arc<Self>,
         requests: &[Arc<Request>],
         started: Time,
         until: Time,
@@ -116,7 +116,7 @@ impl Engine {
     /// Applies the replies to a try for a group of `size` locks. If not all are granted, it
     /// releases those that are.
     pub(super) fn on_try_replies<'a>(
-        &self,
+        self: &Arc<Self>,
         size: usize,
         replies: impl Iterator<Item = (TryAcquire<'a>, CallResult)>,
         started: Time,
@@ -164,14 +164,14 @@ impl Engine {
     }
 
     /// Releases leases that nobody has used. The renewal thread abandons the tokens of lost ones.
-    pub(crate) fn abandon_all(&self, leases: &[Arc<Lease>]) {
+    pub(crate) fn abandon_all(self: &Arc<Self>, leases: &[Arc<Lease>]) {
         let _ = self.release_all(leases, Mode::Unused, WantResult::No);
     }
 
-    /// Releases several leases in one round trip if a connection is free, else by the renewal
-    /// thread. Returns the first error. Blocks for at most one command timeout.
+    /// Releases several leases like [`Engine::release`], all in one round trip. Returns the first
+    /// error. Blocks for at most one command timeout.
     pub(crate) fn release_all(
-        &self,
+        self: &Arc<Self>,
         leases: &[Arc<Lease>],
         mode: Mode,
         want: WantResult,
@@ -190,9 +190,10 @@ impl Engine {
             }
         }
         if !calls.is_empty() {
-            let replies = self.store.run(&calls, self.at_once(started));
+            let replies = self.send_releases(&ending, &calls, started, want);
             let mut in_background = Vec::new();
             for ((lease, call), reply) in ending.into_iter().zip(&calls).zip(replies) {
+                let Some(reply) = reply else { continue };
                 match self.on_release_reply(lease, call, started, reply.answer) {
                     ReleaseOutcome::Answered(reason) => results.push(loss_result(lease, reason)),
                     ReleaseOutcome::Open(open) => {
@@ -213,7 +214,7 @@ impl Engine {
 
 /// The members of a group that are held so far. Dropping it releases them.
 struct PartOfGroup<'a> {
-    engine: &'a Engine,
+    engine: &'a Arc<Engine>,
     leases: Vec<Arc<Lease>>,
 }
 

@@ -36,7 +36,7 @@ pub(super) enum ReleaseOutcome {
 /// A release without a reply. The renewal thread sends it next.
 pub(super) struct OpenRelease {
     /// Why there was no reply. `None` if no connection was free.
-    fault: Option<StoreFault>,
+    pub(super) fault: Option<StoreFault>,
     pub(super) release: TokenRelease,
 }
 
@@ -52,14 +52,22 @@ pub(super) struct BackgroundRelease<'a> {
 }
 
 impl Engine {
-    /// Ends a guard's lease, as used or unfinished. P9 (nothing starves): the release goes out on a
-    /// free connection at once, else by the renewal thread, so the caller never waits for the pool.
-    /// Blocks for at most one command timeout.
-    pub(crate) fn release(&self, lease: &Lease, mode: Mode, want: WantResult) -> Result<()> {
+    /// Ends a guard's lease, as used or unfinished. P9 (nothing starves): the release goes out on an
+    /// open connection at once, else by the renewal thread, so the caller never waits for one.
+    /// Blocks for at most one command timeout. A drop returns when the release is written, if it may
+    /// leave the reply to others.
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        mode: Mode,
+        want: WantResult,
+    ) -> Result<()> {
         let started = self.now();
         let call = self.begin_release(lease, mode, started)?;
-        let deadlines = self.at_once(started);
-        let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
+        let mut results = self.send_releases(&[lease], slice::from_ref(&call), started, want);
+        let Some(result) = results.pop().flatten() else {
+            return Ok(());
+        };
         match self.on_release_reply(lease, &call, started, result.answer) {
             ReleaseOutcome::Answered(reason) => loss_result(lease, reason),
             ReleaseOutcome::Open(open) => {
@@ -76,11 +84,7 @@ impl Engine {
     pub(super) fn begin_release(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
         // If the lease is lost, the renewal thread abandons its token.
         lease.release(now).map_err(|loss| Error::Lost { loss })?;
-        Ok(lease.request.call(Verb::Release {
-            token: lease.token,
-            fence: lease.fence,
-            mode,
-        }))
+        Ok(release_call(lease, mode))
     }
 
     /// Applies the reply to that call, which was sent at `started`.
@@ -243,11 +247,7 @@ impl Engine {
         if let Some(loss) = lease.loss_at(now) {
             return Err(Error::Lost { loss });
         }
-        Ok(lease.request.call(Verb::Release {
-            token: lease.token,
-            fence: lease.fence,
-            mode: Mode::Reduce { to },
-        }))
+        Ok(release_call(lease, Mode::Reduce { to }))
     }
 
     /// Applies the reply to that call, which was sent at `started`.
@@ -365,7 +365,7 @@ impl Engine {
         );
     }
 
-    fn abandon(&self, release: TokenRelease) {
+    pub(super) fn abandon(&self, release: TokenRelease) {
         self.counters.background_releases.add(1);
         self.send_to_background(Command::Abandon(release));
     }
@@ -393,6 +393,14 @@ impl Engine {
             self.note_release_answered();
         }
     }
+}
+
+pub(super) fn release_call(lease: &Lease, mode: Mode) -> Call {
+    lease.request.call(Verb::Release {
+        token: lease.token,
+        fence: lease.fence,
+        mode,
+    })
 }
 
 pub(super) fn loss_result(lease: &Lease, reason: Option<LossReason>) -> Result<()> {

@@ -194,6 +194,11 @@ impl CallResult {
             .collect()
     }
 
+    /// Whether it was not sent because no connection was open.
+    fn is_not_ready(&self) -> bool {
+        matches!(self.answer, Err(StoreFault::NotReady))
+    }
+
     /// Whether the peer had closed the connection before it replied.
     fn is_closed(&self) -> bool {
         self.answer.as_ref().is_err_and(StoreFault::is_closed)

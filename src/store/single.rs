@@ -7,8 +7,8 @@ use std::time::Duration;
 use redis::ConnectionInfo;
 
 use super::clock::{Clock, Time};
-use super::node::{Node, NodeLink, NodePool};
-use super::{Anchor, CallResult, ChannelEvent, Deadlines, Link, Store, StoreFault};
+use super::node::{Lanes, Node, NodeLink};
+use super::{Anchor, CallResult, ChannelEvent, Deadlines, Link, OnResult, Store, StoreFault};
 use crate::config::Config;
 use crate::error::Result as ApiResult;
 use crate::key::Key;
@@ -17,7 +17,7 @@ use crate::script::{Call, CallerId};
 /// A single Redis node.
 pub(crate) struct Single {
     node: Arc<Node>,
-    pool: NodePool,
+    lanes: Lanes,
     back_off: Duration,
 }
 
@@ -38,11 +38,11 @@ impl Single {
             config.connect_timeout,
             config.command_timeout,
         ));
-        let pool = NodePool::open(&node, config.pool_size)
+        let lanes = Lanes::open(&node, config.lanes, config.check_period)
             .map_err(|fault| fault.into_error(None, clock.now() - started))?;
         Ok(Single {
             node,
-            pool,
+            lanes,
             back_off: config.back_off,
         })
     }
@@ -54,7 +54,28 @@ impl Store for Single {
     }
 
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
-        self.pool.run(calls, deadlines)
+        self.lanes.run(calls, deadlines)
+    }
+
+    fn send(
+        &self,
+        calls: &[Call],
+        reply_by: Time,
+        leave: &dyn Fn(usize) -> Option<OnResult>,
+    ) -> Vec<Option<CallResult>> {
+        self.lanes.send(calls, reply_by, leave)
+    }
+
+    fn unread_due(&self) -> Time {
+        self.lanes.unread_due()
+    }
+
+    fn read_unread(&self) {
+        self.lanes.read_unread();
+    }
+
+    fn settle(&self, until: Time) {
+        self.lanes.settle(until);
     }
 
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
@@ -72,11 +93,11 @@ impl Store for Single {
     }
 
     fn poke(&self, channel: &str, by: Time) {
-        self.pool.poke(channel, by);
+        self.lanes.poke(channel, by);
     }
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
-        self.pool.scan(cursor, pattern)
+        self.lanes.scan(cursor, pattern)
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {

@@ -41,7 +41,7 @@ fn free_names_are_acquired_and_released_in_one_write_each() {
 #[test]
 fn p9_threads_locking_several_names_share_one_connection_without_deadlock() {
     let server = Server::start();
-    let mgr = build(steady(server.url()).pool_size(1));
+    let mgr = build(steady(server.url()).lanes(1));
     let names = names(6);
     let inside: Vec<AtomicU32> = names.iter().map(|_| AtomicU32::new(0)).collect();
     let turns = AtomicU64::new(0);

@@ -130,7 +130,7 @@ fn every_connection_uses_the_database_of_the_url() {
 fn error_messages_are_lower_case_without_full_stop_or_cause() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let mgr = to(&proxy.url()).pool_size(1).build().unwrap();
+    let mgr = to(&proxy.url()).lanes(1).build().unwrap();
     let mut errors = Vec::new();
 
     errors.push(("Config", mgr.lock("").unwrap_err()));

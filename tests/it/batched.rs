@@ -35,7 +35,7 @@ struct Setup {
 fn one_connection(builder: impl FnOnce(String) -> Builder) -> Setup {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let ours = build(builder(proxy.url()).pool_size(1));
+    let ours = build(builder(proxy.url()).lanes(1));
     warm_up(&ours);
     Setup {
         server,
@@ -148,7 +148,7 @@ fn calls_without_a_free_connection_share_one_write() {
 fn p9_a_stuck_connection_delays_only_its_own_calls() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let ours = build(patient(proxy.url()).pool_size(2));
+    let ours = build(patient(proxy.url()).lanes(2));
     warm_up(&ours);
     let turns = AtomicU64::new(0);
     thread::scope(|scope| {

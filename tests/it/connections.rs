@@ -69,7 +69,7 @@ fn the_first_connection_may_be_closed_before_its_first_use() {
 #[test]
 fn unlock_on_a_closed_connection_uses_another() {
     let server = Server::start();
-    let manager = build(steady(server.url()).pool_size(1));
+    let manager = build(steady(server.url()).lanes(1));
     let guard = manager.lock("a").unwrap();
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     guard.unlock().unwrap();
@@ -319,7 +319,7 @@ fn p9_renewals_of_many_leases_outlast_a_flapping_network() {
 #[test]
 fn p9_waiters_hold_no_connection() {
     let server = Server::start();
-    let mgr = builder(server.url()).pool_size(1).build().unwrap();
+    let mgr = builder(server.url()).lanes(1).build().unwrap();
     let guard = mgr.lock("n").unwrap();
     let mut waiting: Vec<_> = (0..20).map(|_| mgr.enqueue("n").unwrap()).collect();
     let thread = thread::spawn({
@@ -344,7 +344,7 @@ fn p9_waiters_hold_no_connection() {
 fn a_pool_never_exceeds_its_configured_size() {
     let server = Server::start();
     let size = 2;
-    let mgr = builder(server.url()).pool_size(size).build().unwrap();
+    let mgr = builder(server.url()).lanes(size).build().unwrap();
     let most = thread::scope(|scope| {
         let threads: Vec<_> = (0..16)
             .map(|i| {

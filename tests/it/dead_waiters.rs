@@ -59,7 +59,7 @@ fn p8_tries_and_timed_waits_behind_endless_dead_waiters_are_none() {
     const WAIT: Duration = Duration::from_millis(700);
     let server = scripted_server(|_| more());
     let builder = with_ttl(server.url(), Duration::from_secs(15)).command_timeout(T);
-    let mgr = build(builder.outage_limit(OUTAGE).pool_size(16));
+    let mgr = build(builder.outage_limit(OUTAGE).lanes(16));
     let calls: &[(&str, Duration, Call)] = &[
         ("try_lock", 2 * T, |m| Ok(m.try_lock("a")?.is_some())),
         ("try_acquire", 2 * T, |m| {

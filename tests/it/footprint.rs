@@ -89,10 +89,7 @@ fn threads_and_connections_end_when_callbacks_drop_the_last_handle() {
 /// A worker with a hundred threads that wait for `names` names, and the guards that they wait for.
 /// The guards' manager has one connection, and fixed leases, so that no renewal opens another.
 fn crowd_of(server: &Server, names: usize) -> (Child, Vec<LockGuard>) {
-    let holder = LockManager::builder(server.url())
-        .pool_size(1)
-        .build()
-        .unwrap();
+    let holder = LockManager::builder(server.url()).lanes(1).build().unwrap();
     let holder = holder.with(LockOptions::new().fixed_lease(Duration::from_secs(60)));
     let locks = (0..names)
         .map(|i| holder.lock(format!("k{i}")).unwrap())
@@ -147,10 +144,7 @@ fn requests_reported(child: &mut Child) -> u64 {
 }
 
 pub(crate) fn crowd(args: &[String]) {
-    let mgr = LockManager::builder(&*args[0])
-        .pool_size(1)
-        .build()
-        .unwrap();
+    let mgr = LockManager::builder(&*args[0]).lanes(1).build().unwrap();
     let names: usize = args[1].parse().unwrap();
     for i in 0..CROWD {
         let mutex = mgr.mutex(format!("k{}", i % names));

@@ -279,7 +279,7 @@ fn a_refused_release_of_some_permits_leaves_the_guard_as_it_was() {
 fn p9_fifty_threads_share_permits_on_one_connection_without_deadlock() {
     const PERMITS: u32 = 4;
     let server = Server::start();
-    let mgr = build(steady(server.url()).pool_size(1));
+    let mgr = build(steady(server.url()).lanes(1));
     let held = Want::Permits(1, PERMITS).take(&mgr, "n").unwrap();
     let over = AtomicBool::new(false);
     let believed = AtomicU32::new(1);
@@ -336,7 +336,7 @@ fn p8_dropping_permits_takes_one_command_timeout_while_redis_is_silent() {
     let builder = with_ttl(server.url(), Duration::from_secs(12))
         .command_timeout(T)
         .horizon(P + 3 * T);
-    let ours = build(builder.check_period(P).pool_size(1));
+    let ours = build(builder.check_period(P).lanes(1));
     warm_up(&ours);
     let guards = [Want::Permits(2, 3), Want::Read, Want::Write]
         .map(|want| (want, want.take(&ours, &format!("{want:?}"))));

@@ -124,7 +124,7 @@ fn the_last_handle_completes_releases_that_began_before_it() {
 
 /// A child role that ends with locks that a shutdown must release.
 pub(crate) fn shuts_down(args: &[String]) {
-    let mgr = build(with_ttl(args[0].as_str(), DEFAULT_TTL).pool_size(1));
+    let mgr = build(with_ttl(args[0].as_str(), DEFAULT_TTL).lanes(1));
     let many: usize = args[1].parse().unwrap();
     for i in 0..many {
         std::mem::forget(mgr.lock(format!("k{i}")).unwrap());

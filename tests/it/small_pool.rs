@@ -33,9 +33,7 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
         counting.fetch_add(1, Ordering::Relaxed);
     });
     // The longest timeout that fits the TTL.
-    let builder = LockManager::builder(server.url())
-        .pool_size(1)
-        .options(options);
+    let builder = LockManager::builder(server.url()).lanes(1).options(options);
     let builder = builder
         .command_timeout(TTL / 7)
         .check_period(TTL / 10)
@@ -88,7 +86,7 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
 fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let ours = build(steady(proxy.url()).pool_size(1));
+    let ours = build(steady(proxy.url()).lanes(1));
     let other = build(steady(server.url()));
     warm_up(&ours);
     let [kept, released, unlocked] =
@@ -179,7 +177,7 @@ fn p8_drops_take_one_command_timeout_while_redis_is_silent() {
     let builder = with_ttl(server.url(), Duration::from_secs(12))
         .command_timeout(T)
         .horizon(P + 3 * T);
-    let ours = build(builder.check_period(P).pool_size(1));
+    let ours = build(builder.check_period(P).lanes(1));
     warm_up(&ours);
     let other = manager(server.url());
     let _taken = other.lock("taken").unwrap();

@@ -7,6 +7,7 @@ mod schedule;
 mod self_wait;
 mod thread;
 mod token_release;
+mod unread;
 mod waiter_upkeep;
 mod waker;
 
@@ -14,5 +15,5 @@ mod waker;
 pub(crate) use command::Task;
 pub(crate) use command::{Command, EndAll, ScheduledLease, ShutdownReport};
 pub(crate) use thread::RenewalThread;
-pub(crate) use token_release::{ReportTo, TokenRelease, excludes_late_copies};
+pub(crate) use token_release::{ReportTo, TokenRelease, excludes_late_copies, warn_of_drop};
 pub(crate) use waker::Waker;

@@ -149,12 +149,16 @@ impl RenewalThread {
         })
     }
 
-    /// At the end of the thread: sends the releases that are still open, for at most one command
-    /// timeout.
+    /// At the end of the thread: sends the releases that are still open, and reads the replies to
+    /// those whose callers have left, for at most one command timeout.
     pub(super) fn send_last_releases(&mut self) {
         let until = self.engine.now() + self.engine.config.command_timeout;
         loop {
             let now = self.engine.now();
+            // At the latest when the time is up, each of them has failed or is answered.
+            self.engine.store.read_unread();
+            self.take_in();
+            let is_settled = self.engine.store.unread_due() == Time::NEVER;
             let batch: Vec<_> = self
                 .tasks
                 .take_all()
@@ -162,17 +166,21 @@ impl RenewalThread {
                 .filter(|task| matches!(task, Task::ReleaseToken(_)))
                 .filter_map(|task| self.with_call(task, now))
                 .collect();
-            if batch.is_empty() {
+            if batch.is_empty() && is_settled {
                 return;
             }
             if now >= until {
                 return self.leave_all_to_ttl(batch);
             }
             self.send(batch);
-            // The link wakes the thread when its connection is ready. A release that is still open
-            // then is sent again, at a slower pace.
             let next = self.engine.now() + self.engine.config.command_timeout / 8;
-            let _ = self.engine.clock.receive(&self.woken, next.min(until));
+            if is_settled {
+                // The link wakes the thread when its connection is ready. A release that is still
+                // open then is sent again, at a slower pace.
+                let _ = self.engine.clock.receive(&self.woken, next.min(until));
+            } else {
+                self.engine.store.settle(next.min(until));
+            }
         }
     }
 

@@ -36,8 +36,11 @@ pub(crate) struct RenewalThread {
     pub(super) lookups: Vec<Call>,
     /// When the last pipeline was sent.
     pub(crate) last_sent_at: Time,
-    /// When to look for new leases although nothing is due; see [`RenewalThread::take_in_leases`].
-    look_again_at: Time,
+    /// When to look again although nothing is due; see [`RenewalThread::take_in_leases`] and
+    /// [`RenewalThread::read_unread`].
+    pub(super) look_again_at: Time,
+    /// When this thread last read replies that nobody waits for.
+    pub(super) read_at: Time,
     drop_when_idle: Vec<Sender<Infallible>>,
     /// Shutdowns that have no report yet.
     pub(super) shutdowns: Vec<OpenShutdown>,
@@ -67,6 +70,7 @@ impl RenewalThread {
             lookups: Vec::new(),
             last_sent_at: Time::from_nanos(0),
             look_again_at: Time::NEVER,
+            read_at: Time::from_nanos(0),
             drop_when_idle: Vec::new(),
             shutdowns: Vec::new(),
             in_hand: Vec::new(),
@@ -98,7 +102,7 @@ impl RenewalThread {
     }
 
     /// THE MAIN LOOP of the renewal thread:
-    /// 1. take in what other threads sent: new leases and commands;
+    /// 1. take in what other threads sent and left: unread replies, new leases and commands;
     /// 2. collect the calls of all that is due;
     /// 3. send them in one pipeline, and handle the replies;
     /// 4. if nothing is due, sleep until something is, or until another thread wakes this one.
@@ -123,11 +127,12 @@ impl RenewalThread {
     fn sleep(&mut self) {
         let until = self.next_due();
         self.engine.waker.publish_sleep(until);
-        // A command or lease that came before this thread published its sleep woke nobody. So the
-        // thread looks again.
+        // A command, a lease or a reply left unread that came before this thread published its
+        // sleep woke nobody. So the thread looks again.
         if self.commands.is_empty()
             && self.engine.new_leases.1.is_empty()
             && self.engine.waiters.next_due() >= until
+            && self.unread_due() >= until
         {
             let _ = self.engine.clock.receive(&self.woken, until);
         }
@@ -141,6 +146,7 @@ impl RenewalThread {
             .min(self.tasks.next())
             .min(self.engine.waiters.next_due())
             .min(self.look_again_at)
+            .min(self.unread_due())
             .min(self.shutdown_due())
     }
 
@@ -149,6 +155,7 @@ impl RenewalThread {
         if self.look_again_at <= now {
             self.look_again_at = Time::NEVER;
         }
+        self.read_unread(now);
         self.take_in_leases(now);
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -168,6 +175,7 @@ impl RenewalThread {
                         ended: self.end_all(),
                         unreleased: Vec::new(),
                     };
+                    self.settle(&command);
                     self.shutdowns.push(OpenShutdown { report, command });
                 }
                 Command::DropWhenIdle(sender) => self.drop_when_idle.push(sender),

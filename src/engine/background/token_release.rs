@@ -1,9 +1,12 @@
 //! The release of a token in the background, and when it is done.
 
+use std::sync::Arc;
+
 use crossbeam_channel::Sender;
 
 use crate::engine::lease::{Lease, loss_from_release, loss_from_resent_release};
-use crate::loss::LossReason;
+use crate::error::Error;
+use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::Answer;
 use crate::store::clock::Time;
@@ -36,6 +39,8 @@ pub(crate) enum ReportTo {
     UntilReply(Sender<Option<LossReason>>),
     /// A caller that waits for the first attempt only, whatever comes of it.
     UntilFirstAttempt(Sender<Option<LossReason>>),
+    /// The drop of a guard that did not wait. A loss is logged.
+    Log,
 }
 
 impl TokenRelease {
@@ -99,7 +104,7 @@ impl TokenRelease {
 
     /// Sends the result to the caller that waits for it, if any.
     pub(super) fn report(&mut self, outcome: &Outcome) {
-        let Verb::Release { mode, .. } = self.call.verb else {
+        let Verb::Release { mode, fence, .. } = self.call.verb else {
             unreachable!("a token is released by a release")
         };
         self.answered = true;
@@ -110,6 +115,17 @@ impl TokenRelease {
         };
         match std::mem::replace(&mut self.report_to, ReportTo::Nobody) {
             ReportTo::Nobody => {}
+            ReportTo::Log => {
+                if let Some(reason) = loss.filter(|_| self.is_guards()) {
+                    let name = Arc::clone(&self.call.key.name);
+                    let loss = Loss {
+                        name,
+                        fence,
+                        reason,
+                    };
+                    warn_of_drop(&self.call.key.name, &Error::Lost { loss });
+                }
+            }
             ReportTo::UntilReply(sender) | ReportTo::UntilFirstAttempt(sender) => {
                 // The one message of this channel, which has room for it. The caller may be gone.
                 let _ = sender.try_send(loss);
@@ -124,6 +140,11 @@ impl TokenRelease {
             self.report_to = ReportTo::Nobody;
         }
     }
+}
+
+/// The guard of this lock was dropped, and the release failed, or the lock was lost before.
+pub(crate) fn warn_of_drop(name: &str, error: &Error) {
+    log::warn!("dropping the guard of {name:?}: {error}");
 }
 
 /// R7 (late copies): whether no copy of an acquire that was sent with this `not_after` (0: all were

@@ -98,6 +98,8 @@ struct Tables {
     /// not be taken for an unwanted grant (R13), which would release the guard's lock.
     guarded: HashSet<Token>,
     queues: HashMap<Arc<str>, WaitQueue>,
+    /// How many waiters each name has here, queued or not.
+    registered: HashMap<Arc<str>, usize>,
     /// When each name with a queue is synced next.
     due: BTreeSet<(Time, Arc<str>)>,
 }
@@ -134,6 +136,7 @@ impl WaiterRegistry {
         now: Time,
     ) -> Arc<WaiterEntry> {
         let token = state.token;
+        let name = Arc::clone(&request.key.name);
         let waiter = Arc::new(WaiterEntry {
             request,
             state: Mutex::new(state),
@@ -146,7 +149,14 @@ impl WaiterRegistry {
         });
         let mut tables = self.tables.lock();
         tables.tokens.insert(token, Arc::clone(&waiter));
+        *tables.registered.entry(name).or_default() += 1;
         waiter
+    }
+
+    /// Whether any waiter is registered for a name: from before its first acquire is sent until its
+    /// caller has left, whatever token it has in between.
+    pub(crate) fn has_waiter(&self, name: &str) -> bool {
+        self.tables.lock().registered.contains_key(name)
     }
 
     pub(crate) fn owner_of(&self, token: Token) -> TokenOwner {
@@ -195,13 +205,19 @@ impl WaiterRegistry {
         due
     }
 
-    /// Forgets a waiter under the token that it has now.
+    /// Forgets a waiter under the token that it has now. To be called once.
     pub(crate) fn forget(&self, waiter: &WaiterEntry) {
         let token = waiter.state.lock().token;
         let name = &waiter.request.key.name;
         let mut tables = self.tables.lock();
         let tables = &mut *tables;
         tables.tokens.remove(&token);
+        if let Some(count) = tables.registered.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                tables.registered.remove(name);
+            }
+        }
         if let Some(queue) = tables.queues.get_mut(name) {
             queue.waiters.remove(&waiter.order);
             if queue.waiters.is_empty() {

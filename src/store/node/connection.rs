@@ -14,7 +14,7 @@ use crate::store::{Anchor, StoreFault};
 
 /// One connection, with the pairing of clocks that dates its requests: R5 (dated requests).
 pub(super) struct Connection {
-    socket: Socket,
+    pub(super) socket: Socket,
     pub(super) anchor: Anchor,
     pub(super) generation: u64,
     pub(super) pool_generation: u64,

@@ -5,8 +5,9 @@
 //! | `mod` | [`Node`]: the address, the counters, and how a connection is opened and retired |
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
-//! | `pool` | [`NodePool`]: the connections for short calls, on r2d2, and the retry when one was closed |
-//! | `batch` | batches: calls that find no connection free and travel with another caller's |
+//! | `lanes` | [`Lanes`]: the connections for short calls, on r2d2, and the retry when one was closed |
+//! | `lane` | one connection that many callers share |
+//! | `unread` | a call whose caller does not wait for the reply |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
 //! | `rights` | whether the user may run all commands of the scripts |
 //! | `subscription` | the connection that listens for messages |
@@ -14,17 +15,15 @@
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
 //!
-//! Files name those below them: `pool` names `batch`, `batch` names `pipeline`, and all of them
-//! name `connection`, which alone names `socket`.
+//! Files name those below them: `lanes` names `lane` and `unread`, both of these and `link` name
+//! `pipeline`, and all of them name `connection` and `socket`.
 
-mod batch;
-#[cfg(all(test, fairlock_loom))]
-mod batch_models;
 mod connection;
 mod handshake;
+mod lane;
+mod lanes;
 mod link;
 mod pipeline;
-mod pool;
 mod rights;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -32,6 +31,7 @@ mod scan;
 mod scripted_peer;
 mod socket;
 mod subscription;
+mod unread;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,8 +48,9 @@ use crate::store::clock::{Clock, Time};
 use crate::store::{Anchor, StoreFault};
 use connection::Connection;
 
+pub(super) use lanes::Lanes;
 pub(super) use link::NodeLink;
-pub(super) use pool::NodePool;
+
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use scripted_peer::ScriptedPeer;
 
@@ -64,7 +65,7 @@ pub(crate) struct Node {
     /// Connections of an older generation are no longer used. One step retires them all: the
     /// pool's, the renewal thread's and the subscription (R17, subscription).
     generation: AtomicU64,
-    /// The same for the pool alone: connections that were idle together are closed together.
+    /// The same for the lanes alone: connections that were idle together are closed together.
     pool_generation: AtomicU64,
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
@@ -131,7 +132,7 @@ impl Node {
     fn connect_once(&self) -> Result<Connection, StoreFault> {
         // Read first: if another thread retires this age while the connection is opened, it is old.
         let generation = self.generation();
-        let pool_generation = self.pool_generation.load(Ordering::Acquire);
+        let pool_generation = self.pool_generation();
         let started = self.clock.now();
         let mut connection = Connection::open(&self.addr, self.connect_timeout, started)?;
         connection.generation = generation;
@@ -185,14 +186,17 @@ impl Node {
 
     /// Whether the pool must no longer use a connection.
     fn is_retired_from_pool(&self, connection: &Connection) -> bool {
-        self.is_retired(connection)
-            || connection.pool_generation != self.pool_generation.load(Ordering::Acquire)
+        self.is_retired(connection) || connection.pool_generation != self.pool_generation()
     }
 
-    /// Retires all connections that are as old as this one.
-    fn retire(&self, connection: &Connection) {
+    fn pool_generation(&self) -> u64 {
+        self.pool_generation.load(Ordering::Acquire)
+    }
+
+    /// Retires all connections of this generation.
+    fn retire(&self, generation: u64) {
         self.forget_rights();
-        step(&self.generation, connection.generation);
+        step(&self.generation, generation);
     }
 
     /// Retires the pool's connections of this age.

@@ -6,8 +6,9 @@
 //! slot is in migration (R11, missing keys).
 
 use std::io;
+use std::sync::atomic::Ordering;
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 
 use super::Node;
 use super::connection::{Connection, fault, refusal};
@@ -21,12 +22,11 @@ pub(super) struct Pipeline<'a> {
     pub(super) pending: Vec<Pending<'a>>,
     /// After this nothing is awaited or sent again.
     pub(super) reply_by: Time,
-    pub(super) order: Order,
 }
 
 /// A call on its way to an answer.
 pub(super) struct Pending<'a> {
-    call: &'a Call,
+    pub(super) call: &'a Call,
     /// R5 (dated requests). All copies of the call carry the same bound, so that a caller who stops
     /// waiting knows it: R7 (late copies).
     pub(super) not_after: u64,
@@ -34,11 +34,27 @@ pub(super) struct Pending<'a> {
     is_answered: bool,
 }
 
-/// Whether the server must run the calls in the order in which they are listed.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Order {
-    Listed,
-    Any,
+/// A reply to a call, and when it came.
+pub(super) struct Received {
+    pub(super) value: Value,
+    pub(super) sent: Time,
+    pub(super) received: Time,
+    /// Of its connection.
+    pub(super) generation: u64,
+}
+
+/// A reply that was read.
+pub(super) struct ReadReply {
+    pub(super) meaning: Meaning,
+    pub(super) anchor: Option<Anchor>,
+    /// Nobody knows what the server means, so the connection must not be used any more.
+    pub(super) is_malformed: bool,
+}
+
+pub(super) enum Meaning {
+    Answer(Result<Answer, StoreFault>),
+    /// The call must be sent in the form that it has now.
+    OtherForm,
 }
 
 /// Receives each answer as it comes, by the index of its call.
@@ -54,8 +70,46 @@ impl<'a> Pending<'a> {
         }
     }
 
+    /// A call that no connection has dated yet.
+    pub(super) fn undated(call: &'a Call) -> Pending<'a> {
+        Pending::new(call, 0)
+    }
+
+    pub(super) fn in_form(call: &'a Call, not_after: u64, form: Form) -> Pending<'a> {
+        Pending {
+            form,
+            ..Pending::new(call, not_after)
+        }
+    }
+
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The call is about to be sent for a caller who waits until `reply_by`. Only the first copy on
+    /// a connection dates it.
+    pub(super) fn date(&mut self, anchor: &Anchor, reply_by: Time) {
+        if self.not_after == 0 {
+            self.not_after = anchor.server_time_at_least(reply_by);
+        }
+    }
+
+    /// The next connection dates it anew.
+    pub(super) fn undate(&mut self) {
+        self.not_after = 0;
+    }
+
+    /// Appends the call's bytes, and counts its request.
+    pub(super) fn write(&self, node: &Node, bytes: &mut Vec<u8>) {
+        node.requests.fetch_add(1, Ordering::Relaxed);
+        let command = self
+            .call
+            .command(&node.caller_id, self.form, self.not_after);
+        command.write_packed_command(bytes);
+    }
+
     /// Chooses another form if the server refused only the form of the call.
-    fn change_form(&mut self, refused: &StoreFault) -> bool {
+    pub(super) fn change_form(&mut self, refused: &StoreFault) -> bool {
         match refused.code() {
             Some("NOSCRIPT") => self.form.by_source = true,
             Some("TRYAGAIN") if self.call.has_single_key_form() && !self.form.single_key => {
@@ -107,14 +161,13 @@ impl<'a> Pipeline<'a> {
     /// The commands of the calls without an answer.
     fn commands(&self, node: &Node) -> Vec<Cmd> {
         let unanswered = || self.pending.iter().filter(|pending| !pending.is_answered);
-        // R4 (lost places): of several acquires in an order, one that the server refuses with
+        // R4 (lost places): of several acquires, one that the server refuses with
         // NOSCRIPT would be sent again behind the others and enqueued in another order. So such a
         // pipeline always begins with the source.
-        let acquires_by_source = self.order == Order::Listed
-            && unanswered()
-                .filter(|pending| pending.call.is_acquire())
-                .count()
-                > 1;
+        let acquires_by_source = unanswered()
+            .filter(|pending| pending.call.is_acquire())
+            .count()
+            > 1;
         let mut has_source = [false; SCRIPTS];
         let command = |pending: &Pending<'_>| {
             let wants_source =
@@ -157,7 +210,6 @@ impl Node {
         let mut pipeline = Pipeline {
             pending: calls.iter().map(date).collect(),
             reply_by,
-            order: Order::Listed,
         };
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         while pipeline.has_unanswered() {
@@ -215,43 +267,83 @@ impl Node {
             // Each reply may take only the time that the replies before it have left.
             connection.limit_reads(self.time_left(reply_by)?)?;
             let value = connection.receive().map_err(|e| fault(e, Step::Reply))?;
-            let received = self.clock.now();
-            let answer = match refusal(value).map(|value| ScriptReply::parse(pending.call, &value))
-            {
-                Ok(Ok(reply)) => {
-                    if let Some(server) = reply.now {
-                        connection.anchor = Anchor {
-                            server,
-                            sent,
-                            received,
-                        };
-                    }
-                    answer_of(reply, sent)
-                }
-                Ok(Err(malformed)) => {
-                    pending.is_answered = true;
-                    on_answer(index, Err(malformed.into()));
-                    // Nobody knows which requests the next replies answer, and those may be good.
-                    // So their calls are sent again on another connection.
-                    return Err(behind_malformed_reply());
-                }
-                Err(refused) if pending.change_form(&refused) => continue,
-                Err(refused) => {
-                    match refused.code() {
-                        // R17 (subscription): this node is a replica now, so no connection to it is
-                        // of use, nor is the subscription.
-                        Some("READONLY") => self.retire(connection),
-                        // A right was taken away.
-                        Some("NOPERM") => self.forget_rights(),
-                        _ => {}
-                    }
-                    Err(refused)
-                }
+            let read = self.read_reply(
+                pending,
+                Received {
+                    value,
+                    sent,
+                    received: self.clock.now(),
+                    generation: connection.generation,
+                },
+            );
+            if let Some(anchor) = read.anchor {
+                connection.anchor = anchor;
+            }
+            let Meaning::Answer(answer) = read.meaning else {
+                continue;
             };
+            if read.is_malformed {
+                pending.is_answered = true;
+                on_answer(index, answer);
+                // Nobody knows which requests the next replies answer, and those may be good.
+                // So their calls are sent again on another connection.
+                return Err(behind_malformed_reply());
+            }
             pending.is_answered = true;
             on_answer(index, answer);
         }
         Ok(())
+    }
+}
+
+impl Node {
+    /// What a reply says about its call, and about the node.
+    pub(super) fn read_reply(&self, pending: &mut Pending<'_>, received: Received) -> ReadReply {
+        let Received {
+            value,
+            sent,
+            received,
+            generation,
+        } = received;
+        let mut anchor = None;
+        let mut is_malformed = false;
+        let answer = match refusal(value).map(|value| ScriptReply::parse(pending.call, &value)) {
+            Ok(Ok(reply)) => {
+                anchor = reply.now.map(|server| Anchor {
+                    server,
+                    sent,
+                    received,
+                });
+                answer_of(reply, sent)
+            }
+            Ok(Err(malformed)) => {
+                is_malformed = true;
+                Err(malformed.into())
+            }
+            Err(refused) if pending.change_form(&refused) => {
+                return ReadReply {
+                    meaning: Meaning::OtherForm,
+                    anchor,
+                    is_malformed,
+                };
+            }
+            Err(refused) => {
+                match refused.code() {
+                    // R17 (subscription): this node is a replica now, so no connection to it is
+                    // of use, nor is the subscription.
+                    Some("READONLY") => self.retire(generation),
+                    // A right was taken away.
+                    Some("NOPERM") => self.forget_rights(),
+                    _ => {}
+                }
+                Err(refused)
+            }
+        };
+        ReadReply {
+            meaning: Meaning::Answer(answer),
+            anchor,
+            is_malformed,
+        }
     }
 }
 

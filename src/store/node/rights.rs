@@ -50,7 +50,7 @@ impl Node {
     }
 
     /// Reads the reply, which has the errors of the commands that failed.
-    fn note_rights(&self, call: &Call, reply: Value) -> Result<(), StoreFault> {
+    pub(super) fn note_rights(&self, call: &Call, reply: Value) -> Result<(), StoreFault> {
         let errors: Vec<(String, String)> = redis::from_redis_value(reply)
             .map_err(|_| StoreFault::protocol("expected a list of errors"))?;
         let mut needed = Vec::new();

@@ -2,13 +2,13 @@
 
 use redis::Value;
 
-use super::pool::NodePool;
+use super::lanes::Lanes;
 use crate::store::StoreFault;
 
 /// How many keys the server looks at for one page. It is kept from other clients for that long.
 const PAGE: u32 = 512;
 
-impl NodePool {
+impl Lanes {
     /// The cursor of the next page (0 after the last page), and the keys of hashes that match.
     pub(in crate::store) fn scan(
         &self,

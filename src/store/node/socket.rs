@@ -6,12 +6,14 @@
 //! would ever arrive. So a read or a write that was interrupted goes on here.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
+use rustix::net::RecvFlags;
 
 /// The shortest timeout that is set: a socket takes zero for "none". A timeout that is wrong by
 /// this or less is not corrected.
@@ -19,11 +21,34 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 /// The system probes a connection after this long without traffic.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
+/// Both halves of a socket. They can be used by two threads at once, see [`Socket::split`].
 pub(super) struct Socket {
-    stream: Stream,
+    writer: SocketWriter,
+    reader: SocketReader,
+}
+
+/// The half that requests go out through.
+pub(super) struct SocketWriter {
+    stream: Arc<Stream>,
+    timeout: Duration,
+}
+
+/// The half that replies come in through.
+pub(super) struct SocketReader {
+    stream: Arc<Stream>,
     parser: Parser,
-    read_timeout: Duration,
-    write_timeout: Duration,
+    timeout: Duration,
+}
+
+/// How long a reader waits for a reply that is not there.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Patience {
+    /// For its timeout.
+    Timeout,
+    /// Not at all: it takes what has arrived.
+    Arrived,
+    /// Not at all, and it asks the system nothing: it takes what came along with replies before.
+    Buffered,
 }
 
 pub(super) enum Stream {
@@ -44,48 +69,73 @@ impl Socket {
     }
 
     pub(super) fn new(stream: Stream, timeout: Duration) -> io::Result<Socket> {
-        let mut socket = Socket {
-            stream,
-            parser: Parser::new(),
-            read_timeout: timeout,
-            write_timeout: timeout,
-        };
-        socket.set_read_timeout(timeout)?;
-        socket.set_write_timeout(timeout)?;
-        Ok(socket)
+        stream.limit_reads(timeout)?;
+        stream.limit_writes(timeout)?;
+        let stream = Arc::new(stream);
+        Ok(Socket {
+            writer: SocketWriter {
+                stream: Arc::clone(&stream),
+                timeout,
+            },
+            reader: SocketReader {
+                stream,
+                parser: Parser::new(),
+                timeout,
+            },
+        })
+    }
+
+    pub(super) fn split(self) -> (SocketWriter, SocketReader) {
+        (self.writer, self.reader)
     }
 
     /// Gives each reply this time, however many reads it takes.
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
-        self.read_timeout = timeout;
-        self.stream.limit_reads(timeout)
+        self.reader.set_timeout(timeout)
     }
 
     /// Gives each request this time, however many writes it takes.
     pub(super) fn set_write_timeout(&mut self, timeout: Duration) -> io::Result<()> {
-        self.write_timeout = timeout;
-        self.stream.limit_writes(timeout)
+        self.writer.set_timeout(timeout)
     }
 
     /// Like [`Socket::set_read_timeout`], but makes a system call only if the timeout that is set
     /// is clearly another.
     pub(super) fn limit_reads(&mut self, timeout: Duration) -> io::Result<()> {
-        if must_change(self.read_timeout, timeout) {
-            self.set_read_timeout(timeout.max(SHORTEST_TIMEOUT))?;
-        }
-        Ok(())
+        self.reader.limit(timeout)
     }
 
     /// Like [`Socket::limit_reads`], for writes.
     pub(super) fn limit_writes(&mut self, timeout: Duration) -> io::Result<()> {
-        if must_change(self.write_timeout, timeout) {
+        if must_change(self.writer.timeout, timeout) {
             self.set_write_timeout(timeout.max(SHORTEST_TIMEOUT))?;
         }
         Ok(())
     }
 
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.writer.send(bytes)
+    }
+
+    /// The next reply. After a timeout in the middle of a reply, the next call goes on with it.
+    pub(super) fn receive(&mut self) -> RedisResult<Value> {
+        self.reader.receive(Patience::Timeout)
+    }
+}
+
+impl SocketWriter {
+    /// The stream, for the thread that closes it while others use it.
+    pub(super) fn stream(&self) -> Arc<Stream> {
+        Arc::clone(&self.stream)
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        self.timeout = timeout;
+        self.stream.limit_writes(timeout)
+    }
+
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let mut deadline = IoDeadline::new(self.write_timeout);
+        let mut deadline = IoDeadline::new(self.timeout);
         loop {
             match self.stream.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -99,21 +149,37 @@ impl Socket {
             }
         }
         if deadline.is_shortened() {
-            self.stream.limit_writes(self.write_timeout)?;
+            self.stream.limit_writes(self.timeout)?;
+        }
+        Ok(())
+    }
+}
+
+impl SocketReader {
+    fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        self.timeout = timeout;
+        self.stream.limit_reads(timeout)
+    }
+
+    /// See [`Socket::limit_reads`].
+    pub(super) fn limit(&mut self, timeout: Duration) -> io::Result<()> {
+        if must_change(self.timeout, timeout) {
+            self.set_timeout(timeout.max(SHORTEST_TIMEOUT))?;
         }
         Ok(())
     }
 
     /// The next reply. After a timeout in the middle of a reply, the next call goes on with it.
-    pub(super) fn receive(&mut self) -> RedisResult<Value> {
-        let mut reader = Reader {
-            stream: &mut self.stream,
-            deadline: IoDeadline::new(self.read_timeout),
+    pub(super) fn receive(&mut self, patience: Patience) -> RedisResult<Value> {
+        let mut input = Input {
+            stream: &self.stream,
+            deadline: IoDeadline::new(self.timeout),
             is_first: true,
+            patience,
         };
-        let value = self.parser.parse_value(&mut reader);
-        if reader.deadline.is_shortened() {
-            self.stream.limit_reads(self.read_timeout)?;
+        let value = self.parser.parse_value(&mut input);
+        if input.deadline.is_shortened() {
+            self.stream.limit_reads(self.timeout)?;
         }
         value
     }
@@ -193,21 +259,30 @@ impl IoDeadline {
     }
 }
 
-struct Reader<'a> {
-    stream: &'a mut Stream,
+/// What the parser reads from.
+struct Input<'a> {
+    stream: &'a Stream,
     deadline: IoDeadline,
     is_first: bool,
+    patience: Patience,
 }
 
-impl Read for Reader<'_> {
+impl Read for Input<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            if !std::mem::take(&mut self.is_first)
-                && let Some(left) = self.deadline.shorten()?
-            {
-                self.stream.limit_reads(left)?;
-            }
-            match self.stream.read(buffer) {
+            let result = match self.patience {
+                Patience::Buffered => return Err(io::ErrorKind::WouldBlock.into()),
+                Patience::Arrived => self.stream.read_arrived(buffer),
+                Patience::Timeout => {
+                    if !std::mem::take(&mut self.is_first)
+                        && let Some(left) = self.deadline.shorten()?
+                    {
+                        self.stream.limit_reads(left)?;
+                    }
+                    self.stream.read(buffer)
+                }
+            };
+            match result {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
             }
@@ -216,18 +291,37 @@ impl Read for Reader<'_> {
 }
 
 impl Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
+            Stream::Tcp(stream) => (&*stream).read(buffer),
+            Stream::Unix(stream) => (&*stream).read(buffer),
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    /// Reads what has arrived. [`io::ErrorKind::WouldBlock`] if that is nothing.
+    fn read_arrived(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let flags = RecvFlags::DONTWAIT;
+        let (_, received) = match self {
+            Stream::Tcp(stream) => rustix::net::recv(stream, buffer, flags),
+            Stream::Unix(stream) => rustix::net::recv(stream, buffer, flags),
+        }?;
+        Ok(received)
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
+            Stream::Tcp(stream) => (&*stream).write(bytes),
+            Stream::Unix(stream) => (&*stream).write(bytes),
         }
+    }
+
+    /// Ends the connection, also for a thread that reads from it or writes to it just now.
+    pub(super) fn close(&self) {
+        // It fails if the peer has closed the connection already.
+        let _ = match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
     }
 
     fn limit_reads(&self, timeout: Duration) -> io::Result<()> {

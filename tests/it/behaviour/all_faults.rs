@@ -183,7 +183,7 @@ fn p8_calls_for_several_names_keep_their_bounds_in_silence(backend: &Backend) {
         .command_timeout(T)
         .check_period(period)
         .horizon(period + 3 * T);
-    let mgr = mgr.outage_limit(OUTAGE).pool_size(16).build().unwrap();
+    let mgr = mgr.outage_limit(OUTAGE).lanes(16).build().unwrap();
     warm_up(&mgr);
     let [dropped, unlocked] = [["d", "e"], ["f", "g"]].map(|names| mgr.lock_all(names).unwrap());
     backend.go_away();

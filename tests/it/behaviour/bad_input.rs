@@ -21,7 +21,7 @@ on_both_stores! {
     p10_a_ttl_too_short_for_its_manager_names_the_remedy,
     p10_a_fixed_lease_too_short_for_waiting_allows_only_try,
     p10_timeouts_that_contradict_each_other_are_refused,
-    p10_an_unusable_pool_size_or_prefix_is_refused,
+    p10_an_unusable_number_of_lanes_or_prefix_is_refused,
     p10_options_out_of_range_are_refused_everywhere,
     p10_a_key_of_the_wrong_type_is_left_unchanged,
     p10_a_queue_key_of_the_wrong_type_refuses_waiters,
@@ -241,12 +241,12 @@ fn p10_timeouts_that_contradict_each_other_are_refused(backend: &Backend) {
     assert_nothing_written(backend);
 }
 
-fn p10_an_unusable_pool_size_or_prefix_is_refused(backend: &Backend) {
-    for size in [0, 10_001, u32::MAX] {
+fn p10_an_unusable_number_of_lanes_or_prefix_is_refused(backend: &Backend) {
+    for size in [0, 65, u32::MAX] {
         assert_config(
-            LockManager::builder(backend).pool_size(size).build(),
-            "pool_size",
-            &["1 to 10,000"],
+            LockManager::builder(backend).lanes(size).build(),
+            "lanes",
+            &["1 to 64"],
         );
     }
     let long = "p".repeat(129);
@@ -439,7 +439,7 @@ fn largest_settings_build_and_work(backend: &Backend) {
         .command_timeout(Duration::from_secs(3600))
         .check_period(Duration::from_secs(3600))
         .horizon(Duration::from_secs(12 * 3600))
-        .pool_size(10_000)
+        .lanes(64)
         .prefix("p".repeat(128))
         .build()
         .unwrap();

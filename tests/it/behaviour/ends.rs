@@ -197,12 +197,12 @@ fn a_lapsed_lease_moves_its_process_to_the_queue_end(backend: &Backend) {
 fn p8_the_last_handle_ends_within_one_command_timeout_in_silence(backend: &Backend) {
     // Longer than the slack, or two timeouts would pass for one.
     let timeout = SLACK + SLACK / 3;
-    let manager = |pool_size| {
+    let manager = |lanes| {
         let options = LockOptions::new().ttl(timeout * 20);
         let builder = LockManager::builder(backend)
             .options(options)
             .command_timeout(timeout)
-            .pool_size(pool_size);
+            .lanes(lanes);
         builder.horizon(timeout * 6).build().unwrap()
     };
     let other = patient(backend);

@@ -336,7 +336,7 @@ fn a_glob_matches_characters_whatever_their_encoding_in_keys(backend: &Backend) 
 }
 
 fn list_shows_each_name_once_and_holds_no_connection(backend: &Backend) {
-    let mgr = LockManager::builder(backend).pool_size(1).build().unwrap();
+    let mgr = LockManager::builder(backend).lanes(1).build().unwrap();
     let many = 1200;
     let guards: Vec<_> = (0..many)
         .map(|i| mgr.lock(format!("n{i}")).unwrap())

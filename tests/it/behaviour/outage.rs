@@ -64,7 +64,7 @@ fn p8_every_verb_keeps_its_bound_in_silence(backend: &Backend) {
         .check_period(P)
         .horizon(P + 3 * T)
         .outage_limit(OUTAGE);
-    let manager = manager.pool_size(32).build().unwrap();
+    let manager = manager.lanes(32).build().unwrap();
     warm_up(&manager);
     let other = LockManager::connect(backend).unwrap();
     let _taken = other.lock("taken").unwrap();

@@ -3,8 +3,9 @@
 use std::{fs, time::Duration};
 
 use fairlock::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_OUTAGE_LIMIT,
-    DEFAULT_POOL_SIZE, DEFAULT_PREFIX, DEFAULT_TTL, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
+    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
+    DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX, DEFAULT_TTL, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE,
+    MIN_TTL,
 };
 
 use super::{code::code_of, none, place, read, root};
@@ -77,7 +78,7 @@ fn documented_defaults_and_ranges_match_the_code() {
         format!("| `hold_at_least` | 0 s | 0 s to {} |", human(MAX_TTL)),
         format!("| `label` | none | {MAX_LABEL} bytes"),
         format!("| `prefix` | `{DEFAULT_PREFIX}` |"),
-        format!("| `pool_size` | {DEFAULT_POOL_SIZE} |"),
+        format!("| `lanes` | {DEFAULT_LANES} |"),
         format!(
             "| `command_timeout`, T | {}, or a tenth of the ttl | 1 ms to 24 h | {} |",
             human(t),

@@ -110,12 +110,13 @@ pub fn config(bytes: &[u8]) {
     let wanted = Settings {
         prefix: input.one_in(2).then(|| input.text()),
         options: options(&mut input),
-        pool_size: input.one_in(4).then(|| input.number() as u32),
+        lanes: input.one_in(4).then(|| input.number() as u32),
         connect_timeout: maybe_duration(&mut input),
         command_timeout: maybe_duration(&mut input),
         check_period: maybe_duration(&mut input),
         horizon: maybe_duration(&mut input),
         outage_limit: maybe_duration(&mut input),
+        wait_on_drop: input.one_in(4),
     };
     let _ = format!("{wanted:?}");
     let config = match Config::new(wanted.clone()) {
@@ -222,7 +223,7 @@ fn check_numbers(config: &Config, wanted: &Settings) {
             "{what} is {value:?} by {wanted:?}"
         );
     }
-    assert!((1..=10_000).contains(&config.pool_size), "{wanted:?}");
+    assert!((1..=64).contains(&config.lanes), "{wanted:?}");
     assert!(config.outage_limit >= t, "{config:?} by {wanted:?}");
     let prefix = &config.prefix;
     assert!((1..=128).contains(&prefix.len()), "{wanted:?}");

@@ -1,0 +1,45 @@
+//! How the renewal thread reads the replies that nobody waits for: those to the releases of dropped
+//! guards. Most of them are read by the next caller on the same lane.
+
+use std::sync::atomic::Ordering;
+
+use super::command::EndAll;
+use super::thread::RenewalThread;
+use crate::store::clock::Time;
+
+impl RenewalThread {
+    /// When to read replies that nobody has read until then.
+    pub(super) fn unread_due(&self) -> Time {
+        // A caller may be reading just now, and reads them all. Then they are overdue for a moment,
+        // and this thread must not spin.
+        let pause = self.engine.config.command_timeout / 8;
+        self.engine.store.unread_due().max(self.read_at + pause)
+    }
+
+    pub(super) fn read_unread(&mut self, now: Time) {
+        let engine = &self.engine;
+        if self.unread_due() <= now {
+            engine.replies_left.store(false, Ordering::Relaxed);
+            engine.store.read_unread();
+            self.read_at = now;
+        } else if engine.store.unread_due() == Time::NEVER
+            && engine.replies_left.swap(false, Ordering::Relaxed)
+        {
+            // Callers have left replies, and other callers have read them. More are likely. The
+            // first of them would wake this thread, if it slept for longer than they may lie.
+            let next = now + engine.config.command_timeout;
+            self.look_again_at = self.look_again_at.min(next);
+        }
+    }
+
+    /// For a shutdown: reads the replies to the releases of guards that were dropped before it. The
+    /// releases that fail are in the report.
+    ///
+    /// Each of them has one command timeout. So this ends one after the command was sent, and
+    /// leaves the shutdown its time for the releases that are still to be sent.
+    pub(super) fn settle(&self, shutdown: &EndAll) {
+        let store = &self.engine.store;
+        store.settle(shutdown.give_up_at - self.engine.config.command_timeout);
+        store.read_unread();
+    }
+}

@@ -1,0 +1,113 @@
+//! How the release of a dropped guard is sent without waiting for its reply. Somebody else of the
+//! manager reads the reply: the next caller on the same lane, or the renewal thread.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::engine::Engine;
+use crate::engine::background::{ReportTo, TokenRelease, warn_of_drop};
+use crate::engine::lease::Lease;
+use crate::engine::release::{ReleaseOutcome, WantResult, loss_result, release_call};
+use crate::error::Result;
+use crate::script::{Call, Mode, Verb};
+use crate::store::clock::Time;
+use crate::store::{CallResult, OnResult, StoreFault};
+
+impl Engine {
+    /// Sends the releases of these leases, which have ended here at `started`, on connections that
+    /// are open. A result is `None` if its caller need not wait: another thread handles the reply.
+    /// Blocks for at most one command timeout.
+    pub(super) fn send_releases(
+        self: &Arc<Self>,
+        leases: &[&Arc<Lease>],
+        calls: &[Call],
+        started: Time,
+        want: WantResult,
+    ) -> Vec<Option<CallResult>> {
+        let leave = |at: usize| {
+            let lease = leases[at];
+            self.may_leave(lease, want)
+                .then(|| self.on_unread(lease, &calls[at], started))
+        };
+        let timeout = self.config.command_timeout;
+        let results = self.store.send(calls, started + timeout, &leave);
+        if results.iter().any(Option::is_none) {
+            self.note_left(started + timeout);
+        }
+        results
+    }
+
+    /// Whether the caller of a release that was just written may leave its reply to others.
+    ///
+    /// P4 (no lost wake-up): the reply may carry the grant of a waiter of this process, which must
+    /// not stay unread. So this look at the registry comes after the write. A waiter registers
+    /// before it sends its acquire, and all calls for a name travel on one lane, in order. If the
+    /// waiter is registered by now, the caller stays. If it registers later, its acquire is written
+    /// behind the release: it is not in the queue yet when the release runs, and its own reply says
+    /// what it gets. A waiter that is enqueued again by the renewal thread, on another connection,
+    /// has been registered all the time.
+    ///
+    /// R7 (late copies): a lease in doubt needs a reply whose server time excludes them.
+    fn may_leave(&self, lease: &Lease, want: WantResult) -> bool {
+        want == WantResult::No
+            && !self.config.wait_on_drop
+            && lease.not_after == 0
+            && !self.waiters.has_waiter(&lease.request.key.name)
+    }
+
+    /// What to do with the reply to a release whose caller has left.
+    ///
+    /// It holds no engine: it may lie in the engine's own store when the engine ends.
+    fn on_unread(self: &Arc<Self>, lease: &Arc<Lease>, call: &Call, started: Time) -> OnResult {
+        let Verb::Release { mode, .. } = call.verb else {
+            unreachable!("a lease is ended by a release")
+        };
+        let engine = Arc::downgrade(self);
+        let lease = Arc::clone(lease);
+        Box::new(move |result| {
+            if let Some(engine) = engine.upgrade() {
+                engine.on_unread_result(&lease, mode, started, result);
+            }
+        })
+    }
+
+    /// Applies the result of a release whose caller has left. Sends nothing and never blocks: the
+    /// thread is anyone's, and may be about to send a call of its own.
+    fn on_unread_result(&self, lease: &Lease, mode: Mode, started: Time, result: CallResult) {
+        let call = release_call(lease, mode);
+        let ended = match self.on_release_reply(lease, &call, started, result.answer) {
+            ReleaseOutcome::Answered(reason) => loss_result(lease, reason),
+            ReleaseOutcome::Open(open) => {
+                self.abandon(TokenRelease {
+                    // It was written, whatever the fault says.
+                    resent: true,
+                    report_to: ReportTo::Log,
+                    ..open.release
+                });
+                open.fault
+                    .map_or(Ok(()), |fault| self.outage(lease, started, fault))
+            }
+        };
+        if let (Err(error), true) = (ended, mode != Mode::Unused) {
+            warn_of_drop(&lease.request.key.name, &error);
+        }
+    }
+
+    /// The error of a release without a reply. If the connection was closed, that is none: the
+    /// renewal thread sends the release on another.
+    fn outage(&self, lease: &Lease, started: Time, fault: StoreFault) -> Result<()> {
+        if fault.is_no_outage() {
+            return Ok(());
+        }
+        Err(fault.into_error(Some(&lease.request.key), self.now() - started))
+    }
+
+    /// A reply was left unread, and the renewal thread reads it at `due` if nobody else has.
+    fn note_left(&self, due: Time) {
+        // The flag is set most of the time. Only a write takes its cache line from other threads.
+        if !self.replies_left.load(Ordering::Relaxed) {
+            self.replies_left.store(true, Ordering::Relaxed);
+        }
+        self.waker.wake_if_late_for(due);
+    }
+}

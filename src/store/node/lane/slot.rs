@@ -1,0 +1,121 @@
+//! A caller's place in a lane: where it sleeps, and where its reply comes to.
+
+use redis::Value;
+
+use super::Unread;
+use crate::store::StoreFault;
+use crate::store::clock::{Clock, Time};
+use crate::sync::{Condvar, Mutex};
+
+/// The place of one request. Its caller sleeps here while another caller reads.
+pub(super) struct Slot {
+    turn: Mutex<Turn>,
+    changed: Condvar,
+}
+
+/// | state    | when                                          | becomes                             |
+/// |----------|-----------------------------------------------|-------------------------------------|
+/// | Waiting  | the request was appended                      | any of the others                   |
+/// | Reading  | nobody reads the lane, so this caller is to   | Waiting, when the caller has seen it |
+/// | Answered | the reply came, or never will                 | Over, when the caller has taken it  |
+/// | Left     | the caller left while its reply was on its way from the lane to here | Over    |
+/// | Over     | nobody waits here any more                    |                                     |
+enum Turn {
+    Waiting,
+    Reading,
+    Answered(Reply),
+    Left(Box<dyn Unread>),
+    Over,
+}
+
+/// A reply as it came, or why none will.
+pub(in crate::store::node) struct Reply {
+    pub(in crate::store::node) outcome: Result<Value, StoreFault>,
+    pub(in crate::store::node) received: Time,
+    /// A request for the same name that was sent before was refused for its form, and is sent again
+    /// behind this one. So this reply came too early, and its request must be sent again.
+    pub(in crate::store::node) is_void: bool,
+}
+
+/// Why a caller stopped sleeping.
+pub(super) enum Woken {
+    ToRead,
+    Answered(Reply),
+    TimedOut,
+}
+
+impl Slot {
+    pub(super) fn new() -> Slot {
+        Slot {
+            turn: Mutex::new(Turn::Waiting),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Sleeps until there is a reply, or the lane needs a reader, or it is `until`. After a timeout
+    /// the slot is over.
+    pub(super) fn sleep(&self, clock: &Clock, until: Time) -> Woken {
+        let mut turn = self.turn.lock();
+        loop {
+            match *turn {
+                Turn::Waiting if clock.now() < until => {
+                    clock.wait(&self.changed, &mut turn, until);
+                }
+                Turn::Waiting | Turn::Left(_) | Turn::Over => {
+                    *turn = Turn::Over;
+                    return Woken::TimedOut;
+                }
+                Turn::Reading => {
+                    *turn = Turn::Waiting;
+                    return Woken::ToRead;
+                }
+                Turn::Answered(_) => {
+                    if let Turn::Answered(reply) = std::mem::replace(&mut *turn, Turn::Over) {
+                        return Woken::Answered(reply);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The caller leaves, and its entry is no longer in the lane: `unread` gets the reply, now or
+    /// when it comes.
+    pub(super) fn leave(&self, unread: Box<dyn Unread>) {
+        let mut turn = self.turn.lock();
+        match std::mem::replace(&mut *turn, Turn::Over) {
+            Turn::Answered(reply) => {
+                drop(turn);
+                unread.finish(reply.outcome);
+            }
+            _ => *turn = Turn::Left(unread),
+        }
+    }
+
+    pub(super) fn answer(&self, reply: Reply) {
+        let mut turn = self.turn.lock();
+        match std::mem::replace(&mut *turn, Turn::Over) {
+            Turn::Left(unread) => {
+                drop(turn);
+                unread.finish(reply.outcome);
+            }
+            Turn::Over => {}
+            _ => {
+                *turn = Turn::Answered(reply);
+                drop(turn);
+                self.changed.notify_one();
+            }
+        }
+    }
+
+    /// Asks the caller to read. False if it does not wait any more.
+    pub(super) fn ask_to_read(&self) -> bool {
+        let mut turn = self.turn.lock();
+        if !matches!(*turn, Turn::Waiting | Turn::Reading) {
+            return false;
+        }
+        *turn = Turn::Reading;
+        drop(turn);
+        self.changed.notify_one();
+        true
+    }
+}

@@ -1,0 +1,529 @@
+//! The lanes to one node: a few connections that all short calls share.
+//!
+//! r2d2 opens and replaces the connections, and a lane keeps one while it is open. All calls about
+//! a name travel on one lane, so the server runs them in the order in which they were sent. A call
+//! whose connection turns out to be closed is sent again on the lane's next one.
+
+use std::error::Error as StdError;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::{Cmd, Value};
+use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
+
+use super::Node;
+use super::connection::{Connection, refusal};
+use super::lane::{Connected, Lane, OpenGuard, Reply, Ticket};
+use super::pipeline::{Meaning, Pending, Received};
+use super::socket::{SocketReader, SocketWriter, Stream};
+use super::unread::UnreadCall;
+use crate::error::Step;
+use crate::key::Key;
+use crate::script::{Call, rights_command};
+use crate::store::clock::Time;
+use crate::store::{
+    Anchor, CallResult, Checkout, Deadlines, OnResult, RESENDS_WHEN_CLOSED, StoreFault,
+};
+
+/// The lanes to one node.
+pub(crate) struct Lanes {
+    pub(super) node: Arc<Node>,
+    connections: r2d2::Pool<ConnectionFactory>,
+    lanes: Box<[NodeLane]>,
+    last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
+    /// P: a lane that had no reply for this long may be dead.
+    quiet_limit: Duration,
+}
+
+type NodeLane = Lane<LaneConnection>;
+
+/// What a lane keeps of its connection besides the halves of the socket.
+struct LaneConnection {
+    node: Arc<Node>,
+    anchor: Anchor,
+    generation: u64,
+    pool_generation: u64,
+    stream: Arc<Stream>,
+    /// Its place in the pool.
+    _pooled: r2d2::PooledConnection<ConnectionFactory>,
+}
+
+/// Opens the pool's connections.
+struct ConnectionFactory {
+    node: Arc<Node>,
+    /// The connection that the pool begins with.
+    first: Mutex<Option<Connection>>,
+    last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
+}
+
+/// A connection in the pool. The lane that uses it takes it out.
+struct PooledConnection(Option<Connection>);
+
+/// Why the last connection could not be opened. r2d2 passes that on only as a string, and only to
+/// one of the callers that wait.
+struct ConnectRefusal {
+    at: Time,
+    fault: StoreFault,
+}
+
+/// A call that is on its way.
+struct InFlight<'a> {
+    lane: &'a NodeLane,
+    pending: Pending<'a>,
+    ticket: Ticket,
+    generation: u64,
+}
+
+impl Lanes {
+    /// Opens the first connection and fails if it cannot be opened within the connect timeout.
+    pub(in crate::store) fn open(
+        node: &Arc<Node>,
+        count: u32,
+        quiet_limit: Duration,
+    ) -> Result<Lanes, StoreFault> {
+        let first = node.connect_in_time()?;
+        let last_refusal = Arc::new(Mutex::new(None));
+        let factory = ConnectionFactory {
+            node: Arc::clone(node),
+            first: Mutex::new(Some(first)),
+            last_refusal: Arc::clone(&last_refusal),
+        };
+        // One worker is enough, since it opens connections to one node alone. It ends with the
+        // pool, instead of living on until the pool's next look for idle connections is due.
+        let worker = ScheduledThreadPool::builder()
+            .num_threads(1)
+            .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
+            .thread_name_pattern("fairlock-pool")
+            .build();
+        let connections = r2d2::Pool::builder()
+            .max_size(count)
+            .min_idle(Some(0))
+            .max_lifetime(None)
+            .connection_timeout(node.connect_timeout)
+            .thread_pool(Arc::new(worker))
+            .error_handler(Box::new(LogAtDebug))
+            .build_unchecked(factory);
+        let lane = |_| Lane::new(node.clock.clone(), node.command_timeout);
+        Ok(Lanes {
+            node: Arc::clone(node),
+            connections,
+            lanes: (0..count).map(lane).collect(),
+            last_refusal,
+            quiet_limit,
+        })
+    }
+
+    /// Runs calls, each on the lane of its name. All are sent before the first reply is awaited. A
+    /// call whose connection turns out to be closed is sent again on the next.
+    pub(in crate::store) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        let begun: Vec<_> = calls
+            .iter()
+            .map(|call| self.begin(Pending::undated(call), deadlines))
+            .collect();
+        let finish = |begun| self.finish(begun, deadlines);
+        begun.into_iter().map(finish).collect()
+    }
+
+    /// Sends calls on open lanes. See [`Store::send`](crate::store::Store::send).
+    pub(in crate::store) fn send<'a>(
+        &'a self,
+        calls: &'a [Call],
+        reply_by: Time,
+        leave: &dyn Fn(usize) -> Option<OnResult>,
+    ) -> Vec<Option<CallResult>> {
+        let deadlines = Deadlines {
+            checkout: Checkout::IfFree,
+            reply_by,
+        };
+        let begin = |call: &'a Call| {
+            // A process that exits closes its sockets. If one has unread bytes then, the peer gets a
+            // reset, and may lose what is behind it. So this reads first.
+            self.lane_of(&call.key).0.read_arrived();
+            self.begin(Pending::undated(call), deadlines)
+        };
+        let begun: Vec<_> = calls.iter().map(begin).collect();
+        let end = |(index, begun): (usize, Result<InFlight<'_>, CallResult>)| {
+            if let Ok(flight) = &begun
+                && flight.ticket.may_leave
+                && let Some(on_result) = leave(index)
+            {
+                let unread = UnreadCall::new(
+                    &self.node,
+                    &flight.pending,
+                    flight.ticket.sent,
+                    flight.generation,
+                    on_result,
+                );
+                flight.lane.leave(&flight.ticket, Box::new(unread));
+                return None;
+            }
+            Some(self.finish(begun, deadlines))
+        };
+        begun.into_iter().enumerate().map(end).collect()
+    }
+
+    /// See [`Store::unread_due`](crate::store::Store::unread_due).
+    pub(in crate::store) fn unread_due(&self) -> Time {
+        let due = self.lanes.iter().map(Lane::unread_due);
+        due.min().unwrap_or(Time::NEVER)
+    }
+
+    /// See [`Store::read_unread`](crate::store::Store::read_unread).
+    pub(in crate::store) fn read_unread(&self) {
+        for lane in &self.lanes {
+            lane.read_arrived();
+            lane.end_overdue();
+            lane.fail_resends();
+        }
+    }
+
+    /// See [`Store::settle`](crate::store::Store::settle).
+    pub(in crate::store) fn settle(&self, until: Time) {
+        for lane in &self.lanes {
+            while lane.has_unread() && self.node.clock.now() < until {
+                // Replies come in order, so the reply to a PING comes behind all others.
+                if let Some(guard) = lane.if_open() {
+                    let ticket = self.send_command(guard, &redis::cmd("PING"));
+                    lane.wait(&ticket, until);
+                }
+                lane.fail_resends();
+            }
+        }
+    }
+
+    /// Sends a call on the lane of its name.
+    fn begin<'a>(
+        &'a self,
+        mut pending: Pending<'a>,
+        deadlines: Deadlines,
+    ) -> Result<InFlight<'a>, CallResult> {
+        let call = pending.call;
+        let (lane, name) = self.lane_of(&call.key);
+        let not_sent = |fault| CallResult {
+            answer: Err(fault),
+            not_after: pending.not_after,
+        };
+        let mut guard = self.open_lane(lane, deadlines.checkout).map_err(not_sent)?;
+        if call.needs_rights() && !self.node.has_rights.load(Ordering::Acquire) {
+            self.check_rights(lane, guard, call, deadlines.reply_by)
+                .map_err(not_sent)?;
+            guard = self.open_lane(lane, deadlines.checkout).map_err(not_sent)?;
+        }
+        let generation = guard.connected().generation;
+        let reply_by = (self.node.clock.now() + self.node.command_timeout).min(deadlines.reply_by);
+        let ticket = guard.send(name, self.quiet_limit, |connection, bytes| {
+            pending.date(&connection.anchor, reply_by);
+            pending.write(&self.node, bytes);
+        });
+        Ok(InFlight {
+            lane,
+            pending,
+            ticket,
+            generation,
+        })
+    }
+
+    /// Waits for the answer to a call, and sends the call again for as long as that helps.
+    fn finish(&self, begun: Result<InFlight<'_>, CallResult>, deadlines: Deadlines) -> CallResult {
+        let mut flight = match begun {
+            Ok(flight) => flight,
+            Err(not_sent) => return not_sent,
+        };
+        // The first attempt's time for the reply is for all: a retry must not lengthen the call
+        // (P8).
+        let again = Deadlines {
+            checkout: match deadlines.checkout {
+                Checkout::IfFree => Checkout::IfFree,
+                Checkout::Until(_) => Checkout::Until(deadlines.reply_by),
+            },
+            ..deadlines
+        };
+        let mut before: Option<CallResult> = None;
+        let mut closed = 0;
+        loop {
+            let until = (flight.ticket.sent + self.node.command_timeout).min(deadlines.reply_by);
+            let reply = flight.lane.wait(&flight.ticket, until);
+            let is_void = reply.is_void;
+            let outcome = match self.read(&mut flight, reply) {
+                Meaning::OtherForm => None,
+                Meaning::Answer(answer) => Some(answer),
+            };
+            let InFlight {
+                lane, mut pending, ..
+            } = flight;
+            let not_after = pending.not_after;
+            if let Some(answer) = outcome {
+                let is_closed = answer.as_ref().is_err_and(StoreFault::is_closed);
+                let result = CallResult { answer, not_after };
+                let is_again = (is_void && result.answer.is_ok())
+                    || (is_closed && closed < RESENDS_WHEN_CLOSED);
+                let result = match before.take() {
+                    Some(mut before) => {
+                        before.take_resent(result);
+                        before
+                    }
+                    None => result,
+                };
+                if !is_again || self.node.clock.now() >= deadlines.reply_by {
+                    lane.fail_resends();
+                    return result;
+                }
+                if is_closed {
+                    closed += 1;
+                    pending.undate();
+                }
+                before = Some(result);
+            }
+            flight = match self.begin(pending, again) {
+                Ok(flight) => flight,
+                Err(not_sent) => {
+                    lane.fail_resends();
+                    return match before {
+                        None => not_sent,
+                        Some(before) if not_sent.is_not_ready() => before,
+                        Some(mut before) => {
+                            before.take_resent(not_sent);
+                            before
+                        }
+                    };
+                }
+            };
+        }
+    }
+
+    /// Reads a reply, and what it says about the connection.
+    fn read(&self, flight: &mut InFlight<'_>, reply: Reply) -> Meaning {
+        let value = match reply.outcome {
+            Ok(value) => value,
+            Err(fault) => return Meaning::Answer(Err(fault)),
+        };
+        let received = Received {
+            value,
+            sent: flight.ticket.sent,
+            received: reply.received,
+            generation: flight.generation,
+        };
+        let read = self.node.read_reply(&mut flight.pending, received);
+        if let Some(anchor) = read.anchor {
+            flight
+                .lane
+                .with_connected(&flight.ticket, |connection| connection.anchor = anchor);
+            self.node.note_anchor(anchor);
+        }
+        if read.is_malformed {
+            flight.lane.end(&flight.ticket);
+        }
+        read.meaning
+    }
+
+    /// Asks for the rights. An error if a call that needs them must not be sent.
+    fn check_rights(
+        &self,
+        lane: &NodeLane,
+        guard: OpenGuard<'_, LaneConnection>,
+        call: &Call,
+        reply_by: Time,
+    ) -> Result<(), StoreFault> {
+        let command = rights_command(&call.key, &self.node.caller_id);
+        let ticket = self.send_command(guard, &command);
+        let until = (ticket.sent + self.node.command_timeout).min(reply_by);
+        let reply = refusal(lane.wait(&ticket, until).outcome?)?;
+        self.node.note_rights(call, reply)
+    }
+
+    /// Runs one command that is not a script. If the connection turns out to be closed, runs it
+    /// again on another. Blocks until `reply_by` at most.
+    pub(super) fn request(&self, command: &Cmd, reply_by: Time) -> Result<Value, StoreFault> {
+        let checkout_by = (self.node.clock.now() + self.node.command_timeout).min(reply_by);
+        let mut result = self.request_once(command, checkout_by, reply_by);
+        for _ in 0..RESENDS_WHEN_CLOSED {
+            if !result.as_ref().is_err_and(StoreFault::is_closed) {
+                break;
+            }
+            result = self.request_once(command, reply_by, reply_by);
+        }
+        result
+    }
+
+    fn request_once(
+        &self,
+        command: &Cmd,
+        checkout_by: Time,
+        reply_by: Time,
+    ) -> Result<Value, StoreFault> {
+        let lane = &self.lanes[0];
+        let guard = self.open_lane(lane, Checkout::Until(checkout_by))?;
+        let ticket = self.send_command(guard, command);
+        let until = (ticket.sent + self.node.command_timeout).min(reply_by);
+        refusal(lane.wait(&ticket, until).outcome?)
+    }
+
+    fn send_command(&self, guard: OpenGuard<'_, LaneConnection>, command: &Cmd) -> Ticket {
+        guard.send(0, self.quiet_limit, |_, bytes| {
+            self.node.requests.fetch_add(1, Ordering::Relaxed);
+            command.write_packed_command(bytes);
+        })
+    }
+
+    /// Publishes an empty message. See [`Store::poke`](crate::store::Store::poke).
+    pub(in crate::store) fn poke(&self, channel: &str, by: Time) {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(channel).arg("");
+        // The reply shows whether the connection was open. On one that the server had closed, the
+        // message would be lost without a word.
+        let _ = self.request(&publish, by);
+    }
+
+    /// The lane of a name, and a number of the name that is not 0.
+    fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
+        let mut hasher = DefaultHasher::new();
+        key.queue().hash(&mut hasher);
+        let number = hasher.finish();
+        let lane = (number % self.lanes.len() as u64) as usize;
+        (&self.lanes[lane], number | 1)
+    }
+
+    /// The lane with a connection that can be used.
+    fn open_lane<'a>(
+        &self,
+        lane: &'a NodeLane,
+        checkout: Checkout,
+    ) -> Result<OpenGuard<'a, LaneConnection>, StoreFault> {
+        let started = self.node.clock.now();
+        loop {
+            let open = match checkout {
+                Checkout::IfFree => lane.if_open(),
+                Checkout::Until(until) => {
+                    let until = until.min(started + self.node.command_timeout);
+                    lane.open(until, || self.connect(until))?
+                }
+            };
+            let Some(mut guard) = open else {
+                return Err(match checkout {
+                    Checkout::IfFree => StoreFault::NotReady,
+                    Checkout::Until(_) => {
+                        self.no_connection(started, "no connection could be opened in time")
+                    }
+                });
+            };
+            let connection = guard.connected();
+            let is_retired = connection.generation != self.node.generation()
+                || connection.pool_generation != self.node.pool_generation();
+            if !is_retired {
+                return Ok(guard);
+            }
+            guard.retire();
+        }
+    }
+
+    /// Takes a new connection from the pool.
+    fn connect(
+        &self,
+        until: Time,
+    ) -> Result<(LaneConnection, SocketWriter, SocketReader), StoreFault> {
+        let started = self.node.clock.now();
+        let timeout = (until - started).max(Duration::from_millis(1));
+        let mut pooled = self
+            .connections
+            .get_timeout(timeout)
+            .map_err(|error| self.no_connection(started, error))?;
+        let connection = pooled.0.take().ok_or(StoreFault::NotReady)?;
+        let Connection {
+            socket,
+            anchor,
+            generation,
+            pool_generation,
+            ..
+        } = connection;
+        let (writer, reader) = socket.split();
+        let connected = LaneConnection {
+            node: Arc::clone(&self.node),
+            anchor,
+            generation,
+            pool_generation,
+            stream: writer.stream(),
+            _pooled: pooled,
+        };
+        Ok((connected, writer, reader))
+    }
+
+    /// Why no connection came for a caller that has waited since `started`.
+    fn no_connection(
+        &self,
+        started: Time,
+        error: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> StoreFault {
+        match &*self.last_refusal.lock() {
+            Some(refusal) if refusal.at >= started - self.node.command_timeout => {
+                refusal.fault.clone()
+            }
+            _ => StoreFault::unavailable(Step::Pool, error),
+        }
+    }
+}
+
+impl Connected for LaneConnection {
+    type Writer = SocketWriter;
+    type Reader = SocketReader;
+
+    /// The other connections of its age are probably closed as well.
+    fn note_closed(&self) {
+        self.node.retire_from_pool(self.pool_generation);
+    }
+}
+
+impl Drop for LaneConnection {
+    fn drop(&mut self) {
+        self.stream.close();
+    }
+}
+
+impl r2d2::ManageConnection for ConnectionFactory {
+    type Connection = PooledConnection;
+    type Error = StoreFault;
+
+    fn connect(&self) -> Result<PooledConnection, StoreFault> {
+        let first = self.first.lock().take();
+        if let Some(first) = first {
+            return Ok(PooledConnection(Some(first)));
+        }
+        let opened = self.node.connect().inspect_err(|fault| {
+            *self.last_refusal.lock() = Some(ConnectRefusal {
+                at: self.node.clock.now(),
+                fault: fault.clone(),
+            });
+        });
+        opened.map(|connection| PooledConnection(Some(connection)))
+    }
+
+    /// Does not ask the server. A connection that broke while idle is found by its use, and a
+    /// script may be sent twice. Comparing generations retires all connections of one age at once.
+    fn is_valid(&self, pooled: &mut PooledConnection) -> Result<(), StoreFault> {
+        if self.has_broken(pooled) {
+            return Err(StoreFault::unavailable(
+                Step::Pool,
+                "the connection was retired",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A connection that a lane has taken out is over when the lane gives its place back.
+    fn has_broken(&self, PooledConnection(connection): &mut PooledConnection) -> bool {
+        connection
+            .as_ref()
+            .is_none_or(|connection| self.node.is_retired_from_pool(connection))
+    }
+}
+
+#[derive(Debug)]
+struct LogAtDebug;
+
+impl r2d2::HandleError<StoreFault> for LogAtDebug {
+    fn handle_error(&self, error: StoreFault) {
+        log::debug!("pool: {error}");
+    }
+}

@@ -1,0 +1,101 @@
+//! A call whose caller has left before its reply came.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use super::Node;
+use super::connection::refusal;
+use super::lane::Unread;
+use super::pipeline::{Meaning, Pending, Received};
+use crate::script::{Call, Form};
+use crate::store::clock::Time;
+use crate::store::{CallResult, OnResult, RESENDS_WHEN_CLOSED, StoreFault};
+
+pub(super) struct UnreadCall {
+    node: Arc<Node>,
+    call: Call,
+    form: Form,
+    not_after: u64,
+    sent: Time,
+    generation: u64,
+    /// How many connections were closed before it had a reply.
+    closed: u32,
+    on_result: OnResult,
+}
+
+impl UnreadCall {
+    pub(super) fn new(
+        node: &Arc<Node>,
+        pending: &Pending<'_>,
+        sent: Time,
+        generation: u64,
+        on_result: OnResult,
+    ) -> UnreadCall {
+        UnreadCall {
+            node: Arc::clone(node),
+            call: pending.call.clone(),
+            form: pending.form(),
+            not_after: pending.not_after,
+            sent,
+            generation,
+            closed: 0,
+            on_result,
+        }
+    }
+
+    fn pending(&self) -> Pending<'_> {
+        Pending::in_form(&self.call, self.not_after, self.form)
+    }
+}
+
+impl Unread for UnreadCall {
+    fn change_form(&mut self, refused: &Value) -> bool {
+        let Value::ServerError(_) = refused else {
+            return false;
+        };
+        let Err(fault) = refusal(refused.clone()) else {
+            return false;
+        };
+        let mut pending = self.pending();
+        let has_changed = pending.change_form(&fault);
+        self.form = pending.form();
+        has_changed
+    }
+
+    fn may_resend(&mut self) -> bool {
+        self.closed += 1;
+        self.closed <= RESENDS_WHEN_CLOSED
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        self.pending().write(&self.node, bytes);
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
+        let answer = match outcome {
+            Err(fault) => Err(fault),
+            Ok(value) => {
+                let received = Received {
+                    value,
+                    sent: self.sent,
+                    received: self.node.clock.now(),
+                    generation: self.generation,
+                };
+                // Nobody knows how long ago the reply came, so it is no anchor.
+                match self.node.read_reply(&mut self.pending(), received).meaning {
+                    Meaning::Answer(answer) => answer,
+                    Meaning::OtherForm => Err(StoreFault::NotReady),
+                }
+            }
+        };
+        let not_after = self.not_after;
+        let mut result = CallResult { answer, not_after };
+        if self.closed > 0 {
+            let mut first = CallResult::not_sent(StoreFault::NotReady);
+            first.take_resent(result);
+            result = first;
+        }
+        (self.on_result)(result);
+    }
+}
