@@ -38,7 +38,7 @@ pub(crate) fn bare_connection(url: &str) -> redis::Connection {
 pub(crate) fn manager(url: &str, connections: Option<u32>) -> LockManager {
     let builder = LockManager::builder(url);
     let builder = match connections {
-        Some(connections) => builder.pool_size(connections),
+        Some(connections) => builder.lanes(connections),
         None => builder,
     };
     builder.build().expect("a Redis that answers")
