@@ -159,14 +159,13 @@ impl Lanes {
                 && may_leave[index]
                 && let Some(on_result) = leave(index)
             {
-                let unread = UnreadCall::new(
-                    &self.node,
-                    &flight.pending,
-                    flight.ticket.sent,
-                    flight.generation,
-                    on_result,
-                );
-                flight.lane.leave(&flight.ticket, Box::new(unread));
+                let sent = flight.ticket.sent;
+                let generation = flight.generation;
+                let unread =
+                    UnreadCall::new(&self.node, &flight.pending, sent, generation, on_result);
+                if let Some(unread) = flight.lane.leave(&flight.ticket, unread) {
+                    unread.hand_over(self.finish(begun, deadlines));
+                }
                 return None;
             }
             Some(self.finish(begun, deadlines))

@@ -44,6 +44,11 @@ impl UnreadCall {
         }
     }
 
+    /// Its caller could not leave, and has the result.
+    pub(super) fn hand_over(self, result: CallResult) {
+        (self.on_result)(result);
+    }
+
     fn pending(&self) -> Pending<'_> {
         Pending::in_form(&self.call, self.not_after, self.form)
     }

@@ -100,6 +100,8 @@ pub(super) struct OpenLane<C: Connected> {
     queue: VecDeque<Entry>,
     /// The number of the first of them.
     first: u64,
+    /// The number of the first request that is not written yet.
+    written: u64,
     /// How many of them nobody waits for.
     unread: usize,
     /// `None` while a thread writes.
@@ -234,19 +236,22 @@ impl<C: Connected> Lane<C> {
     }
 
     /// Leaves a request: `unread` gets its reply, whichever thread reads it.
-    pub(super) fn leave(&self, ticket: &Ticket, unread: Box<dyn Unread>) {
+    ///
+    /// Returns `unread` if the caller must wait: its request was answered, or its connection has
+    /// ended, or another thread is still to write it, which a process that exits now never does.
+    pub(super) fn leave<U: Unread + 'static>(&self, ticket: &Ticket, unread: U) -> Option<U> {
         let mut state = self.state.lock();
-        if let Some(open) = state.with_entry(ticket) {
-            let entry = open.entry(ticket.number);
-            entry.has_left = true;
-            entry.unread = Some(unread);
-            open.unread += 1;
-            // The caller may have been asked to read.
-            open.ask_next_to_read();
-        } else {
-            drop(state);
-            ticket.slot.leave(unread);
-        }
+        let is_written = |open: &&mut OpenLane<C>| ticket.number < open.written;
+        let Some(open) = state.with_entry(ticket).filter(is_written) else {
+            return Some(unread);
+        };
+        let entry = open.entry(ticket.number);
+        entry.has_left = true;
+        entry.unread = Some(Box::new(unread));
+        open.unread += 1;
+        // The caller may have been asked to read.
+        open.ask_next_to_read();
+        None
     }
 
     /// Lets a caller look at what the lane keeps of the connection that its request went over, if
@@ -440,6 +445,7 @@ impl<C: Connected> Lane<C> {
             return;
         };
         let mut bytes = std::mem::take(&mut open.buffer);
+        let mut next = open.next();
         loop {
             drop(state);
             let sent = writer.send(&bytes);
@@ -451,6 +457,8 @@ impl<C: Connected> Lane<C> {
                 return self.close(state, &fault(error, Step::Send));
             }
             let Some(open) = &mut state.open else { return };
+            open.written = next;
+            next = open.next();
             bytes.clear();
             std::mem::swap(&mut bytes, &mut open.buffer);
             if bytes.is_empty() {
@@ -531,6 +539,7 @@ impl<C: Connected> LaneState<C> {
             buffer: Vec::new(),
             queue: VecDeque::new(),
             first: 0,
+            written: 0,
             unread: 0,
             writer: Some(writer),
             reader: Some(reader),
@@ -540,6 +549,11 @@ impl<C: Connected> LaneState<C> {
 }
 
 impl<C: Connected> OpenLane<C> {
+    /// The number of the next request.
+    fn next(&self) -> u64 {
+        self.first + self.queue.len() as u64
+    }
+
     fn entry(&mut self, number: u64) -> &mut Entry {
         &mut self.queue[(number - self.first) as usize]
     }
@@ -601,7 +615,7 @@ impl<C: Connected> OpenGuard<'_, C> {
         encode(&open.connected, &mut open.buffer);
         let ticket = Ticket {
             epoch,
-            number: open.first + open.queue.len() as u64,
+            number: open.next(),
             slot: Arc::clone(&slot),
             sent: now,
             may_leave: (open.queue.is_empty() || open.reader.is_none())

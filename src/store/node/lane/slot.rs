@@ -2,7 +2,6 @@
 
 use redis::Value;
 
-use super::Unread;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
 use crate::sync::{Condvar, Mutex};
@@ -18,13 +17,11 @@ pub(super) struct Slot {
 /// | Waiting  | the request was appended                      | any of the others                   |
 /// | Reading  | nobody reads the lane, so this caller is to   | Waiting, when the caller has seen it |
 /// | Answered | the reply came, or never will                 | Over, when the caller has taken it  |
-/// | Left     | the caller left while its reply was on its way from the lane to here | Over    |
 /// | Over     | nobody waits here any more                    |                                     |
 enum Turn {
     Waiting,
     Reading,
     Answered(Reply),
-    Left(Box<dyn Unread>),
     Over,
 }
 
@@ -67,7 +64,7 @@ impl Slot {
                 }
                 // P8 (every call ends): a caller whose time is over reads no more, although it is
                 // asked to as the first that waits.
-                Turn::Waiting | Turn::Reading | Turn::Left(_) | Turn::Over => {
+                Turn::Waiting | Turn::Reading | Turn::Over => {
                     *turn = Turn::Over;
                     return Woken::TimedOut;
                 }
@@ -80,26 +77,9 @@ impl Slot {
         }
     }
 
-    /// The caller leaves, and its entry is no longer in the lane: `unread` gets the reply, now or
-    /// when it comes.
-    pub(super) fn leave(&self, unread: Box<dyn Unread>) {
-        let mut turn = self.turn.lock();
-        match std::mem::replace(&mut *turn, Turn::Over) {
-            Turn::Answered(reply) => {
-                drop(turn);
-                unread.finish(reply.outcome);
-            }
-            _ => *turn = Turn::Left(unread),
-        }
-    }
-
     pub(super) fn answer(&self, reply: Reply) {
         let mut turn = self.turn.lock();
         match std::mem::replace(&mut *turn, Turn::Over) {
-            Turn::Left(unread) => {
-                drop(turn);
-                unread.finish(reply.outcome);
-            }
             Turn::Over => {}
             _ => {
                 *turn = Turn::Answered(reply);
