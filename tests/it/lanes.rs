@@ -246,7 +246,7 @@ fn all_unread_releases_of_a_broken_lane_are_sent_again() {
 }
 
 #[test]
-fn a_broken_off_release_that_nobody_follows_runs_soon() {
+fn a_release_broken_off_that_nobody_follows_runs_soon() {
     let s = setup(steady);
     for _ in 0..3 {
         let guard = s.ours.lock("a").unwrap();

@@ -15,6 +15,7 @@ mod data_loss;
 mod dead_waiters;
 mod ends;
 mod exclusion;
+mod exits;
 mod fairness;
 mod fixtures;
 mod footprint;
@@ -53,6 +54,7 @@ mod support;
 mod support_works;
 mod tidy;
 mod trickle;
+mod unread_releases;
 mod worker;
 
 /// Not a test: worker processes begin here, see [`support::Child`].
