@@ -65,7 +65,7 @@
 //!     match mgr.try_lock(format!("customer:{customer}"))? {
 //!         Some(guard) => {
 //!             bill(customer);
-//!             guard.unlock()?; // like drop, but reports whether you still held it
+//!             guard.unlock()?; // waits for the reply, and reports whether you still held it
 //!         }
 //!         None => println!("another host has {customer}, or waits for it"),
 //!     }
@@ -378,10 +378,10 @@
 //! - **One grant for each request**, however often it is sent again. A request whose outcome is not
 //!   known is rolled back in the background. A request that reaches Redis after its caller gave up
 //!   takes nothing.
-//! - **Bounded calls.** Each verb says how long it may block. Drop never panics, and blocks for at
-//!   most one command timeout.
-//! - **Nothing starves.** A waiter holds no pooled connection. Renewals, releases and wake-ups
-//!   never wait for the pool.
+//! - **Bounded calls.** Each verb says how long it may block. Drop never panics, and seldom waits
+//!   for a reply: [`LockGuard`](LockGuard#drop) says when. It blocks for at most one command timeout.
+//! - **Nothing starves.** A waiter holds no connection. Renewals, releases and wake-ups never wait
+//!   for one. A slow or dead connection delays only the names that share it.
 //! - **Bad input** gets an [`Error::Config`] or [`Error::WrongKind`] that says what is allowed, and
 //!   nothing is written.
 //!
