@@ -48,7 +48,7 @@ impl Engine {
     /// has been registered all the time.
     ///
     /// R7 (late copies): a lease in doubt needs a reply whose server time excludes them.
-    fn may_leave(&self, lease: &Lease, want: WantResult) -> bool {
+    pub(super) fn may_leave(&self, lease: &Lease, want: WantResult) -> bool {
         want == WantResult::No
             && !self.config.wait_on_drop
             && lease.not_after == 0
@@ -58,7 +58,12 @@ impl Engine {
     /// What to do with the reply to a release whose caller has left.
     ///
     /// It holds no engine: it may lie in the engine's own store when the engine ends.
-    fn on_unread(self: &Arc<Self>, lease: &Arc<Lease>, call: &Call, started: Time) -> OnResult {
+    pub(super) fn on_unread(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        call: &Call,
+        started: Time,
+    ) -> OnResult {
         let Verb::Release { mode, .. } = call.verb else {
             unreachable!("a lease is ended by a release")
         };
@@ -103,7 +108,7 @@ impl Engine {
     }
 
     /// A reply was left unread, and the renewal thread reads it at `due` if nobody else has.
-    fn note_left(&self, due: Time) {
+    pub(super) fn note_left(&self, due: Time) {
         // The flag is set most of the time. Only a write takes its cache line from other threads.
         if !self.replies_left.load(Ordering::Relaxed) {
             self.replies_left.store(true, Ordering::Relaxed);

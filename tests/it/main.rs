@@ -20,6 +20,7 @@ mod fixtures;
 mod footprint;
 mod fork;
 mod idle_close;
+mod lanes;
 mod leftovers;
 mod lost_replies;
 mod managers;

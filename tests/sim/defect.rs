@@ -116,6 +116,18 @@ pub(crate) enum Defect {
     /// The same answers, and only the client rejects them. No run shows this one: it is for the
     /// proof that the client needs no help.
     LeftDoubted,
+    /// A drop leaves although a caller of its process waits for the lock.
+    LeavesWaiters,
+    /// A drop leaves although nobody reads the replies before its own.
+    LeavesUnread,
+    /// A reply is dated by the last request of its lane, not by its own.
+    LaneDate,
+    /// A release that nobody waits for counts as done when the server does not know its script.
+    RefusedIsDone,
+    /// The answers behind such a release count.
+    RefusedIsOvertaken,
+    /// After a connection has ended, releases that nobody waits for are sent again last.
+    ResendOrder,
 }
 
 impl Defect {
@@ -257,6 +269,8 @@ impl Defect {
                 "lease_end - now",
             )],
             Defect::MaxHold | Defect::Checks => &[],
+            Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => &[],
+            Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
         }
     }
@@ -305,6 +319,8 @@ impl Defect {
             Defect::R2 | Defect::R3 | Defect::R4 | Defect::R5 | Defect::R6 | Defect::R13 => true,
             Defect::Horizon | Defect::Checks | Defect::HoldAtLeast | Defect::MaxHold => true,
             Defect::CoolingR15 => true,
+            Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => true,
+            Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => true,
         }
     }
 }

@@ -137,6 +137,15 @@ pub(super) enum Action {
     DowngradeGuard {
         process: u8,
     },
+    /// A caller drops its guard, and tries to take the lock again at once.
+    DropAndTry {
+        process: u8,
+        permits: u32,
+    },
+    /// A caller drops its guard, and the process crashes at once.
+    DropAndCrash {
+        process: u8,
+    },
     /// The server hangs. Then it goes on with the requests that reached it in that time.
     Hang {
         pause: u64,
@@ -160,6 +169,8 @@ pub(super) enum Action {
     DropQueue,
     /// The key with the holders of permits is lost.
     DropHolders,
+    /// The server forgets all scripts.
+    ForgetScripts,
 }
 
 /// An action and its time, in ms since the start.
@@ -215,6 +226,8 @@ struct Planner {
     /// Another generator for how many permits callers ask for: a mutex draws none, which must not
     /// shift the other draws.
     sizes: Rng,
+    /// Another generator for what hits a lane, which must not shift the other draws either.
+    lanes: Rng,
     kind: ModelKind,
     /// The sorts of faults that this run has, a bit for each. A run leaves out many: a fault that
     /// comes together with all the others hides behind them.
@@ -237,6 +250,7 @@ impl Planner {
         Planner {
             rng,
             sizes: Rng::new(seed ^ 0x517e),
+            lanes: Rng::new(seed ^ 0x1a_2e5),
             kind: kind(seed),
             enabled,
             pace,
@@ -283,6 +297,7 @@ impl Planner {
         let Some(action) = action else { return };
         self.push(action);
         self.add_soon_after(process);
+        self.add_on_lane();
     }
 
     fn lock(&mut self, process: u8, hold: u64) -> Action {
@@ -415,6 +430,28 @@ impl Planner {
         };
         self.at = soon;
         self.push(action);
+    }
+
+    /// A guard is dropped, and then something happens before the reply to its release comes.
+    fn add_on_lane(&mut self) {
+        let process = self.lanes.below(u64::from(SLOTS)) as u8;
+        let permits = permits(self.kind, &mut self.lanes);
+        let faults = self.lanes.below(8);
+        match self.lanes.below(40) {
+            0..4 => {
+                if faults == 0 && self.has(2) {
+                    let fault = NetworkFault::Reset { late: None };
+                    self.push(Action::NetworkFault { process, fault });
+                }
+                if faults == 1 && self.has(18) {
+                    self.push(Action::ForgetScripts);
+                }
+                self.push(Action::DropAndTry { process, permits });
+            }
+            4 if self.has(7) => self.push(Action::DropAndCrash { process }),
+            5 if self.has(18) => self.push(Action::ForgetScripts),
+            _ => {}
+        }
     }
 
     /// The clock goes back between a grant and the answer that repeats it.

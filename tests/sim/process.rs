@@ -1,14 +1,16 @@
 //! A virtual process: an engine without its threads, its callers, and its side of the network.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::plan::{LeaseTerms, NetworkFault, Rng};
+use super::run::SimLane;
 use super::shown_clock::shown_clock;
 use crate::config::Config;
 use crate::engine::{Doubt, Lease, QueuedWaiter, Request, SteppedEngine, Tasks};
@@ -31,9 +33,11 @@ pub(super) struct SimProcess {
     ppm: i64,
     /// The newest anchor of all connections. It dates messages.
     pub(super) newest: Arc<Mutex<Option<Anchor>>>,
-    /// How many steps the server's clock had made at that anchor.
+    pub(super) unread: Arc<UnreadReplies>,
+    /// How many steps the server's clock had made at the newest anchor.
     pub(super) newest_after: u32,
-    pub(super) pool: Option<SimConnection>,
+    /// The connection of all callers.
+    pub(super) lane: SimLane,
     pub(super) link: Option<SimConnection>,
     pub(super) flights: BTreeMap<u64, SimFlight>,
     pub(super) callers: BTreeMap<u64, SimCaller>,
@@ -100,27 +104,30 @@ pub(super) struct SimConnection {
     pub(super) clock_steps: u32,
 }
 
-/// A pipeline that was sent and has not ended.
+/// A pipeline of the renewal thread that was sent and has not ended.
 pub(super) struct SimFlight {
-    pub(super) owner: FlightOwner,
+    pub(super) tasks: Tasks,
     pub(super) calls: Arc<Vec<Call>>,
     pub(super) answers: Vec<Option<Answer>>,
     pub(super) sent: Time,
-    pub(super) resent: Resent,
     /// R7 (late copies): the largest bound that was sent with its calls.
     pub(super) not_after: u64,
 }
 
-/// Earlier requests, on connections that ended.
+/// How a call was sent before.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Resent {
+    /// How many connections ended under it.
     pub(super) times: u32,
     pub(super) not_after: u64,
-}
-
-pub(super) enum FlightOwner {
-    Renewal(Tasks),
-    Caller(u64),
+    /// When its caller stops waiting, and does not send it again. `None`: it was not sent yet.
+    pub(super) reply_by: Option<Time>,
+    /// It may run more than once.
+    pub(super) has_copies: bool,
+    /// The server did not know its script.
+    pub(super) by_source: bool,
+    /// The number of the first slot that it had. `None`: it was not sent yet.
+    pub(super) first: Option<u64>,
 }
 
 /// A thread that wants the lock once.
@@ -221,11 +228,13 @@ impl SimProcess {
     ) -> SimProcess {
         let clock_ns = Arc::new(AtomicU64::new(0));
         let newest = Arc::default();
+        let unread = Arc::new(UnreadReplies::new());
         let step = config.check_period + config.command_timeout;
         let caller_id = Arc::new(CallerId::new(&config.prefix, step, config.horizon));
         let store = StubStore {
             clock: shown_clock(Arc::clone(&clock_ns)),
             newest: Arc::clone(&newest),
+            unread: Arc::clone(&unread),
         };
         let boot = 1_000_000_000 * (1 + rng.below(1_000_000));
         // Two clocks run apart by at most 500 ppm.
@@ -238,8 +247,9 @@ impl SimProcess {
             boot,
             ppm,
             newest,
+            unread,
             newest_after: 0,
-            pool: None,
+            lane: SimLane::new(),
             link: None,
             flights: BTreeMap::new(),
             callers: BTreeMap::new(),
@@ -296,14 +306,6 @@ impl SimProcess {
         50_000 + self.rng.below(400_000)
     }
 
-    /// The connection of the renewal thread, or of the callers.
-    pub(super) fn connection_of(&mut self, owner: &FlightOwner) -> &mut Option<SimConnection> {
-        match owner {
-            FlightOwner::Renewal(_) => &mut self.link,
-            FlightOwner::Caller(_) => &mut self.pool,
-        }
-    }
-
     /// The guards that its callers hold.
     pub(super) fn guards(&self) -> impl Iterator<Item = Arc<Lease>> {
         self.callers
@@ -320,6 +322,31 @@ impl SimProcess {
 pub(super) struct StubStore {
     pub(super) clock: Clock,
     pub(super) newest: Arc<Mutex<Option<Anchor>>>,
+    pub(super) unread: Arc<UnreadReplies>,
+}
+
+/// What the store and the renewal thread tell each other about replies that nobody waits for.
+pub(super) struct UnreadReplies {
+    due: AtomicU64,
+    is_asked: AtomicBool,
+}
+
+impl UnreadReplies {
+    pub(super) fn new() -> UnreadReplies {
+        UnreadReplies {
+            due: AtomicU64::new(Time::NEVER.as_nanos()),
+            is_asked: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn set_due(&self, due: Time) {
+        self.due.store(due.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether the renewal thread has asked to read them since the last call of this.
+    pub(super) fn take_request(&self) -> bool {
+        self.is_asked.swap(false, Ordering::Relaxed)
+    }
 }
 
 impl Store for StubStore {
@@ -332,6 +359,14 @@ impl Store for StubStore {
             .iter()
             .map(|_| CallResult::not_sent(StoreFault::NotReady))
             .collect()
+    }
+
+    fn unread_due(&self) -> Time {
+        Time::from_nanos(self.unread.due.load(Ordering::Relaxed))
+    }
+
+    fn read_unread(&self) {
+        self.unread.is_asked.store(true, Ordering::Relaxed);
     }
 
     fn link(&self, _on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
@@ -381,6 +416,12 @@ impl Link for StubLink {
 
 pub(super) fn no_connection() -> StoreFault {
     StoreFault::unavailable(Step::Connect, "the server cannot be reached")
+}
+
+/// The connection was closed before a reply came.
+pub(super) fn closed() -> StoreFault {
+    let source = io::Error::from(io::ErrorKind::ConnectionReset);
+    StoreFault::unavailable(Step::Reply, source)
 }
 
 pub(super) fn no_reply() -> StoreFault {

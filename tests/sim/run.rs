@@ -2,11 +2,12 @@
 
 mod actions;
 mod callers;
+mod lane;
 mod network;
 mod server;
 mod time_watch;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::breach::Breach;
@@ -16,9 +17,10 @@ use super::model::Promise;
 use super::plan::{Action, LeaseTerms, PlannedAction, Rng, SLOTS};
 use super::process::{Outage, SimCaller, SimProcess};
 use super::sim_setting::SimSetting;
-use crate::script::{Call, Token, seed_ids};
+use crate::script::{Call, ScriptReply, Token, seed_ids};
 use crate::store::memory::keyspace::{self, Bytes, Keyspace};
 use crate::store::memory::server::Server;
+pub(super) use lane::SimLane;
 use time_watch::TimeWatch;
 
 const MS: u64 = 1_000_000;
@@ -49,6 +51,12 @@ pub(super) struct Run<'a> {
     hangs_until: u64,
     outage: Outage,
     replica: Keyspace,
+    /// Until when crashed processes are cut off.
+    cuts_of_the_dead: BTreeMap<u64, u64>,
+    /// When the lanes of crashed processes are reset, by process and connection.
+    resets_of_the_dead: BTreeMap<(u64, u64), u64>,
+    /// The digests of the scripts that the server knows. `None`: all.
+    known_scripts: Option<BTreeSet<Bytes>>,
     /// When each waiter's token was sent first.
     first_sent: HashMap<Token, u64>,
     watch: TimeWatch,
@@ -70,6 +78,10 @@ enum SimEvent {
     Reset {
         process: u64,
         flight: u64,
+    },
+    LaneClosed {
+        process: u64,
+        lane: u64,
     },
     Message {
         process: u64,
@@ -104,6 +116,7 @@ impl SimEvent {
             SimEvent::Reply(reply) => Some(reply.process),
             SimEvent::TimeOut { process, .. }
             | SimEvent::Reset { process, .. }
+            | SimEvent::LaneClosed { process, .. }
             | SimEvent::Message { process, .. }
             | SimEvent::Wake { process }
             | SimEvent::Subscribe { process }
@@ -117,24 +130,48 @@ impl SimEvent {
 /// A reply on its way to the process.
 struct ReplyInFlight {
     process: u64,
+    /// The flight, or the slot of the lane.
     flight: u64,
     index: usize,
     epoch: u64,
+    /// The lane's connection. `None`: the link.
+    lane: Option<u64>,
+    /// Of two replies that arrive at the same time, this orders them.
+    order: u64,
     /// When the server answered.
     ran_at: u64,
     /// How many steps the server's clock had made then.
     clock_steps: u32,
+    /// The holders of its process before the request ran.
+    own_holders: Vec<Token>,
+    /// NOSCRIPT: the request did not run.
+    is_unknown_script: bool,
     value: keyspace::CommandResult,
+}
+
+impl ReplyInFlight {
+    fn parse(&self, call: &Call) -> ScriptReply {
+        let value = self.value.as_ref().ok();
+        let parsed = value.and_then(|value| ScriptReply::parse(call, value).ok());
+        parsed.expect("the server's answer was parsed when it was sent")
+    }
 }
 
 /// A request on its way to the server.
 struct RequestInFlight {
     process: u64,
     manager: String,
+    /// The flight, or the slot of the lane.
     flight: u64,
+    /// The lane's connection. `None`: the link.
+    lane: Option<u64>,
+    /// Of two requests that arrive at the same time, this orders them.
+    order: u64,
     calls: Arc<Vec<Call>>,
     index: usize,
     words: Vec<Bytes>,
+    /// The server compiles the script if it does not know it.
+    by_source: bool,
     epoch: u64,
     sent_at: u64,
     /// How long its reply takes. `None`: the reply is lost.
@@ -144,7 +181,6 @@ struct RequestInFlight {
     dated_after: u32,
     /// How long ago its token was sent first.
     token_age: u64,
-    by_renewal: bool,
 }
 
 impl<'a> Run<'a> {
@@ -174,6 +210,9 @@ impl<'a> Run<'a> {
             hangs_until: 0,
             outage: Outage::default(),
             replica: Keyspace::default(),
+            cuts_of_the_dead: BTreeMap::new(),
+            resets_of_the_dead: BTreeMap::new(),
+            known_scripts: None,
             first_sent: HashMap::new(),
             watch: TimeWatch::default(),
             steps: 0,

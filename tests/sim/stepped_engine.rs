@@ -9,13 +9,13 @@ use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
 use crate::engine::background::{Command, RenewalThread, Task};
 #[cfg(test)]
 use crate::engine::multi::GroupOutcome;
-use crate::engine::release::ReleaseOutcome;
+use crate::engine::release::{ReleaseOutcome, WantResult};
 use crate::engine::request::Wait;
 use crate::engine::waiter::{EnqueueOutcome, TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 use crate::script::{Call, CallerId, Mode, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{CallResult, Store};
+use crate::store::{CallResult, OnResult, Store};
 
 type Answered = CallResult;
 
@@ -258,6 +258,21 @@ impl SteppedEngine {
         self.engine
             .begin_release(lease, Mode::Used, self.engine.now())
             .ok()
+    }
+
+    /// After the release of a dropped guard is written: what is to be done with its reply if the
+    /// caller leaves. `None`: the caller must wait for it.
+    pub(crate) fn leave(&self, lease: &Arc<Lease>, call: &Call, started: Time) -> Option<OnResult> {
+        let may_leave = self.engine.may_leave(lease, WantResult::No);
+        may_leave.then(|| self.leave_anyway(lease, call, started))
+    }
+
+    /// Leaves although a caller waits for the lock: the defect that the look at the registry rules
+    /// out.
+    pub(crate) fn leave_anyway(&self, lease: &Arc<Lease>, call: &Call, started: Time) -> OnResult {
+        let timeout = self.engine.config.command_timeout;
+        self.engine.note_left(started + timeout);
+        self.engine.on_unread(lease, call, started)
     }
 
     pub(crate) fn on_release_reply(

@@ -281,3 +281,33 @@ fn client_alone_withstands_such_an_answer() {
     let tally = simulate(0, STEPS / 4, Some(Defect::LeftDoubted));
     tally.unwrap_or_else(|failure| panic!("{failure}"));
 }
+
+#[test]
+fn drop_that_leaves_a_waiter_s_grant_unread_is_found() {
+    assert_found(Defect::LeavesWaiters, &[Promise::WakeUp]);
+}
+
+#[test]
+fn drop_that_leaves_behind_unread_replies_is_found() {
+    assert_found(Defect::LeavesUnread, &[Promise::Service]);
+}
+
+#[test]
+fn grant_dated_by_a_later_request_is_found() {
+    assert_found(Defect::LaneDate, &[Promise::Exclusion]);
+}
+
+#[test]
+fn refused_release_that_counts_as_done_is_found() {
+    assert_found(Defect::RefusedIsDone, &[Promise::OneGrant]);
+}
+
+#[test]
+fn answer_that_overtakes_a_refused_release_is_found() {
+    assert_found(Defect::RefusedIsOvertaken, &[Promise::Order]);
+}
+
+#[test]
+fn call_sent_again_before_an_earlier_release_is_found() {
+    assert_found(Defect::ResendOrder, &[Promise::Order]);
+}

@@ -17,7 +17,7 @@ use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Ta
 use crate::key::Key;
 use crate::options::LockOptions;
 use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, ScriptReply, Token, Verb};
-use crate::sim::process::{StubStore, no_connection, no_reply};
+use crate::sim::process::{StubStore, UnreadReplies, no_connection, no_reply};
 use crate::sim::shown_clock::shown_clock;
 use crate::store::clock::Time;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
@@ -109,6 +109,7 @@ impl FuzzWorld {
         let wire = StubStore {
             clock: shown_clock(Arc::clone(&local_clock)),
             newest: Arc::clone(&newest_anchor),
+            unread: Arc::new(UnreadReplies::new()),
         };
         FuzzWorld {
             engine: SteppedEngine::new(config, Box::new(wire), Arc::clone(&caller_id)),

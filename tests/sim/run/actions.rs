@@ -1,5 +1,6 @@
 //! The actions on processes, on the server and on its data.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ impl Run<'_> {
                 | Action::DropWaiter { .. }
                 | Action::RenewGuard { .. }
                 | Action::DowngradeGuard { .. }
+                | Action::DropAndTry { .. }
         );
         if !is_use && action != Action::Replicate {
             self.watch.note_fault();
@@ -33,7 +35,9 @@ impl Run<'_> {
             | Action::Force { process, .. } => self.use_lock(process, action),
             Action::DropWaiter { process }
             | Action::RenewGuard { process }
-            | Action::DowngradeGuard { process } => self.use_guard(process, action),
+            | Action::DowngradeGuard { process }
+            | Action::DropAndTry { process, .. }
+            | Action::DropAndCrash { process } => self.use_guard(process, action),
             Action::NetworkFault { .. }
             | Action::LoseMessage { .. }
             | Action::DelayMessage { .. }
@@ -50,7 +54,8 @@ impl Run<'_> {
             | Action::FlushAll
             | Action::DropRecord
             | Action::DropQueue
-            | Action::DropHolders => self.disturb_server(action),
+            | Action::DropHolders
+            | Action::ForgetScripts => self.disturb_server(action),
         }
     }
 
@@ -105,6 +110,16 @@ impl Run<'_> {
         } else {
             process.set_clock(self.now);
             match action {
+                Action::DropAndTry { permits, .. } => {
+                    if self.drop_one_guard(&mut process) {
+                        self.start_try(&mut process, 1, permits);
+                    }
+                }
+                Action::DropAndCrash { .. } => {
+                    if self.drop_one_guard(&mut process) {
+                        return self.on_crash(&process);
+                    }
+                }
                 Action::DropWaiter { .. } => self.drop_waiter(&mut process),
                 Action::DowngradeGuard { .. } => self.downgrade_guard(&mut process),
                 _ => self.renew_guard(&mut process),
@@ -136,7 +151,7 @@ impl Run<'_> {
             Action::Pause { process, pause } => self.with_process(process, |process| {
                 process.paused_until = process.paused_until.max(now + pause * MS);
             }),
-            Action::Crash { process } => self.processes[process as usize] = None,
+            Action::Crash { process } => self.crash(process),
             Action::Cut { process, pause } => self.with_process(process, |process| {
                 process.cut_until = process.cut_until.max(now + pause * MS);
             }),
@@ -150,6 +165,12 @@ impl Run<'_> {
                 });
             }
             _ => {}
+        }
+    }
+
+    fn crash(&mut self, slot: u8) {
+        if let Some(process) = self.processes[slot as usize].take() {
+            self.on_crash(&process);
         }
     }
 
@@ -189,6 +210,7 @@ impl Run<'_> {
             }
             Action::DropQueue => self.delete(self.setting.key.queue(), DataLoss::Queue),
             Action::DropHolders => self.delete(&self.setting.key.holders(), DataLoss::Holders),
+            Action::ForgetScripts => self.known_scripts = Some(BTreeSet::new()),
             _ => {}
         }
     }
@@ -250,6 +272,7 @@ impl Run<'_> {
     /// All connections end, and everything on its way on them is lost.
     fn end_connections(&mut self, pause_ms: u64) {
         self.epoch += 1;
+        self.watch.forget_last_drops();
         self.down_until = self.down_until.max(self.now + pause_ms * MS);
         self.hangs_until = 0;
         let back = self.down_until + self.setting.config.back_off.as_nanos() as u64;
@@ -268,6 +291,13 @@ impl Run<'_> {
                 };
                 events.push((self.now + 50_000, reset));
             }
+            if let Some(lane) = process.lane.connection_number() {
+                let closed = SimEvent::LaneClosed {
+                    process: number,
+                    lane,
+                };
+                events.push((self.now + 50_000, closed));
+            }
         }
         for (at, event) in events {
             self.at(at, event);
@@ -283,21 +313,12 @@ impl Run<'_> {
     }
 
     fn start_caller(&mut self, process: &mut SimProcess, action: Action) {
-        let id = self.number();
         match action {
-            Action::Force { stale, .. } => self.start_force(process, id, stale.into()),
-            Action::TryLock { hold, permits, .. } => {
-                let request = self.request(LeaseTerms::Renewed, permits);
-                let token = Token::new();
-                let call = process.engine.begin_try(&request, token);
-                let doubt = Doubt::default();
-                let state = CallerState::Trying { token, doubt };
-                let mut caller = SimCaller::new(request, state, self.now);
-                caller.retry_until = self.retry_until();
-                caller.hold = hold * MS;
-                process.callers.insert(id, caller);
-                self.send_for_caller(process, id, call);
+            Action::Force { stale, .. } => {
+                let id = self.number();
+                self.start_force(process, id, stale.into());
             }
+            Action::TryLock { hold, permits, .. } => self.start_try(process, hold, permits),
             Action::Lock {
                 timeout,
                 hold,
@@ -305,6 +326,7 @@ impl Run<'_> {
                 permits,
                 ..
             } => {
+                let id = self.number();
                 let request = self.request(terms, permits);
                 let waiter = process.engine.register(Arc::clone(&request));
                 let mut caller = SimCaller::new(request, CallerState::Acquiring, self.now);
@@ -325,6 +347,20 @@ impl Run<'_> {
             }
             _ => {}
         }
+    }
+
+    fn start_try(&mut self, process: &mut SimProcess, hold: u64, permits: u32) {
+        let id = self.number();
+        let request = self.request(LeaseTerms::Renewed, permits);
+        let token = Token::new();
+        let call = process.engine.begin_try(&request, token);
+        let doubt = Doubt::default();
+        let state = CallerState::Trying { token, doubt };
+        let mut caller = SimCaller::new(request, state, self.now);
+        caller.retry_until = self.retry_until();
+        caller.hold = hold * MS;
+        process.callers.insert(id, caller);
+        self.send_for_caller(process, id, call);
     }
 
     /// Takes the lock by force from the holder of a fence. The fence may be `behind` the holder's.

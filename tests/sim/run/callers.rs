@@ -7,9 +7,9 @@ use crate::engine::{Lease, Next};
 use crate::script::{Call, Token};
 use crate::sim::defect::Defect;
 use crate::sim::plan::LeaseTerms;
-use crate::sim::process::{CallerState, FlightOwner, Resent, SimCaller, SimProcess, no_reply};
-use crate::store::CallResult;
+use crate::sim::process::{CallerState, SimCaller, SimProcess, no_reply};
 use crate::store::clock::Time;
+use crate::store::{CallResult, StoreFault};
 
 impl Run<'_> {
     /// Hands an event to its process, once that runs and is not cut off. A process that crashed
@@ -27,7 +27,10 @@ impl Run<'_> {
         let cut_until = if is_inbound { process.cut_until } else { 0 };
         let not_before = process.paused_until.max(cut_until);
         if not_before > self.now {
-            self.at(not_before, event);
+            match event {
+                SimEvent::Reply(reply) => self.put_reply_at(not_before, *reply),
+                event => self.at(not_before, event),
+            }
         } else {
             process.set_clock(self.now);
             self.handle(&mut process, event);
@@ -43,8 +46,12 @@ impl Run<'_> {
                     self.on_reply(process, *reply);
                 }
             }
-            SimEvent::TimeOut { flight, .. } => self.complete(process, flight, &no_reply),
-            SimEvent::Reset { flight, .. } => self.on_reset(process, flight),
+            SimEvent::TimeOut { flight, .. } => {
+                self.complete(process, flight, &no_reply);
+                self.on_lane_timeout(process, flight);
+            }
+            SimEvent::Reset { flight, .. } => self.complete(process, flight, &no_reply),
+            SimEvent::LaneClosed { lane, .. } => self.on_lane_closed(process, lane),
             SimEvent::Message {
                 subscription, text, ..
             } => {
@@ -72,28 +79,69 @@ impl Run<'_> {
             return;
         };
         let lease = Arc::clone(lease);
-        // A caller that renews or downgrades the guard borrows it.
-        let borrows = |caller: &SimCaller| match &caller.state {
-            CallerState::Renewing(other) | CallerState::Downgrading(other, _) => {
-                Arc::ptr_eq(other, &lease)
-            }
-            _ => false,
-        };
-        if process.callers.values().any(borrows) {
+        if self.is_borrowed(process, &lease) {
             let again = SimEvent::WorkDone {
                 process: process.number,
                 caller: id,
             };
             return self.at(self.now + 10 * MS, again);
         }
-        match process.engine.begin_release(&lease) {
-            Some(call) => {
-                let state = CallerState::Releasing(lease, process.local(self.now));
-                self.set_state(process, id, state);
-                self.send_for_caller(process, id, call);
-            }
-            None => self.end_caller(process, id),
+        match process.rng.below(4) {
+            0 => self.release_guard(process, id, &lease),
+            _ => self.drop_guard(process, id, &lease),
         }
+    }
+
+    fn is_borrowed(&self, process: &SimProcess, lease: &Arc<Lease>) -> bool {
+        // A caller that renews or downgrades the guard borrows it.
+        let borrows = |caller: &SimCaller| match &caller.state {
+            CallerState::Renewing(other) | CallerState::Downgrading(other, _) => {
+                Arc::ptr_eq(other, lease)
+            }
+            _ => false,
+        };
+        process.callers.values().any(borrows)
+    }
+
+    /// The caller drops its guard, and leaves if it may.
+    fn drop_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>) {
+        self.release_guard(process, id, lease);
+        self.leave(process, id);
+    }
+
+    /// The caller releases its guard, and waits for the reply. Without an open connection the
+    /// renewal thread sends the release.
+    fn release_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>) {
+        let started = process.local(self.now);
+        let Some(call) = process.engine.begin_release(lease) else {
+            return self.end_caller(process, id);
+        };
+        let state = CallerState::Releasing(Arc::clone(lease), started);
+        self.set_state(process, id, state);
+        self.read_lane(process);
+        if process.lane.is_open() {
+            self.send_for_caller(process, id, call);
+        } else {
+            let unsent = CallResult::not_sent(StoreFault::NotReady);
+            self.on_call_result(process, id, Arc::new(vec![call]), unsent);
+        }
+    }
+
+    /// A caller drops its guard. `true`: one has a guard to drop.
+    pub(super) fn drop_one_guard(&mut self, process: &mut SimProcess) -> bool {
+        let held = process
+            .callers
+            .iter()
+            .find_map(|(id, caller)| match &caller.state {
+                CallerState::Holding(lease) if !self.is_borrowed(process, lease) => {
+                    Some((*id, Arc::clone(lease)))
+                }
+                _ => None,
+            });
+        if let Some((id, lease)) = &held {
+            self.drop_guard(process, *id, lease);
+        }
+        held.is_some()
     }
 
     fn on_message(&mut self, process: &mut SimProcess, text: &str) {
@@ -154,7 +202,7 @@ impl Run<'_> {
                 match engine.on_try_reply(&caller.request, *token, call, doubt, result) {
                     Some(lease) => self.hold_or_end(process, id, lease),
                     None if self.now < caller.since + timeout => {
-                        self.send(process, FlightOwner::Caller(id), calls, Resent::default());
+                        self.send_again_for_caller(process, id, calls);
                     }
                     None => {
                         engine.stop_trying(&caller.request, *token, call, *doubt);
@@ -331,8 +379,22 @@ impl Run<'_> {
     }
 
     pub(super) fn send_for_caller(&mut self, process: &mut SimProcess, id: u64, call: Call) {
-        let calls = Arc::new(vec![call]);
-        self.send(process, FlightOwner::Caller(id), calls, Resent::default());
+        self.send_again_for_caller(process, id, Arc::new(vec![call]));
+    }
+
+    /// A caller has one command timeout for a release of its guard, and two for any other call.
+    fn send_again_for_caller(&mut self, process: &mut SimProcess, id: u64, calls: Arc<Vec<Call>>) {
+        let Some(caller) = process.callers.get(&id) else {
+            return;
+        };
+        let timeout = self.setting.config.command_timeout;
+        let now = process.local(self.now);
+        let reply_by = match (&caller.state, caller.deadline) {
+            (CallerState::Releasing(..), _) => now + timeout,
+            (_, u64::MAX) => now + timeout * 2,
+            (_, deadline) => (now + timeout * 2).min(process.local(deadline) + timeout),
+        };
+        self.send_on_lane(process, id, calls, reply_by.max(now + timeout));
     }
 
     /// Lets the threads of a process run: waiters look for their grants, and the renewal thread
@@ -354,16 +416,22 @@ impl Run<'_> {
             }
         }
         while !process.link_busy {
+            self.note_unread_due(process);
             let (tasks, calls) = process.engine.collect();
-            if calls.is_empty() {
+            let must_read = process.unread.take_request();
+            if must_read {
+                self.read_unread(process);
+            }
+            if !calls.is_empty() {
+                self.send_pipeline(process, tasks, Arc::new(calls));
+            } else if !must_read {
                 return self.wake_when_due(process);
             }
-            let owner = FlightOwner::Renewal(tasks);
-            self.send(process, owner, Arc::new(calls), Resent::default());
         }
     }
 
     fn wake_when_due(&mut self, process: &mut SimProcess) {
+        self.note_unread_due(process);
         let due = process.engine.next_due();
         if due == Time::NEVER {
             return;

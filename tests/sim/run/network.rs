@@ -1,37 +1,40 @@
-//! Pipelines: how a process sends them, and what it does when they end.
+//! The pipelines of the renewal thread: how they are sent, and what happens when they end. And what
+//! they have in common with the requests of a lane.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
+use crate::engine::Tasks;
 use crate::script::{Call, Form, Mode, Outcome, ScriptReply, Verb};
 use crate::sim::defect::Defect;
 use crate::sim::plan::NetworkFault;
 use crate::sim::process::{
-    FlightOwner, LastCheck, Resent, SimConnection, SimFlight, SimProcess, no_connection, no_reply,
+    LastCheck, SimConnection, SimFlight, SimProcess, no_connection, no_reply,
 };
+use crate::store::clock::Time;
 use crate::store::memory::server::words_of;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
 /// How a pipeline was dated when it was sent.
-struct Dates {
-    not_after: u64,
+pub(super) struct Dates {
+    pub(super) not_after: u64,
     /// How many steps the server's clock had made at the anchor.
-    dated_after: u32,
+    pub(super) dated_after: u32,
     /// When the sender stops waiting for its replies, in ns of the run.
-    times_out_at: u64,
+    pub(super) times_out_at: u64,
 }
 
 /// When the next request of a pipeline arrives, and how long its reply takes.
-struct Way {
-    arrives: u64,
+pub(super) struct Way {
+    pub(super) arrives: u64,
     /// `None`: the replies of this request and of those behind it are lost.
-    reply_after: Option<u64>,
+    pub(super) reply_after: Option<u64>,
 }
 
 impl Way {
     /// Applies the fault to this request and to those behind it. `false`: they are lost.
-    fn disturb(&mut self, fault: Option<NetworkFault>) -> bool {
+    pub(super) fn disturb(&mut self, fault: Option<NetworkFault>) -> bool {
         match fault {
             None => {}
             Some(NetworkFault::LoseRequest | NetworkFault::Reset { late: None }) => return false,
@@ -50,21 +53,26 @@ impl Way {
 }
 
 impl Run<'_> {
+    pub(super) fn put_arrival(&mut self, at: u64, request: RequestInFlight) {
+        let key = (at, request.order);
+        self.events.insert(key, SimEvent::Arrive(Box::new(request)));
+    }
+
     pub(super) fn is_reachable(&self, process: &SimProcess) -> bool {
         self.now >= self.down_until.max(self.hangs_until).max(process.cut_until)
     }
 
-    /// Puts a pipeline on its way, or ends it at once if there is no connection.
-    pub(super) fn send(
+    /// Puts a pipeline of the renewal thread on its way, or ends it at once if there is no
+    /// connection.
+    pub(super) fn send_pipeline(
         &mut self,
         process: &mut SimProcess,
-        owner: FlightOwner,
+        tasks: Tasks,
         calls: Arc<Vec<Call>>,
-        resent: Resent,
     ) {
         let sent = process.local(self.now);
         let flight = self.number();
-        process.link_busy |= matches!(owner, FlightOwner::Renewal(_));
+        process.link_busy = true;
         let answers = calls
             .iter()
             .map(|call| self.answer_of_defect(call))
@@ -76,66 +84,71 @@ impl Run<'_> {
                 })
             })
             .collect();
-        let dates = self.connect(process, &owner);
-        let not_after = dates.as_ref().map_or(0, |dates| dates.not_after);
+        self.connect_link(process);
+        let dates = process
+            .link
+            .as_ref()
+            .map(|link| self.dates(process, link, Time::NEVER));
         process.flights.insert(
             flight,
             SimFlight {
-                owner,
+                tasks,
                 calls,
                 answers,
                 sent,
-                resent,
-                not_after: resent.not_after.max(not_after),
+                not_after: dates.as_ref().map_or(0, |dates| dates.not_after),
             },
         );
         let Some(dates) = dates else {
-            let fault = || {
-                if resent.times > 0 {
-                    StoreFault::InDoubt(Box::new(no_connection()))
-                } else {
-                    no_connection()
-                }
-            };
-            return self.complete(process, flight, &fault);
+            return self.complete(process, flight, &no_connection);
         };
         self.put_on_the_way(process, flight, &dates);
         self.complete_if_answered(process, flight);
     }
 
-    /// Makes sure that there is a connection to the server of this epoch, and dates what is sent
-    /// on it now. `None`: the server cannot be reached.
-    fn connect(&self, process: &mut SimProcess, owner: &FlightOwner) -> Option<Dates> {
-        let sent = process.local(self.now);
-        let is_reachable = self.is_reachable(process);
-        let connection = process.connection_of(owner);
-        if connection
-            .as_ref()
-            .is_none_or(|connection| connection.epoch != self.epoch)
-        {
-            // The handshake takes no time here. It reports the server's time.
-            *connection = is_reachable.then_some(SimConnection {
-                epoch: self.epoch,
-                anchor: Anchor {
-                    server: self.server_clock(),
-                    sent,
-                    received: sent,
-                },
-                clock_steps: self.checker.clock_steps(),
-            });
+    /// Makes sure that the link has a connection to the server of this epoch, unless the server
+    /// cannot be reached.
+    fn connect_link(&self, process: &mut SimProcess) {
+        let is_current = |link: &SimConnection| link.epoch == self.epoch;
+        if !process.link.as_ref().is_some_and(is_current) {
+            process.link = self.open_connection(process);
         }
-        let connection = connection.as_ref()?;
+    }
+
+    /// Opens a connection, unless the server cannot be reached. The handshake takes no time here.
+    /// It reports the server's time.
+    pub(super) fn open_connection(&self, process: &SimProcess) -> Option<SimConnection> {
+        let now = process.local(self.now);
+        self.is_reachable(process).then(|| SimConnection {
+            epoch: self.epoch,
+            anchor: Anchor {
+                server: self.server_clock(),
+                sent: now,
+                received: now,
+            },
+            clock_steps: self.checker.clock_steps(),
+        })
+    }
+
+    /// Dates what is sent now on a connection, for a sender that waits until `due` at most.
+    pub(super) fn dates(
+        &self,
+        process: &SimProcess,
+        connection: &SimConnection,
+        due: Time,
+    ) -> Dates {
         let timeout = self.setting.config.command_timeout;
         let slack = if self.defect == Some(Defect::R5) {
             timeout.as_micros() as u64 * 2
         } else {
             0
         };
-        Some(Dates {
-            not_after: connection.anchor.server_time_at_least(sent + timeout) + slack,
+        let timed_out = due.min(process.local(self.now) + timeout);
+        Dates {
+            not_after: connection.anchor.server_time_at_least(timed_out) + slack,
             dated_after: connection.clock_steps,
-            times_out_at: process.moment(self.now, sent + timeout),
-        })
+            times_out_at: process.moment(self.now, timed_out),
+        }
     }
 
     /// Schedules the arrivals of a pipeline's requests, and what ends it if replies are missing.
@@ -162,27 +175,10 @@ impl Run<'_> {
             if under_way.answers[index].is_some() {
                 continue;
             }
-            let call = &calls[index];
-            let request = RequestInFlight {
-                process: process.number,
-                manager: process.caller_id.manager.clone(),
-                flight,
-                calls: Arc::clone(&calls),
-                index,
-                words: words_of(&call.command(
-                    &process.caller_id,
-                    Form::default(),
-                    dates.not_after,
-                )),
-                epoch: self.epoch,
-                sent_at: self.now,
-                reply_after: way.reply_after,
-                times_out_at: (dates.times_out_at + MS) / 1000,
-                dated_after: dates.dated_after,
-                token_age: self.token_age(call),
-                by_renewal: matches!(under_way.owner, FlightOwner::Renewal(_)),
-            };
-            self.at(way.arrives, SimEvent::Arrive(Box::new(request)));
+            let mut request = self.request_in_flight(process, &calls, index, dates);
+            request.flight = flight;
+            request.reply_after = way.reply_after;
+            self.put_arrival(way.arrives, request);
         }
         let process = process.number;
         if matches!(network_fault, Some(NetworkFault::Reset { .. })) {
@@ -192,8 +188,38 @@ impl Run<'_> {
         }
     }
 
+    /// One of these calls, as a request to a server of the epoch of now. The caller says where its
+    /// reply goes.
+    pub(super) fn request_in_flight(
+        &mut self,
+        process: &SimProcess,
+        calls: &Arc<Vec<Call>>,
+        index: usize,
+        dates: &Dates,
+    ) -> RequestInFlight {
+        let call = &calls[index];
+        let command = call.command(&process.caller_id, Form::default(), dates.not_after);
+        RequestInFlight {
+            process: process.number,
+            manager: process.caller_id.manager.clone(),
+            flight: 0,
+            lane: None,
+            order: self.number(),
+            calls: Arc::clone(calls),
+            index,
+            words: words_of(&command),
+            by_source: true,
+            epoch: self.epoch,
+            sent_at: self.now,
+            reply_after: None,
+            times_out_at: (dates.times_out_at + MS) / 1000,
+            dated_after: dates.dated_after,
+            token_age: self.token_age(call),
+        }
+    }
+
     /// Notes until when a network fault excuses the process from the bounds of time.
-    fn note_network_fault(
+    pub(super) fn note_network_fault(
         &self,
         process: &mut SimProcess,
         network_fault: Option<NetworkFault>,
@@ -224,7 +250,7 @@ impl Run<'_> {
 
     /// The answer that a defect gives instead of the server. Without R13 the client never releases
     /// an unwanted grant. Without checks every check finds that all is well.
-    fn answer_of_defect(&self, call: &Call) -> Option<ScriptReply> {
+    pub(super) fn answer_of_defect(&self, call: &Call) -> Option<ScriptReply> {
         match (&call.verb, self.defect) {
             (Verb::Sync { .. }, Some(Defect::Checks)) => Some(ScriptReply {
                 now: Some(self.server_clock()),
@@ -258,32 +284,49 @@ impl Run<'_> {
 
     /// A reply reaches its process.
     pub(super) fn on_reply(&mut self, process: &mut SimProcess, reply: ReplyInFlight) {
-        let received = process.local(self.now);
-        let Some(under_way) = process.flights.get_mut(&reply.flight) else {
+        if reply.lane.is_some() {
+            return self.on_lane_reply(process, reply);
+        }
+        let Some(under_way) = process.flights.get(&reply.flight) else {
             return;
         };
-        let call = &under_way.calls[reply.index];
-        let value = reply.value.ok();
-        let parsed = value.and_then(|value| ScriptReply::parse(call, &value).ok());
-        let mut parsed = parsed.expect("the server's answer was parsed when it was sent");
-        let is_renewal = matches!(under_way.owner, FlightOwner::Renewal(_));
+        let calls = Arc::clone(&under_way.calls);
+        let call = &calls[reply.index];
         let sent = under_way.sent;
-        if let Some(server) = parsed.now {
-            let anchor = Anchor {
-                server,
+        let (mut parsed, anchor) = self.read_reply(process, call, sent, &reply);
+        if matches!(call.verb, Verb::Release { .. }) && self.defect == Some(Defect::R7) {
+            parsed.now = Some(u64::MAX);
+        }
+        if let (Some(link), Some(anchor)) = (&mut process.link, anchor) {
+            link.anchor = anchor;
+            link.clock_steps = process.newest_after;
+        }
+        if let Some(under_way) = process.flights.get_mut(&reply.flight) {
+            under_way.answers[reply.index] = Some(Answer {
+                reply: parsed,
                 sent,
-                received,
-            };
-            let connection = if is_renewal {
-                &mut process.link
-            } else {
-                &mut process.pool
-            };
-            if let Some(connection) = connection {
-                connection.anchor = anchor;
-                connection.clock_steps = reply.clock_steps;
-            }
-            *process.newest.lock() = Some(anchor);
+                resent: false,
+            });
+        }
+        self.complete_if_answered(process, reply.flight);
+    }
+
+    /// Parses a reply, and notes what it says about the time.
+    pub(super) fn read_reply(
+        &self,
+        process: &mut SimProcess,
+        call: &Call,
+        sent: Time,
+        reply: &ReplyInFlight,
+    ) -> (ScriptReply, Option<Anchor>) {
+        let parsed = reply.parse(call);
+        let anchor = parsed.now.map(|server| Anchor {
+            server,
+            sent,
+            received: process.local(self.now),
+        });
+        if anchor.is_some() {
+            *process.newest.lock() = anchor;
             process.newest_after = reply.clock_steps;
         }
         if matches!(call.verb, Verb::Sync { .. }) {
@@ -292,39 +335,7 @@ impl Run<'_> {
                 ran_at: reply.ran_at,
             };
         }
-        let is_release = matches!(call.verb, Verb::Release { .. });
-        if is_renewal && is_release && self.defect == Some(Defect::R7) {
-            parsed.now = Some(u64::MAX);
-        }
-        under_way.answers[reply.index] = Some(Answer {
-            reply: parsed,
-            sent,
-            resent: under_way.resent.times > 0,
-        });
-        self.complete_if_answered(process, reply.flight);
-    }
-
-    /// The connection has ended. A caller's call is sent again on another, twice at most.
-    pub(super) fn on_reset(&mut self, process: &mut SimProcess, flight: u64) {
-        let Some(under_way) = process.flights.get(&flight) else {
-            return;
-        };
-        // Not after the process was paused for long: a call, with what is sent again for it, has
-        // two command timeouts.
-        if let FlightOwner::Caller(caller) = under_way.owner
-            && under_way.resent.times < 2
-            && process.local(self.now) < under_way.sent + self.setting.config.command_timeout * 2
-        {
-            let calls = Arc::clone(&under_way.calls);
-            let resent = Resent {
-                times: under_way.resent.times + 1,
-                not_after: under_way.not_after,
-            };
-            process.flights.remove(&flight);
-            process.pool = None;
-            return self.send(process, FlightOwner::Caller(caller), calls, resent);
-        }
-        self.complete(process, flight, &no_reply);
+        (parsed, anchor)
     }
 
     fn complete_if_answered(&mut self, process: &mut SimProcess, flight: u64) {
@@ -337,7 +348,7 @@ impl Run<'_> {
         }
     }
 
-    /// The sender of a pipeline goes on. Calls without an answer end with this fault.
+    /// The renewal thread goes on. Calls without an answer end with this fault.
     pub(super) fn complete(
         &mut self,
         process: &mut SimProcess,
@@ -345,7 +356,7 @@ impl Run<'_> {
         fault: &dyn Fn() -> StoreFault,
     ) {
         let Some(SimFlight {
-            owner,
+            tasks,
             calls,
             answers,
             not_after,
@@ -355,25 +366,16 @@ impl Run<'_> {
             return;
         };
         if answers.iter().any(Option::is_none) {
-            *process.connection_of(&owner) = None;
+            process.link = None;
         }
-        let mut results: Vec<_> = answers
+        let results = answers
             .into_iter()
             .map(|answer| CallResult {
                 answer: answer.ok_or_else(fault),
                 not_after,
             })
             .collect();
-        match owner {
-            FlightOwner::Renewal(tasks) => {
-                process.link_busy = false;
-                process.engine.on_replies(tasks, &calls, results);
-            }
-            FlightOwner::Caller(caller) => {
-                if let Some(result) = results.pop() {
-                    self.on_call_result(process, caller, calls, result);
-                }
-            }
-        }
+        process.link_busy = false;
+        process.engine.on_replies(tasks, &calls, results);
     }
 }

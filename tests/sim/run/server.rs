@@ -1,26 +1,37 @@
 //! The life of a request at the server, and of the messages that it publishes.
 
+use std::fmt::Debug;
+
 use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
 use crate::script::{Grant, Outcome, ScriptReply, Token, Verb};
 use crate::sim::breach::Breach;
 use crate::sim::executed_call::ExecutedCall;
 use crate::sim::model::Promise;
 use crate::sim::process::{CallerState, LastCheck, SimCaller, SimProcess};
+use crate::store::memory::keyspace::CommandResult;
+
+const NOSCRIPT: &str = "NOSCRIPT";
 
 impl Run<'_> {
     /// A request reaches the server.
     pub(super) fn arrive(&mut self, request: Box<RequestInFlight>) -> Result<(), Breach> {
+        let of_the_dead = self.cuts_of_the_dead.get(&request.process).copied();
         let cut_until = self
             .process(request.process)
-            .map_or(0, |process| process.cut_until);
+            .map_or(of_the_dead.unwrap_or(0), |process| process.cut_until);
         let held_back_until = self.hangs_until.max(cut_until);
-        if request.epoch != self.epoch || self.now < self.down_until {
+        if request.epoch != self.epoch || self.now < self.down_until || self.is_reset(&request) {
             return Ok(());
         }
         if held_back_until > self.now {
-            self.at(held_back_until, SimEvent::Arrive(request));
+            self.put_arrival(held_back_until, *request);
             return Ok(());
         }
+        if self.is_script_unknown(&request) {
+            self.refuse_script(&request);
+            return Ok(());
+        }
+        let own_holders = self.own_holders(&request);
         let clock = self.server_clock();
         let value = self.server.run(clock, &request.words);
         self.watch.on_sign_of_life(&request.manager);
@@ -33,22 +44,86 @@ impl Run<'_> {
             reply.map_err(|error| Breach::new(Promise::BadInput, format!("{call:?}: {error}")))?;
         self.check_request(&request, &reply)?;
         self.send_messages()?;
-        let is_heard = self
-            .process(request.process)
-            .is_none_or(|process| process.inbound_lost_until <= self.now);
-        if let Some(after) = request.reply_after.filter(|_| is_heard) {
-            let reply = ReplyInFlight {
-                process: request.process,
-                flight: request.flight,
-                index: request.index,
-                epoch: request.epoch,
-                ran_at: self.now,
-                clock_steps: self.checker.clock_steps(),
-                value,
-            };
-            self.at(self.now + after, SimEvent::Reply(Box::new(reply)));
-        }
+        self.put_reply(&request, own_holders, value);
         Ok(())
+    }
+
+    /// The process has crashed, and its kernel has reset the connection.
+    fn is_reset(&self, request: &RequestInFlight) -> bool {
+        let Some(lane) = request.lane else {
+            return false;
+        };
+        let reset_at = self.resets_of_the_dead.get(&(request.process, lane));
+        reset_at.is_some_and(|reset_at| *reset_at <= self.now)
+    }
+
+    /// Puts the reply to a request on its way, unless it is lost.
+    fn put_reply(
+        &mut self,
+        request: &RequestInFlight,
+        own_holders: Vec<Token>,
+        value: CommandResult,
+    ) {
+        let arrives = match request.lane {
+            Some(lane) => self.reply_arrives_at(request.process, lane, request.reply_after),
+            None => {
+                let is_heard = self
+                    .process(request.process)
+                    .is_none_or(|process| process.inbound_lost_until <= self.now);
+                let after = request.reply_after.filter(|_| is_heard);
+                after.map(|after| self.now + after)
+            }
+        };
+        let Some(at) = arrives else { return };
+        let order = self.number();
+        let reply = ReplyInFlight {
+            process: request.process,
+            flight: request.flight,
+            index: request.index,
+            epoch: request.epoch,
+            lane: request.lane,
+            order,
+            ran_at: self.now,
+            clock_steps: self.checker.clock_steps(),
+            own_holders,
+            is_unknown_script: value
+                .as_ref()
+                .is_err_and(|error| error.starts_with(NOSCRIPT)),
+            value,
+        };
+        self.put_reply_at(at, reply);
+    }
+
+    pub(super) fn put_reply_at(&mut self, at: u64, reply: ReplyInFlight) {
+        let key = (at, reply.order);
+        self.events.insert(key, SimEvent::Reply(Box::new(reply)));
+    }
+
+    /// Whether the server has to refuse a request of a lane. The link sends the source itself, in
+    /// the same exchange.
+    fn is_script_unknown(&mut self, request: &RequestInFlight) -> bool {
+        let (Some(known), Some(digest)) = (&mut self.known_scripts, request.words.get(1)) else {
+            return false;
+        };
+        if request.by_source || request.lane.is_none() {
+            known.insert(digest.clone());
+        }
+        !known.contains(digest)
+    }
+
+    fn refuse_script(&mut self, request: &RequestInFlight) {
+        if let Verb::Release { token, .. } = request.calls[request.index].verb {
+            self.watch.forget_last_drop(token);
+        }
+        self.record_in_transcript(request, &NOSCRIPT);
+        self.put_reply(request, Vec::new(), Err(NOSCRIPT.to_owned()));
+    }
+
+    /// The holders of the process that sent a request.
+    fn own_holders(&self, request: &RequestInFlight) -> Vec<Token> {
+        let holders = self.checker.live_holders(self.server_clock());
+        let own = holders.filter(|holder| holder.manager == request.manager);
+        own.map(|holder| holder.token).collect()
     }
 
     /// Checks a request that the server has run.
@@ -92,7 +167,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn record_in_transcript(&mut self, request: &RequestInFlight, outcome: &Outcome) {
+    fn record_in_transcript(&mut self, request: &RequestInFlight, outcome: &dyn Debug) {
         let Some(transcript) = &mut self.transcript else {
             return;
         };
@@ -172,7 +247,8 @@ impl Run<'_> {
             .range(..id)
             .find(|(_, caller)| is_known_lost(caller));
         // A copy from before the loss does not take a place again.
-        let takes_again = request.by_renewal && lost_at.is_some_and(|lost| lost < request.sent_at);
+        let takes_again =
+            request.lane.is_none() && lost_at.is_some_and(|lost| lost < request.sent_at);
         match earlier.filter(|_| takes_again) {
             Some((_, earlier)) => {
                 let earlier = earlier.waiter.as_ref().map(|waiter| waiter.token());
@@ -183,6 +259,13 @@ impl Run<'_> {
             }
             None => Ok(()),
         }
+    }
+
+    pub(super) fn process_mut(&mut self, number: u64) -> Option<&mut SimProcess> {
+        self.processes
+            .iter_mut()
+            .flatten()
+            .find(|process| process.number == number)
     }
 
     fn process(&self, number: u64) -> Option<&SimProcess> {

@@ -30,6 +30,11 @@ pub(super) struct TimeWatch {
     blocked: Option<(String, u64)>,
     /// Guards whose loss nobody has reported yet.
     unreported: HashMap<Token, u64>,
+    /// Tokens of processes that crashed after their guards were dropped, and since when their
+    /// releases should have arrived.
+    last_drops: HashMap<Token, u64>,
+    /// A caller got an answer that does not know of an earlier drop of its process.
+    pub(super) overtaken: Option<Token>,
     /// A waiter took a grant with less than half its ttl left.
     pub(super) taken_late: Option<Token>,
     /// Something has gone wrong in this run.
@@ -40,6 +45,22 @@ impl TimeWatch {
     /// Something goes wrong.
     pub(super) fn note_fault(&mut self) {
         self.fault_seen = true;
+    }
+
+    /// The process of this token has crashed. Its drop was written before, and should have arrived
+    /// `by` then.
+    pub(super) fn note_last_drop(&mut self, token: Token, by: u64) {
+        self.last_drops.insert(token, by);
+    }
+
+    /// The server refused that release.
+    pub(super) fn forget_last_drop(&mut self, token: Token) {
+        self.last_drops.remove(&token);
+    }
+
+    /// All connections end, and what is on its way on them is lost.
+    pub(super) fn forget_last_drops(&mut self) {
+        self.last_drops.clear();
     }
 
     /// A request of this process has arrived, so it was not silent until now.
@@ -67,6 +88,7 @@ impl Run<'_> {
     pub(super) fn check_times(&mut self) -> Result<(), Breach> {
         self.check_guards()?;
         self.check_losses()?;
+        self.check_drops()?;
         self.check_unwanted()?;
         self.check_unaware()?;
         self.check_silent()
@@ -77,6 +99,30 @@ impl Run<'_> {
             .iter()
             .flatten()
             .find(|process| process.caller_id.manager == manager)
+    }
+
+    /// P4: a dropped lock is free once its release has arrived, also if its process crashes first.
+    /// Nothing that the process sends later overtakes the release.
+    fn check_drops(&mut self) -> Result<(), Breach> {
+        if let Some(token) = self.watch.overtaken {
+            let said = format!("{token:?} was dropped before a call that still found it");
+            return Err(Breach::new(Promise::Order, said));
+        }
+        let held_back_until = self.down_until.max(self.hangs_until);
+        let is_late = |since: u64| self.now > since.max(held_back_until) + 3 * MS;
+        for HolderView { token, .. } in self.checker.live_holders(self.server_clock()) {
+            let last_drop = self.watch.last_drops.get(token);
+            if last_drop.is_some_and(|since| is_late(*since)) {
+                let said = format!("{token:?} was dropped before a crash, and is not released");
+                return Err(Breach::new(Promise::Service, said));
+            }
+            let mut dropped = self.processes.iter().flatten().flat_map(|p| p.lane.left());
+            if !self.watch.fault_seen && dropped.any(|(left, at)| left == *token && is_late(at)) {
+                let said = format!("{token:?} was dropped and is not released");
+                return Err(Breach::new(Promise::Service, said));
+            }
+        }
+        Ok(())
     }
 
     /// P4, P7: an unwanted grant is released within a check period and three requests.
@@ -121,6 +167,7 @@ impl Run<'_> {
         self.checker.excepted_since(token, holder.fence).is_some()
             || self.checker.may_have_come_back(token)
             || process.callers.values().any(wants)
+            || process.lane.left().any(|(left, _)| left == token)
     }
 
     /// P4: a waiter that was granted the lock learns it at once, or, if a message or a request was

@@ -587,10 +587,9 @@ impl<C: Connected> OpenGuard<'_, C> {
         lane.close(state, &closed("the connection was retired"));
     }
 
-    /// Appends a request about a name (0: none) and has it written. Blocks for as long as a write
-    /// may, a command timeout at most.
-    pub(super) fn send(
-        mut self,
+    /// Appends a request about a name (0: none). [`OpenGuard::write`] has it written.
+    pub(super) fn append(
+        &mut self,
         name: u64,
         quiet_limit: Duration,
         encode: impl FnOnce(&C, &mut Vec<u8>),
@@ -616,9 +615,13 @@ impl<C: Connected> OpenGuard<'_, C> {
             unread: None,
             is_void: false,
         });
-        let OpenGuard { lane, state } = self;
-        lane.write(state);
         ticket
+    }
+
+    /// Writes what was appended, unless another thread writes just now: then that thread does.
+    /// Blocks for as long as a write may, a command timeout at most.
+    pub(super) fn write(self) {
+        self.lane.write(self.state);
     }
 
     /// Appends the requests that were left on the connections before. The next request writes them.
