@@ -19,6 +19,8 @@
 //!
 //! Order of mutexes: the lane's first, then a slot's. Neither is held over I/O or a callback.
 
+#[cfg(all(test, fairlock_loom))]
+mod models;
 mod slot;
 
 use std::collections::VecDeque;

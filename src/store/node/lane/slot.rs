@@ -80,6 +80,23 @@ impl Slot {
         }
     }
 
+    /// What would wake a sleeping caller now.
+    #[cfg(all(test, fairlock_loom))]
+    pub(super) fn look(&self) -> Option<Woken> {
+        let mut turn = self.turn.lock();
+        match std::mem::replace(&mut *turn, Turn::Over) {
+            Turn::Answered(reply) => Some(Woken::Answered(reply)),
+            Turn::Reading => {
+                *turn = Turn::Reading;
+                Some(Woken::ToRead)
+            }
+            other => {
+                *turn = other;
+                None
+            }
+        }
+    }
+
     /// The caller leaves, and its entry is no longer in the lane: `unread` gets the reply, now or
     /// when it comes.
     pub(super) fn leave(&self, unread: Box<dyn Unread>) {
