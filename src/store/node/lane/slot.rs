@@ -77,6 +77,23 @@ impl Slot {
         }
     }
 
+    /// What would wake a sleeping caller now.
+    #[cfg(all(test, fairlock_loom))]
+    pub(super) fn look(&self) -> Option<Woken> {
+        let mut turn = self.turn.lock();
+        match std::mem::replace(&mut *turn, Turn::Over) {
+            Turn::Answered(reply) => Some(Woken::Answered(reply)),
+            Turn::Reading => {
+                *turn = Turn::Reading;
+                Some(Woken::ToRead)
+            }
+            other => {
+                *turn = other;
+                None
+            }
+        }
+    }
+
     pub(super) fn answer(&self, reply: Reply) {
         let mut turn = self.turn.lock();
         match std::mem::replace(&mut *turn, Turn::Over) {
