@@ -106,8 +106,9 @@ fn run_job(host: &Host, job: &Job, run: u64) -> fairlock::Result<JobResult> {
         host: host.name,
         fence: guard.fence(),
     });
-    // It does not matter whether we still hold the lock.
-    drop(guard);
+    // It does not matter whether we still hold the lock. Unlike drop, unlock waits until Redis has
+    // released it.
+    let _ = guard.unlock();
     Ok(JobResult::Done {
         missed: run - last.number - 1,
     })

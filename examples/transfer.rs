@@ -132,7 +132,11 @@ fn transfers(store: &Store) -> Outcome {
         "the guard's next check fails",
         matches!(both.check(), Err(Error::Lost { .. })),
     )?;
-    drop(both);
+    // Unlike drop, unlock waits until Redis has released what is left.
+    check(
+        "unlock reports the loss, and releases the other lock",
+        matches!(both.unlock(), Err(Error::Lost { .. })),
+    )?;
     check(
         "the total of all accounts is unchanged",
         bank.total() == OPENING * ACCOUNTS as i64,

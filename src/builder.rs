@@ -102,13 +102,14 @@ impl Builder {
         self
     }
 
-    /// Whether dropping a guard waits for Redis's reply to the release, as
-    /// [`unlock`](crate::LockGuard::unlock) does. Default `false`: drop writes the release and
-    /// returns; see [Drop](crate::LockGuard#drop).
+    /// Whether dropping a guard waits for Redis's reply, as [`unlock`](crate::LockGuard::unlock)
+    /// does. Default `false`: drop writes the release and returns.
+    /// [`LockGuard`](crate::LockGuard#drop) says what is true then.
     ///
-    /// With `true`, the lock is free in Redis when drop returns, unless Redis did not answer within
-    /// the command timeout. That costs each drop one round trip. You need it if another process, or
-    /// another manager, must find the lock free at once, and you cannot call `unlock`.
+    /// With `true`, Redis has run the release when drop returns, unless it did not answer within the
+    /// command timeout. Each drop then takes a round trip, and blocks for at most one command
+    /// timeout. Use it if another process or manager must find the lock free at once, and you cannot
+    /// call `unlock`.
     pub fn wait_on_drop(mut self, wait: bool) -> Builder {
         self.settings.wait_on_drop = wait;
         self

@@ -61,9 +61,22 @@ use crate::script::Mode;
 /// wrong, and nothing says so.
 ///
 /// # Drop
-/// Releases the lock and hands it to the first waiter. Never panics; blocks for at most one command
-/// timeout. If Redis does not answer, the release goes on in the background. If that fails too, the
-/// lock ends with its TTL.
+/// Releases the lock and hands it to the first waiter. Never panics. It writes the release to an
+/// open connection and returns without waiting for the reply. When drop returns:
+/// - The lease has ended in this process. It is not renewed any more, and cannot be lost.
+/// - The release is written, but Redis may not have run it yet. Another process, or another manager
+///   in this one, may find the lock taken for a moment. [`unlock`](LockGuard::unlock) returns after
+///   Redis has run the release. So use it if you then tell somebody else that the lock is free.
+/// - Calls of this manager for the same name come behind the release, from every thread. So
+///   `drop(guard)` and then `try_lock` finds the lock free, unless another caller has taken it.
+/// - If the process exits now, the lock is released all the same, unless the connection was dead or
+///   Redis refused the release. Then the lock ends with its TTL.
+///
+/// Drop waits for the reply, for at most one command timeout, in these cases: a caller of the same
+/// manager waits for the name; the request that took the lock was sent twice; the connection may be
+/// dead; no connection is open; or the manager was built with
+/// [`wait_on_drop`](crate::Builder::wait_on_drop). A release without an answer goes on in the
+/// background. If that fails too, the lock ends with its TTL, and the log says so.
 ///
 /// If a panic drops the guard, the work is counted as half done, as by
 /// [`abandon`](LockGuard::abandon): the next holder sees [`Lapsed`](PreviousHolder::Lapsed). The rule
@@ -206,9 +219,10 @@ impl LockGuard {
         self.running.engine().renew(&self.lease)
     }
 
-    /// Releases the lock like drop, and reports whether you held it to the end.
+    /// Releases the lock, waits for Redis's reply, and reports whether you held the lock to the end.
     ///
-    /// Blocks for at most one command timeout. `Ok`: the lock was released while you held it.
+    /// Blocks for at most one command timeout. `Ok`: Redis has released the lock, and you held it
+    /// until then.
     ///
     /// # Errors
     /// - [`Error::Lost`]: you did not hold the lock any more.

@@ -65,7 +65,7 @@
 //!     match mgr.try_lock(format!("customer:{customer}"))? {
 //!         Some(guard) => {
 //!             bill(customer);
-//!             guard.unlock()?; // like drop, but reports whether you still held it
+//!             guard.unlock()?; // like drop, but waits for Redis and reports whether you held it
 //!         }
 //!         None => println!("another host has {customer}, or waits for it"),
 //!     }
@@ -75,6 +75,10 @@
 //!
 //! [`try_lock`](LockManager::try_lock) does not overtake waiters. If a lock is free but others wait
 //! for it, it returns `None`.
+//!
+//! Dropping a guard sends the release, and mostly does not wait until Redis has run it. Calls of the
+//! same manager come after it; other processes find the lock free a moment later.
+//! [`unlock`](LockGuard::unlock) returns when Redis has released the lock.
 //!
 //! # Wait, but not forever
 //!
@@ -204,12 +208,13 @@
 //!
 //! # End in good order
 //!
-//! Dropping the last handle, guard or waiter ends the threads. To end while guards are alive, for
-//! instance at a SIGTERM, call [`shutdown`](LockManager::shutdown). The manager grants no more
-//! locks, waits end with [`Error::Closed`], and guards have some time left. A guard that is alive
-//! after that loses its lock with [`LossReason::Shutdown`]. `shutdown` returns the names of those
-//! locks, and their next holders find [`PreviousHolder::Lapsed`]. It returns when Redis has
-//! confirmed the releases, so the process may exit then. If Redis does not answer in time,
+//! Dropping the last handle, guard or waiter ends the threads. It waits until Redis has confirmed
+//! the releases, for at most one command timeout. To end while guards are alive, for instance at a
+//! SIGTERM, call [`shutdown`](LockManager::shutdown). The manager grants no more locks, waits end
+//! with [`Error::Closed`], and guards have some time left. A guard that is alive after that loses
+//! its lock with [`LossReason::Shutdown`]. `shutdown` returns the names of those locks, and their
+//! next holders find [`PreviousHolder::Lapsed`]. It returns when Redis has confirmed the releases,
+//! so the process may exit then. If Redis does not answer in time,
 //! [`unreleased`](Shutdown::unreleased) has the names: those locks end by their TTL.
 //!
 //! # The whole program
@@ -378,10 +383,10 @@
 //! - **One grant for each request**, however often it is sent again. A request whose outcome is not
 //!   known is rolled back in the background. A request that reaches Redis after its caller gave up
 //!   takes nothing.
-//! - **Bounded calls.** Each verb says how long it may block. Drop never panics, and blocks for at
-//!   most one command timeout.
-//! - **Nothing starves.** A waiter holds no pooled connection. Renewals, releases and wake-ups
-//!   never wait for the pool.
+//! - **Bounded calls.** Each verb says how long it may block. Drop never panics. Mostly it does not
+//!   wait for Redis, and it blocks for at most one command timeout.
+//! - **Nothing starves.** A waiter uses no connection. Renewals and grants have connections of their
+//!   own. A connection that is slow or dead delays only the names on its lane.
 //! - **Bad input** gets an [`Error::Config`] or [`Error::WrongKind`] that says what is allowed, and
 //!   nothing is written.
 //!

@@ -6,7 +6,7 @@ use redis::Connection;
 use crate::support::bare_connection;
 
 const COMPARE_AND_DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
-const TOKEN: &str = "67e5504410b1426f9247bb680e5fe0c8";
+pub(crate) const TOKEN: &str = "67e5504410b1426f9247bb680e5fe0c8";
 
 pub(crate) struct Floor {
     connection: Connection,

@@ -10,6 +10,7 @@ mod private_redis;
 use std::env;
 use std::fmt;
 
+use fairlock::LockManager;
 use private_redis::{Over, redis_or_exit};
 use redis::IntoConnectionInfo;
 use redis::io::tcp::TcpSettings;
@@ -31,6 +32,26 @@ pub(crate) fn bare_connection(url: &str) -> redis::Connection {
     redis::Client::open(info)
         .and_then(|client| client.get_connection())
         .expect("a Redis that answers")
+}
+
+/// A manager with this many connections at most for its calls, or with the default.
+pub(crate) fn manager(url: &str, connections: Option<u32>) -> LockManager {
+    let builder = LockManager::builder(url);
+    let builder = match connections {
+        Some(connections) => builder.lanes(connections),
+        None => builder,
+    };
+    builder.build().expect("a Redis that answers")
+}
+
+/// The time of a bare round trip just now, in ns. Some machines have a fast and a slow state.
+pub(crate) fn round_trip(connection: &mut redis::Connection) -> u64 {
+    let ping = redis::cmd("PING");
+    median((0..20).map(|_| {
+        let started = now();
+        ping.exec(connection).expect("PING is answered");
+        now() - started
+    }))
 }
 
 /// How many rounds to measure. Only `cargo bench` measures; every other run does one round to show

@@ -19,6 +19,7 @@ use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::options::LockOptions;
 use crate::script::{Grant, LockSpec, Token};
 use crate::store::clock::Time;
+use crate::sync::Mutex;
 
 const EARLY: Time = at(50);
 const DEADLINE: Time = at(100);
@@ -217,10 +218,60 @@ fn waiter_cancelled_while_its_token_changes_leaves_no_token() {
             }
         });
         let _ = waiter.state.lock().cancel();
+        assert!(waiters.has_waiter("k"));
         waiters.forget(&waiter);
+        assert!(!waiters.has_waiter("k"));
         renewal.join().unwrap();
         assert!(waiters.all().is_empty(), "a token has no waiter any more");
     });
+}
+
+#[test]
+fn waiter_is_seen_by_a_drop_or_sends_behind_its_release() {
+    in_every_order(|| drop_meets_waiter(LookForWaiters::AfterTheWrite));
+}
+
+#[test]
+#[should_panic = "nobody reads the grant"]
+fn waiter_is_missed_by_a_drop_that_looks_before_it_writes() {
+    in_every_order(|| drop_meets_waiter(LookForWaiters::BeforeTheWrite));
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum LookForWaiters {
+    AfterTheWrite,
+    /// A mistake: a waiter that comes in between is in the queue when the release runs, and its
+    /// grant comes with the reply.
+    BeforeTheWrite,
+}
+
+/// A guard is dropped while a waiter of the same manager comes, on the lane of their name.
+fn drop_meets_waiter(look: LookForWaiters) {
+    let waiters = Arc::new(WaiterRegistry::new());
+    let lane = Arc::new(Mutex::new(Vec::new()));
+    let caller = thread::spawn({
+        let waiters = Arc::clone(&waiters);
+        let lane = Arc::clone(&lane);
+        move || {
+            let waiter = waiters.register(request(), WaiterState::new(Token::new()), EARLY);
+            lane.lock().push("acquire");
+            waiter
+        }
+    });
+    let found_before = waiters.has_waiter("k");
+    lane.lock().push("release");
+    let found = match look {
+        LookForWaiters::AfterTheWrite => waiters.has_waiter("k"),
+        LookForWaiters::BeforeTheWrite => found_before,
+    };
+    let waiter = caller.join().unwrap();
+    assert!(
+        found || lane.lock()[0] == "release",
+        "nobody reads the grant"
+    );
+    assert!(waiters.has_waiter("k"));
+    waiters.forget(&waiter);
+    assert!(!waiters.has_waiter("k"));
 }
 
 fn request() -> Arc<Request> {

@@ -58,7 +58,12 @@ impl Engine {
     /// What to do with the reply to a release whose caller has left.
     ///
     /// It holds no engine: it may lie in the engine's own store when the engine ends.
-    pub(super) fn on_unread(self: &Arc<Self>, lease: &Arc<Lease>, call: &Call, started: Time) -> OnResult {
+    pub(super) fn on_unread(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        call: &Call,
+        started: Time,
+    ) -> OnResult {
         let Verb::Release { mode, .. } = call.verb else {
             unreachable!("a lease is ended by a release")
         };

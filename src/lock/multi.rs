@@ -204,9 +204,11 @@ impl SortedKeys {
 /// others wait for the earlier ones. So the longer the list, the longer everybody waits.
 ///
 /// # Drop
-/// Releases all in one round trip, and hands each to its first waiter. Never panics; blocks for at
-/// most one command timeout. If Redis does not answer, the releases go on in the background. If
-/// that fails too, the locks end with their TTL.
+/// Releases all, and hands each to its first waiter. Never panics. Writes all releases before it
+/// waits for any reply. For each name the rules of a [`LockGuard`](crate::LockGuard#drop) say
+/// whether it waits, and what is true when it returns. Blocks for at most one command timeout in
+/// all. A release without an answer goes on in the background. If that fails too, that lock ends
+/// with its TTL.
 ///
 /// If the thread panics, the next holder of each name sees [`Lapsed`](PreviousHolder::Lapsed), as
 /// after a [`LockGuard`](crate::LockGuard).
@@ -312,7 +314,8 @@ impl MultiGuard {
         }
     }
 
-    /// Releases all the locks like drop, and reports whether you held them to the end.
+    /// Releases all the locks, waits for Redis's replies, and reports whether you held the locks to
+    /// the end.
     ///
     /// Blocks for at most one command timeout for all together. `Ok`: all were released while you
     /// held them.

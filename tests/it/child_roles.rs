@@ -1,14 +1,18 @@
 //! The roles of the worker processes, by the names that `Child::spawn` is given.
 
 use crate::support::child::{Role, receive, report};
-use crate::{ends, exclusion, footprint, fork, idle_close, process, shutdown, worker};
+use crate::{
+    ends, exclusion, exits, footprint, fork, idle_close, process, shutdown, unread_releases, worker,
+};
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
     ("sampling_holder", exclusion::sampling_holder),
     ("crowd", footprint::crowd),
     ("cycles", footprint::cycles),
     ("echo", echo),
+    ("exits", exits::exits),
     ("forks", fork::forks),
+    ("forks_with_unread", unread_releases::forks_with_unread),
     ("forks_with_permits", fork::forks_with_permits),
     ("shuts_down", shutdown::shuts_down),
     ("signalled", process::signalled),

@@ -85,7 +85,7 @@ fn assert_costs(server: &Server, times: u64, limit: &Limit, what: impl FnOnce())
 fn an_uncontended_lock_costs_two_requests_and_six_commands() {
     let server = Server::start();
     let mgr = patient(server.url());
-    drop(mgr.lock("k").unwrap());
+    mgr.lock("k").unwrap().unlock().unwrap();
     let limit = Limit {
         scripts: 2.0,
         commands: 6.0,
@@ -103,7 +103,7 @@ fn permits_cost_two_requests_and_eleven_commands_beside_many_holders() {
     let server = Server::start();
     let mgr = patient(server.url());
     let n = mgr.semaphore("k", 1000);
-    drop(n.acquire().unwrap());
+    n.acquire().unwrap().unlock().unwrap();
     for (others, commands) in [(0, 11.0), (500, 11.0)] {
         let _held: Vec<_> = (0..others).map(|_| n.acquire().unwrap()).collect();
         let limit = Limit {

@@ -61,13 +61,17 @@ pub(crate) fn build(builder: Builder) -> LockManager {
     })
 }
 
-/// Loads the scripts into the server, so that later requests use EVALSHA, and opens the
-/// subscription, so that later waits do not begin with it.
+/// Loads the scripts into the server, so that later requests use EVALSHA. Opens the subscription, so
+/// that later waits do not begin with it, and all lanes.
 pub(crate) fn warm_up(manager: &LockManager) {
     let guard = manager.lock("warm").expect("it is free");
     guard.renew().expect("it is held");
     drop(manager.enqueue("warm").expect("a place in the queue"));
     guard.unlock().expect("it is held");
+    // So many names are on both lanes.
+    for i in 0..8 {
+        manager.inspect(format!("warm{i}")).expect("an answer");
+    }
 }
 
 /// Waiters for one name, each on a thread of its own, and the results of their waits in order of

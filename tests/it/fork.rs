@@ -201,7 +201,7 @@ fn inherit_permits(
 
 /// Runs `body` in a forked child. Returns its exit status, or the negated number of the signal that
 /// ended it.
-fn in_child(body: impl FnOnce() -> i32) -> i32 {
+pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child of a process with threads must not depend on other threads. It runs `body`,
     // and the code under test promises exactly that; glibc keeps malloc usable. Then the child ends
     // by _exit, which runs no destructors. If the child waits for a thread that does not exist

@@ -15,11 +15,13 @@ mod data_loss;
 mod dead_waiters;
 mod ends;
 mod exclusion;
+mod exits;
 mod fairness;
 mod fixtures;
 mod footprint;
 mod fork;
 mod idle_close;
+mod lanes;
 mod leftovers;
 mod lost_replies;
 mod managers;
@@ -52,6 +54,7 @@ mod support;
 mod support_works;
 mod tidy;
 mod trickle;
+mod unread_releases;
 mod worker;
 
 /// Not a test: worker processes begin here, see [`support::Child`].

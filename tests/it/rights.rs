@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fairlock::{Error, LockManager, LockOptions};
 
-use crate::fixtures::{P, Record, SOON, T, TTL, Waiters, builder, manager, warm_up};
+use crate::fixtures::{P, Record, SOON, T, TTL, Waiters, build, builder, manager, warm_up};
 use crate::permits::{PermitWaiters, Permits, Want};
 use crate::support::{SLACK, Server, until};
 
@@ -108,7 +108,9 @@ fn contents(server: &Server) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn a_missing_right_is_named_before_anything_is_taken() {
     let server = Server::start();
-    let other = manager(server.url()).with(LockOptions::new().fixed_lease(20 * TTL));
+    // Its drops are over before the keys are compared.
+    let other = build(builder(server.url()).wait_on_drop(true));
+    let other = other.with(LockOptions::new().fixed_lease(20 * TTL));
     warm_up(&other);
     // Records that another user has created: of locks that are free, and of one that is held.
     for (_, take) in TAKES.iter().take(5) {
@@ -197,10 +199,8 @@ fn rights_are_asked_for_once() {
     let ours = manager(server.url());
     // The server must know the scripts.
     let other = manager(server.url());
-    drop((
-        other.lock("a").unwrap(),
-        Want::Read.take(&other, "r").unwrap(),
-    ));
+    other.lock("a").unwrap().unlock().unwrap();
+    Want::Read.take(&other, "r").unwrap().unlock().unwrap();
     let requests = |call: &dyn Fn()| {
         let before = ours.stats().requests;
         call();

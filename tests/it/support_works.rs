@@ -12,7 +12,7 @@ use redis::Connection;
 
 use crate::support::{
     Child, Proxy, SLACK, ScriptedReply, ScriptedServer, Server, all_of, contains,
-    scripted_server::{is, next_command},
+    scripted_server::{is, next_command, next_reply},
     until,
 };
 
@@ -279,6 +279,62 @@ fn commands_are_parsed_wherever_a_read_ended() {
     let (words, rest) = next_command(&bytes[length..]).unwrap();
     assert_eq!(words, [b"PING".to_vec(), b"x".to_vec()]);
     assert_eq!(length + rest, bytes.len());
+}
+
+#[test]
+fn replies_are_parsed_wherever_a_read_ended() {
+    let bytes = b"*3\r\n$4\r\na\r\nb\r\n*2\r\n:7\r\n$-1\r\n-ERR no\r\n";
+    for end in 0..bytes.len() {
+        assert_eq!(next_reply(&bytes[..end]), None, "{end}");
+    }
+    let with_next = [&bytes[..], b"+OK\r\n"].concat();
+    assert_eq!(next_reply(&with_next), Some(bytes.len()));
+    for whole in [
+        &b"*-1\r\n"[..],
+        b"*0\r\n",
+        b"%1\r\n+a\r\n:1\r\n",
+        b"$0\r\n\r\n",
+    ] {
+        assert_eq!(next_reply(whole), Some(whole.len()));
+    }
+}
+
+/// Many requests may be in flight on one connection.
+#[test]
+fn proxy_faults_strike_the_reply_of_the_request_that_matched() {
+    let (server, proxy) = proxied();
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let both = b"INCR first\r\nINCRBY mine 7\r\nINCR last\r\n";
+    let held = proxy.hold_request_when(contains("mine"));
+    stream.write_all(both).unwrap();
+    let mut reply = [0; 4];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b":1\r\n", "what comes before it passes");
+    assert_eq!(server.query::<i64>(&["EXISTS", "mine", "last"]), 0);
+    assert_eq!(held.release(), b":7\r\n");
+    let mut replies = [0; 8];
+    stream.read_exact(&mut replies).unwrap();
+    assert_eq!(&replies, b":7\r\n:1\r\n");
+
+    // The replies of the first request are under way when the second comes.
+    proxy.pause_replies();
+    stream.write_all(b"INCR first\r\n").unwrap();
+    let fault = proxy.cut_reply_when(2, contains("mine"));
+    stream.write_all(both).unwrap();
+    assert_eq!(fault.wait(SOON), b":1");
+    proxy.resume_replies();
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert_eq!(received, b":2\r\n:3\r\n:1");
+
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    let fault = proxy.swallow_silently_when(contains("mine"));
+    stream.write_all(both).unwrap();
+    assert_eq!(fault.wait(SOON), b":21\r\n");
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b":4\r\n");
+    assert_eq!(proxy.connections(), 1);
 }
 
 #[test]

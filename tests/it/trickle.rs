@@ -77,7 +77,7 @@ fn p8_calls_on_a_lock_end_in_time_though_replies_trickle() {
     let guard = ours.lock("c").unwrap();
     let fault = proxy.trickle_when(PAUSE, release("used", "c"));
     ends_within(T, || drop(guard));
-    assert!(fault.has_triggered());
+    fault.wait(SOON);
     Record::of(&server, "c").comes_to_rest();
 
     let fault = proxy.trickle_when(PAUSE, contains("SCAN"));

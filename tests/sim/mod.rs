@@ -181,3 +181,7 @@ mod sim_setting;
 mod simulation;
 mod small;
 mod tests;
+#[cfg(test)]
+mod unread_releases;
+#[cfg(test)]
+mod unread_store;

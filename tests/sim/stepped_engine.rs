@@ -262,12 +262,7 @@ impl SteppedEngine {
 
     /// After the release of a dropped guard is written: what is to be done with its reply if the
     /// caller leaves. `None`: the caller must wait for it.
-    pub(crate) fn leave(
-        &self,
-        lease: &Arc<Lease>,
-        call: &Call,
-        started: Time,
-    ) -> Option<OnResult> {
+    pub(crate) fn leave(&self, lease: &Arc<Lease>, call: &Call, started: Time) -> Option<OnResult> {
         let may_leave = self.engine.may_leave(lease, WantResult::No);
         may_leave.then(|| self.leave_anyway(lease, call, started))
     }

@@ -22,7 +22,7 @@ use super::socket::{SocketReader, SocketWriter, Stream};
 use super::unread::UnreadCall;
 use crate::error::Step;
 use crate::key::Key;
-use crate::script::{Call, rights_command};
+use crate::script::{Call, SCRIPTS, rights_command};
 use crate::store::clock::Time;
 use crate::store::{
     Anchor, CallResult, Checkout, Deadlines, OnResult, RESENDS_WHEN_CLOSED, StoreFault,
@@ -39,6 +39,7 @@ pub(crate) struct Lanes {
 }
 
 type NodeLane = Lane<LaneConnection>;
+type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
 
 /// What a lane keeps of its connection besides the halves of the socket.
 struct LaneConnection {
@@ -46,6 +47,8 @@ struct LaneConnection {
     anchor: Anchor,
     generation: u64,
     pool_generation: u64,
+    /// The scripts that the server has run for this connection, a bit for each.
+    known_scripts: u64,
     stream: Arc<Stream>,
     /// Its place in the pool.
     _pooled: r2d2::PooledConnection<ConnectionFactory>,
@@ -75,6 +78,8 @@ struct InFlight<'a> {
     pending: Pending<'a>,
     ticket: Ticket,
     generation: u64,
+    /// The server has run the call's script for this connection.
+    is_script_known: bool,
 }
 
 impl Lanes {
@@ -119,10 +124,7 @@ impl Lanes {
     /// Runs calls, each on the lane of its name. All are sent before the first reply is awaited. A
     /// call whose connection turns out to be closed is sent again on the next.
     pub(in crate::store) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
-        let begun: Vec<_> = calls
-            .iter()
-            .map(|call| self.begin(Pending::undated(call), deadlines))
-            .collect();
+        let begun = self.begin_all(calls, deadlines);
         let finish = |begun| self.finish(begun, deadlines);
         begun.into_iter().map(finish).collect()
     }
@@ -138,16 +140,23 @@ impl Lanes {
             checkout: Checkout::IfFree,
             reply_by,
         };
-        let begin = |call: &'a Call| {
+        for call in calls {
             // A process that exits closes its sockets. If one has unread bytes then, the peer gets a
             // reset, and may lose what is behind it. So this reads first.
             self.lane_of(&call.key).0.read_arrived();
-            self.begin(Pending::undated(call), deadlines)
-        };
-        let begun: Vec<_> = calls.iter().map(begin).collect();
+        }
+        let begun = self.begin_all(calls, deadlines);
+        let may_leave: Vec<bool> = begun
+            .iter()
+            .map(|flight| {
+                flight
+                    .as_ref()
+                    .is_ok_and(|flight| may_leave(flight, &begun))
+            })
+            .collect();
         let end = |(index, begun): (usize, Result<InFlight<'_>, CallResult>)| {
             if let Ok(flight) = &begun
-                && flight.ticket.may_leave
+                && may_leave[index]
                 && let Some(on_result) = leave(index)
             {
                 let unread = UnreadCall::new(
@@ -194,36 +203,91 @@ impl Lanes {
         }
     }
 
+    /// Sends calls, each on the lane of its name: with one write for each lane, if nobody writes.
+    fn begin_all<'a>(
+        &'a self,
+        calls: &'a [Call],
+        deadlines: Deadlines,
+    ) -> Vec<Result<InFlight<'a>, CallResult>> {
+        if let [call] = calls {
+            return vec![self.begin(Pending::undated(call), deadlines)];
+        }
+        let append = |call| match self.append(Pending::undated(call), deadlines) {
+            Ok((flight, _)) => Ok(flight),
+            Err(not_sent) => Err(not_sent),
+        };
+        let begun: Vec<_> = calls.iter().map(append).collect();
+        for lane in &self.lanes {
+            if let Some(guard) = lane.if_open() {
+                guard.write();
+            }
+        }
+        begun
+    }
+
     /// Sends a call on the lane of its name.
     fn begin<'a>(
         &'a self,
-        mut pending: Pending<'a>,
+        pending: Pending<'a>,
         deadlines: Deadlines,
     ) -> Result<InFlight<'a>, CallResult> {
+        let (flight, guard) = self.append(pending, deadlines)?;
+        guard.write();
+        Ok(flight)
+    }
+
+    fn append<'a>(
+        &'a self,
+        mut pending: Pending<'a>,
+        deadlines: Deadlines,
+    ) -> Result<(InFlight<'a>, NodeGuard<'a>), CallResult> {
         let call = pending.call;
         let (lane, name) = self.lane_of(&call.key);
+        let not_after = pending.not_after;
         let not_sent = |fault| CallResult {
             answer: Err(fault),
-            not_after: pending.not_after,
+            not_after,
         };
-        let mut guard = self.open_lane(lane, deadlines.checkout).map_err(not_sent)?;
-        if call.needs_rights() && !self.node.has_rights.load(Ordering::Acquire) {
-            self.check_rights(lane, guard, call, deadlines.reply_by)
-                .map_err(not_sent)?;
-            guard = self.open_lane(lane, deadlines.checkout).map_err(not_sent)?;
-        }
+        let mut guard = self
+            .open_with_rights(lane, call, deadlines)
+            .map_err(not_sent)?;
         let generation = guard.connected().generation;
+        let script = script_bit(call);
+        let is_script_known = guard.connected().known_scripts & script == script;
         let reply_by = (self.node.clock.now() + self.node.command_timeout).min(deadlines.reply_by);
-        let ticket = guard.send(name, self.quiet_limit, |connection, bytes| {
+        let ticket = guard.append(name, self.quiet_limit, |connection, bytes| {
             pending.date(&connection.anchor, reply_by);
             pending.write(&self.node, bytes);
         });
-        Ok(InFlight {
+        let flight = InFlight {
             lane,
             pending,
             ticket,
             generation,
-        })
+            is_script_known,
+        };
+        Ok((flight, guard))
+    }
+
+    /// The lane of a call, open, once the user is known to have the rights that the call needs.
+    fn open_with_rights<'a>(
+        &self,
+        lane: &'a NodeLane,
+        call: &Call,
+        deadlines: Deadlines,
+    ) -> Result<NodeGuard<'a>, StoreFault> {
+        let mut closed = 0;
+        loop {
+            let guard = self.open_lane(lane, deadlines.checkout)?;
+            if !call.needs_rights() || self.node.has_rights.load(Ordering::Acquire) {
+                return Ok(guard);
+            }
+            match self.check_rights(lane, guard, call, deadlines.reply_by) {
+                Ok(()) => return self.open_lane(lane, deadlines.checkout),
+                Err(fault) if fault.is_closed() && closed < RESENDS_WHEN_CLOSED => closed += 1,
+                Err(fault) => return Err(fault),
+            }
+        }
     }
 
     /// Waits for the answer to a call, and sends the call again for as long as that helps.
@@ -307,10 +371,14 @@ impl Lanes {
             generation: flight.generation,
         };
         let read = self.node.read_reply(&mut flight.pending, received);
+        let has_run = matches!(read.meaning, Meaning::Answer(Ok(_)));
+        if read.anchor.is_some() || (has_run && !flight.is_script_known) {
+            flight.lane.with_connected(&flight.ticket, |connection| {
+                connection.known_scripts |= script_bit(flight.pending.call);
+                connection.anchor = read.anchor.unwrap_or(connection.anchor);
+            });
+        }
         if let Some(anchor) = read.anchor {
-            flight
-                .lane
-                .with_connected(&flight.ticket, |connection| connection.anchor = anchor);
             self.node.note_anchor(anchor);
         }
         if read.is_malformed {
@@ -323,7 +391,7 @@ impl Lanes {
     fn check_rights(
         &self,
         lane: &NodeLane,
-        guard: OpenGuard<'_, LaneConnection>,
+        guard: NodeGuard<'_>,
         call: &Call,
         reply_by: Time,
     ) -> Result<(), StoreFault> {
@@ -361,11 +429,13 @@ impl Lanes {
         refusal(lane.wait(&ticket, until).outcome?)
     }
 
-    fn send_command(&self, guard: OpenGuard<'_, LaneConnection>, command: &Cmd) -> Ticket {
-        guard.send(0, self.quiet_limit, |_, bytes| {
+    fn send_command(&self, mut guard: NodeGuard<'_>, command: &Cmd) -> Ticket {
+        let ticket = guard.append(0, self.quiet_limit, |_, bytes| {
             self.node.requests.fetch_add(1, Ordering::Relaxed);
             command.write_packed_command(bytes);
-        })
+        });
+        guard.write();
+        ticket
     }
 
     /// Publishes an empty message. See [`Store::poke`](crate::store::Store::poke).
@@ -391,7 +461,7 @@ impl Lanes {
         &self,
         lane: &'a NodeLane,
         checkout: Checkout,
-    ) -> Result<OpenGuard<'a, LaneConnection>, StoreFault> {
+    ) -> Result<NodeGuard<'a>, StoreFault> {
         let started = self.node.clock.now();
         loop {
             let open = match checkout {
@@ -444,6 +514,7 @@ impl Lanes {
             anchor,
             generation,
             pool_generation,
+            known_scripts: 0,
             stream: writer.stream(),
             _pooled: pooled,
         };
@@ -463,6 +534,25 @@ impl Lanes {
             _ => StoreFault::unavailable(Step::Pool, error),
         }
     }
+}
+
+/// Whether a caller may leave one of the calls that it has just sent.
+fn may_leave(flight: &InFlight<'_>, sent: &[Result<InFlight<'_>, CallResult>]) -> bool {
+    // Those before it on its lane went out in the same write. What was there before counts.
+    let mut on_its_lane = sent
+        .iter()
+        .flatten()
+        .filter(|other| std::ptr::eq(other.lane, flight.lane));
+    let first = on_its_lane.next().unwrap_or(flight);
+    // A refusal of its form could stay unread: on a new server, the first release of all would wait
+    // for the next caller.
+    first.ticket.may_leave && flight.is_script_known
+}
+
+/// The bit of a call's script. 0 if it is no script.
+fn script_bit(call: &Call) -> u64 {
+    const { assert!(SCRIPTS <= 64) };
+    call.script_id().map_or(0, |id| 1 << id)
 }
 
 impl Connected for LaneConnection {

@@ -9,7 +9,8 @@ use fairlock::FenceGate;
 
 use crate::{
     backend::{Backend, on_both_stores},
-    managers::{assert_nothing_left, patient},
+    fixtures::Record,
+    managers::patient,
 };
 
 const MANAGERS: usize = 8;
@@ -47,7 +48,7 @@ fn p1_turns_of_eight_managers_never_overlap(backend: &Backend) {
     });
     let granted: u64 = managers.iter().map(|mgr| mgr.stats().granted).sum();
     assert_eq!(granted, (MANAGERS * THREADS * TURNS) as u64);
-    assert_nothing_left(backend, "till");
+    Record::of(backend, "till").comes_to_rest();
 }
 
 fn p2_fences_rise_also_after_the_record_is_deleted(backend: &Backend) {

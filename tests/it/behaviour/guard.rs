@@ -12,7 +12,7 @@ use fairlock::{
 };
 
 use crate::backend::{Backend, on_both_stores};
-use crate::fixtures::Record;
+use crate::fixtures::{self, Record};
 use crate::managers;
 use crate::support::{SLACK, until};
 
@@ -25,7 +25,9 @@ const REPORTED_WITHIN: Duration = TTL.saturating_add(SLACK);
 on_both_stores! {
     a_guard_shows_its_name_and_that_it_is_held,
     reading_a_guards_state_costs_no_request,
-    dropping_a_guard_releases_at_once,
+    dropping_a_guard_releases_without_another_call,
+    with_wait_on_drop_a_dropped_lock_is_free_for_all,
+    a_dropped_lock_is_free_for_all_threads_of_its_manager,
     a_clean_unlock_disconnects_the_loss_channel_at_once,
     p6_a_channel_requested_after_the_loss_reports_it,
     a_loss_can_be_selected_beside_the_work,
@@ -115,10 +117,53 @@ fn reading_a_guards_state_costs_no_request(backend: &Backend) {
     assert_eq!(mgr.stats().requests, before);
 }
 
-fn dropping_a_guard_releases_at_once(backend: &Backend) {
+fn dropping_a_guard_releases_without_another_call(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     drop(mgr.lock("n").unwrap());
-    assert!(other.try_lock("n").unwrap().is_some());
+    until(SLACK, "the release has run", || {
+        other.try_lock("n").unwrap().is_some()
+    });
+}
+
+fn with_wait_on_drop_a_dropped_lock_is_free_for_all(backend: &Backend) {
+    let builder = fixtures::with_ttl(backend, TTL);
+    let (mgr, other) = (
+        builder.wait_on_drop(true).build().unwrap(),
+        manager(backend),
+    );
+    for _ in 0..50 {
+        drop(mgr.lock("n").unwrap());
+        assert!(other.try_lock("n").unwrap().is_some());
+        drop(mgr.lock_all(["n", "m"]).unwrap());
+        let both = other.try_lock_all(["m", "n"]).unwrap();
+        drop(both.expect("both are free"));
+        drop(mgr.semaphore("s", 2).acquire_many(2).unwrap());
+        assert!(
+            other
+                .semaphore("s", 2)
+                .try_acquire_many(2)
+                .unwrap()
+                .is_some()
+        );
+    }
+}
+
+fn a_dropped_lock_is_free_for_all_threads_of_its_manager(backend: &Backend) {
+    let mgr = manager(backend);
+    for _ in 0..200 {
+        drop(mgr.lock("n").unwrap());
+        thread::scope(|scope| {
+            let other = scope.spawn(|| mgr.try_lock("n").unwrap().map(drop));
+            assert!(other.join().unwrap().is_some());
+        });
+        drop(mgr.lock_all(["n", "m"]).unwrap());
+        assert!(mgr.try_lock_all(["m", "n"]).unwrap().is_some());
+        drop(mgr.semaphore("s", 2).acquire_many(2).unwrap());
+        assert!(mgr.semaphore("s", 2).try_acquire_many(2).unwrap().is_some());
+        drop(mgr.rw_lock("rw").write().unwrap());
+        assert!(mgr.rw_lock("rw").try_read().unwrap().is_some());
+        assert!(mgr.rw_lock("rw").try_write().unwrap().is_some());
+    }
 }
 
 fn a_clean_unlock_disconnects_the_loss_channel_at_once(backend: &Backend) {

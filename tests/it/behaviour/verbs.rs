@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Endpoint, LockGuard, LockManager, LockOptions, Result, Stats};
+use fairlock::{Endpoint, Error, LockGuard, LockManager, LockOptions, Result, Stats};
 
 use crate::backend::{Backend, on_both_stores};
 use crate::managers;
@@ -157,7 +157,7 @@ fn losses_renewals_failures_and_background_releases_are_counted(backend: &Backen
     until(TTL + SLACK, "a renewal that fails", || {
         mgr.stats().renewal_failures > 0
     });
-    drop(guard);
+    assert!(matches!(guard.unlock(), Err(Error::Unavailable { .. })));
     backend.come_back();
     until(TTL + SLACK, "a release in the background", || {
         mgr.stats().background_releases > 0

@@ -270,6 +270,29 @@ pub(crate) fn next_command(bytes: &[u8]) -> Option<(CommandArgs, usize)> {
     Some((words, at))
 }
 
+/// The length of the first reply in `bytes`; `None` if it is incomplete.
+pub(crate) fn next_reply(bytes: &[u8]) -> Option<usize> {
+    let (header, mut at) = line(bytes, 0)?;
+    let (kind, count) = header.split_first()?;
+    let items = match kind {
+        // A length of -1 is nil.
+        b'$' | b'=' | b'!' => match number(count) {
+            Some(length) => {
+                at += length + 2;
+                0
+            }
+            None => 0,
+        },
+        b'*' | b'~' | b'>' => number(count).unwrap_or(0),
+        b'%' => 2 * number(count)?,
+        _ => 0,
+    };
+    for _ in 0..items {
+        at += next_reply(bytes.get(at..)?)?;
+    }
+    (at <= bytes.len()).then_some(at)
+}
+
 fn line(bytes: &[u8], from: usize) -> Option<(&[u8], usize)> {
     let rest = bytes.get(from..)?;
     let end = rest.iter().position(|b| *b == b'\n')?;

@@ -1,7 +1,9 @@
 //! How the proxy transfers bytes, and where its faults happen.
 
 use std::{
+    collections::VecDeque,
     io::{self, Read as _, Write as _},
+    mem,
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex, Weak,
@@ -14,7 +16,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use redis::io::tcp::socket2::SockRef;
 
-use super::scripted_server::{is, next_command};
+use super::scripted_server::{is, next_command, next_reply};
 
 pub(super) struct Shared {
     pub(super) server: SocketAddr,
@@ -79,15 +81,30 @@ pub(super) struct Connection {
     /// The pause before each byte of this connection's replies.
     pub(super) trickle: Mutex<Duration>,
     pub(super) is_subscription: AtomicBool,
-    /// The fault that applies to the next reply. A synchronous client has one request at a time in
-    /// flight on a connection, so the next reply belongs to the request that matched.
-    pub(super) awaiting_reply: Mutex<Option<ArmedFault>>,
+    pub(super) awaiting_reply: Mutex<VecDeque<ReplyFault>>,
+}
+
+/// A fault that applies to one reply. Many requests may be in flight on a connection, and their
+/// replies come in order: the n-th reply belongs to the n-th command.
+pub(super) struct ReplyFault {
+    /// Counted from 0. `None` on a subscription, whose messages nobody requests: the next reply.
+    number: Option<u64>,
+    armed: ArmedFault,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Direction {
     Requests,
     Replies,
+}
+
+/// What becomes of a connection's replies after one of them.
+enum ReplyEnd {
+    Passes,
+    /// It is the last, and then the connection ends.
+    Cut,
+    /// Neither it nor any later one is passed on.
+    Silence,
 }
 
 /// An element of a connection's queue. A sender dropped without `End` means that the connection was
@@ -197,41 +214,55 @@ impl Shared {
     fn read_requests(&self, connection: &Connection, queue: &Sender<Item>) {
         let mut pending = Vec::new();
         let mut buffer = vec![0; 64 * 1024];
-        while let Ok(n @ 1..) = (&connection.client).read(&mut buffer) {
+        let mut commands = 0;
+        'connection: while let Ok(n @ 1..) = (&connection.client).read(&mut buffer) {
             pending.extend_from_slice(&buffer[..n]);
             // Whole commands only, so that a match never depends on where a read happened to end.
-            let mut whole = 0;
-            while let Some((words, length)) = next_command(&pending[whole..]) {
-                whole += length;
+            let (mut at, mut queued) = (0, 0);
+            while let Some((words, length)) = next_command(&pending[at..]) {
+                let command = at..at + length;
+                at += length;
+                if words.is_empty() {
+                    continue;
+                }
                 self.commands.fetch_add(1, Ordering::SeqCst);
+                let is_subscription = connection.is_subscription.load(Ordering::SeqCst);
+                let number = (!is_subscription).then_some(commands);
+                commands += 1;
                 if is(&words, "SUBSCRIBE") {
                     connection.is_subscription.store(true, Ordering::SeqCst);
                 }
-            }
-            if whole == 0 {
-                continue;
-            }
-            let bytes: Vec<u8> = pending.drain(..whole).collect();
-            let mut hold = None;
-            if let Some(armed) = self.take_armed(&bytes) {
+                let Some(armed) = self.take_armed(&pending[command.clone()]) else {
+                    continue;
+                };
                 match &armed.action {
                     FaultAction::Reset => {
                         self.cut(connection, CloseMode::Reset);
-                        let _ = armed.outcome.try_send(bytes);
-                        break;
+                        let _ = armed.outcome.try_send(pending[command].to_vec());
+                        pending.clear();
+                        break 'connection;
                     }
                     FaultAction::Trickle(pause) => {
                         *connection.trickle.lock().unwrap() = *pause;
-                        let _ = queue.send(self.chunk(bytes.clone(), None));
-                        let _ = armed.outcome.try_send(bytes);
+                        let _ = armed.outcome.try_send(pending[command].to_vec());
                         continue;
                     }
-                    FaultAction::Hold(held) => hold = Some(Arc::clone(held)),
+                    FaultAction::Hold(hold) => {
+                        // The requests before it pass.
+                        let _ = queue.send(self.chunk(pending[queued..command.start].into(), None));
+                        let held = pending[command.clone()].into();
+                        let _ = queue.send(self.chunk(held, Some(Arc::clone(hold))));
+                        queued = command.end;
+                    }
                     FaultAction::LoseReply(_) | FaultAction::CutReply(_) => {}
                 }
-                *connection.awaiting_reply.lock().unwrap() = Some(armed);
+                let mut awaiting = connection.awaiting_reply.lock().unwrap();
+                awaiting.push_back(ReplyFault { number, armed });
             }
-            let _ = queue.send(self.chunk(bytes, hold));
+            if queued < at {
+                let _ = queue.send(self.chunk(pending[queued..at].into(), None));
+            }
+            pending.drain(..at);
         }
         connection.client_open.store(false, Ordering::SeqCst);
         if !pending.is_empty() {
@@ -241,48 +272,77 @@ impl Shared {
     }
 
     fn read_replies(&self, connection: &Connection, queue: &Sender<Item>) {
+        let mut pending = Vec::new();
         let mut buffer = vec![0; 64 * 1024];
+        let mut replies = 0;
+        let mut is_silent = false;
         while let Ok(n @ 1..) = (&connection.server).read(&mut buffer) {
-            let mut bytes = buffer[..n].to_vec();
+            if is_silent {
+                continue;
+            }
+            pending.extend_from_slice(&buffer[..n]);
+            let mut passes = Vec::new();
             let mut then_close = false;
-            let mut awaiting = connection.awaiting_reply.lock().unwrap();
-            if let Some(armed) = &mut *awaiting {
-                match &mut armed.action {
-                    FaultAction::LoseReply(mode) => {
-                        let mode = *mode;
-                        // The cut comes first: a test that has received the outcome may rely on it.
-                        if !matches!(mode, CloseMode::KeepOpen) {
-                            self.cut(connection, mode);
-                        }
-                        let _ = armed.outcome.try_send(bytes);
-                        continue;
-                    }
-                    FaultAction::CutReply(left) => {
-                        bytes.truncate(*left);
-                        *left -= bytes.len();
-                        then_close = *left == 0;
-                        if then_close {
-                            let _ = armed.outcome.try_send(bytes.clone());
-                        }
-                    }
-                    FaultAction::Hold(_) => {
-                        let _ = armed.outcome.try_send(bytes.clone());
-                        *awaiting = None;
-                    }
-                    FaultAction::Reset | FaultAction::Trickle(_) => {
-                        unreachable!("it is complete with its request")
-                    }
+            while let Some(length) = next_reply(&pending) {
+                let mut reply: Vec<u8> = pending.drain(..length).collect();
+                match self.apply(connection, replies, &mut reply) {
+                    ReplyEnd::Passes => {}
+                    ReplyEnd::Cut => then_close = true,
+                    ReplyEnd::Silence => is_silent = true,
+                }
+                passes.extend(reply);
+                replies += 1;
+                if then_close || is_silent {
+                    break;
                 }
             }
-            drop(awaiting);
+            is_silent |= then_close;
             let _ = queue.send(Item::Chunk {
                 due: self.due(),
-                bytes,
+                bytes: passes,
                 hold: None,
                 then_close,
             });
         }
         let _ = queue.send(Item::End { due: self.due() });
+    }
+
+    /// Applies the fault of one reply, if it has any.
+    fn apply(&self, connection: &Connection, number: u64, reply: &mut Vec<u8>) -> ReplyEnd {
+        let mut awaiting = connection.awaiting_reply.lock().unwrap();
+        let is_due = |fault: &ReplyFault| fault.number.is_none_or(|n| n <= number);
+        let Some(ReplyFault { armed, .. }) = awaiting.front_mut().filter(|fault| is_due(fault))
+        else {
+            return ReplyEnd::Passes;
+        };
+        let mut end = ReplyEnd::Passes;
+        match &mut armed.action {
+            FaultAction::LoseReply(mode) => {
+                // The cut comes first: a test that has received the outcome may rely on it.
+                if !matches!(mode, CloseMode::KeepOpen) {
+                    self.cut(connection, *mode);
+                }
+                let _ = armed.outcome.try_send(mem::take(reply));
+                end = ReplyEnd::Silence;
+            }
+            FaultAction::CutReply(left) => {
+                reply.truncate(*left);
+                *left -= reply.len();
+                if *left > 0 {
+                    return ReplyEnd::Passes;
+                }
+                let _ = armed.outcome.try_send(reply.clone());
+                end = ReplyEnd::Cut;
+            }
+            FaultAction::Hold(_) => {
+                let _ = armed.outcome.try_send(reply.clone());
+            }
+            FaultAction::Reset | FaultAction::Trickle(_) => {
+                unreachable!("it is complete with its request")
+            }
+        }
+        awaiting.pop_front();
+        end
     }
 
     fn write(&self, connection: &Connection, direction: Direction, queue: &Receiver<Item>) {

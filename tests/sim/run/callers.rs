@@ -129,12 +129,15 @@ impl Run<'_> {
 
     /// A caller drops its guard. `true`: one has a guard to drop.
     pub(super) fn drop_one_guard(&mut self, process: &mut SimProcess) -> bool {
-        let held = process.callers.iter().find_map(|(id, caller)| match &caller.state {
-            CallerState::Holding(lease) if !self.is_borrowed(process, lease) => {
-                Some((*id, Arc::clone(lease)))
-            }
-            _ => None,
-        });
+        let held = process
+            .callers
+            .iter()
+            .find_map(|(id, caller)| match &caller.state {
+                CallerState::Holding(lease) if !self.is_borrowed(process, lease) => {
+                    Some((*id, Arc::clone(lease)))
+                }
+                _ => None,
+            });
         if let Some((id, lease)) = &held {
             self.drop_guard(process, *id, lease);
         }

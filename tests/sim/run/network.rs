@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
+use crate::engine::Tasks;
 use crate::script::{Call, Form, Mode, Outcome, ScriptReply, Verb};
 use crate::sim::defect::Defect;
 use crate::sim::plan::NetworkFault;
-use crate::engine::Tasks;
 use crate::sim::process::{
     LastCheck, SimConnection, SimFlight, SimProcess, no_connection, no_reply,
 };

@@ -58,7 +58,12 @@ impl Run<'_> {
     }
 
     /// Puts the reply to a request on its way, unless it is lost.
-    fn put_reply(&mut self, request: &RequestInFlight, own_holders: Vec<Token>, value: CommandResult) {
+    fn put_reply(
+        &mut self,
+        request: &RequestInFlight,
+        own_holders: Vec<Token>,
+        value: CommandResult,
+    ) {
         let arrives = match request.lane {
             Some(lane) => self.reply_arrives_at(request.process, lane, request.reply_after),
             None => {
@@ -81,7 +86,9 @@ impl Run<'_> {
             ran_at: self.now,
             clock_steps: self.checker.clock_steps(),
             own_holders,
-            is_unknown_script: value.as_ref().is_err_and(|error| error.starts_with(NOSCRIPT)),
+            is_unknown_script: value
+                .as_ref()
+                .is_err_and(|error| error.starts_with(NOSCRIPT)),
             value,
         };
         self.put_reply_at(at, reply);
@@ -240,7 +247,8 @@ impl Run<'_> {
             .range(..id)
             .find(|(_, caller)| is_known_lost(caller));
         // A copy from before the loss does not take a place again.
-        let takes_again = request.lane.is_none() && lost_at.is_some_and(|lost| lost < request.sent_at);
+        let takes_again =
+            request.lane.is_none() && lost_at.is_some_and(|lost| lost < request.sent_at);
         match earlier.filter(|_| takes_again) {
             Some((_, earlier)) => {
                 let earlier = earlier.waiter.as_ref().map(|waiter| waiter.token());

@@ -217,19 +217,35 @@ impl<C: Connected> Lane<C> {
                 Woken::TimedOut => break,
             }
         }
-        let fault = StoreFault::timed_out(Step::Reply);
-        let state = self.state.lock();
-        if self.clock.now() >= ticket.sent + self.command_timeout {
-            if state.epoch == ticket.epoch && state.open.is_some() {
-                self.close(state, &fault);
-            }
-        } else {
-            self.forget(state, ticket);
-        }
         Reply {
-            outcome: Err(fault),
+            outcome: Err(self.give_up(ticket)),
             received: self.clock.now(),
             is_void: false,
+        }
+    }
+
+    /// A caller stops waiting. If its reply is later than the command timeout, the connection ends.
+    fn give_up(&self, ticket: &Ticket) -> StoreFault {
+        let late = StoreFault::timed_out(Step::Reply);
+        let mut state = self.state.lock();
+        if self.clock.now() < ticket.sent + self.command_timeout {
+            self.forget(state, ticket);
+            return late;
+        }
+        let own = ticket.number;
+        let is_first = state.with_entry(ticket).map(|open| open.first == own);
+        match is_first {
+            None => late,
+            Some(true) => {
+                self.close(state, &late);
+                late
+            }
+            // An earlier reply is just as late, and its caller has not noticed yet. This request may
+            // do better on another connection.
+            Some(false) => {
+                self.close(state, &late);
+                closed(BEHIND_ANOTHER)
+            }
         }
     }
 
@@ -481,7 +497,7 @@ impl<C: Connected> Lane<C> {
             open.connected.note_closed();
             fault.clone()
         } else {
-            closed("another reply on the connection was late or malformed")
+            closed(BEHIND_ANOTHER)
         };
         let mut ended = Vec::with_capacity(open.queue.len());
         for entry in open.queue.drain(..) {
@@ -587,10 +603,9 @@ impl<C: Connected> OpenGuard<'_, C> {
         lane.close(state, &closed("the connection was retired"));
     }
 
-    /// Appends a request about a name (0: none) and has it written. Blocks for as long as a write
-    /// may, a command timeout at most.
-    pub(super) fn send(
-        mut self,
+    /// Appends a request about a name (0: none). [`OpenGuard::write`] has it written.
+    pub(super) fn append(
+        &mut self,
         name: u64,
         quiet_limit: Duration,
         encode: impl FnOnce(&C, &mut Vec<u8>),
@@ -616,9 +631,13 @@ impl<C: Connected> OpenGuard<'_, C> {
             unread: None,
             is_void: false,
         });
-        let OpenGuard { lane, state } = self;
-        lane.write(state);
         ticket
+    }
+
+    /// Writes what was appended, unless another thread writes just now: then that thread does.
+    /// Blocks for as long as a write may, a command timeout at most.
+    pub(super) fn write(self) {
+        self.lane.write(self.state);
     }
 
     /// Appends the requests that were left on the connections before. The next request writes them.
@@ -656,6 +675,8 @@ impl Reader for SocketReader {
         SocketReader::receive(self, patience)
     }
 }
+
+const BEHIND_ANOTHER: &str = "another reply on the connection was late or malformed";
 
 /// The fault of a request whose connection ended for another reason than this request.
 fn closed(why: &'static str) -> StoreFault {

@@ -61,13 +61,15 @@ impl Slot {
                 Turn::Waiting if clock.now() < until => {
                     clock.wait(&self.changed, &mut turn, until);
                 }
-                Turn::Waiting | Turn::Left(_) | Turn::Over => {
-                    *turn = Turn::Over;
-                    return Woken::TimedOut;
-                }
-                Turn::Reading => {
+                Turn::Reading if clock.now() < until => {
                     *turn = Turn::Waiting;
                     return Woken::ToRead;
+                }
+                // P8 (every call ends): a caller whose time is over reads no more, although it is
+                // asked to as the first that waits.
+                Turn::Waiting | Turn::Reading | Turn::Left(_) | Turn::Over => {
+                    *turn = Turn::Over;
+                    return Woken::TimedOut;
                 }
                 Turn::Answered(_) => {
                     if let Turn::Answered(reply) = std::mem::replace(&mut *turn, Turn::Over) {
