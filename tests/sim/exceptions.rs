@@ -6,7 +6,7 @@ use super::model::ModelKind;
 use super::model::Promise;
 use super::plan::{Action, LeaseTerms, NetworkFault};
 use super::scenarios::{
-    SEMAPHORE, crash, fault, lock, lock_for, lock_permits, pause, play_of, try_lock,
+    SEMAPHORE, crash, fault, lock, lock_permits, pause, play_of, try_lock,
 };
 
 /// The checker accepts these actions, and some run shows what the exception is for.

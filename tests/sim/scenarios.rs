@@ -452,7 +452,11 @@ fn lost_release_of_a_dropped_guard_is_sent_again() {
             terms: LeaseTerms::Renewed,
             permits: 1,
         };
-        let actions = [(1, drop_and_wait), (90, fault(0, lost)), (1_200, lock(1, 9))];
+        let actions = [
+            (1, drop_and_wait),
+            (90, fault(0, lost)),
+            (1_200, lock(1, 9)),
+        ];
         assert_keeps_promises(&actions);
     }
 }
