@@ -5,9 +5,7 @@ use super::defect::Defect;
 use super::model::ModelKind;
 use super::model::Promise;
 use super::plan::{Action, LeaseTerms, NetworkFault};
-use super::scenarios::{
-    SEMAPHORE, crash, fault, lock, lock_permits, pause, play_of, try_lock,
-};
+use super::scenarios::{SEMAPHORE, crash, fault, lock, lock_permits, pause, play_of, try_lock};
 
 /// The checker accepts these actions, and some run shows what the exception is for.
 #[track_caller]
