@@ -28,6 +28,7 @@
 //! | `plan` | the list of actions and their times: a caller wants the lock, a request is lost, a process crashes | nothing |
 //! | `run` | the events in the order of their times, the network, and the server's clock, data and outages | all parts below |
 //! | `process` | an engine without its threads, its callers, a clock that drifts, and connections with their anchors | the shipped engine, through `engine::SteppedEngine` |
+//! | `run::lane` | the lane of a process: what it sends again, in which order, and who reads a reply that nobody waits for | |
 //! | the server | the shipped scripts, in the interpreter of the in-memory store | |
 //! | `time_watch` | the bounds of time that the promises name, checked after each event | processes and the checker |
 //! | `checker` | the model, which gets each request; the served time of silent waiters; which grant was released; when data was lost or the clock stepped | the record, which `accounting` checks by itself |
@@ -36,17 +37,25 @@
 //! takes from it what a caller or the renewal thread sends, and hands it the reply, or none. So the
 //! shipped code makes all decisions: for waiters, leases, checks, background releases and renewals.
 //! The simulator leaves out the code that blocks: the wait itself with its outage limit, the waker,
-//! the pool, and the subscription's thread. It also leaves out differences between kinds of
+//! the lanes, and the subscription's thread. It also leaves out differences between kinds of
 //! servers, for which tests need real ones.
+//!
+//! All callers of a process share one lane, since a run has one name. The lane is a FIFO in both
+//! directions: requests arrive in the order in which they were sent, and their replies come in that
+//! order. What is lost, or late, holds for all that is behind it on the connection. When a
+//! connection ends, everything without a reply is in doubt: it may have run, or may run yet, in its
+//! order. Most guards are dropped and not unlocked. The engine decides whether the caller leaves
+//! once its release is written. The renewal thread has a connection of its own.
 //!
 //! # What can fail
 //!
 //! - *Requests:* a request or its reply is lost or comes late. Its connection ends, and an earlier
-//!   copy arrives after the one that was sent again.
+//!   copy arrives after the one that was sent again. The server forgets its scripts.
 //! - *Messages:* a message is lost or comes late. A subscription ends.
 //! - *Processes:* a process is paused. It is cut off in both directions, or its requests arrive
-//!   while it receives nothing. It crashes, and another takes its slot.
-//! - *Callers:* a caller drops its waiter. An owner renews its guard. A caller takes the lock by
+//!   while it receives nothing. It crashes, and another takes its slot. It crashes right after its
+//!   guards were dropped, and its kernel may reset the connection.
+//! - *Callers:* a caller drops its guard and tries to take the lock again at once. A caller drops its waiter. An owner renews its guard. A caller takes the lock by
 //!   force.
 //! - *The server:* it hangs, or restarts with or without its data. It is flushed. It loses the
 //!   record, the queue or the holders of permits. Its clock steps forward or back. A replica with
@@ -73,7 +82,8 @@
 //!   fence.
 //! - P7: no request takes anything after its caller has stopped waiting. No token is granted again,
 //!   unless it was released. A grant that nobody wants is released in P + 3 T.
-//! - P3: a process takes lost places again in their order.
+//! - P3: a process takes lost places again in their order. No answer that counts says that a guard
+//!   still has the lock which its process dropped before it sent the call.
 //! - R6 (token lifetime): no token is sent for longer than its ttl.
 //! - Every `max_hold` is kept.
 //! - No key lacks a TTL.
@@ -87,6 +97,9 @@
 //!
 //! - P4: a waiter that was granted the lock knows it in P + 3 T. Until something goes wrong in a
 //!   run, it knows it in 3 ms.
+//! - P4: a dropped lock is released in 3 ms, until something goes wrong in a run. If its process
+//!   crashes after the drop, it is released 3 ms after the release should have arrived, and not by
+//!   its ttl.
 //! - P5, while an undisturbed waiter waits: the lock stays with a crashed, paused or cut-off
 //!   process for at most ttl + P + 2 T and one step of grace.
 //! - P5: if what is free, or held by leases that are over, is enough for the first waiter, it gets
@@ -120,6 +133,8 @@
 //! | P7 | what an older copy of the data may have brought back: tokens that waited in the queue before a failover | the older copy does not have their release |
 //! | P7 | a second grant of a token, if the first was released | a copy of its acquire may be under way; R7 releases that grant, too |
 //! | P7 | a second grant of a token, if the first never became a guard and has lapsed, for a ttl and 2 T from the first | its process knows nothing of the first, and sends the token for one ttl (R6) |
+//! | P4 | a lock that was dropped before a crash, if its connection was dead or ended, if the server refused the release, or if a caller waited for a reply on the lane when the guard was dropped | nobody is left to send the release again. The reply to a dead process makes its kernel reset the connection, and the server may lose what it has not read |
+//! | P3 | the order of a drop and a later call, once the release has failed | the renewal thread sends it then, on its own connection |
 //! | P7 | for a ttl, a lock that its process could not release while it was cut off or the server away | the lease lapses then |
 //! | P5 | requests of a dead process that arrive late | each is a sign of life |
 //! | P5 | for permits, a lease that a clock which went back has made too long, until the next look at the holders. That look comes when the first of them would lapse. From then on, others wait for a dead holder's lease | in between, no script looks at the others. `accounting` checks that the record notes the time of that look, and the shortest lease, right: by these a script sees at once that the clock went back |

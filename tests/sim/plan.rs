@@ -142,7 +142,7 @@ pub(super) enum Action {
         process: u8,
         permits: u32,
     },
-    /// A caller drops its guard, and the process crashes at once.
+    /// All callers drop their guards, and the process crashes at once.
     DropAndCrash {
         process: u8,
     },
@@ -432,26 +432,48 @@ impl Planner {
         self.push(action);
     }
 
-    /// A guard is dropped, and then something happens before the reply to its release comes.
+    /// Something happens while replies are under way on the lane of a process.
     fn add_on_lane(&mut self) {
         let process = self.lanes.below(u64::from(SLOTS)) as u8;
         let permits = permits(self.kind, &mut self.lanes);
-        let faults = self.lanes.below(8);
+        let fault = self.lanes.below(8);
         match self.lanes.below(40) {
             0..4 => {
-                if faults == 0 && self.has(2) {
+                if fault == 0 && self.has(2) {
                     let fault = NetworkFault::Reset { late: None };
                     self.push(Action::NetworkFault { process, fault });
                 }
-                if faults == 1 && self.has(18) {
+                if fault == 1 && self.has(18) {
                     self.push(Action::ForgetScripts);
                 }
                 self.push(Action::DropAndTry { process, permits });
             }
-            4 if self.has(7) => self.push(Action::DropAndCrash { process }),
-            5 if self.has(18) => self.push(Action::ForgetScripts),
+            4..7 if self.has(7) => self.push(Action::DropAndCrash { process }),
+            7 if self.has(18) => self.push(Action::ForgetScripts),
+            8..10 if self.has(2) => self.add_late_grant(process, permits),
             _ => {}
         }
+    }
+
+    /// The grant of a fixed lease comes late, and the process sends another request meanwhile.
+    fn add_late_grant(&mut self, process: u8, permits: u32) {
+        let by = 1 + self.lanes.below(250);
+        let fault = NetworkFault::DelayReply { by };
+        self.push(Action::NetworkFault { process, fault });
+        let hold = 500 + self.lanes.below(3_500);
+        self.push(Action::Lock {
+            process,
+            timeout: None,
+            hold,
+            terms: LeaseTerms::Fixed,
+            permits,
+        });
+        self.at += 1 + self.lanes.below(by);
+        self.push(Action::TryLock {
+            process,
+            hold: 1,
+            permits,
+        });
     }
 
     /// The clock goes back between a grant and the answer that repeats it.

@@ -369,6 +369,121 @@ fn waiter_waits_on_after_a_later_one_was_served() {
     assert_keeps_promises(&actions);
 }
 
+fn drop_and_try(process: u8) -> Action {
+    Action::DropAndTry {
+        process,
+        permits: 1,
+    }
+}
+
+/// The try is written behind the release, whose reply nobody has read.
+#[test]
+fn lock_dropped_just_now_can_be_taken_again() {
+    let actions = [(1, lock(0, 2_000)), (100, drop_and_try(0))];
+    for kind in [ModelKind::Mutex, SEMAPHORE] {
+        for run in play_of(kind, &actions, None) {
+            run.assert_keeps_promises();
+            let transcript = &run.transcript;
+            let order = ["mode: Used } -> Released", "may_wait: false } -> Granted"];
+            let found = order.map(|what| transcript.find(what));
+            assert!(found[0].is_some() && found[0] < found[1], "{transcript}");
+        }
+    }
+}
+
+/// The connection ends under the release, and its caller is gone. The try that comes next sends it
+/// again first.
+#[test]
+fn dropped_lock_is_released_first_on_the_next_connection() {
+    for late in [None, Some(1)] {
+        let reset = fault(0, NetworkFault::Reset { late });
+        let actions = [(1, lock(0, 2_000)), (100, reset), (100, drop_and_try(0))];
+        for run in play(&actions, None) {
+            run.assert_keeps_promises();
+            let transcript = &run.transcript;
+            assert!(
+                transcript.contains("may_wait: false } -> Granted"),
+                "{transcript}"
+            );
+        }
+        let runs = play(&actions, Some(Defect::ResendOrder));
+        let is_late = |run: &PlayedRun| run.breach.is_some() && run.broken() == Promise::Order;
+        assert!(runs.iter().any(is_late) || late.is_some());
+    }
+}
+
+/// The server does not know the script of the release, and the answer to the try behind it is void.
+#[test]
+fn release_refused_by_noscript_is_sent_again_before_answers_count() {
+    let actions = [
+        (1, lock(0, 2_000)),
+        (100, Action::ForgetScripts),
+        (100, drop_and_try(0)),
+    ];
+    for run in play(&actions, None) {
+        run.assert_keeps_promises();
+        let transcript = &run.transcript;
+        assert!(
+            transcript.contains("mode: Used } -> \"NOSCRIPT\""),
+            "{transcript}"
+        );
+        assert!(transcript.contains("-> Granted"), "{transcript}");
+    }
+    for run in play(&actions, Some(Defect::RefusedIsDone)) {
+        assert_eq!(run.broken(), Promise::OneGrant, "{}", run.transcript);
+    }
+}
+
+/// Replies that nobody waits for are read a command timeout later: a release that was lost is sent
+/// again then, and no caller was needed for that.
+#[test]
+fn lost_release_of_a_dropped_guard_is_sent_again() {
+    let faults = [
+        NetworkFault::LoseRequest,
+        NetworkFault::LoseReply,
+        NetworkFault::Reset { late: None },
+        NetworkFault::Reset { late: Some(700) },
+    ];
+    for lost in faults {
+        let drop_and_wait = Action::Lock {
+            process: 0,
+            timeout: None,
+            hold: 98,
+            terms: LeaseTerms::Renewed,
+            permits: 1,
+        };
+        let actions = [
+            (1, drop_and_wait),
+            (90, fault(0, lost)),
+            (1_200, lock(1, 9)),
+        ];
+        assert_keeps_promises(&actions);
+    }
+}
+
+/// All guards of a process are dropped, and it crashes at once. Its kernel sends what was written,
+/// unless it resets the connection.
+#[test]
+fn lock_dropped_before_a_crash_is_free_at_once() {
+    let crash = Action::DropAndCrash { process: 0 };
+    let actions = [(1, lock(0, 2_000)), (50, lock(1, 9)), (200, crash)];
+    for run in play(&actions, None) {
+        run.assert_keeps_promises();
+        let transcript = &run.transcript;
+        assert!(
+            transcript.contains("mode: Used } -> Released"),
+            "{transcript}"
+        );
+    }
+    let several = [1, 1, 2, 3].map(|at| (at, lock(0, 2_000)));
+    let actions = [&several[..], &[(200, crash)]].concat();
+    let readers = ModelKind::ReadWrite(LockSpec::write().weight);
+    assert_keeps_promises_of(readers, &actions);
+    let runs = play_of(readers, &actions, Some(Defect::LeavesUnread));
+    let is_reset = |run: &PlayedRun| run.breach.is_some() && run.broken() == Promise::Service;
+    assert!(runs.iter().any(is_reset), "{}", runs[0].transcript);
+}
+
 /// P6, R15 (clock went back): the server's clock goes back between a grant and an answer that
 /// repeats it, by more than the lease is long.
 #[test]

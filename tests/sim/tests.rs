@@ -288,11 +288,6 @@ fn drop_that_leaves_a_waiter_s_grant_unread_is_found() {
 }
 
 #[test]
-fn drop_that_leaves_behind_unread_replies_is_found() {
-    assert_found(Defect::LeavesUnread, &[Promise::Service]);
-}
-
-#[test]
 fn grant_dated_by_a_later_request_is_found() {
     assert_found(Defect::LaneDate, &[Promise::Exclusion]);
 }

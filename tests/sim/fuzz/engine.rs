@@ -20,7 +20,7 @@ use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, ScriptReply,
 use crate::sim::process::{StubStore, UnreadReplies, no_connection, no_reply};
 use crate::sim::shown_clock::shown_clock;
 use crate::store::clock::Time;
-use crate::store::{Anchor, Answer, CallResult, StoreFault};
+use crate::store::{Anchor, Answer, CallResult, OnResult, StoreFault};
 
 /// The bytes choose what callers, the renewal thread and the subscription do, one after the other,
 /// and what the server answers.
@@ -53,7 +53,7 @@ struct FuzzWorld {
     callers: Vec<FuzzCaller>,
     tries: Vec<FuzzTry>,
     guards: Vec<FuzzGuard>,
-    releases: Vec<(Arc<Lease>, Call, Time)>,
+    releases: Vec<FuzzRelease>,
     pipeline: Option<(Tasks, Vec<Call>, Time)>,
     /// The grants of each token that the server has reported.
     granted: HashMap<Token, SeenGrants>,
@@ -72,6 +72,14 @@ struct FuzzCaller {
     /// No answer has queued or failed its acquire yet. After that, only the renewal thread sends
     /// one.
     may_send_acquire: bool,
+}
+
+struct FuzzRelease {
+    lease: Arc<Lease>,
+    call: Call,
+    sent: Time,
+    /// The caller has left.
+    left: Option<OnResult>,
 }
 
 struct FuzzTry {
@@ -178,13 +186,28 @@ impl FuzzWorld {
             10 if at < self.guards.len() => {
                 let lease = self.guards.remove(at).lease;
                 if let Some(call) = self.engine.begin_release(&lease) {
-                    self.releases.push((lease, call, self.now()));
+                    let sent = self.now();
+                    let left = self.engine.leave(&lease, &call, sent);
+                    self.releases.push(FuzzRelease {
+                        left: left.filter(|_| which >= 8),
+                        lease,
+                        call,
+                        sent,
+                    });
                 }
             }
             10 if at < self.releases.len() => {
-                let (lease, call, sent) = self.releases.remove(at);
+                let FuzzRelease {
+                    lease,
+                    call,
+                    sent,
+                    left,
+                } = self.releases.remove(at);
                 let answered = self.call_result(&call, sent, input);
-                self.engine.on_release_reply(&lease, &call, sent, answered);
+                match left {
+                    Some(on_result) => on_result(answered),
+                    None => self.engine.on_release_reply(&lease, &call, sent, answered),
+                }
             }
             11 => self.deliver_message(input),
             12 => {

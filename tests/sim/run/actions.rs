@@ -116,7 +116,11 @@ impl Run<'_> {
                     }
                 }
                 Action::DropAndCrash { .. } => {
-                    if self.drop_one_guard(&mut process) {
+                    let mut has_dropped = false;
+                    while self.drop_one_guard(&mut process) {
+                        has_dropped = true;
+                    }
+                    if has_dropped {
                         return self.on_crash(&process);
                     }
                 }

@@ -312,9 +312,10 @@ impl Run<'_> {
     ) -> Option<u64> {
         let now = self.now;
         let Some(process) = self.process_mut(number) else {
-            // The process is gone. Its socket answers a reply by RST.
+            // The process is gone. Its socket answers a reply by RST, and then the server loses what
+            // it has not read yet.
             if let Some(after) = after {
-                self.reset_lane_of_the_dead(number, lane, now + 2 * after);
+                self.reset_lane_of_the_dead(number, lane, now + after);
             }
             return None;
         };

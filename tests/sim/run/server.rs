@@ -113,7 +113,7 @@ impl Run<'_> {
 
     fn refuse_script(&mut self, request: &RequestInFlight) {
         if let Verb::Release { token, .. } = request.calls[request.index].verb {
-            self.watch.forget_last_drop(token);
+            self.watch.note_refused(token);
         }
         self.record_in_transcript(request, &NOSCRIPT);
         self.put_reply(request, Vec::new(), Err(NOSCRIPT.to_owned()));

@@ -4,7 +4,7 @@
 //! A process counts as disturbed from each fault that hits it until that is over. While the server
 //! is away, all processes count as disturbed. A bound begins at the latest of these times.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{MS, Run};
 use crate::engine::Lease;
@@ -33,6 +33,8 @@ pub(super) struct TimeWatch {
     /// Tokens of processes that crashed after their guards were dropped, and since when their
     /// releases should have arrived.
     last_drops: HashMap<Token, u64>,
+    /// Tokens whose release the server refused.
+    refused: HashSet<Token>,
     /// A caller got an answer that does not know of an earlier drop of its process.
     pub(super) overtaken: Option<Token>,
     /// A waiter took a grant with less than half its ttl left.
@@ -50,11 +52,14 @@ impl TimeWatch {
     /// The process of this token has crashed. Its drop was written before, and should have arrived
     /// `by` then.
     pub(super) fn note_last_drop(&mut self, token: Token, by: u64) {
-        self.last_drops.insert(token, by);
+        if !self.refused.contains(&token) {
+            self.last_drops.insert(token, by);
+        }
     }
 
-    /// The server refused that release.
-    pub(super) fn forget_last_drop(&mut self, token: Token) {
+    /// The server has refused the release of this token.
+    pub(super) fn note_refused(&mut self, token: Token) {
+        self.refused.insert(token);
         self.last_drops.remove(&token);
     }
 

@@ -211,6 +211,7 @@ impl<C: Connected> Lane<C> {
     /// Waits for the reply to a request until `until`, and reads for others meanwhile. A reply that
     /// is later than the command timeout ends the connection.
     pub(super) fn wait(&self, ticket: &Ticket, until: Time) -> Reply {
+        ticket.slot.begin_wait();
         loop {
             if let Some(reader) = self.reader_for(ticket) {
                 self.read(reader, ticket, until);

@@ -98,6 +98,8 @@ enum NoReply {
     GiveUp,
     /// A mistake: its time is over, and it does not tell the lane.
     GoAway,
+    /// It waits for another lane first.
+    StayAway,
 }
 
 /// Whether the caller has slept to the end of the model.
@@ -189,6 +191,11 @@ fn callers_of_a_lane_get_their_own_replies_and_sleep_only_while_one_reads() {
 #[test]
 fn caller_that_gives_up_leaves_no_lane_without_a_reader() {
     three_calls(NoReply::GiveUp);
+}
+
+#[test]
+fn caller_that_waits_elsewhere_is_not_the_one_to_read() {
+    three_calls(NoReply::StayAway);
 }
 
 #[test]

@@ -14,11 +14,13 @@ pub(super) struct Slot {
 
 /// | state    | when                                          | becomes                             |
 /// |----------|-----------------------------------------------|-------------------------------------|
-/// | Waiting  | the request was appended                      | any of the others                   |
+/// | Away     | the request was appended, and its caller does something else | Waiting, when the caller waits; Answered |
+/// | Waiting  | the caller waits                              | Reading, Answered or Over           |
 /// | Reading  | nobody reads the lane, so this caller is to   | Waiting, when the caller has seen it |
 /// | Answered | the reply came, or never will                 | Over, when the caller has taken it  |
 /// | Over     | nobody waits here any more                    |                                     |
 enum Turn {
+    Away,
     Waiting,
     Reading,
     Answered(Reply),
@@ -44,8 +46,17 @@ pub(super) enum Woken {
 impl Slot {
     pub(super) fn new() -> Slot {
         Slot {
-            turn: Mutex::new(Turn::Waiting),
+            turn: Mutex::new(Turn::Away),
             changed: Condvar::new(),
+        }
+    }
+
+    /// The caller waits from now on, so it can be asked to read. One that waits for another lane's
+    /// reply first could not do it.
+    pub(super) fn begin_wait(&self) {
+        let mut turn = self.turn.lock();
+        if matches!(*turn, Turn::Away) {
+            *turn = Turn::Waiting;
         }
     }
 
@@ -64,7 +75,7 @@ impl Slot {
                 }
                 // P8 (every call ends): a caller whose time is over reads no more, although it is
                 // asked to as the first that waits.
-                Turn::Waiting | Turn::Reading | Turn::Over => {
+                Turn::Away | Turn::Waiting | Turn::Reading | Turn::Over => {
                     *turn = Turn::Over;
                     return Woken::TimedOut;
                 }
