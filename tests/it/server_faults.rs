@@ -356,7 +356,7 @@ fn r17_a_demoted_master_has_all_its_connections_replaced() {
     waiting.join().unwrap().unwrap();
     held.renew().unwrap();
     // R17 (subscription): the connections of the lanes, the renewal thread and the subscription are
-    // all replaced, those of the lanes at their next use.
+    // all replaced; a lane's when it is used again.
     warm_up(&manager);
     until(SOON, "every connection was replaced", || {
         let now = self::ids(&server);

@@ -35,7 +35,7 @@ impl UnreadCall {
         UnreadCall {
             node: Arc::clone(node),
             call: pending.call.clone(),
-            form: pending.form(),
+            form: pending.form,
             not_after: pending.not_after,
             sent,
             generation,
@@ -64,7 +64,7 @@ impl Unread for UnreadCall {
         };
         let mut pending = self.pending();
         let has_changed = pending.change_form(&fault);
-        self.form = pending.form();
+        self.form = pending.form;
         has_changed
     }
 
