@@ -66,6 +66,11 @@ impl PossibleState {
         self.lost_grants.len() + self.to_requeue.len() + self.releasing.len()
     }
 
+    /// Whether the attempt's release is under way.
+    pub(crate) fn is_releasing(&self, attempt: Attempt) -> bool {
+        self.releasing.contains(&attempt)
+    }
+
     /// The states that this one can become by background work alone.
     pub(crate) fn background_steps(&self) -> Vec<PossibleState> {
         let mut next = Vec::new();

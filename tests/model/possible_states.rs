@@ -99,6 +99,13 @@ impl PossibleStates {
             .unwrap_or(0)
     }
 
+    /// The release of this attempt has run, whatever else is under way.
+    pub(crate) fn on_released(&mut self, attempt: Attempt) {
+        let all = closure(self.possible.iter().cloned());
+        let is_over = |state: &PossibleState| !state.is_releasing(attempt);
+        self.possible = all.into_iter().filter(is_over).collect();
+    }
+
     /// The largest number of attempts that still have background work in any possible state. The
     /// orders of that work multiply the states, so a test that must be fast keeps this small.
     pub(crate) fn most_unsettled(&self) -> usize {

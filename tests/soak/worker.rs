@@ -107,7 +107,8 @@ pub(crate) fn work(args: &[String]) {
         let history = Arc::clone(&history);
         move || history.watch_clock()
     });
-    let manager = connect(url, ttl);
+    let lanes = 1 + (seed % 2) as u32;
+    let manager = connect(url, ttl, lanes);
     report("ready");
     let finish = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -135,10 +136,11 @@ pub(crate) fn work(args: &[String]) {
 }
 
 /// Connects, and retries while the server is away.
-fn connect(url: &str, ttl: Duration) -> LockManager {
+fn connect(url: &str, ttl: Duration, lanes: u32) -> LockManager {
     loop {
         match LockManager::builder(url)
             .options(LockOptions::new().ttl(ttl))
+            .lanes(lanes)
             .build()
         {
             Ok(manager) => return manager,

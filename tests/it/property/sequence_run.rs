@@ -1,6 +1,8 @@
 //! One sequence: planned steps become operations on real managers, and the model checks each
 //! result.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -72,6 +74,11 @@ pub(super) struct SequenceRun<'a> {
     waiters: Vec<(Attempt, usize, AnyWaiter)>,
     guards: Vec<(Attempt, usize, AnyGuard)>,
     attempts: u16,
+    /// Guards that were dropped. Whatever their managers send next for the name comes later.
+    dropped: Vec<(Attempt, usize)>,
+    /// The clients that lost a reply. A drop without a connection, or in an outage, is ordered
+    /// before nothing.
+    disturbed: RefCell<BTreeSet<u8>>,
     trail: String,
 }
 
@@ -171,6 +178,8 @@ impl<'a> SequenceRun<'a> {
             waiters: Vec::new(),
             guards: Vec::new(),
             attempts: 0,
+            dropped: Vec::new(),
+            disturbed: RefCell::default(),
             trail: String::new(),
         }
     }
@@ -217,6 +226,7 @@ impl<'a> SequenceRun<'a> {
                     self.with_planned_reply_loss(step, attempt.client, name, Verb::Release, || {
                         drop(guard)
                     });
+                    self.dropped.push((attempt, name));
                     self.observe(name, Op::Drop(attempt), ModelOutcome::Done)
                 }
                 None => Ok(()),
@@ -606,13 +616,28 @@ impl<'a> SequenceRun<'a> {
         if !step.loses_reply {
             return act();
         }
+        self.disturbed.borrow_mut().insert(client);
         self.store.lose_reply(client, &self.names[name].text, verb);
         let result = act();
         self.store.stop_losing_replies(client);
         result
     }
 
+    /// The client has asked for the name, and has the answer. Its drops came before that.
+    fn on_asked(&mut self, client: u8, name: usize) {
+        if self.disturbed.borrow().contains(&client) {
+            return;
+        }
+        let is_earlier = |(attempt, of): &(Attempt, usize)| attempt.client == client && *of == name;
+        for (attempt, name) in self.dropped.extract_if(.., |drop| is_earlier(drop)) {
+            self.names[name].states.on_released(attempt);
+        }
+    }
+
     fn observe(&mut self, name: usize, op: Op, outcome: ModelOutcome) -> StepResult {
+        if let Op::TryLock(attempt) | Op::Enqueue(attempt) = op {
+            self.on_asked(attempt.client, name);
+        }
         let line = format!("  {:?}: {op:?} -> {outcome:?}\n", self.names[name].text);
         if !self.trail.ends_with(&line) {
             self.trail += &line;

@@ -460,6 +460,9 @@ impl<C: Connected> Lane<C> {
     fn write<'a>(&'a self, mut state: MutexGuard<'a, LaneState<C>>) {
         let epoch = state.epoch;
         let Some(open) = &mut state.open else { return };
+        if open.buffer.is_empty() {
+            return;
+        }
         let Some(mut writer) = open.writer.take() else {
             return;
         };
