@@ -166,6 +166,7 @@ impl Lanes {
                 let generation = flight.generation;
                 let unread =
                     UnreadCall::new(&self.node, &flight.pending, sent, generation, on_result);
+                flight.lane.yield_to_writer(&flight.ticket);
                 if let Some(unread) = flight.lane.leave(&flight.ticket, unread) {
                     unread.hand_over(self.finish(begun, deadlines));
                 }
