@@ -155,7 +155,7 @@ fn error_messages_are_lower_case_without_full_stop_or_cause() {
             _ => None,
         })
         .collect();
-    assert_eq!(steps, HashSet::from([Step::Reply]));
+    assert_eq!(steps, HashSet::from([Step::Connect, Step::Reply]));
     proxy.resume_requests();
     proxy.refuse();
     proxy.close_all();
