@@ -175,8 +175,8 @@ impl Run<'_> {
     ) -> Option<u64> {
         let now = self.now;
         let Some(process) = self.process_mut(number) else {
-            // The process is gone. Its socket answers a reply by RST, and then the server loses what
-            // it has not read yet.
+            // The process is gone. Its socket answers a reply by RST, and then the server loses
+            // what it has not read yet.
             if let Some(after) = after {
                 self.reset_lane_of_the_dead(number, lane, now + after);
             }
@@ -254,8 +254,8 @@ impl Run<'_> {
         self.end_slot(process, slot, Ok(answer));
     }
 
-    /// NOSCRIPT: the call is sent again at once, by its source. If it is a release that nobody waits
-    /// for, the callers behind it got answers that say nothing.
+    /// NOSCRIPT: the call is sent again at once, by its source. If it is a release that nobody
+    /// waits for, the callers behind it got answers that say nothing.
     fn on_unknown_script(&mut self, process: &mut SimProcess, slot: LaneSlot) {
         if slot.left().is_some() {
             if self.defect == Some(Defect::RefusedIsDone) {
