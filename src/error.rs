@@ -96,9 +96,7 @@ pub enum Error {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// No connection of the pool became free in time.
-    Pool,
-    /// No connection could be opened.
+    /// No connection could be opened in time.
     Connect,
     /// The request could not be sent.
     Send,
@@ -109,7 +107,6 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Step::Pool => "free connection",
             Step::Connect => "connection",
             Step::Send => "way to send",
             Step::Reply => "reply",

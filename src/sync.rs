@@ -1,15 +1,17 @@
 //! The mutexes and atomics of the state that threads share. These are parking_lot's and std's.
 //!
 //! Under `cfg(fairlock_loom)` they are loom's. Then `engine/loom_models.rs` and
-//! `store/node/batch_models.rs` run that state through every possible interleaving of the threads.
+//! `store/node/lane/models.rs` run that state through every possible interleaving of the threads.
 
 #[cfg(not(fairlock_loom))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 #[cfg(not(fairlock_loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, fence};
+#[cfg(not(fairlock_loom))]
+pub(crate) use std::thread::yield_now;
 
 #[cfg(fairlock_loom)]
-pub(crate) use model::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, fence};
+pub(crate) use model::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, fence, yield_now};
 
 /// loom's types, with the methods that parking_lot's have.
 #[cfg(fairlock_loom)]
@@ -18,6 +20,7 @@ mod model {
 
     pub(crate) use loom::sync::MutexGuard;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
+    pub(crate) use loom::thread::yield_now;
 
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);

@@ -12,7 +12,7 @@
 //! median of all rounds (least..most).
 //!
 //! What a cycle costs is the processor time of this process and of the server. A profiler shows
-//! more if one of them runs alone; this runs `lock` + drop by 8 threads for 5 s, on 2 lanes:
+//! more if one of them runs alone; this runs `lock` + drop by 8 threads for 2 s, on 2 lanes:
 //!
 //!     FAIRLOCK_BENCH_URL=redis://host/ strace -fc uncontended-0123abcd --bench alone drop 8 2
 //!
@@ -80,7 +80,7 @@ fn alone(url: &str, args: &[String]) {
     let threads = number(1).unwrap_or(1) as usize;
     let mut measured = Measured::new(kind, url, threads);
     let cycles = measured.subject.cycles(threads);
-    let rate = throughput::throughput(Duration::from_secs(5), cycles);
+    let rate = throughput::throughput(Duration::from_secs(2), cycles);
     println!(
         "{}, {threads} threads: {rate} cycles a second",
         kind.title()

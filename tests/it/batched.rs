@@ -1,6 +1,5 @@
-//! Calls that find no free connection join a batch: its leader waits for a connection, and sends
-//! the followers' requests with its own. These tests show the shared and the unshared parts. On
-//! Redis alone, since the in-memory store has no pool.
+//! Many calls on one lane: they are sent while earlier ones have no reply, and share only the
+//! connection's fate. On Redis alone, since the in-memory store has no lanes.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Builder, Error, LockGuard, LockManager, Result, Step};
 
-use crate::fixtures::{
-    H, P, Record, SOON, STEADY_T, TTL, Verb, build, request, steady, warm_up, with_ttl,
-};
+use crate::backend::with_parts;
+use crate::fixtures::{P, Record, SOON, STEADY_T, Verb, build, request, steady, warm_up, with_ttl};
 use crate::support::{Proxy, SLACK, Server, contains, proxy, until};
 
 /// So long that no call times out while others are examined.
@@ -116,7 +114,7 @@ fn sleeping(name: &str) -> usize {
 }
 
 #[test]
-fn calls_without_a_free_connection_share_one_write() {
+fn calls_behind_one_without_a_reply_are_sent_at_once() {
     let Setup {
         server,
         proxy,
@@ -124,22 +122,16 @@ fn calls_without_a_free_connection_share_one_write() {
     } = one_connection(patient);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
+        let connects = ours.stats().connects;
+        let sent = proxy.commands();
         let many = Callers::call(scope, "many", 40, |name| ours.try_lock(name));
-        let before = (
-            ours.stats().requests,
-            server.counted("total_reads_processed"),
-        );
+        until(SOON, "all are under way", || proxy.commands() >= sent + 40);
+        let waiting = |callers: &Callers| callers.calls.iter().all(|call| !call.is_finished());
+        assert!(first.is_held() && waiting(&many));
         first.release();
-        let guards = many.guards();
-        let reads = server.counted("total_reads_processed") - before.1;
-        assert!(ours.stats().requests - before.0 >= 40);
-        // The first call's read, those for the test's own queries, and more if the proxy split the
-        // pipeline.
-        assert!(reads <= 8, "the server read {reads} times for 40 calls");
-        guards
-            .into_iter()
-            .chain(one.guards())
-            .for_each(|guard| guard.unlock().unwrap());
+        let guards = many.guards().into_iter().chain(one.guards());
+        guards.for_each(|guard| guard.unlock().unwrap());
+        assert_eq!(ours.stats().connects, connects);
     });
     assert_eq!(server.keys_without_ttl(), [""; 0]);
 }
@@ -150,135 +142,34 @@ fn p9_a_stuck_connection_delays_only_its_own_calls() {
     let proxy = Proxy::to(server.addr());
     let ours = build(patient(proxy.url()).lanes(2));
     warm_up(&ours);
-    let turns = AtomicU64::new(0);
     thread::scope(|scope| {
-        let holds =
-            ["first0", "second0"].map(|name| proxy.hold_request_when(request(Verb::Acquire, name)));
-        let first = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
-        let second = Callers::call(scope, "second", 1, |name| ours.try_lock(name));
-        holds.iter().for_each(|hold| hold.wait(SOON));
-        // These calls form a batch on the connection that is freed first, and the proxy holds that
-        // batch back.
-        let stuck = proxy.hold_request_when(contains("{stuck"));
-        let callers = Callers::call(scope, "stuck", 6, |name| ours.try_lock(name));
-        let [one, other] = holds;
-        one.release();
-        stuck.wait(SOON);
-        other.release();
-        let (ours, turns) = (&ours, &turns);
-        for i in 0..16 {
-            scope.spawn(move || {
-                let name = format!("other{i}");
-                for _ in 0..20 {
-                    ours.lock(&name).unwrap().unlock().unwrap();
-                    turns.fetch_add(1, Ordering::Relaxed);
-                }
-            });
+        let (first, one) = Callers::stick(scope, &proxy, &ours);
+        let others: Vec<_> = (0..24)
+            .map(|i| {
+                let ours = &ours;
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        ours.lock(format!("other{i}")).unwrap().unlock().unwrap();
+                    }
+                })
+            })
+            .collect();
+        // Each name is on one of the two lanes.
+        let done = || others.iter().filter(|call| call.is_finished()).count();
+        until(LONG, "those on the other lane go on", || done() > 0);
+        assert!(first.is_held() && done() < 24);
+        first.release();
+        for call in others {
+            call.join().unwrap();
         }
-        until(LONG, "the others get their turns", || {
-            turns.load(Ordering::Relaxed) == 16 * 20
-        });
-        assert!(stuck.is_held() && callers.calls.iter().all(|call| !call.is_finished()));
-        stuck.release();
-        let guards = [first, second, callers]
+        one.guards()
             .into_iter()
-            .flat_map(Callers::guards);
-        guards.for_each(|guard| guard.unlock().unwrap());
+            .for_each(|guard| guard.unlock().unwrap());
     });
 }
 
 #[test]
-fn p8_a_waiting_follower_ends_at_its_own_deadline() {
-    let Setup {
-        server,
-        proxy,
-        ours,
-    } = one_connection(|url| {
-        with_ttl(url, 3 * TTL)
-            .command_timeout(STEADY_T)
-            .check_period(P)
-            .horizon(2 * H + P)
-    });
-    // All later calls join the batch of a leader that waits for the stuck connection.
-    thread::scope(|scope| {
-        let (first, one) = Callers::stick(scope, &proxy, &ours);
-        let start = Instant::now();
-        let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
-        let short = Callers::call(scope, "short", 4, |name| {
-            ours.try_lock_for(name, STEADY_T / 4)
-        });
-        for end in short.ends() {
-            assert!(
-                matches!(
-                    end,
-                    Err(Error::Unavailable {
-                        step: Step::Pool,
-                        ..
-                    })
-                ),
-                "{end:?}"
-            );
-        }
-        let took = start.elapsed();
-        assert!(took <= STEADY_T / 4 + STEADY_T + SLACK, "{took:?}");
-        first.release();
-        // These two may have timed out by now; how they end is not under test.
-        drop((one.ends(), leader.ends()));
-    });
-    for name in ["first0", "leader0", "short0", "short3"] {
-        Record::of(&server, name).comes_to_rest();
-    }
-}
-
-#[test]
-fn p8_a_follower_sent_late_ends_at_its_own_deadline() {
-    let Setup {
-        server,
-        proxy,
-        ours,
-    } = one_connection(patient);
-    thread::scope(|scope| {
-        let (first, one) = Callers::stick(scope, &proxy, &ours);
-        let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
-        let start = Instant::now();
-        let short = Callers::call(scope, "short", 3, |name| ours.try_lock_for(name, SHORT));
-        let second = proxy.hold_request_when(request(Verb::Acquire, "leader0"));
-        let third = proxy.hold_request_when(request(Verb::Acquire, "short1"));
-        // Wait until the followers' deadline is over but their time for a connection is not: they
-        // are then sent late.
-        thread::sleep((start + SHORT + LONG / 3).saturating_duration_since(Instant::now()));
-        first.release();
-        second.wait(SOON);
-        for end in short.ends() {
-            assert!(
-                matches!(
-                    end,
-                    Err(Error::Unavailable {
-                        step: Step::Reply,
-                        ..
-                    })
-                ),
-                "{end:?}"
-            );
-        }
-        let took = start.elapsed();
-        assert!(took <= SHORT + LONG + SLACK, "{took:?}");
-        second.release();
-        let said = third.release();
-        assert!(
-            contains("late")(&said),
-            "R5 (dated requests): it took the lock: {:?}",
-            String::from_utf8_lossy(&said)
-        );
-        drop((one.ends(), leader.ends()));
-    });
-    for name in ["short0", "short1", "short2"] {
-        Record::of(&server, name).comes_to_rest();
-    }
-}
-
-#[test]
-fn p7_a_follower_that_timed_out_in_a_batch_takes_nothing() {
+fn p8_a_call_behind_many_others_ends_at_its_own_deadline() {
     let Setup {
         server,
         proxy,
@@ -286,37 +177,64 @@ fn p7_a_follower_that_timed_out_in_a_batch_takes_nothing() {
     } = one_connection(steady);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
-        let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
-        let followers = Callers::call(scope, "along", 3, |name| {
+        let start = Instant::now();
+        let many = Callers::call(scope, "many", 40, |name| ours.try_lock(name));
+        let short = Callers::call(scope, "short", 4, |name| {
             ours.try_lock_for(name, STEADY_T / 4)
         });
-        let second = proxy.hold_request_when(request(Verb::Acquire, "leader0"));
-        first.release();
-        second.wait(SOON);
-        for end in followers.ends() {
-            assert!(
-                matches!(
-                    end,
-                    Err(Error::Unavailable {
-                        step: Step::Reply,
-                        ..
-                    })
-                ),
-                "{end:?}"
-            );
+        for end in short.ends() {
+            // The stuck lane is replaced after its first call's timeout, so a later one may succeed.
+            let in_time = matches!(&end, Ok(Some(_)) | Err(Error::Unavailable { .. }));
+            assert!(in_time, "{end:?}");
         }
-        // The server carries the held request out or refuses it as late. Either way nothing stays
-        // taken.
-        second.release();
-        drop((one.ends(), leader.ends()));
+        let took = start.elapsed();
+        assert!(took <= STEADY_T / 4 + STEADY_T + SLACK, "{took:?}");
+        first.release();
+        drop((one.ends(), many.ends()));
+        let took = start.elapsed();
+        assert!(took <= 2 * STEADY_T + SLACK, "{took:?}");
     });
-    for name in ["leader0", "along0", "along1", "along2"] {
+    for name in ["first0", "many0", "many39", "short0", "short3"] {
         Record::of(&server, name).comes_to_rest();
     }
 }
 
 #[test]
-fn calls_waiting_for_a_broken_connection_get_another() {
+fn p7_a_call_that_timed_out_on_a_lane_takes_nothing() {
+    let Setup {
+        server,
+        proxy,
+        ours,
+    } = one_connection(patient);
+    thread::scope(|scope| {
+        let (first, one) = Callers::stick(scope, &proxy, &ours);
+        let start = Instant::now();
+        let held = ["short0", "short1", "short2"]
+            .map(|name| proxy.hold_request_when(request(Verb::Acquire, name)));
+        let short = Callers::call(scope, "short", 3, |name| ours.try_lock_for(name, SHORT));
+        for end in short.ends() {
+            let is_unanswered = matches!(
+                end,
+                Err(Error::Unavailable {
+                    step: Step::Reply,
+                    ..
+                })
+            );
+            assert!(is_unanswered, "{end:?}");
+        }
+        let took = start.elapsed();
+        assert!(took <= SHORT + LONG + SLACK, "{took:?}");
+        drop((first, held));
+        // They stay held back; the lane was replaced.
+        drop(one.ends());
+    });
+    for name in ["first0", "short0", "short1", "short2"] {
+        Record::of(&server, name).comes_to_rest();
+    }
+}
+
+#[test]
+fn calls_on_a_broken_connection_get_another() {
     let Setup {
         server: _server,
         proxy,
@@ -326,15 +244,13 @@ fn calls_waiting_for_a_broken_connection_get_another() {
         let (_first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
         proxy.reset_all();
-        // The calls get an error if the pool opens no other connection for them: they would wait
-        // for LONG.
         let guards = many.guards().into_iter().chain(one.guards());
         guards.for_each(|guard| guard.unlock().unwrap());
     });
 }
 
 #[test]
-fn followers_are_sent_again_when_the_connection_was_closed() {
+fn calls_are_sent_again_when_their_lane_was_closed() {
     let Setup {
         server,
         proxy,
@@ -342,8 +258,8 @@ fn followers_are_sent_again_when_the_connection_was_closed() {
     } = one_connection(patient);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
-        let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
         let cut = proxy.swallow_and_reset_when(request(Verb::Acquire, "many7"));
+        let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
         first.release();
         let guards = many.guards().into_iter().chain(one.guards());
         assert!(cut.has_triggered());
@@ -355,7 +271,7 @@ fn followers_are_sent_again_when_the_connection_was_closed() {
 }
 
 #[test]
-fn a_forgotten_script_is_sent_once_for_a_whole_batch() {
+fn a_forgotten_script_fails_none_of_many_calls() {
     let Setup {
         server,
         proxy,
@@ -369,9 +285,9 @@ fn a_forgotten_script_is_sent_once_for_a_whole_batch() {
         first.release();
         let guards: Vec<_> = many.guards().into_iter().chain(one.guards()).collect();
         let sent = proxy.requests_bytes() - before;
-        // A script's source has 10 kB or more. It may be sent twice: for the first caller, and for
-        // the batch.
-        assert!(sent < 50_000, "{sent} bytes were sent");
+        // Each call that was refused sends the source, once.
+        let source = with_parts(include_str!("../../src/script/mutex_acquire.lua")).len() as u64;
+        assert!(sent < 14 * (source + 1_000), "{sent} bytes were sent");
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
     });
 }
@@ -448,7 +364,7 @@ fn a_connection_broken_during_list_is_replaced_for_waiting_calls() {
 }
 
 #[test]
-fn a_guard_dropped_without_a_free_connection_frees_its_lock() {
+fn a_guard_dropped_on_a_busy_lane_frees_its_lock() {
     let Setup {
         server: _server,
         proxy,
@@ -469,7 +385,7 @@ fn a_guard_dropped_without_a_free_connection_frees_its_lock() {
             });
         }
     });
-    assert!(ours.stats().background_releases > 16, "{:?}", ours.stats());
+    assert_eq!(ours.stats().background_releases, 0, "{:?}", ours.stats());
 }
 
 #[test]

@@ -358,3 +358,32 @@ fn requests_for_many_names_are_all_sent_before_a_reply() {
         releasing.join().unwrap();
     });
 }
+
+#[test]
+fn the_last_handle_and_a_shutdown_wait_for_unread_releases() {
+    let s = setup(patient);
+    let shuts_down = build(patient(s.proxy.url()));
+    warm_up(&shuts_down);
+    let ends: [(LockManager, fn(LockManager)); 2] = [
+        (s.ours.clone(), |mgr| drop(mgr)),
+        (shuts_down, |mgr| {
+            let end = mgr.shutdown(Duration::ZERO).unwrap();
+            assert!(end.unreleased.is_empty() && end.ended.is_empty());
+        }),
+    ];
+    let Setup {
+        server: _server,
+        proxy,
+        ours,
+        other,
+    } = s;
+    drop(ours);
+    for (mgr, end) in ends {
+        let guard = mgr.lock("a").unwrap();
+        proxy.delay(Duration::from_millis(100));
+        drop(guard);
+        end(mgr);
+        proxy.delay(Duration::ZERO);
+        assert!(other.try_lock("a").unwrap().is_some());
+    }
+}

@@ -226,7 +226,9 @@ const TTL: Duration = Duration::from_secs(2);
 
 pub(crate) fn without_descriptors(args: &[String]) {
     let limit = Duration::from_secs(1);
+    // On one lane, which is open from the start.
     let mgr = with_ttl(args[0].as_str(), TTL)
+        .lanes(1)
         .outage_limit(limit)
         .build()
         .unwrap();
@@ -234,7 +236,7 @@ pub(crate) fn without_descriptors(args: &[String]) {
     // Neither the renewal thread nor the subscription has a connection yet.
     let (taken, old) = exhaust();
     let deadline = Instant::now() + guard.remaining();
-    // The one open connection serves one call at a time.
+    // The lane is open.
     mgr.try_lock("free")
         .unwrap()
         .expect("it is free")

@@ -196,7 +196,8 @@ fn the_rights_are_asked_for_again_after_a_restart() {
 #[test]
 fn rights_are_asked_for_once() {
     let server = Server::start();
-    let ours = manager(server.url());
+    // On one lane: each connection says hello.
+    let ours = build(builder(server.url()).lanes(1));
     // The server must know the scripts.
     let other = manager(server.url());
     other.lock("a").unwrap().unlock().unwrap();

@@ -355,8 +355,9 @@ fn r17_a_demoted_master_has_all_its_connections_replaced() {
     let _: () = server.query(&["REPLICAOF", "NO", "ONE"]);
     waiting.join().unwrap().unwrap();
     held.renew().unwrap();
-    // R17 (subscription): the connections of the pool, the renewal thread and the subscription are
-    // all replaced.
+    // R17 (subscription): the connections of the lanes, the renewal thread and the subscription are
+    // all replaced; a lane's when it is used again.
+    warm_up(&manager);
     until(SOON, "every connection was replaced", || {
         let now = self::ids(&server);
         now.iter().all(|id| !ids.contains(id)) && subscriptions(&server).len() == 1

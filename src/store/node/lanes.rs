@@ -49,6 +49,9 @@ struct LaneConnection {
     pool_generation: u64,
     /// The scripts that the server has run for this connection, a bit for each.
     known_scripts: u64,
+    /// How many calls were appended, and which of them was the last with each script's source.
+    appended: u64,
+    sources: [u64; SCRIPTS],
     stream: Arc<Stream>,
     /// Its place in the pool.
     _pooled: r2d2::PooledConnection<ConnectionFactory>,
@@ -159,14 +162,14 @@ impl Lanes {
                 && may_leave[index]
                 && let Some(on_result) = leave(index)
             {
-                let unread = UnreadCall::new(
-                    &self.node,
-                    &flight.pending,
-                    flight.ticket.sent,
-                    flight.generation,
-                    on_result,
-                );
-                flight.lane.leave(&flight.ticket, Box::new(unread));
+                let sent = flight.ticket.sent;
+                let generation = flight.generation;
+                let unread =
+                    UnreadCall::new(&self.node, &flight.pending, sent, generation, on_result);
+                flight.lane.yield_to_writer(&flight.ticket);
+                if let Some(unread) = flight.lane.leave(&flight.ticket, unread) {
+                    unread.hand_over(self.finish(begun, deadlines));
+                }
                 return None;
             }
             Some(self.finish(begun, deadlines))
@@ -255,6 +258,7 @@ impl Lanes {
         let script = script_bit(call);
         let is_script_known = guard.connected().known_scripts & script == script;
         let reply_by = (self.node.clock.now() + self.node.command_timeout).min(deadlines.reply_by);
+        guard.connected().number(&mut pending);
         let ticket = guard.append(name, self.quiet_limit, |connection, bytes| {
             pending.date(&connection.anchor, reply_by);
             pending.write(&self.node, bytes);
@@ -371,10 +375,16 @@ impl Lanes {
             generation: flight.generation,
         };
         let read = self.node.read_reply(&mut flight.pending, received);
+        let is_forgotten = matches!(read.meaning, Meaning::OtherForm);
         let has_run = matches!(read.meaning, Meaning::Answer(Ok(_)));
-        if read.anchor.is_some() || (has_run && !flight.is_script_known) {
+        if read.anchor.is_some() || is_forgotten || (has_run && !flight.is_script_known) {
+            let script = script_bit(flight.pending.call);
             flight.lane.with_connected(&flight.ticket, |connection| {
-                connection.known_scripts |= script_bit(flight.pending.call);
+                if is_forgotten {
+                    connection.known_scripts &= !script;
+                } else {
+                    connection.known_scripts |= script;
+                }
                 connection.anchor = read.anchor.unwrap_or(connection.anchor);
             });
         }
@@ -515,6 +525,8 @@ impl Lanes {
             generation,
             pool_generation,
             known_scripts: 0,
+            appended: 0,
+            sources: [0; SCRIPTS],
             stream: writer.stream(),
             _pooled: pooled,
         };
@@ -531,7 +543,7 @@ impl Lanes {
             Some(refusal) if refusal.at >= started - self.node.command_timeout => {
                 refusal.fault.clone()
             }
-            _ => StoreFault::unavailable(Step::Pool, error),
+            _ => StoreFault::unavailable(Step::Connect, error),
         }
     }
 }
@@ -553,6 +565,21 @@ fn may_leave(flight: &InFlight<'_>, sent: &[Result<InFlight<'_>, CallResult>]) -
 fn script_bit(call: &Call) -> u64 {
     const { assert!(SCRIPTS <= 64) };
     call.script_id().map_or(0, |id| 1 << id)
+}
+
+impl LaneConnection {
+    /// Numbers a call that is about to be appended. If many calls were refused because the server
+    /// forgot the script, the first of them brings the source, and the others follow it.
+    fn number(&mut self, pending: &mut Pending<'_>) {
+        self.appended += 1;
+        let refused = std::mem::replace(&mut pending.number, self.appended);
+        if let Some(script) = pending.call.script_id().filter(|_| pending.form.by_source) {
+            pending.form.by_source = self.sources[script] <= refused;
+            if pending.form.by_source {
+                self.sources[script] = self.appended;
+            }
+        }
+    }
 }
 
 impl Connected for LaneConnection {
@@ -594,7 +621,7 @@ impl r2d2::ManageConnection for ConnectionFactory {
     fn is_valid(&self, pooled: &mut PooledConnection) -> Result<(), StoreFault> {
         if self.has_broken(pooled) {
             return Err(StoreFault::unavailable(
-                Step::Pool,
+                Step::Connect,
                 "the connection was retired",
             ));
         }

@@ -30,7 +30,9 @@ pub(super) struct Pending<'a> {
     /// R5 (dated requests). All copies of the call carry the same bound, so that a caller who stops
     /// waiting knows it: R7 (late copies).
     pub(super) not_after: u64,
-    form: Form,
+    pub(super) form: Form,
+    /// Which call of its lane it was when it was sent last. 0: it was not sent on a lane yet.
+    pub(super) number: u64,
     is_answered: bool,
 }
 
@@ -66,6 +68,7 @@ impl<'a> Pending<'a> {
             call,
             not_after,
             form: Form::default(),
+            number: 0,
             is_answered: false,
         }
     }
@@ -80,10 +83,6 @@ impl<'a> Pending<'a> {
             form,
             ..Pending::new(call, not_after)
         }
-    }
-
-    pub(super) fn form(&self) -> Form {
-        self.form
     }
 
     /// The call is about to be sent for a caller who waits until `reply_by`. Only the first copy on

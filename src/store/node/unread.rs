@@ -35,13 +35,18 @@ impl UnreadCall {
         UnreadCall {
             node: Arc::clone(node),
             call: pending.call.clone(),
-            form: pending.form(),
+            form: pending.form,
             not_after: pending.not_after,
             sent,
             generation,
             closed: 0,
             on_result,
         }
+    }
+
+    /// Its caller could not leave, and has the result.
+    pub(super) fn hand_over(self, result: CallResult) {
+        (self.on_result)(result);
     }
 
     fn pending(&self) -> Pending<'_> {
@@ -59,7 +64,7 @@ impl Unread for UnreadCall {
         };
         let mut pending = self.pending();
         let has_changed = pending.change_form(&fault);
-        self.form = pending.form();
+        self.form = pending.form;
         has_changed
     }
 

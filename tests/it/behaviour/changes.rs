@@ -495,7 +495,8 @@ fn a_forgotten_waiter_gets_a_name_that_was_another_kind(backend: &Backend) {
     let holder = theirs.lock("n").unwrap();
     let mut waiter = ours.enqueue("n").unwrap();
     backend.flush_all();
-    drop(theirs.semaphore("n", 2).acquire().unwrap());
+    let permit = theirs.semaphore("n", 2).acquire().unwrap();
+    permit.unlock().unwrap();
     let guard = waiter.wait_for(SOON).unwrap().expect("its turn comes");
     assert!(guard.fence() > holder.fence());
     guard.unlock().unwrap();
@@ -503,7 +504,7 @@ fn a_forgotten_waiter_gets_a_name_that_was_another_kind(backend: &Backend) {
     let mut holds = ours.semaphore("n", 2).acquire_many(2).unwrap();
     let mut queued = ours.semaphore("n", 2).enqueue().unwrap();
     backend.flush_all();
-    drop(theirs.lock("n").unwrap());
+    theirs.lock("n").unwrap().unlock().unwrap();
     let guard = queued.wait_for(SOON).unwrap().expect("its turn comes");
     assert!(holds.release_permits(1).is_err() && guard.is_held());
     guard.unlock().unwrap();

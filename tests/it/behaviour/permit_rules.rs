@@ -253,7 +253,8 @@ fn p1_the_next_request_rebuilds_a_lost_record(backend: &Backend) {
 
 /// The reply to a grant is lost, and the server's clock goes back before the request is sent again.
 fn r15_a_repeated_grant_is_believed_for_one_lease(backend: &Backend) {
-    let ours = build(steady(backend));
+    // The call whose reply is lost keeps the manager's lane.
+    let (ours, theirs) = (build(steady(backend)), build(steady(backend)));
     warm_up(&ours);
     // The server must know the script: the lost reply is the grant.
     Want::Read.take(&ours, "warm-r").unwrap().unlock().unwrap();
@@ -268,7 +269,7 @@ fn r15_a_repeated_grant_is_believed_for_one_lease(backend: &Backend) {
             let taking = scope.spawn(|| want.take(&ours, name).unwrap());
             until(SOON, "it is granted", || !record.holding().is_empty());
             record.clock_went_back(Duration::from_secs(3600));
-            let seen = ours.inspect(name).unwrap().expect("it is held");
+            let seen = theirs.inspect(name).unwrap().expect("it is held");
             assert!(seen.time_left <= TTL, "{want:?}: {seen:?}");
             taking.join().unwrap()
         });

@@ -19,6 +19,8 @@
 //!
 //! Order of mutexes: the lane's first, then a slot's. Neither is held over I/O or a callback.
 
+#[cfg(all(test, fairlock_loom))]
+mod models;
 mod slot;
 
 use std::collections::VecDeque;
@@ -26,14 +28,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 
 use super::connection::fault;
 use super::socket::{Patience, SocketReader, SocketWriter};
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, yield_now};
 pub(super) use slot::Reply;
 use slot::{Slot, Woken};
 
@@ -73,6 +75,9 @@ pub(super) trait Unread: Send {
     fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>);
 }
 
+/// How often a caller that wants to leave lets the thread run that is to write its request.
+const YIELDS_TO_WRITER: u32 = 100;
+
 pub(super) struct Lane<C: Connected> {
     state: Mutex<LaneState<C>>,
     /// Signals that an attempt to open a connection is over.
@@ -100,6 +105,8 @@ pub(super) struct OpenLane<C: Connected> {
     queue: VecDeque<Entry>,
     /// The number of the first of them.
     first: u64,
+    /// The number of the first request that is not written yet.
+    written: u64,
     /// How many of them nobody waits for.
     unread: usize,
     /// `None` while a thread writes.
@@ -120,6 +127,13 @@ struct Entry {
     /// What to do with the reply once the caller has left. `None`: nothing.
     unread: Option<Box<dyn Unread>>,
     is_void: bool,
+}
+
+/// What a reader got from the connection at once.
+struct Arrived {
+    values: Vec<Value>,
+    /// Why no more will come.
+    error: Option<RedisError>,
 }
 
 /// A request that is to be sent again on the next connection.
@@ -207,6 +221,7 @@ impl<C: Connected> Lane<C> {
     /// Waits for the reply to a request until `until`, and reads for others meanwhile. A reply that
     /// is later than the command timeout ends the connection.
     pub(super) fn wait(&self, ticket: &Ticket, until: Time) -> Reply {
+        ticket.slot.begin_wait();
         loop {
             if let Some(reader) = self.reader_for(ticket) {
                 self.read(reader, ticket, until);
@@ -249,20 +264,36 @@ impl<C: Connected> Lane<C> {
         }
     }
 
-    /// Leaves a request: `unread` gets its reply, whichever thread reads it.
-    pub(super) fn leave(&self, ticket: &Ticket, unread: Box<dyn Unread>) {
-        let mut state = self.state.lock();
-        if let Some(open) = state.with_entry(ticket) {
-            let entry = open.entry(ticket.number);
-            entry.has_left = true;
-            entry.unread = Some(unread);
-            open.unread += 1;
-            // The caller may have been asked to read.
-            open.ask_next_to_read();
-        } else {
+    /// Gives the thread that is to write a request a moment to do so, so that its caller can leave.
+    pub(super) fn yield_to_writer(&self, ticket: &Ticket) {
+        for _ in 0..YIELDS_TO_WRITER {
+            let mut state = self.state.lock();
+            match state.with_entry(ticket) {
+                Some(open) if ticket.number >= open.written => {}
+                _ => return,
+            }
             drop(state);
-            ticket.slot.leave(unread);
+            yield_now();
         }
+    }
+
+    /// Leaves a request: `unread` gets its reply, whichever thread reads it.
+    ///
+    /// Returns `unread` if the caller must wait: its request was answered, or its connection has
+    /// ended, or another thread is still to write it, which a process that exits now never does.
+    pub(super) fn leave<U: Unread + 'static>(&self, ticket: &Ticket, unread: U) -> Option<U> {
+        let mut state = self.state.lock();
+        let is_written = |open: &&mut OpenLane<C>| ticket.number < open.written;
+        let Some(open) = state.with_entry(ticket).filter(is_written) else {
+            return Some(unread);
+        };
+        let entry = open.entry(ticket.number);
+        entry.has_left = true;
+        entry.unread = Some(Box::new(unread));
+        open.unread += 1;
+        // The caller may have been asked to read.
+        open.ask_next_to_read();
+        None
     }
 
     /// Lets a caller look at what the lane keeps of the connection that its request went over, if
@@ -305,7 +336,7 @@ impl<C: Connected> Lane<C> {
             return;
         };
         drop(state);
-        self.read_rest(reader, epoch, Patience::Arrived);
+        self.read_rest(reader, epoch);
     }
 
     /// When [`Lane::end_overdue`] is to be called: if some caller has left, a command timeout after
@@ -369,93 +400,108 @@ impl<C: Connected> Lane<C> {
             } else {
                 Patience::Timeout
             };
-            match reader.receive(patience, left) {
-                Ok(value) => match self.complete(ticket.epoch, value) {
-                    None => return,
-                    Some(number) if number >= ticket.number => break,
-                    Some(_) => {}
-                },
-                Err(error) if error.is_timeout() => break,
-                Err(error) => return self.close_epoch(ticket.epoch, &fault(error, Step::Reply)),
+            let arrived = Arrived::receive(&mut reader, patience, left);
+            let is_over = arrived.values.is_empty();
+            let is_done = |next| is_over || next > ticket.number;
+            match self.complete(ticket.epoch, arrived, reader, is_done) {
+                Some(again) => reader = again,
+                None => return,
             }
         }
-        self.read_rest(reader, ticket.epoch, Patience::Buffered);
     }
 
     /// Reads the replies for which nobody needs to wait, and gives the reader's role back.
-    fn read_rest(&self, mut reader: C::Reader, epoch: u64, patience: Patience) {
+    fn read_rest(&self, mut reader: C::Reader, epoch: u64) {
         loop {
-            match reader.receive(patience, self.command_timeout) {
-                Ok(value) => {
-                    if self.complete(epoch, value).is_none() {
-                        return;
-                    }
-                }
-                Err(error) if error.is_timeout() => break,
-                Err(error) => return self.close_epoch(epoch, &fault(error, Step::Reply)),
+            let arrived = Arrived::receive(&mut reader, Patience::Arrived, self.command_timeout);
+            let is_done = arrived.values.is_empty();
+            match self.complete(epoch, arrived, reader, |_| is_done) {
+                Some(again) => reader = again,
+                None => return,
             }
-        }
-        let mut state = self.state.lock();
-        if state.epoch == epoch
-            && let Some(open) = &mut state.open
-        {
-            open.reader = Some(reader);
-            open.ask_next_to_read();
         }
     }
 
-    /// A reply came: it belongs to the first entry. Returns the entry's number; `None` if the
+    /// Replies came: they belong to the first entries. All are taken under one lock, and only then
+    /// their callers are woken: these would wait for the mutex.
+    ///
+    /// `is_done` says whether the thread has read enough, by the number of the first entry without
+    /// a reply. Returns the reader if it has not. Otherwise the reader's role is free again, or the
     /// connection has ended.
-    fn complete(&self, epoch: u64, value: Value) -> Option<u64> {
+    fn complete(
+        &self,
+        epoch: u64,
+        arrived: Arrived,
+        reader: C::Reader,
+        is_done: impl FnOnce(u64) -> bool,
+    ) -> Option<C::Reader> {
         let received = self.clock.now();
+        let mut ended_by = arrived.error.map(|error| fault(error, Step::Reply));
+        let mut answered = Vec::with_capacity(arrived.values.len());
+        let mut must_write = false;
         let mut state = self.state.lock();
         if state.epoch != epoch {
             return None;
         }
         let open = state.open.as_mut()?;
-        let Some(entry) = open.queue.pop_front() else {
-            drop(state);
-            self.close_epoch(
-                epoch,
-                &StoreFault::protocol("a reply came that nobody asked for"),
-            );
-            return None;
-        };
-        let number = open.first;
-        open.first += 1;
-        open.last_reply = received;
-        open.unread -= usize::from(entry.has_left);
-        match entry.unread {
-            None => {
-                drop(state);
-                entry.slot.answer(Reply {
-                    outcome: Ok(value),
-                    received,
-                    is_void: entry.is_void,
-                });
-            }
-            Some(mut unread) => {
-                if unread.change_form(&value) {
-                    open.void_answers_about(entry.name);
-                    open.append_unread(entry.name, unread, received);
-                    self.write(state);
-                } else {
-                    drop(state);
-                    unread.finish(Ok(value));
-                }
+        for value in arrived.values {
+            let Some(mut entry) = open.take_first() else {
+                ended_by = Some(StoreFault::protocol("a reply came that nobody asked for"));
+                break;
+            };
+            open.last_reply = received;
+            if open.change_form(&mut entry, &value, received) {
+                must_write = true;
+            } else {
+                answered.push((entry, value));
             }
         }
-        Some(number)
+        let is_free = ended_by.is_none() && is_done(open.first);
+        let reader = if is_free {
+            open.reader = Some(reader);
+            open.ask_next_to_read();
+            None
+        } else {
+            Some(reader)
+        };
+        if must_write {
+            self.write(state);
+        } else {
+            drop(state);
+        }
+        for (entry, value) in answered {
+            entry.end(Ok(value), received);
+        }
+        if let Some(fault) = ended_by {
+            self.close_epoch(epoch, &fault);
+            return None;
+        }
+        reader
     }
 
     /// Writes what is in the buffer, unless another thread does.
     fn write<'a>(&'a self, mut state: MutexGuard<'a, LaneState<C>>) {
         let epoch = state.epoch;
         let Some(open) = &mut state.open else { return };
+        if open.buffer.is_empty() {
+            return;
+        }
         let Some(mut writer) = open.writer.take() else {
             return;
         };
+        if open.is_shared() {
+            // One read can wake many callers, and each would write and make the server read. So
+            // this lets those that run append first: one write then takes all of it along.
+            drop(state);
+            yield_now();
+            state = self.state.lock();
+            if state.epoch != epoch {
+                return;
+            }
+        }
+        let Some(open) = &mut state.open else { return };
         let mut bytes = std::mem::take(&mut open.buffer);
+        let mut next = open.next();
         loop {
             drop(state);
             let sent = writer.send(&bytes);
@@ -467,6 +513,8 @@ impl<C: Connected> Lane<C> {
                 return self.close(state, &fault(error, Step::Send));
             }
             let Some(open) = &mut state.open else { return };
+            open.written = next;
+            next = open.next();
             bytes.clear();
             std::mem::swap(&mut bytes, &mut open.buffer);
             if bytes.is_empty() {
@@ -532,6 +580,38 @@ impl<C: Connected> Lane<C> {
     }
 }
 
+impl Entry {
+    /// Gives the reply to the caller, or to the handler that it left. Called with no mutex held.
+    fn end(self, outcome: Result<Value, StoreFault>, received: Time) {
+        match self.unread {
+            Some(unread) => unread.finish(outcome),
+            None => self.slot.answer(Reply {
+                outcome,
+                received,
+                is_void: self.is_void,
+            }),
+        }
+    }
+}
+
+impl Arrived {
+    /// Waits for one reply as `patience` says, and takes what came along with it.
+    fn receive(reader: &mut impl Reader, patience: Patience, timeout: Duration) -> Arrived {
+        let mut values = Vec::new();
+        let mut patience = patience;
+        loop {
+            match reader.receive(patience, timeout) {
+                Ok(value) => values.push(value),
+                Err(error) => {
+                    let error = (!error.is_timeout()).then_some(error);
+                    return Arrived { values, error };
+                }
+            }
+            patience = Patience::Buffered;
+        }
+    }
+}
+
 impl<C: Connected> LaneState<C> {
     /// The open connection, if the request of this ticket is in its queue.
     fn with_entry(&mut self, ticket: &Ticket) -> Option<&mut OpenLane<C>> {
@@ -547,6 +627,7 @@ impl<C: Connected> LaneState<C> {
             buffer: Vec::new(),
             queue: VecDeque::new(),
             first: 0,
+            written: 0,
             unread: 0,
             writer: Some(writer),
             reader: Some(reader),
@@ -556,6 +637,11 @@ impl<C: Connected> LaneState<C> {
 }
 
 impl<C: Connected> OpenLane<C> {
+    /// The number of the next request.
+    fn next(&self) -> u64 {
+        self.first + self.queue.len() as u64
+    }
+
     fn entry(&mut self, number: u64) -> &mut Entry {
         &mut self.queue[(number - self.first) as usize]
     }
@@ -566,6 +652,35 @@ impl<C: Connected> OpenLane<C> {
             let mut waiting = self.queue.iter().filter(|entry| !entry.has_left);
             waiting.find(|entry| entry.slot.ask_to_read());
         }
+    }
+
+    /// Whether several callers wait, or one waits for several replies.
+    fn is_shared(&self) -> bool {
+        self.queue.len() - self.unread > 1
+    }
+
+    /// Takes the first entry out of the queue: its reply has come.
+    fn take_first(&mut self) -> Option<Entry> {
+        let entry = self.queue.pop_front()?;
+        self.first += 1;
+        self.unread -= usize::from(entry.has_left);
+        Some(entry)
+    }
+
+    /// If this reply refuses only the form of a request that its caller has left, appends the
+    /// request in its other form.
+    fn change_form(&mut self, entry: &mut Entry, reply: &Value, now: Time) -> bool {
+        let mut refused = entry.unread.take();
+        let is_refused = refused
+            .as_mut()
+            .is_some_and(|unread| unread.change_form(reply));
+        if !is_refused {
+            entry.unread = refused;
+        } else if let Some(unread) = refused {
+            self.void_answers_about(entry.name);
+            self.append_unread(entry.name, unread, now);
+        }
+        is_refused
     }
 
     fn void_answers_about(&mut self, name: u64) {
@@ -617,7 +732,7 @@ impl<C: Connected> OpenGuard<'_, C> {
         encode(&open.connected, &mut open.buffer);
         let ticket = Ticket {
             epoch,
-            number: open.first + open.queue.len() as u64,
+            number: open.next(),
             slot: Arc::clone(&slot),
             sent: now,
             may_leave: (open.queue.is_empty() || open.reader.is_none())

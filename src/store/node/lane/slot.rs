@@ -2,7 +2,6 @@
 
 use redis::Value;
 
-use super::Unread;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
 use crate::sync::{Condvar, Mutex};
@@ -15,16 +14,16 @@ pub(super) struct Slot {
 
 /// | state    | when                                          | becomes                             |
 /// |----------|-----------------------------------------------|-------------------------------------|
-/// | Waiting  | the request was appended                      | any of the others                   |
+/// | Away     | the request was appended, and its caller does something else | Waiting, when the caller waits; Answered |
+/// | Waiting  | the caller waits                              | Reading, Answered or Over           |
 /// | Reading  | nobody reads the lane, so this caller is to   | Waiting, when the caller has seen it |
 /// | Answered | the reply came, or never will                 | Over, when the caller has taken it  |
-/// | Left     | the caller left while its reply was on its way from the lane to here | Over    |
 /// | Over     | nobody waits here any more                    |                                     |
 enum Turn {
+    Away,
     Waiting,
     Reading,
     Answered(Reply),
-    Left(Box<dyn Unread>),
     Over,
 }
 
@@ -47,8 +46,17 @@ pub(super) enum Woken {
 impl Slot {
     pub(super) fn new() -> Slot {
         Slot {
-            turn: Mutex::new(Turn::Waiting),
+            turn: Mutex::new(Turn::Away),
             changed: Condvar::new(),
+        }
+    }
+
+    /// The caller waits from now on, so it can be asked to read. One that waits for another lane's
+    /// reply first could not do it.
+    pub(super) fn begin_wait(&self) {
+        let mut turn = self.turn.lock();
+        if matches!(*turn, Turn::Away) {
+            *turn = Turn::Waiting;
         }
     }
 
@@ -67,7 +75,7 @@ impl Slot {
                 }
                 // P8 (every call ends): a caller whose time is over reads no more, although it is
                 // asked to as the first that waits.
-                Turn::Waiting | Turn::Reading | Turn::Left(_) | Turn::Over => {
+                Turn::Away | Turn::Waiting | Turn::Reading | Turn::Over => {
                     *turn = Turn::Over;
                     return Woken::TimedOut;
                 }
@@ -80,26 +88,26 @@ impl Slot {
         }
     }
 
-    /// The caller leaves, and its entry is no longer in the lane: `unread` gets the reply, now or
-    /// when it comes.
-    pub(super) fn leave(&self, unread: Box<dyn Unread>) {
+    /// What would wake a sleeping caller now.
+    #[cfg(all(test, fairlock_loom))]
+    pub(super) fn look(&self) -> Option<Woken> {
         let mut turn = self.turn.lock();
         match std::mem::replace(&mut *turn, Turn::Over) {
-            Turn::Answered(reply) => {
-                drop(turn);
-                unread.finish(reply.outcome);
+            Turn::Answered(reply) => Some(Woken::Answered(reply)),
+            Turn::Reading => {
+                *turn = Turn::Reading;
+                Some(Woken::ToRead)
             }
-            _ => *turn = Turn::Left(unread),
+            other => {
+                *turn = other;
+                None
+            }
         }
     }
 
     pub(super) fn answer(&self, reply: Reply) {
         let mut turn = self.turn.lock();
         match std::mem::replace(&mut *turn, Turn::Over) {
-            Turn::Left(unread) => {
-                drop(turn);
-                unread.finish(reply.outcome);
-            }
             Turn::Over => {}
             _ => {
                 *turn = Turn::Answered(reply);
