@@ -28,7 +28,7 @@
 //! | `plan` | the list of actions and their times: a caller wants the lock, a request is lost, a process crashes | nothing |
 //! | `run` | the events in the order of their times, the network, and the server's clock, data and outages | all parts below |
 //! | `process` | an engine without its threads, its callers, a clock that drifts, and connections with their anchors | the shipped engine, through `engine::SteppedEngine` |
-//! | `run::lane` | the lane of a process: what it sends again, in which order, and who reads a reply that nobody waits for | |
+//! | `lane`, `run::lane` | the lane of a process: what it sends again, in which order, and who reads a reply that nobody waits for | |
 //! | the server | the shipped scripts, in the interpreter of the in-memory store | |
 //! | `time_watch` | the bounds of time that the promises name, checked after each event | processes and the checker |
 //! | `checker` | the model, which gets each request; the served time of silent waiters; which grant was released; when data was lost or the clock stepped | the record, which `accounting` checks by itself |
@@ -55,8 +55,8 @@
 //! - *Processes:* a process is paused. It is cut off in both directions, or its requests arrive
 //!   while it receives nothing. It crashes, and another takes its slot. It crashes right after its
 //!   guards were dropped, and its kernel may reset the connection.
-//! - *Callers:* a caller drops its guard and tries to take the lock again at once. A caller drops its waiter. An owner renews its guard. A caller takes the lock by
-//!   force.
+//! - *Callers:* a caller drops its guard and tries to take the lock again at once. A caller drops
+//!   its waiter. An owner renews its guard. A caller takes the lock by force.
 //! - *The server:* it hangs, or restarts with or without its data. It is flushed. It loses the
 //!   record, the queue or the holders of permits. Its clock steps forward or back. A replica with
 //!   older data and another clock takes over.
@@ -164,6 +164,7 @@ mod defect;
 mod exceptions;
 mod executed_call;
 pub mod fuzz;
+mod lane;
 #[allow(dead_code, unused_imports, reason = "the property test uses the rest")]
 #[path = "../model/mod.rs"]
 mod model;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::lane::{SimConnection, SimLane};
 use super::plan::{LeaseTerms, NetworkFault, Rng};
-use super::run::SimLane;
 use super::shown_clock::shown_clock;
 use crate::config::Config;
 use crate::engine::{Doubt, Lease, QueuedWaiter, Request, SteppedEngine, Tasks};
@@ -97,13 +97,6 @@ impl Outage {
     }
 }
 
-/// A connection to the server of this epoch.
-pub(super) struct SimConnection {
-    pub(super) epoch: u64,
-    pub(super) anchor: Anchor,
-    pub(super) clock_steps: u32,
-}
-
 /// A pipeline of the renewal thread that was sent and has not ended.
 pub(super) struct SimFlight {
     pub(super) tasks: Tasks,
@@ -112,22 +105,6 @@ pub(super) struct SimFlight {
     pub(super) sent: Time,
     /// R7 (late copies): the largest bound that was sent with its calls.
     pub(super) not_after: u64,
-}
-
-/// How a call was sent before.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Resent {
-    /// How many connections ended under it.
-    pub(super) times: u32,
-    pub(super) not_after: u64,
-    /// When its caller stops waiting, and does not send it again. `None`: it was not sent yet.
-    pub(super) reply_by: Option<Time>,
-    /// It may run more than once.
-    pub(super) has_copies: bool,
-    /// The server did not know its script.
-    pub(super) by_source: bool,
-    /// The number of the first slot that it had. `None`: it was not sent yet.
-    pub(super) first: Option<u64>,
 }
 
 /// A thread that wants the lock once.

@@ -13,14 +13,14 @@ use std::sync::Arc;
 use super::breach::Breach;
 use super::checker::Checker;
 use super::defect::Defect;
+use super::lane::ReplyInFlight;
 use super::model::Promise;
 use super::plan::{Action, LeaseTerms, PlannedAction, Rng, SLOTS};
 use super::process::{Outage, SimCaller, SimProcess};
 use super::sim_setting::SimSetting;
-use crate::script::{Call, ScriptReply, Token, seed_ids};
-use crate::store::memory::keyspace::{self, Bytes, Keyspace};
+use crate::script::{Call, Token, seed_ids};
+use crate::store::memory::keyspace::{Bytes, Keyspace};
 use crate::store::memory::server::Server;
-pub(super) use lane::SimLane;
 use time_watch::TimeWatch;
 
 const MS: u64 = 1_000_000;
@@ -124,36 +124,6 @@ impl SimEvent {
             | SimEvent::Deadline { process, .. }
             | SimEvent::WorkDone { process, .. } => Some(*process),
         }
-    }
-}
-
-/// A reply on its way to the process.
-struct ReplyInFlight {
-    process: u64,
-    /// The flight, or the slot of the lane.
-    flight: u64,
-    index: usize,
-    epoch: u64,
-    /// The lane's connection. `None`: the link.
-    lane: Option<u64>,
-    /// Of two replies that arrive at the same time, this orders them.
-    order: u64,
-    /// When the server answered.
-    ran_at: u64,
-    /// How many steps the server's clock had made then.
-    clock_steps: u32,
-    /// The holders of its process before the request ran.
-    own_holders: Vec<Token>,
-    /// NOSCRIPT: the request did not run.
-    is_unknown_script: bool,
-    value: keyspace::CommandResult,
-}
-
-impl ReplyInFlight {
-    fn parse(&self, call: &Call) -> ScriptReply {
-        let value = self.value.as_ref().ok();
-        let parsed = value.and_then(|value| ScriptReply::parse(call, value).ok());
-        parsed.expect("the server's answer was parsed when it was sent")
     }
 }
 

@@ -5,159 +5,22 @@
 //! waits for a reply on the lane reads it, or the next release before it is written, or the renewal
 //! thread a command timeout later. This file does what `store::node::lane` does with threads.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::network::Way;
-use super::{ReplyInFlight, Run, SimEvent};
+use super::{Run, SimEvent};
 use crate::script::{Call, Outcome, ScriptReply, Token, Verb};
 use crate::sim::defect::Defect;
+use crate::sim::lane::{LaneConnection, LaneEnd, LaneSlot, LeftRelease, ReplyInFlight};
+use crate::sim::lane::{Resent, SimLane, SlotOwner};
 use crate::sim::plan::NetworkFault;
-use crate::sim::process::{CallerState, Resent, SimCaller, SimConnection, SimProcess};
+use crate::sim::process::{CallerState, SimCaller, SimProcess};
 use crate::sim::process::{closed, no_connection, no_reply};
 use crate::store::clock::Time;
-use crate::store::{Answer, CallResult, OnResult, StoreFault};
+use crate::store::{Answer, CallResult, StoreFault};
 
 /// How often a call is sent again after its connection was closed.
 const RESENDS: u32 = 2;
-
-/// Times are in ns of the run, unless they are of the type [`Time`]: those are by the clock of the
-/// process.
-pub(in crate::sim) struct SimLane {
-    /// `None`: there was none yet, or the last one has ended.
-    connection: Option<LaneConnection>,
-    /// The calls without a result, in the order in which they were sent. Without a connection, they
-    /// are releases that nobody waits for, and that are sent first on the next connection.
-    slots: VecDeque<LaneSlot>,
-    /// When the process last read a reply, the handshake's included.
-    last_reply_at: Time,
-    /// When the process last wrote a request.
-    last_sent_at: Time,
-}
-
-struct LaneConnection {
-    /// It tells this connection from those before it.
-    number: u64,
-    peer: SimConnection,
-    /// When the last request arrives. Those behind it arrive later.
-    last_arrival: u64,
-    /// When the last reply arrives. Those behind it arrive later.
-    last_reply: u64,
-    /// From here on, no request arrives.
-    requests_lost: bool,
-    /// From here on, no reply arrives.
-    replies_lost: bool,
-    /// The server has closed it, and the process finds that out when it next reads.
-    is_closed: bool,
-}
-
-/// A call on the lane.
-struct LaneSlot {
-    number: u64,
-    owner: SlotOwner,
-    calls: Arc<Vec<Call>>,
-    sent: Time,
-    /// When its caller stops waiting, and does not send it again.
-    reply_by: Time,
-    /// R7 (late copies): the largest bound that was sent with the call.
-    not_after: u64,
-    resent: Resent,
-    /// It has arrived, and nobody has read it yet.
-    reply: Option<ReplyInFlight>,
-    /// A release before it was refused. So its answer says nothing, and it is sent again.
-    is_void: bool,
-}
-
-enum SlotOwner {
-    /// This caller waits for the reply.
-    Caller(u64),
-    /// The caller has dropped its guard and left.
-    Left(LeftRelease),
-    /// The caller has no time left, and nobody wants the reply.
-    Nobody,
-}
-
-/// A release that nobody waits for.
-struct LeftRelease {
-    on_result: OnResult,
-    token: Token,
-    /// When it was written first.
-    written_at: u64,
-    /// No caller waited for a reply on the lane then.
-    was_alone: bool,
-}
-
-/// Why a connection is not used any more.
-#[derive(Clone, Copy, PartialEq)]
-enum LaneEnd {
-    Closed,
-    /// The reply to this slot is late.
-    Late(u64),
-}
-
-impl LaneSlot {
-    fn left(&self) -> Option<&LeftRelease> {
-        match &self.owner {
-            SlotOwner::Left(left) => Some(left),
-            SlotOwner::Caller(_) | SlotOwner::Nobody => None,
-        }
-    }
-
-    fn is_awaited(&self) -> bool {
-        matches!(self.owner, SlotOwner::Caller(_))
-    }
-
-    /// What its owner learns if it ends with this fault. An earlier copy may have run.
-    fn fault(&self, fault: StoreFault) -> StoreFault {
-        if self.resent.has_copies && (fault.is_closed() || !fault.is_ambiguous()) {
-            StoreFault::InDoubt(Box::new(fault))
-        } else {
-            fault
-        }
-    }
-}
-
-impl SimLane {
-    pub(in crate::sim) fn new() -> SimLane {
-        SimLane {
-            connection: None,
-            slots: VecDeque::new(),
-            last_reply_at: Time::from_nanos(0),
-            last_sent_at: Time::from_nanos(0),
-        }
-    }
-
-    /// Whether a caller waits for a reply: it also reads the replies before its own.
-    fn has_reader(&self) -> bool {
-        self.slots.iter().any(LaneSlot::is_awaited)
-    }
-
-    /// Whether a release can be written at once.
-    pub(super) fn is_open(&self) -> bool {
-        let connection = self.connection.as_ref();
-        connection.is_some_and(|connection| !connection.is_closed)
-    }
-
-    /// The releases that nobody waits for: their tokens, and when they were written.
-    pub(super) fn left(&self) -> impl Iterator<Item = (Token, u64)> {
-        let left = self.slots.iter().filter_map(LaneSlot::left);
-        left.map(|left| (left.token, left.written_at))
-    }
-
-    pub(super) fn connection_number(&self) -> Option<u64> {
-        self.connection.as_ref().map(|connection| connection.number)
-    }
-
-    fn slot(&mut self, number: u64) -> Option<&mut LaneSlot> {
-        self.slots.iter_mut().find(|slot| slot.number == number)
-    }
-
-    /// The connection of this number, if it has not ended since.
-    fn connection(&mut self, number: u64) -> Option<&mut LaneConnection> {
-        let connection = self.connection.as_mut();
-        connection.filter(|connection| connection.number == number)
-    }
-}
 
 impl Run<'_> {
     /// Sends a caller's call. It ends at once if there is no connection.
@@ -312,8 +175,8 @@ impl Run<'_> {
     ) -> Option<u64> {
         let now = self.now;
         let Some(process) = self.process_mut(number) else {
-            // The process is gone. Its socket answers a reply by RST, and then the server loses what
-            // it has not read yet.
+            // The process is gone. Its socket answers a reply by RST, and then the server loses
+            // what it has not read yet.
             if let Some(after) = after {
                 self.reset_lane_of_the_dead(number, lane, now + after);
             }
@@ -391,8 +254,8 @@ impl Run<'_> {
         self.end_slot(process, slot, Ok(answer));
     }
 
-    /// NOSCRIPT: the call is sent again at once, by its source. If it is a release that nobody waits
-    /// for, the callers behind it got answers that say nothing.
+    /// NOSCRIPT: the call is sent again at once, by its source. If it is a release that nobody
+    /// waits for, the callers behind it got answers that say nothing.
     fn on_unknown_script(&mut self, process: &mut SimProcess, slot: LaneSlot) {
         if slot.left().is_some() {
             if self.defect == Some(Defect::RefusedIsDone) {

@@ -4,14 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
+use super::{MS, RequestInFlight, Run, SimEvent};
 use crate::engine::Tasks;
 use crate::script::{Call, Form, Mode, Outcome, ScriptReply, Verb};
 use crate::sim::defect::Defect;
+use crate::sim::lane::{ReplyInFlight, SimConnection};
 use crate::sim::plan::NetworkFault;
-use crate::sim::process::{
-    LastCheck, SimConnection, SimFlight, SimProcess, no_connection, no_reply,
-};
+use crate::sim::process::{LastCheck, SimFlight, SimProcess, no_connection, no_reply};
 use crate::store::clock::Time;
 use crate::store::memory::server::words_of;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};

@@ -2,10 +2,11 @@
 
 use std::fmt::Debug;
 
-use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
+use super::{MS, RequestInFlight, Run, SimEvent};
 use crate::script::{Grant, Outcome, ScriptReply, Token, Verb};
 use crate::sim::breach::Breach;
 use crate::sim::executed_call::ExecutedCall;
+use crate::sim::lane::ReplyInFlight;
 use crate::sim::model::Promise;
 use crate::sim::process::{CallerState, LastCheck, SimCaller, SimProcess};
 use crate::store::memory::keyspace::CommandResult;
