@@ -460,6 +460,11 @@ impl<C: Connected> Lane<C> {
     fn write<'a>(&'a self, mut state: MutexGuard<'a, LaneState<C>>) {
         let epoch = state.epoch;
         let Some(open) = &mut state.open else { return };
+        if open.buffer.is_empty() {
+            // A caller of several calls appends first and writes later. Another may have written
+            // its bytes meanwhile. To write nothing is an error, which would close the connection.
+            return;
+        }
         let Some(mut writer) = open.writer.take() else {
             return;
         };
