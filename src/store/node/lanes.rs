@@ -157,7 +157,7 @@ impl Lanes {
                     .is_ok_and(|flight| may_leave(flight, &begun))
             })
             .collect();
-        let end = |(index, begun): (usize, Result<InFlight<'_>, CallResult>)| {
+        let end = |(index, begun): (usize, Result<InFlight<'_>, StoreFault>)| {
             if let Ok(flight) = &begun
                 && may_leave[index]
                 && let Some(on_result) = leave(index)
@@ -211,7 +211,7 @@ impl Lanes {
         &'a self,
         calls: &'a [Call],
         deadlines: Deadlines,
-    ) -> Vec<Result<InFlight<'a>, CallResult>> {
+    ) -> Vec<Result<InFlight<'a>, StoreFault>> {
         if let [call] = calls {
             return vec![self.begin(Pending::undated(call), deadlines)];
         }
@@ -233,7 +233,7 @@ impl Lanes {
         &'a self,
         pending: Pending<'a>,
         deadlines: Deadlines,
-    ) -> Result<InFlight<'a>, CallResult> {
+    ) -> Result<InFlight<'a>, StoreFault> {
         let (flight, guard) = self.append(pending, deadlines)?;
         guard.write();
         Ok(flight)
@@ -243,17 +243,10 @@ impl Lanes {
         &'a self,
         mut pending: Pending<'a>,
         deadlines: Deadlines,
-    ) -> Result<(InFlight<'a>, NodeGuard<'a>), CallResult> {
+    ) -> Result<(InFlight<'a>, NodeGuard<'a>), StoreFault> {
         let call = pending.call;
         let (lane, name) = self.lane_of(&call.key);
-        let not_after = pending.not_after;
-        let not_sent = |fault| CallResult {
-            answer: Err(fault),
-            not_after,
-        };
-        let mut guard = self
-            .open_with_rights(lane, call, deadlines)
-            .map_err(not_sent)?;
+        let mut guard = self.open_with_rights(lane, call, deadlines)?;
         let generation = guard.connected().generation;
         let script = script_bit(call);
         let is_script_known = guard.connected().known_scripts & script == script;
@@ -295,10 +288,10 @@ impl Lanes {
     }
 
     /// Waits for the answer to a call, and sends the call again for as long as that helps.
-    fn finish(&self, begun: Result<InFlight<'_>, CallResult>, deadlines: Deadlines) -> CallResult {
+    fn finish(&self, begun: Result<InFlight<'_>, StoreFault>, deadlines: Deadlines) -> CallResult {
         let mut flight = match begun {
             Ok(flight) => flight,
-            Err(not_sent) => return not_sent,
+            Err(fault) => return CallResult::not_sent(fault),
         };
         // The first attempt's time for the reply is for all: a retry must not lengthen the call
         // (P8).
@@ -347,8 +340,12 @@ impl Lanes {
             }
             flight = match self.begin(pending, again) {
                 Ok(flight) => flight,
-                Err(not_sent) => {
+                Err(fault) => {
                     lane.fail_resends();
+                    let not_sent = CallResult {
+                        answer: Err(fault),
+                        not_after,
+                    };
                     return match before {
                         None => not_sent,
                         Some(before) if not_sent.is_not_ready() => before,
@@ -549,7 +546,7 @@ impl Lanes {
 }
 
 /// Whether a caller may leave one of the calls that it has just sent.
-fn may_leave(flight: &InFlight<'_>, sent: &[Result<InFlight<'_>, CallResult>]) -> bool {
+fn may_leave(flight: &InFlight<'_>, sent: &[Result<InFlight<'_>, StoreFault>]) -> bool {
     // Those before it on its lane went out in the same write. What was there before counts.
     let mut on_its_lane = sent
         .iter()
