@@ -85,7 +85,8 @@ fn drop_waits_for_the_reply_if_told_to() {
     let guards = [s.ours.lock("a").unwrap(), s.ours.lock("b").unwrap()];
     let both = s.ours.lock_all(["c", "d"]).unwrap();
     let [a, b] = guards;
-    let drops: [(&str, Box<dyn FnOnce() + Send>); 3] = [
+    type Dropping = Box<dyn FnOnce() + Send>;
+    let drops: [(&str, Dropping); 3] = [
         ("a", Box::new(move || drop(a))),
         ("b", Box::new(move || drop(b))),
         ("c", Box::new(move || drop(both))),

@@ -172,6 +172,10 @@ impl Lanes {
                 }
                 return None;
             }
+            if begun.is_err() {
+                // This caller opens no connection for what others have left.
+                self.lane_of(&calls[index].key).0.fail_resends();
+            }
             Some(self.finish(begun, deadlines))
         };
         begun.into_iter().enumerate().map(end).collect()

@@ -21,6 +21,8 @@ pub(super) struct UnreadCall {
     generation: u64,
     /// How many connections were closed before it had a reply.
     closed: u32,
+    /// It was sent again after that.
+    resent: bool,
     on_result: OnResult,
 }
 
@@ -40,6 +42,7 @@ impl UnreadCall {
             sent,
             generation,
             closed: 0,
+            resent: false,
             on_result,
         }
     }
@@ -73,7 +76,8 @@ impl Unread for UnreadCall {
         self.closed <= RESENDS_WHEN_CLOSED
     }
 
-    fn write(&self, bytes: &mut Vec<u8>) {
+    fn write(&mut self, bytes: &mut Vec<u8>) {
+        self.resent |= self.closed > 0;
         self.pending().write(&self.node, bytes);
     }
 
@@ -96,7 +100,7 @@ impl Unread for UnreadCall {
         };
         let not_after = self.not_after;
         let mut result = CallResult { answer, not_after };
-        if self.closed > 0 {
+        if self.resent {
             let mut first = CallResult::not_sent(StoreFault::NotReady);
             first.take_resent(result);
             result = first;

@@ -69,7 +69,7 @@ pub(super) trait Unread: Send {
     fn may_resend(&mut self) -> bool;
 
     /// Appends the request's bytes.
-    fn write(&self, bytes: &mut Vec<u8>);
+    fn write(&mut self, bytes: &mut Vec<u8>);
 
     /// Called once, with no mutex held.
     fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>);
@@ -688,7 +688,7 @@ impl<C: Connected> OpenLane<C> {
         about.for_each(|entry| entry.is_void = true);
     }
 
-    fn append_unread(&mut self, name: u64, unread: Box<dyn Unread>, sent: Time) {
+    fn append_unread(&mut self, name: u64, mut unread: Box<dyn Unread>, sent: Time) {
         unread.write(&mut self.buffer);
         self.unread += 1;
         self.queue.push_back(Entry {

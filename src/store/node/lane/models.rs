@@ -61,7 +61,7 @@ impl Unread for Left {
         false
     }
 
-    fn write(&self, bytes: &mut Vec<u8>) {
+    fn write(&mut self, bytes: &mut Vec<u8>) {
         bytes.push(self.request);
     }
 
