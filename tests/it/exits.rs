@@ -10,7 +10,7 @@ use fairlock::{LockManager, PreviousHolder};
 use crate::fixtures::{build, with_ttl};
 use crate::fork::in_child;
 use crate::managers::{owner, patient};
-use crate::support::child::report;
+use crate::support::child::{receive, report};
 use crate::support::{Child, SLACK, Server, until};
 use crate::worker::SOON;
 
@@ -42,6 +42,25 @@ fn exits_while_other_threads_use_the_lane_release() {
 #[test]
 fn exits_after_a_panic_release() {
     check("panic", 100);
+}
+
+/// The reply to the first release has arrived, and nobody has read it, when the second is written. The
+/// server reads that only after the process has gone.
+#[test]
+fn an_exit_behind_an_arrived_reply_releases() {
+    let server = Server::tcp();
+    let mut child = Child::spawn("exits", &[&server.url(), "late"]);
+    child.expect("dropped", SOON);
+    until(SOON, "the first is released", || {
+        owner(&server, "first").is_none()
+    });
+    server.stop();
+    child.send("exit");
+    child.join(SOON);
+    server.cont();
+    until(SLACK, "the second is released", || {
+        owner(&server, "second").is_none()
+    });
 }
 
 /// So many processes take names of their own, drop them in this way and exit.
@@ -84,6 +103,17 @@ fn parts(way: &str) -> usize {
 /// A child role that forks children of its own, which exit one after the other. It has no manager
 /// itself.
 pub(crate) fn exits(args: &[String]) {
+    if args[1] == "late" {
+        let mgr = build(with_ttl(&*args[0], 6 * SOON).lanes(1));
+        // The scripts are known.
+        mgr.lock("first").unwrap().unlock().unwrap();
+        let (first, second) = (mgr.lock("first").unwrap(), mgr.lock("second").unwrap());
+        drop(first);
+        report("dropped");
+        receive();
+        drop(second);
+        process::exit(0);
+    }
     let exits: usize = args[2].parse().unwrap();
     for i in 0..exits {
         assert_eq!(in_child(|| exit_with_drops(&args[0], &args[1], i)), 0);
