@@ -1,79 +1,37 @@
 //! The lanes to one node: a few connections that all short calls share.
 //!
-//! r2d2 opens and replaces the connections, and a lane keeps one while it is open. All calls about
-//! a name travel on one lane, so the server runs them in the order in which they were sent. A call
-//! whose connection turns out to be closed is sent again on the lane's next one.
+//! All calls about a name travel on one lane, so the server runs them in the order in which they were
+//! sent. A call whose connection turns out to be closed is sent again on the lane's next one.
 
-use std::error::Error as StdError;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use redis::{Cmd, Value};
-use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::Node;
-use super::connection::{Connection, refusal};
-use super::lane::{Connected, Lane, OpenGuard, Reply, Ticket};
+use super::connection::refusal;
+use super::lane::{Lane, OpenGuard, Reply, Ticket};
 use super::pipeline::{Meaning, Pending, Received};
-use super::socket::{SocketReader, SocketWriter, Stream};
+use super::pool::{ConnectionPool, LaneConnection, script_bit};
 use super::unread::UnreadCall;
-use crate::error::Step;
 use crate::key::Key;
-use crate::script::{Call, SCRIPTS, rights_command};
+use crate::script::{Call, rights_command};
 use crate::store::clock::Time;
-use crate::store::{
-    Anchor, CallResult, Checkout, Deadlines, OnResult, RESENDS_WHEN_CLOSED, StoreFault,
-};
+use crate::store::{CallResult, Checkout, Deadlines, OnResult, RESENDS_WHEN_CLOSED, StoreFault};
 
 /// The lanes to one node.
 pub(crate) struct Lanes {
     pub(super) node: Arc<Node>,
-    connections: r2d2::Pool<ConnectionFactory>,
+    pool: ConnectionPool,
     lanes: Box<[NodeLane]>,
-    last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
     /// P: a lane that had no reply for this long may be dead.
     quiet_limit: Duration,
 }
 
 type NodeLane = Lane<LaneConnection>;
 type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
-
-/// What a lane keeps of its connection besides the halves of the socket.
-struct LaneConnection {
-    node: Arc<Node>,
-    anchor: Anchor,
-    generation: u64,
-    pool_generation: u64,
-    /// The scripts that the server has run for this connection, a bit for each.
-    known_scripts: u64,
-    /// How many calls were appended, and which of them was the last with each script's source.
-    appended: u64,
-    sources: [u64; SCRIPTS],
-    stream: Arc<Stream>,
-    /// Its place in the pool.
-    _pooled: r2d2::PooledConnection<ConnectionFactory>,
-}
-
-/// Opens the pool's connections.
-struct ConnectionFactory {
-    node: Arc<Node>,
-    /// The connection that the pool begins with.
-    first: Mutex<Option<Connection>>,
-    last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
-}
-
-/// A connection in the pool. The lane that uses it takes it out.
-struct PooledConnection(Option<Connection>);
-
-/// Why the last connection could not be opened. r2d2 passes that on only as a string, and only to
-/// one of the callers that wait.
-struct ConnectRefusal {
-    at: Time,
-    fault: StoreFault,
-}
 
 /// A call that is on its way.
 struct InFlight<'a> {
@@ -92,34 +50,12 @@ impl Lanes {
         count: u32,
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
-        let first = node.connect_in_time()?;
-        let last_refusal = Arc::new(Mutex::new(None));
-        let factory = ConnectionFactory {
-            node: Arc::clone(node),
-            first: Mutex::new(Some(first)),
-            last_refusal: Arc::clone(&last_refusal),
-        };
-        // One worker is enough, since it opens connections to one node alone. It ends with the
-        // pool, instead of living on until the pool's next look for idle connections is due.
-        let worker = ScheduledThreadPool::builder()
-            .num_threads(1)
-            .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
-            .thread_name_pattern("fairlock-pool")
-            .build();
-        let connections = r2d2::Pool::builder()
-            .max_size(count)
-            .min_idle(Some(0))
-            .max_lifetime(None)
-            .connection_timeout(node.connect_timeout)
-            .thread_pool(Arc::new(worker))
-            .error_handler(Box::new(LogAtDebug))
-            .build_unchecked(factory);
+        let pool = ConnectionPool::open(node, count)?;
         let lane = |_| Lane::new(node.clock.clone(), node.command_timeout);
         Ok(Lanes {
             node: Arc::clone(node),
-            connections,
+            pool,
             lanes: (0..count).map(lane).collect(),
-            last_refusal,
             quiet_limit,
         })
     }
@@ -479,15 +415,15 @@ impl Lanes {
                 Checkout::IfFree => lane.if_open(),
                 Checkout::Until(until) => {
                     let until = until.min(started + self.node.command_timeout);
-                    lane.open(until, || self.connect(until))?
+                    lane.open(until, || self.pool.connect(until))?
                 }
             };
             let Some(mut guard) = open else {
                 return Err(match checkout {
                     Checkout::IfFree => StoreFault::NotReady,
-                    Checkout::Until(_) => {
-                        self.no_connection(started, "no connection could be opened in time")
-                    }
+                    Checkout::Until(_) => self
+                        .pool
+                        .no_connection(started, "no connection could be opened in time"),
                 });
             };
             let connection = guard.connected();
@@ -497,54 +433,6 @@ impl Lanes {
                 return Ok(guard);
             }
             guard.retire();
-        }
-    }
-
-    /// Takes a new connection from the pool.
-    fn connect(
-        &self,
-        until: Time,
-    ) -> Result<(LaneConnection, SocketWriter, SocketReader), StoreFault> {
-        let started = self.node.clock.now();
-        let timeout = (until - started).max(Duration::from_millis(1));
-        let mut pooled = self
-            .connections
-            .get_timeout(timeout)
-            .map_err(|error| self.no_connection(started, error))?;
-        let connection = pooled.0.take().ok_or(StoreFault::NotReady)?;
-        let Connection {
-            socket,
-            anchor,
-            generation,
-            pool_generation,
-            ..
-        } = connection;
-        let (writer, reader) = socket.split();
-        let connected = LaneConnection {
-            node: Arc::clone(&self.node),
-            anchor,
-            generation,
-            pool_generation,
-            known_scripts: 0,
-            appended: 0,
-            sources: [0; SCRIPTS],
-            stream: writer.stream(),
-            _pooled: pooled,
-        };
-        Ok((connected, writer, reader))
-    }
-
-    /// Why no connection came for a caller that has waited since `started`.
-    fn no_connection(
-        &self,
-        started: Time,
-        error: impl Into<Box<dyn StdError + Send + Sync>>,
-    ) -> StoreFault {
-        match &*self.last_refusal.lock() {
-            Some(refusal) if refusal.at >= started - self.node.command_timeout => {
-                refusal.fault.clone()
-            }
-            _ => StoreFault::unavailable(Step::Connect, error),
         }
     }
 }
@@ -560,88 +448,4 @@ fn may_leave(flight: &InFlight<'_>, sent: &[Result<InFlight<'_>, StoreFault>]) -
     // A refusal of its form could stay unread: on a new server, the first release of all would wait
     // for the next caller.
     first.ticket.may_leave && flight.is_script_known
-}
-
-/// The bit of a call's script. 0 if it is no script.
-fn script_bit(call: &Call) -> u64 {
-    const { assert!(SCRIPTS <= 64) };
-    call.script_id().map_or(0, |id| 1 << id)
-}
-
-impl LaneConnection {
-    /// Numbers a call that is about to be appended. If many calls were refused because the server
-    /// forgot the script, the first of them brings the source, and the others follow it.
-    fn number(&mut self, pending: &mut Pending<'_>) {
-        self.appended += 1;
-        let refused = std::mem::replace(&mut pending.number, self.appended);
-        if let Some(script) = pending.call.script_id().filter(|_| pending.form.by_source) {
-            pending.form.by_source = self.sources[script] <= refused;
-            if pending.form.by_source {
-                self.sources[script] = self.appended;
-            }
-        }
-    }
-}
-
-impl Connected for LaneConnection {
-    type Writer = SocketWriter;
-    type Reader = SocketReader;
-
-    /// The other connections of its age are probably closed as well.
-    fn note_closed(&self) {
-        self.node.retire_from_pool(self.pool_generation);
-    }
-}
-
-impl Drop for LaneConnection {
-    fn drop(&mut self) {
-        self.stream.close();
-    }
-}
-
-impl r2d2::ManageConnection for ConnectionFactory {
-    type Connection = PooledConnection;
-    type Error = StoreFault;
-
-    fn connect(&self) -> Result<PooledConnection, StoreFault> {
-        let first = self.first.lock().take();
-        if let Some(first) = first {
-            return Ok(PooledConnection(Some(first)));
-        }
-        let opened = self.node.connect().inspect_err(|fault| {
-            *self.last_refusal.lock() = Some(ConnectRefusal {
-                at: self.node.clock.now(),
-                fault: fault.clone(),
-            });
-        });
-        opened.map(|connection| PooledConnection(Some(connection)))
-    }
-
-    /// Does not ask the server. A connection that broke while idle is found by its use, and a
-    /// script may be sent twice. Comparing generations retires all connections of one age at once.
-    fn is_valid(&self, pooled: &mut PooledConnection) -> Result<(), StoreFault> {
-        if self.has_broken(pooled) {
-            return Err(StoreFault::unavailable(
-                Step::Connect,
-                "the connection was retired",
-            ));
-        }
-        Ok(())
-    }
-
-    /// A connection that a lane has taken out is over when the lane gives its place back.
-    fn has_broken(&self, PooledConnection(connection): &mut PooledConnection) -> bool {
-        connection
-            .as_ref()
-            .is_none_or(|connection| self.node.is_retired_from_pool(connection))
-    }
-}
-
-#[derive(Debug)]
-struct LogAtDebug;
-
-impl r2d2::HandleError<StoreFault> for LogAtDebug {
-    fn handle_error(&self, error: StoreFault) {
-        log::debug!("pool: {error}");
-    }
 }

@@ -5,7 +5,8 @@
 //! | `mod` | [`Node`]: the address, the counters, and how a connection is opened and retired |
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
-//! | `lanes` | [`Lanes`]: the connections for short calls, on r2d2, and the retry when one was closed |
+//! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
+//! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
@@ -15,7 +16,7 @@
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
 //!
-//! Files name those below them: `lanes` names `lane` and `unread`, both of these and `link` name
+//! Files name those below them: `lanes` names `pool` and `unread`, and these name `lane`; they and `link` name
 //! `pipeline`, and all of them name `connection` and `socket`.
 
 mod connection;
@@ -24,6 +25,7 @@ mod lane;
 mod lanes;
 mod link;
 mod pipeline;
+mod pool;
 mod rights;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

@@ -19,8 +19,11 @@
 //!
 //! Order of mutexes: the lane's first, then a slot's. Neither is held over I/O or a callback.
 
+mod left;
 #[cfg(all(test, fairlock_loom))]
 mod models;
+mod open;
+mod read;
 mod slot;
 
 use std::collections::VecDeque;
@@ -28,10 +31,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{RedisError, RedisResult, Value};
+use redis::{RedisResult, Value};
 
 use super::connection::fault;
-use super::socket::{Patience, SocketReader, SocketWriter};
+use super::socket::{Patience, SocketWriter};
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
@@ -74,9 +77,6 @@ pub(super) trait Unread: Send {
     /// Called once, with no mutex held.
     fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>);
 }
-
-/// How often a caller that wants to leave lets the thread run that is to write its request.
-const YIELDS_TO_WRITER: u32 = 100;
 
 pub(super) struct Lane<C: Connected> {
     state: Mutex<LaneState<C>>,
@@ -127,13 +127,6 @@ struct Entry {
     /// What to do with the reply once the caller has left. `None`: nothing.
     unread: Option<Box<dyn Unread>>,
     is_void: bool,
-}
-
-/// What a reader got from the connection at once.
-struct Arrived {
-    values: Vec<Value>,
-    /// Why no more will come.
-    error: Option<RedisError>,
 }
 
 /// A request that is to be sent again on the next connection.
@@ -264,38 +257,6 @@ impl<C: Connected> Lane<C> {
         }
     }
 
-    /// Gives the thread that is to write a request a moment to do so, so that its caller can leave.
-    pub(super) fn yield_to_writer(&self, ticket: &Ticket) {
-        for _ in 0..YIELDS_TO_WRITER {
-            let mut state = self.state.lock();
-            match state.with_entry(ticket) {
-                Some(open) if ticket.number >= open.written => {}
-                _ => return,
-            }
-            drop(state);
-            yield_now();
-        }
-    }
-
-    /// Leaves a request: `unread` gets its reply, whichever thread reads it.
-    ///
-    /// Returns `unread` if the caller must wait: its request was answered, or its connection has
-    /// ended, or another thread is still to write it, which a process that exits now never does.
-    pub(super) fn leave<U: Unread + 'static>(&self, ticket: &Ticket, unread: U) -> Option<U> {
-        let mut state = self.state.lock();
-        let is_written = |open: &&mut OpenLane<C>| ticket.number < open.written;
-        let Some(open) = state.with_entry(ticket).filter(is_written) else {
-            return Some(unread);
-        };
-        let entry = open.entry(ticket.number);
-        entry.has_left = true;
-        entry.unread = Some(Box::new(unread));
-        open.unread += 1;
-        // The caller may have been asked to read.
-        open.ask_next_to_read();
-        None
-    }
-
     /// Lets a caller look at what the lane keeps of the connection that its request went over, if
     /// that is still open.
     pub(super) fn with_connected(&self, ticket: &Ticket, look: impl FnOnce(&mut C)) {
@@ -322,161 +283,6 @@ impl<C: Connected> Lane<C> {
             ticket.epoch,
             &closed("a reply before this one was malformed"),
         );
-    }
-
-    /// Reads the replies that have arrived, if nobody reads. Never waits.
-    pub(super) fn read_arrived(&self) {
-        let mut state = self.state.lock();
-        let epoch = state.epoch;
-        let Some(open) = &mut state.open else { return };
-        if open.queue.is_empty() {
-            return;
-        }
-        let Some(reader) = open.reader.take() else {
-            return;
-        };
-        drop(state);
-        self.read_rest(reader, epoch);
-    }
-
-    /// When [`Lane::end_overdue`] is to be called: if some caller has left, a command timeout after
-    /// the oldest request without a reply.
-    pub(super) fn unread_due(&self) -> Time {
-        let state = self.state.lock();
-        match &state.open {
-            Some(open) if open.unread > 0 => open
-                .queue
-                .front()
-                .map_or(Time::NEVER, |entry| entry.sent + self.command_timeout),
-            None if !state.resends.is_empty() && !state.is_opening => Time::from_nanos(0),
-            _ => Time::NEVER,
-        }
-    }
-
-    /// Closes the connection if a caller has left and the oldest reply is overdue.
-    pub(super) fn end_overdue(&self) {
-        let state = self.state.lock();
-        let now = self.clock.now();
-        let is_overdue = state.open.as_ref().is_some_and(|open| {
-            let oldest = open.queue.front();
-            open.unread > 0 && oldest.is_some_and(|entry| entry.sent + self.command_timeout <= now)
-        });
-        if is_overdue {
-            self.close(state, &StoreFault::timed_out(Step::Reply));
-        }
-    }
-
-    /// Fails the requests that their callers have left and that wait for the next connection, if
-    /// nobody opens one.
-    pub(super) fn fail_resends(&self) {
-        let mut state = self.state.lock();
-        if state.open.is_some() || state.is_opening || state.resends.is_empty() {
-            return;
-        }
-        let resends = std::mem::take(&mut state.resends);
-        drop(state);
-        for Resend { unread, .. } in resends {
-            unread.finish(Err(closed("the connection was closed")));
-        }
-    }
-
-    /// Whether some request has no reply although its caller has left.
-    pub(super) fn has_unread(&self) -> bool {
-        let state = self.state.lock();
-        !state.resends.is_empty() || state.open.as_ref().is_some_and(|open| open.unread > 0)
-    }
-
-    /// Takes the reader's role for a caller whose reply has not come, if it is free.
-    fn reader_for(&self, ticket: &Ticket) -> Option<C::Reader> {
-        self.state.lock().with_entry(ticket)?.reader.take()
-    }
-
-    /// Reads until the caller's reply has come or it is `until`.
-    fn read(&self, mut reader: C::Reader, ticket: &Ticket, until: Time) {
-        loop {
-            let left = until - self.clock.now();
-            let patience = if left.is_zero() {
-                Patience::Arrived
-            } else {
-                Patience::Timeout
-            };
-            let arrived = Arrived::receive(&mut reader, patience, left);
-            let is_over = arrived.values.is_empty();
-            let is_done = |next| is_over || next > ticket.number;
-            match self.complete(ticket.epoch, arrived, reader, is_done) {
-                Some(again) => reader = again,
-                None => return,
-            }
-        }
-    }
-
-    /// Reads the replies for which nobody needs to wait, and gives the reader's role back.
-    fn read_rest(&self, mut reader: C::Reader, epoch: u64) {
-        loop {
-            let arrived = Arrived::receive(&mut reader, Patience::Arrived, self.command_timeout);
-            let is_done = arrived.values.is_empty();
-            match self.complete(epoch, arrived, reader, |_| is_done) {
-                Some(again) => reader = again,
-                None => return,
-            }
-        }
-    }
-
-    /// Replies came: they belong to the first entries. All are taken under one lock, and only then
-    /// their callers are woken: these would wait for the mutex.
-    ///
-    /// `is_done` says whether the thread has read enough, by the number of the first entry without
-    /// a reply. Returns the reader if it has not. Otherwise the reader's role is free again, or the
-    /// connection has ended.
-    fn complete(
-        &self,
-        epoch: u64,
-        arrived: Arrived,
-        reader: C::Reader,
-        is_done: impl FnOnce(u64) -> bool,
-    ) -> Option<C::Reader> {
-        let received = self.clock.now();
-        let mut ended_by = arrived.error.map(|error| fault(error, Step::Reply));
-        let mut answered = Vec::with_capacity(arrived.values.len());
-        let mut must_write = false;
-        let mut state = self.state.lock();
-        if state.epoch != epoch {
-            return None;
-        }
-        let open = state.open.as_mut()?;
-        for value in arrived.values {
-            let Some(mut entry) = open.take_first() else {
-                ended_by = Some(StoreFault::protocol("a reply came that nobody asked for"));
-                break;
-            };
-            open.last_reply = received;
-            if open.change_form(&mut entry, &value, received) {
-                must_write = true;
-            } else {
-                answered.push((entry, value));
-            }
-        }
-        let is_free = ended_by.is_none() && is_done(open.first);
-        let reader = if is_free {
-            open.reader = Some(reader);
-            open.ask_next_to_read();
-            None
-        } else {
-            Some(reader)
-        };
-        if must_write {
-            self.write(state);
-        } else {
-            drop(state);
-        }
-        for (entry, value) in answered {
-            entry.end(Ok(value), received);
-        }
-        if let Some(fault) = ended_by {
-            self.close_epoch(epoch, &fault);
-            return None;
-        }
-        reader
     }
 
     /// Writes what is in the buffer, unless another thread does.
@@ -580,192 +386,6 @@ impl<C: Connected> Lane<C> {
     }
 }
 
-impl Entry {
-    /// Gives the reply to the caller, or to the handler that it left. Called with no mutex held.
-    fn end(self, outcome: Result<Value, StoreFault>, received: Time) {
-        match self.unread {
-            Some(unread) => unread.finish(outcome),
-            None => self.slot.answer(Reply {
-                outcome,
-                received,
-                is_void: self.is_void,
-            }),
-        }
-    }
-}
-
-impl Arrived {
-    /// Waits for one reply as `patience` says, and takes what came along with it.
-    fn receive(reader: &mut impl Reader, patience: Patience, timeout: Duration) -> Arrived {
-        let mut values = Vec::new();
-        let mut patience = patience;
-        loop {
-            match reader.receive(patience, timeout) {
-                Ok(value) => values.push(value),
-                Err(error) => {
-                    let error = (!error.is_timeout()).then_some(error);
-                    return Arrived { values, error };
-                }
-            }
-            patience = Patience::Buffered;
-        }
-    }
-}
-
-impl<C: Connected> LaneState<C> {
-    /// The open connection, if the request of this ticket is in its queue.
-    fn with_entry(&mut self, ticket: &Ticket) -> Option<&mut OpenLane<C>> {
-        let is_same = self.epoch == ticket.epoch;
-        let open = self.open.as_mut().filter(|_| is_same)?;
-        (ticket.number >= open.first).then_some(open)
-    }
-
-    fn install(&mut self, connected: C, writer: C::Writer, reader: C::Reader, now: Time) {
-        self.epoch += 1;
-        self.open = Some(OpenLane {
-            connected,
-            buffer: Vec::new(),
-            queue: VecDeque::new(),
-            first: 0,
-            written: 0,
-            unread: 0,
-            writer: Some(writer),
-            reader: Some(reader),
-            last_reply: now,
-        });
-    }
-}
-
-impl<C: Connected> OpenLane<C> {
-    /// The number of the next request.
-    fn next(&self) -> u64 {
-        self.first + self.queue.len() as u64
-    }
-
-    fn entry(&mut self, number: u64) -> &mut Entry {
-        &mut self.queue[(number - self.first) as usize]
-    }
-
-    /// Asks the first caller that waits to read, if nobody reads.
-    fn ask_next_to_read(&self) {
-        if self.reader.is_some() {
-            let mut waiting = self.queue.iter().filter(|entry| !entry.has_left);
-            waiting.find(|entry| entry.slot.ask_to_read());
-        }
-    }
-
-    /// Whether several callers wait, or one waits for several replies.
-    fn is_shared(&self) -> bool {
-        self.queue.len() - self.unread > 1
-    }
-
-    /// Takes the first entry out of the queue: its reply has come.
-    fn take_first(&mut self) -> Option<Entry> {
-        let entry = self.queue.pop_front()?;
-        self.first += 1;
-        self.unread -= usize::from(entry.has_left);
-        Some(entry)
-    }
-
-    /// If this reply refuses only the form of a request that its caller has left, appends the
-    /// request in its other form.
-    fn change_form(&mut self, entry: &mut Entry, reply: &Value, now: Time) -> bool {
-        let mut refused = entry.unread.take();
-        let is_refused = refused
-            .as_mut()
-            .is_some_and(|unread| unread.change_form(reply));
-        if !is_refused {
-            entry.unread = refused;
-        } else if let Some(unread) = refused {
-            self.void_answers_about(entry.name);
-            self.append_unread(entry.name, unread, now);
-        }
-        is_refused
-    }
-
-    fn void_answers_about(&mut self, name: u64) {
-        let about = self.queue.iter_mut().filter(|entry| entry.name == name);
-        about.for_each(|entry| entry.is_void = true);
-    }
-
-    fn append_unread(&mut self, name: u64, mut unread: Box<dyn Unread>, sent: Time) {
-        unread.write(&mut self.buffer);
-        self.unread += 1;
-        self.queue.push_back(Entry {
-            slot: Arc::new(Slot::new()),
-            sent,
-            name,
-            has_left: true,
-            unread: Some(unread),
-            is_void: false,
-        });
-    }
-}
-
-impl<C: Connected> OpenGuard<'_, C> {
-    pub(super) fn connected(&mut self) -> &mut C {
-        &mut self.open_lane().connected
-    }
-
-    fn open_lane(&mut self) -> &mut OpenLane<C> {
-        let open = self.state.open.as_mut();
-        open.unwrap_or_else(|| unreachable!("the guard exists while the lane is open"))
-    }
-
-    /// Closes the connection, which must not be used any more.
-    pub(super) fn retire(self) {
-        let OpenGuard { lane, state } = self;
-        lane.close(state, &closed("the connection was retired"));
-    }
-
-    /// Appends a request about a name (0: none). [`OpenGuard::write`] has it written.
-    pub(super) fn append(
-        &mut self,
-        name: u64,
-        quiet_limit: Duration,
-        encode: impl FnOnce(&C, &mut Vec<u8>),
-    ) -> Ticket {
-        let now = self.lane.clock.now();
-        let slot = Arc::new(Slot::new());
-        let epoch = self.state.epoch;
-        let open = self.open_lane();
-        encode(&open.connected, &mut open.buffer);
-        let ticket = Ticket {
-            epoch,
-            number: open.next(),
-            slot: Arc::clone(&slot),
-            sent: now,
-            may_leave: (open.queue.is_empty() || open.reader.is_none())
-                && now < open.last_reply + quiet_limit,
-        };
-        open.queue.push_back(Entry {
-            slot,
-            sent: now,
-            name,
-            has_left: false,
-            unread: None,
-            is_void: false,
-        });
-        ticket
-    }
-
-    /// Writes what was appended, unless another thread writes just now: then that thread does.
-    /// Blocks for as long as a write may, a command timeout at most.
-    pub(super) fn write(self) {
-        self.lane.write(self.state);
-    }
-
-    /// Appends the requests that were left on the connections before. The next request writes them.
-    fn send_again(&mut self) {
-        let now = self.lane.clock.now();
-        let resends = std::mem::take(&mut self.state.resends);
-        let open = self.open_lane();
-        for Resend { name, unread } in resends {
-            open.append_unread(name, unread, now);
-        }
-    }
-}
-
 /// The duty to tell the others that an attempt to open a connection is over.
 struct Opening<'a, C: Connected>(&'a Lane<C>);
 
@@ -779,15 +399,6 @@ impl<C: Connected> Drop for Opening<'_, C> {
 impl Writer for SocketWriter {
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         SocketWriter::send(self, bytes)
-    }
-}
-
-impl Reader for SocketReader {
-    fn receive(&mut self, patience: Patience, timeout: Duration) -> RedisResult<Value> {
-        if patience == Patience::Timeout {
-            self.limit(timeout)?;
-        }
-        SocketReader::receive(self, patience)
     }
 }
 

@@ -1,0 +1,96 @@
+//! Requests that their callers have left: who reads their replies, and what becomes of them if the
+//! connection ends.
+
+use super::{Connected, Lane, OpenLane, Resend, Ticket, Unread, closed};
+use crate::error::Step;
+use crate::store::StoreFault;
+use crate::store::clock::Time;
+use crate::sync::yield_now;
+
+/// How often a caller that wants to leave lets the thread run that is to write its request.
+const YIELDS_TO_WRITER: u32 = 100;
+
+impl<C: Connected> Lane<C> {
+    /// Gives the thread that is to write a request a moment to do so, so that its caller can leave.
+    pub(in crate::store::node) fn yield_to_writer(&self, ticket: &Ticket) {
+        for _ in 0..YIELDS_TO_WRITER {
+            let mut state = self.state.lock();
+            match state.with_entry(ticket) {
+                Some(open) if ticket.number >= open.written => {}
+                _ => return,
+            }
+            drop(state);
+            yield_now();
+        }
+    }
+
+    /// Leaves a request: `unread` gets its reply, whichever thread reads it.
+    ///
+    /// Returns `unread` if the caller must wait: its request was answered, or its connection has
+    /// ended, or another thread is still to write it, which a process that exits now never does.
+    pub(in crate::store::node) fn leave<U: Unread + 'static>(
+        &self,
+        ticket: &Ticket,
+        unread: U,
+    ) -> Option<U> {
+        let mut state = self.state.lock();
+        let is_written = |open: &&mut OpenLane<C>| ticket.number < open.written;
+        let Some(open) = state.with_entry(ticket).filter(is_written) else {
+            return Some(unread);
+        };
+        let entry = open.entry(ticket.number);
+        entry.has_left = true;
+        entry.unread = Some(Box::new(unread));
+        open.unread += 1;
+        // The caller may have been asked to read.
+        open.ask_next_to_read();
+        None
+    }
+
+    /// When [`Lane::end_overdue`] is to be called: if some caller has left, a command timeout after
+    /// the oldest request without a reply.
+    pub(in crate::store::node) fn unread_due(&self) -> Time {
+        let state = self.state.lock();
+        match &state.open {
+            Some(open) if open.unread > 0 => open
+                .queue
+                .front()
+                .map_or(Time::NEVER, |entry| entry.sent + self.command_timeout),
+            None if !state.resends.is_empty() && !state.is_opening => Time::from_nanos(0),
+            _ => Time::NEVER,
+        }
+    }
+
+    /// Closes the connection if a caller has left and the oldest reply is overdue.
+    pub(in crate::store::node) fn end_overdue(&self) {
+        let state = self.state.lock();
+        let now = self.clock.now();
+        let is_overdue = state.open.as_ref().is_some_and(|open| {
+            let oldest = open.queue.front();
+            open.unread > 0 && oldest.is_some_and(|entry| entry.sent + self.command_timeout <= now)
+        });
+        if is_overdue {
+            self.close(state, &StoreFault::timed_out(Step::Reply));
+        }
+    }
+
+    /// Fails the requests that their callers have left and that wait for the next connection, if
+    /// nobody opens one.
+    pub(in crate::store::node) fn fail_resends(&self) {
+        let mut state = self.state.lock();
+        if state.open.is_some() || state.is_opening || state.resends.is_empty() {
+            return;
+        }
+        let resends = std::mem::take(&mut state.resends);
+        drop(state);
+        for Resend { unread, .. } in resends {
+            unread.finish(Err(closed("the connection was closed")));
+        }
+    }
+
+    /// Whether some request has no reply although its caller has left.
+    pub(in crate::store::node) fn has_unread(&self) -> bool {
+        let state = self.state.lock();
+        !state.resends.is_empty() || state.open.as_ref().is_some_and(|open| open.unread > 0)
+    }
+}

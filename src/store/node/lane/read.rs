@@ -1,0 +1,170 @@
+//! How callers read a lane: one at a time, and for all.
+
+use std::time::Duration;
+
+use redis::{RedisError, RedisResult, Value};
+
+use super::{Connected, Entry, Lane, Reader, Reply, Ticket};
+use crate::error::Step;
+use crate::store::StoreFault;
+use crate::store::clock::Time;
+use crate::store::node::connection::fault;
+use crate::store::node::socket::{Patience, SocketReader};
+
+/// What a reader got from the connection at once.
+struct Arrived {
+    values: Vec<Value>,
+    /// Why no more will come.
+    error: Option<RedisError>,
+}
+
+impl<C: Connected> Lane<C> {
+    /// Reads the replies that have arrived, if nobody reads. Never waits.
+    pub(in crate::store::node) fn read_arrived(&self) {
+        let mut state = self.state.lock();
+        let epoch = state.epoch;
+        let Some(open) = &mut state.open else { return };
+        if open.queue.is_empty() {
+            return;
+        }
+        let Some(reader) = open.reader.take() else {
+            return;
+        };
+        drop(state);
+        self.read_rest(reader, epoch);
+    }
+
+    /// Takes the reader's role for a caller whose reply has not come, if it is free.
+    pub(super) fn reader_for(&self, ticket: &Ticket) -> Option<C::Reader> {
+        self.state.lock().with_entry(ticket)?.reader.take()
+    }
+
+    /// Reads until the caller's reply has come or it is `until`.
+    pub(super) fn read(&self, mut reader: C::Reader, ticket: &Ticket, until: Time) {
+        loop {
+            let left = until - self.clock.now();
+            let patience = if left.is_zero() {
+                Patience::Arrived
+            } else {
+                Patience::Timeout
+            };
+            let arrived = Arrived::receive(&mut reader, patience, left);
+            let is_over = arrived.values.is_empty();
+            let is_done = |next| is_over || next > ticket.number;
+            match self.complete(ticket.epoch, arrived, reader, is_done) {
+                Some(again) => reader = again,
+                None => return,
+            }
+        }
+    }
+
+    /// Reads the replies for which nobody needs to wait, and gives the reader's role back.
+    pub(super) fn read_rest(&self, mut reader: C::Reader, epoch: u64) {
+        loop {
+            let arrived = Arrived::receive(&mut reader, Patience::Arrived, self.command_timeout);
+            let is_done = arrived.values.is_empty();
+            match self.complete(epoch, arrived, reader, |_| is_done) {
+                Some(again) => reader = again,
+                None => return,
+            }
+        }
+    }
+
+    /// Replies came: they belong to the first entries. All are taken under one lock, and only then
+    /// their callers are woken: these would wait for the mutex.
+    ///
+    /// `is_done` says whether the thread has read enough, by the number of the first entry without
+    /// a reply. Returns the reader if it has not. Otherwise the reader's role is free again, or the
+    /// connection has ended.
+    fn complete(
+        &self,
+        epoch: u64,
+        arrived: Arrived,
+        reader: C::Reader,
+        is_done: impl FnOnce(u64) -> bool,
+    ) -> Option<C::Reader> {
+        let received = self.clock.now();
+        let mut ended_by = arrived.error.map(|error| fault(error, Step::Reply));
+        let mut answered = Vec::with_capacity(arrived.values.len());
+        let mut must_write = false;
+        let mut state = self.state.lock();
+        if state.epoch != epoch {
+            return None;
+        }
+        let open = state.open.as_mut()?;
+        for value in arrived.values {
+            let Some(mut entry) = open.take_first() else {
+                ended_by = Some(StoreFault::protocol("a reply came that nobody asked for"));
+                break;
+            };
+            open.last_reply = received;
+            if open.change_form(&mut entry, &value, received) {
+                must_write = true;
+            } else {
+                answered.push((entry, value));
+            }
+        }
+        let is_free = ended_by.is_none() && is_done(open.first);
+        let reader = if is_free {
+            open.reader = Some(reader);
+            open.ask_next_to_read();
+            None
+        } else {
+            Some(reader)
+        };
+        if must_write {
+            self.write(state);
+        } else {
+            drop(state);
+        }
+        for (entry, value) in answered {
+            entry.end(Ok(value), received);
+        }
+        if let Some(fault) = ended_by {
+            self.close_epoch(epoch, &fault);
+            return None;
+        }
+        reader
+    }
+}
+
+impl Arrived {
+    /// Waits for one reply as `patience` says, and takes what came along with it.
+    fn receive(reader: &mut impl Reader, patience: Patience, timeout: Duration) -> Arrived {
+        let mut values = Vec::new();
+        let mut patience = patience;
+        loop {
+            match reader.receive(patience, timeout) {
+                Ok(value) => values.push(value),
+                Err(error) => {
+                    let error = (!error.is_timeout()).then_some(error);
+                    return Arrived { values, error };
+                }
+            }
+            patience = Patience::Buffered;
+        }
+    }
+}
+
+impl Entry {
+    /// Gives the reply to the caller, or to the handler that it left. Called with no mutex held.
+    pub(super) fn end(self, outcome: Result<Value, StoreFault>, received: Time) {
+        match self.unread {
+            Some(unread) => unread.finish(outcome),
+            None => self.slot.answer(Reply {
+                outcome,
+                received,
+                is_void: self.is_void,
+            }),
+        }
+    }
+}
+
+impl Reader for SocketReader {
+    fn receive(&mut self, patience: Patience, timeout: Duration) -> RedisResult<Value> {
+        if patience == Patience::Timeout {
+            self.limit(timeout)?;
+        }
+        SocketReader::receive(self, patience)
+    }
+}

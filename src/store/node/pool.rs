@@ -1,0 +1,225 @@
+//! The pool of connections to one node, on r2d2: it opens and replaces them. A lane keeps one while it
+//! is open.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
+
+use super::Node;
+use super::connection::Connection;
+use super::lane::Connected;
+use super::pipeline::Pending;
+use super::socket::{SocketReader, SocketWriter, Stream};
+use crate::error::Step;
+use crate::script::{Call, SCRIPTS};
+use crate::store::clock::Time;
+use crate::store::{Anchor, StoreFault};
+
+/// The connections to one node, one for each lane.
+pub(super) struct ConnectionPool {
+    node: Arc<Node>,
+    connections: r2d2::Pool<ConnectionFactory>,
+    last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
+}
+
+/// What a lane keeps of its connection besides the halves of the socket.
+pub(super) struct LaneConnection {
+    node: Arc<Node>,
+    pub(super) anchor: Anchor,
+    pub(super) generation: u64,
+    pub(super) pool_generation: u64,
+    /// The scripts that the server has run for this connection, a bit for each.
+    pub(super) known_scripts: u64,
+    /// How many calls were appended, and which of them was the last with each script's source.
+    appended: u64,
+    sources: [u64; SCRIPTS],
+    stream: Arc<Stream>,
+    /// Its place in the pool.
+    _pooled: r2d2::PooledConnection<ConnectionFactory>,
+}
+
+/// Opens the pool's connections.
+struct ConnectionFactory {
+    node: Arc<Node>,
+    /// The connection that the pool begins with.
+    first: Mutex<Option<Connection>>,
+    last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
+}
+
+/// A connection in the pool. The lane that uses it takes it out.
+struct PooledConnection(Option<Connection>);
+
+/// Why the last connection could not be opened. r2d2 passes that on only as a string, and only to
+/// one of the callers that wait.
+struct ConnectRefusal {
+    at: Time,
+    fault: StoreFault,
+}
+
+impl ConnectionPool {
+    /// Opens the first connection and fails if it cannot be opened within the connect timeout.
+    pub(super) fn open(node: &Arc<Node>, size: u32) -> Result<ConnectionPool, StoreFault> {
+        let first = node.connect_in_time()?;
+        let last_refusal = Arc::new(Mutex::new(None));
+        let factory = ConnectionFactory {
+            node: Arc::clone(node),
+            first: Mutex::new(Some(first)),
+            last_refusal: Arc::clone(&last_refusal),
+        };
+        // One worker is enough, since it opens connections to one node alone. It ends with the
+        // pool, instead of living on until the pool's next look for idle connections is due.
+        let worker = ScheduledThreadPool::builder()
+            .num_threads(1)
+            .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
+            .thread_name_pattern("fairlock-pool")
+            .build();
+        let connections = r2d2::Pool::builder()
+            .max_size(size)
+            .min_idle(Some(0))
+            .max_lifetime(None)
+            .connection_timeout(node.connect_timeout)
+            .thread_pool(Arc::new(worker))
+            .error_handler(Box::new(LogAtDebug))
+            .build_unchecked(factory);
+        Ok(ConnectionPool {
+            node: Arc::clone(node),
+            connections,
+            last_refusal,
+        })
+    }
+
+    /// Takes a new connection from the pool.
+    pub(super) fn connect(
+        &self,
+        until: Time,
+    ) -> Result<(LaneConnection, SocketWriter, SocketReader), StoreFault> {
+        let started = self.node.clock.now();
+        let timeout = (until - started).max(Duration::from_millis(1));
+        let mut pooled = self
+            .connections
+            .get_timeout(timeout)
+            .map_err(|error| self.no_connection(started, error))?;
+        let connection = pooled.0.take().ok_or(StoreFault::NotReady)?;
+        let Connection {
+            socket,
+            anchor,
+            generation,
+            pool_generation,
+            ..
+        } = connection;
+        let (writer, reader) = socket.split();
+        let connected = LaneConnection {
+            node: Arc::clone(&self.node),
+            anchor,
+            generation,
+            pool_generation,
+            known_scripts: 0,
+            appended: 0,
+            sources: [0; SCRIPTS],
+            stream: writer.stream(),
+            _pooled: pooled,
+        };
+        Ok((connected, writer, reader))
+    }
+
+    /// Why no connection came for a caller that has waited since `started`.
+    pub(super) fn no_connection(
+        &self,
+        started: Time,
+        error: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> StoreFault {
+        match &*self.last_refusal.lock() {
+            Some(refusal) if refusal.at >= started - self.node.command_timeout => {
+                refusal.fault.clone()
+            }
+            _ => StoreFault::unavailable(Step::Connect, error),
+        }
+    }
+}
+
+/// The bit of a call's script. 0 if it is no script.
+pub(super) fn script_bit(call: &Call) -> u64 {
+    const { assert!(SCRIPTS <= 64) };
+    call.script_id().map_or(0, |id| 1 << id)
+}
+
+impl LaneConnection {
+    /// Numbers a call that is about to be appended. If many calls were refused because the server
+    /// forgot the script, the first of them brings the source, and the others follow it.
+    pub(super) fn number(&mut self, pending: &mut Pending<'_>) {
+        self.appended += 1;
+        let refused = std::mem::replace(&mut pending.number, self.appended);
+        if let Some(script) = pending.call.script_id().filter(|_| pending.form.by_source) {
+            pending.form.by_source = self.sources[script] <= refused;
+            if pending.form.by_source {
+                self.sources[script] = self.appended;
+            }
+        }
+    }
+}
+
+impl Connected for LaneConnection {
+    type Writer = SocketWriter;
+    type Reader = SocketReader;
+
+    /// The other connections of its age are probably closed as well.
+    fn note_closed(&self) {
+        self.node.retire_from_pool(self.pool_generation);
+    }
+}
+
+impl Drop for LaneConnection {
+    fn drop(&mut self) {
+        self.stream.close();
+    }
+}
+
+impl r2d2::ManageConnection for ConnectionFactory {
+    type Connection = PooledConnection;
+    type Error = StoreFault;
+
+    fn connect(&self) -> Result<PooledConnection, StoreFault> {
+        let first = self.first.lock().take();
+        if let Some(first) = first {
+            return Ok(PooledConnection(Some(first)));
+        }
+        let opened = self.node.connect().inspect_err(|fault| {
+            *self.last_refusal.lock() = Some(ConnectRefusal {
+                at: self.node.clock.now(),
+                fault: fault.clone(),
+            });
+        });
+        opened.map(|connection| PooledConnection(Some(connection)))
+    }
+
+    /// Does not ask the server. A connection that broke while idle is found by its use, and a
+    /// script may be sent twice. Comparing generations retires all connections of one age at once.
+    fn is_valid(&self, pooled: &mut PooledConnection) -> Result<(), StoreFault> {
+        if self.has_broken(pooled) {
+            return Err(StoreFault::unavailable(
+                Step::Connect,
+                "the connection was retired",
+            ));
+        }
+        Ok(())
+    }
+
+    /// A connection that a lane has taken out is over when the lane gives its place back.
+    fn has_broken(&self, PooledConnection(connection): &mut PooledConnection) -> bool {
+        connection
+            .as_ref()
+            .is_none_or(|connection| self.node.is_retired_from_pool(connection))
+    }
+}
+
+#[derive(Debug)]
+struct LogAtDebug;
+
+impl r2d2::HandleError<StoreFault> for LogAtDebug {
+    fn handle_error(&self, error: StoreFault) {
+        log::debug!("pool: {error}");
+    }
+}
