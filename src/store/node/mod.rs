@@ -15,8 +15,8 @@
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
 //!
-//! Files name those below them: `lanes` names `lane` and `unread`, both of these and `link` name
-//! `pipeline`, and all of them name `connection` and `socket`.
+//! Files name those below them: `scan` names `lanes`, `lanes` names `unread`, and both of these name
+//! `lane`. `lanes`, `unread` and `rights` name `pipeline`, and all but `scan` name `connection`.
 
 mod connection;
 mod handshake;
@@ -63,7 +63,7 @@ pub(crate) struct Node {
     connect_timeout: Duration,
     command_timeout: Duration,
     /// Connections of an older generation are no longer used. One step retires them all: the
-    /// pool's, the renewal thread's and the subscription (R17, subscription).
+    /// lanes', the renewal thread's and the subscription (R17, subscription).
     generation: AtomicU64,
     /// The same for the lanes alone: connections that were idle together are closed together.
     pool_generation: AtomicU64,
@@ -184,7 +184,7 @@ impl Node {
         connection.generation != self.generation()
     }
 
-    /// Whether the pool must no longer use a connection.
+    /// Whether no lane may use a connection any more.
     fn is_retired_from_pool(&self, connection: &Connection) -> bool {
         self.is_retired(connection) || connection.pool_generation != self.pool_generation()
     }
@@ -199,7 +199,7 @@ impl Node {
         step(&self.generation, generation);
     }
 
-    /// Retires the pool's connections of this age.
+    /// Retires the lanes' connections of this age.
     fn retire_from_pool(&self, pool_generation: u64) {
         self.forget_rights();
         step(&self.pool_generation, pool_generation);
