@@ -45,8 +45,8 @@ pub(crate) trait Store: Send + Sync {
 
     /// Runs short calls, those for one name in order, and returns one result for each.
     ///
-    /// Blocks until `deadlines.checkout` for an open connection and until `deadlines.reply_by` for the
-    /// replies, at most one command timeout each.
+    /// Blocks until `deadlines.checkout` for an open connection and until `deadlines.reply_by` for
+    /// the replies, at most one command timeout each.
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult>;
 
     /// Sends short calls on connections that are open, all of them before it waits for a reply, and
@@ -56,8 +56,8 @@ pub(crate) trait Store: Send + Sync {
     ///
     /// A store that cannot be sure that the call was written, or that its script will run, waits
     /// all the same. Then it does not ask `leave` and returns the result. Or it has asked already,
-    /// and gives the result to the handler before it returns. Blocks until `reply_by` at most; a call without an open connection fails with
-    /// [`StoreFault::NotReady`].
+    /// and gives the result to the handler before it returns. Blocks until `reply_by` at most. A
+    /// call without an open connection fails with [`StoreFault::NotReady`].
     fn send(
         &self,
         calls: &[Call],

@@ -1,5 +1,5 @@
-//! P9 and P8: a single lane serves many callers, and work that must not wait for a lane does not. On
-//! Redis alone, since the in-memory store has no lanes.
+//! P9 and P8: a single lane serves many callers, and work that must not wait for a lane does not.
+//! On Redis alone, since the in-memory store has no lanes.
 
 use std::{
     sync::{
