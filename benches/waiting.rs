@@ -6,7 +6,7 @@
 //!
 //! Without the variable it starts a private redis-server on a port of this host; nothing else may
 //! use a server that is named. This process holds the locks by fixed leases, which nothing renews,
-//! so every request that the server sees comes from the waiters. Their pool is one connection.
+//! so every request that the server sees comes from the waiters. They share one lane.
 //! Figures are the median of all rounds (least..most).
 
 #[path = "support/child.rs"]
@@ -141,7 +141,7 @@ impl Seen {
             .add((after.commands - before.commands - 1) as f64 / used.seconds());
         self.switches.add(used.switches as f64 / used.seconds());
         self.load.add(used.load());
-        // One of them is the pool.
+        // One of them is the lane.
         self.connections
             .add((clients(&mut admin) - connections) as f64 - 1.0);
         drop(child);

@@ -95,21 +95,21 @@ impl Builder {
     /// the same lane, in order. The manager opens a lane when it needs it. A waiter holds none.
     ///
     /// Many threads can have calls on one lane at the same time, so few lanes are best. A slow or
-    /// dead connection delays only the names on its lane. 1 to 64; default
-    /// [`DEFAULT_LANES`](crate::DEFAULT_LANES).
+    /// dead connection delays only the names on its lane, and on the first lane also
+    /// [`list`](LockManager::list). 1 to 64; default [`DEFAULT_LANES`](crate::DEFAULT_LANES).
     pub fn lanes(mut self, lanes: u32) -> Builder {
         self.settings.lanes = Some(lanes);
         self
     }
 
     /// Whether dropping a guard waits for Redis's reply, as [`unlock`](crate::LockGuard::unlock)
-    /// does. Default `false`: drop writes the release and returns.
-    /// [`LockGuard`](crate::LockGuard#drop) says what is true then.
+    /// does. Default `false`: mostly, drop writes the release and returns without waiting.
+    /// [`LockGuard`](crate::LockGuard#drop) says when it waits, and what is true when it returns.
     ///
-    /// With `true`, Redis has run the release when drop returns, unless it did not answer within the
-    /// command timeout. Each drop then takes a round trip, and blocks for at most one command
-    /// timeout. Use it if another process or manager must find the lock free at once, and you cannot
-    /// call `unlock`.
+    /// With `true`, Redis has run the release when drop returns, unless it refused the release or
+    /// did not answer within the command timeout. Each drop then takes a round trip, and blocks for
+    /// at most one command timeout. Use it if another process or manager must find the lock free at
+    /// once, and you cannot call `unlock`.
     pub fn wait_on_drop(mut self, wait: bool) -> Builder {
         self.settings.wait_on_drop = wait;
         self

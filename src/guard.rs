@@ -61,22 +61,29 @@ use crate::script::Mode;
 /// wrong, and nothing says so.
 ///
 /// # Drop
-/// Releases the lock and hands it to the first waiter. Never panics. It writes the release to an
-/// open connection and returns without waiting for the reply. When drop returns:
+/// Releases the lock and hands it to the first waiter. Never panics. Mostly it writes the release
+/// to an open connection and returns without waiting for the reply. Then, when drop returns:
 /// - The lease has ended in this process. It is not renewed any more, and cannot be lost.
 /// - The release is written, but Redis may not have run it yet. Another process, or another manager
 ///   in this one, may find the lock taken for a moment. [`unlock`](LockGuard::unlock) returns after
 ///   Redis has run the release. So use it if you then tell somebody else that the lock is free.
 /// - Calls of this manager for the same name come behind the release, from every thread. So
 ///   `drop(guard)` and then `try_lock` finds the lock free, unless another caller has taken it.
-/// - If the process exits now, the lock is released all the same, unless the connection was dead or
-///   Redis refused the release. Then the lock ends with its TTL.
+/// - If the process exits now, the lock is released all the same, with few exceptions: the
+///   connection was dead, Redis refused the release, or other threads had calls on the connection.
+///   Then the lock may stay taken until its TTL ends it.
 ///
-/// Drop waits for the reply, for at most one command timeout, in these cases: a caller of the same
-/// manager waits for the name; the request that took the lock was sent twice; the connection may be
-/// dead; no connection is open; or the manager was built with
-/// [`wait_on_drop`](crate::Builder::wait_on_drop). A release without an answer goes on in the
-/// background. If that fails too, the lock ends with its TTL, and the log says so.
+/// Drop waits for the reply, for at most one command timeout, in these cases:
+/// - A caller of the same manager waits for the name.
+/// - The request that took the lock was sent more than once.
+/// - The connection is new: the first release of a mutex on it waits, and the first of permits.
+/// - The connection had no reply for a check period, so it may be dead. Or none is open.
+/// - Other replies are missing on the connection, and no thread reads them.
+/// - Another thread was to write the release together with its own request, and has not done so.
+/// - The manager was built with [`wait_on_drop`](crate::Builder::wait_on_drop), or is in memory.
+///
+/// A release without an answer goes on in the background. If that fails too, the lock ends with its
+/// TTL, and the log says so.
 ///
 /// If a panic drops the guard, the work is counted as half done, as by
 /// [`abandon`](LockGuard::abandon): the next holder sees [`Lapsed`](PreviousHolder::Lapsed). The rule

@@ -187,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// Runs calls that take no lock, on a pooled connection. Blocks for at most two command
+    /// Runs calls that take no lock, each on its name's lane. Blocks for at most two command
     /// timeouts.
     pub(crate) fn ask(&self, calls: &[Call]) -> Result<Vec<Result<Answer>>> {
         self.check_fork()?;
@@ -241,8 +241,8 @@ impl Engine {
         }
     }
 
-    /// P9 (nothing starves): only a connection that is free now, so the caller does not wait for
-    /// the pool.
+    /// P9 (nothing starves): only a connection that is open now, so the caller does not wait until
+    /// one is opened.
     fn at_once(&self, now: Time) -> Deadlines {
         Deadlines {
             checkout: Checkout::IfFree,

@@ -26,7 +26,7 @@ pub(crate) enum WantResult {
     No,
 }
 
-/// The result of a release on a free connection.
+/// The result of a release on an open connection.
 pub(super) enum ReleaseOutcome {
     /// How the lease ended: `None` is a clean release.
     Answered(Option<LossReason>),
@@ -35,7 +35,7 @@ pub(super) enum ReleaseOutcome {
 
 /// A release without a reply. The renewal thread sends it next.
 pub(super) struct OpenRelease {
-    /// Why there was no reply. `None` if no connection was free.
+    /// Why there was no reply. `None` if no connection was open.
     pub(super) fault: Option<StoreFault>,
     pub(super) release: TokenRelease,
 }
@@ -126,8 +126,8 @@ impl Engine {
                 fault: None,
                 release,
             })),
-            // If the connection was closed while idle, and no other is free, the renewal thread
-            // sends the release again.
+            // If the connection was closed while idle, and the lane has no other yet, the renewal
+            // thread sends the release again.
             Err(fault) => {
                 self.note_release_fault(started, &fault);
                 ReleaseOutcome::Open(Box::new(OpenRelease {
@@ -229,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// Releases all permits of a lease but `to`, on a free connection at once, else by the renewal
+    /// Releases all permits of a lease but `to`, on an open connection at once, else by the renewal
     /// thread. Does not wait for that thread: until Redis handles the release, nobody else can get
     /// the permits, so it is safe to return. Blocks for at most one command timeout.
     pub(crate) fn reduce(&self, lease: &Arc<Lease>, to: u32) -> Result<()> {

@@ -204,7 +204,7 @@ impl SortedKeys {
 /// others wait for the earlier ones. So the longer the list, the longer everybody waits.
 ///
 /// # Drop
-/// Releases all, and hands each to its first waiter. Never panics. Writes all releases before it
+/// Releases all, and hands each to its first waiter. Never panics. Sends all releases before it
 /// waits for any reply. For each name the rules of a [`LockGuard`](crate::LockGuard#drop) say
 /// whether it waits, and what is true when it returns. Blocks for at most one command timeout in
 /// all. A release without an answer goes on in the background. If that fails too, that lock ends

@@ -43,10 +43,10 @@ pub(crate) use url::parse_url;
 pub(crate) trait Store: Send + Sync {
     fn clock(&self) -> Clock;
 
-    /// Runs short calls on a pooled connection and returns one result for each, in order.
+    /// Runs short calls, those for one name in order, and returns one result for each.
     ///
-    /// Blocks until `deadlines.checkout` for a connection and until `deadlines.reply_by` for the
-    /// replies, at most one command timeout each.
+    /// Blocks until `deadlines.checkout` for an open connection and until `deadlines.reply_by` for
+    /// the replies, at most one command timeout each.
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult>;
 
     /// Sends short calls on connections that are open, all of them before it waits for a reply, and
@@ -54,9 +54,10 @@ pub(crate) trait Store: Send + Sync {
     /// the result is `None` here, and the handler gets the result later: on whichever thread reads
     /// the reply, with no mutex held.
     ///
-    /// A store that cannot be sure that the call was written waits all the same and returns the
-    /// result. Blocks until `reply_by` at most; a call without an open connection fails with
-    /// [`StoreFault::NotReady`].
+    /// A store that cannot be sure that the call was written, or that its script will run, waits
+    /// all the same. Then it does not ask `leave` and returns the result. Or it has asked already,
+    /// and gives the result to the handler before it returns. Blocks until `reply_by` at most. A
+    /// call without an open connection fails with [`StoreFault::NotReady`].
     fn send(
         &self,
         calls: &[Call],
@@ -126,19 +127,19 @@ pub(crate) trait Link: Send {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult>;
 }
 
-/// How long a pooled call may wait for a connection and for its reply.
+/// How long a short call may wait for an open connection and for its reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadlines {
     pub(crate) checkout: Checkout,
     /// After this moment the store neither waits for a reply nor sends the call again. It is one
-    /// moment for all replies of the pipeline that the call travels in.
+    /// moment for all calls that are run together.
     pub(crate) reply_by: Time,
 }
 
-/// How long a call may wait for a pooled connection.
+/// How long a call may wait until a connection is open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Checkout {
-    /// Not at all: if no connection is free, the call fails with [`StoreFault::NotReady`].
+    /// Not at all: if no connection is open, the call fails with [`StoreFault::NotReady`].
     IfFree,
     Until(Time),
 }

@@ -303,7 +303,7 @@ fn log_capture(args: &[String]) {
     ));
     report("ready");
     crate::support::child::receive();
-    // The server is gone now, so the pool, the subscription and the renewal thread all log errors.
+    // The server is gone now, so the lanes, the subscription and the renewal thread all log errors.
     shown.push(spell_out(&mgr.try_lock("n").unwrap_err()));
     shown.push(format!("{:?}", guard.lost().recv()));
     shown.push(format!("{:?}", mgr.shutdown(Duration::ZERO)));

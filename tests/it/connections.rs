@@ -330,7 +330,7 @@ fn p9_waiters_hold_no_connection() {
         mgr.inspect("n").unwrap().unwrap().waiters == 21
     });
     mgr.lock("another").unwrap().unlock().unwrap();
-    // One in the pool, one of the renewal thread and one of the subscription.
+    // One of the lane, one of the renewal thread and one of the subscription.
     assert!(server.clients().len() <= 3, "{:?}", server.clients());
     guard.unlock().unwrap();
     for mut waiter in waiting.drain(..) {

@@ -109,7 +109,7 @@ fn crowd_of(server: &Server, names: usize) -> (Child, Vec<LockGuard>) {
 fn check_crowd(server: &Server, child: &mut Child) {
     child.send("threads");
     assert_eq!(child.expect("threads", SOON), BACKGROUND_THREADS.join(" "));
-    // One for the holder. In the crowd's process, one each for the pool, the subscription and the
+    // One for the holder. In the crowd's process, one each for the lane, the subscription and the
     // renewal thread.
     let clients = server.clients();
     assert_eq!(clients.len(), 4, "{clients:#?}");
@@ -117,7 +117,7 @@ fn check_crowd(server: &Server, child: &mut Child) {
     assert_eq!(
         child.expect("tried", SOON),
         "true",
-        "waiters hold the pool's only connection"
+        "waiters hold the only lane"
     );
 }
 

@@ -99,7 +99,7 @@ fn the_last_handle_ends_its_threads_although_its_connections_were_closed() {
 /// The connections that a worker wants to be closed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Close {
-    /// The pool's and the renewal thread's.
+    /// The lanes' and the renewal thread's.
     Idle,
     /// The subscription as well.
     All,

@@ -327,8 +327,8 @@ fn p9_fifty_threads_share_permits_on_one_connection_without_deadlock() {
     Permits::of(&server, "n").comes_to_rest();
 }
 
-/// The timeout is so long that the test would notice a call that waited for the pool first and then
-/// for the reply. The pool is exhausted.
+/// The timeout is so long that the test would notice a call that waited for one command timeout and
+/// then for another. Calls without a reply are ahead of it on the only lane.
 #[test]
 fn p8_dropping_permits_takes_one_command_timeout_while_redis_is_silent() {
     const T: Duration = Duration::from_secs(2);

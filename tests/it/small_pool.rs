@@ -1,5 +1,5 @@
-//! P9 and P8: a pool of one connection serves many callers, and work that must not wait for the
-//! pool does not. On Redis alone, since the in-memory store has no pool.
+//! P9 and P8: a single lane serves many callers, and work that must not wait for a lane does not.
+//! On Redis alone, since the in-memory store has no lanes.
 
 use std::{
     sync::{
@@ -99,7 +99,7 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
     until(STEADY_TTL, "the renewal thread is connected", || {
         ours.stats().renewed > renewed
     });
-    // The only connection of the pool breaks, and no other can be opened. The threads' connections
+    // The connection of the only lane breaks, and no other can be opened. The threads' connections
     // stay open.
     proxy.refuse();
     let fault = proxy.swallow_reply_when(request(Verb::Acquire, "x"));
@@ -124,7 +124,7 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
     }
     assert!(
         matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })),
-        "the pool got a connection"
+        "the lane got a connection"
     );
     kept.unlock().unwrap();
     for name in ["kept", "released", "unlocked", "theirs", "x"] {
@@ -168,8 +168,8 @@ fn p9_a_silent_server_delays_nothing_on_another() {
     silent.cont();
 }
 
-/// The timeout is so long that the test would notice a call that waited for the pool first and then
-/// for the reply. The pool is exhausted.
+/// The timeout is so long that the test would notice a call that waited for one command timeout and
+/// then for another. Calls without a reply are ahead of it on the only lane.
 #[test]
 fn p8_drops_take_one_command_timeout_while_redis_is_silent() {
     const T: Duration = Duration::from_secs(2);

@@ -294,7 +294,7 @@ impl SimProcess {
     }
 }
 
-/// The engine's store. It has no free connection, so the engine hands everything that does not go
+/// The engine's store. It has no open connection, so the engine hands everything that does not go
 /// through the simulator to its renewal thread.
 pub(super) struct StubStore {
     pub(super) clock: Clock,

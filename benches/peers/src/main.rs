@@ -8,7 +8,7 @@
 //! default: redlock and rslock retry after a random time of less than 200 ms, redis-lock after 1 s.
 //! redlock opens a connection for each request and has no other mode. redis-lock and rslock have a
 //! connection for each thread; rslock also has a runtime of its own, on which nothing else runs.
-//! fairlock has one manager with its pool. redis-lock needs FUNCTION (Redis 7) and is left out
+//! fairlock has one manager with its lanes. redis-lock needs FUNCTION (Redis 7) and is left out
 //! where that is missing.
 //!
 //! On the name that several threads want, each peer also runs with a retry after a millisecond or

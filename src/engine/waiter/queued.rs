@@ -308,7 +308,7 @@ impl QueuedWaiter {
         self.engine.apply(&self.waiter, action);
     }
 
-    /// Cancels the waiter when it is dropped. The release is sent at once if a connection is free
+    /// Cancels the waiter when it is dropped. The release is sent at once if a connection is open
     /// and one release is enough. Else the renewal thread sends it (R7, late copies).
     fn cancel_on_drop(&self) {
         let engine = &self.engine;

@@ -52,7 +52,7 @@ impl Session {
         })))
     }
 
-    /// Sends a call once. The server replies at once, so a long batch cannot run out of time.
+    /// Sends a call once. The server replies at once, so many calls cannot run out of time.
     fn send_once(&self, call: &Call, reply_by: Time) -> CallResult {
         let SessionInner {
             server,
@@ -88,7 +88,7 @@ impl Session {
         CallResult { answer, not_after }
     }
 
-    /// Sends a call, and again if its connection closes, just as a pool does.
+    /// Sends a call, and again if its connection closes, as a lane does.
     fn send(&self, call: &Call, reply_by: Time) -> CallResult {
         let mut result = self.send_once(call, reply_by);
         let mut is_closed = result.is_closed();

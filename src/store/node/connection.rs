@@ -56,8 +56,8 @@ impl Connection {
         }
     }
 
-    /// Sends the commands in one write. Every command that goes to the node goes through here, and
-    /// is counted.
+    /// Sends the commands in one write, and counts them. Only the requests of lanes do not go
+    /// through here: lanes count their own.
     pub(super) fn send(&mut self, commands: &[Cmd]) -> io::Result<()> {
         let count = commands.len() as u64;
         self.requests.fetch_add(count, Ordering::Relaxed);

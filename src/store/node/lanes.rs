@@ -439,13 +439,14 @@ impl Lanes {
 
 /// Whether a caller may leave one of the calls that it has just sent.
 fn may_leave(flight: &InFlight<'_>, sent: &[Result<InFlight<'_>, StoreFault>]) -> bool {
-    // Those before it on its lane went out in the same write. What was there before counts.
+    // These calls were appended one after the other, and all of them may be left. So only what was
+    // on the lane before the first of them counts.
     let mut on_its_lane = sent
         .iter()
         .flatten()
         .filter(|other| std::ptr::eq(other.lane, flight.lane));
     let first = on_its_lane.next().unwrap_or(flight);
-    // A refusal of its form could stay unread: on a new server, the first release of all would wait
-    // for the next caller.
+    // A server may refuse a script that it has not run for this connection. Nobody might read the
+    // refusal for a command timeout, and the release would not run until then.
     first.ticket.may_leave && flight.is_script_known
 }

@@ -65,7 +65,7 @@ pub(crate) struct Node {
     connect_timeout: Duration,
     command_timeout: Duration,
     /// Connections of an older generation are no longer used. One step retires them all: the
-    /// pool's, the renewal thread's and the subscription (R17, subscription).
+    /// lanes', the renewal thread's and the subscription (R17, subscription).
     generation: AtomicU64,
     /// The same for the lanes alone: connections that were idle together are closed together.
     pool_generation: AtomicU64,
@@ -186,7 +186,7 @@ impl Node {
         connection.generation != self.generation()
     }
 
-    /// Whether the pool must no longer use a connection.
+    /// Whether no lane may use a connection any more.
     fn is_retired_from_pool(&self, connection: &Connection) -> bool {
         self.is_retired(connection) || connection.pool_generation != self.pool_generation()
     }
@@ -201,7 +201,7 @@ impl Node {
         step(&self.generation, generation);
     }
 
-    /// Retires the pool's connections of this age.
+    /// Retires the lanes' connections of this age.
     fn retire_from_pool(&self, pool_generation: u64) {
         self.forget_rights();
         step(&self.pool_generation, pool_generation);

@@ -1,4 +1,5 @@
-//! Calls that travel over one connection together.
+//! Calls that travel over one connection together, and what lanes share with them: how a call is
+//! dated, written, and sent in another form, and how its reply is read.
 //!
 //! Each call is sent until it has an answer. A server that cannot run a call in the form in which
 //! it was sent refuses it unchanged, and the next round trip sends that call in another form: with
@@ -27,8 +28,8 @@ pub(super) struct Pipeline<'a> {
 /// A call on its way to an answer.
 pub(super) struct Pending<'a> {
     pub(super) call: &'a Call,
-    /// R5 (dated requests). All copies of the call carry the same bound, so that a caller who stops
-    /// waiting knows it: R7 (late copies).
+    /// R5 (dated requests). All copies on one connection carry the same bound, so that a caller who
+    /// stops waiting knows it: R7 (late copies).
     pub(super) not_after: u64,
     pub(super) form: Form,
     /// Which call of its lane it was when it was sent last. 0: it was not sent on a lane yet.

@@ -234,12 +234,12 @@ fn p8_the_last_handle_ends_within_one_command_timeout_in_silence(backend: &Backe
         );
         go("a waiter that was granted", Box::new(move || drop(granted)));
         go("a waiter", Box::new(move || drop(queued)));
-        // The first guard occupies the only connection of the pool, so the second release goes to
-        // the background.
+        // The release of the first guard has no reply yet, and the second follows it on the only
+        // lane.
         go("a guard of two", Box::new(move || drop(first)));
         thread::sleep(timeout / 10);
         go(
-            "a guard whose pool is busy",
+            "a guard whose lane is busy",
             Box::new(move || drop(second.unlock())),
         );
     });

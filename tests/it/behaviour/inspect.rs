@@ -349,7 +349,7 @@ fn list_shows_each_name_once_and_holds_no_connection(backend: &Backend) {
             "{} came twice",
             info.name
         );
-        // The pool has one connection only, and it is free between two pages.
+        // The manager has one lane only, and other calls use it between two pages.
         if seen.len() % 100 == 1 {
             mgr.lock("within").unwrap().unlock().unwrap();
             assert!(mgr.inspect(&info.name).unwrap().is_some());

@@ -43,7 +43,7 @@ fn p8_drop_and_unlock_in_silence_end_within_a_command_timeout(backend: &Backend)
     let end = unlocked.unlock();
     assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
-    // The same holds with no connection left in the pool.
+    // The same holds when no connection is open.
     let start = Instant::now();
     drop(third);
     assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());

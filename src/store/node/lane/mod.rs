@@ -11,11 +11,13 @@
 //! the next caller that waits becomes the reader. So a lane has no thread of its own, and a lone
 //! caller writes and reads by itself.
 //!
-//! A caller may leave before its reply comes. Its entry then says what to do with the reply, and
-//! whoever reads the reply does it.
+//! A caller may leave before its reply comes, once its request is written. Its entry then says what
+//! to do with the reply, and whoever reads the reply does it.
 //!
-//! If the connection fails, all entries are answered with the fault, but for those that were left
-//! and can be sent again: they wait for the next connection, and are the first on it.
+//! If the server closes the connection, all entries are answered with that fault. If a reply is late
+//! or malformed, only its own entry is: those behind it are told that the connection was closed, so
+//! that their callers send them again on the next one. Entries that were left and may be sent again
+//! get no answer: they wait for the next connection, and are the first on it.
 //!
 //! Order of mutexes: the lane's first, then a slot's. Neither is held over I/O or a callback.
 
