@@ -16,6 +16,7 @@ use super::lane::{Lane, OpenGuard, Reply, Ticket};
 use super::pipeline::{Meaning, Pending, Received};
 use super::pool::{ConnectionPool, LaneConnection, script_bit};
 use super::unread::UnreadCall;
+use crate::error::Step;
 use crate::key::Key;
 use crate::script::{Call, rights_command};
 use crate::store::clock::Time;
@@ -136,6 +137,7 @@ impl Lanes {
     pub(in crate::store) fn settle(&self, until: Time) {
         for lane in &self.lanes {
             while lane.has_unread() && self.node.clock.now() < until {
+                lane.await_opening(until);
                 // Replies come in order, so the reply to a PING comes behind all others.
                 if let Some(guard) = lane.if_open() {
                     let ticket = self.send_command(guard, &redis::cmd("PING"));
@@ -155,9 +157,19 @@ impl Lanes {
         if let [call] = calls {
             return vec![self.begin(Pending::undated(call), deadlines)];
         }
-        let append = |call| match self.append(Pending::undated(call), deadlines) {
-            Ok((flight, _)) => Ok(flight),
-            Err(not_sent) => Err(not_sent),
+        if let Checkout::Until(_) = deadlines.checkout {
+            // To open a lane can take long. No call has its send time, and waits unwritten, before
+            // all are open.
+            for call in calls {
+                let _ = self.open_with_rights(self.lane_of(&call.key).0, call, deadlines);
+            }
+        }
+        let append = |call| {
+            let mut pending = Pending::undated(call);
+            // If the server does not know the script, one source is for all that follow. Otherwise
+            // each would be refused, and take a round trip of its own.
+            pending.form.by_source = !self.is_script_known(call);
+            self.append(pending, deadlines).map(|(flight, _)| flight)
         };
         let begun: Vec<_> = calls.iter().map(append).collect();
         for lane in &self.lanes {
@@ -191,6 +203,7 @@ impl Lanes {
         let script = script_bit(call);
         let is_script_known = guard.connected().known_scripts & script == script;
         let reply_by = (self.node.clock.now() + self.node.command_timeout).min(deadlines.reply_by);
+        pending.undate_on(guard.epoch());
         guard.connected().number(&mut pending);
         let ticket = guard.append(name, self.quiet_limit, |connection, bytes| {
             pending.date(&connection.anchor, reply_by);
@@ -252,10 +265,12 @@ impl Lanes {
                 Meaning::OtherForm => None,
                 Meaning::Answer(answer) => Some(answer),
             };
-            let InFlight {
-                lane, mut pending, ..
-            } = flight;
+            let InFlight { lane, pending, .. } = flight;
             let not_after = pending.not_after;
+            let is_late = self.node.clock.now() >= deadlines.reply_by;
+            // No time is left for another form.
+            let outcome =
+                outcome.or_else(|| is_late.then(|| Err(StoreFault::timed_out(Step::Reply))));
             if let Some(answer) = outcome {
                 let is_closed = answer.as_ref().is_err_and(StoreFault::is_closed);
                 let result = CallResult { answer, not_after };
@@ -268,20 +283,21 @@ impl Lanes {
                     }
                     None => result,
                 };
-                if !is_again || self.node.clock.now() >= deadlines.reply_by {
+                if !is_again || is_late {
                     lane.fail_resends();
                     return result;
                 }
-                if is_closed {
-                    closed += 1;
-                    pending.undate();
-                }
+                closed += u32::from(is_closed);
                 before = Some(result);
             }
             flight = match self.begin(pending, again) {
                 Ok(flight) => flight,
                 Err(fault) => {
-                    lane.fail_resends();
+                    // A release that finds no connection goes to the renewal thread, which looks at
+                    // what was left, too. Another caller may be about to open one.
+                    if !matches!(fault, StoreFault::NotReady) {
+                        lane.fail_resends();
+                    }
                     let not_sent = CallResult {
                         answer: Err(fault),
                         not_after,
@@ -394,6 +410,14 @@ impl Lanes {
         let _ = self.request(&publish, by);
     }
 
+    /// Whether the server has run the call's script for the connection of its lane.
+    fn is_script_known(&self, call: &Call) -> bool {
+        let script = script_bit(call);
+        let lane = self.lane_of(&call.key).0;
+        lane.if_open()
+            .is_some_and(|mut guard| guard.connected().known_scripts & script == script)
+    }
+
     /// The lane of a name, and a number of the name that is not 0.
     fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
         let mut hasher = DefaultHasher::new();
@@ -415,7 +439,8 @@ impl Lanes {
                 Checkout::IfFree => lane.if_open(),
                 Checkout::Until(until) => {
                     let until = until.min(started + self.node.command_timeout);
-                    lane.open(until, || self.pool.connect(until))?
+                    lane.open(until, || self.pool.connect(until))
+                        .inspect_err(|_| lane.fail_resends())?
                 }
             };
             let Some(mut guard) = open else {

@@ -34,6 +34,8 @@ pub(super) struct Pending<'a> {
     pub(super) form: Form,
     /// Which call of its lane it was when it was sent last. 0: it was not sent on a lane yet.
     pub(super) number: u64,
+    /// The connection of its lane that it was sent on last. 0: none.
+    connection: u64,
     is_answered: bool,
 }
 
@@ -70,6 +72,7 @@ impl<'a> Pending<'a> {
             not_after,
             form: Form::default(),
             number: 0,
+            connection: 0,
             is_answered: false,
         }
     }
@@ -94,9 +97,12 @@ impl<'a> Pending<'a> {
         }
     }
 
-    /// The next connection dates it anew.
-    pub(super) fn undate(&mut self) {
-        self.not_after = 0;
+    /// It is about to be sent on this connection of its lane, which dates it anew if it is another
+    /// than before: the two may be to servers with different clocks.
+    pub(super) fn undate_on(&mut self, connection: u64) {
+        if std::mem::replace(&mut self.connection, connection) != connection {
+            self.not_after = 0;
+        }
     }
 
     /// Appends the call's bytes, and counts its request.

@@ -12,6 +12,9 @@ use crate::script::{Call, Form};
 use crate::store::clock::Time;
 use crate::store::{CallResult, OnResult, RESENDS_WHEN_CLOSED, StoreFault};
 
+/// How often the server may refuse a call before it goes to the background.
+const RESENDS_WHEN_REFUSED: u32 = 3;
+
 pub(super) struct UnreadCall {
     node: Arc<Node>,
     call: Call,
@@ -21,6 +24,8 @@ pub(super) struct UnreadCall {
     generation: u64,
     /// How many connections were closed before it had a reply.
     closed: u32,
+    /// How often the server refused it, without running it.
+    refused: u32,
     /// It was sent again after that.
     resent: bool,
     on_result: OnResult,
@@ -42,6 +47,7 @@ impl UnreadCall {
             sent,
             generation,
             closed: 0,
+            refused: 0,
             resent: false,
             on_result,
         }
@@ -58,17 +64,23 @@ impl UnreadCall {
 }
 
 impl Unread for UnreadCall {
-    fn change_form(&mut self, refused: &Value) -> bool {
+    fn is_to_resend(&mut self, refused: &Value) -> bool {
         let Value::ServerError(_) = refused else {
             return false;
         };
         let Err(fault) = refusal(refused.clone()) else {
             return false;
         };
+        self.refused += 1;
+        if self.refused > RESENDS_WHEN_REFUSED {
+            return false;
+        }
         let mut pending = self.pending();
         let has_changed = pending.change_form(&fault);
         self.form = pending.form;
-        has_changed
+        // A master that was demoted refuses until its connections are replaced.
+        let may_pass = fault.is_transient() && !fault.is_ambiguous();
+        has_changed || may_pass && fault.code() != Some("READONLY")
     }
 
     fn may_resend(&mut self) -> bool {
@@ -81,7 +93,8 @@ impl Unread for UnreadCall {
         self.pending().write(&self.node, bytes);
     }
 
-    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool {
+        let mut has_sense = true;
         let answer = match outcome {
             Err(fault) => Err(fault),
             Ok(value) => {
@@ -92,7 +105,9 @@ impl Unread for UnreadCall {
                     generation: self.generation,
                 };
                 // Nobody knows how long ago the reply came, so it is no anchor.
-                match self.node.read_reply(&mut self.pending(), received).meaning {
+                let read = self.node.read_reply(&mut self.pending(), received);
+                has_sense = !read.is_malformed;
+                match read.meaning {
                     Meaning::Answer(answer) => answer,
                     Meaning::OtherForm => Err(StoreFault::NotReady),
                 }
@@ -106,5 +121,6 @@ impl Unread for UnreadCall {
             result = first;
         }
         (self.on_result)(result);
+        has_sense
     }
 }

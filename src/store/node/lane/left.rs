@@ -1,7 +1,7 @@
 //! Requests that their callers have left: who reads their replies, and what becomes of them if the
 //! connection ends.
 
-use super::{Connected, Lane, OpenLane, Resend, Ticket, Unread, closed};
+use super::{Connected, EndedBy, Lane, OpenLane, Resend, Ticket, Unread, closed};
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
@@ -70,7 +70,7 @@ impl<C: Connected> Lane<C> {
             open.unread > 0 && oldest.is_some_and(|entry| entry.sent + self.command_timeout <= now)
         });
         if is_overdue {
-            self.close(state, &StoreFault::timed_out(Step::Reply));
+            self.close(state, &StoreFault::timed_out(Step::Reply), EndedBy::Us);
         }
     }
 
@@ -85,6 +85,14 @@ impl<C: Connected> Lane<C> {
         drop(state);
         for Resend { unread, .. } in resends {
             unread.finish(Err(closed("the connection was closed")));
+        }
+    }
+
+    /// Waits while a caller opens a connection, until `until` at most.
+    pub(in crate::store::node) fn await_opening(&self, until: Time) {
+        let mut state = self.state.lock();
+        while state.is_opening && self.clock.now() < until {
+            self.clock.wait(&self.opened, &mut state, until);
         }
     }
 

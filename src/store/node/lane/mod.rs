@@ -67,8 +67,9 @@ pub(super) trait Connected: Send {
 
 /// A request that its caller has left.
 pub(super) trait Unread: Send {
-    /// Whether the server refused the form of the request alone. Then it takes the other form.
-    fn change_form(&mut self, refused: &Value) -> bool;
+    /// Whether the server refused the request for a reason that another form of it does not have, or
+    /// that may have passed. Then it is sent again at once.
+    fn is_to_resend(&mut self, refused: &Value) -> bool;
 
     /// Whether it may be sent again after its connection was closed.
     fn may_resend(&mut self) -> bool;
@@ -77,7 +78,8 @@ pub(super) trait Unread: Send {
     fn write(&mut self, bytes: &mut Vec<u8>);
 
     /// Called once, with no mutex held.
-    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>);
+    /// Returns whether the reply had sense.
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool;
 }
 
 pub(super) struct Lane<C: Connected> {
@@ -115,6 +117,8 @@ pub(super) struct OpenLane<C: Connected> {
     writer: Option<C::Writer>,
     /// `None` while a thread reads.
     reader: Option<C::Reader>,
+    /// The thread that read last, or reads now, waits for its own reply.
+    is_awaited: bool,
     last_reply: Time,
 }
 
@@ -135,6 +139,13 @@ struct Entry {
 struct Resend {
     name: u64,
     unread: Box<dyn Unread>,
+}
+
+/// The side that ended a connection.
+#[derive(Clone, Copy, PartialEq)]
+enum EndedBy {
+    Peer,
+    Us,
 }
 
 /// A caller's request on a lane.
@@ -217,6 +228,8 @@ impl<C: Connected> Lane<C> {
     /// is later than the command timeout ends the connection.
     pub(super) fn wait(&self, ticket: &Ticket, until: Time) -> Reply {
         ticket.slot.begin_wait();
+        let mut until = until;
+        let mut was_stopped = false;
         loop {
             if let Some(reader) = self.reader_for(ticket) {
                 self.read(reader, ticket, until);
@@ -224,18 +237,37 @@ impl<C: Connected> Lane<C> {
             match ticket.slot.sleep(&self.clock, until) {
                 Woken::ToRead => {}
                 Woken::Answered(reply) => return reply,
-                Woken::TimedOut => break,
+                Woken::TimedOut => {
+                    let now = self.clock.now();
+                    let moment = self.command_timeout / 4;
+                    if was_stopped || now < until + moment {
+                        break;
+                    }
+                    // This process was stopped, or is starved. The reply may have arrived, and the
+                    // thread that reads may need a moment to come to it.
+                    was_stopped = true;
+                    until = now + moment;
+                }
             }
         }
+        self.give_up(ticket)
+    }
+
+    /// A caller stops waiting. If its reply is later than the command timeout, the connection ends.
+    fn give_up(&self, ticket: &Ticket) -> Reply {
+        if let Some(reply) = ticket.slot.end() {
+            return reply;
+        }
         Reply {
-            outcome: Err(self.give_up(ticket)),
+            outcome: Err(self.end_late(ticket)),
             received: self.clock.now(),
             is_void: false,
         }
     }
 
-    /// A caller stops waiting. If its reply is later than the command timeout, the connection ends.
-    fn give_up(&self, ticket: &Ticket) -> StoreFault {
+    /// Why a request has no reply. A reply that is later than the command timeout ends the
+    /// connection.
+    fn end_late(&self, ticket: &Ticket) -> StoreFault {
         let late = StoreFault::timed_out(Step::Reply);
         let mut state = self.state.lock();
         if self.clock.now() < ticket.sent + self.command_timeout {
@@ -247,13 +279,13 @@ impl<C: Connected> Lane<C> {
         match is_first {
             None => late,
             Some(true) => {
-                self.close(state, &late);
+                self.close(state, &late, EndedBy::Us);
                 late
             }
             // An earlier reply is just as late, and its caller has not noticed yet. This request may
             // do better on another connection.
             Some(false) => {
-                self.close(state, &late);
+                self.close(state, &late, EndedBy::Us);
                 closed(BEHIND_ANOTHER)
             }
         }
@@ -281,10 +313,16 @@ impl<C: Connected> Lane<C> {
 
     /// Ends the connection that a request went over: its reply had no sense.
     pub(super) fn end(&self, ticket: &Ticket) {
-        self.close_epoch(
-            ticket.epoch,
-            &closed("a reply before this one was malformed"),
-        );
+        self.end_epoch(ticket.epoch);
+    }
+
+    /// A reply had no sense.
+    fn end_epoch(&self, epoch: u64) {
+        let state = self.state.lock();
+        if state.epoch == epoch {
+            let fault = closed("a reply before this one was malformed");
+            self.close(state, &fault, EndedBy::Us);
+        }
     }
 
     /// Writes what is in the buffer, unless another thread does.
@@ -318,7 +356,7 @@ impl<C: Connected> Lane<C> {
                 return;
             }
             if let Err(error) = sent {
-                return self.close(state, &fault(error, Step::Send));
+                return self.close(state, &fault(error, Step::Send), EndedBy::Peer);
             }
             let Some(open) = &mut state.open else { return };
             open.written = next;
@@ -335,22 +373,24 @@ impl<C: Connected> Lane<C> {
     fn close_epoch(&self, epoch: u64, fault: &StoreFault) {
         let state = self.state.lock();
         if state.epoch == epoch {
-            self.close(state, fault);
+            self.close(state, fault, EndedBy::Peer);
         }
     }
 
     /// Ends the connection. If the fault is not that it was closed, the first entry has that fault,
     /// whose reply was due, and the others learn that the connection was closed. Requests that were
     /// left are sent again on the next connection if they may.
-    fn close(&self, mut state: MutexGuard<'_, LaneState<C>>, fault: &StoreFault) {
+    fn close(&self, mut state: MutexGuard<'_, LaneState<C>>, fault: &StoreFault, by: EndedBy) {
         let Some(mut open) = state.open.take() else {
             return;
         };
         state.epoch += 1;
         let mut outcome = Err(fault.clone());
         let for_others = if fault.is_closed() {
-            // Before any caller tries another connection.
-            open.connected.note_closed();
+            if by == EndedBy::Peer {
+                // Before any caller tries another connection.
+                open.connected.note_closed();
+            }
             fault.clone()
         } else {
             closed(BEHIND_ANOTHER)
@@ -377,7 +417,9 @@ impl<C: Connected> Lane<C> {
         let received = self.clock.now();
         for (slot, unread, outcome) in ended {
             match unread {
-                Some(unread) => unread.finish(outcome),
+                Some(unread) => {
+                    unread.finish(outcome);
+                }
                 None => slot.answer(Reply {
                     outcome,
                     received,

@@ -53,7 +53,7 @@ struct Left {
 }
 
 impl Unread for Left {
-    fn change_form(&mut self, _: &Value) -> bool {
+    fn is_to_resend(&mut self, _: &Value) -> bool {
         false
     }
 
@@ -65,10 +65,11 @@ impl Unread for Left {
         bytes.push(self.request);
     }
 
-    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool {
         let own = Value::Int(i64::from(self.request));
         assert_eq!(outcome.ok(), Some(own), "another's reply");
         self.replies.lock().push(self.request);
+        true
     }
 }
 
@@ -109,6 +110,10 @@ fn call(lane: &Lane<Open>, request: u8, no_reply: NoReply) -> Option<Ticket> {
 
 /// The same, once the request was sent.
 fn wait(lane: &Lane<Open>, ticket: Ticket, request: u8, no_reply: NoReply) -> Option<Ticket> {
+    if no_reply == NoReply::StayAway {
+        return None;
+    }
+    ticket.slot.begin_wait();
     if let Some(reader) = lane.reader_for(&ticket) {
         lane.read(reader, &ticket, Time::from_nanos(0));
     }
@@ -121,10 +126,12 @@ fn wait(lane: &Lane<Open>, ticket: Ticket, request: u8, no_reply: NoReply) -> Op
         _ if no_reply == NoReply::Sleep => return Some(ticket),
         _ => {}
     }
-    if let Woken::TimedOut = ticket.slot.sleep(&lane.clock, Time::from_nanos(0))
-        && no_reply == NoReply::GiveUp
-    {
-        lane.give_up(&ticket);
+    if let Woken::TimedOut = ticket.slot.sleep(&lane.clock, Time::from_nanos(0)) {
+        if no_reply == NoReply::GiveUp {
+            lane.give_up(&ticket);
+        } else {
+            ticket.slot.end();
+        }
     }
     None
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::slot::Slot;
-use super::{Connected, Entry, LaneState, OpenGuard, OpenLane, Resend, Ticket, Unread, closed};
+use super::{
+    Connected, EndedBy, Entry, LaneState, OpenGuard, OpenLane, Resend, Ticket, Unread, closed,
+};
 use crate::store::clock::Time;
 
 impl<C: Connected> LaneState<C> {
@@ -35,6 +37,7 @@ impl<C: Connected> LaneState<C> {
             unread: 0,
             writer: Some(writer),
             reader: Some(reader),
+            is_awaited: false,
             last_reply: now,
         });
     }
@@ -48,6 +51,11 @@ impl<C: Connected> OpenLane<C> {
 
     pub(super) fn entry(&mut self, number: u64) -> &mut Entry {
         &mut self.queue[(number - self.first) as usize]
+    }
+
+    /// Whether a caller that waits for its own reply reads.
+    pub(super) fn is_read_by_caller(&self) -> bool {
+        self.reader.is_none() && self.is_awaited
     }
 
     /// Asks the first caller that waits to read, if nobody reads.
@@ -77,7 +85,7 @@ impl<C: Connected> OpenLane<C> {
         let mut refused = entry.unread.take();
         let is_refused = refused
             .as_mut()
-            .is_some_and(|unread| unread.change_form(reply));
+            .is_some_and(|unread| unread.is_to_resend(reply));
         if !is_refused {
             entry.unread = refused;
         } else if let Some(unread) = refused {
@@ -107,6 +115,11 @@ impl<C: Connected> OpenLane<C> {
 }
 
 impl<C: Connected> OpenGuard<'_, C> {
+    /// The number of the connection, from 1.
+    pub(in crate::store::node) fn epoch(&self) -> u64 {
+        self.state.epoch
+    }
+
     pub(in crate::store::node) fn connected(&mut self) -> &mut C {
         &mut self.open_lane().connected
     }
@@ -119,7 +132,7 @@ impl<C: Connected> OpenGuard<'_, C> {
     /// Closes the connection, which must not be used any more.
     pub(in crate::store::node) fn retire(self) {
         let OpenGuard { lane, state } = self;
-        lane.close(state, &closed("the connection was retired"));
+        lane.close(state, &closed("the connection was retired"), EndedBy::Us);
     }
 
     /// Appends a request about a name (0: none). [`OpenGuard::write`] has it written.
@@ -139,7 +152,7 @@ impl<C: Connected> OpenGuard<'_, C> {
             number: open.next(),
             slot: Arc::clone(&slot),
             sent: now,
-            may_leave: (open.queue.is_empty() || open.reader.is_none())
+            may_leave: (open.queue.is_empty() || open.is_read_by_caller())
                 && now < open.last_reply + quiet_limit,
         };
         open.queue.push_back(Entry {

@@ -30,13 +30,19 @@ impl<C: Connected> Lane<C> {
         let Some(reader) = open.reader.take() else {
             return;
         };
+        open.is_awaited = false;
+        let last = open.next();
         drop(state);
-        self.read_rest(reader, epoch);
+        self.read_rest(reader, epoch, last);
     }
 
     /// Takes the reader's role for a caller whose reply has not come, if it is free.
     pub(super) fn reader_for(&self, ticket: &Ticket) -> Option<C::Reader> {
-        self.state.lock().with_entry(ticket)?.reader.take()
+        let mut state = self.state.lock();
+        let open = state.with_entry(ticket)?;
+        let reader = open.reader.take()?;
+        open.is_awaited = true;
+        Some(reader)
     }
 
     /// Reads until the caller's reply has come or it is `until`.
@@ -59,11 +65,11 @@ impl<C: Connected> Lane<C> {
     }
 
     /// Reads the replies for which nobody needs to wait, and gives the reader's role back.
-    pub(super) fn read_rest(&self, mut reader: C::Reader, epoch: u64) {
+    pub(super) fn read_rest(&self, mut reader: C::Reader, epoch: u64, last: u64) {
         loop {
             let arrived = Arrived::receive(&mut reader, Patience::Arrived, self.command_timeout);
             let is_done = arrived.values.is_empty();
-            match self.complete(epoch, arrived, reader, |_| is_done) {
+            match self.complete(epoch, arrived, reader, |next| is_done || next >= last) {
                 Some(again) => reader = again,
                 None => return,
             }
@@ -118,7 +124,9 @@ impl<C: Connected> Lane<C> {
             drop(state);
         }
         for (entry, value) in answered {
-            entry.end(Ok(value), received);
+            if !entry.end(Ok(value), received) {
+                self.end_epoch(epoch);
+            }
         }
         if let Some(fault) = ended_by {
             self.close_epoch(epoch, &fault);
@@ -148,15 +156,17 @@ impl Arrived {
 
 impl Entry {
     /// Gives the reply to the caller, or to the handler that it left. Called with no mutex held.
-    pub(super) fn end(self, outcome: Result<Value, StoreFault>, received: Time) {
-        match self.unread {
-            Some(unread) => unread.finish(outcome),
-            None => self.slot.answer(Reply {
-                outcome,
-                received,
-                is_void: self.is_void,
-            }),
+    /// Returns whether the reply had sense, as far as it is read here.
+    pub(super) fn end(self, outcome: Result<Value, StoreFault>, received: Time) -> bool {
+        if let Some(unread) = self.unread {
+            return unread.finish(outcome);
         }
+        self.slot.answer(Reply {
+            outcome,
+            received,
+            is_void: self.is_void,
+        });
+        true
     }
 }
 

@@ -60,8 +60,7 @@ impl Slot {
         }
     }
 
-    /// Sleeps until there is a reply, or the lane needs a reader, or it is `until`. After a timeout
-    /// the slot is over.
+    /// Sleeps until there is a reply, or the lane needs a reader, or it is `until`.
     pub(super) fn sleep(&self, clock: &Clock, until: Time) -> Woken {
         let mut turn = self.turn.lock();
         loop {
@@ -76,7 +75,6 @@ impl Slot {
                 // P8 (every call ends): a caller whose time is over reads no more, although it is
                 // asked to as the first that waits.
                 Turn::Away | Turn::Waiting | Turn::Reading | Turn::Over => {
-                    *turn = Turn::Over;
                     return Woken::TimedOut;
                 }
                 Turn::Answered(_) => {
@@ -102,6 +100,14 @@ impl Slot {
                 *turn = other;
                 None
             }
+        }
+    }
+
+    /// The reply, if it has come. After this, nobody waits here any more.
+    pub(super) fn end(&self) -> Option<Reply> {
+        match std::mem::replace(&mut *self.turn.lock(), Turn::Over) {
+            Turn::Answered(reply) => Some(reply),
+            _ => None,
         }
     }
 
