@@ -32,21 +32,23 @@ impl<C: Connected> Lane<C> {
         };
         open.is_awaited = false;
         let last = open.next();
+        let expected = open.queue.len();
         drop(state);
-        self.read_rest(reader, epoch, last);
+        self.read_rest(Role { reader, expected }, epoch, last);
     }
 
     /// Takes the reader's role for a caller whose reply has not come, if it is free.
-    pub(super) fn reader_for(&self, ticket: &Ticket) -> Option<C::Reader> {
+    pub(super) fn reader_for(&self, ticket: &Ticket) -> Option<Role<C::Reader>> {
         let mut state = self.state.lock();
         let open = state.with_entry(ticket)?;
         let reader = open.reader.take()?;
         open.is_awaited = true;
-        Some(reader)
+        let expected = open.queue.len();
+        Some(Role { reader, expected })
     }
 
     /// Reads until the caller's reply has come or it is `until`.
-    pub(super) fn read(&self, mut reader: C::Reader, ticket: &Ticket, until: Time) {
+    pub(super) fn read(&self, mut role: Role<C::Reader>, ticket: &Ticket, until: Time) {
         loop {
             let left = until - self.clock.now();
             let patience = if left.is_zero() {
@@ -54,23 +56,23 @@ impl<C: Connected> Lane<C> {
             } else {
                 Patience::Timeout
             };
-            let arrived = Arrived::receive(&mut reader, patience, left);
+            let arrived = role.receive(patience, left);
             let is_over = arrived.values.is_empty();
             let is_done = |next| is_over || next > ticket.number;
-            match self.complete(ticket.epoch, arrived, reader, is_done) {
-                Some(again) => reader = again,
+            match self.complete(ticket.epoch, arrived, role.reader, is_done) {
+                Some(again) => role = again,
                 None => return,
             }
         }
     }
 
     /// Reads the replies for which nobody needs to wait, and gives the reader's role back.
-    pub(super) fn read_rest(&self, mut reader: C::Reader, epoch: u64, last: u64) {
+    pub(super) fn read_rest(&self, mut role: Role<C::Reader>, epoch: u64, last: u64) {
         loop {
-            let arrived = Arrived::receive(&mut reader, Patience::Arrived, self.command_timeout);
+            let arrived = role.receive(Patience::Arrived, self.command_timeout);
             let is_done = arrived.values.is_empty();
-            match self.complete(epoch, arrived, reader, |next| is_done || next >= last) {
-                Some(again) => reader = again,
+            match self.complete(epoch, arrived, role.reader, |next| is_done || next >= last) {
+                Some(again) => role = again,
                 None => return,
             }
         }
@@ -88,7 +90,7 @@ impl<C: Connected> Lane<C> {
         arrived: Arrived,
         reader: C::Reader,
         is_done: impl FnOnce(u64) -> bool,
-    ) -> Option<C::Reader> {
+    ) -> Option<Role<C::Reader>> {
         let received = self.clock.now();
         let mut ended_by = arrived.error.map(|error| fault(error, Step::Reply));
         let mut answered = Vec::with_capacity(arrived.values.len());
@@ -116,7 +118,8 @@ impl<C: Connected> Lane<C> {
             open.ask_next_to_read();
             None
         } else {
-            Some(reader)
+            let expected = open.queue.len();
+            Some(Role { reader, expected })
         };
         if must_write {
             self.write(state);
@@ -136,13 +139,20 @@ impl<C: Connected> Lane<C> {
     }
 }
 
-impl Arrived {
+/// The reader's role.
+pub(super) struct Role<R> {
+    reader: R,
+    /// How many replies were due when the role was taken. More may come.
+    expected: usize,
+}
+
+impl<R: Reader> Role<R> {
     /// Waits for one reply as `patience` says, and takes what came along with it.
-    fn receive(reader: &mut impl Reader, patience: Patience, timeout: Duration) -> Arrived {
-        let mut values = Vec::new();
+    fn receive(&mut self, patience: Patience, timeout: Duration) -> Arrived {
+        let mut values = Vec::with_capacity(1);
         let mut patience = patience;
-        loop {
-            match reader.receive(patience, timeout) {
+        while values.len() < self.expected.max(1) {
+            match self.reader.receive(patience, timeout) {
                 Ok(value) => values.push(value),
                 Err(error) => {
                     let error = (!error.is_timeout()).then_some(error);
@@ -151,6 +161,8 @@ impl Arrived {
             }
             patience = Patience::Buffered;
         }
+        let error = None;
+        Arrived { values, error }
     }
 }
 
