@@ -1,7 +1,7 @@
 //! Tests of the engine's side of a drop that does not wait: when the caller leaves, and what becomes
 //! of the reply that it leaves. The store holds the replies back, so each step is a test's own.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -79,12 +79,12 @@ impl World {
 /// The log of all tests of this binary. Each test looks for the names of its own locks.
 struct Capture(Mutex<Vec<String>>);
 
-static CAPTURE: Capture = Capture(Mutex::new(Vec::new()));
+static CAPTURE: LazyLock<Capture> = LazyLock::new(|| Capture(Mutex::new(Vec::new())));
 
 impl Capture {
     fn install() {
         // Only one test does so.
-        log::set_logger(&CAPTURE).expect("there is no other logger");
+        log::set_logger(&*CAPTURE).expect("there is no other logger");
         log::set_max_level(log::LevelFilter::Warn);
     }
 
