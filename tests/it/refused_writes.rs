@@ -68,8 +68,10 @@ fn server(extra: &[&str]) -> (Server, LockManager) {
     (server, manager)
 }
 
+/// On one lane, so that the state cannot change between two calls for several names.
 fn patient(server: &Server) -> LockManager {
     let builder = with_ttl(server.url(), 10 * T)
+        .lanes(1)
         .command_timeout(T)
         .horizon(P + 3 * T);
     build(builder.check_period(P))

@@ -157,21 +157,25 @@ impl Lanes {
         if let [call] = calls {
             return vec![self.begin(Pending::undated(call), deadlines)];
         }
-        if let Checkout::Until(_) = deadlines.checkout {
-            // To open a lane can take long. No call has its send time, and waits unwritten, before
-            // all are open.
-            for call in calls {
-                let _ = self.open_with_rights(self.lane_of(&call.key).0, call, deadlines);
-            }
-        }
-        let append = |call| {
+        // To open a lane can take long, and so can the question for rights. So no call is appended,
+        // and waits unwritten, before that is done for all.
+        let ready: Vec<_> = calls
+            .iter()
+            .map(|call| {
+                let lane = self.lane_of(&call.key).0;
+                self.open_with_rights(lane, call, deadlines).map(drop)
+            })
+            .collect();
+        let append = |(call, ready): (&'a Call, Result<(), StoreFault>)| {
+            ready?;
             let mut pending = Pending::undated(call);
             // If the server does not know the script, one source is for all that follow. Otherwise
             // each would be refused, and take a round trip of its own.
             pending.form.by_source = !self.is_script_known(call);
-            self.append(pending, deadlines).map(|(flight, _)| flight)
+            let guard = self.open_lane(self.lane_of(&call.key).0, deadlines.checkout)?;
+            Ok(self.append(pending, guard, deadlines).0)
         };
-        let begun: Vec<_> = calls.iter().map(append).collect();
+        let begun: Vec<_> = calls.iter().zip(ready).map(append).collect();
         for lane in &self.lanes {
             if let Some(guard) = lane.if_open() {
                 guard.write();
@@ -186,19 +190,22 @@ impl Lanes {
         pending: Pending<'a>,
         deadlines: Deadlines,
     ) -> Result<InFlight<'a>, StoreFault> {
-        let (flight, guard) = self.append(pending, deadlines)?;
+        let call = pending.call;
+        let guard = self.open_with_rights(self.lane_of(&call.key).0, call, deadlines)?;
+        let (flight, guard) = self.append(pending, guard, deadlines);
         guard.write();
         Ok(flight)
     }
 
+    /// Appends a call to its lane, which is open.
     fn append<'a>(
         &'a self,
         mut pending: Pending<'a>,
+        mut guard: NodeGuard<'a>,
         deadlines: Deadlines,
-    ) -> Result<(InFlight<'a>, NodeGuard<'a>), StoreFault> {
+    ) -> (InFlight<'a>, NodeGuard<'a>) {
         let call = pending.call;
         let (lane, name) = self.lane_of(&call.key);
-        let mut guard = self.open_with_rights(lane, call, deadlines)?;
         let generation = guard.connected().generation;
         let script = script_bit(call);
         let is_script_known = guard.connected().known_scripts & script == script;
@@ -216,7 +223,7 @@ impl Lanes {
             generation,
             is_script_known,
         };
-        Ok((flight, guard))
+        (flight, guard)
     }
 
     /// The lane of a call, open, once the user is known to have the rights that the call needs.
