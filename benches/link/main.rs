@@ -36,7 +36,7 @@ use support::figure::{Bound, Figure};
 use support::{Rounds, bare_connection, is_bench, manager, median, micros, now, rounds, server};
 use throughput::throughput;
 
-/// Of the plain pool, and the lanes.
+/// The number for the plain pool, and for the lanes.
 const CONNECTIONS: u32 = 4;
 const THREADS: usize = 64;
 /// Cycles of one thread, for each kind in a round, and how many before the other kind's turn.

@@ -22,7 +22,7 @@ const KINDS: [Kind; 7] = [
 ];
 const MUX: usize = 1;
 
-/// What the rounds said of one kind.
+/// The results of all rounds for one kind.
 #[derive(Default)]
 struct Seen {
     rate: Rounds,
@@ -132,7 +132,7 @@ fn note(threads: usize, kind: Kind, seen: &Seen, floor: String) {
             .beside(&floor)
             .bound(bound)
     };
-    // What is demanded holds for the default number of lanes.
+    // The targets hold for the default number of lanes.
     let demanded = |bound: Bound| match kind {
         Kind::Drop(None) => bound,
         _ => Bound::None,

@@ -11,7 +11,7 @@
 //! take turns within a round, so a disturbance of the machine hits each of them. Ratios are the
 //! median of all rounds (least..most).
 //!
-//! What a cycle costs is the processor time of this process and of the server. A profiler shows
+//! The cost of a cycle is the processor time of this process and of the server. A profiler shows
 //! more if one of them runs alone; this runs `lock` + drop by 8 threads for 2 s, on 2 lanes:
 //!
 //!     FAIRLOCK_BENCH_URL=redis://host/ strace -fc uncontended-0123abcd --bench alone drop 8 2

@@ -18,7 +18,7 @@ const KINDS: [Kind; 4] = [Kind::Floor, Kind::Mux, Kind::Drop(None), Kind::Unlock
 /// µs at others, for hours; and what is saved is another share of each.
 const SLOW: u64 = 40_000;
 
-/// What a round showed.
+/// The result of a round.
 struct Round {
     /// ns
     round_trip: u64,

@@ -1,4 +1,4 @@
-//! What is compared: each runs the same cycle, to take a lock and to release it.
+//! The clients that are compared. Each runs the same cycle: it takes a lock and releases it.
 
 use fairlock::LockManager;
 use redis::Connection;

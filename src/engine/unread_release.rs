@@ -55,7 +55,7 @@ impl Engine {
             && !self.waiters.has_waiter(&lease.request.key.name)
     }
 
-    /// What to do with the reply to a release whose caller has left.
+    /// The handler of the reply to a release whose caller has left.
     ///
     /// It holds no engine: it may lie in the engine's own store when the engine ends.
     pub(super) fn on_unread(

@@ -74,6 +74,16 @@ pub(crate) fn warm_up(manager: &LockManager) {
     }
 }
 
+/// Another manager gets the lock within this time, after a clean release.
+#[track_caller]
+pub(crate) fn is_free_within(within: Duration, other: &LockManager, name: &str) {
+    let guard = until_some(within, &format!("{name} is free"), || {
+        other.try_lock(name).unwrap()
+    });
+    assert_eq!(guard.previous_holder(), fairlock::PreviousHolder::Released);
+    guard.unlock().unwrap();
+}
+
 /// Waiters for one name, each on a thread of its own, and the results of their waits in order of
 /// arrival.
 pub(crate) struct Waiters {

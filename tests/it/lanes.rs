@@ -6,12 +6,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Builder, LockManager, PreviousHolder, Waiter};
+use fairlock::{Builder, LockManager, Waiter};
 
 use crate::fixtures::{
-    P, Record, SOON, STEADY_T, Verb, build, release, request, steady, warm_up, with_ttl,
+    P, Record, SOON, STEADY_T, Verb, build, is_free_within, release, request, steady, warm_up,
+    with_ttl,
 };
-use crate::support::{Proxy, SLACK, Server, until, until_some};
+use crate::support::{Proxy, SLACK, Server, until};
 
 /// So long that no call times out, and no check helps out, while a test looks.
 const LONG: Duration = Duration::from_secs(5);
@@ -47,15 +48,6 @@ fn setup(builder: impl Fn(String) -> Builder) -> Setup {
         ours,
         other,
     }
-}
-
-#[track_caller]
-fn is_free_within(within: Duration, other: &LockManager, name: &str) {
-    let guard = until_some(within, &format!("{name} is free"), || {
-        other.try_lock(name).unwrap()
-    });
-    assert_eq!(guard.previous_holder(), PreviousHolder::Released);
-    guard.unlock().unwrap();
 }
 
 /// From now on the server knows the script of an acquire, and no other.

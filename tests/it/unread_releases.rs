@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, PreviousHolder};
 
-use crate::fixtures::{P, Record, SOON, STEADY_T as T, build, steady, warm_up};
+use crate::fixtures::{P, Record, SOON, STEADY_T as T, build, is_free_within, steady, warm_up};
 use crate::fork::in_child;
 use crate::managers::{assert_nothing_left, patient};
 use crate::support::child::report;
-use crate::support::{Child, SLACK, Server, until, until_some};
+use crate::support::{Child, SLACK, Server, until};
 
 const KILL: &[&str] = &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
 const THREADS: usize = 4;
@@ -49,15 +49,6 @@ fn turns_leave_nothing(server: &Server) {
             Record::of(server, &format!("k{thread}-{name}")).comes_to_rest();
         }
     }
-}
-
-#[track_caller]
-fn is_free_within(within: Duration, other: &LockManager, name: &str) {
-    let guard = until_some(within, &format!("{name} is free"), || {
-        other.try_lock(name).unwrap()
-    });
-    assert_eq!(guard.previous_holder(), PreviousHolder::Released);
-    guard.unlock().unwrap();
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl LaneSlot {
         matches!(self.owner, SlotOwner::Caller(_))
     }
 
-    /// What its owner learns if it ends with this fault. An earlier copy may have run.
+    /// The fault that its owner learns if it ends with this one. An earlier copy may have run.
     pub(super) fn fault(&self, fault: StoreFault) -> StoreFault {
         if self.resent.has_copies && (fault.is_closed() || !fault.is_ambiguous()) {
             StoreFault::InDoubt(Box::new(fault))
@@ -179,7 +179,7 @@ pub(super) struct ReplyInFlight {
     pub(super) epoch: u64,
     /// The lane's connection. `None`: the link.
     pub(super) lane: Option<u64>,
-    /// Of two replies that arrive at the same time, this orders them.
+    /// It orders two replies that arrive at the same time.
     pub(super) order: u64,
     /// When the server answered.
     pub(super) ran_at: u64,

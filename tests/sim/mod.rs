@@ -42,7 +42,7 @@
 //!
 //! All callers of a process share one lane, since a run has one name. The lane is a FIFO in both
 //! directions: requests arrive in the order in which they were sent, and their replies come in that
-//! order. What is lost, or late, holds for all that is behind it on the connection. When a
+//! order. If one is lost or late, so is all that is behind it on the connection. When a
 //! connection ends, everything without a reply is in doubt: it may have run, or may run yet, in its
 //! order. Most guards are dropped and not unlocked. The engine decides whether the caller leaves
 //! once its release is written. The renewal thread has a connection of its own.

@@ -302,7 +302,7 @@ pub(super) struct StubStore {
     pub(super) unread: Arc<UnreadReplies>,
 }
 
-/// What the store and the renewal thread tell each other about replies that nobody waits for.
+/// The messages between the store and the renewal thread about replies that nobody waits for.
 pub(super) struct UnreadReplies {
     due: AtomicU64,
     is_asked: AtomicBool,

@@ -135,7 +135,7 @@ struct RequestInFlight {
     flight: u64,
     /// The lane's connection. `None`: the link.
     lane: Option<u64>,
-    /// Of two requests that arrive at the same time, this orders them.
+    /// It orders two requests that arrive at the same time.
     order: u64,
     calls: Arc<Vec<Call>>,
     index: usize,

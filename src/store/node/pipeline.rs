@@ -44,7 +44,7 @@ pub(super) struct Received {
     pub(super) value: Value,
     pub(super) sent: Time,
     pub(super) received: Time,
-    /// Of its connection.
+    /// The generation of its connection.
     pub(super) generation: u64,
 }
 
@@ -303,7 +303,7 @@ impl Node {
 }
 
 impl Node {
-    /// What a reply says about its call, and about the node.
+    /// Reads a reply, for its call and for what it says about the node.
     pub(super) fn read_reply(&self, pending: &mut Pending<'_>, received: Received) -> ReadReply {
         let Received {
             value,

@@ -25,7 +25,7 @@ pub(super) struct ConnectionPool {
     last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
 }
 
-/// What a lane keeps of its connection besides the halves of the socket.
+/// A lane's connection without the halves of the socket.
 pub(super) struct LaneConnection {
     node: Arc<Node>,
     pub(super) anchor: Anchor,

@@ -42,9 +42,9 @@ pub(super) struct SocketReader {
 
 /// How long a reader waits for a reply that is not there.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Patience {
+pub(super) enum ReadMode {
     /// For its timeout.
-    Timeout,
+    Wait,
     /// Not at all: it takes what has arrived.
     Arrived,
     /// Not at all, and it asks the system nothing: it takes what came along with replies before.
@@ -119,7 +119,7 @@ impl Socket {
 
     /// The next reply. After a timeout in the middle of a reply, the next call goes on with it.
     pub(super) fn receive(&mut self) -> RedisResult<Value> {
-        self.reader.receive(Patience::Timeout)
+        self.reader.receive(ReadMode::Wait)
     }
 }
 
@@ -170,12 +170,12 @@ impl SocketReader {
     }
 
     /// The next reply. After a timeout in the middle of a reply, the next call goes on with it.
-    pub(super) fn receive(&mut self, patience: Patience) -> RedisResult<Value> {
+    pub(super) fn receive(&mut self, mode: ReadMode) -> RedisResult<Value> {
         let mut input = Input {
             stream: &self.stream,
             deadline: IoDeadline::new(self.timeout),
             is_first: true,
-            patience,
+            mode,
         };
         let value = self.parser.parse_value(&mut input);
         if input.deadline.is_shortened() {
@@ -259,21 +259,21 @@ impl IoDeadline {
     }
 }
 
-/// What the parser reads from.
+/// The input of the parser.
 struct Input<'a> {
     stream: &'a Stream,
     deadline: IoDeadline,
     is_first: bool,
-    patience: Patience,
+    mode: ReadMode,
 }
 
 impl Read for Input<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let result = match self.patience {
-                Patience::Buffered => return Err(io::ErrorKind::WouldBlock.into()),
-                Patience::Arrived => self.stream.read_arrived(buffer),
-                Patience::Timeout => {
+            let result = match self.mode {
+                ReadMode::Buffered => return Err(io::ErrorKind::WouldBlock.into()),
+                ReadMode::Arrived => self.stream.read_arrived(buffer),
+                ReadMode::Wait => {
                     if !std::mem::take(&mut self.is_first)
                         && let Some(left) = self.deadline.shorten()?
                     {

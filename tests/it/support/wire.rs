@@ -98,7 +98,7 @@ enum Direction {
     Replies,
 }
 
-/// What becomes of a connection's replies after one of them.
+/// The fate of a connection's replies after one of them.
 enum ReplyEnd {
     Passes,
     /// It is the last, and then the connection ends.

@@ -15,7 +15,7 @@
 //! to do with the reply, and whoever reads the reply does it.
 //!
 //! If the server closes the connection, all entries are answered with that fault. If a reply is late
-//! or malformed, only its own entry is: those behind it are told that the connection was closed, so
+//! or malformed, only its own entry is: those behind it learn that the connection was closed, so
 //! that their callers send them again on the next one. Entries that were left and may be sent again
 //! get no answer: they wait for the next connection, and are the first on it.
 //!
@@ -36,7 +36,7 @@ use std::time::Duration;
 use redis::{RedisResult, Value};
 
 use super::connection::fault;
-use super::socket::{Patience, SocketWriter};
+use super::socket::{ReadMode, SocketWriter};
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
@@ -52,10 +52,10 @@ pub(super) trait Writer: Send {
 /// The half of a connection that replies come in through.
 pub(super) trait Reader: Send {
     /// Waits for `timeout` at most, if it waits at all.
-    fn receive(&mut self, patience: Patience, timeout: Duration) -> RedisResult<Value>;
+    fn receive(&mut self, mode: ReadMode, timeout: Duration) -> RedisResult<Value>;
 }
 
-/// What a lane keeps while its connection is open. Dropping it closes the connection, also for
+/// The rest of a lane's connection, kept while it is open. Dropping it closes the connection, also for
 /// threads that use its halves.
 pub(super) trait Connected: Send {
     type Writer: Writer;
@@ -130,7 +130,7 @@ struct Entry {
     /// The name that the request is about. 0: none.
     name: u64,
     has_left: bool,
-    /// What to do with the reply once the caller has left. `None`: nothing.
+    /// It gets the reply once the caller has left. `None`: nobody does.
     unread: Option<Box<dyn Unread>>,
     is_void: bool,
 }

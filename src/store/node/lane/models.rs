@@ -12,7 +12,7 @@ use super::slot::Woken;
 use super::{Connected, Lane, Reader, Ticket, Unread, Writer};
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
-use crate::store::node::socket::Patience;
+use crate::store::node::socket::ReadMode;
 use crate::sync::Mutex;
 
 /// The replies that are on their way.
@@ -30,7 +30,7 @@ impl Writer for Half {
 }
 
 impl Reader for Half {
-    fn receive(&mut self, _: Patience, _: Duration) -> RedisResult<Value> {
+    fn receive(&mut self, _: ReadMode, _: Duration) -> RedisResult<Value> {
         let mut replies = self.0.lock();
         if replies.is_empty() {
             return Err(RedisError::from(io::Error::from(io::ErrorKind::WouldBlock)));

@@ -9,9 +9,9 @@ use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::store::node::connection::fault;
-use crate::store::node::socket::{Patience, SocketReader};
+use crate::store::node::socket::{ReadMode, SocketReader};
 
-/// What a reader got from the connection at once.
+/// The replies that a reader got from the connection at once.
 struct Arrived {
     values: Vec<Value>,
     /// Why no more will come.
@@ -51,12 +51,12 @@ impl<C: Connected> Lane<C> {
     pub(super) fn read(&self, mut role: Role<C::Reader>, ticket: &Ticket, until: Time) {
         loop {
             let left = until - self.clock.now();
-            let patience = if left.is_zero() {
-                Patience::Arrived
+            let mode = if left.is_zero() {
+                ReadMode::Arrived
             } else {
-                Patience::Timeout
+                ReadMode::Wait
             };
-            let arrived = role.receive(patience, left);
+            let arrived = role.receive(mode, left);
             let is_over = arrived.values.is_empty();
             let is_done = |next| is_over || next > ticket.number;
             match self.complete(ticket.epoch, arrived, role.reader, is_done) {
@@ -69,7 +69,7 @@ impl<C: Connected> Lane<C> {
     /// Reads the replies for which nobody needs to wait, and gives the reader's role back.
     pub(super) fn read_rest(&self, mut role: Role<C::Reader>, epoch: u64, last: u64) {
         loop {
-            let arrived = role.receive(Patience::Arrived, self.command_timeout);
+            let arrived = role.receive(ReadMode::Arrived, self.command_timeout);
             let is_done = arrived.values.is_empty();
             match self.complete(epoch, arrived, role.reader, |next| is_done || next >= last) {
                 Some(again) => role = again,
@@ -147,19 +147,19 @@ pub(super) struct Role<R> {
 }
 
 impl<R: Reader> Role<R> {
-    /// Waits for one reply as `patience` says, and takes what came along with it.
-    fn receive(&mut self, patience: Patience, timeout: Duration) -> Arrived {
+    /// Waits for one reply as `mode` says, and takes what came along with it.
+    fn receive(&mut self, mode: ReadMode, timeout: Duration) -> Arrived {
         let mut values = Vec::with_capacity(1);
-        let mut patience = patience;
+        let mut mode = mode;
         while values.len() < self.expected.max(1) {
-            match self.reader.receive(patience, timeout) {
+            match self.reader.receive(mode, timeout) {
                 Ok(value) => values.push(value),
                 Err(error) => {
                     let error = (!error.is_timeout()).then_some(error);
                     return Arrived { values, error };
                 }
             }
-            patience = Patience::Buffered;
+            mode = ReadMode::Buffered;
         }
         let error = None;
         Arrived { values, error }
@@ -183,10 +183,10 @@ impl Entry {
 }
 
 impl Reader for SocketReader {
-    fn receive(&mut self, patience: Patience, timeout: Duration) -> RedisResult<Value> {
-        if patience == Patience::Timeout {
+    fn receive(&mut self, mode: ReadMode, timeout: Duration) -> RedisResult<Value> {
+        if mode == ReadMode::Wait {
             self.limit(timeout)?;
         }
-        SocketReader::receive(self, patience)
+        SocketReader::receive(self, mode)
     }
 }

@@ -14,13 +14,13 @@ pub(super) struct Slot {
 
 /// | state    | when                                          | becomes                             |
 /// |----------|-----------------------------------------------|-------------------------------------|
-/// | Away     | the request was appended, and its caller does something else | Waiting, when the caller waits; Answered |
+/// | Appended | the request was appended, and its caller does something else | Waiting, when the caller waits; Answered |
 /// | Waiting  | the caller waits                              | Reading, Answered or Over           |
 /// | Reading  | nobody reads the lane, so this caller is to   | Waiting, when the caller has seen it |
 /// | Answered | the reply came, or never will                 | Over, when the caller has taken it  |
 /// | Over     | nobody waits here any more                    |                                     |
 enum Turn {
-    Away,
+    Appended,
     Waiting,
     Reading,
     Answered(Reply),
@@ -46,7 +46,7 @@ pub(super) enum Woken {
 impl Slot {
     pub(super) fn new() -> Slot {
         Slot {
-            turn: Mutex::new(Turn::Away),
+            turn: Mutex::new(Turn::Appended),
             changed: Condvar::new(),
         }
     }
@@ -55,7 +55,7 @@ impl Slot {
     /// reply first could not do it.
     pub(super) fn begin_wait(&self) {
         let mut turn = self.turn.lock();
-        if matches!(*turn, Turn::Away) {
+        if matches!(*turn, Turn::Appended) {
             *turn = Turn::Waiting;
         }
     }
@@ -74,7 +74,7 @@ impl Slot {
                 }
                 // P8 (every call ends): a caller whose time is over reads no more, although it is
                 // asked to as the first that waits.
-                Turn::Away | Turn::Waiting | Turn::Reading | Turn::Over => {
+                Turn::Appended | Turn::Waiting | Turn::Reading | Turn::Over => {
                     return Woken::TimedOut;
                 }
                 Turn::Answered(_) => {
@@ -86,7 +86,7 @@ impl Slot {
         }
     }
 
-    /// What would wake a sleeping caller now.
+    /// The event that would wake a sleeping caller now.
     #[cfg(all(test, fairlock_loom))]
     pub(super) fn look(&self) -> Option<Woken> {
         let mut turn = self.turn.lock();
