@@ -13,7 +13,7 @@ use crate::options::LockOptions;
 use crate::script::CallerId;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{Single, Store, parse_url};
+use crate::store::{Single, Store, Topology, parse_url};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -172,11 +172,7 @@ impl Builder {
         );
         let caller_id = Arc::new(caller_id);
         let store: Box<dyn Store> = match &self.endpoint.0 {
-            Location::Url(url) => Box::new(Single::connect(
-                parse_url(url)?,
-                &config,
-                Arc::clone(&caller_id),
-            )?),
+            Location::Url(url) => connect(parse_url(url)?, &config, &caller_id)?,
             #[cfg(feature = "memory")]
             Location::Memory(memory) => Box::new(Session::open(
                 memory,
@@ -187,4 +183,17 @@ impl Builder {
         let running = EngineHandle::start(config, store, caller_id)?;
         Ok(LockManager::new(running, options))
     }
+}
+
+/// The store of a topology. Blocks for at most the connect timeout.
+fn connect(
+    topology: Topology,
+    config: &Config,
+    caller_id: &Arc<CallerId>,
+) -> Result<Box<dyn Store>> {
+    let caller_id = Arc::clone(caller_id);
+    Ok(match topology {
+        Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
+        Topology::Sentinel(_) | Topology::Cluster(_) | Topology::Quorum(_) => todo!(),
+    })
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 #[cfg(feature = "memory")]
 use crate::store::memory::Memory;
-use crate::store::parse_url;
+use crate::store::{Topology, parse_url};
 
 /// Where the locks live. A URL, in one of these forms:
 ///
@@ -43,8 +43,8 @@ impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Location::Url(url) => match parse_url(url) {
-                Ok(info) => write!(f, "Endpoint({})", info.addr()),
-                Err(_) => f.write_str("Endpoint(not a URL)"),
+                Ok(Topology::Single(server)) => write!(f, "Endpoint({})", server.address),
+                _ => f.write_str("Endpoint(not a URL)"),
             },
             #[cfg(feature = "memory")]
             Location::Memory(_) => f.write_str("Endpoint(in memory)"),

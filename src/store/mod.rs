@@ -6,6 +6,7 @@
 //! | `refusal` | what a server's error says, whatever server sent it |
 //! | `anchor` | [`Anchor`]: one reading of the server's clock, paired with local times |
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
+//! | `topology` | where the servers are and how to log in |
 //! | `url` | the grammar of `redis://` URLs |
 //! | `node` | everything about one Redis node, for every topology |
 //! | `single` | [`Single`]: the store that is one node |
@@ -21,6 +22,7 @@ pub(crate) mod memory;
 mod node;
 mod refusal;
 mod single;
+mod topology;
 mod url;
 
 use std::ops::ControlFlow;
@@ -37,6 +39,9 @@ pub(crate) use fault::StoreFault;
 pub(crate) use node::ScriptedPeer;
 pub(crate) use refusal::passes_by_itself;
 pub(crate) use single::Single;
+pub(crate) use topology::{
+    Address, ClusterSettings, Login, SentinelSettings, ServerSettings, TlsSettings, Topology,
+};
 pub(crate) use url::parse_url;
 
 /// A place where locks live.

@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::ConnectionInfo;
-
 use super::clock::{Clock, Time};
 use super::node::{Lanes, Node, NodeLink};
-use super::{Anchor, CallResult, ChannelEvent, Deadlines, Link, OnResult, Store, StoreFault};
+use super::{
+    Anchor, CallResult, ChannelEvent, Deadlines, Link, OnResult, ServerSettings, Store, StoreFault,
+};
 use crate::config::Config;
 use crate::error::Result as ApiResult;
 use crate::key::Key;
@@ -25,14 +25,14 @@ impl Single {
     /// Opens one connection, so that a wrong address or password is reported at once and in the
     /// server's words.
     pub(crate) fn connect(
-        info: ConnectionInfo,
+        server: ServerSettings,
         config: &Config,
         caller_id: Arc<CallerId>,
     ) -> ApiResult<Single> {
         let clock = Clock::default();
         let started = clock.now();
         let node = Arc::new(Node::new(
-            info,
+            server,
             caller_id,
             clock.clone(),
             config.connect_timeout,

@@ -2,13 +2,37 @@
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
+use super::{Address, Login, ServerSettings, Topology};
 use crate::error::{Error, Result as ApiResult};
 
 const NOT_ENCODED: &str =
     "it does not parse; special characters of a user or password are percent-encoded, # as %23";
 
 /// Reads a URL. The error never repeats the URL, which may hold a password.
-pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
+pub(crate) fn parse_url(url: &str) -> ApiResult<Topology> {
+    parse(url).map(|info| Topology::Single(settings(&info)))
+}
+
+fn settings(info: &ConnectionInfo) -> ServerSettings {
+    let redis = info.redis_settings();
+    ServerSettings {
+        address: match info.addr() {
+            ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Address::Tcp(host.clone(), *port)
+            }
+            _ => unreachable!("a URL names a host or a path"),
+        },
+        login: Login {
+            user: redis.username().map(str::to_owned),
+            password: redis.password().map(str::to_owned),
+            database: redis.db(),
+            tls: None,
+        },
+    }
+}
+
+fn parse(url: &str) -> ApiResult<ConnectionInfo> {
     let info = url
         .into_connection_info()
         .map_err(|error| refuse(&explain(url, &error)))?;

@@ -13,7 +13,7 @@ use super::scan::parse_page;
 use super::socket::{Socket, Stream};
 use crate::script::{Call, CallerId};
 use crate::store::clock::Clock;
-use crate::store::{Anchor, CallResult, StoreFault, parse_url};
+use crate::store::{Anchor, CallResult, StoreFault, Topology, parse_url};
 
 /// Far longer than it takes to read bytes that are already there.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,7 +31,9 @@ pub(crate) struct ScriptedPeer {
 impl ScriptedPeer {
     /// It sends these bytes and no more.
     pub(crate) fn new(url: &str, bytes: &[u8]) -> ScriptedPeer {
-        let info = parse_url(url).expect("a good URL");
+        let Ok(Topology::Single(server_settings)) = parse_url(url) else {
+            panic!("{url} is no URL of one server");
+        };
         let caller_id = Arc::new(CallerId::new("fairlock", TIMEOUT, TIMEOUT));
         let clock = Clock::default();
         let (own, mut server) = UnixStream::pair().expect("a pair of sockets");
@@ -41,7 +43,7 @@ impl ScriptedPeer {
             .expect("it fits");
         server.shutdown(Shutdown::Write).expect("it is open");
         let connection = Connection::over(socket, clock.now());
-        let node = Node::new(info, caller_id, clock, TIMEOUT, TIMEOUT);
+        let node = Node::new(server_settings, caller_id, clock, TIMEOUT, TIMEOUT);
         // Otherwise the first reply would be about the rights.
         node.has_rights.store(true, Ordering::Relaxed);
         ScriptedPeer {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ConnectionAddr, ErrorKind, RedisError, Value};
+use redis::{Cmd, ErrorKind, RedisError, Value};
 
 use super::socket::Socket;
 use crate::error::Step;
 use crate::store::clock::Time;
-use crate::store::{Anchor, StoreFault};
+use crate::store::{Address, Anchor, StoreFault};
 
 /// One connection, with the pairing of clocks that dates its requests: R5 (dated requests).
 pub(super) struct Connection {
@@ -31,11 +31,11 @@ impl Connection {
     /// Connects a socket; the handshake is still to come. `timeout` bounds the connecting, and each
     /// request and each reply after it.
     pub(super) fn open(
-        addr: &ConnectionAddr,
+        address: &Address,
         timeout: Duration,
         now: Time,
     ) -> Result<Connection, StoreFault> {
-        let socket = Socket::connect(addr, timeout).map_err(|e| fault(e, Step::Connect))?;
+        let socket = Socket::connect(address, timeout).map_err(|e| fault(e, Step::Connect))?;
         Ok(Connection::over(socket, now))
     }
 

@@ -38,7 +38,7 @@ impl Node {
         // The other replies are from AUTH and SELECT. A refusal of AUTH is the cause of all
         // refusals after it, so the first one is the one to report.
         for reply in replies {
-            refusal(reply).map_err(|fault| fault.without(self.credentials.password()))?;
+            refusal(reply).map_err(|fault| fault.without(self.server.login.password.as_deref()))?;
         }
         check_version(hello)?;
         connection.anchor = Anchor {
@@ -53,17 +53,17 @@ impl Node {
     /// HELLO and TIME are the last two.
     fn handshake_commands(&self) -> Vec<Cmd> {
         let mut commands = Vec::new();
-        if let Some(password) = self.credentials.password() {
+        if let Some(password) = self.server.login.password.as_deref() {
             let mut auth = redis::cmd("AUTH");
-            if let Some(user) = self.credentials.username() {
+            if let Some(user) = &self.server.login.user {
                 auth.arg(user);
             }
             auth.arg(password);
             commands.push(auth);
         }
-        if self.credentials.db() != 0 {
+        if self.server.login.database != 0 {
             let mut select = redis::cmd("SELECT");
-            select.arg(self.credentials.db());
+            select.arg(self.server.login.database);
             commands.push(select);
         }
         let mut hello = redis::cmd("HELLO");
@@ -88,7 +88,7 @@ impl Node {
                 Err(error) => {
                     let refused = replies.into_iter().find_map(|reply| refusal(reply).err());
                     return Err(match refused {
-                        Some(refused) => refused.without(self.credentials.password()),
+                        Some(refused) => refused.without(self.server.login.password.as_deref()),
                         None => fault(error, Step::Connect),
                     });
                 }

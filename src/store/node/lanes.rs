@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::Node;
-use super::connection::refusal;
+use super::connection::{Connection, refusal};
 use super::lane::{Lane, OpenGuard, Reply, Ticket};
 use super::pipeline::{Meaning, Pending, Received};
 use super::pool::{ConnectionPool, LaneConnection, script_bit};
@@ -51,14 +51,28 @@ impl Lanes {
         count: u32,
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
-        let pool = ConnectionPool::open(node, count)?;
+        let first = node.connect_in_time()?;
+        Ok(Lanes::begin_with(Some(first), node, count, quiet_limit))
+    }
+
+    /// Lanes that open their first connection when it is needed. Never blocks.
+    pub(in crate::store) fn closed(node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
+        Lanes::begin_with(None, node, count, quiet_limit)
+    }
+
+    fn begin_with(
+        first: Option<Connection>,
+        node: &Arc<Node>,
+        count: u32,
+        quiet_limit: Duration,
+    ) -> Lanes {
         let lane = |_| Lane::new(node.clock.clone(), node.command_timeout);
-        Ok(Lanes {
+        Lanes {
             node: Arc::clone(node),
-            pool,
+            pool: ConnectionPool::new(node, count, first),
             lanes: (0..count).map(lane).collect(),
             quiet_limit,
-        })
+        }
     }
 
     /// Runs calls, each on the lane of its name. All are sent before the first reply is awaited. A

@@ -42,12 +42,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
-use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo};
 
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, StoreFault};
+use crate::store::{Anchor, ServerSettings, StoreFault};
 use connection::Connection;
 
 pub(super) use lanes::Lanes;
@@ -58,8 +57,7 @@ pub(crate) use scripted_peer::ScriptedPeer;
 
 /// A node, and what all connections to it share.
 pub(crate) struct Node {
-    addr: ConnectionAddr,
-    credentials: RedisConnectionInfo,
+    server: ServerSettings,
     caller_id: Arc<CallerId>,
     pub(super) clock: Clock,
     connect_timeout: Duration,
@@ -78,15 +76,14 @@ pub(crate) struct Node {
 
 impl Node {
     pub(super) fn new(
-        info: ConnectionInfo,
+        server: ServerSettings,
         caller_id: Arc<CallerId>,
         clock: Clock,
         connect_timeout: Duration,
         command_timeout: Duration,
     ) -> Node {
         Node {
-            addr: info.addr().clone(),
-            credentials: info.redis_settings().clone(),
+            server,
             caller_id,
             clock,
             connect_timeout,
@@ -136,7 +133,7 @@ impl Node {
         let generation = self.generation();
         let pool_generation = self.pool_generation();
         let started = self.clock.now();
-        let mut connection = Connection::open(&self.addr, self.connect_timeout, started)?;
+        let mut connection = Connection::open(&self.server.address, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
         let outcome = self.shake_hands(&mut connection, started + self.connect_timeout);

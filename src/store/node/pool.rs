@@ -60,13 +60,12 @@ struct ConnectRefusal {
 }
 
 impl ConnectionPool {
-    /// Opens the first connection and fails if it cannot be opened within the connect timeout.
-    pub(super) fn open(node: &Arc<Node>, size: u32) -> Result<ConnectionPool, StoreFault> {
-        let first = node.connect_in_time()?;
+    /// A pool that begins with this connection. It opens others when they are needed.
+    pub(super) fn new(node: &Arc<Node>, size: u32, first: Option<Connection>) -> ConnectionPool {
         let last_refusal = Arc::new(Mutex::new(None));
         let factory = ConnectionFactory {
             node: Arc::clone(node),
-            first: Mutex::new(Some(first)),
+            first: Mutex::new(first),
             last_refusal: Arc::clone(&last_refusal),
         };
         // One worker is enough, since it opens connections to one node alone. It ends with the
@@ -84,11 +83,11 @@ impl ConnectionPool {
             .thread_pool(Arc::new(worker))
             .error_handler(Box::new(LogAtDebug))
             .build_unchecked(factory);
-        Ok(ConnectionPool {
+        ConnectionPool {
             node: Arc::clone(node),
             connections,
             last_refusal,
-        })
+        }
     }
 
     /// Takes a new connection from the pool.

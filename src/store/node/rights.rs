@@ -77,7 +77,7 @@ impl Node {
             return Ok(());
         }
         let needed = needed.join(" ");
-        let user = self.credentials.username().unwrap_or("default");
+        let user = self.server.login.user.as_deref().unwrap_or("default");
         Err(StoreFault::Server {
             code: "NOPERM".to_owned(),
             message: format!("this user lacks {needed}; add it with ACL SETUSER {user} {needed}"),

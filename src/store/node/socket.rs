@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use redis::{ConnectionAddr, Parser, RedisResult, Value};
+use redis::{Parser, RedisResult, Value};
 use rustix::net::RecvFlags;
+
+use crate::store::Address;
 
 /// The shortest timeout that is set: a socket takes zero for "none". A timeout that is wrong by
 /// this or less is not corrected.
@@ -59,11 +61,10 @@ pub(super) enum Stream {
 impl Socket {
     /// Bounded by `timeout`, except that resolving a host's name may take longer, and that a unix
     /// socket with a full backlog blocks.
-    pub(super) fn connect(addr: &ConnectionAddr, timeout: Duration) -> io::Result<Socket> {
-        let stream = match addr {
-            ConnectionAddr::Tcp(host, port) => Stream::Tcp(connect_tcp(host, *port, timeout)?),
-            ConnectionAddr::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
-            _ => return Err(io::ErrorKind::Unsupported.into()),
+    pub(super) fn connect(address: &Address, timeout: Duration) -> io::Result<Socket> {
+        let stream = match address {
+            Address::Tcp(host, port) => Stream::Tcp(connect_tcp(host, *port, timeout)?),
+            Address::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
         };
         Socket::new(stream, timeout)
     }

@@ -9,7 +9,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::options::LockOptions;
-use crate::store::parse_url;
+use crate::store::{Topology, parse_url};
 
 const SECRET: &str = "hunter2";
 
@@ -93,11 +93,14 @@ fn check_round_trip(input: &mut FuzzInput<'_>) {
         _ => format!("redis+unix:///tmp/s?db={db}&user={user_written}&pass={password_written}"),
     };
     check_password_is_hidden(&text);
-    let info = parse_url(&text).unwrap_or_else(|error| panic!("{text:?} is refused: {error}"));
-    let read = info.redis_settings();
-    assert_eq!(read.password(), Some(&*password), "{text:?}");
-    assert_eq!(read.username().unwrap_or_default(), user, "{text:?}");
-    assert_eq!(read.db(), i64::from(db), "{text:?}");
+    let parsed = parse_url(&text).unwrap_or_else(|error| panic!("{text:?} is refused: {error}"));
+    let Topology::Single(server) = parsed else {
+        panic!("{text:?} is one server");
+    };
+    let read = server.login;
+    assert_eq!(read.password.as_ref(), Some(&password), "{text:?}");
+    assert_eq!(read.user.unwrap_or_default(), user, "{text:?}");
+    assert_eq!(read.database, i64::from(db), "{text:?}");
 }
 
 fn percent_encoded(text: &str) -> String {

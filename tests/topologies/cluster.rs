@@ -1,0 +1,1 @@
+//! The masters of a cluster.

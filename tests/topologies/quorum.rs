@@ -1,0 +1,1 @@
+//! A majority of independent masters.

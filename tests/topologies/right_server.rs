@@ -1,0 +1,1 @@
+//! A plain URL that reaches a server of another topology.

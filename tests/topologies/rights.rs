@@ -1,0 +1,1 @@
+//! The ACL rule of each topology.

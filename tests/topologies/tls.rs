@@ -1,0 +1,1 @@
+//! TLS: certificates that count, and those that do not.

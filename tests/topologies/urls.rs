@@ -1,0 +1,1 @@
+//! URLs and typed endpoints of every topology.
