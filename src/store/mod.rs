@@ -7,6 +7,7 @@
 //! | `anchor` | [`Anchor`]: one reading of the server's clock, paired with local times |
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
 //! | `topology` | where the servers are and how to log in |
+//! | `tls` | which certificates count, and the client's own |
 //! | `url` | the grammar of `redis://` URLs |
 //! | `node` | everything about one Redis node, for every topology |
 //! | `single` | [`Single`]: the store that is one node |
@@ -22,6 +23,7 @@ pub(crate) mod memory;
 mod node;
 mod refusal;
 mod single;
+mod tls;
 mod topology;
 mod url;
 
@@ -39,8 +41,9 @@ pub(crate) use fault::StoreFault;
 pub(crate) use node::ScriptedPeer;
 pub(crate) use refusal::passes_by_itself;
 pub(crate) use single::Single;
+pub(crate) use tls::TlsSettings;
 pub(crate) use topology::{
-    Address, ClusterSettings, Login, SentinelSettings, ServerSettings, TlsSettings, Topology,
+    Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology,
 };
 pub(crate) use url::parse_url;
 

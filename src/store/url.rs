@@ -1,8 +1,11 @@
 //! The grammar of `redis://` URLs.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-use super::{Address, Login, ServerSettings, Topology};
+use super::{Address, Login, ServerSettings, TlsSettings, Topology};
 use crate::error::{Error, Result as ApiResult};
 
 const NOT_ENCODED: &str =
@@ -10,7 +13,20 @@ const NOT_ENCODED: &str =
 
 /// Reads a URL. The error never repeats the URL, which may hold a password.
 pub(crate) fn parse_url(url: &str) -> ApiResult<Topology> {
-    parse(url).map(|info| Topology::Single(settings(&info)))
+    let (url, tls) = plain_form(url);
+    let mut server = settings(&parse(&url)?);
+    server.login.tls = tls;
+    Ok(Topology::Single(server))
+}
+
+/// The URL without TLS, and the settings of TLS if it had it.
+fn plain_form(url: &str) -> (Cow<'_, str>, Option<Arc<TlsSettings>>) {
+    for (scheme, plain) in [("rediss://", "redis://"), ("valkeys://", "valkey://")] {
+        if let Some(rest) = url.strip_prefix(scheme) {
+            return (format!("{plain}{rest}").into(), Some(Arc::default()));
+        }
+    }
+    (url.into(), None)
 }
 
 fn settings(info: &ConnectionInfo) -> ServerSettings {
@@ -64,7 +80,6 @@ fn refuse(why: &str) -> Error {
 fn explain(url: &str, error: &redis::RedisError) -> String {
     match url.split_once("://") {
         None => "it does not begin with redis://".to_owned(),
-        Some(("rediss" | "valkeys", _)) => "this version has no TLS".to_owned(),
         Some(("memory", _)) => "an in-memory store is passed as a &Memory".to_owned(),
         Some((_, rest)) if rest.contains(['#', '@']) => NOT_ENCODED.to_owned(),
         // The error ends in its kind, which adds nothing.

@@ -14,7 +14,10 @@
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `connection` | one connection, and what its errors mean |
-//! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
+//! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
+//! | `tls` | the handshake of TLS, and what both halves of a socket share then |
+//! | `probe` | whether a server speaks TLS or plain text |
+//! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
 //! Files name those below them: `lanes` names `pool` and `unread`, and these name `lane`; they and `link` name
 //! `pipeline`, and all of them name `connection` and `socket`.
@@ -26,13 +29,20 @@ mod lanes;
 mod link;
 mod pipeline;
 mod pool;
+mod probe;
 mod rights;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
 mod socket;
+mod stream;
 mod subscription;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod unread;
 
 use std::sync::Arc;
@@ -133,7 +143,7 @@ impl Node {
         let generation = self.generation();
         let pool_generation = self.pool_generation();
         let started = self.clock.now();
-        let mut connection = Connection::open(&self.server.address, self.connect_timeout, started)?;
+        let mut connection = Connection::open(&self.server, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
         let outcome = self.shake_hands(&mut connection, started + self.connect_timeout);
