@@ -234,7 +234,8 @@ impl Handshake<'_> {
 /// What is wrong with a server's certificate.
 fn bad_certificate(error: &CertificateError, address: &Address) -> StoreFault {
     let (reason, message) = match error {
-        CertificateError::UnknownIssuer => (
+        // An authority that was made anew under the same name has another key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => (
             TlsFailure::UnknownIssuer,
             format!(
                 "no known authority has issued the certificate of {address}; Builder::tls_ca takes \

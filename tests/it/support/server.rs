@@ -397,7 +397,7 @@ fn directory() -> TempDir {
 
 /// A port outside the range that the kernel gives to clients: a server that is killed and started
 /// again must find its port free.
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
