@@ -387,3 +387,7 @@ fn no_connection(error: io::Error) -> StoreFault {
     }
     StoreFault::unavailable(Step::Connect, error)
 }
+
+#[cfg(test)]
+#[path = "tls_tests.rs"]
+mod tests;
