@@ -7,6 +7,7 @@
 //! | `anchor` | [`Anchor`]: one reading of the server's clock, paired with local times |
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
 //! | `topology` | where the servers are and how to log in |
+//! | `tls` | which certificates count, and the client's own |
 //! | `url` | the grammar of `redis://` URLs |
 //! | `node` | everything about one Redis node, for every topology |
 //! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
@@ -24,6 +25,7 @@ mod node;
 mod refusal;
 mod sentinel;
 mod single;
+mod tls;
 mod topology;
 mod url;
 
@@ -42,8 +44,9 @@ pub(crate) use node::ScriptedPeer;
 pub(crate) use refusal::passes_by_itself;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Single;
+pub(crate) use tls::TlsSettings;
 pub(crate) use topology::{
-    Address, ClusterSettings, Login, SentinelSettings, ServerSettings, TlsSettings, Topology,
+    Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology,
 };
 pub(crate) use url::parse_url;
 

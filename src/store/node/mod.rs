@@ -16,7 +16,10 @@
 //! | `scan` | one page of SCAN |
 //! | `query` | a connection for questions about servers |
 //! | `connection` | one connection, and what its errors mean |
-//! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
+//! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
+//! | `tls` | the handshake of TLS, and what both halves of a socket share then |
+//! | `probe` | whether a server speaks TLS or plain text |
+//! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
 //! Files name those below them: `lanes` names `pool` and `unread`, and these name `lane`; they and `link` name
 //! `pipeline`, and all of them name `connection` and `socket`.
@@ -29,6 +32,7 @@ mod lanes;
 mod link;
 mod pipeline;
 mod pool;
+mod probe;
 mod query;
 mod rights;
 mod scan;
@@ -36,7 +40,13 @@ mod scan;
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
 mod socket;
+mod stream;
 mod subscription;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod unread;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,7 +62,7 @@ use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::{Address, Anchor, ServerSettings, StoreFault};
 use connection::Connection;
-use socket::Stream;
+use stream::Stream;
 
 pub(super) use hello::Expected;
 pub(super) use lanes::Lanes;
@@ -159,7 +169,7 @@ impl Node {
         let pool_generation = self.pool_generation();
         self.check_not_ended()?;
         let started = self.clock.now();
-        let mut connection = Connection::open(&self.server.address, self.connect_timeout, started)?;
+        let mut connection = Connection::open(&self.server, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
         self.keep_socket(&connection)?;

@@ -72,7 +72,7 @@ impl Trouble {
 
     pub(super) fn of_fault(fault: &StoreFault) -> Option<Trouble> {
         match fault {
-            StoreFault::Unavailable { .. } => Some(Trouble::Silent),
+            StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => Some(Trouble::Silent),
             StoreFault::InDoubt(fault) => Trouble::of_fault(fault),
             StoreFault::Server { code, .. } => {
                 matches!(code.as_str(), "READONLY" | "MASTERDOWN").then_some(Trouble::Demoted)

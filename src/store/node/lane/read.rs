@@ -9,7 +9,8 @@ use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::store::node::connection::fault;
-use crate::store::node::socket::{ReadMode, SocketReader};
+use crate::store::node::socket::SocketReader;
+use crate::store::node::stream::ReadMode;
 
 /// The replies that a reader got from the connection at once.
 struct Arrived {
