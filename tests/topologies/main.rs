@@ -3,6 +3,9 @@
 #[path = "../it/support/mod.rs"]
 mod support;
 
+#[path = "support/cluster_set.rs"]
+mod cluster_set;
+
 mod cluster;
 mod quorum;
 mod replica_acks;
