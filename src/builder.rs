@@ -13,7 +13,7 @@ use crate::options::LockOptions;
 use crate::script::CallerId;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{Single, Store, Topology, parse_url};
+use crate::store::{Cluster, Single, Store, Topology, parse_url};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -194,6 +194,7 @@ fn connect(
     let caller_id = Arc::clone(caller_id);
     Ok(match topology {
         Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
-        Topology::Sentinel(_) | Topology::Cluster(_) | Topology::Quorum(_) => todo!(),
+        Topology::Cluster(cluster) => Box::new(Cluster::connect(cluster, config, caller_id)?),
+        Topology::Sentinel(_) | Topology::Quorum(_) => todo!(),
     })
 }

@@ -10,6 +10,7 @@
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
+//! | `owed` | the same connection among those to other nodes: it sends now and reads later |
 //! | `rights` | whether the user may run all commands of the scripts |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
@@ -24,6 +25,7 @@ mod handshake;
 mod lane;
 mod lanes;
 mod link;
+mod owed;
 mod pipeline;
 mod pool;
 mod rights;
@@ -42,6 +44,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
+use redis::{Cmd, Value};
 
 use crate::error::Step;
 use crate::script::CallerId;
@@ -49,8 +52,10 @@ use crate::store::clock::{Clock, Time};
 use crate::store::{Anchor, ServerSettings, StoreFault};
 use connection::Connection;
 
-pub(super) use lanes::Lanes;
+pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
+pub(super) use owed::{LinkCall, LinkReply};
+pub(super) use pipeline::{Hop, Pending};
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use scripted_peer::ScriptedPeer;
@@ -172,6 +177,31 @@ impl Node {
         self.connect_in_background(|| {})?
             .recv_timeout(self.connect_timeout)
             .unwrap_or_else(|_| Err(StoreFault::timed_out(Step::Connect)))
+    }
+
+    /// Runs one command on a connection of its own, on a thread that nobody joins, and gives the
+    /// reply to `on_reply`.
+    pub(in crate::store) fn ask_in_background(
+        self: &Arc<Self>,
+        command: Cmd,
+        on_reply: impl FnOnce(Result<Value, StoreFault>) + Send + 'static,
+    ) -> Result<(), StoreFault> {
+        let node = Arc::clone(self);
+        let ask = move || {
+            let connected = node.connect();
+            let timeout = node.command_timeout;
+            on_reply(connected.and_then(|mut opened| opened.request(&command, timeout)));
+        };
+        thread::Builder::new()
+            .name("fairlock-connect".to_owned())
+            .spawn(ask)
+            .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
+        Ok(())
+    }
+
+    /// Retires all connections that are open now.
+    pub(in crate::store) fn retire_now(&self) {
+        self.retire(self.generation());
     }
 
     fn generation(&self) -> u64 {
