@@ -27,7 +27,8 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// - [`Error::Config`]: the URL is not valid, or the server is older than Redis 6.2.
+    /// - [`Error::Config`]: the URL is not valid. Or the server is older than Redis 6.2, a replica, or
+    ///   of another topology than the URL says: the error has the URL to use.
     /// - [`Error::Unavailable`]: the server cannot be reached.
     /// - [`Error::Server`]: the server refuses, for instance because the password is wrong.
     ///
@@ -173,6 +174,7 @@ impl Builder {
         let caller_id = Arc::new(caller_id);
         let store: Box<dyn Store> = match &self.endpoint.0 {
             Location::Url(url) => connect(parse_url(url)?, &config, &caller_id)?,
+            Location::Typed(topology) => connect(topology.clone()?, &config, &caller_id)?,
             #[cfg(feature = "memory")]
             Location::Memory(memory) => Box::new(Session::open(
                 memory,

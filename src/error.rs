@@ -77,7 +77,8 @@ pub enum Error {
         asked: Kind,
     },
 
-    /// An argument or an option is not allowed, and nothing was written. Or the server is too old.
+    /// An argument or an option is not allowed, and nothing was written. Or the server cannot be
+    /// used: it is too old, a replica, or of another topology than the URL says.
     #[non_exhaustive]
     #[error("{what}: {message}")]
     Config {

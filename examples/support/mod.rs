@@ -15,7 +15,7 @@ use std::{env, thread};
 
 use uuid::Uuid;
 
-pub(crate) use store::Store;
+pub(crate) use store::{Store, endpoint};
 
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 

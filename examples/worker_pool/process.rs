@@ -16,7 +16,7 @@ use fairlock::LockManager;
 
 use crate::ledger::Ledger;
 use crate::support::private_redis::Redis;
-use crate::support::{Outcome, Store};
+use crate::support::{Outcome, Store, endpoint};
 use crate::turn::Turn;
 use crate::worker::{Coordinator, work};
 
@@ -145,7 +145,7 @@ fn start_process(
 
 /// The program's main function when it was started as a process of workers.
 pub(crate) fn be_a_process(number: &str, lock: &str, dir: &Path) -> Outcome {
-    let mgr = LockManager::connect(env::var("REDIS_URL")?)?;
+    let mgr = LockManager::connect(endpoint(&env::var("REDIS_URL")?))?;
     work(number, &mgr, lock, &Ledger::open(dir), &Pipes)
 }
 

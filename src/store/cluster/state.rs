@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::key::Key;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::node::{Lanes, Node};
+use crate::store::node::{Expected, Lanes, Node};
 use crate::store::{Address, ClusterSettings, Login, ServerSettings};
 
 /// What all parts of the store share.
@@ -72,13 +72,10 @@ impl ClusterState {
             address: address.clone(),
             login: self.login.clone(),
         };
-        Arc::new(Node::new(
-            server,
-            Arc::clone(&self.caller_id),
-            self.clock.clone(),
-            self.connect_timeout,
-            self.command_timeout,
-        ))
+        let caller_id = Arc::clone(&self.caller_id);
+        let timeouts = (self.connect_timeout, self.command_timeout);
+        let node = Node::new(server, caller_id, self.clock.clone(), timeouts.0, timeouts.1);
+        Arc::new(node.expecting(Expected::ClusterNode))
     }
 
     pub(super) fn member_at(&self, address: &Address) -> Arc<Member> {
