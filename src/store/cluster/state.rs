@@ -74,7 +74,13 @@ impl ClusterState {
         };
         let caller_id = Arc::clone(&self.caller_id);
         let timeouts = (self.connect_timeout, self.command_timeout);
-        let node = Node::new(server, caller_id, self.clock.clone(), timeouts.0, timeouts.1);
+        let node = Node::new(
+            server,
+            caller_id,
+            self.clock.clone(),
+            timeouts.0,
+            timeouts.1,
+        );
         Arc::new(node.expecting(Expected::ClusterNode))
     }
 

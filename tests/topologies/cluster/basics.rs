@@ -31,7 +31,12 @@ fn locks_of_all_masters_are_taken_waited_for_and_listed() {
     thread::scope(|scope| {
         let waiting: Vec<_> = names
             .iter()
-            .map(|name| scope.spawn(|| other.try_lock_for(name, LONG)))
+            .map(|name| {
+                scope.spawn({
+                    let other = &other;
+                    move || other.try_lock_for(name, LONG)
+                })
+            })
             .collect();
         thread::sleep(Duration::from_millis(200));
         drop(guards);
