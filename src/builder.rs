@@ -13,7 +13,7 @@ use crate::options::LockOptions;
 use crate::script::CallerId;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{Sentinel, Single, Store, TlsSettings, Topology, parse_url};
+use crate::store::{Cluster, Sentinel, Single, Store, TlsSettings, Topology, parse_url};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -232,6 +232,7 @@ fn connect(
     Ok(match topology {
         Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
         Topology::Sentinel(settings) => Box::new(Sentinel::connect(settings, config, caller_id)?),
-        Topology::Cluster(_) | Topology::Quorum(_) => todo!(),
+        Topology::Cluster(settings) => Box::new(Cluster::connect(settings, config, caller_id)?),
+        Topology::Quorum(_) => todo!(),
     })
 }

@@ -104,6 +104,11 @@ impl StoreFault {
         }
     }
 
+    /// Whether a cluster's node refused because another node serves the slot.
+    pub(crate) fn is_redirect(&self) -> bool {
+        matches!(self.code(), Some("MOVED" | "ASK"))
+    }
+
     /// Whether it may pass by itself. Then another attempt is worthwhile within the call's bound.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
@@ -132,7 +137,9 @@ impl StoreFault {
     /// answers. A server closes connections that are idle, and all when it restarts. If the next
     /// attempt fails as well, its fault is another one, or [`StoreFault::InDoubt`].
     pub(crate) fn is_no_outage(&self) -> bool {
-        matches!(self, StoreFault::NotReady) || self.is_closed()
+        // A node of a cluster answered, and its slot is about to get another owner.
+        let is_moving = self.is_redirect() || self.code() == Some("TRYAGAIN");
+        matches!(self, StoreFault::NotReady) || self.is_closed() || is_moving
     }
 
     /// Whether a signal handler ran while a connection was being opened.

@@ -12,12 +12,14 @@
 //! | `node` | everything about one Redis node, for every topology |
 //! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
 //! | `single` | [`Single`]: the store that is one node |
+//! | `cluster` | [`Cluster`]: the store that is the masters of a cluster |
 //! | `memory` | the store that lives in this process |
 
 mod anchor;
 #[cfg(feature = "memory")]
 pub(crate) mod attendants;
 pub(crate) mod clock;
+mod cluster;
 mod fault;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
@@ -38,6 +40,7 @@ use crate::script::{Call, ScriptReply};
 use clock::{Clock, Time};
 
 pub(crate) use anchor::Anchor;
+pub(crate) use cluster::Cluster;
 pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
@@ -144,6 +147,20 @@ pub(crate) trait Link: Send {
 
     /// Has somebody look whether the servers have other roles by now. Never waits.
     fn check(&mut self) {}
+
+    /// Like [`Link::run`], but does not wait for a node that is slower than others. A call that it
+    /// still owes a reply has no result here, and [`Link::late_results`] has it later. `first` is the
+    /// number of the first call; the next calls have the next numbers.
+    fn begin(&mut self, calls: &[Call], first: u64) -> Vec<Option<CallResult>> {
+        let _ = first;
+        self.run(calls).into_iter().map(Some).collect()
+    }
+
+    /// The results that have come since, with the numbers of their calls. Never waits. Each result
+    /// comes within a few command timeouts.
+    fn late_results(&mut self) -> Vec<(u64, CallResult)> {
+        Vec::new()
+    }
 }
 
 /// How long a short call may wait for an open connection and for its reply.

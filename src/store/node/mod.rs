@@ -11,6 +11,7 @@
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
+//! | `owed` | the same connection among those to other nodes: it sends now and reads later |
 //! | `rights` | whether the user may run all commands of the scripts |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
@@ -30,6 +31,7 @@ mod hello;
 mod lane;
 mod lanes;
 mod link;
+mod owed;
 mod pipeline;
 mod pool;
 mod probe;
@@ -56,6 +58,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
+use redis::{Cmd, Value};
 
 use crate::error::Step;
 use crate::script::CallerId;
@@ -65,8 +68,10 @@ use connection::Connection;
 use stream::Stream;
 
 pub(super) use hello::Expected;
-pub(super) use lanes::Lanes;
+pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
+pub(super) use owed::{LinkCall, LinkReply};
+pub(super) use pipeline::{Hop, Pending};
 pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -248,6 +253,31 @@ impl Node {
         drop(sockets);
         // The node may have ended while this one was opened.
         self.check_not_ended()
+    }
+
+    /// Runs one command on a connection of its own, on a thread that nobody joins, and gives the
+    /// reply to `on_reply`.
+    pub(in crate::store) fn ask_in_background(
+        self: &Arc<Self>,
+        command: Cmd,
+        on_reply: impl FnOnce(Result<Value, StoreFault>) + Send + 'static,
+    ) -> Result<(), StoreFault> {
+        let node = Arc::clone(self);
+        let ask = move || {
+            let connected = node.connect();
+            let timeout = node.command_timeout;
+            on_reply(connected.and_then(|mut opened| opened.request(&command, timeout)));
+        };
+        thread::Builder::new()
+            .name("fairlock-connect".to_owned())
+            .spawn(ask)
+            .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
+        Ok(())
+    }
+
+    /// Retires all connections that are open now.
+    pub(in crate::store) fn retire_now(&self) {
+        self.retire(self.generation());
     }
 
     fn generation(&self) -> u64 {
