@@ -77,6 +77,23 @@ pub enum Error {
         asked: Kind,
     },
 
+    /// Too few replicas acknowledged the lock in time. Only with
+    /// [`Builder::replica_acks`](crate::Builder::replica_acks).
+    ///
+    /// From a call that takes the lock: you do not have it, and it is released in the background.
+    /// From [`renew`](crate::LockGuard::renew): you still hold it, until the time of its last
+    /// acknowledged renewal is over.
+    #[non_exhaustive]
+    #[error("only {acknowledged} of {wanted} replicas acknowledged the lock {lock:?} in time")]
+    NotReplicated {
+        /// The name of the lock.
+        lock: Arc<str>,
+        /// How many replicas must acknowledge it.
+        wanted: u32,
+        /// How many did so in time.
+        acknowledged: u32,
+    },
+
     /// An argument or an option is not allowed, and nothing was written. Or the server is too old.
     #[non_exhaustive]
     #[error("{what}: {message}")]

@@ -157,6 +157,7 @@ pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
             | "MASTERDOWN"
             | "CLUSTERDOWN"
             | "TRYAGAIN"
+            | "UNBLOCKED"
     ) || message.starts_with("max number of clients")
 }
 

@@ -105,19 +105,33 @@ impl NodeLink {
 
 impl Link for NodeLink {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
-        self.advance();
-        let connection = match &mut self.state {
-            LinkState::Up(connection) => connection,
-            LinkState::Down { why: Some(why), .. } => {
-                return CallResult::none_sent(calls, &reason_not_sent(why));
-            }
-            LinkState::Down { why: None, .. } | LinkState::Opening(_) => {
-                return CallResult::none_sent(calls, &StoreFault::NotReady);
-            }
+        let node = Arc::clone(&self.node);
+        let started = node.clock.now();
+        let mut results = match self.connection() {
+            Ok(connection) => node.exchange(connection, calls, started + node.command_timeout),
+            Err(fault) => return CallResult::none_sent(calls, &fault),
         };
-        let started = self.node.clock.now();
-        let reply_by = started + self.node.command_timeout;
-        let mut results = self.node.exchange(connection, calls, reply_by);
+        self.on_results(&mut results, started);
+        results
+    }
+}
+
+impl NodeLink {
+    /// The connection if it can be used now, else why nothing can be sent. Never waits.
+    pub(super) fn connection(&mut self) -> Result<&mut Connection, StoreFault> {
+        self.advance();
+        match &mut self.state {
+            LinkState::Up(connection) => Ok(connection),
+            LinkState::Down { why: Some(why), .. } => Err(reason_not_sent(why)),
+            LinkState::Down { why: None, .. } | LinkState::Opening(_) => Err(StoreFault::NotReady),
+        }
+    }
+
+    /// Looks at the results of an exchange over the connection, which began at `started`.
+    pub(super) fn on_results(&mut self, results: &mut [CallResult], started: Time) {
+        let LinkState::Up(connection) = &self.state else {
+            return;
+        };
         // A connection that idled for long says nothing about those before it.
         let was_idle = connection.opened + self.back_off < started;
         let is_broken = connection.broken;
@@ -125,13 +139,10 @@ impl Link for NodeLink {
             self.closed_in_a_row = 0;
         }
         if is_broken {
-            self.on_broken(&mut results, reply_by);
+            self.on_broken(results, started + self.node.command_timeout);
         }
-        results
     }
-}
 
-impl NodeLink {
     /// The connection failed in an exchange that was to end at `reply_by`.
     fn on_broken(&mut self, results: &mut [CallResult], reply_by: Time) {
         let now = self.node.clock.now();

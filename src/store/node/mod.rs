@@ -10,15 +10,17 @@
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
+//! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
 //!
-//! Files name those below them: `lanes` names `pool` and `unread`, and these name `lane`; they and `link` name
+//! Files name those below them: `lanes` names `acks`, `pool` and `unread`, and these name `lane`; they and `link` name
 //! `pipeline`, and all of them name `connection` and `socket`.
 
+mod acks;
 mod connection;
 mod handshake;
 mod lane;
@@ -43,10 +45,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
 
+use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, ServerSettings, StoreFault};
+use crate::store::{Anchor, Link, ServerSettings, StoreFault};
+use acks::AckedLink;
 use connection::Connection;
 
 pub(super) use lanes::Lanes;
@@ -69,6 +73,7 @@ pub(crate) struct Node {
     pool_generation: AtomicU64,
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
+    replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
     connects: AtomicU64,
     requests: Arc<AtomicU64>,
@@ -91,9 +96,37 @@ impl Node {
             generation: AtomicU64::new(0),
             pool_generation: AtomicU64::new(0),
             has_rights: AtomicBool::new(false),
+            replica_acks: None,
             anchor: Mutex::new(None),
             connects: AtomicU64::new(0),
             requests: Arc::default(),
+        }
+    }
+
+    /// R18 (replica acks): with some, grants and extensions count only if this many replicas have
+    /// acknowledged them.
+    pub(super) fn with_replica_acks(self, replica_acks: Option<ReplicaAcks>) -> Node {
+        Node {
+            replica_acks,
+            ..self
+        }
+    }
+
+    /// Whether replicas must acknowledge grants.
+    pub(super) fn has_replica_acks(&self) -> bool {
+        self.replica_acks.is_some()
+    }
+
+    /// The renewal thread's way to the node. It calls `on_ready` when it can be used again after it
+    /// could not.
+    pub(super) fn link(
+        self: &Arc<Self>,
+        on_ready: Arc<dyn Fn() + Send + Sync>,
+        back_off: Duration,
+    ) -> Box<dyn Link> {
+        match self.replica_acks {
+            None => Box::new(NodeLink::new(self, on_ready, back_off)),
+            Some(acks) => Box::new(AckedLink::new(self, acks, on_ready, back_off)),
         }
     }
 
@@ -169,8 +202,14 @@ impl Node {
 
     /// Opens a connection within the connect timeout, even if resolving the host's name hangs.
     fn connect_in_time(self: &Arc<Self>) -> Result<Connection, StoreFault> {
+        self.connect_by(Time::NEVER)
+    }
+
+    /// The same, but not past `until`.
+    fn connect_by(self: &Arc<Self>, until: Time) -> Result<Connection, StoreFault> {
+        let left = until - self.clock.now();
         self.connect_in_background(|| {})?
-            .recv_timeout(self.connect_timeout)
+            .recv_timeout(self.connect_timeout.min(left))
             .unwrap_or_else(|_| Err(StoreFault::timed_out(Step::Connect)))
     }
 
