@@ -121,9 +121,7 @@ impl Confirmer {
     fn decline(&self, caller: &Arc<Caller>) {
         let mut state = self.state.lock();
         state.callers.retain(|other| !Arc::ptr_eq(other, caller));
-        let connection = state.connection.take();
-        drop(state);
-        self.pass_on(connection);
+        state.pass_on();
     }
 
     /// Sends what has been gathered, and hands out the results.
@@ -131,7 +129,10 @@ impl Confirmer {
         let mut batch = Vec::new();
         let mut calls: Vec<Call> = Vec::new();
         let mut state = self.state.lock();
-        let mut connection = state.connection.take();
+        let mut lead = Lead {
+            confirmer: self,
+            connection: state.connection.take(),
+        };
         // At least one of them, or the leader would have none.
         while let Some(caller) = state.callers.pop_front_if(|caller| {
             calls.is_empty() || calls.len() + caller.calls.len() <= MOST_IN_ONE_WRITE
@@ -140,26 +141,14 @@ impl Confirmer {
             batch.push(caller);
         }
         drop(state);
-        let mut results = self.exchange(&calls, &mut connection, reply_by).into_iter();
-        self.pass_on(connection);
+        let results = self.exchange(&calls, &mut lead.connection, reply_by);
+        // The next leader sends while this one hands out results.
+        drop(lead);
+        let mut results = results.into_iter();
         for caller in batch {
             let own = results.by_ref().take(caller.calls.len()).collect();
             caller.answer(own);
         }
-    }
-
-    /// The next caller leads, if there is one.
-    fn pass_on(&self, connection: Option<Connection>) {
-        let mut state = self.state.lock();
-        state.connection = connection;
-        while let Some(next) = state.callers.front() {
-            if next.ask_to_lead() {
-                return;
-            }
-            // It does not wait any more.
-            state.callers.pop_front();
-        }
-        state.is_led = false;
     }
 
     /// Renewals may run twice, so they are sent again if the server had closed the connection.
@@ -194,6 +183,35 @@ impl Confirmer {
             _ => self.node.connect_by(reply_by)?,
         };
         Ok(connection.insert(open))
+    }
+}
+
+impl Gathering {
+    /// The next caller leads, if there is one.
+    fn pass_on(&mut self) {
+        while let Some(next) = self.callers.front() {
+            if next.ask_to_lead() {
+                return;
+            }
+            // It does not wait any more.
+            self.callers.pop_front();
+        }
+        self.is_led = false;
+    }
+}
+
+/// A caller leads, with the connection. The next one leads when this is dropped, even by a panic:
+/// otherwise nobody would lead any more.
+struct Lead<'a> {
+    confirmer: &'a Confirmer,
+    connection: Option<Connection>,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut state = self.confirmer.state.lock();
+        state.connection = self.connection.take();
+        state.pass_on();
     }
 }
 

@@ -13,6 +13,7 @@ mod link;
 use super::Node;
 use super::connection::{Connection, fault, refusal};
 use super::pipeline::Pipeline;
+use super::pool::script_bit;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::{Call, Outcome};
@@ -50,7 +51,12 @@ impl<'a> AckedExchange<'a> {
         acks: ReplicaAcks,
         reply_by: Time,
     ) -> AckedExchange<'a> {
-        let date = |call| node.date(connection, call, reply_by);
+        let date = |call| {
+            let mut pending = node.date(connection, call, reply_by);
+            // The WAIT behind a renewal that is refused would take all its time for nothing.
+            pending.form.by_source = connection.known_scripts & script_bit(call) == 0;
+            pending
+        };
         let mut exchange = AckedExchange {
             pipeline: Pipeline {
                 pending: calls.iter().map(date).collect(),
@@ -116,6 +122,10 @@ impl<'a> AckedExchange<'a> {
             }
         };
         for (index, answer) in answered {
+            if answer.is_ok() {
+                let call = self.pipeline.pending[index].call;
+                connection.known_scripts |= script_bit(call);
+            }
             self.answers[index] = Some(answer.and_then(|answer| self.acks.judge(answer, &count)));
         }
     }
