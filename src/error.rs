@@ -49,8 +49,8 @@ pub enum Error {
     /// Redis refused the request, and said why.
     ///
     /// Some refusals may pass by themselves: `LOADING`, `BUSY`, `MISCONF`, `NOREPLICAS`,
-    /// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` and a full `maxclients`. A call retries
-    /// them within its bound, and returns this error only at its end. It returns all other refusals
+    /// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `UNBLOCKED` and a full `maxclients`. A call
+    /// retries them within its bound, and returns this error only at its end. It returns all other refusals
     /// at once.
     #[non_exhaustive]
     #[error("redis refused{}: {code} {}", for_lock(lock), message.trim_end_matches(['.', ' ']))]

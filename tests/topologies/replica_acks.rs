@@ -106,7 +106,7 @@ fn owner(server: &Server, name: &str) -> Option<String> {
 }
 
 #[test]
-fn granted_lock_is_on_all_replicas() {
+fn r18_a_granted_lock_is_on_all_replicas() {
     let set = ReplicaSet::start(2);
     let manager = patient(&set, 2);
     for i in 0..50 {
@@ -121,7 +121,7 @@ fn granted_lock_is_on_all_replicas() {
 }
 
 #[test]
-fn too_few_acks_fail_the_lock_and_free_it() {
+fn r18_too_few_acks_fail_the_lock_and_free_it() {
     let set = ReplicaSet::start(2);
     let (manager, other) = (acked(&set, 2), plain(&set));
     set.replicas[1].server.stop();
@@ -147,7 +147,7 @@ fn too_few_acks_fail_the_lock_and_free_it() {
 }
 
 #[test]
-fn every_kind_of_lock_needs_acks() {
+fn r18_every_kind_of_lock_needs_acks() {
     let set = ReplicaSet::start(1);
     let manager = acked(&set, 1);
     // Opens the subscription, so that later calls register waiters.
@@ -184,7 +184,7 @@ fn every_kind_of_lock_needs_acks() {
 
 /// The grant becomes known by a message, from a release of another manager.
 #[test]
-fn lock_from_another_process_needs_acks() {
+fn r18_a_lock_from_another_process_needs_acks() {
     let set = ReplicaSet::start(1);
     let other = plain(&set);
     let waits = |manager: &LockManager, name| {
@@ -212,7 +212,7 @@ fn lock_from_another_process_needs_acks() {
 
 /// The grant becomes known in the reply to a release of the same manager.
 #[test]
-fn lock_from_another_thread_needs_acks() {
+fn r18_a_lock_from_another_thread_needs_acks() {
     let set = ReplicaSet::start(1);
     let (manager, other) = (acked(&set, 1), plain(&set));
     let held = lock_acked(&manager, "n");
@@ -225,7 +225,7 @@ fn lock_from_another_thread_needs_acks() {
 
 /// Without a subscription, the grant becomes known by a sync.
 #[test]
-fn lock_found_by_a_check_needs_acks() {
+fn r18_a_lock_found_by_a_check_needs_acks() {
     let set = ReplicaSet::start(1);
     let (manager, other) = (acked(&set, 1), plain(&set));
     let held = other.lock("n").unwrap();
@@ -246,7 +246,7 @@ fn lock_found_by_a_check_needs_acks() {
 }
 
 #[test]
-fn one_wait_serves_many_callers() {
+fn r18_one_wait_serves_many_callers() {
     const THREADS: u64 = 32;
     const EACH: u64 = 10;
     let set = ReplicaSet::start(1);
@@ -275,7 +275,7 @@ fn one_wait_serves_many_callers() {
 }
 
 #[test]
-fn unacknowledged_renewals_lose_the_lock_at_its_deadline() {
+fn r18_unacknowledged_renewals_lose_the_lock_at_its_deadline() {
     let set = ReplicaSet::start(1);
     let manager = acked(&set, 1);
     let guard = lock_acked(&manager, "n");
@@ -293,7 +293,7 @@ fn unacknowledged_renewals_lose_the_lock_at_its_deadline() {
 }
 
 #[test]
-fn renew_says_how_many_acknowledged() {
+fn r18_renew_says_how_many_acknowledged() {
     let set = ReplicaSet::start(2);
     let manager = patient(&set, 2);
     let guard = manager.lock("n").unwrap();
@@ -307,7 +307,7 @@ fn renew_says_how_many_acknowledged() {
 
 /// The server becomes a replica while it waits for acknowledgements.
 #[test]
-fn role_change_during_the_wait_grants_nothing() {
+fn r18_a_role_change_during_the_wait_grants_nothing() {
     let set = ReplicaSet::start(1);
     let manager = patient(&set, 1);
     set.replicas[0].server.stop();
@@ -335,7 +335,7 @@ fn role_change_during_the_wait_grants_nothing() {
 }
 
 #[test]
-fn closed_connection_is_opened_again() {
+fn r18_a_closed_connection_is_opened_again() {
     let set = ReplicaSet::start(1);
     let manager = patient(&set, 1);
     let guard = manager.lock("n").unwrap();
@@ -350,7 +350,7 @@ fn closed_connection_is_opened_again() {
 /// The failover that the setting is for. The replica has received all that it acknowledged, and
 /// nothing of what was written while it was cut off.
 #[test]
-fn acknowledged_locks_survive_a_failover_that_loses_others() {
+fn r18_acknowledged_locks_survive_a_failover_that_loses_others() {
     let set = ReplicaSet::start(1);
     let (safe, unsafe_) = (patient(&set, 1), plain(&set));
     let kept: Vec<_> = (0..10)
@@ -382,7 +382,7 @@ fn acknowledged_locks_survive_a_failover_that_loses_others() {
 }
 
 #[test]
-fn locks_without_the_setting_send_no_wait() {
+fn without_replica_acks_no_wait_is_sent() {
     let set = ReplicaSet::start(1);
     let manager = build(builder(&set.url()).replica_acks(0, Duration::ZERO));
     let before = set.commands("wait");
@@ -395,7 +395,7 @@ fn locks_without_the_setting_send_no_wait() {
 }
 
 #[test]
-fn missing_right_to_wait_fails_the_build() {
+fn a_missing_right_to_wait_fails_the_build() {
     let set = ReplicaSet::start(1);
     let user = [
         "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-wait",
@@ -415,7 +415,7 @@ fn missing_right_to_wait_fails_the_build() {
 }
 
 #[test]
-fn timeout_that_does_not_fit_is_refused() {
+fn an_ack_timeout_that_does_not_fit_is_refused() {
     for timeout in [Duration::ZERO, Duration::from_micros(10), T] {
         match builder("redis://127.0.0.1:1/")
             .replica_acks(1, timeout)
@@ -429,7 +429,7 @@ fn timeout_that_does_not_fit_is_refused() {
 
 #[cfg(feature = "memory")]
 #[test]
-fn store_in_memory_has_no_replicas() {
+fn a_store_in_memory_has_no_replicas() {
     match LockManager::builder(&fairlock::memory::Memory::new())
         .replica_acks(1, Duration::from_millis(10))
         .build()
