@@ -103,6 +103,12 @@ pub(crate) trait Store: Send + Sync {
     /// again after it could not.
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link>;
 
+    /// R18 (replica acks): whether a grant that became known in any other way than as the result of
+    /// its own call by [`Store::run`] counts only after a renewal of its token by the link.
+    fn confirms_grants(&self) -> bool {
+        false
+    }
+
     /// Subscribes to a channel and calls `on_event` for everything that happens there. Returns when
     /// `on_event` breaks off, or with an error when the subscription fails.
     ///

@@ -378,12 +378,11 @@ impl RenewalThread {
 
     /// When to send a call again that failed.
     pub(super) fn retry_at(&self, fault: &StoreFault) -> Time {
-        // After a failed exchange another connection is opened, which makes its own pauses.
-        let connecting = matches!(fault, StoreFault::NotReady) || fault.is_ambiguous();
-        let pause = if connecting {
-            CONNECTING
-        } else {
-            self.engine.config.back_off
+        let pause = match fault {
+            StoreFault::NotReplicated { .. } => self.engine.config.back_off,
+            // After a failed exchange another connection is opened, which makes its own pauses.
+            fault if matches!(fault, StoreFault::NotReady) || fault.is_ambiguous() => CONNECTING,
+            _ => self.engine.config.back_off,
         };
         self.engine.now() + pause
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::Node;
+use super::acks::Confirmer;
 use super::connection::{Connection, refusal};
 use super::lane::{Lane, OpenGuard, Reply, Ticket};
 use super::pipeline::{Hop, Meaning, Pending, Received};
@@ -32,6 +33,8 @@ pub(crate) struct Lanes {
     lanes: Box<[NodeLane]>,
     /// P: a lane that had no reply for this long may be dead.
     quiet_limit: Duration,
+    /// R18 (replica acks): `None` if grants need none.
+    confirmer: Option<Confirmer>,
 }
 
 type NodeLane = Lane<LaneConnection>;
@@ -55,7 +58,14 @@ impl Lanes {
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
         let first = node.connect_in_time()?;
-        Ok(Lanes::begin_with(Some(first), node, count, quiet_limit))
+        let lanes = Lanes::begin_with(Some(first), node, count, quiet_limit);
+        if node.replica_acks.is_some() {
+            // Waits for nothing. A user without the right to WAIT learns of it here.
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(0).arg(0);
+            lanes.request(&wait, node.clock.now() + node.command_timeout)?;
+        }
+        Ok(lanes)
     }
 
     /// The same, until `until`.
@@ -86,12 +96,28 @@ impl Lanes {
             pool: ConnectionPool::new(node, count, first),
             lanes: (0..count).map(lane).collect(),
             quiet_limit,
+            confirmer: node.replica_acks.map(|acks| Confirmer::new(node, acks)),
         }
     }
 
     /// Runs calls, each on the lane of its name. All are sent before the first reply is awaited. A
     /// call whose connection turns out to be closed is sent again on the next.
+    ///
+    /// R18 (replica acks): if replicas must acknowledge grants, this blocks for one more command
+    /// timeout and the replicas' time, at most. A lane is not blocked meanwhile.
     pub(in crate::store) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        match &self.confirmer {
+            None => self.run_unconfirmed(calls, deadlines),
+            Some(confirmer) if calls.iter().all(Call::is_renewal) => confirmer.renew(calls),
+            Some(confirmer) => {
+                let mut results = self.run_unconfirmed(calls, deadlines);
+                confirmer.confirm(calls, &mut results);
+                results
+            }
+        }
+    }
+
+    fn run_unconfirmed(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         let begun = self.begin_all(calls.iter().map(Pending::undated), deadlines);
         let finish = |begun| self.finish(begun, deadlines);
         begun.into_iter().map(finish).collect()

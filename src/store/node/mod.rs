@@ -12,6 +12,7 @@
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
 //! | `owed` | the same connection among those to other nodes: it sends now and reads later |
+//! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
@@ -22,9 +23,10 @@
 //! | `probe` | whether a server speaks TLS or plain text |
 //! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
-//! Files name those below them: `lanes` names `pool` and `unread`, and these name `lane`; they and `link` name
+//! Files name those below them: `lanes` names `acks`, `pool` and `unread`, and these name `lane`; they and `link` name
 //! `pipeline`, and all of them name `connection` and `socket`.
 
+mod acks;
 mod connection;
 mod handshake;
 mod hello;
@@ -60,10 +62,12 @@ use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
 
+use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Address, Anchor, ServerSettings, StoreFault};
+use crate::store::{Address, Anchor, Link, ServerSettings, StoreFault};
+use acks::AckedLink;
 use connection::Connection;
 use stream::Stream;
 
@@ -94,6 +98,7 @@ pub(crate) struct Node {
     pool_generation: AtomicU64,
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
+    replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
     /// The sockets of its connections, for [`Node::end`].
     sockets: Mutex<Vec<Weak<Stream>>>,
@@ -120,6 +125,7 @@ impl Node {
             generation: AtomicU64::new(0),
             pool_generation: AtomicU64::new(0),
             has_rights: AtomicBool::new(false),
+            replica_acks: None,
             anchor: Mutex::new(None),
             sockets: Mutex::new(Vec::new()),
             connects: AtomicU64::new(0),
@@ -135,6 +141,33 @@ impl Node {
 
     pub(super) fn address(&self) -> &Address {
         &self.server.address
+    }
+
+    /// R18 (replica acks): with some, grants and extensions count only if this many replicas have
+    /// acknowledged them.
+    pub(super) fn with_replica_acks(self, replica_acks: Option<ReplicaAcks>) -> Node {
+        Node {
+            replica_acks,
+            ..self
+        }
+    }
+
+    /// Whether replicas must acknowledge grants.
+    pub(super) fn has_replica_acks(&self) -> bool {
+        self.replica_acks.is_some()
+    }
+
+    /// The renewal thread's way to the node. It calls `on_ready` when it can be used again after it
+    /// could not.
+    pub(super) fn link(
+        self: &Arc<Self>,
+        on_ready: Arc<dyn Fn() + Send + Sync>,
+        back_off: Duration,
+    ) -> Box<dyn Link> {
+        match self.replica_acks {
+            None => Box::new(NodeLink::new(self, on_ready, back_off)),
+            Some(acks) => Box::new(AckedLink::new(self, acks, on_ready, back_off)),
+        }
     }
 
     /// The newest pairing of the node's clock and the local clock.
