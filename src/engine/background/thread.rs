@@ -167,6 +167,7 @@ impl RenewalThread {
                 Command::Abandon(release) => self.tasks.put(now, Task::ReleaseToken(release)),
                 Command::Confirm(waiter) => self.tasks.put(now, Task::Confirm(waiter)),
                 Command::Requeue(waiter) => self.tasks.put(now, Task::Requeue(waiter)),
+                Command::FindSelfWait(waiter) => self.warn_of_self_waits(&[waiter]),
                 Command::Subscribed => self.on_subscribed(now),
                 Command::EndAll(command) => {
                     // A lease of a lock that was taken since the first look must end, too.
