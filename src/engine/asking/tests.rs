@@ -150,11 +150,14 @@ fn release_wakes_the_first_waiter_of_its_manager() {
     let guard = ours.lock("a").expect("it is free");
     let (first, second) = (sleeper(&ours, "a"), sleeper(&ours, "a"));
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let _ = second.wait(Time::NEVER, AtDeadline::Cancel);
+        // They do not ask at this deadline.
+        let until = ours.engine().now() + SLACK;
+        let last = &second;
+        scope.spawn(move || {
+            let _ = last.wait(until + SLACK, AtDeadline::Keep);
         });
-        until_asleep(&second);
-        let waiting = scope.spawn(|| first.wait(Time::NEVER, AtDeadline::Cancel));
+        until_asleep(last);
+        let waiting = scope.spawn(move || first.wait(until, AtDeadline::Keep));
         while ours.engine().askers.count("a") < 2 {
             thread::yield_now();
         }
