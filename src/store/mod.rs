@@ -20,6 +20,7 @@ mod fault;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod node;
+pub(crate) mod quorum;
 mod refusal;
 mod single;
 mod topology;

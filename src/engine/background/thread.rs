@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::engine::lease::{Due, Lease};
 use crate::engine::waiter::in_order;
 use crate::loss::LossReason;
-use crate::script::{Call, Verb};
+use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
 
@@ -241,7 +241,7 @@ impl RenewalThread {
     pub(super) fn with_call(&self, task: Task, now: Time) -> Option<(Task, Call)> {
         let call = match &task {
             Task::Renew(ScheduledLease { lease, .. }) => {
-                lease.request.call(Verb::Renew { token: lease.token })
+                lease.request.renew(lease.token, lease.fence)
             }
             Task::ReleaseToken(release) => release.call.clone(),
             Task::Confirm(waiter) => self.confirm_call(waiter)?,
