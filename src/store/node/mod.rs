@@ -9,8 +9,10 @@
 //! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
+//! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
 //! | `rights` | whether the user may run all commands of the scripts |
+//! | `uptime` | for how long the server has run |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `connection` | one connection, and what its errors mean |
@@ -26,6 +28,7 @@ mod lanes;
 mod link;
 mod pipeline;
 mod pool;
+mod posting;
 mod rights;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -34,6 +37,7 @@ mod scripted_peer;
 mod socket;
 mod subscription;
 mod unread;
+mod uptime;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,10 +50,11 @@ use parking_lot::Mutex;
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, ServerSettings, StoreFault};
+use crate::store::{Address, Anchor, ServerSettings, StoreFault};
 use connection::Connection;
 
 pub(super) use lanes::Lanes;
+pub(super) use posting::{OnRights, Readiness, Watched};
 pub(super) use link::NodeLink;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -70,6 +75,8 @@ pub(crate) struct Node {
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
     anchor: Mutex<Option<Anchor>>,
+    /// When the server has run for as long as its users want it to. `None`: they do not ask.
+    uptime: Option<uptime::Uptime>,
     connects: AtomicU64,
     requests: Arc<AtomicU64>,
 }
@@ -92,6 +99,7 @@ impl Node {
             pool_generation: AtomicU64::new(0),
             has_rights: AtomicBool::new(false),
             anchor: Mutex::new(None),
+            uptime: None,
             connects: AtomicU64::new(0),
             requests: Arc::default(),
         }
@@ -100,6 +108,11 @@ impl Node {
     /// The newest pairing of the node's clock and the local clock.
     pub(super) fn anchor(&self) -> Option<Anchor> {
         *self.anchor.lock()
+    }
+
+    /// The address, for messages.
+    pub(super) fn address(&self) -> &Address {
+        &self.server.address
     }
 
     /// How many connections were opened.
@@ -143,6 +156,7 @@ impl Node {
         let sent = own_count.load(Ordering::Relaxed);
         self.requests.fetch_add(sent, Ordering::Relaxed);
         outcome?;
+        self.check_uptime(&mut connection)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         connection.set_read_timeout(self.command_timeout)?;
         connection.set_write_timeout(self.command_timeout)?;
@@ -211,6 +225,16 @@ impl Node {
             Err(StoreFault::timed_out(Step::Reply))
         } else {
             Ok(left)
+        }
+    }
+
+    /// The anchor of a reply that a caller of several nodes waited for. One that took long pairs
+    /// the clocks badly: it would date requests too early. It is still better than an old one.
+    fn note_posted_anchor(&self, anchor: Anchor) {
+        let is_good = anchor.received - anchor.sent < self.command_timeout / 4;
+        let is_old = |known: Anchor| known.received + self.command_timeout * 8 < anchor.received;
+        if is_good || self.anchor().is_none_or(is_old) {
+            self.note_anchor(anchor);
         }
     }
 
