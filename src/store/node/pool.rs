@@ -12,7 +12,8 @@ use super::Node;
 use super::connection::Connection;
 use super::lane::Connected;
 use super::pipeline::Pending;
-use super::socket::{SocketReader, SocketWriter, Stream};
+use super::socket::{SocketReader, SocketWriter};
+use super::stream::Stream;
 use crate::error::Step;
 use crate::script::{Call, SCRIPTS};
 use crate::store::clock::Time;
@@ -107,6 +108,7 @@ impl ConnectionPool {
         &self,
         until: Time,
     ) -> Result<(LaneConnection, SocketWriter, SocketReader), StoreFault> {
+        self.node.check_not_ended()?;
         let (connection, pooled) = match &self.connections {
             None => (self.node.connect()?, None),
             Some(pool) => {
@@ -211,6 +213,10 @@ impl r2d2::ManageConnection for ConnectionFactory {
     type Error = StoreFault;
 
     fn connect(&self) -> Result<PooledConnection, StoreFault> {
+        if self.node.is_ended() {
+            // The pool tries again after an error, and its callers wait for that.
+            return Ok(PooledConnection(None));
+        }
         let first = self.first.lock().take();
         if let Some(first) = first {
             return Ok(PooledConnection(Some(first)));
@@ -227,7 +233,7 @@ impl r2d2::ManageConnection for ConnectionFactory {
     /// Does not ask the server. A connection that broke while idle is found by its use, and a
     /// script may be sent twice. Comparing generations retires all connections of one age at once.
     fn is_valid(&self, pooled: &mut PooledConnection) -> Result<(), StoreFault> {
-        if self.has_broken(pooled) {
+        if self.has_broken(pooled) && !self.node.is_ended() {
             return Err(StoreFault::unavailable(
                 Step::Connect,
                 "the connection was retired",

@@ -12,7 +12,7 @@ use super::connection::refusal;
 use super::lane::Unread;
 use super::lanes::Lanes;
 use super::pipeline::Pending;
-use super::socket::Stream;
+use super::stream::Stream;
 use super::unread::UnreadCall;
 use crate::key::Key;
 use crate::script::{Call, rights_command};

@@ -63,7 +63,9 @@ impl Node {
 /// The least time for which the server has run. It counts in whole seconds of two readings of its
 /// clock, so it may say one second more than it has run.
 fn uptime_of(info: &str) -> Option<Duration> {
-    let line = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
     let seconds: u64 = line.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.saturating_sub(1)))
 }

@@ -9,7 +9,8 @@ use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::store::node::connection::fault;
-use crate::store::node::socket::{ReadMode, SocketReader};
+use crate::store::node::socket::SocketReader;
+use crate::store::node::stream::ReadMode;
 
 /// The replies that a reader got from the connection at once.
 struct Arrived {
@@ -71,7 +72,9 @@ impl<C: Connected> Lane<C> {
         loop {
             let arrived = role.receive(ReadMode::Arrived, self.command_timeout);
             let is_done = arrived.values.is_empty();
-            match self.complete(epoch, arrived, role.reader, |next, _| is_done || next >= last) {
+            match self.complete(epoch, arrived, role.reader, |next, _| {
+                is_done || next >= last
+            }) {
                 Some(again) => role = again,
                 None => return,
             }
