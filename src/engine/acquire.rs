@@ -374,7 +374,7 @@ pub(super) fn check_group_held(leases: &[Arc<Lease>], now: Time) -> Result<()> {
 /// Whether a retry may succeed.
 pub(crate) fn is_transient(error: &Error) -> bool {
     match error {
-        Error::Unavailable { .. } => true,
+        Error::Unavailable { .. } | Error::Tls { .. } => true,
         Error::Server { code, message, .. } => passes_by_itself(code, message),
         _ => false,
     }

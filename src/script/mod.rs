@@ -27,7 +27,7 @@ pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, rights_command
 pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
-pub(crate) use reply::{Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply};
+pub(crate) use reply::{Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply, Vote};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

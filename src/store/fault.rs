@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Step};
+use crate::error::{Error, Step, TlsFailure};
 use crate::key::Key;
 use crate::script::Malformed;
 use crate::store::refusal::{Refusal, passes_by_itself};
@@ -27,6 +27,8 @@ pub(crate) enum StoreFault {
     InDoubt(Box<StoreFault>),
     /// The server refused.
     Server { code: String, message: String },
+    /// There is no TLS connection, and nothing was sent.
+    Tls { reason: TlsFailure, message: String },
     /// The server cannot be used at all.
     Unfit { what: String, message: String },
 }
@@ -58,6 +60,13 @@ impl StoreFault {
             StoreFault::InDoubt(Box::new(fault))
         } else {
             fault
+        }
+    }
+
+    pub(super) fn tls(reason: TlsFailure, message: impl Into<String>) -> StoreFault {
+        StoreFault::Tls {
+            reason,
+            message: message.into(),
         }
     }
 
@@ -98,7 +107,8 @@ impl StoreFault {
     /// Whether it may pass by itself. Then another attempt is worthwhile within the call's bound.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            StoreFault::NotReady | StoreFault::Unavailable { .. } => true,
+            // An administrator may renew a certificate while callers wait.
+            StoreFault::NotReady | StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => true,
             StoreFault::InDoubt(fault) => fault.is_transient(),
             StoreFault::Unfit { .. } => false,
             StoreFault::Server { code, message } => passes_by_itself(code, message),
@@ -139,7 +149,7 @@ impl StoreFault {
             StoreFault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
             StoreFault::InDoubt(_) => true,
             StoreFault::Server { code, .. } => code == PROTOCOL,
-            StoreFault::NotReady | StoreFault::Unfit { .. } => false,
+            StoreFault::NotReady | StoreFault::Tls { .. } | StoreFault::Unfit { .. } => false,
         }
     }
 
@@ -167,6 +177,11 @@ impl StoreFault {
             StoreFault::Server { code, message } => Error::Server {
                 lock,
                 code,
+                message,
+            },
+            StoreFault::Tls { reason, message } => Error::Tls {
+                lock,
+                reason,
                 message,
             },
             StoreFault::Unfit { what, message } => Error::Config { what, message },
@@ -205,6 +220,7 @@ impl fmt::Display for StoreFault {
             StoreFault::InDoubt(fault) => fault.fmt(f),
             StoreFault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
             StoreFault::Server { code, message } => write!(f, "{code} {message}"),
+            StoreFault::Tls { message, .. } => write!(f, "no TLS connection: {message}"),
             StoreFault::Unfit { what, message } => write!(f, "{what}: {message}"),
         }
     }

@@ -7,8 +7,10 @@
 //! | `anchor` | [`Anchor`]: one reading of the server's clock, paired with local times |
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
 //! | `topology` | where the servers are and how to log in |
+//! | `tls` | which certificates count, and the client's own |
 //! | `url` | the grammar of `redis://` URLs |
 //! | `node` | everything about one Redis node, for every topology |
+//! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
 //! | `single` | [`Single`]: the store that is one node |
 //! | `memory` | the store that lives in this process |
 
@@ -20,8 +22,11 @@ mod fault;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod node;
+pub(crate) mod quorum;
 mod refusal;
+mod sentinel;
 mod single;
+mod tls;
 mod topology;
 mod url;
 
@@ -38,9 +43,11 @@ pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
 pub(crate) use refusal::passes_by_itself;
+pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Single;
+pub(crate) use tls::TlsSettings;
 pub(crate) use topology::{
-    Address, ClusterSettings, Login, SentinelSettings, ServerSettings, TlsSettings, Topology,
+    Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology,
 };
 pub(crate) use url::parse_url;
 
@@ -158,6 +165,14 @@ pub(crate) trait Link: Send {
     /// Blocks for at most one command timeout. While there is no connection, every call fails at
     /// once: with [`StoreFault::NotReady`] until the reason is known, and with the reason then.
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult>;
+
+    /// When to call [`Link::check`], while this process holds or awaits anything.
+    fn check_due(&self) -> Time {
+        Time::NEVER
+    }
+
+    /// Has somebody look whether the servers have other roles by now. Never waits.
+    fn check(&mut self) {}
 }
 
 /// How long a short call may wait for an open connection and for its reply.

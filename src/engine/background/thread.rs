@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::engine::lease::{Due, Lease};
 use crate::engine::waiter::in_order;
 use crate::loss::LossReason;
-use crate::script::{Call, Verb};
+use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
 
@@ -148,6 +148,20 @@ impl RenewalThread {
             .min(self.look_again_at)
             .min(self.unread_due())
             .min(self.shutdown_due())
+            .min(self.check_due())
+    }
+
+    /// When to have the link look for other roles of the servers. Never while this process neither
+    /// holds nor awaits anything: an idle manager sends nothing.
+    fn check_due(&self) -> Time {
+        let is_idle = self.leases.next() == Time::NEVER
+            && self.tasks.next() == Time::NEVER
+            && self.engine.waiters.next_due() == Time::NEVER;
+        if is_idle {
+            Time::NEVER
+        } else {
+            self.link.check_due()
+        }
     }
 
     pub(crate) fn take_in(&mut self) {
@@ -157,6 +171,9 @@ impl RenewalThread {
         }
         self.read_unread(now);
         self.take_in_leases(now);
+        if self.check_due() <= now {
+            self.link.check();
+        }
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::ReportLoss(lease) => {
@@ -242,7 +259,7 @@ impl RenewalThread {
     pub(super) fn with_call(&self, task: Task, now: Time) -> Option<(Task, Call)> {
         let call = match &task {
             Task::Renew(ScheduledLease { lease, .. }) => {
-                lease.request.call(Verb::Renew { token: lease.token })
+                lease.request.renew(lease.token, lease.fence)
             }
             Task::ReleaseToken(release) => release.call.clone(),
             Task::Confirm(waiter) => self.confirm_call(waiter)?,

@@ -307,7 +307,7 @@ impl WaiterRegistry {
                 .map(|waiter| waiter.state.lock().token)
                 .collect();
             let first = queue.waiters.values().next()?;
-            let about = first.request.call(Verb::Renew { token: tokens[0] });
+            let about = first.request.renew(tokens[0], 0);
             Some((about, tokens))
         });
         by_name.collect()

@@ -26,13 +26,13 @@ use crate::store::{CallResult, Checkout, Deadlines, OnResult, RESENDS_WHEN_CLOSE
 pub(crate) struct Lanes {
     pub(super) node: Arc<Node>,
     pool: ConnectionPool,
-    lanes: Box<[NodeLane]>,
+    pub(super) lanes: Box<[NodeLane]>,
     /// P: a lane that had no reply for this long may be dead.
     quiet_limit: Duration,
 }
 
-type NodeLane = Lane<LaneConnection>;
-type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
+pub(super) type NodeLane = Lane<LaneConnection>;
+pub(super) type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
 
 /// A call that is on its way.
 struct InFlight<'a> {
@@ -55,6 +55,17 @@ impl Lanes {
         Ok(Lanes::begin_with(Some(first), node, count, quiet_limit))
     }
 
+    /// The same, until `until`.
+    pub(in crate::store) fn open_until(
+        until: Time,
+        node: &Arc<Node>,
+        count: u32,
+        quiet_limit: Duration,
+    ) -> Result<Lanes, StoreFault> {
+        let first = node.connect_until(until)?;
+        Ok(Lanes::begin_with(Some(first), node, count, quiet_limit))
+    }
+
     /// Lanes that open their first connection when it is needed. Never blocks.
     pub(in crate::store) fn closed(node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
         Lanes::begin_with(None, node, count, quiet_limit)
@@ -66,10 +77,24 @@ impl Lanes {
         count: u32,
         quiet_limit: Duration,
     ) -> Lanes {
+        Lanes::over(
+            ConnectionPool::new(node, count, first),
+            node,
+            count,
+            quiet_limit,
+        )
+    }
+
+    /// Lanes that threads open in the background. They have no pool.
+    pub(in crate::store) fn posted(node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
+        Lanes::over(ConnectionPool::direct(node), node, count, quiet_limit)
+    }
+
+    fn over(pool: ConnectionPool, node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
         let lane = |_| Lane::new(node.clock.clone(), node.command_timeout);
         Lanes {
             node: Arc::clone(node),
-            pool: ConnectionPool::new(node, count, first),
+            pool,
             lanes: (0..count).map(lane).collect(),
             quiet_limit,
         }
@@ -160,6 +185,23 @@ impl Lanes {
                 lane.fail_resends();
             }
         }
+    }
+
+    /// Ends the node: closes all its connections at once, also for threads that use them just now.
+    /// Each call without a reply learns that its connection was closed.
+    pub(in crate::store) fn end(&self) {
+        self.node.end();
+        for lane in &self.lanes {
+            if let Some(guard) = lane.if_open() {
+                guard.retire();
+            }
+            lane.fail_resends();
+        }
+    }
+
+    /// Whether some call has no reply although its caller has left.
+    pub(in crate::store) fn has_unread(&self) -> bool {
+        self.lanes.iter().any(Lane::has_unread)
     }
 
     /// Sends calls, each on the lane of its name: with one write for each lane, if nobody writes.
@@ -440,7 +482,7 @@ impl Lanes {
     }
 
     /// The lane of a name, and a number of the name that is not 0.
-    fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
+    pub(super) fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
         let mut hasher = DefaultHasher::new();
         key.queue().hash(&mut hasher);
         let number = hasher.finish();
@@ -449,7 +491,7 @@ impl Lanes {
     }
 
     /// The lane with a connection that can be used.
-    fn open_lane<'a>(
+    pub(super) fn open_lane<'a>(
         &self,
         lane: &'a NodeLane,
         checkout: Checkout,

@@ -4,39 +4,57 @@
 //! |---|---|
 //! | `mod` | [`Node`]: the address, the counters, and how a connection is opened and retired |
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME |
+//! | `hello` | [`Expected`]: what the server must be, and whether it says that it is |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
 //! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
+//! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
 //! | `rights` | whether the user may run all commands of the scripts |
+//! | `uptime` | for how long the server has run |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
+//! | `query` | a connection for questions about servers |
 //! | `connection` | one connection, and what its errors mean |
-//! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
+//! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
+//! | `tls` | the handshake of TLS, and what both halves of a socket share then |
+//! | `probe` | whether a server speaks TLS or plain text |
+//! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
 //! Files name those below them: `lanes` names `pool` and `unread`, and these name `lane`; they and `link` name
 //! `pipeline`, and all of them name `connection` and `socket`.
 
 mod connection;
 mod handshake;
+mod hello;
 mod lane;
 mod lanes;
 mod link;
 mod pipeline;
 mod pool;
+mod posting;
+mod probe;
+mod query;
 mod rights;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
 mod socket;
+mod stream;
 mod subscription;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod unread;
+mod uptime;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -46,11 +64,15 @@ use parking_lot::Mutex;
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, ServerSettings, StoreFault};
+use crate::store::{Address, Anchor, ServerSettings, StoreFault};
 use connection::Connection;
+use stream::Stream;
 
+pub(super) use hello::Expected;
 pub(super) use lanes::Lanes;
 pub(super) use link::NodeLink;
+pub(super) use posting::{OnRights, Readiness, Watched};
+pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use scripted_peer::ScriptedPeer;
@@ -58,6 +80,9 @@ pub(crate) use scripted_peer::ScriptedPeer;
 /// A node, and what all connections to it share.
 pub(crate) struct Node {
     server: ServerSettings,
+    expected: Expected,
+    /// A handshake has succeeded, so the server was a master at that time if it must be one.
+    was_master: AtomicBool,
     caller_id: Arc<CallerId>,
     pub(super) clock: Clock,
     connect_timeout: Duration,
@@ -70,6 +95,10 @@ pub(crate) struct Node {
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
     anchor: Mutex<Option<Anchor>>,
+    /// When the server has run for as long as its users want it to. `None`: they do not ask.
+    uptime: Option<uptime::Uptime>,
+    /// The sockets of its connections, for [`Node::end`].
+    sockets: Mutex<Vec<Weak<Stream>>>,
     connects: AtomicU64,
     requests: Arc<AtomicU64>,
 }
@@ -84,6 +113,8 @@ impl Node {
     ) -> Node {
         Node {
             server,
+            expected: Expected::Standalone,
+            was_master: AtomicBool::new(false),
             caller_id,
             clock,
             connect_timeout,
@@ -92,9 +123,21 @@ impl Node {
             pool_generation: AtomicU64::new(0),
             has_rights: AtomicBool::new(false),
             anchor: Mutex::new(None),
+            uptime: None,
+            sockets: Mutex::new(Vec::new()),
             connects: AtomicU64::new(0),
             requests: Arc::default(),
         }
+    }
+
+    /// The same node, which must be this sort of server. Without this it must be
+    /// [`Expected::Standalone`].
+    pub(super) fn expecting(self, expected: Expected) -> Node {
+        Node { expected, ..self }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.server.address
     }
 
     /// The newest pairing of the node's clock and the local clock.
@@ -132,10 +175,12 @@ impl Node {
         // Read first: if another thread retires this age while the connection is opened, it is old.
         let generation = self.generation();
         let pool_generation = self.pool_generation();
+        self.check_not_ended()?;
         let started = self.clock.now();
-        let mut connection = Connection::open(&self.server.address, self.connect_timeout, started)?;
+        let mut connection = Connection::open(&self.server, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
+        self.keep_socket(&connection)?;
         let outcome = self.shake_hands(&mut connection, started + self.connect_timeout);
         // The commands of the handshake count when it is over, together with the connection. So the
         // two counts fit together at any moment.
@@ -143,6 +188,7 @@ impl Node {
         let sent = own_count.load(Ordering::Relaxed);
         self.requests.fetch_add(sent, Ordering::Relaxed);
         outcome?;
+        self.check_uptime(&mut connection)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         connection.set_read_timeout(self.command_timeout)?;
         connection.set_write_timeout(self.command_timeout)?;
@@ -169,9 +215,48 @@ impl Node {
 
     /// Opens a connection within the connect timeout, even if resolving the host's name hangs.
     fn connect_in_time(self: &Arc<Self>) -> Result<Connection, StoreFault> {
-        self.connect_in_background(|| {})?
-            .recv_timeout(self.connect_timeout)
-            .unwrap_or_else(|_| Err(StoreFault::timed_out(Step::Connect)))
+        self.connect_until(self.clock.now() + self.connect_timeout)
+    }
+
+    /// The same, until `until`.
+    fn connect_until(self: &Arc<Self>, until: Time) -> Result<Connection, StoreFault> {
+        let opened = self.connect_in_background(|| {})?;
+        self.clock
+            .receive(&opened, until)
+            .unwrap_or_else(|| Err(StoreFault::timed_out(Step::Connect)))
+    }
+
+    /// Closes all connections, also those that threads use just now, and opens no other.
+    fn end(&self) {
+        self.generation.store(ENDED, Ordering::Release);
+        let sockets = std::mem::take(&mut *self.sockets.lock());
+        for socket in sockets.iter().filter_map(Weak::upgrade) {
+            socket.close();
+        }
+    }
+
+    fn is_ended(&self) -> bool {
+        self.generation() == ENDED
+    }
+
+    fn check_not_ended(&self) -> Result<(), StoreFault> {
+        if self.is_ended() {
+            return Err(StoreFault::unavailable(
+                Step::Connect,
+                "another server took over from this one",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Keeps the socket of a new connection for [`Node::end`].
+    fn keep_socket(&self, connection: &Connection) -> Result<(), StoreFault> {
+        let mut sockets = self.sockets.lock();
+        sockets.retain(|socket| socket.strong_count() > 0);
+        sockets.push(connection.socket.stream());
+        drop(sockets);
+        // The node may have ended while this one was opened.
+        self.check_not_ended()
     }
 
     fn generation(&self) -> u64 {
@@ -214,6 +299,16 @@ impl Node {
         }
     }
 
+    /// The anchor of a reply that a caller of several nodes waited for. One that took long pairs
+    /// the clocks badly: it would date requests too early. It is still better than an old one.
+    fn note_posted_anchor(&self, anchor: Anchor) {
+        let is_good = anchor.received - anchor.sent < self.command_timeout / 4;
+        let is_old = |known: Anchor| known.received + self.command_timeout * 8 < anchor.received;
+        if is_good || self.anchor().is_none_or(is_old) {
+            self.note_anchor(anchor);
+        }
+    }
+
     /// Keeps the newest anchor that any connection has.
     fn note_anchor(&self, anchor: Anchor) {
         let mut newest = self.anchor.lock();
@@ -222,6 +317,9 @@ impl Node {
         }
     }
 }
+
+/// The generation of a node that has ended.
+const ENDED: u64 = u64::MAX;
 
 /// Moves a generation on, once for all threads that have seen the same one.
 fn step(generation: &AtomicU64, seen: u64) {
