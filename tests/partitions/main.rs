@@ -182,14 +182,14 @@ impl Topology {
                 scenario: scenario.name,
                 outcome,
             });
-            if failed && world.is_none() {
-                break;
-            }
-            if failed {
-                let world = world.as_ref().expect("it was just looked at");
-                world.network.heal_all();
-            } else {
+            if !failed {
                 let _ = fs::remove_dir_all(&dir);
+                continue;
+            }
+            // The servers may be in any state: the next scenario gets others.
+            match world.take() {
+                Some(world) => world.servers.keep_logs(&dir),
+                None => break,
             }
         }
         rows
@@ -200,8 +200,8 @@ impl Topology {
         let servers = (self.start)(&mut network);
         let clients = [(); 3].map(|()| network.add_host());
         World {
-            network,
             servers,
+            network,
             clients,
         }
     }

@@ -8,6 +8,7 @@ use std::{
     io::Write as _,
     os::unix::process::CommandExt as _,
     process::{Command, Stdio},
+    thread,
 };
 
 /// A host of a [`Network`].
@@ -170,6 +171,18 @@ impl Network {
     /// The bridge's end of the host's link.
     fn link(&self, host: Host) -> String {
         format!("v-{}{}", self.tag, host.0)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let mut lines: String = (0..self.hosts)
+            .map(|host| format!("netns del {}\n", self.name(Host(host))))
+            .collect();
+        lines.push_str(&format!("link del br-{}\n", self.tag));
+        if !thread::panicking() {
+            batch(&[], &lines);
+        }
     }
 }
 

@@ -32,7 +32,7 @@ const FINISH_WITHIN: Duration = Duration::from_secs(40);
 /// What the clients meet before anything is cut.
 const CALM: Duration = Duration::from_millis(800);
 
-/// How long the servers are left alone after the repair. The overlaps that a repair causes count.
+/// How long two masters are left alone after the repair: the overlaps that it causes count.
 const AFTERMATH: Duration = Duration::from_millis(1500);
 
 /// Plays a scenario, and judges what the workers and the resource noted in this directory.
@@ -130,8 +130,10 @@ impl Stage<'_> {
         let cut = self.cut(seed);
         let repaired = now();
         self.world.network.heal_all();
-        thread::sleep(AFTERMATH);
-        self.world.servers.demote_old_masters();
+        if kind == "failover" {
+            thread::sleep(AFTERMATH);
+            self.world.servers.demote_old_masters();
+        }
         for node in self.world.servers.nodes() {
             node.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
         }

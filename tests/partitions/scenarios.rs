@@ -10,8 +10,8 @@ use crate::{
 
 /// A set of servers, and three clients: A, B and C.
 pub(crate) struct World {
-    pub(crate) network: Network,
     pub(crate) servers: Servers,
+    pub(crate) network: Network,
     pub(crate) clients: [Host; 3],
 }
 

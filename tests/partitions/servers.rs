@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     os::unix::net::UnixStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, Stdio},
     thread,
     time::Duration,
@@ -146,11 +146,8 @@ impl Server {
             && self.replication("master_link_status").as_deref() == Some("up")
     }
 
-    /// Its last lines of output.
-    pub(crate) fn log(&self) -> String {
-        let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 }
 
@@ -297,15 +294,22 @@ impl Servers {
 
     /// The hosts of all servers.
     pub(crate) fn hosts(&self) -> Vec<Host> {
+        self.all().map(|server| server.host).collect()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Server> {
         let sentinels = match self {
             Servers::Sentinel { sentinels, .. } => &sentinels[..],
             _ => &[],
         };
-        self.nodes()
-            .iter()
-            .chain(sentinels)
-            .map(|s| s.host)
-            .collect()
+        self.nodes().iter().chain(sentinels)
+    }
+
+    /// Keeps what the servers have logged.
+    pub(crate) fn keep_logs(&self, dir: &Path) {
+        for server in self.all() {
+            let _ = fs::write(dir.join(format!("{}.txt", server.address())), server.log());
+        }
     }
 
     /// The master that the sentinels name, or that of the cluster's first shard, or the server.
