@@ -173,6 +173,7 @@ impl Builder {
         let caller_id = Arc::new(caller_id);
         let store: Box<dyn Store> = match &self.endpoint.0 {
             Location::Url(url) => connect(parse_url(url)?, &config, &caller_id)?,
+            Location::Typed(topology) => connect(topology.clone()?, &config, &caller_id)?,
             #[cfg(feature = "memory")]
             Location::Memory(memory) => Box::new(Session::open(
                 memory,

@@ -460,7 +460,7 @@ pub use config::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
     DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
 };
-pub use endpoint::Endpoint;
+pub use endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server};
 pub use manager::{LockManager, Shutdown};
 pub use options::{DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
 

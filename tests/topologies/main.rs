@@ -3,6 +3,10 @@
 #[path = "../it/support/mod.rs"]
 mod support;
 
+#[allow(dead_code, reason = "the tools are kept complete, used or not")]
+#[path = "support/sentinel_set.rs"]
+mod sentinel_set;
+
 mod cluster;
 mod quorum;
 mod replica_acks;

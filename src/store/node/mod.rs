@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod` | [`Node`]: the address, the counters, and how a connection is opened and retired |
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME |
+//! | `hello` | [`Expected`]: what the server must be, and whether it says that it is |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
 //! | `pool` | the connections of the lanes, on r2d2 |
@@ -21,6 +22,7 @@
 
 mod connection;
 mod handshake;
+mod hello;
 mod lane;
 mod lanes;
 mod link;
@@ -49,6 +51,7 @@ use crate::store::clock::{Clock, Time};
 use crate::store::{Anchor, ServerSettings, StoreFault};
 use connection::Connection;
 
+pub(super) use hello::Expected;
 pub(super) use lanes::Lanes;
 pub(super) use link::NodeLink;
 
@@ -58,6 +61,9 @@ pub(crate) use scripted_peer::ScriptedPeer;
 /// A node, and what all connections to it share.
 pub(crate) struct Node {
     server: ServerSettings,
+    expected: Expected,
+    /// A handshake has succeeded, so the server was a master at that time if it must be one.
+    was_master: AtomicBool,
     caller_id: Arc<CallerId>,
     pub(super) clock: Clock,
     connect_timeout: Duration,
@@ -84,6 +90,8 @@ impl Node {
     ) -> Node {
         Node {
             server,
+            expected: Expected::Standalone,
+            was_master: AtomicBool::new(false),
             caller_id,
             clock,
             connect_timeout,
@@ -95,6 +103,12 @@ impl Node {
             connects: AtomicU64::new(0),
             requests: Arc::default(),
         }
+    }
+
+    /// The same node, which must be this sort of server. Without this it must be
+    /// [`Expected::Standalone`].
+    pub(super) fn expecting(self, expected: Expected) -> Node {
+        Node { expected, ..self }
     }
 
     /// The newest pairing of the node's clock and the local clock.
