@@ -13,7 +13,8 @@ use std::{
 };
 
 use fairlock::{
-    Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, SemaphoreGuard, WriteGuard,
+    Endpoint, Error, LockGuard, LockManager, LockOptions, MultiGuard, Quorum, ReadGuard,
+    SemaphoreGuard, WriteGuard,
 };
 
 use crate::{
@@ -195,10 +196,16 @@ pub(crate) fn work(args: &[String]) {
     });
 }
 
-/// Connects, and retries while the server is away.
+/// Connects, and retries while the server is away. Several URLs with spaces between them are a
+/// quorum.
 fn connect(url: &str, ttl: Duration, lanes: u32, outage_limit: Duration) -> LockManager {
     loop {
-        match LockManager::builder(url)
+        let endpoint = if url.contains(' ') {
+            Endpoint::from(Quorum::new(url.split(' ')))
+        } else {
+            Endpoint::from(url)
+        };
+        match LockManager::builder(endpoint)
             .options(LockOptions::new().ttl(ttl))
             .lanes(lanes)
             .outage_limit(outage_limit)
