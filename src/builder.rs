@@ -13,7 +13,7 @@ use crate::options::LockOptions;
 use crate::script::CallerId;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{Single, Store, Topology, parse_url};
+use crate::store::{Sentinel, Single, Store, Topology, parse_url};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -195,6 +195,7 @@ fn connect(
     let caller_id = Arc::clone(caller_id);
     Ok(match topology {
         Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
-        Topology::Sentinel(_) | Topology::Cluster(_) | Topology::Quorum(_) => todo!(),
+        Topology::Sentinel(settings) => Box::new(Sentinel::connect(settings, config, caller_id)?),
+        Topology::Cluster(_) | Topology::Quorum(_) => todo!(),
     })
 }

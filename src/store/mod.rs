@@ -9,6 +9,7 @@
 //! | `topology` | where the servers are and how to log in |
 //! | `url` | the grammar of `redis://` URLs |
 //! | `node` | everything about one Redis node, for every topology |
+//! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
 //! | `single` | [`Single`]: the store that is one node |
 //! | `memory` | the store that lives in this process |
 
@@ -21,6 +22,7 @@ mod fault;
 pub(crate) mod memory;
 mod node;
 mod refusal;
+mod sentinel;
 mod single;
 mod topology;
 mod url;
@@ -38,6 +40,7 @@ pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
 pub(crate) use refusal::passes_by_itself;
+pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Single;
 pub(crate) use topology::{
     Address, ClusterSettings, Login, SentinelSettings, ServerSettings, TlsSettings, Topology,
@@ -130,6 +133,14 @@ pub(crate) trait Link: Send {
     /// Blocks for at most one command timeout. While there is no connection, every call fails at
     /// once: with [`StoreFault::NotReady`] until the reason is known, and with the reason then.
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult>;
+
+    /// When to call [`Link::check`], while this process holds or awaits anything.
+    fn check_due(&self) -> Time {
+        Time::NEVER
+    }
+
+    /// Has somebody look whether the servers have other roles by now. Never waits.
+    fn check(&mut self) {}
 }
 
 /// How long a short call may wait for an open connection and for its reply.

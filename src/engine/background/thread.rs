@@ -148,6 +148,20 @@ impl RenewalThread {
             .min(self.look_again_at)
             .min(self.unread_due())
             .min(self.shutdown_due())
+            .min(self.check_due())
+    }
+
+    /// When to have the link look for other roles of the servers. Never while this process neither
+    /// holds nor awaits anything: an idle manager sends nothing.
+    fn check_due(&self) -> Time {
+        let is_idle = self.leases.next() == Time::NEVER
+            && self.tasks.next() == Time::NEVER
+            && self.engine.waiters.next_due() == Time::NEVER;
+        if is_idle {
+            Time::NEVER
+        } else {
+            self.link.check_due()
+        }
     }
 
     pub(crate) fn take_in(&mut self) {
@@ -157,6 +171,9 @@ impl RenewalThread {
         }
         self.read_unread(now);
         self.take_in_leases(now);
+        if self.check_due() <= now {
+            self.link.check();
+        }
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::ReportLoss(lease) => {

@@ -10,7 +10,7 @@ use super::hello::Hello;
 use crate::error::Step;
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
-use crate::store::{Anchor, StoreFault};
+use crate::store::{Anchor, Login, StoreFault};
 
 impl Node {
     /// Sends AUTH, SELECT, HELLO and TIME as one pipeline and reads the replies, all before
@@ -56,14 +56,7 @@ impl Node {
     /// HELLO and TIME are the last two.
     fn handshake_commands(&self) -> Vec<Cmd> {
         let mut commands = Vec::new();
-        if let Some(password) = self.server.login.password.as_deref() {
-            let mut auth = redis::cmd("AUTH");
-            if let Some(user) = &self.server.login.user {
-                auth.arg(user);
-            }
-            auth.arg(password);
-            commands.push(auth);
-        }
+        commands.extend(auth(&self.server.login));
         if self.server.login.database != 0 {
             let mut select = redis::cmd("SELECT");
             select.arg(self.server.login.database);
@@ -99,6 +92,17 @@ impl Node {
         }
         Ok(replies)
     }
+}
+
+/// The command that logs in, if a login is needed.
+pub(super) fn auth(login: &Login) -> Option<Cmd> {
+    let password = login.password.as_deref()?;
+    let mut auth = redis::cmd("AUTH");
+    if let Some(user) = &login.user {
+        auth.arg(user);
+    }
+    auth.arg(password);
+    Some(auth)
 }
 
 /// Why the handshake could not be sent. A server that turns clients away writes the reason and

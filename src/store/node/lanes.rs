@@ -55,6 +55,17 @@ impl Lanes {
         Ok(Lanes::begin_with(Some(first), node, count, quiet_limit))
     }
 
+    /// The same, until `until`.
+    pub(in crate::store) fn open_until(
+        until: Time,
+        node: &Arc<Node>,
+        count: u32,
+        quiet_limit: Duration,
+    ) -> Result<Lanes, StoreFault> {
+        let first = node.connect_until(until)?;
+        Ok(Lanes::begin_with(Some(first), node, count, quiet_limit))
+    }
+
     /// Lanes that open their first connection when it is needed. Never blocks.
     pub(in crate::store) fn closed(node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
         Lanes::begin_with(None, node, count, quiet_limit)
@@ -160,6 +171,23 @@ impl Lanes {
                 lane.fail_resends();
             }
         }
+    }
+
+    /// Ends the node: closes all its connections at once, also for threads that use them just now.
+    /// Each call without a reply learns that its connection was closed.
+    pub(in crate::store) fn end(&self) {
+        self.node.end();
+        for lane in &self.lanes {
+            if let Some(guard) = lane.if_open() {
+                guard.retire();
+            }
+            lane.fail_resends();
+        }
+    }
+
+    /// Whether some call has no reply although its caller has left.
+    pub(in crate::store) fn has_unread(&self) -> bool {
+        self.lanes.iter().any(Lane::has_unread)
     }
 
     /// Sends calls, each on the lane of its name: with one write for each lane, if nobody writes.

@@ -14,6 +14,7 @@
 //! | `rights` | whether the user may run all commands of the scripts |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
+//! | `query` | a connection for questions about servers |
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
 //!
@@ -28,6 +29,7 @@ mod lanes;
 mod link;
 mod pipeline;
 mod pool;
+mod query;
 mod rights;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -37,8 +39,8 @@ mod socket;
 mod subscription;
 mod unread;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -48,12 +50,14 @@ use parking_lot::Mutex;
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, ServerSettings, StoreFault};
+use crate::store::{Address, Anchor, ServerSettings, StoreFault};
 use connection::Connection;
+use socket::Stream;
 
 pub(super) use hello::Expected;
 pub(super) use lanes::Lanes;
 pub(super) use link::NodeLink;
+pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use scripted_peer::ScriptedPeer;
@@ -76,6 +80,8 @@ pub(crate) struct Node {
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
     anchor: Mutex<Option<Anchor>>,
+    /// The sockets of its connections, for [`Node::end`].
+    sockets: Mutex<Vec<Weak<Stream>>>,
     connects: AtomicU64,
     requests: Arc<AtomicU64>,
 }
@@ -100,6 +106,7 @@ impl Node {
             pool_generation: AtomicU64::new(0),
             has_rights: AtomicBool::new(false),
             anchor: Mutex::new(None),
+            sockets: Mutex::new(Vec::new()),
             connects: AtomicU64::new(0),
             requests: Arc::default(),
         }
@@ -109,6 +116,10 @@ impl Node {
     /// [`Expected::Standalone`].
     pub(super) fn expecting(self, expected: Expected) -> Node {
         Node { expected, ..self }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.server.address
     }
 
     /// The newest pairing of the node's clock and the local clock.
@@ -146,10 +157,12 @@ impl Node {
         // Read first: if another thread retires this age while the connection is opened, it is old.
         let generation = self.generation();
         let pool_generation = self.pool_generation();
+        self.check_not_ended()?;
         let started = self.clock.now();
         let mut connection = Connection::open(&self.server.address, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
+        self.keep_socket(&connection)?;
         let outcome = self.shake_hands(&mut connection, started + self.connect_timeout);
         // The commands of the handshake count when it is over, together with the connection. So the
         // two counts fit together at any moment.
@@ -183,9 +196,48 @@ impl Node {
 
     /// Opens a connection within the connect timeout, even if resolving the host's name hangs.
     fn connect_in_time(self: &Arc<Self>) -> Result<Connection, StoreFault> {
-        self.connect_in_background(|| {})?
-            .recv_timeout(self.connect_timeout)
-            .unwrap_or_else(|_| Err(StoreFault::timed_out(Step::Connect)))
+        self.connect_until(self.clock.now() + self.connect_timeout)
+    }
+
+    /// The same, until `until`.
+    fn connect_until(self: &Arc<Self>, until: Time) -> Result<Connection, StoreFault> {
+        let opened = self.connect_in_background(|| {})?;
+        self.clock
+            .receive(&opened, until)
+            .unwrap_or_else(|| Err(StoreFault::timed_out(Step::Connect)))
+    }
+
+    /// Closes all connections, also those that threads use just now, and opens no other.
+    fn end(&self) {
+        self.generation.store(ENDED, Ordering::Release);
+        let sockets = std::mem::take(&mut *self.sockets.lock());
+        for socket in sockets.iter().filter_map(Weak::upgrade) {
+            socket.close();
+        }
+    }
+
+    fn is_ended(&self) -> bool {
+        self.generation() == ENDED
+    }
+
+    fn check_not_ended(&self) -> Result<(), StoreFault> {
+        if self.is_ended() {
+            return Err(StoreFault::unavailable(
+                Step::Connect,
+                "another server took over from this one",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Keeps the socket of a new connection for [`Node::end`].
+    fn keep_socket(&self, connection: &Connection) -> Result<(), StoreFault> {
+        let mut sockets = self.sockets.lock();
+        sockets.retain(|socket| socket.strong_count() > 0);
+        sockets.push(connection.socket.stream());
+        drop(sockets);
+        // The node may have ended while this one was opened.
+        self.check_not_ended()
     }
 
     fn generation(&self) -> u64 {
@@ -236,6 +288,9 @@ impl Node {
         }
     }
 }
+
+/// The generation of a node that has ended.
+const ENDED: u64 = u64::MAX;
 
 /// Moves a generation on, once for all threads that have seen the same one.
 fn step(generation: &AtomicU64, seen: u64) {

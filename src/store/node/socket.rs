@@ -8,7 +8,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
@@ -84,6 +84,11 @@ impl Socket {
                 timeout,
             },
         })
+    }
+
+    /// The stream, for the thread that closes it while others use it.
+    pub(super) fn stream(&self) -> Weak<Stream> {
+        Arc::downgrade(&self.reader.stream)
     }
 
     pub(super) fn split(self) -> (SocketWriter, SocketReader) {
