@@ -36,6 +36,8 @@ pub(crate) struct Outcome {
     pub(crate) grants: [usize; 3],
     pub(crate) overlaps: Vec<(u64, u64)>,
     pub(crate) refused: usize,
+    /// How often the resource accepted the same fence from two holders.
+    pub(crate) shared_fences: usize,
     pub(crate) ends: String,
     pub(crate) failures: Vec<String>,
 }
@@ -86,8 +88,9 @@ pub(crate) fn judge(scenario: &Scenario, with_queue: bool, dir: &Path, times: Ti
             ));
         }
     }
+    let shared_fences = shared_fences(&history);
     if scenario.promises != Promises::TwoMasters {
-        failures.extend(shared_fences(&history));
+        failures.extend(shared_fences.first().cloned());
     }
     let from = times.cut + scenario.settles.as_nanos() as u64;
     let mut grants = [0; 3];
@@ -112,6 +115,7 @@ pub(crate) fn judge(scenario: &Scenario, with_queue: bool, dir: &Path, times: Ti
     Outcome {
         grants,
         overlaps: checker::overlap_spans(&history),
+        shared_fences: shared_fences.len(),
         refused: history.writes.iter().filter(|w| !w.accepted).count(),
         ends: ends(&history),
         failures,
@@ -119,7 +123,7 @@ pub(crate) fn judge(scenario: &Scenario, with_queue: bool, dir: &Path, times: Ti
 }
 
 /// Two holders whose writes the resource accepted with the same fence could overwrite each other.
-fn shared_fences(history: &History) -> Option<String> {
+fn shared_fences(history: &History) -> Vec<String> {
     let readers: HashSet<&str> = history
         .attempts
         .iter()
@@ -127,6 +131,7 @@ fn shared_fences(history: &History) -> Option<String> {
         .map(|a| a.id.as_str())
         .collect();
     let mut owners = HashMap::new();
+    let mut shared = Vec::new();
     for write in history.writes.iter().filter(|w| w.accepted) {
         if readers.contains(write.attempt.as_str()) {
             continue;
@@ -135,13 +140,13 @@ fn shared_fences(history: &History) -> Option<String> {
             .entry((&write.name, write.fence))
             .or_insert(&write.attempt);
         if **owner != write.attempt {
-            return Some(format!(
+            shared.push(format!(
                 "{owner} and {} both wrote {:?} with fence {}",
                 write.attempt, write.name, write.fence
             ));
         }
     }
-    None
+    shared
 }
 
 /// How the attempts ended, and how often.

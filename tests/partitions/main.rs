@@ -60,11 +60,18 @@ struct Topology {
     scenarios: &'static [Scenario],
 }
 
-const TOPOLOGIES: [Topology; 1] = [Topology {
-    name: "single",
-    start: Servers::single,
-    scenarios: &scenarios::SINGLE,
-}];
+const TOPOLOGIES: [Topology; 2] = [
+    Topology {
+        name: "single",
+        start: Servers::single,
+        scenarios: &scenarios::SINGLE,
+    },
+    Topology {
+        name: "sentinel",
+        start: Servers::sentinel,
+        scenarios: &scenarios::SENTINEL,
+    },
+];
 
 struct Options {
     lasting: Duration,
@@ -209,13 +216,14 @@ impl Topology {
     fn report(&self, scenario: &Scenario, outcome: &Outcome, dir: &Path, began: Instant) {
         let (longest, all) = outcome.overlap_times();
         println!(
-            "{}: {} ({:.1?}): grants {:?}; overlaps {}, longest {longest:.0?}, in all {all:.0?}; refused {}; {}",
+            "{}: {} ({:.1?}): grants {:?}; overlaps {}, longest {longest:.0?}, in all {all:.0?}; refused {}, equal fences {}; {}",
             self.name,
             scenario.name,
             began.elapsed(),
             outcome.grants,
             outcome.overlaps.len(),
             outcome.refused,
+            outcome.shared_fences,
             outcome.ends
         );
         for failure in &outcome.failures {
@@ -232,9 +240,9 @@ impl Topology {
 /// Prints the table of docs/SAFETY.md: the worst of all runs of each scenario.
 fn print_table(rows: &[Row]) {
     println!(
-        "| topology | scenario | runs | overlaps | longest | from first to last | refused writes |"
+        "| topology | scenario | runs | overlaps | longest | from first to last | refused writes | equal fences |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     let mut seen = Vec::new();
     for row in rows {
         let key = (row.topology, row.scenario);
@@ -249,14 +257,15 @@ fn print_table(rows: &[Row]) {
             .collect();
         let most = |value: fn(&Outcome) -> u128| same.iter().map(|o| value(o)).max().unwrap_or(0);
         println!(
-            "| {} | {} | {} | {} | {} ms | {} ms | {} |",
+            "| {} | {} | {} | {} | {} ms | {} ms | {} | {} |",
             row.topology,
             row.scenario,
             same.len(),
             most(|o| o.overlaps.len() as u128),
             most(|o| o.overlap_times().0.as_millis()),
             most(|o| o.overlap_times().1.as_millis()),
-            most(|o| o.refused as u128)
+            most(|o| o.refused as u128),
+            most(|o| o.shared_fences as u128)
         );
     }
 }

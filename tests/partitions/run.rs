@@ -30,7 +30,7 @@ const RECOVERS_WITHIN: Duration = Duration::from_secs(15);
 const FINISH_WITHIN: Duration = Duration::from_secs(40);
 
 /// What the clients meet before anything is cut.
-const CALM: Duration = Duration::from_millis(800);
+const CALM: Duration = Duration::from_millis(500);
 
 /// How long two masters are left alone after the repair: the overlaps that it causes count.
 const AFTERMATH: Duration = Duration::from_millis(1500);
@@ -85,7 +85,7 @@ impl Stage<'_> {
         let load = Load {
             kinds,
             threads: 4,
-            long_holds: 4,
+            long_holds: 2,
             outage_limit: Duration::from_secs(1),
         };
         let workers: Vec<Child> = self

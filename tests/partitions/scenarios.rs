@@ -127,14 +127,27 @@ pub(crate) const SINGLE: [Scenario; 6] = [
     ),
 ];
 
-pub(crate) const SENTINEL: [Scenario; 9] = [
+pub(crate) const SENTINEL: [Scenario; 10] = [
+    scenario(
+        "client A is cut off from the sentinels",
+        Fault::Steady(|world| {
+            let Servers::Sentinel { sentinels, .. } = &world.servers else {
+                unreachable!("these are the scenarios of sentinels")
+            };
+            let sentinels: Vec<Host> = sentinels.iter().map(|s| s.host).collect();
+            world.network.cut_sides(&[world.clients[A]], &sentinels);
+        }),
+        [2500, 0],
+        [Yes, Yes, Yes],
+        Promises::AllWithoutClient(A),
+    ),
     scenario(
         "client A is cut off from the master",
         Fault::Steady(|world| {
             let master = world.servers.master().host;
             world.network.cut_between(world.clients[A], master);
         }),
-        [3000, 300],
+        [2500, 300],
         [No, Yes, Yes],
         Promises::AllWithoutClient(A),
     ),
@@ -147,7 +160,7 @@ pub(crate) const SENTINEL: [Scenario; 9] = [
             let replica = others(world)[0];
             cut_group(world, &[world.clients[A], replica, sentinels[0].host]);
         }),
-        [3000, 300],
+        [2500, 300],
         [No, Yes, Yes],
         Promises::AllWithoutClient(A),
     ),
@@ -158,7 +171,7 @@ pub(crate) const SENTINEL: [Scenario; 9] = [
             let others: Vec<Host> = servers_without(world, &[master]);
             world.network.cut_sides(&[master], &others);
         }),
-        [6000, 4500],
+        [5000, 3500],
         [Yes, Yes, Yes],
         Promises::TwoMasters,
     ),
@@ -170,7 +183,7 @@ pub(crate) const SENTINEL: [Scenario; 9] = [
                 world.network.cut_one_way(master, other);
             }
         }),
-        [6000, 4500],
+        [5000, 3500],
         [Yes, Yes, Yes],
         Promises::TwoMasters,
     ),
@@ -179,7 +192,7 @@ pub(crate) const SENTINEL: [Scenario; 9] = [
         Fault::Steady(|world| {
             cut_group(world, &[world.servers.master().host, world.clients[A]]);
         }),
-        [7000, 4500],
+        [6000, 3500],
         [Unknown, Yes, Yes],
         Promises::TwoMasters,
     ),
@@ -192,14 +205,14 @@ pub(crate) const SENTINEL: [Scenario; 9] = [
             }
             cut_group(world, &[world.servers.master().host, world.clients[A]]);
         }),
-        [7000, 4500],
+        [6000, 3500],
         [No, Yes, Yes],
         Promises::TwoMasters,
     ),
     scenario(
         "the master is cut off from everyone",
         Fault::Steady(|world| world.network.cut(world.servers.master().host)),
-        [6000, 4500],
+        [5000, 3500],
         [Yes, Yes, Yes],
         Promises::Failover,
     ),
@@ -211,11 +224,12 @@ pub(crate) const SENTINEL: [Scenario; 9] = [
         Promises::TwoMasters,
     ),
     scenario(
+        // The old master grants until the sentinels have demoted it.
         "SENTINEL FAILOVER",
         Fault::Steady(|world| world.servers.fail_over()),
-        [3000, 2000],
+        [3000, 1500],
         [Yes, Yes, Yes],
-        Promises::Failover,
+        Promises::TwoMasters,
     ),
 ];
 
@@ -233,7 +247,7 @@ pub(crate) const CLUSTER: [Scenario; 6] = [
     scenario(
         "one master is cut off from everyone",
         Fault::Steady(|world| world.network.cut(world.servers.master().host)),
-        [6000, 4500],
+        [5500, 4000],
         [Yes, Yes, Yes],
         Promises::Failover,
     ),
@@ -244,7 +258,7 @@ pub(crate) const CLUSTER: [Scenario; 6] = [
             let others = servers_without(world, &[master]);
             world.network.cut_sides(&[master], &others);
         }),
-        [6000, 4500],
+        [5500, 4000],
         [Yes, Yes, Yes],
         Promises::TwoMasters,
     ),
@@ -256,7 +270,7 @@ pub(crate) const CLUSTER: [Scenario; 6] = [
                 world.network.cut_one_way(master, other);
             }
         }),
-        [6000, 4500],
+        [5500, 4000],
         [Yes, Yes, Yes],
         Promises::TwoMasters,
     ),
@@ -265,7 +279,7 @@ pub(crate) const CLUSTER: [Scenario; 6] = [
         Fault::Steady(|world| {
             cut_group(world, &[world.servers.master().host, world.clients[A]]);
         }),
-        [7000, 4500],
+        [6500, 4000],
         [No, Yes, Yes],
         Promises::TwoMasters,
     ),
