@@ -20,7 +20,6 @@ mod history;
 #[allow(dead_code, reason = "some of it is for the soak")]
 mod history_writer;
 mod judge;
-#[allow(dead_code, reason = "the other topologies' stores are to come")]
 mod network;
 mod probe;
 #[path = "../soak/resource.rs"]
@@ -29,9 +28,7 @@ mod resource;
 #[path = "../soak/rng.rs"]
 mod rng;
 mod run;
-#[allow(dead_code, reason = "the other topologies' stores are to come")]
 mod scenarios;
-#[allow(dead_code, reason = "the other topologies' stores are to come")]
 mod servers;
 #[path = "../it/support/mod.rs"]
 mod support;
@@ -60,7 +57,7 @@ struct Topology {
     scenarios: &'static [Scenario],
 }
 
-const TOPOLOGIES: [Topology; 2] = [
+const TOPOLOGIES: [Topology; 4] = [
     Topology {
         name: "single",
         start: Servers::single,
@@ -70,6 +67,16 @@ const TOPOLOGIES: [Topology; 2] = [
         name: "sentinel",
         start: Servers::sentinel,
         scenarios: &scenarios::SENTINEL,
+    },
+    Topology {
+        name: "cluster",
+        start: Servers::cluster,
+        scenarios: &scenarios::CLUSTER,
+    },
+    Topology {
+        name: "quorum",
+        start: Servers::quorum,
+        scenarios: &scenarios::QUORUM,
     },
 ];
 

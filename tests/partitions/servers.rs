@@ -193,6 +193,10 @@ impl Servers {
             })
             .collect();
         nodes.iter().for_each(Server::wait_until_ready);
+        // A sentinel asks the master for its replicas, and again ten seconds later.
+        until(FORMED_WITHIN, "the replicas follow the master", || {
+            nodes[1..].iter().all(|node| node.follows(&nodes[0]))
+        });
         let sentinels: Vec<Server> = hosts[3..]
             .iter()
             .map(|host| Server::sentinel(network, *host, &master))
