@@ -21,6 +21,9 @@ pub mod trouble {}
 #[doc = include_str!("../docs/CONFIGURATION.md")]
 pub mod configuration {}
 
+#[doc = include_str!("../docs/TLS.md")]
+pub mod tls {}
+
 #[doc = include_str!("../docs/LOG.md")]
 pub mod log {}
 
