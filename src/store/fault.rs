@@ -25,6 +25,9 @@ pub(crate) enum StoreFault {
     /// The server may have carried out the call, or a part of it, before this fault: an attempt
     /// before this one had no reply (P7), or a script raised the error after its first write.
     InDoubt(Box<StoreFault>),
+    /// R18 (replica acks): the server carried out the call, and too few replicas acknowledged it in
+    /// time.
+    NotReplicated { wanted: u32, acknowledged: u32 },
     /// The server refused.
     Server { code: String, message: String },
     /// There is no TLS connection, and nothing was sent.
@@ -139,7 +142,7 @@ impl StoreFault {
             // An administrator may renew a certificate while callers wait.
             StoreFault::NotReady | StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => true,
             StoreFault::InDoubt(fault) => fault.is_transient(),
-            StoreFault::Unfit { .. } => false,
+            StoreFault::NotReplicated { .. } | StoreFault::Unfit { .. } => false,
             StoreFault::Server { code, message } => passes_by_itself(code, message),
         }
     }
@@ -178,7 +181,7 @@ impl StoreFault {
     pub(crate) fn is_ambiguous(&self) -> bool {
         match self {
             StoreFault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
-            StoreFault::InDoubt(_) => true,
+            StoreFault::InDoubt(_) | StoreFault::NotReplicated { .. } => true,
             StoreFault::Server { code, .. } => code == PROTOCOL,
             StoreFault::NotReady | StoreFault::Tls { .. } | StoreFault::Unfit { .. } => false,
         }
@@ -204,6 +207,14 @@ impl StoreFault {
                     source,
                 },
                 other => other.into_error(key, waited),
+            },
+            StoreFault::NotReplicated {
+                wanted,
+                acknowledged,
+            } => Error::NotReplicated {
+                lock: lock.unwrap_or_default(),
+                wanted,
+                acknowledged,
             },
             StoreFault::Server { code, message } => Error::Server {
                 lock,
@@ -250,6 +261,13 @@ impl fmt::Display for StoreFault {
             StoreFault::NotReady => f.write_str("no connection is open"),
             StoreFault::InDoubt(fault) => fault.fmt(f),
             StoreFault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
+            StoreFault::NotReplicated {
+                wanted,
+                acknowledged,
+            } => write!(
+                f,
+                "only {acknowledged} of {wanted} replicas acknowledged it"
+            ),
             StoreFault::Server { code, message } => write!(f, "{code} {message}"),
             StoreFault::Tls { message, .. } => write!(f, "no TLS connection: {message}"),
             StoreFault::Unfit { what, message } => write!(f, "{what}: {message}"),

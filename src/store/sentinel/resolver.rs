@@ -77,7 +77,9 @@ impl Trouble {
             StoreFault::Server { code, .. } => {
                 matches!(code.as_str(), "READONLY" | "MASTERDOWN").then_some(Trouble::Demoted)
             }
-            StoreFault::NotReady | StoreFault::Unfit { .. } => None,
+            StoreFault::NotReady | StoreFault::Unfit { .. } | StoreFault::NotReplicated { .. } => {
+                None
+            }
         }
     }
 }
