@@ -14,6 +14,9 @@ const TTL: Duration = Duration::from_secs(3);
 /// Twice the check period that follows from the ttl.
 const TWO_CHECKS: Duration = Duration::from_millis(750);
 
+/// For what must happen, but whose time is not under test.
+const SOON: Duration = Duration::from_secs(20);
+
 /// The rights in a page's code that begins like this.
 fn documented(page: &'static str, beginning: &str) -> Vec<&'static str> {
     let rule = page.split('`').find(|code| code.starts_with(beginning));
@@ -174,6 +177,35 @@ fn documented_rights_are_enough_with_sentinels() {
         set_user(&set.sentinels, &sentinels(), right);
         let error = build(&url).map(drop);
         assert_named(error, &format!("ACL SETUSER u {right}"));
+    }
+}
+
+#[test]
+fn documented_rights_are_enough_with_replica_acks() {
+    let master = Server::tcp_with(&["--repl-diskless-sync-delay", "0"]);
+    let port = master.addr().port().to_string();
+    let _replica = Server::tcp_with(&["--replicaof", "127.0.0.1", &port]);
+    let more = documented(include_str!("../../docs/CONFIGURATION.md"), "+wait");
+    set_user([&master], &[one_servers(), more.clone()].concat(), "");
+    let url = format!("redis://u:p@{}", master.addr());
+    let (command_timeout, acknowledged) = (Duration::from_secs(1), Duration::from_millis(500));
+    let build = || {
+        LockManager::builder(&url)
+            .options(LockOptions::new().ttl(2 * TTL))
+            .command_timeout(command_timeout)
+            .check_period(TWO_CHECKS / 2)
+            .horizon(TWO_CHECKS / 2 + 3 * command_timeout)
+            .replica_acks(1, acknowledged)
+            .build()
+    };
+    let one = build().unwrap();
+    until(SOON, "the replica acknowledges", || one.lock("a").is_ok());
+    use_everything(&one, &build().unwrap());
+    assert_eq!(refused_by(&master), [""; 0]);
+
+    set_user([&master], &one_servers(), "");
+    for right in more {
+        assert_named(build().map(drop), right);
     }
 }
 
