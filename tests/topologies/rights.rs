@@ -8,7 +8,7 @@ use fairlock::{Error, LockGuard, LockManager, LockOptions, Result};
 
 use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::{SentinelSet, SentinelSetup};
-use crate::support::{SLACK, Server, until};
+use crate::support::{Server, until};
 
 const TTL: Duration = Duration::from_secs(3);
 /// Twice the check period that follows from the ttl.
@@ -76,15 +76,13 @@ fn use_everything(one: &LockManager, other: &LockManager) {
     holder.renew().unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| other.lock("a"));
-        until(SLACK, "it waits", || {
+        until(SOON, "it waits", || {
             one.inspect("a")
                 .unwrap()
                 .is_some_and(|info| info.waiters == 1)
         });
         let renewed = one.stats().renewed;
-        until(TTL + SLACK, "it is renewed", || {
-            one.stats().renewed > renewed
-        });
+        until(SOON, "it is renewed", || one.stats().renewed > renewed);
         thread::sleep(TWO_CHECKS);
         holder.unlock().unwrap();
         let next = waiting.join().unwrap().unwrap();
