@@ -22,6 +22,7 @@
 - [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
 - [How far it can be trusted](guide::safety): each promise, what it depends on, and the tests that attack it.
 - [Configuration](guide::configuration): defaults, ranges, when to change them.
+- [TLS](guide::tls): certificates, and the errors about them.
 - [What is logged](guide::log), line by line.
 - [Coming from another lock](guide::migrating): `SET NX`, Redlock, Redisson.
 - [How it compares](guide::comparison) with other locks, feature by feature.
@@ -460,7 +461,7 @@ pub use config::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
     DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
 };
-pub use endpoint::Endpoint;
+pub use endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server};
 pub use manager::{LockManager, Shutdown};
 pub use options::{DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
 

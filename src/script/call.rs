@@ -251,6 +251,18 @@ impl Call {
         }
     }
 
+    /// The renewal of a token of the same name.
+    pub(crate) fn renewal(&self, token: Token) -> Call {
+        Call {
+            verb: Verb::Renew { token },
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn is_renewal(&self) -> bool {
+        matches!(self.verb, Verb::Renew { .. })
+    }
+
     pub(crate) fn is_acquire(&self) -> bool {
         matches!(self.verb, Verb::Acquire { .. })
     }

@@ -3,6 +3,13 @@
 #[path = "../it/support/mod.rs"]
 mod support;
 
+#[allow(dead_code, reason = "the tools are kept complete, used or not")]
+#[path = "support/cluster_set.rs"]
+mod cluster_set;
+#[allow(dead_code, reason = "the tools are kept complete, used or not")]
+#[path = "support/sentinel_set.rs"]
+mod sentinel_set;
+
 mod cluster;
 mod quorum;
 mod replica_acks;

@@ -96,13 +96,16 @@ impl ConnectionPool {
         &self,
         until: Time,
     ) -> Result<(LaneConnection, SocketWriter, SocketReader), StoreFault> {
+        self.node.check_not_ended()?;
         let started = self.node.clock.now();
         let timeout = (until - started).max(Duration::from_millis(1));
         let mut pooled = self
             .connections
             .get_timeout(timeout)
             .map_err(|error| self.no_connection(started, error))?;
-        let connection = pooled.0.take().ok_or(StoreFault::NotReady)?;
+        let connection = pooled.0.take();
+        self.node.check_not_ended()?;
+        let connection = connection.ok_or(StoreFault::NotReady)?;
         let Connection {
             socket,
             anchor,
@@ -182,6 +185,10 @@ impl r2d2::ManageConnection for ConnectionFactory {
     type Error = StoreFault;
 
     fn connect(&self) -> Result<PooledConnection, StoreFault> {
+        if self.node.is_ended() {
+            // The pool tries again after an error, and its callers wait for that.
+            return Ok(PooledConnection(None));
+        }
         let first = self.first.lock().take();
         if let Some(first) = first {
             return Ok(PooledConnection(Some(first)));
@@ -198,7 +205,7 @@ impl r2d2::ManageConnection for ConnectionFactory {
     /// Does not ask the server. A connection that broke while idle is found by its use, and a
     /// script may be sent twice. Comparing generations retires all connections of one age at once.
     fn is_valid(&self, pooled: &mut PooledConnection) -> Result<(), StoreFault> {
-        if self.has_broken(pooled) {
+        if self.has_broken(pooled) && !self.node.is_ended() {
             return Err(StoreFault::unavailable(
                 Step::Connect,
                 "the connection was retired",

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::{Parser, RedisResult, Value};
@@ -98,6 +98,11 @@ impl Socket {
         })
     }
 
+    /// The stream, for the thread that closes it while others use it.
+    pub(super) fn stream(&self) -> Weak<Stream> {
+        Arc::downgrade(&self.reader.stream)
+    }
+
     /// The address of the peer. `None` for a unix socket.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.peer
@@ -138,6 +143,11 @@ impl Socket {
     /// The next reply. After a timeout in the middle of a reply, the next call goes on with it.
     pub(super) fn receive(&mut self) -> RedisResult<Value> {
         self.reader.receive(ReadMode::Wait)
+    }
+
+    /// The next reply if it has arrived, or else a timeout.
+    pub(super) fn receive_arrived(&mut self) -> RedisResult<Value> {
+        self.reader.receive(ReadMode::Arrived)
     }
 }
 
