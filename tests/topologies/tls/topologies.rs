@@ -126,7 +126,8 @@ fn all_nodes_of_a_cluster_are_reached_through_tls() {
     }
     assert!(nodes.iter().all(|(node, _)| !node.clients().is_empty()));
     let typed = Cluster::new([(at.ip().to_string(), at.port())]).tls();
-    build(builder(typed, &authority)).lock("a").unwrap();
+    let other = build(builder(typed, &authority));
+    assert!(other.lock("a").unwrap().is_held());
 
     let wrong = builder(format!("rediss-cluster://{at}"), &Authority::named("other")).build();
     assert_is(wrong.expect_err("no manager"), TlsFailure::UnknownIssuer);
