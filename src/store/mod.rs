@@ -24,6 +24,7 @@ mod fault;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod node;
+pub(crate) mod quorum;
 mod refusal;
 mod sentinel;
 mod single;
@@ -36,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::Key;
-use crate::script::{Call, ScriptReply};
+use crate::script::{Call, Family, ScriptReply};
 use clock::{Clock, Time};
 
 pub(crate) use anchor::Anchor;
@@ -53,9 +54,37 @@ pub(crate) use topology::{
 };
 pub(crate) use url::parse_url;
 
+/// What a store offers to callers. The engine reads it once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Service {
+    /// Waiters queue in the store. Where there is no queue, they ask again: R21 (asking again).
+    pub(crate) has_queue: bool,
+    /// The families of locks that it keeps.
+    pub(crate) families: &'static [Family],
+}
+
+impl Service {
+    /// Locks of every family, with a queue for each.
+    pub(crate) const QUEUES: Service = Service {
+        has_queue: true,
+        families: &[Family::Mutex, Family::Permit],
+    };
+
+    /// Mutexes, without a queue.
+    pub(crate) const MUTEXES: Service = Service {
+        has_queue: false,
+        families: &[Family::Mutex],
+    };
+}
+
 /// A place where locks live.
 pub(crate) trait Store: Send + Sync {
     fn clock(&self) -> Clock;
+
+    /// What it offers, which never changes.
+    fn service(&self) -> Service {
+        Service::QUEUES
+    }
 
     /// Runs short calls, those for one name in order, and returns one result for each.
     ///

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::engine::lease::{Due, Lease};
 use crate::engine::waiter::in_order;
 use crate::loss::LossReason;
-use crate::script::{Call, Verb};
+use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
 
@@ -199,6 +199,7 @@ impl RenewalThread {
                 Command::Abandon(release) => self.tasks.put(now, Task::ReleaseToken(release)),
                 Command::Confirm(waiter) => self.tasks.put(now, Task::Confirm(waiter)),
                 Command::Requeue(waiter) => self.tasks.put(now, Task::Requeue(waiter)),
+                Command::FindSelfWait(waiter) => self.warn_of_self_waits(&[waiter]),
                 Command::Subscribed => self.on_subscribed(now),
                 Command::EndAll(command) => {
                     // A lease of a lock that was taken since the first look must end, too.
@@ -273,7 +274,7 @@ impl RenewalThread {
     pub(super) fn with_call(&self, task: Task, now: Time) -> Option<(Task, Call)> {
         let call = match &task {
             Task::Renew(ScheduledLease { lease, .. }) => {
-                lease.request.call(Verb::Renew { token: lease.token })
+                lease.request.renew(lease.token, lease.fence)
             }
             Task::ReleaseToken(release) => release.call.clone(),
             Task::Confirm(waiter) => self.confirm_call(waiter)?,

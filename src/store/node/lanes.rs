@@ -30,15 +30,15 @@ pub(in crate::store) type Begun<'a> = Result<InFlight<'a>, StoreFault>;
 pub(crate) struct Lanes {
     pub(super) node: Arc<Node>,
     pool: ConnectionPool,
-    lanes: Box<[NodeLane]>,
+    pub(super) lanes: Box<[NodeLane]>,
     /// P: a lane that had no reply for this long may be dead.
     quiet_limit: Duration,
     /// R18 (replica acks): `None` if grants need none.
     confirmer: Option<Confirmer>,
 }
 
-type NodeLane = Lane<LaneConnection>;
-type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
+pub(super) type NodeLane = Lane<LaneConnection>;
+pub(super) type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
 
 /// A call that is on its way.
 pub(in crate::store) struct InFlight<'a> {
@@ -90,10 +90,24 @@ impl Lanes {
         count: u32,
         quiet_limit: Duration,
     ) -> Lanes {
+        Lanes::over(
+            ConnectionPool::new(node, count, first),
+            node,
+            count,
+            quiet_limit,
+        )
+    }
+
+    /// Lanes that threads open in the background. They have no pool.
+    pub(in crate::store) fn posted(node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
+        Lanes::over(ConnectionPool::direct(node), node, count, quiet_limit)
+    }
+
+    fn over(pool: ConnectionPool, node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
         let lane = |_| Lane::new(node.clock.clone(), node.command_timeout);
         Lanes {
             node: Arc::clone(node),
-            pool: ConnectionPool::new(node, count, first),
+            pool,
             lanes: (0..count).map(lane).collect(),
             quiet_limit,
             confirmer: node.replica_acks.map(|acks| Confirmer::new(node, acks)),
@@ -564,7 +578,7 @@ impl Lanes {
     }
 
     /// The lane of a name, and a number of the name that is not 0.
-    fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
+    pub(super) fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
         let mut hasher = DefaultHasher::new();
         key.queue().hash(&mut hasher);
         let number = hasher.finish();
@@ -573,7 +587,7 @@ impl Lanes {
     }
 
     /// The lane with a connection that can be used.
-    fn open_lane<'a>(
+    pub(super) fn open_lane<'a>(
         &self,
         lane: &'a NodeLane,
         checkout: Checkout,

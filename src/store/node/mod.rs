@@ -10,10 +10,12 @@
 //! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
+//! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
 //! | `owed` | the same connection among those to other nodes: it sends now and reads later |
 //! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
+//! | `uptime` | for how long the server has run |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `query` | a connection for questions about servers |
@@ -38,6 +40,7 @@ mod link;
 mod owed;
 mod pipeline;
 mod pool;
+mod posting;
 mod probe;
 mod query;
 mod rights;
@@ -54,6 +57,7 @@ mod tls;
 #[path = "no_tls.rs"]
 mod tls;
 mod unread;
+mod uptime;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -78,6 +82,7 @@ pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
 pub(super) use owed::{LinkCall, LinkReply};
 pub(super) use pipeline::{Hop, Pending};
+pub(super) use posting::{OnRights, Readiness, Watched};
 pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -102,6 +107,8 @@ pub(crate) struct Node {
     has_rights: AtomicBool,
     replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
+    /// When the server has run for as long as its users want it to. `None`: they do not ask.
+    uptime: Option<uptime::Uptime>,
     /// The sockets of its connections, for [`Node::end`].
     sockets: Mutex<Vec<Weak<Stream>>>,
     connects: AtomicU64,
@@ -129,6 +136,7 @@ impl Node {
             has_rights: AtomicBool::new(false),
             replica_acks: None,
             anchor: Mutex::new(None),
+            uptime: None,
             sockets: Mutex::new(Vec::new()),
             connects: AtomicU64::new(0),
             requests: Arc::default(),
@@ -220,6 +228,7 @@ impl Node {
         let sent = own_count.load(Ordering::Relaxed);
         self.requests.fetch_add(sent, Ordering::Relaxed);
         outcome?;
+        self.check_uptime(&mut connection)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         connection.set_read_timeout(self.command_timeout)?;
         connection.set_write_timeout(self.command_timeout)?;
@@ -352,6 +361,16 @@ impl Node {
             Err(StoreFault::timed_out(Step::Reply))
         } else {
             Ok(left)
+        }
+    }
+
+    /// The anchor of a reply that a caller of several nodes waited for. One that took long pairs
+    /// the clocks badly: it would date requests too early. It is still better than an old one.
+    fn note_posted_anchor(&self, anchor: Anchor) {
+        let is_good = anchor.received - anchor.sent < self.command_timeout / 4;
+        let is_old = |known: Anchor| known.received + self.command_timeout * 8 < anchor.received;
+        if is_good || self.anchor().is_none_or(is_old) {
+            self.note_anchor(anchor);
         }
     }
 
