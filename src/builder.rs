@@ -13,7 +13,7 @@ use crate::options::LockOptions;
 use crate::script::CallerId;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{Single, Store, Topology, parse_url};
+use crate::store::{Cluster, Sentinel, Single, Store, TlsSettings, Topology, parse_url};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -27,13 +27,16 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// - [`Error::Config`]: the URL is not valid, or the server is older than Redis 6.2.
+    /// - [`Error::Config`]: the URL is not valid. Or the server is older than Redis 6.2, a replica, or
+    ///   of another topology than the URL says: the error has the URL to use.
     /// - [`Error::Unavailable`]: the server cannot be reached.
+    /// - [`Error::Tls`]: the server's certificate, the client's, or the URL is not right.
     /// - [`Error::Server`]: the server refuses, for instance because the password is wrong.
     ///
     /// [`DEFAULT_COMMAND_TIMEOUT`]: crate::DEFAULT_COMMAND_TIMEOUT
     /// [`Error::Config`]: crate::Error::Config
     /// [`Error::Unavailable`]: crate::Error::Unavailable
+    /// [`Error::Tls`]: crate::Error::Tls
     /// [`Error::Server`]: crate::Error::Server
     pub fn connect(to: impl Into<Endpoint>) -> Result<LockManager> {
         LockManager::builder(to).build()
@@ -61,6 +64,7 @@ impl LockManager {
     pub fn builder(to: impl Into<Endpoint>) -> Builder {
         Builder {
             endpoint: to.into(),
+            tls: TlsSettings::default(),
             settings: Settings::default(),
         }
     }
@@ -71,6 +75,7 @@ impl LockManager {
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
     endpoint: Endpoint,
+    tls: TlsSettings,
     settings: Settings,
 }
 
@@ -155,6 +160,31 @@ impl Builder {
         self
     }
 
+    /// The authorities whose certificates count: one or more certificates in PEM, in place of the
+    /// system's. Needs the feature `tls`.
+    ///
+    /// It is for every TLS connection of the manager. Without TLS in the URL, `build` refuses it.
+    #[cfg(feature = "tls")]
+    pub fn tls_ca(mut self, certificates: impl AsRef<[u8]>) -> Builder {
+        self.tls.ca = Some(certificates.as_ref().to_vec());
+        self
+    }
+
+    /// The client's own certificate, for servers that demand one: the certificate (and those
+    /// between it and the authority, if there are any), and its private key, all in PEM. Needs the
+    /// feature `tls`. Default: none.
+    ///
+    /// It is for every TLS connection of the manager. Without TLS in the URL, `build` refuses it.
+    #[cfg(feature = "tls")]
+    pub fn tls_identity(
+        mut self,
+        certificates: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Builder {
+        self.tls.identity = Some((certificates.as_ref().to_vec(), key.as_ref().to_vec()));
+        self
+    }
+
     /// Makes a lock count only when `replicas` replicas of the server have acknowledged it within
     /// `timeout`. 0 replicas: off, which is the default.
     ///
@@ -215,7 +245,14 @@ impl Builder {
         );
         let caller_id = Arc::new(caller_id);
         let store: Box<dyn Store> = match &self.endpoint.0 {
-            Location::Url(url) => connect(parse_url(url)?, &config, &caller_id)?,
+            Location::Url(url) => {
+                let topology = parse_url(url)?.with_tls(self.tls)?;
+                connect(topology, &config, &caller_id)?
+            }
+            Location::Typed(topology) => {
+                let topology = topology.clone()?.with_tls(self.tls)?;
+                connect(topology, &config, &caller_id)?
+            }
             #[cfg(feature = "memory")]
             Location::Memory(_) if config.replica_acks.is_some() => return Err(no_replicas()),
             #[cfg(feature = "memory")]
@@ -240,7 +277,9 @@ fn connect(
     Ok(match topology {
         Topology::Quorum(_) if config.replica_acks.is_some() => return Err(no_replicas()),
         Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
-        Topology::Sentinel(_) | Topology::Cluster(_) | Topology::Quorum(_) => todo!(),
+        Topology::Sentinel(settings) => Box::new(Sentinel::connect(settings, config, caller_id)?),
+        Topology::Cluster(settings) => Box::new(Cluster::connect(settings, config, caller_id)?),
+        Topology::Quorum(_) => todo!(),
     })
 }
 

@@ -1,18 +1,32 @@
-//! Where the locks of a manager live.
+//! Where the locks of a manager live: a URL, or the same with types.
 
 use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
 
+use crate::error::{Error, Result};
 #[cfg(feature = "memory")]
 use crate::store::memory::Memory;
-use crate::store::{Topology, parse_url};
+use crate::store::{
+    Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology, parse_url,
+};
 
 /// Where the locks live. A URL, in one of these forms:
 ///
-/// - `redis://[user:password@]host[:port][/database]`
-/// - `redis+unix:///path/to/socket[?db=n&user=u&pass=p]`
+/// - one server: `redis://[user:password@]host[:port][/database]`, port 6379 if you leave it out,
+///   or `redis+unix:///path/to/socket[?db=n&user=u&pass=p]`
+/// - Sentinel: `redis-sentinel://[user:password@]host[:port][,host[:port]...]/service[/database]`,
+///   port 26379, with the parameters `node=host:port` (a further sentinel),
+///   `sentinelServiceName`, `sentinelUsername` and `sentinelPassword`
+/// - Cluster: `redis-cluster://[user:password@]host[:port][,host[:port]...]`, port 6379, with the
+///   parameter `node=host:port` (a further node)
 ///
-/// With the feature `memory` also a `&Memory`. [`Builder::build`](crate::Builder::build) reports
-/// what is wrong with a URL.
+/// `valkey` stands for `redis` in all of them. `rediss` and `valkeys` stand for TLS, with the
+/// feature `tls`.
+///
+/// Or the same with types: a [`Server`], a [`Sentinel`], a [`Cluster`]. A [`Quorum`] has no URL: it
+/// is a list of servers. With the feature `memory` also a `&Memory`.
+/// [`Builder::build`](crate::Builder::build) reports what is wrong with an endpoint.
 #[derive(Clone)]
 pub struct Endpoint(pub(crate) Location);
 
@@ -20,6 +34,8 @@ pub struct Endpoint(pub(crate) Location);
 pub(crate) enum Location {
     /// As the user wrote it. Not checked yet, and it may contain a password.
     Url(String),
+    /// Checked.
+    Typed(Result<Topology>),
     #[cfg(feature = "memory")]
     Memory(Memory),
 }
@@ -38,16 +54,286 @@ impl From<&Memory> for Endpoint {
     }
 }
 
-/// Shows the address, never the password.
+impl From<Server> for Endpoint {
+    fn from(server: Server) -> Endpoint {
+        Endpoint::typed("server", server.0.map(Topology::Single))
+    }
+}
+
+impl From<Sentinel> for Endpoint {
+    fn from(sentinel: Sentinel) -> Endpoint {
+        Endpoint::typed("sentinel", Ok(Topology::Sentinel(sentinel.0)))
+    }
+}
+
+impl From<Cluster> for Endpoint {
+    fn from(cluster: Cluster) -> Endpoint {
+        Endpoint::typed("cluster", Ok(Topology::Cluster(cluster.0)))
+    }
+}
+
+impl From<Quorum> for Endpoint {
+    fn from(quorum: Quorum) -> Endpoint {
+        let servers: Result<Vec<_>> = quorum.0.into_iter().map(|server| server.0).collect();
+        Endpoint::typed("quorum", servers.map(Topology::Quorum))
+    }
+}
+
+impl Endpoint {
+    fn typed(what: &str, topology: Result<Topology>) -> Endpoint {
+        let checked = topology.and_then(|topology| {
+            let refused = topology.check();
+            refused.map_err(|why| Error::config(what, why))
+        });
+        Endpoint(Location::Typed(checked))
+    }
+}
+
+/// Shows the addresses, never a password.
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Location::Url(url) => match parse_url(url) {
-                Ok(Topology::Single(server)) => write!(f, "Endpoint({})", server.address),
-                _ => f.write_str("Endpoint(not a URL)"),
+                Ok(topology) => write!(f, "Endpoint({topology})"),
+                Err(_) => f.write_str("Endpoint(not a URL)"),
             },
+            Location::Typed(Ok(topology)) => write!(f, "Endpoint({topology})"),
+            Location::Typed(Err(_)) => f.write_str("Endpoint(not valid)"),
             #[cfg(feature = "memory")]
             Location::Memory(_) => f.write_str("Endpoint(in memory)"),
         }
     }
+}
+
+/// One Redis server. It is an [`Endpoint`] alone, and a member of a [`Quorum`].
+///
+/// A URL of one server is a `Server`, too: `Server::from("redis://host:6379/")`.
+///
+/// ```no_run
+/// use fairlock::{LockManager, Server};
+///
+/// let server = Server::new("redis.internal", 6379).password("secret").database(2);
+/// let mgr = LockManager::connect(server)?;
+/// # Ok::<(), fairlock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Server(Result<ServerSettings>);
+
+impl Server {
+    /// A server at this host and port. The host is a name, an IPv4 address or an IPv6 address.
+    pub fn new(host: impl AsRef<str>, port: u16) -> Server {
+        Server::at(tcp(host, port))
+    }
+
+    /// A server on this host, at a unix socket.
+    pub fn unix(path: impl Into<PathBuf>) -> Server {
+        Server::at(Address::Unix(path.into()))
+    }
+
+    fn at(address: Address) -> Server {
+        let login = Login::default();
+        Server(Ok(ServerSettings { address, login }))
+    }
+
+    /// The user to log in as. Needs a [password](Server::password). Default: the server's default
+    /// user.
+    pub fn user(self, user: impl Into<String>) -> Server {
+        self.with(|login| login.user = Some(user.into()))
+    }
+
+    /// The password. Default: no login.
+    pub fn password(self, password: impl Into<String>) -> Server {
+        self.with(|login| login.password = Some(password.into()))
+    }
+
+    /// The number of the database. Default 0.
+    pub fn database(self, database: u32) -> Server {
+        self.with(|login| login.database = database.into())
+    }
+
+    /// Encrypts the connections. Needs the feature `tls`.
+    pub fn tls(self) -> Server {
+        self.with(|login| login.tls = Some(Arc::default()))
+    }
+
+    /// Changes the login, unless the server's URL was not understood.
+    fn with(mut self, change: impl FnOnce(&mut Login)) -> Server {
+        if let Ok(settings) = &mut self.0 {
+            change(&mut settings.login);
+        }
+        self
+    }
+}
+
+/// The URL of one server.
+impl<T: AsRef<str>> From<T> for Server {
+    fn from(url: T) -> Server {
+        Server(parse_url(url.as_ref()).and_then(|topology| match topology {
+            Topology::Single(settings) => Ok(settings),
+            _ => Err(Error::config(
+                "url",
+                "the URL of one server, redis:// or redis+unix://; this one names several",
+            )),
+        }))
+    }
+}
+
+/// The master of a service that sentinels watch.
+///
+/// Some of the sentinels are enough: one that answers tells where the master is.
+///
+/// ```no_run
+/// use fairlock::{LockManager, Sentinel};
+///
+/// let sentinels = [("sentinel-1", 26379), ("sentinel-2", 26379), ("sentinel-3", 26379)];
+/// let mgr = LockManager::connect(Sentinel::new("mymaster", sentinels).password("secret"))?;
+/// # Ok::<(), fairlock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Sentinel(SentinelSettings);
+
+impl Sentinel {
+    /// The service by its name, and the sentinels by host and port.
+    pub fn new<H: AsRef<str>>(
+        service: impl Into<String>,
+        sentinels: impl IntoIterator<Item = (H, u16)>,
+    ) -> Sentinel {
+        Sentinel(SentinelSettings {
+            sentinels: tcp_all(sentinels),
+            service: service.into(),
+            sentinel_login: Login::default(),
+            login: Login::default(),
+        })
+    }
+
+    /// The user to log in as at the master. Needs a [password](Sentinel::password). Default: the
+    /// server's default user.
+    pub fn user(mut self, user: impl Into<String>) -> Sentinel {
+        self.0.login.user = Some(user.into());
+        self
+    }
+
+    /// The password at the master. Default: no login.
+    pub fn password(mut self, password: impl Into<String>) -> Sentinel {
+        self.0.login.password = Some(password.into());
+        self
+    }
+
+    /// The number of the database. Default 0.
+    pub fn database(mut self, database: u32) -> Sentinel {
+        self.0.login.database = database.into();
+        self
+    }
+
+    /// The user to log in as at the sentinels. Needs a
+    /// [password](Sentinel::sentinel_password). Default: the sentinel's default user.
+    pub fn sentinel_user(mut self, user: impl Into<String>) -> Sentinel {
+        self.0.sentinel_login.user = Some(user.into());
+        self
+    }
+
+    /// The password at the sentinels. Default: no login there.
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Sentinel {
+        self.0.sentinel_login.password = Some(password.into());
+        self
+    }
+
+    /// Encrypts the connections, to the sentinels and to the master. Needs the feature `tls`.
+    pub fn tls(mut self) -> Sentinel {
+        self.0.login.tls = Some(Arc::default());
+        self.0.sentinel_login.tls.clone_from(&self.0.login.tls);
+        self
+    }
+}
+
+/// The masters of a cluster.
+///
+/// Some of the nodes are enough: one that answers tells where the others are.
+///
+/// ```no_run
+/// use fairlock::{Cluster, LockManager};
+///
+/// let nodes = [("node-1", 7000), ("node-2", 7000)];
+/// let mgr = LockManager::connect(Cluster::new(nodes).user("billing").password("secret"))?;
+/// # Ok::<(), fairlock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Cluster(ClusterSettings);
+
+impl Cluster {
+    /// The cluster to which these nodes belong, each by host and port.
+    pub fn new<H: AsRef<str>>(nodes: impl IntoIterator<Item = (H, u16)>) -> Cluster {
+        Cluster(ClusterSettings {
+            seeds: tcp_all(nodes),
+            login: Login::default(),
+        })
+    }
+
+    /// The user to log in as, at every node. Needs a [password](Cluster::password). Default: the
+    /// server's default user.
+    pub fn user(mut self, user: impl Into<String>) -> Cluster {
+        self.0.login.user = Some(user.into());
+        self
+    }
+
+    /// The password at every node. Default: no login.
+    pub fn password(mut self, password: impl Into<String>) -> Cluster {
+        self.0.login.password = Some(password.into());
+        self
+    }
+
+    /// Encrypts the connections. Needs the feature `tls`.
+    pub fn tls(mut self) -> Cluster {
+        self.0.login.tls = Some(Arc::default());
+        self
+    }
+}
+
+/// Independent masters, of which a majority decides (Redlock): 3 or 5 of them.
+///
+/// ```no_run
+/// use fairlock::{LockManager, Quorum};
+///
+/// let quorum = Quorum::new(["redis://a.internal", "redis://b.internal", "redis://c.internal"]);
+/// let mgr = LockManager::connect(quorum)?;
+/// # Ok::<(), fairlock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Quorum(Vec<Server>);
+
+impl Quorum {
+    /// These servers, as URLs or as [`Server`]s. None may be a replica of another one.
+    pub fn new<S: Into<Server>>(servers: impl IntoIterator<Item = S>) -> Quorum {
+        Quorum(servers.into_iter().map(Into::into).collect())
+    }
+}
+
+macro_rules! show_addresses {
+    ($($type:ident),+) => {$(
+        /// Shows the addresses, never a password.
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match Endpoint::from(self.clone()).0 {
+                    Location::Typed(Ok(topology)) => {
+                        write!(f, concat!(stringify!($type), "({})"), topology)
+                    }
+                    _ => f.write_str(concat!(stringify!($type), "(not valid)")),
+                }
+            }
+        }
+    )+};
+}
+
+show_addresses!(Server, Sentinel, Cluster, Quorum);
+
+fn tcp(host: impl AsRef<str>, port: u16) -> Address {
+    let host = host.as_ref();
+    // In a URL, an IPv6 address has brackets.
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    Address::Tcp(bare.unwrap_or(host).to_owned(), port)
+}
+
+fn tcp_all<H: AsRef<str>>(addresses: impl IntoIterator<Item = (H, u16)>) -> Vec<Address> {
+    let all = addresses.into_iter();
+    all.map(|(host, port)| tcp(host, port)).collect()
 }

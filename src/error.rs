@@ -63,6 +63,23 @@ pub enum Error {
         message: String,
     },
 
+    /// There is no TLS connection to a server, for a reason that somebody has to remedy: a
+    /// certificate, a key, or the URL. The request was not sent.
+    ///
+    /// [`LockManager::connect`](crate::LockManager::connect) returns it at once. Later, for instance
+    /// when the server's certificate has expired, it counts as an outage: a call retries within its
+    /// bound, and returns this error at its end. The manager keeps on connecting.
+    #[non_exhaustive]
+    #[error("no TLS connection to redis{}: {message}", for_lock(lock))]
+    Tls {
+        /// The lock that the call was for. `None` if the call was not for a lock.
+        lock: Option<Arc<str>>,
+        /// The reason.
+        reason: TlsFailure,
+        /// The server's address, the details, and the remedy.
+        message: String,
+    },
+
     /// The name is in use as another kind of lock: somebody holds it or waits for it, or
     /// [`hold_at_least`](crate::LockOptions::hold_at_least) keeps it taken. As soon as nobody does,
     /// the next call can use it as any kind.
@@ -94,7 +111,8 @@ pub enum Error {
         acknowledged: u32,
     },
 
-    /// An argument or an option is not allowed, and nothing was written. Or the server is too old.
+    /// An argument or an option is not allowed, and nothing was written. Or the server cannot be
+    /// used: it is too old, a replica, or of another topology than the URL says.
     #[non_exhaustive]
     #[error("{what}: {message}")]
     Config {
@@ -119,6 +137,31 @@ pub enum Step {
     Send,
     /// The request was sent, but no reply came in time.
     Reply,
+}
+
+/// Why there is no TLS connection to a server.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TlsFailure {
+    /// No known authority has issued the server's certificate.
+    UnknownIssuer,
+    /// The server's certificate has expired.
+    Expired,
+    /// The server's certificate is not valid yet. Or the clock of this host is wrong.
+    NotValidYet,
+    /// The server's certificate is for another host than the URL's.
+    WrongHost,
+    /// The server's certificate cannot be used, for another reason.
+    BadCertificate,
+    /// The server demands a certificate of the client, or does not accept the one that it got. This
+    /// is also what it looks like if a server closes the connection right after the handshake.
+    ClientCertificate,
+    /// The URL says TLS, and the server speaks plain text.
+    PlainServer,
+    /// The URL says plain text, and the server expects TLS.
+    TlsServer,
+    /// The two sides have no version or cipher in common, or a side broke the protocol.
+    Protocol,
 }
 
 impl fmt::Display for Step {

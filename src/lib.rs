@@ -460,7 +460,7 @@ pub use config::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
     DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
 };
-pub use endpoint::Endpoint;
+pub use endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server};
 pub use manager::{LockManager, Shutdown};
 pub use options::{DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
 
@@ -474,7 +474,7 @@ pub use lock::{
 pub use waiter::Waiter;
 
 // Errors, and the means against late writes.
-pub use error::{Error, Result, Step};
+pub use error::{Error, Result, Step, TlsFailure};
 pub use fence::FenceGate;
 pub use loss::{Loss, LossReason, PreviousHolder};
 

@@ -58,6 +58,7 @@ impl Engine {
                 self.keep_renewed(&lease);
                 waiter.changed.notify_one();
             }
+            WaiterAction::Confirm if !self.service.has_queue => self.ask_anew(waiter),
             WaiterAction::Confirm => self.send_to_background(Command::Confirm(Arc::clone(waiter))),
             WaiterAction::Requeue => self.send_to_background(Command::Requeue(Arc::clone(waiter))),
             WaiterAction::Abandon { token, not_after } => {
@@ -68,6 +69,9 @@ impl Engine {
 
     /// Has the renewal thread sync a name at once, if anybody here waits for it.
     pub(super) fn sync_now(&self, key: &Key) {
+        if !self.service.has_queue {
+            return;
+        }
         let now = self.now();
         self.waiters.reschedule(&key.name, now);
         self.waker.wake_if_late_for(now);

@@ -4,6 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::tls::TlsSettings;
+use crate::error::{Error, Result as ApiResult};
+
 /// The servers that hold a manager's locks.
 #[derive(Clone)]
 pub(crate) enum Topology {
@@ -17,11 +20,131 @@ pub(crate) enum Topology {
     Quorum(Vec<ServerSettings>),
 }
 
+impl Topology {
+    /// Refuses what no server of the topology could be reached with, and says why.
+    pub(crate) fn check(self) -> Result<Topology, String> {
+        match &self {
+            Topology::Single(server) => server.check()?,
+            Topology::Sentinel(settings) => {
+                if settings.service.is_empty() || settings.service.contains(char::is_control) {
+                    return Err("the service is a name without control characters".to_owned());
+                }
+                check_all(&settings.sentinels, "sentinel")?;
+                settings.sentinel_login.check()?;
+                settings.login.check()?;
+            }
+            Topology::Cluster(settings) => {
+                check_all(&settings.seeds, "node")?;
+                settings.login.check()?;
+                if settings.login.database != 0 {
+                    return Err("a cluster has database 0 alone".to_owned());
+                }
+            }
+            Topology::Quorum(servers) => check_quorum(servers)?,
+        }
+        Ok(self)
+    }
+
+    /// The same with these settings for each login that uses TLS, checked.
+    pub(crate) fn with_tls(mut self, settings: TlsSettings) -> ApiResult<Topology> {
+        let is_set = settings.ca.is_some() || settings.identity.is_some();
+        let settings = Arc::new(settings);
+        let mut is_used = false;
+        for tls in self
+            .logins()
+            .into_iter()
+            .filter_map(|login| login.tls.as_mut())
+        {
+            settings.check()?;
+            *tls = Arc::clone(&settings);
+            is_used = true;
+        }
+        if is_set && !is_used {
+            let message = "for a URL with TLS, such as rediss://; this one is without";
+            return Err(Error::config("tls", message));
+        }
+        Ok(self)
+    }
+
+    fn logins(&mut self) -> Vec<&mut Login> {
+        match self {
+            Topology::Single(server) => vec![&mut server.login],
+            Topology::Sentinel(settings) => {
+                vec![&mut settings.sentinel_login, &mut settings.login]
+            }
+            Topology::Cluster(settings) => vec![&mut settings.login],
+            Topology::Quorum(servers) => {
+                servers.iter_mut().map(|server| &mut server.login).collect()
+            }
+        }
+    }
+}
+
+/// Shows the addresses, and nothing of the login.
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Topology::Single(server) => server.address.fmt(f),
+            Topology::Sentinel(settings) => {
+                let sentinels = listed(&settings.sentinels);
+                write!(f, "{} by sentinels {sentinels}", settings.service)
+            }
+            Topology::Cluster(settings) => write!(f, "cluster {}", listed(&settings.seeds)),
+            Topology::Quorum(servers) => {
+                let addresses = servers.iter().map(|server| &server.address);
+                write!(f, "quorum {}", listed(addresses))
+            }
+        }
+    }
+}
+
+fn listed<'a>(addresses: impl IntoIterator<Item = &'a Address>) -> String {
+    let texts: Vec<String> = addresses.into_iter().map(Address::to_string).collect();
+    texts.join(",")
+}
+
+fn check_all(addresses: &[Address], what: &str) -> Result<(), String> {
+    if addresses.is_empty() {
+        return Err(format!("at least one {what} is needed"));
+    }
+    addresses.iter().try_for_each(Address::check)
+}
+
+fn check_quorum(servers: &[ServerSettings]) -> Result<(), String> {
+    servers.iter().try_for_each(ServerSettings::check)?;
+    if !matches!(servers.len(), 3 | 5) {
+        let count = servers.len();
+        return Err(format!("3 or 5 servers, each of its own; not {count}"));
+    }
+    for (number, server) in servers.iter().enumerate() {
+        // One server would have two votes.
+        if servers[..number]
+            .iter()
+            .any(|other| other.address == server.address)
+        {
+            let twice = &server.address;
+            return Err(format!("3 or 5 servers, each of its own; {twice} is twice"));
+        }
+    }
+    Ok(())
+}
+
 /// How to reach one server and log in.
 #[derive(Clone)]
 pub(crate) struct ServerSettings {
     pub(crate) address: Address,
     pub(crate) login: Login,
+}
+
+impl ServerSettings {
+    fn check(&self) -> Result<(), String> {
+        self.address.check()?;
+        self.login.check()?;
+        match (&self.address, &self.login.tls) {
+            (Address::Unix(_), Some(_)) => Err("a unix socket has no TLS".to_owned()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What is the same for all servers of one topology.
@@ -32,6 +155,20 @@ pub(crate) struct Login {
     pub(crate) database: i64,
     /// `None`: plain text.
     pub(crate) tls: Option<Arc<TlsSettings>>,
+}
+
+impl Login {
+    fn check(&self) -> Result<(), String> {
+        if self.user.is_some() && self.password.is_none() {
+            return Err(
+                "a user needs a password; a password alone is written :password@".to_owned(),
+            );
+        }
+        if self.tls.is_some() && !cfg!(feature = "tls") {
+            return Err("this build has no TLS: enable the feature `tls`".to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// The sentinels, the service that they watch, and how to log in to its servers.
@@ -51,20 +188,35 @@ pub(crate) struct ClusterSettings {
     pub(crate) login: Login,
 }
 
-/// Which certificates count, and the client's own. All of them in PEM.
-#[derive(Clone, Default)]
-pub(crate) struct TlsSettings {
-    /// The certificates of authorities, in place of the system's.
-    pub(crate) ca: Option<Vec<u8>>,
-    /// The client's certificates and its key.
-    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Address {
     Tcp(String, u16),
     Unix(PathBuf),
+}
+
+impl Address {
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Address::Tcp(host, _) if host.is_empty() => Err("the host is missing".to_owned()),
+            Address::Tcp(host, _) if host == "0.0.0.0" || host == "::" => Err(format!(
+                "{host} is every address of a server, and none to connect to"
+            )),
+            // The text may be a secret in the wrong place.
+            Address::Tcp(host, _) if host.contains(is_no_part_of_a_host) => {
+                Err("a host is a name or an address, without a scheme and a port".to_owned())
+            }
+            Address::Tcp(_, 0) => Err("a port is a number from 1 to 65535".to_owned()),
+            Address::Unix(path) if path.as_os_str().is_empty() => {
+                Err("the socket's path is missing".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_no_part_of_a_host(letter: char) -> bool {
+    letter.is_control() || letter.is_whitespace() || "/?#@,[]".contains(letter)
 }
 
 impl fmt::Display for Address {

@@ -1,94 +1,328 @@
-//! The grammar of `redis://` URLs.
+//! The grammar of URLs, one form for each topology. It is that of the crate fred. In addition it
+//! has lists of hosts with commas, and the service of a sentinel in the path.
+//!
+//! A refusal names the part that it does not understand, and never repeats it: an unencoded
+//! password may end in any part.
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use std::sync::Arc;
 
-use super::{Address, Login, ServerSettings, Topology};
+use url::Url;
+
+use super::{Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology};
 use crate::error::{Error, Result as ApiResult};
 
 const NOT_ENCODED: &str =
     "it does not parse; special characters of a user or password are percent-encoded, # as %23";
+const ENCODE: &str = "special characters before it are percent-encoded, / as %2F";
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// Why a URL is refused.
+type Refused<T> = Result<T, String>;
+
+/// Which servers a URL names. Its scheme says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Server,
+    UnixSocket,
+    Sentinel,
+    Cluster,
+}
+
+/// The parts of a URL, still encoded.
+struct Parts<'a> {
+    form: Form,
+    tls: bool,
+    /// `user:password`, if there is an `@`.
+    userinfo: Option<&'a str>,
+    hosts: &'a str,
+    path: &'a str,
+    query: &'a str,
+}
 
 /// Reads a URL. The error never repeats the URL, which may hold a password.
 pub(crate) fn parse_url(url: &str) -> ApiResult<Topology> {
-    parse(url).map(|info| Topology::Single(settings(&info)))
+    let url = url.trim();
+    parse(url)
+        .and_then(Topology::check)
+        .map_err(|why| Error::config("url", format!("{}; not this one: {why}", accepted(url))))
 }
 
-fn settings(info: &ConnectionInfo) -> ServerSettings {
-    let redis = info.redis_settings();
-    ServerSettings {
-        address: match info.addr() {
-            ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                Address::Tcp(host.clone(), *port)
+/// The forms that are accepted, as far as the scheme leaves a choice.
+fn accepted(url: &str) -> &'static str {
+    match url.split_once("://").and_then(|(s, _)| read_scheme(s)) {
+        Some((Form::Sentinel, _)) => {
+            "redis-sentinel://[user:password@]host[:port][,host[:port]...]/service[/database]\
+             [?node=host:port&sentinelUsername=u&sentinelPassword=p]"
+        }
+        Some((Form::Cluster, _)) => {
+            "redis-cluster://[user:password@]host[:port][,host[:port]...][?node=host:port]"
+        }
+        Some((Form::Server | Form::UnixSocket, _)) => {
+            "redis://[user:password@]host[:port][/database] or \
+             redis+unix:///path[?db=n&user=u&pass=p]"
+        }
+        None => {
+            "redis://[user:password@]host[:port][/database], \
+             redis+unix:///path[?db=n&user=u&pass=p], redis-sentinel://host[,host...]/service or \
+             redis-cluster://host[,host...]"
+        }
+    }
+}
+
+fn parse(url: &str) -> Refused<Topology> {
+    let parts = Parts::of(url)?;
+    let login = Login {
+        tls: parts.tls.then(Arc::default),
+        ..parts.login()?
+    };
+    match parts.form {
+        Form::Server => parts.server(login),
+        Form::UnixSocket => unix_socket(url, &parts),
+        Form::Sentinel => parts.sentinel(login),
+        Form::Cluster => parts.cluster(login),
+    }
+}
+
+/// The form of a scheme, and whether it is one with TLS.
+fn read_scheme(scheme: &str) -> Option<(Form, bool)> {
+    let scheme = scheme.to_ascii_lowercase();
+    if matches!(&*scheme, "redis+unix" | "valkey+unix" | "unix") {
+        return Some((Form::UnixSocket, false));
+    }
+    let (base, form) = match scheme.split_once('-') {
+        None => (&*scheme, Form::Server),
+        Some((base, "sentinel")) => (base, Form::Sentinel),
+        Some((base, "cluster")) => (base, Form::Cluster),
+        Some(_) => return None,
+    };
+    match base {
+        "redis" | "valkey" => Some((form, false)),
+        "rediss" | "valkeys" => Some((form, true)),
+        _ => None,
+    }
+}
+
+impl<'a> Parts<'a> {
+    fn of(url: &'a str) -> Refused<Parts<'a>> {
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or("it does not begin with redis://")?;
+        let (form, tls) = match read_scheme(scheme) {
+            Some(read) => read,
+            None if scheme == "memory" => {
+                return Err("an in-memory store is passed as a &Memory".to_owned());
             }
-            _ => unreachable!("a URL names a host or a path"),
-        },
+            None => return Err("its scheme is none of these".to_owned()),
+        };
+        let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        // A password that is not encoded may end behind a character that ends the host, too.
+        if rest.contains('#') || form != Form::UnixSocket && tail.contains('@') {
+            return Err(NOT_ENCODED.to_owned());
+        }
+        let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
+        let (userinfo, hosts) = match authority.rsplit_once('@') {
+            Some((userinfo, hosts)) => (Some(userinfo), hosts),
+            None => (None, authority),
+        };
+        Ok(Parts {
+            form,
+            tls,
+            userinfo,
+            hosts,
+            path,
+            query,
+        })
+    }
+
+    fn login(&self) -> Refused<Login> {
+        let (user, password) = self
+            .userinfo
+            .map(|text| text.split_once(':').unwrap_or((text, "")))
+            .unwrap_or_default();
+        Ok(Login {
+            user: decoded(user, "user")?,
+            password: decoded(password, "password")?,
+            ..Login::default()
+        })
+    }
+
+    fn server(&self, login: Login) -> Refused<Topology> {
+        self.parameters(&[])?;
+        if self.hosts.contains(',') {
+            let several = "it has several hosts, as redis-sentinel:// and redis-cluster:// have";
+            return Err(several.to_owned());
+        }
+        Ok(Topology::Single(ServerSettings {
+            address: address(self.hosts, REDIS_PORT, "host")?,
+            login: Login {
+                database: database(self.path.trim_matches('/'))?,
+                ..login
+            },
+        }))
+    }
+
+    fn sentinel(&self, login: Login) -> Refused<Topology> {
+        let parameters = self.parameters(&[
+            "node",
+            "sentinelServiceName",
+            "sentinelUsername",
+            "sentinelPassword",
+        ])?;
+        let (service, number) = self.service_and_database()?;
+        let service = match (service, single(&parameters, "sentinelServiceName")?) {
+            (Some(path), Some(parameter)) if path != parameter => {
+                return Err("its path and sentinelServiceName name two services".to_owned());
+            }
+            (service, parameter) => service.or(parameter).ok_or(
+                "it names no service: /service behind the hosts, or sentinelServiceName=service",
+            )?,
+        };
+        Ok(Topology::Sentinel(SentinelSettings {
+            sentinels: self.addresses(&parameters, SENTINEL_PORT)?,
+            service,
+            sentinel_login: Login {
+                user: single(&parameters, "sentinelUsername")?,
+                password: single(&parameters, "sentinelPassword")?,
+                database: 0,
+                tls: login.tls.clone(),
+            },
+            login: Login {
+                database: number,
+                ..login
+            },
+        }))
+    }
+
+    fn cluster(&self, login: Login) -> Refused<Topology> {
+        let parameters = self.parameters(&["node"])?;
+        Ok(Topology::Cluster(ClusterSettings {
+            seeds: self.addresses(&parameters, REDIS_PORT)?,
+            login: Login {
+                database: database(self.path.trim_matches('/'))?,
+                ..login
+            },
+        }))
+    }
+
+    /// The path of a sentinel's URL is `/service/database`, where each part may be missing. One
+    /// number is a database.
+    fn service_and_database(&self) -> Refused<(Option<String>, i64)> {
+        let path = self.path.trim_matches('/');
+        let (service, number) = match path.split_once('/') {
+            Some((service, number)) => (service, number),
+            None if path.bytes().all(|b| b.is_ascii_digit()) => ("", path),
+            None => (path, ""),
+        };
+        Ok((decoded(service, "service")?, database(number)?))
+    }
+
+    /// The hosts of the list and of the parameters `node`, each once.
+    fn addresses(&self, parameters: &[(String, String)], port: u16) -> Refused<Vec<Address>> {
+        let listed = self.hosts.split(',').map(|text| (text, "host"));
+        let nodes = parameters
+            .iter()
+            .filter(|(name, _)| name == "node")
+            .map(|(_, value)| (&**value, "node"));
+        let mut addresses = Vec::new();
+        for (number, (text, what)) in listed.chain(nodes).enumerate() {
+            let what = format!("{what} (number {} of its servers)", number + 1);
+            let address = address(text, port, &what)?;
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        Ok(addresses)
+    }
+
+    /// The parameters, decoded. Others than the known ones are refused: a lock in a database that
+    /// the user did not mean excludes nobody.
+    fn parameters(&self, known: &[&str]) -> Refused<Vec<(String, String)>> {
+        let parameters: Vec<(String, String)> = url::form_urlencoded::parse(self.query.as_bytes())
+            .into_owned()
+            .collect();
+        let unknown = parameters
+            .iter()
+            .map(|(name, _)| &**name)
+            .find(|name| !name.is_empty() && !known.contains(name));
+        // An unencoded password may be cut by an @ or an &.
+        let has_password = self.userinfo.is_some()
+            || self.query.contains('@')
+            || self.query.contains('&') && self.query.to_ascii_lowercase().contains("pass");
+        match unknown {
+            // It may be the end of a password that is not encoded.
+            Some(_) if has_password => Err(NOT_ENCODED.to_owned()),
+            Some(name) => Err(format!("it has a parameter {name:?}")),
+            None => Ok(parameters),
+        }
+    }
+}
+
+/// A unix socket's path and login. The redis crate's grammar: the login is in the query.
+fn unix_socket(url: &str, parts: &Parts<'_>) -> Refused<Topology> {
+    if parts.userinfo.is_some() {
+        return Err("a unix socket's login is in its parameters, ?user=u&pass=p".to_owned());
+    }
+    let parameters = parts.parameters(&["db", "user", "pass"])?;
+    let path = Url::parse(url)
+        .ok()
+        .and_then(|url| url.to_file_path().ok())
+        .ok_or("its path did not parse")?;
+    Ok(Topology::Single(ServerSettings {
+        address: Address::Unix(path),
         login: Login {
-            user: redis.username().map(str::to_owned),
-            password: redis.password().map(str::to_owned),
-            database: redis.db(),
+            user: single(&parameters, "user")?,
+            password: single(&parameters, "pass")?,
+            database: database(&single(&parameters, "db")?.unwrap_or_default())?,
             tls: None,
         },
+    }))
+}
+
+/// The value of a parameter that may be there once. An empty one counts as absent.
+fn single(parameters: &[(String, String)], name: &str) -> Refused<Option<String>> {
+    let mut values = parameters.iter().filter(|(known, _)| known == name);
+    let value = values.next().map(|(_, value)| value.clone());
+    match values.next() {
+        Some(_) => Err(format!("it has the parameter {name:?} twice")),
+        None => Ok(value.filter(|value| !value.is_empty())),
     }
 }
 
-fn parse(url: &str) -> ApiResult<ConnectionInfo> {
-    let info = url
-        .into_connection_info()
-        .map_err(|error| refuse(&explain(url, &error)))?;
-    // The redis crate ignores everything behind a #, and the password may have begun before it.
-    if url.contains('#') {
-        return Err(refuse(NOT_ENCODED));
+/// Reads `host` or `host:port`.
+fn address(text: &str, default_port: u16, what: &str) -> Refused<Address> {
+    let refuse = |why: &str| format!("its {what} did not parse: {why}");
+    if text.is_empty() {
+        return Err(format!("its {what} is missing"));
     }
-    match unknown_parameter(url, info.addr()) {
-        // The "parameter" may be the end of a password that is not encoded.
-        Some(_) if url.contains('@') || info.redis_settings().password().is_some() => {
-            Err(refuse(NOT_ENCODED))
-        }
-        Some(name) => Err(refuse(&format!("it has a parameter {name:?}"))),
-        None => Ok(info),
+    if text.contains(['/', '?', '@', '#']) {
+        return Err(refuse("a host and a port are expected"));
     }
-}
-
-fn refuse(why: &str) -> Error {
-    Error::config(
-        "url",
-        format!(
-            "redis://[user:password@]host[:port][/database] or \
-             redis+unix:///path[?db=n&user=u&pass=p]; not this one: {why}"
-        ),
-    )
-}
-
-/// Why the redis crate cannot read a URL, without any part of the URL.
-fn explain(url: &str, error: &redis::RedisError) -> String {
-    match url.split_once("://") {
-        None => "it does not begin with redis://".to_owned(),
-        Some(("rediss" | "valkeys", _)) => "this version has no TLS".to_owned(),
-        Some(("memory", _)) => "an in-memory store is passed as a &Memory".to_owned(),
-        Some((_, rest)) if rest.contains(['#', '@']) => NOT_ENCODED.to_owned(),
-        // The error ends in its kind, which adds nothing.
-        Some(_) => error
-            .to_string()
-            .to_lowercase()
-            .split(" - ")
-            .next()
-            .unwrap_or_default()
-            .replace("url", "URL"),
-    }
-}
-
-/// The first query parameter that has no meaning for this kind of address. The redis crate ignores
-/// such parameters, and a lock in a database that the user did not mean excludes nobody.
-fn unknown_parameter<'a>(url: &'a str, addr: &ConnectionAddr) -> Option<&'a str> {
-    let known: &[&str] = match addr {
-        ConnectionAddr::Unix(_) => &["db", "user", "pass"],
-        _ => &[],
+    let url = Url::parse(&format!("redis://{text}"))
+        .map_err(|why| refuse(&format!("{why}; {ENCODE}")))?;
+    let host = match url.host() {
+        Some(url::Host::Domain(name)) => name.to_owned(),
+        Some(url::Host::Ipv4(address)) => address.to_string(),
+        Some(url::Host::Ipv6(address)) => address.to_string(),
+        None => return Err(format!("its {what} is missing")),
     };
-    let query = url.split_once('?').map_or("", |(_, query)| query);
-    query
-        .split('&')
-        .filter_map(|pair| pair.split('=').next())
-        .filter(|name| !name.is_empty())
-        .find(|name| !known.contains(name))
+    Ok(Address::Tcp(host, url.port().unwrap_or(default_port)))
+}
+
+fn database(text: &str) -> Refused<i64> {
+    match text {
+        "" => Ok(0),
+        text => text
+            .parse::<u32>()
+            .map(i64::from)
+            .map_err(|_| format!("invalid database number; {ENCODE}")),
+    }
+}
+
+/// A part of the URL without its percent-encoding. An empty one counts as absent.
+fn decoded(text: &str, what: &str) -> Refused<Option<String>> {
+    percent_encoding::percent_decode_str(text)
+        .decode_utf8()
+        .map(|text| Some(text.into_owned()).filter(|text| !text.is_empty()))
+        .map_err(|_| format!("its {what} is not valid UTF-8"))
 }

@@ -39,6 +39,9 @@ fn p10_an_invalid_url_is_refused_without_showing_its_password() {
         format!("redis://user:1#{SECRET}@host/"),
         format!("redis://user:pass@{SECRET}#@host/"),
         format!("redis+unix:///socket?pass=1&{SECRET}"),
+        format!("redis-sentinel://user:1/{SECRET}@host/service"),
+        format!("redis-sentinel://host/service?sentinelPassword=1&{SECRET}"),
+        format!("redis-cluster://user:1?node={SECRET}@host/"),
         format!("http://user:{SECRET}@host/"),
         format!("user:{SECRET}@host"),
         SECRET.to_owned(),
@@ -70,7 +73,8 @@ fn p10_an_unsupported_part_of_a_url_is_refused_by_name() {
         ("redis://127.0.0.1:99999/", "did not parse"),
         ("redis://:pa#ss@127.0.0.1/", "%23"),
         ("redis+unix:///nonexistent/s#1", "%23"),
-        ("rediss://127.0.0.1/", "no TLS"),
+        #[cfg(not(feature = "tls"))]
+        ("rediss://127.0.0.1/", "the feature `tls`"),
         ("memory://", "&Memory"),
         ("127.0.0.1:6379", "does not begin with redis://"),
     ];

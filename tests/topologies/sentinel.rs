@@ -1,1 +1,5 @@
-//! The master of a service that sentinels watch.
+//! Sentinel: the master of a service, wherever it is.
+
+mod common;
+mod failover;
+mod set;

@@ -1,1 +1,248 @@
-//! URLs and typed endpoints of every topology.
+//! URLs and typed endpoints of every topology: a URL is the same as its typed form, and a bad one
+//! is refused by the part that is wrong.
+
+use fairlock::{Cluster, Endpoint, Error, LockManager, Quorum, Sentinel, Server};
+
+const SECRET: &str = "hunter2-pa55phrase";
+
+/// What an endpoint shows of itself.
+fn shown(endpoint: impl Into<Endpoint>) -> String {
+    format!("{:?}", endpoint.into())
+}
+
+#[test]
+fn a_url_names_the_same_servers_as_its_typed_form() {
+    let single = |host, port| Endpoint::from(Server::new(host, port));
+    let sentinel =
+        |hosts: &[(&str, u16)]| Endpoint::from(Sentinel::new("mymaster", hosts.to_vec()));
+    let cluster = |hosts: &[(&str, u16)]| Endpoint::from(Cluster::new(hosts.to_vec()));
+    let same = [
+        ("redis://host", single("host", 6379)),
+        ("valkey://host:1/", single("host", 1)),
+        (" REDIS://[::1]:1/2 ", single("::1", 1)),
+        ("redis://[::1]", single("[::1]", 6379)),
+        ("redis+unix:///tmp/s", Server::unix("/tmp/s").into()),
+        ("valkey+unix:///tmp/s", Server::unix("/tmp/s").into()),
+        ("unix:///tmp/a%20b?db=1", Server::unix("/tmp/a b").into()),
+        ("redis-sentinel://a/mymaster", sentinel(&[("a", 26379)])),
+        (
+            "redis-sentinel://u:p@a:1,b/mymaster/3",
+            sentinel(&[("a", 1), ("b", 26379)]),
+        ),
+        (
+            "valkey-sentinel://a:1/3?sentinelServiceName=mymaster&node=b:2&node=c:3",
+            sentinel(&[("a", 1), ("b", 2), ("c", 3)]),
+        ),
+        (
+            "redis-sentinel://a,[fe80::1]:2,a/mymaster?node=%5B::2%5D:3",
+            sentinel(&[("a", 26379), ("fe80::1", 2), ("::2", 3)]),
+        ),
+        ("redis-cluster://a", cluster(&[("a", 6379)])),
+        (
+            "valkey-cluster://u:p@a:1,b/0",
+            cluster(&[("a", 1), ("b", 6379)]),
+        ),
+        (
+            "redis-cluster://a:1?node=b:2&node=[::1]:3",
+            cluster(&[("a", 1), ("b", 2), ("::1", 3)]),
+        ),
+    ];
+    for (url, typed) in same {
+        let expected = shown(typed);
+        assert!(!expected.contains("not valid"), "{url}");
+        assert_eq!(shown(url), expected, "{url}");
+    }
+}
+
+#[test]
+fn a_bad_url_is_refused_by_the_part_that_is_wrong() {
+    let bad = [
+        ("redis://", "host is missing"),
+        ("redis://:p@/1", "host is missing"),
+        ("redis://a:b", "host did not parse: invalid port number"),
+        ("redis://a:70000", "invalid port number"),
+        ("redis://a:0", "1 to 65535"),
+        ("redis://[::g]", "invalid IPv6 address"),
+        ("redis://0.0.0.0", "0.0.0.0 is every address"),
+        ("redis://[::]:1", ":: is every address"),
+        ("redis://a/-1", "invalid database number"),
+        ("redis://u@a", "a user needs a password"),
+        ("redis://:%FF@a", "password is not valid UTF-8"),
+        ("redis://a,b", "several hosts"),
+        ("redis://a?node=b", "parameter \"node\""),
+        ("redis+sentinel://a/m", "redis-sentinel://"),
+        ("redis+unix://u:p@localhost/s", "?user=u&pass=p"),
+        ("redis+unix:///s?pass=1&pass=2", "\"pass\" twice"),
+        ("redis-sentinel://a", "it names no service"),
+        ("redis-sentinel://a/0", "it names no service"),
+        ("redis-sentinel://a/m/x", "invalid database number"),
+        ("redis-sentinel://a/m/0/1", "invalid database number"),
+        (
+            "redis-sentinel://a/m?sentinelServiceName=n",
+            "name two services",
+        ),
+        (
+            "redis-sentinel://a,,b/m",
+            "host (number 2 of its servers) is missing",
+        ),
+        (
+            "redis-sentinel://a/m?node=b:c",
+            "node (number 2 of its servers) did not parse",
+        ),
+        (
+            "redis-sentinel://a/m?node=b/1",
+            "node (number 2 of its servers) did not parse",
+        ),
+        (
+            "redis-sentinel://a/m?sentinelUsername=u",
+            "a user needs a password",
+        ),
+        ("redis-sentinel://a/m?password=1", "parameter \"password\""),
+        ("redis-sentinel://a/%0A", "without control characters"),
+        ("redis-cluster://a/1", "database 0 alone"),
+        ("redis-cluster://a/m", "invalid database number"),
+        (
+            "redis-cluster://a?sentinelServiceName=m",
+            "parameter \"sentinelServiceName\"",
+        ),
+    ];
+    for (url, why) in bad {
+        let error = LockManager::connect(url).unwrap_err();
+        let Error::Config { what, message, .. } = &error else {
+            panic!("{url}: {error:?}");
+        };
+        assert_eq!(what, "url", "{url}");
+        assert!(message.contains(why), "{url}: {message}");
+        let form = url.split_once("://").expect("a scheme").0;
+        let form = if form.contains('-') { form } else { "redis" };
+        assert!(
+            message.starts_with(&format!("{form}://")),
+            "{url}: {message}"
+        );
+    }
+}
+
+#[test]
+#[cfg(not(feature = "tls"))]
+fn a_url_with_tls_is_refused_without_the_feature() {
+    for url in ["rediss://a", "valkeys-sentinel://a/m", "rediss-cluster://a"] {
+        let error = LockManager::connect(url).unwrap_err().to_string();
+        assert!(
+            error.contains("no TLS: enable the feature `tls`"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_typed_endpoint_is_checked_at_build() {
+    let servers = |count: u16| Quorum::new((1..=count).map(|port| Server::new("a", port)));
+    let bad: [(Endpoint, &str, &str); 12] = [
+        (Server::new("", 1).into(), "server", "host is missing"),
+        (Server::new("a", 0).into(), "server", "1 to 65535"),
+        (
+            Server::new("redis://a", 1).into(),
+            "server",
+            "without a scheme",
+        ),
+        (Server::new("::", 1).into(), "server", "every address"),
+        (Server::unix("").into(), "server", "path is missing"),
+        (
+            Server::new("a", 1).user("u").into(),
+            "server",
+            "needs a password",
+        ),
+        (
+            Server::from("redis-cluster://a").into(),
+            "url",
+            "the URL of one server",
+        ),
+        (
+            Sentinel::new("", [("a", 1)]).into(),
+            "sentinel",
+            "the service",
+        ),
+        (
+            Sentinel::new("m", [("a", 1); 0]).into(),
+            "sentinel",
+            "at least one sentinel",
+        ),
+        (
+            Sentinel::new("m", [("a", 1)]).sentinel_user("u").into(),
+            "sentinel",
+            "needs a password",
+        ),
+        (
+            Cluster::new([("a", 1); 0]).into(),
+            "cluster",
+            "at least one node",
+        ),
+        (
+            servers(4).into(),
+            "quorum",
+            "3 or 5 servers, each of its own; not 4",
+        ),
+    ];
+    for (endpoint, what, why) in bad {
+        assert_refused(endpoint, what, why);
+    }
+    let twice = ["redis://a:1", "redis://b:1", "redis://a:1/2"];
+    assert_refused(Quorum::new(twice), "quorum", "a:1 is twice");
+    let unread = ["redis://a", "redis://b", "redis://c:d"];
+    assert_refused(Quorum::new(unread), "url", "invalid port number");
+}
+
+#[track_caller]
+fn assert_refused(endpoint: impl Into<Endpoint>, what: &str, why: &str) {
+    match LockManager::connect(endpoint).unwrap_err() {
+        Error::Config {
+            what: is, message, ..
+        } => {
+            assert_eq!(is, what, "{message}");
+            assert!(message.contains(why), "{message}");
+        }
+        error => panic!("{error:?}"),
+    }
+}
+
+#[test]
+fn a_quorum_is_a_list_of_urls_or_servers() {
+    let urls = Quorum::new(["redis://a", "redis://b:1", "redis+unix:///c"]);
+    let servers = Quorum::new([
+        Server::new("a", 6379),
+        Server::new("b", 1),
+        Server::unix("/c"),
+    ]);
+    assert_eq!(shown(urls), "Endpoint(quorum a:6379,b:1,/c)");
+    assert_eq!(format!("{servers:?}"), "Quorum(quorum a:6379,b:1,/c)");
+}
+
+#[test]
+fn no_endpoint_shows_a_password() {
+    let server = Server::new("a", 1).user("u").password(SECRET);
+    let sentinel = Sentinel::new("m", [("a", 1)])
+        .user("u")
+        .password(SECRET)
+        .sentinel_user("s")
+        .sentinel_password(SECRET);
+    let cluster = Cluster::new([("a", 1)]).user("u").password(SECRET);
+    let quorum = Quorum::new([server.clone(), Server::unix("/s").password(SECRET)]);
+    let mut all = format!("{server:?} {sentinel:?} {cluster:?} {quorum:?}");
+    let urls = [
+        format!("redis://u:{SECRET}@a"),
+        format!("redis-sentinel://u:{SECRET}@a/m?sentinelPassword={SECRET}"),
+        format!("redis-cluster://:{SECRET}@a,b"),
+    ];
+    for endpoint in urls.iter().map(Endpoint::from).chain([
+        server.into(),
+        sentinel.into(),
+        cluster.into(),
+        quorum.into(),
+    ]) {
+        all.push_str(&format!(
+            "{endpoint:?} {:?}",
+            LockManager::builder(endpoint.clone())
+        ));
+    }
+    assert!(!all.contains(SECRET), "{all}");
+}

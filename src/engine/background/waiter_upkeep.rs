@@ -19,7 +19,7 @@ impl RenewalThread {
         let token = state.token;
         state
             .is_confirming()
-            .then(|| waiter.request.call(Verb::Renew { token }))
+            .then(|| waiter.request.renew(token, 0))
     }
 
     pub(super) fn on_confirm_reply(
@@ -48,7 +48,7 @@ impl RenewalThread {
                 let mut state = waiter.state.lock();
                 state.on_confirmed(answer.sent, left, fence, &waiter.request)
             }
-            (_, Verb::Renew { token }) => waiter.state.lock().on_absent(*token, answer.sent),
+            (_, Verb::Renew { token, .. }) => waiter.state.lock().on_absent(*token, answer.sent),
             _ => return,
         };
         waiter.on_reply(self.engine.now());

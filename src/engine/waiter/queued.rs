@@ -122,7 +122,11 @@ impl QueuedWaiter {
         self.engine.check_fork()?;
         let state = &self.waiter.state;
         state.lock().set_sleeper(Some(thread::current()));
-        let end = self.sleep_until_granted(until, at_deadline);
+        let end = if self.engine.service.has_queue {
+            self.sleep_until_granted(until, at_deadline)
+        } else {
+            self.ask_until_granted(until, at_deadline)
+        };
         state.lock().set_sleeper(None);
         end
     }

@@ -10,7 +10,7 @@ use redis::{Cmd, ErrorKind, RedisError, Value};
 use super::socket::Socket;
 use crate::error::Step;
 use crate::store::clock::Time;
-use crate::store::{Address, Anchor, StoreFault};
+use crate::store::{Anchor, ServerSettings, StoreFault};
 
 /// One connection, with the pairing of clocks that dates its requests: R5 (dated requests).
 pub(super) struct Connection {
@@ -31,14 +31,20 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects a socket; the handshake is still to come. `timeout` bounds the connecting, and each
-    /// request and each reply after it.
+    /// Connects a socket, and starts TLS if the settings say so; Redis's handshake is still to come.
+    /// `timeout` bounds both together, and each request and each reply after them.
     pub(super) fn open(
-        address: &Address,
+        server: &ServerSettings,
         timeout: Duration,
         now: Time,
     ) -> Result<Connection, StoreFault> {
-        let socket = Socket::connect(address, timeout).map_err(|e| fault(e, Step::Connect))?;
+        let started = Instant::now();
+        let mut socket =
+            Socket::connect(&server.address, timeout).map_err(|e| fault(e, Step::Connect))?;
+        if let Some(tls) = &server.login.tls {
+            let left = timeout.saturating_sub(started.elapsed());
+            socket.start_tls(tls, &server.address, left)?;
+        }
         Ok(Connection::over(socket, now))
     }
 

@@ -53,6 +53,9 @@ struct Running {
 /// The time in which a server must answer its first PING; a loaded machine needs part of it.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
+/// The configuration of a server that is a sentinel.
+const SENTINEL_CONFIG: &str = "sentinel.conf";
+
 /// The name of the admin connection. [`Server::clients`] leaves it out.
 const ADMIN: &str = "test-support";
 
@@ -89,6 +92,18 @@ impl Server {
     /// A server on a free port of 127.0.0.1, with variables in its environment.
     pub(crate) fn tcp_with_env(env: &[(&str, &str)]) -> Self {
         Self::on_a_free_port(&[], env)
+    }
+
+    /// A server on this port of 127.0.0.1, with arguments. An error if the port is taken.
+    pub(crate) fn tcp_at(addr: SocketAddr, extra: &[&str]) -> Result<Self, String> {
+        Self::at(Address::Tcp(addr), directory(), extra)
+    }
+
+    /// A sentinel on this port of 127.0.0.1, with this configuration. An error if the port is taken.
+    pub(crate) fn sentinel_at(addr: SocketAddr, config: &str) -> Result<Self, String> {
+        let dir = directory();
+        fs::write(dir.path().join(SENTINEL_CONFIG), config).expect("our own directory is writable");
+        Self::at(Address::Tcp(addr), dir, &[])
     }
 
     fn on_a_free_port(extra: &[&str], env: &[(&str, &str)]) -> Self {
@@ -195,6 +210,11 @@ impl Server {
         end(&mut self.running());
     }
 
+    /// Whether the server was not killed.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running().child.is_some()
+    }
+
     /// Starts the server again, and kills it first if it runs. It has the same address, directory
     /// and arguments, and is empty unless it keeps an append-only file.
     pub(crate) fn restart(&self) {
@@ -275,8 +295,13 @@ impl Server {
         let log = self.dir.path().join("log");
         let out = File::create(&log).expect("our own directory is writable");
         let mut command = Command::new(binary());
+        command.arg0("redis-server");
+        let sentinel_config = self.dir.path().join(SENTINEL_CONFIG);
+        if sentinel_config.exists() {
+            // A sentinel rewrites it, so a restart finds what it knew.
+            command.arg(sentinel_config).arg("--sentinel");
+        }
         command
-            .arg0("redis-server")
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .arg("--dir")
             .arg(self.dir.path());
@@ -360,9 +385,17 @@ const PROBE_WITHIN: Option<Duration> = Some(Duration::from_secs(2));
 
 fn probe(mut stream: impl Read + Write) -> io::Result<String> {
     stream.write_all(b"PING\r\nINFO server\r\nQUIT\r\n")?;
-    let mut output = String::new();
-    stream.read_to_string(&mut output)?;
-    Ok(output)
+    let mut output = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        let read = stream.read(&mut chunk)?;
+        output.extend(&chunk[..read]);
+        let text = String::from_utf8_lossy(&output);
+        // Newer sentinels do not know QUIT.
+        if read == 0 || text.contains("unknown command 'QUIT'") {
+            return Ok(text.into_owned());
+        }
+    }
 }
 
 fn connect(url: &str) -> RedisResult<Connection> {
@@ -397,7 +430,7 @@ fn directory() -> TempDir {
 
 /// A port outside the range that the kernel gives to clients: a server that is killed and started
 /// again must find its port free.
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -56,7 +56,7 @@ fn every_rule_has_a_row_in_faults_md() {
 /// tests of `src`.
 fn tests() -> Vec<String> {
     let mut tests = Vec::new();
-    for (path, text) in ["tests/it", "tests/topologies", "tests/sim", "src"]
+    for (path, text) in ["tests/it", "tests/sim", "tests/topologies", "src"]
         .map(|dir| read(dir, "rs"))
         .into_iter()
         .flatten()

@@ -9,7 +9,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::options::LockOptions;
-use crate::store::{Topology, parse_url};
+use crate::store::{Login, Topology, parse_url};
 
 const SECRET: &str = "hunter2";
 
@@ -37,6 +37,8 @@ pub fn url(bytes: &[u8]) {
                 "redis+unix",
                 "rediss",
                 "valkey",
+                "redis-sentinel",
+                "valkeys-cluster",
                 "",
             ]);
             // The text after a slash is a path, which is no secret.
@@ -88,16 +90,32 @@ fn check_round_trip(input: &mut FuzzInput<'_>) {
     let password = format!("{SECRET}{}", input.text());
     let db = input.byte();
     let (user_written, password_written) = (percent_encoded(&user), percent_encoded(&password));
-    let text = match input.below(2) {
-        0 => format!("redis://{user_written}:{password_written}@127.0.0.1:6380/{db}"),
-        _ => format!("redis+unix:///tmp/s?db={db}&user={user_written}&pass={password_written}"),
+    let login = format!("{user_written}:{password_written}@");
+    let sentinel_login = format!("sentinelUsername=s&sentinelPassword={password_written}");
+    let text = match input.below(4) {
+        0 => format!("redis://{login}127.0.0.1:6380/{db}"),
+        1 => format!("redis+unix:///tmp/s?db={db}&user={user_written}&pass={password_written}"),
+        2 => format!("redis-sentinel://{login}[::1]:1,h/m/{db}?node=g:2&{sentinel_login}"),
+        _ => format!("redis-cluster://{login}h:1,h?node=h:2"),
     };
     check_password_is_hidden(&text);
     let parsed = parse_url(&text).unwrap_or_else(|error| panic!("{text:?} is refused: {error}"));
-    let Topology::Single(server) = parsed else {
-        panic!("{text:?} is one server");
+    let read = match parsed {
+        Topology::Single(server) => server.login,
+        Topology::Sentinel(settings) => {
+            assert_eq!(settings.sentinel_login.password.as_ref(), Some(&password));
+            assert_eq!((settings.sentinels.len(), &*settings.service), (3, "m"));
+            settings.login
+        }
+        Topology::Cluster(settings) => {
+            assert_eq!(settings.seeds.len(), 3, "{text:?}");
+            Login {
+                database: db.into(),
+                ..settings.login
+            }
+        }
+        Topology::Quorum(_) => panic!("{text:?} is no list"),
     };
-    let read = server.login;
     assert_eq!(read.password.as_ref(), Some(&password), "{text:?}");
     assert_eq!(read.user.unwrap_or_default(), user, "{text:?}");
     assert_eq!(read.database, i64::from(db), "{text:?}");

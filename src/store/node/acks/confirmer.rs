@@ -180,7 +180,10 @@ impl Confirmer {
     ) -> Result<&'c mut Connection, StoreFault> {
         let open = match connection.take() {
             Some(open) if !self.node.is_retired(&open) => open,
-            _ => self.node.connect_by(reply_by)?,
+            _ => {
+                let connect_by = self.node.clock.now() + self.node.connect_timeout;
+                self.node.connect_until(reply_by.min(connect_by))?
+            }
         };
         Ok(connection.insert(open))
     }

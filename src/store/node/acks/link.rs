@@ -61,7 +61,8 @@ impl Link for AckedLink {
                 let other_results = run_others();
                 exchange.allow_until(self.node.clock.now() + TO_READ_ARRIVED);
                 let mut renewed = exchange.finish(&self.node, connection);
-                self.renewals.on_results(&mut renewed, started);
+                self.renewals
+                    .after_exchange(&mut renewed, started, reply_by);
                 (renewed, other_results)
             }
         };
