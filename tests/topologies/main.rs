@@ -15,3 +15,9 @@ mod rights;
 mod sentinel;
 mod tls;
 mod urls;
+
+/// Not a test: worker processes begin here, see [`support::Child`].
+#[test]
+fn child_process() {
+    support::child::play(sentinel::ROLES);
+}
