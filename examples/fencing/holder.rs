@@ -15,7 +15,8 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 
 #[cfg(feature = "memory")]
 use crate::support::exit_code;
-use crate::support::{Outcome, Store, endpoint, private_redis::Redis};
+use crate::support::store::endpoint;
+use crate::support::{Outcome, Store, private_redis::Redis};
 
 /// The total that this holder writes.
 pub(crate) const LATE: u32 = 100;

@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each example uses a part of it")]
 
 pub(crate) mod private_redis;
-mod store;
+pub(crate) mod store;
 
 use std::error::Error;
 use std::fmt::Display;
@@ -15,7 +15,7 @@ use std::{env, thread};
 
 use uuid::Uuid;
 
-pub(crate) use store::{Store, endpoint};
+pub(crate) use store::Store;
 
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 

@@ -16,7 +16,8 @@ use fairlock::LockManager;
 
 use crate::ledger::Ledger;
 use crate::support::private_redis::Redis;
-use crate::support::{Outcome, Store, endpoint};
+use crate::support::store::endpoint;
+use crate::support::{Outcome, Store};
 use crate::turn::Turn;
 use crate::worker::{Coordinator, work};
 

@@ -159,6 +159,7 @@ pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
             | "TRYAGAIN"
             | "MOVED"
             | "ASK"
+            | "UNBLOCKED"
     ) || message.starts_with("max number of clients")
 }
 

@@ -16,5 +16,17 @@ mod replica_acks;
 mod right_server;
 mod rights;
 mod sentinel;
+#[cfg(feature = "tls")]
 mod tls;
 mod urls;
+
+/// Not a test: worker processes begin here, see [`support::Child`].
+#[test]
+fn child_process() {
+    support::child::play(&[
+        #[cfg(feature = "tls")]
+        tls::DROPS_AND_EXITS,
+        #[cfg(feature = "tls")]
+        tls::SIGNALLED,
+    ]);
+}

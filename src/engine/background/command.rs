@@ -18,6 +18,8 @@ pub(crate) enum Command {
     Abandon(TokenRelease),
     Confirm(Arc<WaiterEntry>),
     Requeue(Arc<WaiterEntry>),
+    /// The waiter has waited for long. Its thread may have taken the lock itself.
+    FindSelfWait(Arc<WaiterEntry>),
     /// The subscription is confirmed, and messages may have been missed before. Every name with
     /// waiters is synced at once, and every token is looked up.
     Subscribed,

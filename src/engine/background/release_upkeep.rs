@@ -33,6 +33,7 @@ impl RenewalThread {
     fn on_token_released(&mut self, mut release: TokenRelease, answer: &Answer) {
         let now = self.engine.now();
         self.engine.note_release_answered();
+        self.engine.wake_asker(&release.call.key);
         release.report(&answer.reply.outcome);
         if answer.reply.more {
             // The script stopped at its limit of work for one call.

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::engine::lease::{Due, Lease};
 use crate::engine::waiter::in_order;
 use crate::loss::LossReason;
-use crate::script::{Call, Verb};
+use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
 
@@ -161,7 +161,21 @@ impl RenewalThread {
             .min(self.look_again_at)
             .min(self.unread_due())
             .min(self.shutdown_due())
+            .min(self.check_due())
             .min(self.late_results_at)
+    }
+
+    /// When to have the link look for other roles of the servers. Never while this process neither
+    /// holds nor awaits anything: an idle manager sends nothing.
+    fn check_due(&self) -> Time {
+        let is_idle = self.leases.next() == Time::NEVER
+            && self.tasks.next() == Time::NEVER
+            && self.engine.waiters.next_due() == Time::NEVER;
+        if is_idle {
+            Time::NEVER
+        } else {
+            self.link.check_due()
+        }
     }
 
     pub(crate) fn take_in(&mut self) {
@@ -172,6 +186,9 @@ impl RenewalThread {
         self.take_late_results();
         self.read_unread(now);
         self.take_in_leases(now);
+        if self.check_due() <= now {
+            self.link.check();
+        }
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::ReportLoss(lease) => {
@@ -182,6 +199,7 @@ impl RenewalThread {
                 Command::Abandon(release) => self.tasks.put(now, Task::ReleaseToken(release)),
                 Command::Confirm(waiter) => self.tasks.put(now, Task::Confirm(waiter)),
                 Command::Requeue(waiter) => self.tasks.put(now, Task::Requeue(waiter)),
+                Command::FindSelfWait(waiter) => self.warn_of_self_waits(&[waiter]),
                 Command::Subscribed => self.on_subscribed(now),
                 Command::EndAll(command) => {
                     // A lease of a lock that was taken since the first look must end, too.
@@ -256,7 +274,7 @@ impl RenewalThread {
     pub(super) fn with_call(&self, task: Task, now: Time) -> Option<(Task, Call)> {
         let call = match &task {
             Task::Renew(ScheduledLease { lease, .. }) => {
-                lease.request.call(Verb::Renew { token: lease.token })
+                lease.request.renew(lease.token, lease.fence)
             }
             Task::ReleaseToken(release) => release.call.clone(),
             Task::Confirm(waiter) => self.confirm_call(waiter)?,
@@ -361,12 +379,11 @@ impl RenewalThread {
 
     /// When to send a call again that failed.
     pub(super) fn retry_at(&self, fault: &StoreFault) -> Time {
-        // After a failed exchange another connection is opened, which makes its own pauses.
-        let connecting = matches!(fault, StoreFault::NotReady) || fault.is_ambiguous();
-        let pause = if connecting {
-            CONNECTING
-        } else {
-            self.engine.config.back_off
+        let pause = match fault {
+            StoreFault::NotReplicated { .. } => self.engine.config.back_off,
+            // After a failed exchange another connection is opened, which makes its own pauses.
+            fault if matches!(fault, StoreFault::NotReady) || fault.is_ambiguous() => CONNECTING,
+            _ => self.engine.config.back_off,
         };
         self.engine.now() + pause
     }

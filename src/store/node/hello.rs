@@ -185,7 +185,7 @@ fn only_service(connection: &mut Connection, left: Duration) -> Option<String> {
 }
 
 /// The master of a replica, if the replica says so.
-fn master_of(connection: &mut Connection, left: Duration) -> Option<Address> {
+pub(super) fn master_of(connection: &mut Connection, left: Duration) -> Option<Address> {
     let role = connection.request(&redis::cmd("ROLE"), left).ok()?;
     let Value::Array(fields) = role else {
         return None;

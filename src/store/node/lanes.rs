@@ -11,6 +11,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::Node;
+use super::acks::Confirmer;
 use super::connection::{Connection, refusal};
 use super::lane::{Lane, OpenGuard, Reply, Ticket};
 use super::pipeline::{Hop, Meaning, Pending, Received};
@@ -29,13 +30,15 @@ pub(in crate::store) type Begun<'a> = Result<InFlight<'a>, StoreFault>;
 pub(crate) struct Lanes {
     pub(super) node: Arc<Node>,
     pool: ConnectionPool,
-    lanes: Box<[NodeLane]>,
+    pub(super) lanes: Box<[NodeLane]>,
     /// P: a lane that had no reply for this long may be dead.
     quiet_limit: Duration,
+    /// R18 (replica acks): `None` if grants need none.
+    confirmer: Option<Confirmer>,
 }
 
-type NodeLane = Lane<LaneConnection>;
-type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
+pub(super) type NodeLane = Lane<LaneConnection>;
+pub(super) type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
 
 /// A call that is on its way.
 pub(in crate::store) struct InFlight<'a> {
@@ -55,6 +58,24 @@ impl Lanes {
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
         let first = node.connect_in_time()?;
+        let lanes = Lanes::begin_with(Some(first), node, count, quiet_limit);
+        if node.replica_acks.is_some() {
+            // Waits for nothing. A user without the right to WAIT learns of it here.
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(0).arg(0);
+            lanes.request(&wait, node.clock.now() + node.command_timeout)?;
+        }
+        Ok(lanes)
+    }
+
+    /// The same, until `until`.
+    pub(in crate::store) fn open_until(
+        until: Time,
+        node: &Arc<Node>,
+        count: u32,
+        quiet_limit: Duration,
+    ) -> Result<Lanes, StoreFault> {
+        let first = node.connect_until(until)?;
         Ok(Lanes::begin_with(Some(first), node, count, quiet_limit))
     }
 
@@ -69,18 +90,48 @@ impl Lanes {
         count: u32,
         quiet_limit: Duration,
     ) -> Lanes {
+        Lanes::over(
+            ConnectionPool::new(node, count, first),
+            node,
+            count,
+            quiet_limit,
+        )
+    }
+
+    /// Lanes that threads open in the background. They have no pool.
+    pub(in crate::store) fn posted(node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
+        Lanes::over(ConnectionPool::direct(node), node, count, quiet_limit)
+    }
+
+    fn over(pool: ConnectionPool, node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
         let lane = |_| Lane::new(node.clock.clone(), node.command_timeout);
         Lanes {
             node: Arc::clone(node),
-            pool: ConnectionPool::new(node, count, first),
+            pool,
             lanes: (0..count).map(lane).collect(),
             quiet_limit,
+            confirmer: node.replica_acks.map(|acks| Confirmer::new(node, acks)),
         }
     }
 
     /// Runs calls, each on the lane of its name. All are sent before the first reply is awaited. A
     /// call whose connection turns out to be closed is sent again on the next.
+    ///
+    /// R18 (replica acks): if replicas must acknowledge grants, this blocks for one more command
+    /// timeout and the replicas' time, at most. A lane is not blocked meanwhile.
     pub(in crate::store) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        match &self.confirmer {
+            None => self.run_unconfirmed(calls, deadlines),
+            Some(confirmer) if calls.iter().all(Call::is_renewal) => confirmer.renew(calls),
+            Some(confirmer) => {
+                let mut results = self.run_unconfirmed(calls, deadlines);
+                confirmer.confirm(calls, &mut results);
+                results
+            }
+        }
+    }
+
+    fn run_unconfirmed(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         let begun = self.begin_all(calls.iter().map(Pending::undated), deadlines);
         let finish = |begun| self.finish(begun, deadlines);
         begun.into_iter().map(finish).collect()
@@ -207,6 +258,23 @@ impl Lanes {
                 lane.fail_resends();
             }
         }
+    }
+
+    /// Ends the node: closes all its connections at once, also for threads that use them just now.
+    /// Each call without a reply learns that its connection was closed.
+    pub(in crate::store) fn end(&self) {
+        self.node.end();
+        for lane in &self.lanes {
+            if let Some(guard) = lane.if_open() {
+                guard.retire();
+            }
+            lane.fail_resends();
+        }
+    }
+
+    /// Whether some call has no reply although its caller has left.
+    pub(in crate::store) fn has_unread(&self) -> bool {
+        self.lanes.iter().any(Lane::has_unread)
     }
 
     /// Sends calls, each on the lane of its name: with one write for each lane, if nobody writes.
@@ -510,7 +578,7 @@ impl Lanes {
     }
 
     /// The lane of a name, and a number of the name that is not 0.
-    fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
+    pub(super) fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
         let mut hasher = DefaultHasher::new();
         key.queue().hash(&mut hasher);
         let number = hasher.finish();
@@ -519,7 +587,7 @@ impl Lanes {
     }
 
     /// The lane with a connection that can be used.
-    fn open_lane<'a>(
+    pub(super) fn open_lane<'a>(
         &self,
         lane: &'a NodeLane,
         checkout: Checkout,

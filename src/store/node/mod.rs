@@ -10,17 +10,25 @@
 //! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
+//! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
 //! | `owed` | the same connection among those to other nodes: it sends now and reads later |
+//! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
+//! | `uptime` | for how long the server has run |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
+//! | `query` | a connection for questions about servers |
 //! | `connection` | one connection, and what its errors mean |
-//! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
+//! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
+//! | `tls` | the handshake of TLS, and what both halves of a socket share then |
+//! | `probe` | whether a server speaks TLS or plain text |
+//! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
-//! Files name those below them: `lanes` names `pool` and `unread`, and these name `lane`; they and `link` name
+//! Files name those below them: `lanes` names `acks`, `pool` and `unread`, and these name `lane`; they and `link` name
 //! `pipeline`, and all of them name `connection` and `socket`.
 
+mod acks;
 mod connection;
 mod handshake;
 mod hello;
@@ -30,17 +38,27 @@ mod link;
 mod owed;
 mod pipeline;
 mod pool;
+mod posting;
+mod probe;
+mod query;
 mod rights;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
 mod socket;
+mod stream;
 mod subscription;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod unread;
+mod uptime;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -48,17 +66,22 @@ use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
 
+use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, ServerSettings, StoreFault};
+use crate::store::{Address, Anchor, Link, ServerSettings, StoreFault};
+use acks::AckedLink;
 use connection::Connection;
+use stream::Stream;
 
 pub(super) use hello::Expected;
 pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
 pub(super) use owed::{LinkCall, LinkReply};
 pub(super) use pipeline::{Hop, Pending};
+pub(super) use posting::{OnRights, Readiness, Watched};
+pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use scripted_peer::ScriptedPeer;
@@ -80,7 +103,12 @@ pub(crate) struct Node {
     pool_generation: AtomicU64,
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
+    replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
+    /// When the server has run for as long as its users want it to. `None`: they do not ask.
+    uptime: Option<uptime::Uptime>,
+    /// The sockets of its connections, for [`Node::end`].
+    sockets: Mutex<Vec<Weak<Stream>>>,
     connects: AtomicU64,
     requests: Arc<AtomicU64>,
 }
@@ -104,7 +132,10 @@ impl Node {
             generation: AtomicU64::new(0),
             pool_generation: AtomicU64::new(0),
             has_rights: AtomicBool::new(false),
+            replica_acks: None,
             anchor: Mutex::new(None),
+            uptime: None,
+            sockets: Mutex::new(Vec::new()),
             connects: AtomicU64::new(0),
             requests: Arc::default(),
         }
@@ -114,6 +145,37 @@ impl Node {
     /// [`Expected::Standalone`].
     pub(super) fn expecting(self, expected: Expected) -> Node {
         Node { expected, ..self }
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.server.address
+    }
+
+    /// R18 (replica acks): with some, grants and extensions count only if this many replicas have
+    /// acknowledged them.
+    pub(super) fn with_replica_acks(self, replica_acks: Option<ReplicaAcks>) -> Node {
+        Node {
+            replica_acks,
+            ..self
+        }
+    }
+
+    /// Whether replicas must acknowledge grants.
+    pub(super) fn has_replica_acks(&self) -> bool {
+        self.replica_acks.is_some()
+    }
+
+    /// The renewal thread's way to the node. It calls `on_ready` when it can be used again after it
+    /// could not.
+    pub(super) fn link(
+        self: &Arc<Self>,
+        on_ready: Arc<dyn Fn() + Send + Sync>,
+        back_off: Duration,
+    ) -> Box<dyn Link> {
+        match self.replica_acks {
+            None => Box::new(NodeLink::new(self, on_ready, back_off)),
+            Some(acks) => Box::new(AckedLink::new(self, acks, on_ready, back_off)),
+        }
     }
 
     /// The newest pairing of the node's clock and the local clock.
@@ -151,10 +213,12 @@ impl Node {
         // Read first: if another thread retires this age while the connection is opened, it is old.
         let generation = self.generation();
         let pool_generation = self.pool_generation();
+        self.check_not_ended()?;
         let started = self.clock.now();
-        let mut connection = Connection::open(&self.server.address, self.connect_timeout, started)?;
+        let mut connection = Connection::open(&self.server, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
+        self.keep_socket(&connection)?;
         let outcome = self.shake_hands(&mut connection, started + self.connect_timeout);
         // The commands of the handshake count when it is over, together with the connection. So the
         // two counts fit together at any moment.
@@ -162,6 +226,7 @@ impl Node {
         let sent = own_count.load(Ordering::Relaxed);
         self.requests.fetch_add(sent, Ordering::Relaxed);
         outcome?;
+        self.check_uptime(&mut connection)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         connection.set_read_timeout(self.command_timeout)?;
         connection.set_write_timeout(self.command_timeout)?;
@@ -188,9 +253,48 @@ impl Node {
 
     /// Opens a connection within the connect timeout, even if resolving the host's name hangs.
     fn connect_in_time(self: &Arc<Self>) -> Result<Connection, StoreFault> {
-        self.connect_in_background(|| {})?
-            .recv_timeout(self.connect_timeout)
-            .unwrap_or_else(|_| Err(StoreFault::timed_out(Step::Connect)))
+        self.connect_until(self.clock.now() + self.connect_timeout)
+    }
+
+    /// The same, until `until`.
+    fn connect_until(self: &Arc<Self>, until: Time) -> Result<Connection, StoreFault> {
+        let opened = self.connect_in_background(|| {})?;
+        self.clock
+            .receive(&opened, until)
+            .unwrap_or_else(|| Err(StoreFault::timed_out(Step::Connect)))
+    }
+
+    /// Closes all connections, also those that threads use just now, and opens no other.
+    fn end(&self) {
+        self.generation.store(ENDED, Ordering::Release);
+        let sockets = std::mem::take(&mut *self.sockets.lock());
+        for socket in sockets.iter().filter_map(Weak::upgrade) {
+            socket.close();
+        }
+    }
+
+    fn is_ended(&self) -> bool {
+        self.generation() == ENDED
+    }
+
+    fn check_not_ended(&self) -> Result<(), StoreFault> {
+        if self.is_ended() {
+            return Err(StoreFault::unavailable(
+                Step::Connect,
+                "another server took over from this one",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Keeps the socket of a new connection for [`Node::end`].
+    fn keep_socket(&self, connection: &Connection) -> Result<(), StoreFault> {
+        let mut sockets = self.sockets.lock();
+        sockets.retain(|socket| socket.strong_count() > 0);
+        sockets.push(connection.socket.stream());
+        drop(sockets);
+        // The node may have ended while this one was opened.
+        self.check_not_ended()
     }
 
     /// Runs one command on a connection of its own, on a thread that nobody joins, and gives the
@@ -258,6 +362,16 @@ impl Node {
         }
     }
 
+    /// The anchor of a reply that a caller of several nodes waited for. One that took long pairs
+    /// the clocks badly: it would date requests too early. It is still better than an old one.
+    fn note_posted_anchor(&self, anchor: Anchor) {
+        let is_good = anchor.received - anchor.sent < self.command_timeout / 4;
+        let is_old = |known: Anchor| known.received + self.command_timeout * 8 < anchor.received;
+        if is_good || self.anchor().is_none_or(is_old) {
+            self.note_anchor(anchor);
+        }
+    }
+
     /// Keeps the newest anchor that any connection has.
     fn note_anchor(&self, anchor: Anchor) {
         let mut newest = self.anchor.lock();
@@ -266,6 +380,9 @@ impl Node {
         }
     }
 }
+
+/// The generation of a node that has ended.
+const ENDED: u64 = u64::MAX;
 
 /// Moves a generation on, once for all threads that have seen the same one.
 fn step(generation: &AtomicU64, seen: u64) {

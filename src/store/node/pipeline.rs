@@ -189,7 +189,7 @@ impl<'a> Pipeline<'a> {
     }
 
     /// The commands of the calls without an answer.
-    fn commands(&self, node: &Node) -> Vec<Cmd> {
+    pub(super) fn commands(&self, node: &Node) -> Vec<Cmd> {
         let unanswered = || self.pending.iter().filter(|pending| !pending.is_answered);
         // R4 (lost places): of several acquires, one that the server refuses with
         // NOSCRIPT would be sent again behind the others and enqueued in another order. So such a
@@ -316,7 +316,7 @@ impl Node {
         connection.send(&commands).map_err(|e| fault(e, Step::Send))
     }
 
-    fn receive_replies(
+    pub(super) fn receive_replies(
         &self,
         connection: &mut Connection,
         pipeline: &mut Pipeline<'_>,

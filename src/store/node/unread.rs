@@ -29,6 +29,8 @@ pub(super) struct UnreadCall {
     refused: u32,
     /// It was sent again after that.
     resent: bool,
+    /// Its caller waits, for several nodes. So its reply is read as soon as it comes.
+    is_posted: bool,
     on_result: OnResult,
 }
 
@@ -51,7 +53,18 @@ impl UnreadCall {
             closed: 0,
             refused: 0,
             resent: false,
+            is_posted: false,
             on_result,
+        }
+    }
+
+    /// A call that a caller puts on the lanes of several nodes, and waits for them all. If its
+    /// connection is closed, the caller decides whether it is sent again.
+    pub(super) fn posted(self) -> UnreadCall {
+        UnreadCall {
+            is_posted: true,
+            closed: RESENDS_WHEN_CLOSED,
+            ..self
         }
     }
 
@@ -97,7 +110,7 @@ impl Unread for UnreadCall {
     }
 
     fn write(&mut self, bytes: &mut Vec<u8>) {
-        self.resent |= self.closed > 0;
+        self.resent |= self.closed > 0 && !self.is_posted;
         self.pending().write(&self.node, bytes);
     }
 
@@ -112,8 +125,14 @@ impl Unread for UnreadCall {
                     received: self.node.clock.now(),
                     generation: self.generation,
                 };
-                // Nobody knows how long ago the reply came, so it is no anchor.
                 let read = self.node.read_reply(&mut self.pending(), received);
+                // Nobody knows how long ago the reply of a caller that has left came, so it is no
+                // anchor.
+                if self.is_posted
+                    && let Some(anchor) = read.anchor
+                {
+                    self.node.note_posted_anchor(anchor);
+                }
                 has_sense = !read.is_malformed;
                 match read.meaning {
                     Meaning::Answer(answer) => answer,

@@ -83,8 +83,9 @@ impl<C: Connected> Lane<C> {
         }
     }
 
-    /// Closes the connection if a caller has left and the oldest reply is overdue.
-    pub(in crate::store::node) fn end_overdue(&self) {
+    /// Closes the connection if a caller has left and the oldest reply is overdue. Returns whether it
+    /// was.
+    pub(in crate::store::node) fn end_overdue(&self) -> bool {
         let state = self.state.lock();
         let now = self.clock.now();
         let is_overdue = state.open.as_ref().is_some_and(|open| {
@@ -94,6 +95,7 @@ impl<C: Connected> Lane<C> {
         if is_overdue {
             self.close(state, &StoreFault::timed_out(Step::Reply), EndedBy::Us);
         }
+        is_overdue
     }
 
     /// Fails the requests that their callers have left and that wait for the next connection, if

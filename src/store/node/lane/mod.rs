@@ -36,7 +36,8 @@ use std::time::Duration;
 use redis::{RedisResult, Value};
 
 use super::connection::fault;
-use super::socket::{ReadMode, SocketWriter};
+use super::socket::SocketWriter;
+use super::stream::ReadMode;
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};

@@ -194,6 +194,12 @@ impl<C: Connected> OpenGuard<'_, C> {
         ticket
     }
 
+    /// Appends a request whose caller does not wait on this lane.
+    pub(in crate::store::node) fn post(&mut self, name: u64, unread: Box<dyn Unread>) {
+        let now = self.lane.clock.now();
+        self.open_lane().append_unread(name, unread, now);
+    }
+
     /// Writes what was appended, unless another thread writes just now: then that thread does.
     /// Blocks for as long as a write may, a command timeout at most.
     pub(in crate::store::node) fn write(self) {

@@ -1,0 +1,206 @@
+//! One master, with all connections to it, and how another one takes its place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::config::Config;
+use crate::script::CallerId;
+use crate::store::clock::{Clock, Time};
+use crate::store::node::{Expected, Lanes, Node, QueryConnection};
+use crate::store::{Address, Login, SentinelSettings, ServerSettings, StoreFault};
+
+/// A master. It is never changed, only replaced as a whole.
+pub(super) struct Master {
+    pub(super) node: Arc<Node>,
+    pub(super) lanes: Lanes,
+    /// When it took the place of another one. `None`: it is the first.
+    pub(super) replaced_at: Option<Time>,
+}
+
+impl Master {
+    /// The same master, which takes the place of another one now.
+    pub(super) fn in_place_of_another(self, clock: &Clock) -> Master {
+        Master {
+            replaced_at: Some(clock.now()),
+            ..self
+        }
+    }
+}
+
+/// Connects to masters.
+pub(super) struct MasterOpener {
+    login: Login,
+    caller_id: Arc<CallerId>,
+    clock: Clock,
+    pub(super) connect_timeout: Duration,
+    command_timeout: Duration,
+    check_period: Duration,
+    lanes: u32,
+}
+
+impl MasterOpener {
+    pub(super) fn new(
+        settings: &SentinelSettings,
+        config: &Config,
+        caller_id: Arc<CallerId>,
+        clock: &Clock,
+    ) -> MasterOpener {
+        MasterOpener {
+            login: settings.login.clone(),
+            caller_id,
+            clock: clock.clone(),
+            connect_timeout: config.connect_timeout,
+            command_timeout: config.command_timeout,
+            check_period: config.check_period,
+            lanes: config.lanes,
+        }
+    }
+
+    /// Connects to the server that the sentinels name. Blocks until `until` at most.
+    ///
+    /// If the server says that it is a replica, connects to its master. A plain FAILOVER leaves
+    /// the sentinels naming a replica for half a minute. That is done once: two servers that name
+    /// each other would be asked forever.
+    pub(super) fn open(&self, address: &Address, until: Time) -> Result<Master, StoreFault> {
+        match self.open_master(address, until) {
+            Err(fault) if fault.code() == Some("READONLY") => {
+                let followed = self.master_of(address, until).ok_or(fault)?;
+                self.open_master(&followed, until)
+            }
+            opened => opened,
+        }
+    }
+
+    /// An error if the server is no master.
+    fn open_master(&self, address: &Address, until: Time) -> Result<Master, StoreFault> {
+        let node = Arc::new(
+            Node::new(
+                self.server(address),
+                Arc::clone(&self.caller_id),
+                self.clock.clone(),
+                self.connect_timeout,
+                self.command_timeout,
+            )
+            .expecting(Expected::SentinelMaster),
+        );
+        let lanes = Lanes::open_until(until, &node, self.lanes, self.check_period)?;
+        Ok(Master {
+            node,
+            lanes,
+            replaced_at: None,
+        })
+    }
+
+    fn master_of(&self, replica: &Address, until: Time) -> Option<Address> {
+        let left = || until - self.clock.now();
+        let mut connection =
+            QueryConnection::open(&self.server(replica), &self.clock, left()).ok()?;
+        connection.master(left())
+    }
+
+    fn server(&self, address: &Address) -> ServerSettings {
+        ServerSettings {
+            address: address.clone(),
+            login: self.login.clone(),
+        }
+    }
+}
+
+/// The current master, and those before it for as long as somebody is owed a reply.
+pub(super) struct Masters {
+    current: RwLock<Arc<Master>>,
+    retired: Mutex<Vec<Arc<Master>>>,
+    /// What the counters of the masters before it showed.
+    past: Mutex<Counted>,
+    /// Called after each change.
+    on_change: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    connects: u64,
+    requests: u64,
+}
+
+impl Masters {
+    pub(super) fn new(first: Master) -> Masters {
+        Masters {
+            current: RwLock::new(Arc::new(first)),
+            retired: Mutex::default(),
+            past: Mutex::default(),
+            on_change: Mutex::default(),
+        }
+    }
+
+    pub(super) fn current(&self) -> Arc<Master> {
+        Arc::clone(&self.current.read())
+    }
+
+    /// From now on this one is the master. All connections to the one before it are closed at once,
+    /// also under the calls that use them: these find the new master.
+    pub(super) fn replace(&self, next: Master) {
+        let old = std::mem::replace(&mut *self.current.write(), Arc::new(next));
+        {
+            let mut past = self.past.lock();
+            past.connects += old.node.connects();
+            past.requests += old.node.requests();
+        }
+        self.retired.lock().push(Arc::clone(&old));
+        old.lanes.end();
+        self.forget_retired();
+        let on_change = self.on_change.lock().clone();
+        if let Some(on_change) = on_change {
+            on_change();
+        }
+    }
+
+    /// `wake` is called after each change of master, with no mutex held.
+    pub(super) fn on_change(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        *self.on_change.lock() = Some(wake);
+    }
+
+    pub(super) fn connects(&self) -> u64 {
+        self.past.lock().connects + self.current().node.connects()
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.past.lock().requests + self.current().node.requests()
+    }
+
+    fn retired(&self) -> Vec<Arc<Master>> {
+        self.retired.lock().clone()
+    }
+
+    /// See [`Store::unread_due`](crate::store::Store::unread_due), for the masters before.
+    pub(super) fn unread_due(&self) -> Time {
+        let due = self.retired().into_iter().map(|old| old.lanes.unread_due());
+        due.min().unwrap_or(Time::NEVER)
+    }
+
+    pub(super) fn read_unread(&self) {
+        for old in self.retired() {
+            old.lanes.read_unread();
+        }
+        self.forget_retired();
+    }
+
+    pub(super) fn settle(&self, until: Time) {
+        for old in self.retired() {
+            old.lanes.settle(until);
+        }
+        self.forget_retired();
+    }
+
+    /// Forgets those that owe nothing any more. A caller that still uses one keeps it.
+    fn forget_retired(&self) {
+        let is_done = |old: &Arc<Master>| !old.lanes.has_unread();
+        let done: Vec<_> = {
+            let mut retired = self.retired.lock();
+            retired.extract_if(.., |old| is_done(old)).collect()
+        };
+        // Their pools end here, with no mutex held.
+        drop(done);
+    }
+}

@@ -1,0 +1,247 @@
+//! The store that is the master of a service that sentinels watch.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `mod` | [`Sentinel`]: the store |
+//! | `link` | the renewal thread's way to the master |
+//! | `resolver` | [`Resolver`]: which server is the master, and when that is asked again |
+//! | `panel` | all sentinels, asked at once |
+//! | `question` | one sentinel, asked |
+//! | `master` | [`Master`]: one master and all connections to it, and how another one takes its place |
+//!
+//! Files name those below them; `link` and `mod` name `resolver`, and that names `panel` and
+//! `master`.
+
+mod link;
+mod master;
+mod panel;
+mod question;
+mod resolver;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::{Clock, Time};
+use super::{
+    Anchor, CallResult, ChannelEvent, Checkout, Deadlines, Link, OnResult, SentinelSettings, Store,
+    StoreFault,
+};
+use crate::config::Config;
+use crate::error::Result as ApiResult;
+use crate::key::Key;
+use crate::script::{Call, CallerId};
+use link::MasterLink;
+use master::Master;
+use resolver::{Resolver, Trouble};
+
+/// The master of a service.
+pub(crate) struct Sentinel {
+    resolver: Arc<Resolver>,
+}
+
+impl Sentinel {
+    /// Asks the sentinels for the master and opens one connection to it, so that a wrong name,
+    /// address or password is reported at once. Blocks for at most the connect timeout.
+    pub(crate) fn connect(
+        settings: SentinelSettings,
+        config: &Config,
+        caller_id: Arc<CallerId>,
+    ) -> ApiResult<Sentinel> {
+        let resolver = Resolver::begin(settings, config, caller_id)?;
+        Ok(Sentinel { resolver })
+    }
+
+    fn master(&self) -> Arc<Master> {
+        self.resolver.master()
+    }
+
+    /// Runs calls again that had no result from a master, for as long as their time lasts: on the
+    /// next master, once that is known.
+    fn run_again(
+        &self,
+        calls: &[Call],
+        mut results: Vec<CallResult>,
+        mut master: Arc<Master>,
+        deadlines: Deadlines,
+    ) -> Vec<CallResult> {
+        while let Some(next) = self.next_master(&master, &results, deadlines) {
+            let failed: Vec<usize> = (0..results.len())
+                .filter(|index| Trouble::of(&results[*index]).is_some())
+                .collect();
+            let again: Vec<Call> = failed.iter().map(|index| calls[*index].clone()).collect();
+            // The first attempt's time is for all: a retry must not lengthen the call (P8).
+            let checkout = match deadlines.checkout {
+                Checkout::IfFree => Checkout::IfFree,
+                Checkout::Until(_) => Checkout::Until(deadlines.reply_by),
+            };
+            let deadlines = Deadlines {
+                checkout,
+                ..deadlines
+            };
+            let new = next.lanes.run(&again, deadlines);
+            for (index, result) in failed.into_iter().zip(new) {
+                take_over(&mut results[index], result);
+            }
+            master = next;
+        }
+        results
+    }
+
+    /// The master that takes the place of one on which calls had these results. `None` if none is
+    /// known in time, or if no result says that it is the master's fault.
+    fn next_master(
+        &self,
+        master: &Arc<Master>,
+        results: &[CallResult],
+        deadlines: Deadlines,
+    ) -> Option<Arc<Master>> {
+        let trouble = results.iter().filter_map(Trouble::of).max()?;
+        match deadlines.checkout {
+            // P9 (nothing starves): such a call waits for nothing.
+            Checkout::IfFree => {
+                self.resolver.note_trouble(master, trouble);
+                self.resolver.other_master(master)
+            }
+            Checkout::Until(_) => {
+                let until = deadlines.reply_by;
+                self.resolver.await_other_master(master, trouble, until)
+            }
+        }
+    }
+}
+
+impl Store for Sentinel {
+    fn clock(&self) -> Clock {
+        self.resolver.clock()
+    }
+
+    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        let master = self.master();
+        let results = master.lanes.run(calls, deadlines);
+        if results.iter().all(|result| result.answer.is_ok()) {
+            return results;
+        }
+        self.run_again(calls, results, master, deadlines)
+    }
+
+    /// What fails here goes to the renewal thread, which asks the next master.
+    fn send(
+        &self,
+        calls: &[Call],
+        reply_by: Time,
+        leave: &dyn Fn(usize) -> Option<OnResult>,
+    ) -> Vec<Option<CallResult>> {
+        let master = self.master();
+        let results = master.lanes.send(calls, reply_by, leave);
+        let awaited = results.iter().flatten();
+        if let Some(trouble) = awaited.filter_map(Trouble::of).max() {
+            self.resolver.note_trouble(&master, trouble);
+        }
+        results
+    }
+
+    fn unread_due(&self) -> Time {
+        self.master()
+            .lanes
+            .unread_due()
+            .min(self.resolver.masters().unread_due())
+    }
+
+    fn read_unread(&self) {
+        self.master().lanes.read_unread();
+        self.resolver.masters().read_unread();
+    }
+
+    fn settle(&self, until: Time) {
+        self.master().lanes.settle(until);
+        self.resolver.masters().settle(until);
+    }
+
+    fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
+        Box::new(MasterLink::new(&self.resolver, on_ready))
+    }
+
+    /// The subscription ends with its master. If no master can be reached, this waits for the next
+    /// one, for a back-off at most.
+    fn listen(
+        &self,
+        channel: &str,
+        check_every: Duration,
+        is_awaited: &dyn Fn() -> bool,
+        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreFault> {
+        let until = self.clock().now() + self.resolver.back_off;
+        loop {
+            let master = self.master();
+            let mut was_up = false;
+            let ended = master
+                .node
+                .listen(channel, check_every, is_awaited, &mut |event| {
+                    was_up = true;
+                    on_event(event)
+                });
+            let Err(fault) = ended else { return Ok(()) };
+            let Some(trouble) = Trouble::of_fault(&fault) else {
+                return Err(fault);
+            };
+            if was_up {
+                self.resolver.note_trouble(&master, trouble);
+                return Err(fault);
+            }
+            let next = self.resolver.await_other_master(&master, trouble, until);
+            if next.is_none() {
+                return Err(fault);
+            }
+        }
+    }
+
+    fn poke(&self, channel: &str, by: Time) {
+        self.master().lanes.poke(channel, by);
+    }
+
+    fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
+        let master = self.master();
+        let page = master.lanes.scan(cursor, pattern);
+        let Err(fault) = &page else { return page };
+        let Some(trouble) = Trouble::of_fault(fault) else {
+            return page;
+        };
+        let until = self.clock().now() + self.resolver.command_timeout;
+        match self.resolver.await_other_master(&master, trouble, until) {
+            Some(next) => next.lanes.scan(cursor, pattern),
+            None => page,
+        }
+    }
+
+    fn anchor(&self, _key: &Key) -> Option<Anchor> {
+        self.resolver.anchor()
+    }
+
+    fn connects(&self) -> u64 {
+        self.resolver.masters().connects()
+    }
+
+    fn requests(&self) -> u64 {
+        self.resolver.masters().requests()
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.resolver.stop();
+    }
+}
+
+/// Takes over the result of the same call, which was sent to another master.
+///
+/// R7 (late copies): a bound by the clock of the old master may stay, and be compared with the clock
+/// of the new one. That does no harm. Too early a bound is right: no copy that the old master runs
+/// from now on reaches the new one. Too late a bound makes the release be repeated for one ttl.
+fn take_over(result: &mut CallResult, next: CallResult) {
+    if result.answer.as_ref().is_err_and(StoreFault::is_ambiguous) {
+        result.take_resent(next);
+    } else {
+        *result = next;
+    }
+}

@@ -1,0 +1,166 @@
+//! All sentinels of a service, asked at once.
+
+use std::sync::Arc;
+use std::thread;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::question::{Answer, Named, ask};
+use crate::error::Step;
+use crate::store::clock::{Clock, Time};
+use crate::store::node::QueryConnection;
+use crate::store::{Address, SentinelSettings, ServerSettings, StoreFault};
+
+/// The sentinels. One resolution at a time uses them.
+pub(super) struct Panel {
+    service: Arc<str>,
+    clock: Clock,
+    sentinels: Vec<SentinelState>,
+    outcomes: (Sender<Outcome>, Receiver<Outcome>),
+    round: u64,
+}
+
+struct SentinelState {
+    settings: Arc<ServerSettings>,
+    /// Kept from one question to the next.
+    connection: Option<QueryConnection>,
+    /// A thread asks it. Resolving its name may take that thread forever, so there is no second one.
+    is_asked: bool,
+    /// It did not answer in time when it was asked last. It is asked again, but nobody waits for it
+    /// alone.
+    is_silent: bool,
+}
+
+/// What came of a question to one sentinel.
+struct Outcome {
+    round: u64,
+    index: usize,
+    connection: Option<QueryConnection>,
+    answer: Result<Answer, StoreFault>,
+}
+
+/// What the sentinels have said. Those that did not answer have a fault.
+pub(super) type Answers = Vec<Result<Answer, StoreFault>>;
+
+impl Panel {
+    pub(super) fn new(settings: &SentinelSettings, clock: &Clock) -> Panel {
+        let sentinel = |address: &Address| SentinelState {
+            settings: Arc::new(ServerSettings {
+                address: address.clone(),
+                login: settings.sentinel_login.clone(),
+            }),
+            connection: None,
+            is_asked: false,
+            is_silent: false,
+        };
+        Panel {
+            service: settings.service.as_str().into(),
+            clock: clock.clone(),
+            sentinels: settings.sentinels.iter().map(sentinel).collect(),
+            outcomes: unbounded(),
+            round: 0,
+        }
+    }
+
+    /// Asks all sentinels and waits until all have answered that did so the last time. Blocks until
+    /// `until` at most.
+    ///
+    /// The first answer may be stale: a sentinel that was stopped for a while names an old master.
+    /// So the answers of all count, each on a thread of its own, since a stopped sentinel still
+    /// accepts connections.
+    pub(super) fn ask_all(&mut self, until: Time) -> Answers {
+        self.round += 1;
+        while let Ok(late) = self.outcomes.1.try_recv() {
+            self.take_back(late);
+        }
+        let mut answers: Vec<Option<Result<Answer, StoreFault>>> = Vec::new();
+        for index in 0..self.sentinels.len() {
+            answers.push(self.begin(index, until).err().map(Err));
+        }
+        while self.is_worth_waiting(&answers)
+            && let Some(outcome) = self.clock.receive(&self.outcomes.1, until)
+        {
+            if let Some((index, answer)) = self.take_back(outcome) {
+                answers[index] = Some(answer);
+            }
+        }
+        for (sentinel, answer) in self.sentinels.iter_mut().zip(&answers) {
+            sentinel.is_silent = !matches!(answer, Some(Ok(_)));
+        }
+        let late = || Err(StoreFault::timed_out(Step::Reply));
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(late))
+            .collect()
+    }
+
+    /// The sentinels that did not answer, and why.
+    pub(super) fn faults<'a>(&'a self, answers: &'a Answers) -> Vec<(&'a Address, &'a StoreFault)> {
+        let all = self.sentinels.iter().zip(answers);
+        all.filter_map(|(sentinel, answer)| {
+            let fault = answer.as_ref().err()?;
+            Some((&sentinel.settings.address, fault))
+        })
+        .collect()
+    }
+
+    /// Has a thread ask a sentinel, unless one still does.
+    fn begin(&mut self, index: usize, until: Time) -> Result<(), StoreFault> {
+        let sentinel = &mut self.sentinels[index];
+        if sentinel.is_asked {
+            return Err(StoreFault::timed_out(Step::Connect));
+        }
+        let settings = Arc::clone(&sentinel.settings);
+        let open = sentinel.connection.take();
+        let service = Arc::clone(&self.service);
+        let clock = self.clock.clone();
+        let outcomes = self.outcomes.0.clone();
+        let round = self.round;
+        thread::Builder::new()
+            .name("fairlock-ask".to_owned())
+            .spawn(move || {
+                let (connection, answer) = ask(open, &settings, &service, &clock, until);
+                // The panel may be gone.
+                let _ = outcomes.send(Outcome {
+                    round,
+                    index,
+                    connection,
+                    answer,
+                });
+            })
+            .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
+        sentinel.is_asked = true;
+        Ok(())
+    }
+
+    /// Takes the connection back. Returns the answer if it is to the question of this round: an
+    /// older one may be stale.
+    fn take_back(&mut self, outcome: Outcome) -> Option<(usize, Result<Answer, StoreFault>)> {
+        let sentinel = &mut self.sentinels[outcome.index];
+        sentinel.is_asked = false;
+        sentinel.connection = outcome.connection;
+        (outcome.round == self.round).then_some((outcome.index, outcome.answer))
+    }
+
+    fn is_worth_waiting(&self, answers: &[Option<Result<Answer, StoreFault>>]) -> bool {
+        let has_answer = answers.iter().flatten().any(Result::is_ok);
+        let mut awaited = self.sentinels.iter().zip(answers);
+        awaited.any(|(sentinel, answer)| answer.is_none() && !(sentinel.is_silent && has_answer))
+    }
+}
+
+/// The newest master that is named, unless a newer one was named before.
+pub(super) fn newest(answers: &Answers, known_epoch: u64) -> Option<&Named> {
+    let named = answers.iter().flatten().filter_map(|answer| match answer {
+        Answer::Named(named) if named.config_epoch >= known_epoch => Some(named),
+        _ => None,
+    });
+    // Of equal ones the first, in the order of the settings.
+    named.reduce(|first, next| {
+        if next.config_epoch > first.config_epoch {
+            next
+        } else {
+            first
+        }
+    })
+}

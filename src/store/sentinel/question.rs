@@ -1,0 +1,94 @@
+//! One sentinel, asked for the master of a service.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::store::clock::{Clock, Time};
+use crate::store::node::QueryConnection;
+use crate::store::{Address, ServerSettings, StoreFault};
+
+/// What a sentinel says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    Named(Named),
+    /// It does not watch the service.
+    UnknownService,
+}
+
+/// The master that a sentinel names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    /// Rises with each failover.
+    pub(super) config_epoch: u64,
+    pub(super) address: Address,
+}
+
+/// Asks a sentinel, on this connection if it is still open. Returns the connection to use next
+/// time. Bounded by `until`, except that resolving a host's name may take longer.
+pub(super) fn ask(
+    open: Option<QueryConnection>,
+    sentinel: &ServerSettings,
+    service: &str,
+    clock: &Clock,
+    until: Time,
+) -> (Option<QueryConnection>, Result<Answer, StoreFault>) {
+    let time_left = || (until - clock.now()).max(Duration::from_millis(1));
+    if let Some(mut connection) = open {
+        match ask_on(&mut connection, service, time_left()) {
+            // The sentinel closed it, or was started again.
+            Err(fault) if fault.is_closed() => {}
+            Err(fault) => return (None, Err(fault)),
+            answer => return (Some(connection), answer),
+        }
+    }
+    let mut connection = match QueryConnection::open(sentinel, clock, time_left()) {
+        Ok(connection) => connection,
+        Err(fault) => return (None, Err(fault)),
+    };
+    match ask_on(&mut connection, service, time_left()) {
+        Err(fault) => (None, Err(fault)),
+        answer => (Some(connection), answer),
+    }
+}
+
+/// The epoch comes from another command than the address. A sentinel that leads a failover gives the
+/// new epoch and still the old address in its answer to `SENTINEL MASTER`, until all replicas follow
+/// the new master. It runs both commands at once.
+fn ask_on(
+    connection: &mut QueryConnection,
+    service: &str,
+    timeout: Duration,
+) -> Result<Answer, StoreFault> {
+    let question = |what: &str| {
+        let mut command = redis::cmd("SENTINEL");
+        command.arg(what).arg(service);
+        command
+    };
+    let commands = [question("GET-MASTER-ADDR-BY-NAME"), question("MASTER")];
+    let mut replies = connection.ask(&commands, timeout)?.into_iter();
+    let address = replies.next().unwrap_or(Ok(Value::Nil))?;
+    if address == Value::Nil {
+        return Ok(Answer::UnknownService);
+    }
+    let fields = replies.next().unwrap_or(Ok(Value::Nil))?;
+    let named = address_of(address).zip(config_epoch_of(fields));
+    let (address, config_epoch) =
+        named.ok_or_else(|| StoreFault::protocol("expected a sentinel's answer about a master"))?;
+    Ok(Answer::Named(Named {
+        config_epoch,
+        address,
+    }))
+}
+
+fn address_of(reply: Value) -> Option<Address> {
+    let (host, port): (String, u16) = redis::from_redis_value(reply).ok()?;
+    (!host.is_empty() && port != 0).then_some(Address::Tcp(host, port))
+}
+
+fn config_epoch_of(reply: Value) -> Option<u64> {
+    let fields: Vec<String> = redis::from_redis_value(reply).ok()?;
+    let mut pairs = fields.chunks_exact(2);
+    let epoch = pairs.find(|pair| pair[0] == "config-epoch")?;
+    epoch[1].parse().ok()
+}

@@ -1,0 +1,384 @@
+//! Which server is the master, and when the sentinels are asked again.
+//!
+//! A resolution asks all sentinels and, if they name another server than before, connects to it. It
+//! runs on a thread of its own, which ends with it. One runs at a time. Whoever needs another master
+//! notes the trouble and waits, within its own time.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::master::{Master, MasterOpener, Masters};
+use super::panel::{Answers, Panel, newest};
+use super::question::{Answer, Named};
+use crate::config::Config;
+use crate::error::{Result as ApiResult, Step};
+use crate::script::CallerId;
+use crate::store::clock::{Clock, Time};
+use crate::store::{Address, Anchor, CallResult, SentinelSettings, StoreFault};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+pub(super) struct Resolver {
+    settings: SentinelSettings,
+    clock: Clock,
+    opener: MasterOpener,
+    /// T
+    pub(super) command_timeout: Duration,
+    /// P: while locks are held or awaited, the sentinels are asked once in this time.
+    pub(super) check_period: Duration,
+    pub(super) back_off: Duration,
+    masters: Masters,
+    state: Mutex<ResolverState>,
+    /// A resolution has ended, or the resolver stops.
+    changed: Condvar,
+}
+
+struct ResolverState {
+    /// `None` while a resolution uses it.
+    panel: Option<Panel>,
+    /// The server that the sentinels named for the current master. It is another one than that
+    /// master if it was a replica, and its master was taken.
+    named: Address,
+    /// The newest configuration that a sentinel has named. An older one is stale.
+    known_epoch: u64,
+    /// The worst trouble since the last resolution began.
+    trouble: Option<Trouble>,
+    /// A thread resolves, or pauses before it does.
+    is_running: bool,
+    /// A resolution is to begin.
+    is_wanted: bool,
+    begun: u64,
+    begun_at: Time,
+    ended: u64,
+    /// The last one found no answer. The log says when that begins and when it ends.
+    is_failing: bool,
+    is_stopping: bool,
+}
+
+/// Why the current master may be none any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trouble {
+    /// It did not answer, or closed a connection, or could not be reached. Another server counts if
+    /// the sentinels name it.
+    Silent,
+    /// It says that it is a replica. It is asked for its master if the sentinels still name it.
+    Demoted,
+}
+
+impl Trouble {
+    pub(super) fn of(result: &CallResult) -> Option<Trouble> {
+        result.answer.as_ref().err().and_then(Trouble::of_fault)
+    }
+
+    pub(super) fn of_fault(fault: &StoreFault) -> Option<Trouble> {
+        match fault {
+            StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => Some(Trouble::Silent),
+            StoreFault::InDoubt(fault) => Trouble::of_fault(fault),
+            StoreFault::Server { code, .. } => {
+                matches!(code.as_str(), "READONLY" | "MASTERDOWN").then_some(Trouble::Demoted)
+            }
+            StoreFault::NotReady | StoreFault::Unfit { .. } | StoreFault::NotReplicated { .. } => {
+                None
+            }
+        }
+    }
+}
+
+impl Resolver {
+    /// Asks the sentinels and opens the first connection to the master. Blocks for at most the
+    /// connect timeout: half of it for the sentinels.
+    pub(super) fn begin(
+        settings: SentinelSettings,
+        config: &Config,
+        caller_id: Arc<CallerId>,
+    ) -> ApiResult<Arc<Resolver>> {
+        let clock = Clock::default();
+        let started = clock.now();
+        let opener = MasterOpener::new(&settings, config, caller_id, &clock);
+        let mut panel = Panel::new(&settings, &clock);
+        let answers = panel.ask_all(started + config.connect_timeout / 2);
+        let waited = || clock.now() - started;
+        let Some(named) = newest(&answers, 0).cloned() else {
+            return Err(no_master(&settings.service, &panel, &answers).into_error(None, waited()));
+        };
+        let first = opener
+            .open(&named.address, started + config.connect_timeout)
+            .map_err(|fault| {
+                fault_at(&named.address, &settings.service, fault).into_error(None, waited())
+            })?;
+        let state = ResolverState {
+            panel: Some(panel),
+            named: named.address,
+            known_epoch: named.config_epoch,
+            trouble: None,
+            is_running: false,
+            is_wanted: false,
+            begun: 0,
+            begun_at: started,
+            ended: 0,
+            is_failing: false,
+            is_stopping: false,
+        };
+        Ok(Arc::new(Resolver {
+            settings,
+            clock,
+            opener,
+            command_timeout: config.command_timeout,
+            check_period: config.check_period,
+            back_off: config.back_off,
+            masters: Masters::new(first),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }))
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    pub(super) fn masters(&self) -> &Masters {
+        &self.masters
+    }
+
+    /// The current master, as far as it is known.
+    pub(super) fn master(&self) -> Arc<Master> {
+        self.masters.current()
+    }
+
+    /// The current master if it is another one than this.
+    pub(super) fn other_master(&self, old: &Arc<Master>) -> Option<Arc<Master>> {
+        let current = self.master();
+        (!Arc::ptr_eq(&current, old)).then_some(current)
+    }
+
+    /// The clock of the current master. A new master may have another clock, and messages from the
+    /// old one may still be under way. So nothing is known of the clock for T + P after a change.
+    pub(super) fn anchor(&self) -> Option<Anchor> {
+        let master = self.master();
+        let is_known = master
+            .replaced_at
+            .is_none_or(|at| self.clock.now() >= at + self.command_timeout + self.check_period);
+        master.node.anchor().filter(|_| is_known)
+    }
+
+    /// When the last resolution began.
+    pub(super) fn last_begun(&self) -> Time {
+        self.state.lock().begun_at
+    }
+
+    /// Asks the sentinels again, on another thread.
+    pub(super) fn check(self: &Arc<Self>) {
+        self.want(self.state.lock());
+    }
+
+    /// Somebody had trouble with this master, so the sentinels are asked again, on another thread.
+    pub(super) fn note_trouble(self: &Arc<Self>, master: &Arc<Master>, trouble: Trouble) {
+        if self.other_master(master).is_none() {
+            let mut state = self.state.lock();
+            state.trouble = state.trouble.max(Some(trouble));
+            self.want(state);
+        }
+    }
+
+    /// Somebody had trouble with this master, and waits for the one that takes its place, until
+    /// `until` at most. If the master answers and the sentinels know no other, it waits for one
+    /// resolution only: the master may be about to come back.
+    pub(super) fn await_other_master(
+        self: &Arc<Self>,
+        master: &Arc<Master>,
+        trouble: Trouble,
+        until: Time,
+    ) -> Option<Arc<Master>> {
+        loop {
+            let mut state = self.state.lock();
+            state.trouble = state.trouble.max(Some(trouble));
+            // One that runs now may have asked before the trouble began.
+            let wanted = state.begun + 1;
+            self.want(state);
+            let mut state = self.state.lock();
+            while state.ended < wanted
+                && !state.is_stopping
+                && self.other_master(master).is_none()
+                && self.clock.now() < until
+            {
+                self.clock.wait(&self.changed, &mut state, until);
+            }
+            let is_over =
+                trouble == Trouble::Demoted || state.is_stopping || self.clock.now() >= until;
+            drop(state);
+            let other = self.other_master(master);
+            if other.is_some() || is_over {
+                return other;
+            }
+        }
+    }
+
+    /// Has a resolution begin soon. Never waits.
+    fn want(self: &Arc<Self>, mut state: MutexGuard<'_, ResolverState>) {
+        if state.is_stopping {
+            return;
+        }
+        state.is_wanted = true;
+        if std::mem::replace(&mut state.is_running, true) {
+            return;
+        }
+        drop(state);
+        let resolver = Arc::clone(self);
+        let spawned = thread::Builder::new()
+            .name("fairlock-resolve".to_owned())
+            .spawn(move || while resolver.resolve_once() {});
+        if let Err(error) = spawned {
+            self.end_resolution(None);
+            log::debug!("no thread can ask the sentinels: {error}");
+        }
+    }
+
+    /// Runs one resolution, after a pause since the last one. Returns whether to run another one.
+    fn resolve_once(&self) -> bool {
+        let mut state = self.state.lock();
+        let pause_ends = state.begun_at + self.back_off / 2;
+        while self.clock.now() < pause_ends && !state.is_stopping {
+            self.clock.wait(&self.changed, &mut state, pause_ends);
+        }
+        state.is_wanted = false;
+        state.begun += 1;
+        state.begun_at = self.clock.now();
+        let trouble = state.trouble.take();
+        let panel = state.panel.take();
+        drop(state);
+        let mut panel = panel.unwrap_or_else(|| Panel::new(&self.settings, &self.clock));
+        let is_over = EndOnPanic(self);
+        let outcome = self.resolve(&mut panel, trouble);
+        self.report(outcome);
+        std::mem::forget(is_over);
+        self.end_resolution(Some(panel))
+    }
+
+    /// Asks the sentinels. If they name another master, connects to it and puts it in place.
+    fn resolve(&self, panel: &mut Panel, trouble: Option<Trouble>) -> Result<(), StoreFault> {
+        let timeout = self.opener.connect_timeout;
+        let answers = panel.ask_all(self.clock.now() + timeout);
+        let mut state = self.state.lock();
+        let service = &self.settings.service;
+        let Some(named) = newest(&answers, state.known_epoch) else {
+            return Err(no_master(service, panel, &answers));
+        };
+        let Named {
+            config_epoch,
+            address,
+        } = named;
+        state.known_epoch = *config_epoch;
+        if (state.named == *address && trouble != Some(Trouble::Demoted)) || state.is_stopping {
+            return Ok(());
+        }
+        drop(state);
+        let next = self
+            .opener
+            .open(address, self.clock.now() + timeout)
+            .map_err(|fault| fault_at(address, service, fault))?;
+        self.state.lock().named = address.clone();
+        let old = self.master();
+        let (from, to) = (old.node.address(), next.node.address());
+        // The same one again: whatever it was, its connections are good or are opened again.
+        if from != to {
+            log::info!("the master of {service:?} is {to} now, and was {from}");
+            self.masters.replace(next.in_place_of_another(&self.clock));
+        }
+        Ok(())
+    }
+
+    fn report(&self, outcome: Result<(), StoreFault>) {
+        let is_failing = outcome.is_err();
+        let was_failing = {
+            let mut state = self.state.lock();
+            std::mem::replace(&mut state.is_failing, is_failing)
+        };
+        match outcome {
+            Err(fault) if !was_failing => log::info!("no other master is known: {fault}"),
+            Err(fault) => log::debug!("no other master is known still: {fault}"),
+            Ok(()) if was_failing => {
+                log::info!(
+                    "the sentinels name the master of {:?} again",
+                    self.settings.service
+                );
+            }
+            Ok(()) => {}
+        }
+    }
+
+    /// Returns whether another one is to begin.
+    fn end_resolution(&self, panel: Option<Panel>) -> bool {
+        let mut state = self.state.lock();
+        if panel.is_some() {
+            state.panel = panel;
+        }
+        state.ended = state.begun;
+        state.is_running = state.is_wanted && !state.is_stopping;
+        let is_again = state.is_running;
+        drop(state);
+        self.changed.notify_all();
+        is_again
+    }
+
+    /// Ends the waits, the threads and the connections.
+    pub(super) fn stop(&self) {
+        self.state.lock().is_stopping = true;
+        self.changed.notify_all();
+        self.master().lanes.end();
+    }
+}
+
+/// A logger may panic. Then the next resolution begins with a new panel.
+struct EndOnPanic<'a>(&'a Resolver);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_wanted = false;
+        self.0.end_resolution(None);
+    }
+}
+
+/// Why the sentinels name no master.
+fn no_master(service: &str, panel: &Panel, answers: &Answers) -> StoreFault {
+    let answered: Vec<&Answer> = answers.iter().flatten().collect();
+    if answered.contains(&&Answer::UnknownService) {
+        return StoreFault::Unfit {
+            what: "service".to_owned(),
+            message: format!("one that the sentinels watch; they do not know {service:?}"),
+        };
+    }
+    if !answered.is_empty() {
+        let why = format!("the sentinels that answer name an old master of {service:?}");
+        return StoreFault::unavailable(Step::Connect, why);
+    }
+    let faults = panel.faults(answers);
+    let refusal = faults.iter().find_map(|(sentinel, fault)| match fault {
+        StoreFault::Server { code, message } => Some(StoreFault::Server {
+            code: code.clone(),
+            message: format!("{message} (said sentinel {sentinel})"),
+        }),
+        _ => None,
+    });
+    refusal.unwrap_or_else(|| {
+        let all: Vec<String> = faults
+            .iter()
+            .map(|(at, why)| format!("{at}: {why}"))
+            .collect();
+        let all = all.join("; ");
+        StoreFault::unavailable(
+            Step::Connect,
+            format!("no sentinel of {service:?} answers: {all}"),
+        )
+    })
+}
+
+/// A fault of the server that the sentinels name.
+fn fault_at(address: &Address, service: &str, fault: StoreFault) -> StoreFault {
+    match fault {
+        StoreFault::Unavailable { step, source } => {
+            let why = format!("{address}, the master of {service:?}: {source}");
+            StoreFault::unavailable(step, why)
+        }
+        other => other,
+    }
+}
