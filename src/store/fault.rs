@@ -114,7 +114,12 @@ impl StoreFault {
 
     /// Whether a cluster's node answered that the slot is about to get another owner, or just got it.
     pub(crate) fn is_about_migration(&self) -> bool {
-        self.is_redirect() || self.code() == Some("TRYAGAIN")
+        self.is_redirect() || self.is_undecided()
+    }
+
+    /// Whether a cluster's node refused because it has only some of the keys.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.code() == Some("TRYAGAIN")
     }
 
     /// Whether it may pass by itself. Then another attempt is worthwhile within the call's bound.

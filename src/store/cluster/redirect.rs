@@ -159,10 +159,22 @@ impl Route {
         no_owner(self.slot)
     }
 
+    /// Whether a node has refused it, and none is to be asked at once.
+    pub(super) fn is_refused(&self) -> bool {
+        let before = self.before.as_ref();
+        let fault = before.and_then(|before| before.answer.as_ref().err());
+        fault.is_some_and(|fault| fault.code().is_some())
+    }
+
+    /// The result of all attempts.
+    pub(super) fn take_refusal(&mut self) -> CallResult {
+        let before = self.before.take();
+        before.unwrap_or_else(|| CallResult::not_sent(no_owner(self.slot)))
+    }
+
     /// The result when no time is left for another attempt.
-    pub(super) fn give_up(self) -> CallResult {
-        self.before
-            .unwrap_or_else(|| CallResult::not_sent(no_owner(self.slot)))
+    pub(super) fn give_up(mut self) -> CallResult {
+        self.take_refusal()
     }
 }
 

@@ -219,8 +219,8 @@ impl ClusterSet {
         self.nodes[to].query::<()>(&new_owner);
         for (index, node) in self.nodes.iter().enumerate() {
             if index != to && node.is_running() && is_master(node) {
-                // A node that learned it from the target's gossip first agrees.
-                node.query::<()>(&new_owner);
+                // One that has lost its last slot by this is a replica now, and refuses.
+                let _ = node.try_query::<()>(&new_owner);
             }
         }
         // An older claim that is still on its way can win at a node, until all know the new epoch.
@@ -230,7 +230,7 @@ impl ClusterSet {
             let mut others = running.filter(|node| owner_known_to(node, slot) != owner);
             let other = others.next();
             if let Some(other) = other.filter(|node| is_master(node)) {
-                other.query::<()>(&new_owner);
+                let _ = other.try_query::<()>(&new_owner);
             }
             other.is_none() && self.epochs_agree()
         });
