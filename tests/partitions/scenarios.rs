@@ -444,7 +444,7 @@ fn cut_group(world: &World, these: &[Host]) {
 fn random_cuts(world: &World, rng: &mut Rng) {
     let mut hosts = world.servers.hosts();
     hosts.extend(world.clients);
-    for _ in 0..hosts.len() {
+    for _ in 0..2 * hosts.len() {
         let (from, to) = (*rng.pick(&hosts), *rng.pick(&hosts));
         if from == to {
             continue;
