@@ -42,6 +42,7 @@ pub(crate) use anchor::Anchor;
 pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
+pub(crate) use quorum::Quorum;
 pub(crate) use refusal::passes_by_itself;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Single;

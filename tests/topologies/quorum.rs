@@ -1,1 +1,4 @@
-//! A majority of independent masters.
+//! Locks on a majority of independent servers.
+
+mod locks;
+mod set;

@@ -71,7 +71,7 @@ use stream::Stream;
 pub(super) use hello::Expected;
 pub(super) use lanes::Lanes;
 pub(super) use link::NodeLink;
-pub(super) use posting::{OnRights, Readiness, Watched};
+pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

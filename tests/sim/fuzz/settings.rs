@@ -138,6 +138,7 @@ pub fn config(bytes: &[u8]) {
         horizon: maybe_duration(&mut input),
         outage_limit: maybe_duration(&mut input),
         wait_on_drop: input.one_in(4),
+        uptime_check: None,
     };
     let _ = format!("{wanted:?}");
     let config = match Config::new(wanted.clone()) {
