@@ -510,7 +510,7 @@ impl Lanes {
         reply_by: Time,
     ) -> Result<(), StoreFault> {
         let call = pending.call;
-        let command = rights_command(&call.key, &self.node.caller_id);
+        let command = rights_command(call, &self.node.caller_id);
         if pending.hop == Hop::AskTarget {
             guard.append_asking();
         }
