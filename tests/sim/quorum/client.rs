@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::checker::{Breach, breach};
 use super::defect::Defect;
 use super::process::{Asked, CallerState, ConnectionState, Guard, Owed, Purpose, Wish};
-use super::world::{Endpoints, Event, Request, World};
+use super::world::{CALM_FROM, Endpoints, Request, World};
 use super::{MS, NODES, TIMEOUT, TTL};
 use crate::config::margin;
 use crate::error::Step;
@@ -84,7 +84,7 @@ impl World<'_> {
             true => LockOptions::new().fixed_lease(TTL / 2),
             false => LockOptions::new().ttl(TTL),
         };
-        let longest = [MS / 2, 5 * MS, 400 * MS, 7000 * MS][self.rng.below(4) as usize];
+        let longest = [MS / 2, 5 * MS, 400 * MS, 4000 * MS][self.rng.below(4) as usize];
         // A fixed lease is held to its end.
         let hold = if is_fixed { TTL * 2 } else { Duration::from_micros(self.rng.below(longest)) };
         let lease = options.lease_length().as_millis();
@@ -436,6 +436,11 @@ impl World<'_> {
                 Some(Defect::MixedFences) => granted.iter().copied().min().unwrap_or(grant.fence),
                 _ => grant.fence,
             };
+            if self.now >= CALM_FROM {
+                // Many must be served in what is left of the run.
+                wish.hold = wish.hold.min(TTL);
+                wish.hold = if wish.is_fixed { wish.hold } else { wish.hold / 8 };
+            }
             let renew_at = if wish.is_fixed { Time::NEVER } else { now + TTL / 3 };
             let guard = Guard {
                 token: grant.token,

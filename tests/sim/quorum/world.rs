@@ -14,7 +14,7 @@ use crate::store::memory::server::Server;
 
 const SECOND: u64 = 1000 * MS;
 /// From then on nothing goes wrong.
-const CALM_FROM: u64 = 10 * SECOND;
+pub(super) const CALM_FROM: u64 = 10 * SECOND;
 /// From then on every node votes again, so somebody must be served until the callers stop.
 const SERVED_FROM: u64 = 15 * SECOND;
 const STOP_AT: u64 = 18 * SECOND;
