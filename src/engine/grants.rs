@@ -20,7 +20,15 @@ impl Engine {
 
     /// Delivers a grant to its waiter. R13 (unwanted grants): a grant that nobody waits for is
     /// released. `about` names the lock.
+    ///
+    /// R18 (replica acks): a grant that comes this way is not acknowledged yet, if that is needed. So
+    /// a renewal confirms it first.
     pub(super) fn deliver(&self, about: &Call, notice: GrantNotice) {
+        let notice = if self.store.confirms_grants() {
+            notice.doubtful()
+        } else {
+            notice
+        };
         match self.waiters.owner_of(notice.grant.token) {
             TokenOwner::Waiter(waiter) => self.on_grant(&waiter, notice),
             // The grant became known in another way before, and a guard has it.

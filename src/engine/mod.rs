@@ -44,7 +44,7 @@
 //! | R15 | clock went back | a lease that ends too far in the future is shortened, and not believed; fences do not fall | the scripts, `lease/lease.rs` |
 //! | R16 | hold_at_least | a lock stays taken for that time; a fixed lease that may wait is longer than a grant takes to arrive | the scripts, `src/config.rs` |
 //! | R17 | subscription | it starts before the first waiter is queued; without it, syncs carry the wait | `subscription.rs`, `acquire.rs` |
-//! | R18 | replica acks | not in this version | |
+//! | R18 | replica acks | if wanted, a grant or an extension counts only when replicas have acknowledged a renewal of it | `src/store/node/acks`, `grants.rs`, `background/waiter_upkeep.rs` |
 //! | R19 | dead entries | a waiter that leaves takes its entries along | the scripts |
 //! | R20 | write order | a script reads before it writes, so a refusal leaves nothing half done | the scripts, `src/store/node` |
 //! | R21 | asking again | where the store has no queue, a waiter asks again after a random pause | `asking.rs`, `waiter/askers.rs` |

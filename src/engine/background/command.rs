@@ -58,6 +58,16 @@ pub(crate) struct ScheduledLease {
     pub(crate) renew_at: Time,
 }
 
+impl Task {
+    /// The lease that the task renews.
+    pub(crate) fn into_lease(self) -> Option<Arc<Lease>> {
+        match self {
+            Task::Renew(scheduled) => Some(scheduled.lease),
+            _ => None,
+        }
+    }
+}
+
 /// A task of the renewal thread. Each task is one call in a pipeline, and handles its reply.
 pub(crate) enum Task {
     Renew(ScheduledLease),

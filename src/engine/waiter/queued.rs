@@ -224,7 +224,8 @@ impl QueuedWaiter {
             let deadlines = engine.deadlines(started, until);
             let result = single_result(engine.store.run(slice::from_ref(&call), deadlines));
             if let Err(fault) = self.on_cancel_reply(&call, result.answer) {
-                if self.redis_answered_lately(until) {
+                let is_answer = matches!(fault, StoreFault::NotReplicated { .. });
+                if !is_answer && self.redis_answered_lately(until) {
                     engine.counters.missed.add(1);
                     return Ok(None);
                 }

@@ -129,12 +129,15 @@ impl Ballot {
 
     /// The time is over: what has not come will not.
     pub(super) fn end(&mut self) {
-        self.stop_sending();
         for voter in &mut self.nodes {
-            if matches!(voter.state, VoterState::Sent) {
-                voter.state = VoterState::Failed(StoreFault::timed_out(Step::Reply));
-            }
+            let step = match voter.state {
+                VoterState::Unsent | VoterState::Opening => Step::Connect,
+                VoterState::AsksForRights | VoterState::Sent => Step::Reply,
+                _ => continue,
+            };
+            voter.state = VoterState::Failed(StoreFault::timed_out(step));
         }
+        self.stop_sending();
     }
 
     pub(super) fn note_opening(&mut self, node: usize) {

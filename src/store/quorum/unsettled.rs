@@ -124,10 +124,6 @@ impl OpenReleases {
         next.min().unwrap_or(Time::NEVER)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
-    }
-
     /// Takes those that are to be sent now, at most so many. Forgets those that have expired.
     pub(super) fn take_due(&self, now: Time, most: usize) -> Vec<(TokenAt, Call)> {
         let mut open = self.0.lock();

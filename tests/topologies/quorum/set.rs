@@ -1,10 +1,13 @@
 //! A set of independent servers, and managers on it.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
-use fairlock::{Builder, LockManager, LockOptions, Quorum};
+use fairlock::{Builder, LockGuard, LockManager, LockOptions, Quorum};
 
-use crate::support::{SLACK, Server, until};
+use crate::support::{SLACK, Server, until, until_some};
 
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 /// The command timeout, T.
@@ -16,9 +19,13 @@ pub(crate) struct Set {
 
 impl Set {
     pub(crate) fn start(nodes: usize) -> Set {
-        let start = || thread::spawn(Server::start);
-        let started: Vec<_> = (0..nodes).map(|_| start()).collect();
-        let servers = started
+        Set::of((0..nodes).map(|_| thread::spawn(Server::start)))
+    }
+
+    /// Servers that are started at the same time.
+    pub(crate) fn of(starting: impl Iterator<Item = thread::JoinHandle<Server>>) -> Set {
+        let starting: Vec<_> = starting.collect();
+        let servers = starting
             .into_iter()
             .map(|server| server.join().expect("it starts"));
         Set {
@@ -32,10 +39,7 @@ impl Set {
 
     /// The servers have just started, so the uptime check is off.
     pub(crate) fn builder(&self) -> Builder {
-        LockManager::builder(self.quorum())
-            .options(LockOptions::new().ttl(TTL))
-            .command_timeout(TIMEOUT)
-            .uptime_check(false)
+        builder(self.quorum())
     }
 
     pub(crate) fn manager(&self) -> LockManager {
@@ -48,6 +52,7 @@ impl Set {
         self.servers.iter().filter(has_owner).count()
     }
 
+    #[track_caller]
     pub(crate) fn await_owners(&self, name: &str, owners: usize) {
         until(TIMEOUT + SLACK, "the number of nodes with an owner", || {
             self.owners(name) == owners
@@ -55,7 +60,44 @@ impl Set {
     }
 }
 
+pub(crate) fn builder(quorum: Quorum) -> Builder {
+    LockManager::builder(quorum)
+        .options(LockOptions::new().ttl(TTL))
+        .command_timeout(TIMEOUT)
+        .uptime_check(false)
+}
+
+/// Asks until the lock is free.
+#[track_caller]
+pub(crate) fn take(manager: &LockManager, name: &str, within: Duration) -> LockGuard {
+    until_some(within + SLACK, "the lock is granted", || {
+        manager.try_lock(name).ok().flatten()
+    })
+}
+
+pub(crate) fn record(name: &str) -> String {
+    format!("fairlock:{{{name}}}")
+}
+
 /// The token that owns the name on one server.
 pub(crate) fn owner(server: &Server, name: &str) -> Option<String> {
-    server.query(&["HGET", &format!("fairlock:{{{name}}}"), "o"])
+    server.query(&["HGET", &record(name), "o"])
+}
+
+/// When the lease of the name ends on one server, and the largest fence that it granted, in µs.
+pub(crate) fn numbers(server: &Server, name: &str) -> (u64, u64) {
+    let packed: Vec<u8> = server.query(&["HGET", &record(name), "g"]);
+    let number = |at: usize| {
+        let bytes = packed.get(at..at + 8).map(|bytes| bytes.try_into());
+        bytes.map_or(0, |bytes| {
+            f64::from_le_bytes(bytes.expect("8 bytes")) as u64
+        })
+    };
+    (number(0), number(16))
+}
+
+/// The clock of this host and of its servers, in µs.
+pub(crate) fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.expect("after 1970").as_micros() as u64
 }
