@@ -7,13 +7,13 @@ use redis::{Cmd, RedisError, Value};
 use super::Node;
 use super::connection::{Connection, refusal};
 use super::first_reply::no_first_reply;
-use super::hello::Hello;
+use super::hello::{Expected, Hello};
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
 use crate::store::{Anchor, Login, StoreFault};
 
 impl Node {
-    /// Sends AUTH, SELECT, HELLO and TIME as one pipeline and reads the replies, all before
+    /// Sends AUTH, ASKING (to a cluster), SELECT, HELLO and TIME as one pipeline and reads the replies, all before
     /// `reply_by`.
     pub(super) fn shake_hands(
         &self,
@@ -36,7 +36,7 @@ impl Node {
         if let Ok(hello) = &hello {
             self.check_mode(hello, connection, self.time_left(reply_by)?)?;
         }
-        // The other replies are from AUTH and SELECT. A refusal of AUTH is the cause of all
+        // The other replies are from AUTH, ASKING and SELECT. A refusal of AUTH is the cause of all
         // refusals after it, so the first one is the one to report.
         for reply in replies {
             refusal(reply).map_err(|fault| fault.without(self.server.login.password.as_deref()))?;
@@ -57,6 +57,11 @@ impl Node {
     fn handshake_commands(&self) -> Vec<Cmd> {
         let mut commands = Vec::new();
         commands.extend(auth(&self.server.login));
+        if self.expected == Expected::ClusterNode {
+            // It does nothing here. A user who may not run it learns that at once, and not first
+            // when a slot moves.
+            commands.push(redis::cmd("ASKING"));
+        }
         if self.server.login.database != 0 {
             let mut select = redis::cmd("SELECT");
             select.arg(self.server.login.database);

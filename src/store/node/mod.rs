@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod` | [`Node`]: the address, the counters, and how a connection is opened and retired |
-//! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME |
+//! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME, and ASKING to a cluster |
 //! | `hello` | [`Expected`]: what the server must be, and whether it says that it is |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |

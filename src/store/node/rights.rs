@@ -80,12 +80,8 @@ impl Node {
             self.has_rights.store(is_certain, Ordering::Release);
             return Ok(());
         }
-        let needed = needed.join(" ");
-        let user = self.server.login.user.as_deref().unwrap_or("default");
-        Err(StoreFault::Server {
-            code: "NOPERM".to_owned(),
-            message: format!("this user lacks {needed}; add it with ACL SETUSER {user} {needed}"),
-        })
+        let user = self.server.login.user.as_deref();
+        Err(StoreFault::lacks(user, &needed.join(" ")))
     }
 
     /// The rights may have changed.
