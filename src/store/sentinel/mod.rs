@@ -214,6 +214,10 @@ impl Store for Sentinel {
         }
     }
 
+    fn confirms_grants(&self) -> bool {
+        self.master().node.has_replica_acks()
+    }
+
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
         self.resolver.anchor()
     }

@@ -75,7 +75,8 @@ impl Trouble {
             StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => Some(Trouble::Silent),
             StoreFault::InDoubt(fault) => Trouble::of_fault(fault),
             StoreFault::Server { code, .. } => {
-                matches!(code.as_str(), "READONLY" | "MASTERDOWN").then_some(Trouble::Demoted)
+                matches!(code.as_str(), "READONLY" | "MASTERDOWN" | "UNBLOCKED")
+                    .then_some(Trouble::Demoted)
             }
             StoreFault::NotReady | StoreFault::Unfit { .. } | StoreFault::NotReplicated { .. } => {
                 None
