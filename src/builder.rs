@@ -4,16 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Config, Settings};
+use crate::config::{Config, ReplicaAcks, Settings};
 use crate::endpoint::{Endpoint, Location};
 use crate::engine::EngineHandle;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::options::LockOptions;
 use crate::script::CallerId;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{Sentinel, Single, Store, Topology, parse_url};
+use crate::store::{Cluster, Sentinel, Single, Store, TlsSettings, Topology, parse_url};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -27,13 +27,16 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// - [`Error::Config`]: the URL is not valid, or the server is older than Redis 6.2.
+    /// - [`Error::Config`]: the URL is not valid. Or the server is older than Redis 6.2, a replica, or
+    ///   of another topology than the URL says: the error has the URL to use.
     /// - [`Error::Unavailable`]: the server cannot be reached.
+    /// - [`Error::Tls`]: the server's certificate, the client's, or the URL is not right.
     /// - [`Error::Server`]: the server refuses, for instance because the password is wrong.
     ///
     /// [`DEFAULT_COMMAND_TIMEOUT`]: crate::DEFAULT_COMMAND_TIMEOUT
     /// [`Error::Config`]: crate::Error::Config
     /// [`Error::Unavailable`]: crate::Error::Unavailable
+    /// [`Error::Tls`]: crate::Error::Tls
     /// [`Error::Server`]: crate::Error::Server
     pub fn connect(to: impl Into<Endpoint>) -> Result<LockManager> {
         LockManager::builder(to).build()
@@ -61,6 +64,7 @@ impl LockManager {
     pub fn builder(to: impl Into<Endpoint>) -> Builder {
         Builder {
             endpoint: to.into(),
+            tls: TlsSettings::default(),
             settings: Settings::default(),
         }
     }
@@ -71,6 +75,7 @@ impl LockManager {
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder {
     endpoint: Endpoint,
+    tls: TlsSettings,
     settings: Settings,
 }
 
@@ -155,6 +160,74 @@ impl Builder {
         self
     }
 
+    /// The authorities whose certificates count: one or more certificates in PEM, in place of the
+    /// system's. Needs the feature `tls`.
+    ///
+    /// It is for every TLS connection of the manager. Without TLS in the URL, `build` refuses it.
+    #[cfg(feature = "tls")]
+    pub fn tls_ca(mut self, certificates: impl AsRef<[u8]>) -> Builder {
+        self.tls.ca = Some(certificates.as_ref().to_vec());
+        self
+    }
+
+    /// The client's own certificate, for servers that demand one: the certificate (and those
+    /// between it and the authority, if there are any), and its private key, all in PEM. Needs the
+    /// feature `tls`. Default: none.
+    ///
+    /// It is for every TLS connection of the manager. Without TLS in the URL, `build` refuses it.
+    #[cfg(feature = "tls")]
+    pub fn tls_identity(
+        mut self,
+        certificates: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Builder {
+        self.tls.identity = Some((certificates.as_ref().to_vec(), key.as_ref().to_vec()));
+        self
+    }
+
+    /// Makes a lock count only when `replicas` replicas of the server have acknowledged it within
+    /// `timeout`. 0 replicas: off, which is the default.
+    ///
+    /// Without this, a failover loses the grants that the new master had not received yet. With
+    /// it, each grant is sent to the replicas before you get the lock (`WAIT` of Redis). If fewer
+    /// acknowledge it in time, the lock is released and the call fails with
+    /// [`Error::NotReplicated`]. A renewal counts only if it is acknowledged, too: without that, a
+    /// guard is lost at the end of its last acknowledged renewal. Releases need no
+    /// acknowledgement: after a failover, a lock that was released just before may look taken until
+    /// its ttl is over.
+    ///
+    /// Only if `replicas` is the number of *all* replicas, every grant survives every failover to
+    /// one of them. Otherwise the new master may be one of those that did not acknowledge. If a
+    /// replica is away then, no lock can be taken. A replica acknowledges what it has received, not
+    /// what it has on disk. The server's `min-replicas-to-write` is no replacement: it checks that
+    /// replicas were there lately, and not that they have this grant. But it ends the grants of an
+    /// old master that is cut off from its replicas.
+    ///
+    /// A call that takes a lock, and [`renew`](crate::LockGuard::renew), may block for one command
+    /// timeout and `timeout` longer; it mostly takes two round trips in place of one, and the time
+    /// to the replicas. The manager has two more connections. The user needs the right `+wait`.
+    ///
+    /// `timeout` is 1 ms to half the command timeout. For one server, Sentinel and Cluster.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let mgr = fairlock::LockManager::builder("redis://127.0.0.1/")
+    ///     .replica_acks(2, Duration::from_millis(200))
+    ///     .build()?;
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`build`](Builder::build) fails with [`Error::Config`] for a quorum and for a `Memory`, which
+    /// have no replicas, and if the timeout does not fit.
+    pub fn replica_acks(mut self, replicas: u32, timeout: Duration) -> Builder {
+        self.settings.replica_acks = Some(ReplicaAcks {
+            wanted: replicas,
+            timeout,
+        });
+        self
+    }
+
     /// Builds the manager: checks all settings, opens one connection, and starts the renewal
     /// thread.
     ///
@@ -172,8 +245,16 @@ impl Builder {
         );
         let caller_id = Arc::new(caller_id);
         let store: Box<dyn Store> = match &self.endpoint.0 {
-            Location::Url(url) => connect(parse_url(url)?, &config, &caller_id)?,
-            Location::Typed(topology) => connect(topology.clone()?, &config, &caller_id)?,
+            Location::Url(url) => {
+                let topology = parse_url(url)?.with_tls(self.tls)?;
+                connect(topology, &config, &caller_id)?
+            }
+            Location::Typed(topology) => {
+                let topology = topology.clone()?.with_tls(self.tls)?;
+                connect(topology, &config, &caller_id)?
+            }
+            #[cfg(feature = "memory")]
+            Location::Memory(_) if config.replica_acks.is_some() => return Err(no_replicas()),
             #[cfg(feature = "memory")]
             Location::Memory(memory) => Box::new(Session::open(
                 memory,
@@ -194,8 +275,17 @@ fn connect(
 ) -> Result<Box<dyn Store>> {
     let caller_id = Arc::clone(caller_id);
     Ok(match topology {
+        Topology::Quorum(_) if config.replica_acks.is_some() => return Err(no_replicas()),
         Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
         Topology::Sentinel(settings) => Box::new(Sentinel::connect(settings, config, caller_id)?),
-        Topology::Cluster(_) | Topology::Quorum(_) => todo!(),
+        Topology::Cluster(settings) => Box::new(Cluster::connect(settings, config, caller_id)?),
+        Topology::Quorum(_) => todo!(),
     })
+}
+
+fn no_replicas() -> Error {
+    Error::config(
+        "replica_acks",
+        "one server, Sentinel or Cluster; a quorum and a Memory have no replicas",
+    )
 }

@@ -49,8 +49,8 @@ pub enum Error {
     /// Redis refused the request, and said why.
     ///
     /// Some refusals may pass by themselves: `LOADING`, `BUSY`, `MISCONF`, `NOREPLICAS`,
-    /// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` and a full `maxclients`. A call retries
-    /// them within its bound, and returns this error only at its end. It returns all other refusals
+    /// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `UNBLOCKED` and a full `maxclients`. A call
+    /// retries them within its bound, and returns this error only at its end. It returns all other refusals
     /// at once.
     #[non_exhaustive]
     #[error("redis refused{}: {code} {}", for_lock(lock), message.trim_end_matches(['.', ' ']))]
@@ -60,6 +60,23 @@ pub enum Error {
         /// The first word of the error, such as `NOPERM`, `OOM` or `WRONGPASS`.
         code: String,
         /// The rest of the error, in the server's words. If a right is missing: the rule to add.
+        message: String,
+    },
+
+    /// There is no TLS connection to a server, for a reason that somebody has to remedy: a
+    /// certificate, a key, or the URL. The request was not sent.
+    ///
+    /// [`LockManager::connect`](crate::LockManager::connect) returns it at once. Later, for instance
+    /// when the server's certificate has expired, it counts as an outage: a call retries within its
+    /// bound, and returns this error at its end. The manager keeps on connecting.
+    #[non_exhaustive]
+    #[error("no TLS connection to redis{}: {message}", for_lock(lock))]
+    Tls {
+        /// The lock that the call was for. `None` if the call was not for a lock.
+        lock: Option<Arc<str>>,
+        /// The reason.
+        reason: TlsFailure,
+        /// The server's address, the details, and the remedy.
         message: String,
     },
 
@@ -77,7 +94,25 @@ pub enum Error {
         asked: Kind,
     },
 
-    /// An argument or an option is not allowed, and nothing was written. Or the server is too old.
+    /// Too few replicas acknowledged the lock in time. Only with
+    /// [`Builder::replica_acks`](crate::Builder::replica_acks).
+    ///
+    /// From a call that takes the lock: you do not have it, and it is released in the background.
+    /// From [`renew`](crate::LockGuard::renew): you still hold it, until the time of its last
+    /// acknowledged renewal is over.
+    #[non_exhaustive]
+    #[error("only {acknowledged} of {wanted} replicas acknowledged the lock {lock:?} in time")]
+    NotReplicated {
+        /// The name of the lock.
+        lock: Arc<str>,
+        /// How many replicas must acknowledge it.
+        wanted: u32,
+        /// How many did so in time.
+        acknowledged: u32,
+    },
+
+    /// An argument or an option is not allowed, and nothing was written. Or the server cannot be
+    /// used: it is too old, a replica, or of another topology than the URL says.
     #[non_exhaustive]
     #[error("{what}: {message}")]
     Config {
@@ -102,6 +137,31 @@ pub enum Step {
     Send,
     /// The request was sent, but no reply came in time.
     Reply,
+}
+
+/// Why there is no TLS connection to a server.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TlsFailure {
+    /// No known authority has issued the server's certificate.
+    UnknownIssuer,
+    /// The server's certificate has expired.
+    Expired,
+    /// The server's certificate is not valid yet. Or the clock of this host is wrong.
+    NotValidYet,
+    /// The server's certificate is for another host than the URL's.
+    WrongHost,
+    /// The server's certificate cannot be used, for another reason.
+    BadCertificate,
+    /// The server demands a certificate of the client, or does not accept the one that it got. This
+    /// is also what it looks like if a server closes the connection right after the handshake.
+    ClientCertificate,
+    /// The URL says TLS, and the server speaks plain text.
+    PlainServer,
+    /// The URL says plain text, and the server expects TLS.
+    TlsServer,
+    /// The two sides have no version or cipher in common, or a side broke the protocol.
+    Protocol,
 }
 
 impl fmt::Display for Step {

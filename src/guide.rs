@@ -21,6 +21,18 @@ pub mod trouble {}
 #[doc = include_str!("../docs/CONFIGURATION.md")]
 pub mod configuration {}
 
+#[doc = include_str!("../docs/SENTINEL.md")]
+pub mod sentinel {}
+
+#[doc = include_str!("../docs/CLUSTER.md")]
+pub mod cluster {}
+
+#[doc = include_str!("../docs/QUORUM.md")]
+pub mod quorum {}
+
+#[doc = include_str!("../docs/TLS.md")]
+pub mod tls {}
+
 #[doc = include_str!("../docs/LOG.md")]
 pub mod log {}
 

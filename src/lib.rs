@@ -474,7 +474,7 @@ pub use lock::{
 pub use waiter::Waiter;
 
 // Errors, and the means against late writes.
-pub use error::{Error, Result, Step};
+pub use error::{Error, Result, Step, TlsFailure};
 pub use fence::FenceGate;
 pub use loss::{Loss, LossReason, PreviousHolder};
 

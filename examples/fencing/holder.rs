@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 
 #[cfg(feature = "memory")]
 use crate::support::exit_code;
+use crate::support::store::endpoint;
 use crate::support::{Outcome, Store, private_redis::Redis};
 
 /// The total that this holder writes.
@@ -146,7 +147,7 @@ pub(crate) fn be_a_process(name: &str) -> Outcome {
     // A stopped process does not notice that its parent was killed, and would stay.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    let mgr = manager(env::var("REDIS_URL")?)?;
+    let mgr = manager(endpoint(&env::var("REDIS_URL")?))?;
     // Stops all threads of this process, also the renewal thread, until it receives SIGCONT.
     write_late(&mgr, name, io::stdout(), || {
         Ok(kill_process(getpid(), Signal::STOP)?)

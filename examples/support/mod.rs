@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each example uses a part of it")]
 
 pub(crate) mod private_redis;
-mod store;
+pub(crate) mod store;
 
 use std::error::Error;
 use std::fmt::Display;

@@ -3,9 +3,9 @@
 #[cfg(feature = "memory")]
 use std::env;
 
-use fairlock::Endpoint;
 #[cfg(feature = "memory")]
 use fairlock::memory::Memory;
+use fairlock::{Endpoint, Quorum};
 
 use super::private_redis::{Over, Redis, redis_or_exit};
 
@@ -47,9 +47,19 @@ impl Store {
 impl From<&Store> for Endpoint {
     fn from(store: &Store) -> Endpoint {
         match store {
-            Store::Redis(redis) => redis.url.as_str().into(),
+            Store::Redis(redis) => endpoint(&redis.url),
             #[cfg(feature = "memory")]
             Store::Memory(memory) => memory.into(),
         }
+    }
+}
+
+/// The endpoint that `REDIS_URL` names: one URL of any form, or the URLs of a quorum with spaces
+/// between them.
+pub(crate) fn endpoint(urls: &str) -> Endpoint {
+    let each: Vec<&str> = urls.split_whitespace().collect();
+    match each[..] {
+        [_, _, ..] => Quorum::new(each).into(),
+        _ => urls.into(),
     }
 }

@@ -16,6 +16,7 @@ use fairlock::LockManager;
 
 use crate::ledger::Ledger;
 use crate::support::private_redis::Redis;
+use crate::support::store::endpoint;
 use crate::support::{Outcome, Store};
 use crate::turn::Turn;
 use crate::worker::{Coordinator, work};
@@ -145,7 +146,7 @@ fn start_process(
 
 /// The program's main function when it was started as a process of workers.
 pub(crate) fn be_a_process(number: &str, lock: &str, dir: &Path) -> Outcome {
-    let mgr = LockManager::connect(env::var("REDIS_URL")?)?;
+    let mgr = LockManager::connect(endpoint(&env::var("REDIS_URL")?))?;
     work(number, &mgr, lock, &Ledger::open(dir), &Pipes)
 }
 

@@ -144,6 +144,7 @@ impl Engine {
     /// After the reply to a release: the next holder may be a waiter of this process.
     fn on_released(&self, call: &Call, answer: &Answer) {
         self.deliver_all(call, answer);
+        self.wake_asker(&call.key);
         if answer.resent {
             // The first reply, which was lost, may have carried the grant of a waiter of this
             // process.
@@ -341,7 +342,7 @@ impl Engine {
     /// Like `abandon_token`, for a token that may be queued. It leaves the queue only by a release,
     /// so the renewal thread goes on until there is a reply.
     pub(super) fn abandon_queued(&self, request: &Request, token: Token, not_after: u64) {
-        let about = request.call(Verb::Renew { token });
+        let about = request.renew(token, 0);
         self.abandon(TokenRelease {
             not_after,
             may_be_queued: true,
@@ -356,7 +357,7 @@ impl Engine {
         if lease.was_queued {
             self.waiters.forget_guarded(lease.token);
         }
-        let about = lease.request.call(Verb::Renew { token: lease.token });
+        let about = lease.request.renew(lease.token, lease.fence);
         self.abandon_token(
             &about,
             lease.token,

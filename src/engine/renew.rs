@@ -8,7 +8,7 @@ use crate::engine::lease::{Due, Lease, deadline_from_reply, loss_from_renewal};
 use crate::engine::{Engine, single_result};
 use crate::error::{Error, Result};
 use crate::loss::LossReason;
-use crate::script::{Outcome, Verb};
+use crate::script::Outcome;
 use crate::store::Answer;
 use crate::store::clock::Time;
 
@@ -69,7 +69,7 @@ impl Engine {
             return Err(Error::Lost { loss });
         }
         self.check_fork()?;
-        let call = lease.request.call(Verb::Renew { token: lease.token });
+        let call = lease.request.renew(lease.token, lease.fence);
         let started = self.now();
         let deadlines = self.deadlines(started, Time::NEVER);
         match single_result(self.store.run(slice::from_ref(&call), deadlines)).answer {

@@ -102,6 +102,15 @@ impl Request {
         })
     }
 
+    /// Extends the token's lease. Fence 0: the caller does not know it, and only asks.
+    pub(crate) fn renew(&self, token: Token, fence: u64) -> Call {
+        self.call(Verb::Renew {
+            token,
+            fence,
+            params: Arc::clone(&self.params),
+        })
+    }
+
     /// The label of its options. Empty without one.
     pub(crate) fn label(&self) -> &str {
         // No part before it has a tab.

@@ -252,7 +252,11 @@ pub(super) fn on_message(engine: &Engine, message: &str) {
     let about = Call {
         spec: LockSpec::any(family),
         key,
-        verb: Verb::Renew { token: grant.token },
+        verb: Verb::Renew {
+            token: grant.token,
+            fence: grant.fence,
+            params: "".into(),
+        },
     };
     engine.deliver(&about, notice);
 }

@@ -25,13 +25,23 @@ pub(crate) enum Verb {
         may_wait: bool,
         params: Arc<str>,
     },
+    /// An acquire on one node of a quorum, under the fence that the client proposes.
+    Propose {
+        token: Token,
+        fence: u64,
+        params: Arc<str>,
+    },
     Release {
         token: Token,
         fence: u64,
         mode: Mode,
     },
+    /// A node of a quorum that has forgotten the lease takes it again, so the verb says what was
+    /// taken. The other scripts extend what is there.
     Renew {
         token: Token,
+        fence: u64,
+        params: Arc<str>,
     },
     Sync {
         newest: Token,
@@ -134,7 +144,7 @@ impl Call {
     /// The number of the script that the call runs. `None` if it is a single command.
     pub(crate) fn script_id(&self) -> Option<usize> {
         let verb = match self.verb {
-            Verb::Acquire { .. } => VerbName::Acquire,
+            Verb::Acquire { .. } | Verb::Propose { .. } => VerbName::Acquire,
             Verb::Release { .. } => VerbName::Release,
             Verb::Renew { .. } => VerbName::Renew,
             Verb::Sync { .. } => VerbName::Sync,
@@ -145,8 +155,8 @@ impl Call {
         registry::script_id(self.spec.family, verb)
     }
 
-    /// The command that Redis runs. An acquire or a sync does nothing after `not_after`, a server
-    /// time in µs; the other verbs ignore it.
+    /// The command that Redis runs. An acquire, a sync, or a renewal on a node of a quorum does
+    /// nothing after `not_after`, a server time in µs; the other verbs ignore it.
     pub(crate) fn command(&self, caller_id: &CallerId, form: Form, not_after: u64) -> Cmd {
         // Room for everything but a source and a queue of tokens, so that it seldom grows.
         let mut cmd = Cmd::with_capacity(16, 512);
@@ -181,7 +191,9 @@ impl Call {
     /// How many keys there are, and the keys.
     fn append_keys(&self, cmd: &mut Cmd, form: Form) {
         match (self.spec.family, &self.verb) {
-            (Family::Mutex, Verb::Renew { .. }) => cmd.arg(1).arg(self.key.record()),
+            (Family::Mutex, Verb::Renew { .. }) | (Family::Quorum, _) => {
+                cmd.arg(1).arg(self.key.record())
+            }
             (Family::Mutex, _) if form.single_key => cmd.arg(1).arg(self.key.record()),
             (Family::Mutex, _) => cmd.arg(2).arg(self.key.record()).arg(self.key.queue()),
             (Family::Permit, Verb::Renew { .. }) if form.single_key => {
@@ -226,7 +238,19 @@ impl Call {
                     _ => {}
                 }
             }
-            Verb::Renew { token } => token.append_to(cmd),
+            Verb::Propose {
+                token,
+                fence,
+                params,
+            } => append_dated_grant(cmd, *token, not_after, *fence, params),
+            Verb::Renew {
+                token,
+                fence,
+                params,
+            } if self.spec.family == Family::Quorum => {
+                append_dated_grant(cmd, *token, not_after, *fence, params);
+            }
+            Verb::Renew { token, .. } => token.append_to(cmd),
             Verb::Sync { newest } => {
                 cmd.arg(not_after);
                 newest.append_to(cmd);
@@ -251,8 +275,24 @@ impl Call {
         }
     }
 
+    /// The renewal of a token of the same name. Only a quorum needs its fence and its parameters.
+    pub(crate) fn renewal(&self, token: Token) -> Call {
+        Call {
+            verb: Verb::Renew {
+                token,
+                fence: 0,
+                params: Arc::from(""),
+            },
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn is_renewal(&self) -> bool {
+        matches!(self.verb, Verb::Renew { .. })
+    }
+
     pub(crate) fn is_acquire(&self) -> bool {
-        matches!(self.verb, Verb::Acquire { .. })
+        matches!(self.verb, Verb::Acquire { .. } | Verb::Propose { .. })
     }
 
     /// Whether the user needs all rights before this is sent, because the script takes something,
@@ -273,6 +313,14 @@ impl Call {
         match self.spec.family {
             Family::Mutex => matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. }),
             Family::Permit => matches!(self.verb, Verb::Renew { .. }),
+            Family::Quorum => false,
         }
     }
+}
+
+/// The arguments of a script that grants something on a node of a quorum, under a fence that the
+/// client chose.
+fn append_dated_grant(cmd: &mut Cmd, token: Token, not_after: u64, fence: u64, params: &str) {
+    token.append_to(cmd);
+    cmd.arg(not_after).arg(fence).arg(params);
 }

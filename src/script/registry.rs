@@ -2,16 +2,16 @@
 
 use std::sync::LazyLock;
 
-use Family::{Mutex, Permit};
+use Family::{Mutex, Permit, Quorum};
 use VerbName::{Acquire, Inspect, Lookup, Release, Renew, Sync, Vacate};
 
 use super::Family;
 
 /// How many scripts there are.
-pub(crate) const SCRIPTS: usize = 13;
+pub(crate) const SCRIPTS: usize = 17;
 
-/// Family × verb → script. A script's number is its row. One pair has no script: a single command
-/// looks up the tokens of a mutex.
+/// Family × verb → script. A script's number is its row. A single command looks up the tokens of a
+/// mutex. A quorum has no queue, so it has no script for one.
 const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
     (Mutex, Acquire, include_str!("mutex_acquire.lua")),
     (Mutex, Release, include_str!("mutex_release.lua")),
@@ -26,6 +26,10 @@ const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
     (Permit, Inspect, include_str!("permit_inspect.lua")),
     (Permit, Vacate, include_str!("permit_vacate.lua")),
     (Permit, Lookup, include_str!("permit_lookup.lua")),
+    (Quorum, Acquire, include_str!("quorum_acquire.lua")),
+    (Quorum, Release, include_str!("quorum_release.lua")),
+    (Quorum, Renew, include_str!("quorum_renew.lua")),
+    (Quorum, Inspect, include_str!("quorum_inspect.lua")),
 ];
 
 /// The name of a verb of a [`Call`](super::Call), in the table.
@@ -73,7 +77,7 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 30] = parts![
+const PARTS: [(&str, &str); 33] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
     "mutex_ended.lua",
@@ -90,6 +94,9 @@ const PARTS: [(&str, &str); 30] = parts![
     "permit_grant.lua",
     "permit_write.lua",
     "permit_holders.lua",
+    "quorum_record.lua",
+    "quorum_grant.lua",
+    "quorum_write.lua",
     "queue_record.lua",
     "queue_head.lua",
     "queue_alive.lua",
@@ -122,12 +129,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verb_except_a_mutex_lookup_has_one_script() {
-        for family in [Mutex, Permit] {
+    fn every_verb_that_needs_one_has_one_script() {
+        for family in [Mutex, Permit, Quorum] {
             for verb in [Acquire, Release, Renew, Sync, Inspect, Vacate, Lookup] {
                 let is_its = |row: &&(Family, VerbName, &str)| (row.0, row.1) == (family, verb);
                 let scripts = TABLE.iter().filter(is_its).count();
-                let expected = usize::from((family, verb) != (Mutex, Lookup));
+                let has_none = (family, verb) == (Mutex, Lookup)
+                    || family == Quorum && matches!(verb, Sync | Vacate | Lookup);
+                let expected = usize::from(!has_none);
                 assert_eq!(scripts, expected, "{family:?} {verb:?}");
             }
         }

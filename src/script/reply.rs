@@ -62,6 +62,8 @@ pub(crate) enum Outcome {
     Busy {
         left: Duration,
     },
+    /// The answer of one node of a quorum. A majority of them makes an outcome.
+    Vote(Vote),
     Late,
     More,
     /// R11 (missing keys): this record needs both keys.
@@ -105,6 +107,19 @@ pub(crate) enum Outcome {
     },
 }
 
+/// How one node of a quorum answers a proposal, or a renewal that it cannot grant now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Vote {
+    /// The token has the name on this node. `ended` is the fence of the last guard whose end the
+    /// node has seen, and the grant says how that guard ended.
+    Granted { grant: Grant, ended: u64 },
+    /// Another token has it, or it cools. Nothing changed.
+    Busy { left: Duration, fence: u64 },
+    /// It is free, and the node has granted this fence, which is not below the proposed one. Nothing
+    /// changed.
+    Outbid { fence: u64 },
+}
+
 impl Outcome {
     /// The family of the kind that the name is, if that is not the caller's own.
     pub(crate) fn other_family(&self, own: Family) -> Option<Family> {
@@ -120,14 +135,15 @@ impl ScriptReply {
         let family = call.spec.family;
         let reply = match &call.verb {
             Verb::Acquire { token, .. } => acquire(family, *token, value),
+            Verb::Propose { token, .. } => propose(*token, value),
             Verb::Release { token, .. } => release(family, *token, value),
-            Verb::Renew { .. } => renew(value),
+            Verb::Renew { .. } => renew(family, value),
             Verb::Sync { newest } => sync(family, *newest, value),
             Verb::Inspect { .. } => inspect(family, value),
             Verb::Vacate => vacate(value),
             Verb::Lookup { tokens } => match family {
                 Family::Mutex => lookup_of_mutex(tokens.len(), value),
-                Family::Permit => lookup_of_permits(tokens, value),
+                Family::Permit | Family::Quorum => lookup_of_permits(tokens, value),
             },
         }?;
         if reply.next_page != 0 && !call.verb.is_paged() {
@@ -210,6 +226,32 @@ fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
     }
 }
 
+fn propose(token: Token, value: &Value) -> ParseResult<ScriptReply> {
+    let expected = "granted, busy, outbid, late or kind, each with its fields";
+    let answer = ReplyParts::read(expected, value)?;
+    match (answer.status, answer.fields) {
+        ("granted", [fence, at, left, ended, how]) => {
+            let vote = Vote::Granted {
+                grant: grant(token, [fence, at, left, how])?,
+                ended: number(ended)?,
+            };
+            answer.reply(Outcome::Vote(vote), &[])
+        }
+        ("busy", [left, fence]) => answer.reply(busy_node(left, fence)?, &[]),
+        ("outbid", [fence]) => {
+            let fence = number(fence)?;
+            answer.reply(Outcome::Vote(Vote::Outbid { fence }), &[])
+        }
+        ("late", others) => answer.reply(Outcome::Late, others),
+        _ => answer.kind(),
+    }
+}
+
+fn busy_node(left: &Value, fence: &Value) -> ParseResult<Outcome> {
+    let (left, fence) = (micros(left)?, number(fence)?);
+    Ok(Outcome::Vote(Vote::Busy { left, fence }))
+}
+
 fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "released, granted, refused, already, lapsed, forced, lost, unknown, queued or \
                     kind, each with its fields";
@@ -238,16 +280,21 @@ fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
         ("lapsed", others) => answer.reply(Outcome::Lapsed, others),
         ("forced", others) => answer.reply(Outcome::Forced, others),
         ("lost", others) => answer.reply(Outcome::Lost, others),
-        ("unknown", others) if family == Family::Mutex => answer.reply(Outcome::Unknown, others),
+        ("unknown", others) if family != Family::Permit => answer.reply(Outcome::Unknown, others),
         // Only a mutex has a form without the queue's key.
         ("queued", others) if family == Family::Mutex => answer.reply(Outcome::Queued, others),
         _ => answer.kind(),
     }
 }
 
-fn renew(value: &Value) -> ParseResult<ScriptReply> {
+fn renew(family: Family, value: &Value) -> ParseResult<ScriptReply> {
     let answer = ReplyParts::read("renewed, gone or kind, each with its fields", value)?;
     match (answer.status, answer.fields) {
+        // Only a node of a quorum may take the lease again, so only its answers say why not.
+        ("busy", [left, fence]) if family == Family::Quorum => {
+            answer.reply(busy_node(left, fence)?, &[])
+        }
+        ("late", others) if family == Family::Quorum => answer.reply(Outcome::Late, others),
         ("renewed", [left, fence, others @ ..]) => {
             let renewed = Outcome::Renewed {
                 left: micros(left)?,
@@ -529,6 +576,14 @@ mod tests {
         }
     }
 
+    fn renewal() -> Verb {
+        Verb::Renew {
+            token: token(),
+            fence: 1,
+            params: "".into(),
+        }
+    }
+
     fn lookup() -> Verb {
         Verb::Lookup {
             tokens: vec![token()],
@@ -557,20 +612,12 @@ mod tests {
         assert!(
             granted("*4|+granted|:7|:5|:3|").is_err() && granted("*4|+waiting|:7|:5|:1|").is_err()
         );
-        assert!(
-            released("$7|already|").is_err()
-                && parse(Verb::Renew { token: token() }, "$8|released|").is_err()
-        );
+        assert!(released("$7|already|").is_err() && parse(renewal(), "$8|released|").is_err());
     }
 
     #[test]
     fn malformed_replies_to_renew_and_sync_are_refused() {
-        let renewed = |more: u8| {
-            parse(
-                Verb::Renew { token: token() },
-                &format!("*5|+renewed|:7|:{more}|:1|:1|"),
-            )
-        };
+        let renewed = |more: u8| parse(renewal(), &format!("*5|+renewed|:7|:{more}|:1|:1|"));
         assert!(
             renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err()
         );
@@ -582,6 +629,36 @@ mod tests {
             )
         };
         assert!(synced(":1", 1).is_ok() && synced("+1", 1).is_err() && synced(":1", 2).is_err());
+    }
+
+    #[test]
+    fn malformed_votes_are_refused() {
+        let parse = |verb, reply| parse_as(LockSpec::QUORUM, verb, reply);
+        let propose = || Verb::Propose {
+            token: token(),
+            fence: 1,
+            params: "".into(),
+        };
+        for good in [
+            "*8|+granted|:7|:0|:1|:7|:5|:0|:-1|",
+            "*5|+busy|:7|:0|:5|:1|",
+            "*4|+outbid|:7|:0|:1|",
+            "*3|+late|:7|:0|",
+        ] {
+            assert!(parse(propose(), good).is_ok(), "{good}");
+        }
+        for bad in [
+            "*4|+granted|:7|:5|:1|",
+            "*7|+granted|:7|:0|:1|:7|:5|:0|",
+            "*5|+outbid|:7|:0|:1|:1|",
+            "*5|+busy|:7|:0|:-5|:1|",
+            "*3|+queued|:7|:0|",
+        ] {
+            assert!(parse(propose(), bad).is_err(), "{bad}");
+        }
+        let busy = "*5|+busy|:7|:0|:5|:1|";
+        assert!(parse(renewal(), busy).is_ok());
+        assert!(parse_as(LockSpec::MUTEX, renewal(), busy).is_err());
     }
 
     #[test]

@@ -7,6 +7,8 @@ pub(crate) enum Family {
     Mutex,
     /// Several holders. Each has some permits of a capacity, and a lease of its own.
     Permit,
+    /// A mutex that a majority of independent nodes decides. Each node has one holder, inline.
+    Quorum,
 }
 
 /// The use of a name: the scripts that serve it, and what they must know about it.
@@ -24,6 +26,7 @@ pub(crate) struct LockSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Mutex,
+    Quorum,
     Semaphore,
     ReadWrite,
     /// Any of the kinds that have permits.
@@ -31,8 +34,8 @@ enum Protocol {
 }
 
 impl Family {
-    /// The family whose scripts serve a kind, as a record has it. `None` if it is not of this
-    /// version.
+    /// The family whose scripts serve a kind on one node, as a record has it. `None` if it is not of
+    /// this version, or of a quorum: one node must not touch that.
     pub(crate) fn of_kind(kind: &str) -> Option<Family> {
         match kind.split(' ').next() {
             Some("mutex/1") => Some(Family::Mutex),
@@ -46,6 +49,7 @@ impl Protocol {
     fn as_str(self) -> &'static str {
         match self {
             Protocol::Mutex => "mutex/1",
+            Protocol::Quorum => "quorum/1",
             Protocol::Semaphore => "semaphore/1",
             Protocol::ReadWrite => "rw/1",
             Protocol::Any => "permit/1",
@@ -59,6 +63,13 @@ impl LockSpec {
         protocol: Protocol::Mutex,
         capacity: 1,
         weight: 1,
+    };
+
+    /// A mutex on one of the nodes of a quorum.
+    pub(crate) const QUORUM: LockSpec = LockSpec {
+        family: Family::Quorum,
+        protocol: Protocol::Quorum,
+        ..LockSpec::MUTEX
     };
 
     /// `weight` permits of a semaphore with `capacity` permits.
@@ -91,6 +102,7 @@ impl LockSpec {
     pub(crate) const fn any(family: Family) -> LockSpec {
         match family {
             Family::Mutex => LockSpec::MUTEX,
+            Family::Quorum => LockSpec::QUORUM,
             Family::Permit => LockSpec {
                 family,
                 protocol: Protocol::Any,
@@ -106,14 +118,14 @@ impl LockSpec {
         match self.protocol {
             Protocol::Semaphore => held + u64::from(self.weight) > u64::from(self.capacity),
             // A second reader waits only behind a writer, and that writer waits for the first.
-            Protocol::Mutex | Protocol::ReadWrite | Protocol::Any => held > 0,
+            Protocol::Mutex | Protocol::Quorum | Protocol::ReadWrite | Protocol::Any => held > 0,
         }
     }
 
     /// The kind as a record has it.
     pub(crate) fn kind(&self) -> String {
         match self.family {
-            Family::Mutex => self.protocol.as_str().to_owned(),
+            Family::Mutex | Family::Quorum => self.protocol.as_str().to_owned(),
             Family::Permit => format!("{} {}", self.protocol.as_str(), self.capacity),
         }
     }

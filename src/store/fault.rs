@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Step};
+use crate::error::{Error, Step, TlsFailure};
 use crate::key::Key;
 use crate::script::Malformed;
 use crate::store::refusal::{Refusal, passes_by_itself};
@@ -25,8 +25,13 @@ pub(crate) enum StoreFault {
     /// The server may have carried out the call, or a part of it, before this fault: an attempt
     /// before this one had no reply (P7), or a script raised the error after its first write.
     InDoubt(Box<StoreFault>),
+    /// R18 (replica acks): the server carried out the call, and too few replicas acknowledged it in
+    /// time.
+    NotReplicated { wanted: u32, acknowledged: u32 },
     /// The server refused.
     Server { code: String, message: String },
+    /// There is no TLS connection, and nothing was sent.
+    Tls { reason: TlsFailure, message: String },
     /// The server cannot be used at all.
     Unfit { what: String, message: String },
 }
@@ -58,6 +63,13 @@ impl StoreFault {
             StoreFault::InDoubt(Box::new(fault))
         } else {
             fault
+        }
+    }
+
+    pub(super) fn tls(reason: TlsFailure, message: impl Into<String>) -> StoreFault {
+        StoreFault::Tls {
+            reason,
+            message: message.into(),
         }
     }
 
@@ -95,12 +107,18 @@ impl StoreFault {
         }
     }
 
+    /// Whether a cluster's node refused because another node serves the slot.
+    pub(crate) fn is_redirect(&self) -> bool {
+        matches!(self.code(), Some("MOVED" | "ASK"))
+    }
+
     /// Whether it may pass by itself. Then another attempt is worthwhile within the call's bound.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            StoreFault::NotReady | StoreFault::Unavailable { .. } => true,
+            // An administrator may renew a certificate while callers wait.
+            StoreFault::NotReady | StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => true,
             StoreFault::InDoubt(fault) => fault.is_transient(),
-            StoreFault::Unfit { .. } => false,
+            StoreFault::NotReplicated { .. } | StoreFault::Unfit { .. } => false,
             StoreFault::Server { code, message } => passes_by_itself(code, message),
         }
     }
@@ -122,7 +140,9 @@ impl StoreFault {
     /// answers. A server closes connections that are idle, and all when it restarts. If the next
     /// attempt fails as well, its fault is another one, or [`StoreFault::InDoubt`].
     pub(crate) fn is_no_outage(&self) -> bool {
-        matches!(self, StoreFault::NotReady) || self.is_closed()
+        // A node of a cluster answered, and its slot is about to get another owner.
+        let is_moving = self.is_redirect() || self.code() == Some("TRYAGAIN");
+        matches!(self, StoreFault::NotReady) || self.is_closed() || is_moving
     }
 
     /// Whether a signal handler ran while a connection was being opened.
@@ -137,9 +157,9 @@ impl StoreFault {
     pub(crate) fn is_ambiguous(&self) -> bool {
         match self {
             StoreFault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
-            StoreFault::InDoubt(_) => true,
+            StoreFault::InDoubt(_) | StoreFault::NotReplicated { .. } => true,
             StoreFault::Server { code, .. } => code == PROTOCOL,
-            StoreFault::NotReady | StoreFault::Unfit { .. } => false,
+            StoreFault::NotReady | StoreFault::Tls { .. } | StoreFault::Unfit { .. } => false,
         }
     }
 
@@ -164,9 +184,22 @@ impl StoreFault {
                 },
                 other => other.into_error(key, waited),
             },
+            StoreFault::NotReplicated {
+                wanted,
+                acknowledged,
+            } => Error::NotReplicated {
+                lock: lock.unwrap_or_default(),
+                wanted,
+                acknowledged,
+            },
             StoreFault::Server { code, message } => Error::Server {
                 lock,
                 code,
+                message,
+            },
+            StoreFault::Tls { reason, message } => Error::Tls {
+                lock,
+                reason,
                 message,
             },
             StoreFault::Unfit { what, message } => Error::Config { what, message },
@@ -204,7 +237,15 @@ impl fmt::Display for StoreFault {
             StoreFault::NotReady => f.write_str("no connection is open"),
             StoreFault::InDoubt(fault) => fault.fmt(f),
             StoreFault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
+            StoreFault::NotReplicated {
+                wanted,
+                acknowledged,
+            } => write!(
+                f,
+                "only {acknowledged} of {wanted} replicas acknowledged it"
+            ),
             StoreFault::Server { code, message } => write!(f, "{code} {message}"),
+            StoreFault::Tls { message, .. } => write!(f, "no TLS connection: {message}"),
             StoreFault::Unfit { what, message } => write!(f, "{what}: {message}"),
         }
     }

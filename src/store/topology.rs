@@ -4,6 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::tls::TlsSettings;
+use crate::error::{Error, Result as ApiResult};
+
 /// The servers that hold a manager's locks.
 #[derive(Clone)]
 pub(crate) enum Topology {
@@ -40,6 +43,40 @@ impl Topology {
             Topology::Quorum(servers) => check_quorum(servers)?,
         }
         Ok(self)
+    }
+
+    /// The same with these settings for each login that uses TLS, checked.
+    pub(crate) fn with_tls(mut self, settings: TlsSettings) -> ApiResult<Topology> {
+        let is_set = settings.ca.is_some() || settings.identity.is_some();
+        let settings = Arc::new(settings);
+        let mut is_used = false;
+        for tls in self
+            .logins()
+            .into_iter()
+            .filter_map(|login| login.tls.as_mut())
+        {
+            settings.check()?;
+            *tls = Arc::clone(&settings);
+            is_used = true;
+        }
+        if is_set && !is_used {
+            let message = "for a URL with TLS, such as rediss://; this one is without";
+            return Err(Error::config("tls", message));
+        }
+        Ok(self)
+    }
+
+    fn logins(&mut self) -> Vec<&mut Login> {
+        match self {
+            Topology::Single(server) => vec![&mut server.login],
+            Topology::Sentinel(settings) => {
+                vec![&mut settings.sentinel_login, &mut settings.login]
+            }
+            Topology::Cluster(settings) => vec![&mut settings.login],
+            Topology::Quorum(servers) => {
+                servers.iter_mut().map(|server| &mut server.login).collect()
+            }
+        }
     }
 }
 
@@ -149,15 +186,6 @@ pub(crate) struct SentinelSettings {
 pub(crate) struct ClusterSettings {
     pub(crate) seeds: Vec<Address>,
     pub(crate) login: Login,
-}
-
-/// Which certificates count, and the client's own. All of them in PEM.
-#[derive(Clone, Default)]
-pub(crate) struct TlsSettings {
-    /// The certificates of authorities, in place of the system's.
-    pub(crate) ca: Option<Vec<u8>>,
-    /// The client's certificates and its key.
-    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Where a server listens.

@@ -245,10 +245,10 @@ impl<'a> Parts<'a> {
             .iter()
             .map(|(name, _)| &**name)
             .find(|name| !name.is_empty() && !known.contains(name));
+        // An unencoded password may be cut by an @ or an &.
         let has_password = self.userinfo.is_some()
-            || parameters
-                .iter()
-                .any(|(name, _)| matches!(&**name, "pass" | "sentinelPassword"));
+            || self.query.contains('@')
+            || self.query.contains('&') && self.query.to_ascii_lowercase().contains("pass");
         match unknown {
             // It may be the end of a password that is not encoded.
             Some(_) if has_password => Err(NOT_ENCODED.to_owned()),

@@ -73,6 +73,8 @@ fn p10_an_unsupported_part_of_a_url_is_refused_by_name() {
         ("redis://127.0.0.1:99999/", "did not parse"),
         ("redis://:pa#ss@127.0.0.1/", "%23"),
         ("redis+unix:///nonexistent/s#1", "%23"),
+        #[cfg(not(feature = "tls"))]
+        ("rediss://127.0.0.1/", "the feature `tls`"),
         ("memory://", "&Memory"),
         ("127.0.0.1:6379", "does not begin with redis://"),
     ];

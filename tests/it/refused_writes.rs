@@ -166,13 +166,14 @@ fn p8_a_try_ends_in_the_words_of_a_server_that_refuses_writes() {
 fn a_replica_grants_locks_once_it_is_promoted() {
     let (master, ours) = server(&["--repl-diskless-sync-delay", "0"]);
     let replica = Server::tcp();
+    // No manager can be built on a replica.
+    let theirs = patient(&replica);
     let port = master.addr().port().to_string();
     let _: () = replica.query(&["REPLICAOF", "127.0.0.1", &port]);
     let held = ours.lock("held").unwrap();
     until(SOON, "the replica has the data", || {
         replica.query::<i64>(&["EXISTS", "fairlock:{held}"]) == 1
     });
-    let theirs = patient(&replica);
     let errors = replica.counted("total_error_replies");
     thread::scope(|scope| {
         let tries = scope.spawn(|| theirs.try_lock("a"));

@@ -25,7 +25,7 @@ pub(super) fn check_lease_times(
     for holder in &after.holders {
         let full = clock + holder.ttl.max(holder.hold);
         let is_renewed =
-            matches!(executed.call.verb, Verb::Renew { token } if token == holder.token);
+            matches!(executed.call.verb, Verb::Renew { token, .. } if token == holder.token);
         let (least, most) = match before.same(holder) {
             None => (full, full),
             Some(_) if is_renewed => (clock + holder.ttl, full),

@@ -13,7 +13,7 @@ use crate::engine::release::{ReleaseOutcome, WantResult};
 use crate::engine::request::Wait;
 use crate::engine::waiter::{EnqueueOutcome, TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
-use crate::script::{Call, CallerId, Mode, Token, Verb};
+use crate::script::{Call, CallerId, Mode, Token};
 use crate::store::clock::Time;
 use crate::store::{CallResult, OnResult, Store};
 
@@ -226,7 +226,7 @@ impl SteppedEngine {
     /// The owner of a guard renews it: the call to send, unless the lease is lost.
     pub(crate) fn begin_renew(&self, lease: &Lease) -> Option<Call> {
         let is_held = lease.is_held(self.engine.now());
-        is_held.then(|| lease.request.call(Verb::Renew { token: lease.token }))
+        is_held.then(|| lease.request.renew(lease.token, lease.fence))
     }
 
     pub(crate) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: Answered) {

@@ -4,6 +4,9 @@
 mod support;
 
 #[allow(dead_code, reason = "the tools are kept complete, used or not")]
+#[path = "support/cluster_set.rs"]
+mod cluster_set;
+#[allow(dead_code, reason = "the tools are kept complete, used or not")]
 #[path = "support/sentinel_set.rs"]
 mod sentinel_set;
 
@@ -13,11 +16,18 @@ mod replica_acks;
 mod right_server;
 mod rights;
 mod sentinel;
+#[cfg(feature = "tls")]
 mod tls;
 mod urls;
 
 /// Not a test: worker processes begin here, see [`support::Child`].
 #[test]
 fn child_process() {
-    support::child::play(sentinel::ROLES);
+    support::child::play(&[
+        sentinel::TURNS,
+        #[cfg(feature = "tls")]
+        tls::DROPS_AND_EXITS,
+        #[cfg(feature = "tls")]
+        tls::SIGNALLED,
+    ]);
 }

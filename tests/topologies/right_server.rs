@@ -1,1 +1,112 @@
-//! A plain URL that reaches a server of another topology.
+//! A URL that reaches a server of another topology, or a replica: `build` fails, and the error has
+//! the URL to use.
+
+use fairlock::{Error, LockManager};
+
+use crate::support::server::free_address;
+use crate::support::{SLACK, Server, until};
+
+const SERVICE: &str = "mymaster";
+
+/// A sentinel that watches services at a port where nobody listens.
+fn sentinel(services: &[&str], more: &str) -> Server {
+    let monitored: Vec<String> = services
+        .iter()
+        .map(|name| format!("sentinel monitor {name} 127.0.0.1 1 1\n"))
+        .collect();
+    let config = monitored.concat() + more;
+    loop {
+        // Another process may take the port between our check and the server's bind.
+        match Server::sentinel_at(free_address(), &config) {
+            Ok(sentinel) => return sentinel,
+            Err(why) => assert!(why.contains("in use"), "{why}"),
+        }
+    }
+}
+
+fn replica_of(master: &Server) -> Server {
+    let port = master.addr().port().to_string();
+    Server::tcp_with(&["--replicaof", "127.0.0.1", &port])
+}
+
+/// The error says all of this.
+#[track_caller]
+fn assert_refused(url: &str, says: &[&str]) {
+    match LockManager::connect(url) {
+        Err(Error::Config { what, message, .. }) => {
+            assert_eq!(what, "server", "{url}: {message}");
+            for text in says {
+                assert!(message.contains(text), "{url}: {message}");
+            }
+        }
+        other => panic!("{url}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_plain_url_of_a_cluster_node_is_refused_with_its_url() {
+    let node = Server::tcp_with(&["--cluster-enabled", "yes", "--requirepass", "p"]);
+    let addr = node.addr();
+    let instead = format!("belongs to a cluster: use redis-cluster://{addr}");
+    for login in ["", "default:"] {
+        let login = format!("{login}{}p@", if login.is_empty() { ":" } else { "" });
+        assert_refused(&format!("redis://{login}{addr}"), &[&instead]);
+        // A cluster refuses SELECT, which says less.
+        assert_refused(&format!("redis://{login}{addr}/1"), &[&instead]);
+    }
+    let stranger = LockManager::connect(format!("redis://{addr}")).unwrap_err();
+    assert!(
+        matches!(&stranger, Error::Server { code, .. } if code == "NOAUTH"),
+        "{stranger:?}"
+    );
+}
+
+#[test]
+fn a_plain_url_of_a_sentinel_is_refused_with_its_url() {
+    let one = sentinel(&[SERVICE], "");
+    let addr = one.addr();
+    let instead = format!("is a sentinel: use redis-sentinel://{addr}/{SERVICE}");
+    assert_refused(&format!("redis://{addr}"), &[&instead]);
+    // A sentinel knows no SELECT.
+    assert_refused(&format!("redis://{addr}/1"), &[&instead]);
+    // The password is the master's. The sentinel has none, and refuses AUTH.
+    assert_refused(&format!("redis://:p@{addr}"), &[&instead]);
+
+    let several = sentinel(&["a", "b"], "user u on >p ~* &* +@all\n");
+    let addr = several.addr();
+    let instead = format!("redis-sentinel://{addr}/<service>");
+    assert_refused(&format!("redis://u:p@{addr}"), &[&instead]);
+}
+
+#[test]
+fn a_plain_url_of_a_replica_is_refused_with_its_masters_url() {
+    let master = Server::tcp();
+    let replica = replica_of(&master);
+    let (url, master) = (replica.url(), master.addr());
+    let instead = format!("is a replica: use redis://{master}");
+    assert_refused(&url, &[&instead, "redis-sentinel://"]);
+
+    let no_role = ["ACL", "SETUSER", "u", "on", ">p", "+@all", "-role"];
+    replica.query::<()>(&no_role);
+    let url = format!("redis://u:p@{}", replica.addr());
+    assert_refused(&url, &["is a replica: use its master's URL"]);
+}
+
+/// Not even if it has to open its connections while its server is a replica.
+#[test]
+fn a_manager_survives_the_demotion_of_its_server() {
+    let server = Server::tcp();
+    let manager = LockManager::connect(server.url()).unwrap();
+    manager.lock("a").unwrap().unlock().unwrap();
+    server.query::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let refused = manager.try_lock("a").unwrap_err();
+    assert!(
+        matches!(&refused, Error::Server { code, .. } if code == "READONLY"),
+        "{refused:?}"
+    );
+    server.query::<()>(&["REPLICAOF", "NO", "ONE"]);
+    until(SLACK, "it grants locks again", || {
+        manager.try_lock("a").is_ok_and(|guard| guard.is_some())
+    });
+}

@@ -10,4 +10,4 @@ mod set;
 mod silent;
 mod stale;
 
-pub(crate) use processes::ROLES;
+pub(crate) use processes::TURNS;

@@ -1,1 +1,116 @@
-//! TLS: certificates that count, and those that do not.
+//! TLS: certificates that count and those that do not, and locks through it.
+
+pub(crate) mod certificates;
+mod faults;
+mod locks;
+mod settings;
+mod signals;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use fairlock::{Builder, Error, LockManager, LockOptions};
+
+use crate::support::server::free_address;
+use crate::support::{Server, until_some};
+use certificates::{Authority, Certificate, argument};
+
+pub(crate) use locks::DROPS_AND_EXITS;
+pub(crate) use signals::SIGNALLED;
+
+const TTL: Duration = Duration::from_secs(4);
+/// The command timeout, and the connect timeout.
+const T: Duration = Duration::from_millis(500);
+/// For what must happen, but whose time is not under test.
+const SOON: Duration = Duration::from_secs(8);
+
+/// A server with a port for TLS. Its plain port is for the test's own queries.
+struct TlsServer {
+    authority: Authority,
+    server: Server,
+    addr: SocketAddr,
+}
+
+impl TlsServer {
+    /// It demands no certificate of its clients.
+    fn start() -> TlsServer {
+        TlsServer::start_with(&["--tls-auth-clients", "no"])
+    }
+
+    fn start_with(extra: &[&str]) -> TlsServer {
+        let authority = Authority::new();
+        let certificate = authority.server();
+        TlsServer::with_certificate(authority, &certificate, extra)
+    }
+
+    /// Panics if the server has no TLS: then it does not know these arguments.
+    fn with_certificate(
+        authority: Authority,
+        certificate: &Certificate,
+        extra: &[&str],
+    ) -> TlsServer {
+        let addr = free_address();
+        let port = addr.port().to_string();
+        let mut arguments = vec![
+            "--tls-port",
+            &port,
+            "--tls-cert-file",
+            argument(&certificate.certificate),
+            "--tls-key-file",
+            argument(&certificate.key),
+        ];
+        let ca = authority.file();
+        arguments.extend(["--tls-ca-cert-file", argument(&ca)]);
+        arguments.extend(extra);
+        let server = Server::tcp_with(&arguments);
+        TlsServer {
+            authority,
+            server,
+            addr,
+        }
+    }
+
+    fn url(&self) -> String {
+        url_of(self.addr)
+    }
+
+    /// The server's own certificate is trusted.
+    fn builder(&self) -> Builder {
+        builder(&self.url()).tls_ca(self.authority.pem())
+    }
+
+    fn manager(&self) -> LockManager {
+        build(self.builder())
+    }
+}
+
+/// A manager with the default timeouts, which a busy machine keeps.
+fn patient(server: &TlsServer) -> Builder {
+    LockManager::builder(server.url())
+        .tls_ca(server.authority.pem())
+        .options(LockOptions::new().ttl(Duration::from_secs(30)))
+}
+
+fn url_of(addr: SocketAddr) -> String {
+    format!("rediss://{addr}/")
+}
+
+fn builder(url: &str) -> Builder {
+    LockManager::builder(url)
+        .options(LockOptions::new().ttl(TTL))
+        .command_timeout(T)
+        .check_period(Duration::from_millis(250))
+        .horizon(Duration::from_millis(2000))
+}
+
+/// Builds the manager, and tries again if the machine was too slow for the connect timeout.
+#[track_caller]
+fn build(builder: Builder) -> LockManager {
+    until_some(SOON, "the server is there", || {
+        match builder.clone().build() {
+            Ok(manager) => Some(manager),
+            Err(Error::Unavailable { .. }) => None,
+            Err(other) => panic!("{other}"),
+        }
+    })
+}

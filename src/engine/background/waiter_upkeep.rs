@@ -19,7 +19,7 @@ impl RenewalThread {
         let token = state.token;
         state
             .is_confirming()
-            .then(|| waiter.request.call(Verb::Renew { token }))
+            .then(|| waiter.request.renew(token, 0))
     }
 
     pub(super) fn on_confirm_reply(
@@ -30,6 +30,13 @@ impl RenewalThread {
     ) {
         let answer = match result {
             Ok(answer) => answer,
+            // R18 (replica acks): the waiter's token is released.
+            Err(fault @ StoreFault::NotReplicated { .. }) => {
+                let now = self.engine.now();
+                waiter.on_reply(now);
+                let error = refusal(&fault, &waiter, now);
+                return self.fail(&waiter, error);
+            }
             Err(fault) => {
                 self.note_no_reply(&waiter, &fault);
                 let next = self.retry_at(&fault);
@@ -41,7 +48,7 @@ impl RenewalThread {
                 let mut state = waiter.state.lock();
                 state.on_confirmed(answer.sent, left, fence, &waiter.request)
             }
-            (_, Verb::Renew { token }) => waiter.state.lock().on_absent(*token, answer.sent),
+            (_, Verb::Renew { token, .. }) => waiter.state.lock().on_absent(*token, answer.sent),
             _ => return,
         };
         waiter.on_reply(self.engine.now());
@@ -66,8 +73,16 @@ impl RenewalThread {
         &mut self,
         waiter: Arc<WaiterEntry>,
         call: &Call,
-        result: CallResult,
+        mut result: CallResult,
     ) {
+        // R18 (replica acks): the link does not wait until a grant is acknowledged. Without any time
+        // left, the grant is confirmed by a renewal: R12 (doubtful grants).
+        if self.engine.store.confirms_grants()
+            && let Ok(answer) = &mut result.answer
+            && let Outcome::Granted(grant) = &mut answer.reply.outcome
+        {
+            grant.left = Duration::ZERO;
+        }
         if let Ok(answer) = &result.answer
             && let Some(family) = answer.reply.outcome.other_family(call.spec.family)
         {

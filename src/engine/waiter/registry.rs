@@ -33,6 +33,11 @@ pub(crate) struct WaiterEntry {
 }
 
 impl WaiterEntry {
+    /// The waiters of this process came in this order.
+    pub(crate) fn order(&self) -> u64 {
+        self.order
+    }
+
     pub(crate) fn last_reply_at(&self) -> Time {
         Time::from_nanos(self.last_reply.load(Ordering::Acquire))
     }
@@ -302,7 +307,7 @@ impl WaiterRegistry {
                 .map(|waiter| waiter.state.lock().token)
                 .collect();
             let first = queue.waiters.values().next()?;
-            let about = first.request.call(Verb::Renew { token: tokens[0] });
+            let about = first.request.renew(tokens[0], 0);
             Some((about, tokens))
         });
         by_name.collect()

@@ -53,7 +53,8 @@ pub(crate) struct InspectedHolder {
 
 pub(super) fn seen(family: Family, fields: &[Value], value: &Value) -> ParseResult<Inspection> {
     match family {
-        Family::Mutex => seen_of_mutex(fields, value),
+        // Users know both as a mutex.
+        Family::Mutex | Family::Quorum => seen_of_mutex(fields, value),
         Family::Permit => seen_of_permits(fields, value),
     }
 }

@@ -10,7 +10,7 @@ use redis::{Cmd, ErrorKind, RedisError, Value};
 use super::socket::Socket;
 use crate::error::Step;
 use crate::store::clock::Time;
-use crate::store::{Address, Anchor, StoreFault};
+use crate::store::{Anchor, ServerSettings, StoreFault};
 
 /// One connection, with the pairing of clocks that dates its requests: R5 (dated requests).
 pub(super) struct Connection {
@@ -23,19 +23,28 @@ pub(super) struct Connection {
     /// When it was opened. If a connection fails right after that, the server did not close it for
     /// being idle.
     pub(super) opened: Time,
+    /// Of the scripts of renewals: those that the server has run for this connection, a bit for
+    /// each. Only connections that await replicas note them.
+    pub(super) known_scripts: u64,
     /// The count of the node's requests.
     pub(super) requests: Arc<AtomicU64>,
 }
 
 impl Connection {
-    /// Connects a socket; the handshake is still to come. `timeout` bounds the connecting, and each
-    /// request and each reply after it.
+    /// Connects a socket, and starts TLS if the settings say so; Redis's handshake is still to come.
+    /// `timeout` bounds both together, and each request and each reply after them.
     pub(super) fn open(
-        address: &Address,
+        server: &ServerSettings,
         timeout: Duration,
         now: Time,
     ) -> Result<Connection, StoreFault> {
-        let socket = Socket::connect(address, timeout).map_err(|e| fault(e, Step::Connect))?;
+        let started = Instant::now();
+        let mut socket =
+            Socket::connect(&server.address, timeout).map_err(|e| fault(e, Step::Connect))?;
+        if let Some(tls) = &server.login.tls {
+            let left = timeout.saturating_sub(started.elapsed());
+            socket.start_tls(tls, &server.address, left)?;
+        }
         Ok(Connection::over(socket, now))
     }
 
@@ -52,6 +61,7 @@ impl Connection {
             pool_generation: 0,
             broken: false,
             opened: now,
+            known_scripts: 0,
             requests: Arc::default(),
         }
     }

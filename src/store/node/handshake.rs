@@ -2,12 +2,13 @@
 
 use std::io;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisError, Value};
 
 use super::Node;
-use super::connection::{Connection, fault, refusal};
+use super::connection::{Connection, fault, io_kind, refusal};
 use super::hello::Hello;
-use crate::error::Step;
+use super::probe::speaks_tls;
+use crate::error::{Step, TlsFailure};
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
 use crate::store::{Anchor, Login, StoreFault};
@@ -27,7 +28,7 @@ impl Node {
         connection.limit_reads(left)?;
         connection
             .send(&commands)
-            .map_err(|e| turned_away(connection, e))?;
+            .map_err(|e| self.turned_away(connection, e, reply_by))?;
         let mut replies = self.handshake_replies(connection, commands.len(), reply_by)?;
         let received = self.clock.now();
         let time = replies.pop().unwrap_or_default();
@@ -85,12 +86,77 @@ impl Node {
                     let refused = replies.into_iter().find_map(|reply| refusal(reply).err());
                     return Err(match refused {
                         Some(refused) => refused.without(self.server.login.password.as_deref()),
-                        None => fault(error, Step::Connect),
+                        None => self.no_first_reply(connection, error, reply_by),
                     });
                 }
             }
         }
         Ok(replies)
+    }
+
+    /// Why the handshake could not be sent. A server that turns clients away writes the reason and
+    /// closes, perhaps before any command arrives. So its words may be in the socket behind the
+    /// error.
+    fn turned_away(
+        &self,
+        connection: &mut Connection,
+        error: io::Error,
+        reply_by: Time,
+    ) -> StoreFault {
+        if is_closed_kind(error.kind())
+            && let Ok(reply) = connection.receive()
+            && let Err(refused) = refusal(reply)
+        {
+            return refused;
+        }
+        self.no_first_reply(connection, error, reply_by)
+    }
+
+    /// Why a server has not answered the handshake. Some mistakes in the settings of TLS look like
+    /// a closed connection, or like a reply without sense.
+    fn no_first_reply(
+        &self,
+        connection: &Connection,
+        error: impl Into<RedisError>,
+        reply_by: Time,
+    ) -> StoreFault {
+        let error = error.into();
+        let kind = io_kind(&error);
+        let is_closed = is_closed_kind(kind);
+        let address = &self.server.address;
+        if let Some(tls) = &self.server.login.tls {
+            if !is_closed {
+                return fault(error, Step::Connect);
+            }
+            // With TLS 1.3 the client is done before the server has looked at its certificate.
+            let remedy = match tls.identity {
+                None => {
+                    "it may demand a client's certificate (tls-auth-clients); \
+                         Builder::tls_identity takes it"
+                }
+                Some(_) => "it may not accept the client's certificate",
+            };
+            return StoreFault::tls(
+                TlsFailure::ClientCertificate,
+                format!(
+                    "{address} closed the connection before its first reply ({error}); {remedy}"
+                ),
+            );
+        }
+        let left = reply_by - self.clock.now();
+        match connection.socket.peer() {
+            Some(peer)
+                if (is_closed || kind == io::ErrorKind::InvalidData)
+                    && !left.is_zero()
+                    && speaks_tls(peer, left) =>
+            {
+                StoreFault::tls(
+                    TlsFailure::TlsServer,
+                    format!("{address} expects TLS; use rediss://"),
+                )
+            }
+            _ => fault(error, Step::Connect),
+        }
     }
 }
 
@@ -103,18 +169,6 @@ pub(super) fn auth(login: &Login) -> Option<Cmd> {
     }
     auth.arg(password);
     Some(auth)
-}
-
-/// Why the handshake could not be sent. A server that turns clients away writes the reason and
-/// closes, perhaps before any command arrives. So its words may be in the socket behind the error.
-fn turned_away(connection: &mut Connection, error: io::Error) -> StoreFault {
-    if is_closed_kind(error.kind())
-        && let Ok(reply) = connection.receive()
-        && let Err(refused) = refusal(reply)
-    {
-        return refused;
-    }
-    fault(error, Step::Connect)
 }
 
 /// The reply to TIME, in µs.

@@ -119,13 +119,17 @@ impl Node {
             self.was_master.store(true, Ordering::Relaxed);
             return Ok(());
         }
-        // A master may be demoted and come back, and sentinels may name a replica for a while. That
-        // ends no manager that is running: it is refused as a write would be.
-        if self.expected == Expected::SentinelMaster || self.was_master.load(Ordering::Relaxed) {
+        // Sentinels may name a replica for a while. It is refused as a write would be.
+        if self.expected == Expected::SentinelMaster {
             return Err(StoreFault::Server {
                 code: "READONLY".to_owned(),
                 message: "this server is a replica now".to_owned(),
             });
+        }
+        // A master may be demoted and come back, which ends no manager that is running. Until then
+        // the server itself refuses the writes.
+        if self.was_master.load(Ordering::Relaxed) {
+            return Ok(());
         }
         let master = match master_of(connection, left) {
             Some(master) => self.url_of(&master, "", ""),

@@ -10,25 +10,36 @@
 //! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
+//! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
+//! | `owed` | the same connection among those to other nodes: it sends now and reads later |
+//! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
+//! | `uptime` | for how long the server has run |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `query` | a connection for questions about servers |
 //! | `connection` | one connection, and what its errors mean |
-//! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
+//! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
+//! | `tls` | the handshake of TLS, and what both halves of a socket share then |
+//! | `probe` | whether a server speaks TLS or plain text |
+//! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
-//! Files name those below them: `lanes` names `pool` and `unread`, and these name `lane`; they and `link` name
+//! Files name those below them: `lanes` names `acks`, `pool` and `unread`, and these name `lane`; they and `link` name
 //! `pipeline`, and all of them name `connection` and `socket`.
 
+mod acks;
 mod connection;
 mod handshake;
 mod hello;
 mod lane;
 mod lanes;
 mod link;
+mod owed;
 mod pipeline;
 mod pool;
+mod posting;
+mod probe;
 mod query;
 mod rights;
 mod scan;
@@ -36,8 +47,15 @@ mod scan;
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
 mod socket;
+mod stream;
 mod subscription;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod unread;
+mod uptime;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -46,17 +64,23 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
+use redis::{Cmd, Value};
 
+use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Address, Anchor, ServerSettings, StoreFault};
+use crate::store::{Address, Anchor, Link, ServerSettings, StoreFault};
+use acks::AckedLink;
 use connection::Connection;
-use socket::Stream;
+use stream::Stream;
 
 pub(super) use hello::Expected;
-pub(super) use lanes::Lanes;
+pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
+pub(super) use owed::{LinkCall, LinkReply};
+pub(super) use pipeline::{Hop, Pending};
+pub(super) use posting::{OnRights, Readiness, Watched};
 pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -79,7 +103,10 @@ pub(crate) struct Node {
     pool_generation: AtomicU64,
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
+    replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
+    /// When the server has run for as long as its users want it to. `None`: they do not ask.
+    uptime: Option<uptime::Uptime>,
     /// The sockets of its connections, for [`Node::end`].
     sockets: Mutex<Vec<Weak<Stream>>>,
     connects: AtomicU64,
@@ -105,7 +132,9 @@ impl Node {
             generation: AtomicU64::new(0),
             pool_generation: AtomicU64::new(0),
             has_rights: AtomicBool::new(false),
+            replica_acks: None,
             anchor: Mutex::new(None),
+            uptime: None,
             sockets: Mutex::new(Vec::new()),
             connects: AtomicU64::new(0),
             requests: Arc::default(),
@@ -120,6 +149,33 @@ impl Node {
 
     pub(super) fn address(&self) -> &Address {
         &self.server.address
+    }
+
+    /// R18 (replica acks): with some, grants and extensions count only if this many replicas have
+    /// acknowledged them.
+    pub(super) fn with_replica_acks(self, replica_acks: Option<ReplicaAcks>) -> Node {
+        Node {
+            replica_acks,
+            ..self
+        }
+    }
+
+    /// Whether replicas must acknowledge grants.
+    pub(super) fn has_replica_acks(&self) -> bool {
+        self.replica_acks.is_some()
+    }
+
+    /// The renewal thread's way to the node. It calls `on_ready` when it can be used again after it
+    /// could not.
+    pub(super) fn link(
+        self: &Arc<Self>,
+        on_ready: Arc<dyn Fn() + Send + Sync>,
+        back_off: Duration,
+    ) -> Box<dyn Link> {
+        match self.replica_acks {
+            None => Box::new(NodeLink::new(self, on_ready, back_off)),
+            Some(acks) => Box::new(AckedLink::new(self, acks, on_ready, back_off)),
+        }
     }
 
     /// The newest pairing of the node's clock and the local clock.
@@ -159,7 +215,7 @@ impl Node {
         let pool_generation = self.pool_generation();
         self.check_not_ended()?;
         let started = self.clock.now();
-        let mut connection = Connection::open(&self.server.address, self.connect_timeout, started)?;
+        let mut connection = Connection::open(&self.server, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
         self.keep_socket(&connection)?;
@@ -170,6 +226,7 @@ impl Node {
         let sent = own_count.load(Ordering::Relaxed);
         self.requests.fetch_add(sent, Ordering::Relaxed);
         outcome?;
+        self.check_uptime(&mut connection)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         connection.set_read_timeout(self.command_timeout)?;
         connection.set_write_timeout(self.command_timeout)?;
@@ -240,6 +297,31 @@ impl Node {
         self.check_not_ended()
     }
 
+    /// Runs one command on a connection of its own, on a thread that nobody joins, and gives the
+    /// reply to `on_reply`.
+    pub(in crate::store) fn ask_in_background(
+        self: &Arc<Self>,
+        command: Cmd,
+        on_reply: impl FnOnce(Result<Value, StoreFault>) + Send + 'static,
+    ) -> Result<(), StoreFault> {
+        let node = Arc::clone(self);
+        let ask = move || {
+            let connected = node.connect();
+            let timeout = node.command_timeout;
+            on_reply(connected.and_then(|mut opened| opened.request(&command, timeout)));
+        };
+        thread::Builder::new()
+            .name("fairlock-connect".to_owned())
+            .spawn(ask)
+            .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
+        Ok(())
+    }
+
+    /// Retires all connections that are open now.
+    pub(in crate::store) fn retire_now(&self) {
+        self.retire(self.generation());
+    }
+
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -277,6 +359,16 @@ impl Node {
             Err(StoreFault::timed_out(Step::Reply))
         } else {
             Ok(left)
+        }
+    }
+
+    /// The anchor of a reply that a caller of several nodes waited for. One that took long pairs
+    /// the clocks badly: it would date requests too early. It is still better than an old one.
+    fn note_posted_anchor(&self, anchor: Anchor) {
+        let is_good = anchor.received - anchor.sent < self.command_timeout / 4;
+        let is_old = |known: Anchor| known.received + self.command_timeout * 8 < anchor.received;
+        if is_good || self.anchor().is_none_or(is_old) {
+            self.note_anchor(anchor);
         }
     }
 

@@ -12,7 +12,8 @@ use super::Node;
 use super::connection::Connection;
 use super::lane::Connected;
 use super::pipeline::Pending;
-use super::socket::{SocketReader, SocketWriter, Stream};
+use super::socket::{SocketReader, SocketWriter};
+use super::stream::Stream;
 use crate::error::Step;
 use crate::script::{Call, SCRIPTS};
 use crate::store::clock::Time;
@@ -21,7 +22,8 @@ use crate::store::{Anchor, StoreFault};
 /// The connections to one node, one for each lane.
 pub(super) struct ConnectionPool {
     node: Arc<Node>,
-    connections: r2d2::Pool<ConnectionFactory>,
+    /// `None`: the thread that asks for a connection opens it itself.
+    connections: Option<r2d2::Pool<ConnectionFactory>>,
     last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
 }
 
@@ -37,8 +39,10 @@ pub(super) struct LaneConnection {
     appended: u64,
     sources: [u64; SCRIPTS],
     stream: Arc<Stream>,
-    /// Its place in the pool.
-    _pooled: r2d2::PooledConnection<ConnectionFactory>,
+    /// The scripts that were sent with their source over this connection, a bit for each.
+    posted_scripts: u64,
+    /// Its place in the pool, if there is one.
+    _pooled: Option<r2d2::PooledConnection<ConnectionFactory>>,
 }
 
 /// Opens the pool's connections.
@@ -85,8 +89,17 @@ impl ConnectionPool {
             .build_unchecked(factory);
         ConnectionPool {
             node: Arc::clone(node),
-            connections,
+            connections: Some(connections),
             last_refusal,
+        }
+    }
+
+    /// No pool and no thread: for lanes that other threads open in the background.
+    pub(super) fn direct(node: &Arc<Node>) -> ConnectionPool {
+        ConnectionPool {
+            node: Arc::clone(node),
+            connections: None,
+            last_refusal: Arc::default(),
         }
     }
 
@@ -96,15 +109,18 @@ impl ConnectionPool {
         until: Time,
     ) -> Result<(LaneConnection, SocketWriter, SocketReader), StoreFault> {
         self.node.check_not_ended()?;
-        let started = self.node.clock.now();
-        let timeout = (until - started).max(Duration::from_millis(1));
-        let mut pooled = self
-            .connections
-            .get_timeout(timeout)
-            .map_err(|error| self.no_connection(started, error))?;
-        let connection = pooled.0.take();
-        self.node.check_not_ended()?;
-        let connection = connection.ok_or(StoreFault::NotReady)?;
+        let (connection, pooled) = match &self.connections {
+            None => (self.node.connect()?, None),
+            Some(pool) => {
+                let started = self.node.clock.now();
+                let timeout = (until - started).max(Duration::from_millis(1));
+                let mut pooled = pool
+                    .get_timeout(timeout)
+                    .map_err(|error| self.no_connection(started, error))?;
+                let connection = pooled.0.take().ok_or(StoreFault::NotReady)?;
+                (connection, Some(pooled))
+            }
+        };
         let Connection {
             socket,
             anchor,
@@ -122,6 +138,7 @@ impl ConnectionPool {
             appended: 0,
             sources: [0; SCRIPTS],
             stream: writer.stream(),
+            posted_scripts: 0,
             _pooled: pooled,
         };
         Ok((connected, writer, reader))
@@ -160,6 +177,18 @@ impl LaneConnection {
                 self.sources[script] = self.appended;
             }
         }
+    }
+
+    /// Whether the server knows the call's script by what was sent before over this connection.
+    pub(super) fn was_posted(&mut self, call: &Call) -> bool {
+        let script = script_bit(call);
+        let was_posted = self.posted_scripts & script == script;
+        self.posted_scripts |= script;
+        was_posted
+    }
+
+    pub(super) fn stream(&self) -> Arc<Stream> {
+        Arc::clone(&self.stream)
     }
 }
 

@@ -23,7 +23,7 @@ impl QueryConnection {
         timeout: Duration,
     ) -> Result<QueryConnection, StoreFault> {
         let started = Instant::now();
-        let mut connection = Connection::open(&server.address, timeout, clock.now())?;
+        let mut connection = Connection::open(server, timeout, clock.now())?;
         if let Some(auth) = auth(&server.login) {
             connection
                 .request(&auth, timeout.saturating_sub(started.elapsed()))

@@ -1,38 +1,33 @@
-//! A socket to a node: bytes out, replies in, each within its time whatever signals come.
-//!
-//! Any signal that a program handles ends a read or a write that has a timeout, even with
-//! SA_RESTART, and a profiler sends a signal each millisecond. If the call failed for that, the
-//! server might have carried out its request; and where signals come faster than replies, no reply
-//! would ever arrive. So a read or a write that was interrupted goes on here.
+//! A socket to a node: bytes out, replies in, each within its time, in plain text or through TLS.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
+use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{Parser, RedisResult, Value};
-use rustix::net::RecvFlags;
 
-use crate::store::Address;
-
-/// The shortest timeout that is set: a socket takes zero for "none". A timeout that is wrong by
-/// this or less is not corrected.
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
-/// The system probes a connection after this long without traffic.
-const KEEPALIVE: Duration = Duration::from_secs(15);
+use super::stream::{
+    IoDeadline, ReadMode, Reads, SHORTEST_TIMEOUT, Stream, connect_tcp, must_change,
+};
+use super::tls::{TlsReader, TlsWriter, start_tls};
+use crate::error::Step;
+use crate::store::{Address, StoreFault, TlsSettings};
 
 /// Both halves of a socket. They can be used by two threads at once, see [`Socket::split`].
 pub(super) struct Socket {
     writer: SocketWriter,
     reader: SocketReader,
+    /// The peer, if it has an address of its own.
+    peer: Option<SocketAddr>,
 }
 
 /// The half that requests go out through.
 pub(super) struct SocketWriter {
     stream: Arc<Stream>,
     timeout: Duration,
+    tls: Option<TlsWriter>,
 }
 
 /// The half that replies come in through.
@@ -40,33 +35,47 @@ pub(super) struct SocketReader {
     stream: Arc<Stream>,
     parser: Parser,
     timeout: Duration,
+    tls: Option<TlsReader>,
 }
 
-/// How long a reader waits for a reply that is not there.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum ReadMode {
-    /// For its timeout.
-    Wait,
-    /// Not at all: it takes what has arrived.
-    Arrived,
-    /// Not at all, and it asks the system nothing: it takes what came along with replies before.
-    Buffered,
-}
-
-pub(super) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+/// The input of the parser.
+struct Input<'a> {
+    reads: Reads<'a>,
+    tls: Option<&'a mut TlsReader>,
 }
 
 impl Socket {
     /// Bounded by `timeout`, except that resolving a host's name may take longer, and that a unix
     /// socket with a full backlog blocks.
     pub(super) fn connect(address: &Address, timeout: Duration) -> io::Result<Socket> {
-        let stream = match address {
-            Address::Tcp(host, port) => Stream::Tcp(connect_tcp(host, *port, timeout)?),
-            Address::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
+        let (stream, peer) = match address {
+            Address::Tcp(host, port) => {
+                let (stream, peer) = connect_tcp(host, *port, timeout)?;
+                (Stream::Tcp(stream), Some(peer))
+            }
+            Address::Unix(path) => (Stream::Unix(UnixStream::connect(path)?), None),
         };
-        Socket::new(stream, timeout)
+        let mut socket = Socket::new(stream, timeout)?;
+        socket.peer = peer;
+        Ok(socket)
+    }
+
+    /// Encrypts all that follows. Bounded by `timeout`.
+    pub(super) fn start_tls(
+        &mut self,
+        settings: &TlsSettings,
+        address: &Address,
+        timeout: Duration,
+    ) -> Result<(), StoreFault> {
+        let stream = &self.writer.stream;
+        let (writer, reader) = start_tls(stream, self.peer, settings, address, timeout)?;
+        self.writer.tls = Some(writer);
+        self.reader.tls = Some(reader);
+        // The handshake used timeouts of its own.
+        let restored = self.set_read_timeout(self.reader.timeout);
+        restored
+            .and_then(|()| self.set_write_timeout(self.writer.timeout))
+            .map_err(|e| StoreFault::unavailable(Step::Connect, e))
     }
 
     pub(super) fn new(stream: Stream, timeout: Duration) -> io::Result<Socket> {
@@ -77,18 +86,26 @@ impl Socket {
             writer: SocketWriter {
                 stream: Arc::clone(&stream),
                 timeout,
+                tls: None,
             },
             reader: SocketReader {
                 stream,
                 parser: Parser::new(),
                 timeout,
+                tls: None,
             },
+            peer: None,
         })
     }
 
     /// The stream, for the thread that closes it while others use it.
     pub(super) fn stream(&self) -> Weak<Stream> {
         Arc::downgrade(&self.reader.stream)
+    }
+
+    /// The address of the peer. `None` for a unix socket.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.peer
     }
 
     pub(super) fn split(self) -> (SocketWriter, SocketReader) {
@@ -127,6 +144,11 @@ impl Socket {
     pub(super) fn receive(&mut self) -> RedisResult<Value> {
         self.reader.receive(ReadMode::Wait)
     }
+
+    /// The next reply if it has arrived, or else a timeout.
+    pub(super) fn receive_arrived(&mut self) -> RedisResult<Value> {
+        self.reader.receive(ReadMode::Arrived)
+    }
 }
 
 impl SocketWriter {
@@ -140,19 +162,11 @@ impl SocketWriter {
         self.stream.limit_writes(timeout)
     }
 
-    pub(super) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut deadline = IoDeadline::new(self.timeout);
-        loop {
-            match self.stream.write(bytes) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) if written == bytes.len() => break,
-                Ok(written) => bytes = &bytes[written..],
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-            if let Some(left) = deadline.shorten()? {
-                self.stream.limit_writes(left)?;
-            }
+        match &mut self.tls {
+            None => self.stream.write_all(bytes, &mut deadline)?,
+            Some(tls) => tls.write_all(bytes, &self.stream, &mut deadline)?,
         }
         if deadline.is_shortened() {
             self.stream.limit_writes(self.timeout)?;
@@ -178,175 +192,31 @@ impl SocketReader {
     /// The next reply. After a timeout in the middle of a reply, the next call goes on with it.
     pub(super) fn receive(&mut self, mode: ReadMode) -> RedisResult<Value> {
         let mut input = Input {
-            stream: &self.stream,
-            deadline: IoDeadline::new(self.timeout),
-            is_first: true,
-            mode,
+            reads: Reads::new(&self.stream, self.timeout, mode),
+            tls: self.tls.as_mut(),
         };
         let value = self.parser.parse_value(&mut input);
-        if input.deadline.is_shortened() {
+        if input.reads.deadline.is_shortened() {
             self.stream.limit_reads(self.timeout)?;
         }
         value
     }
 }
 
-/// Whether a stream with this timeout needs another one. What is left of a timeout is a little less
-/// each time, or a little more. To follow it would cost a system call for each request.
-fn must_change(set: Duration, wanted: Duration) -> bool {
-    let tolerance = SHORTEST_TIMEOUT.min(wanted / 16);
-    wanted + SHORTEST_TIMEOUT < set || set + tolerance < wanted
-}
-
-/// Tries each address of the name in turn, all within one timeout.
-fn connect_tcp(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
-    let addresses = (host, port).to_socket_addrs()?;
-    let deadline = Instant::now() + timeout;
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in addresses {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break;
-        }
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                // The connections that mostly wait must notice that their peer vanished.
-                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-                // On OpenBSD a socket cannot choose the interval.
-                #[cfg(not(target_os = "openbsd"))]
-                let keepalive = keepalive.with_interval(KEEPALIVE / 3);
-                SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-                return Ok(stream);
-            }
-            Err(e) => failed = e,
-        }
-    }
-    Err(failed)
-}
-
-/// The deadline of one reply, over all its reads, or of one request, over all its writes.
-///
-/// The stream has the whole timeout, so a reply that comes in one read costs no more system calls.
-/// Every read after the first gets what is left. Otherwise a peer that sends a byte now and then
-/// would keep the caller for ever (P8).
-struct IoDeadline {
-    ends_at: Instant,
-    timeout: Duration,
-    /// The timeout that the stream has now.
-    set: Duration,
-}
-
-impl IoDeadline {
-    fn new(timeout: Duration) -> IoDeadline {
-        IoDeadline {
-            ends_at: Instant::now() + timeout,
-            timeout,
-            set: timeout,
-        }
-    }
-
-    /// The timeout that the stream needs now, if it differs from the one that it has. An error
-    /// after the deadline.
-    fn shorten(&mut self) -> io::Result<Option<Duration>> {
-        let left = self.ends_at.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        if !must_change(self.set, left) {
-            return Ok(None);
-        }
-        self.set = left;
-        Ok(Some(left))
-    }
-
-    fn is_shortened(&self) -> bool {
-        self.set != self.timeout
-    }
-}
-
-/// The input of the parser.
-struct Input<'a> {
-    stream: &'a Stream,
-    deadline: IoDeadline,
-    is_first: bool,
-    mode: ReadMode,
-}
-
 impl Read for Input<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let result = match self.mode {
-                ReadMode::Buffered => return Err(io::ErrorKind::WouldBlock.into()),
-                ReadMode::Arrived => self.stream.read_arrived(buffer),
-                ReadMode::Wait => {
-                    if !std::mem::take(&mut self.is_first)
-                        && let Some(left) = self.deadline.shorten()?
-                    {
-                        self.stream.limit_reads(left)?;
-                    }
-                    self.stream.read(buffer)
-                }
-            };
-            match result {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                result => return result,
-            }
-        }
-    }
-}
-
-impl Stream {
-    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => (&*stream).read(buffer),
-            Stream::Unix(stream) => (&*stream).read(buffer),
-        }
-    }
-
-    /// Reads what has arrived. [`io::ErrorKind::WouldBlock`] if that is nothing.
-    fn read_arrived(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let flags = RecvFlags::DONTWAIT;
-        let (_, received) = match self {
-            Stream::Tcp(stream) => rustix::net::recv(stream, buffer, flags),
-            Stream::Unix(stream) => rustix::net::recv(stream, buffer, flags),
-        }?;
-        Ok(received)
-    }
-
-    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => (&*stream).write(bytes),
-            Stream::Unix(stream) => (&*stream).write(bytes),
-        }
-    }
-
-    /// Ends the connection, also for a thread that reads from it or writes to it just now.
-    pub(super) fn close(&self) {
-        // It fails if the peer has closed the connection already.
-        let _ = match self {
-            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
-        };
-    }
-
-    fn limit_reads(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
-            Stream::Unix(stream) => stream.set_read_timeout(Some(timeout)),
-        }
-    }
-
-    fn limit_writes(&self, timeout: Duration) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.set_write_timeout(Some(timeout)),
-            Stream::Unix(stream) => stream.set_write_timeout(Some(timeout)),
+        match &mut self.tls {
+            None => self.reads.read(buffer),
+            Some(tls) => tls.read(buffer, &mut self.reads),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::time::Instant;
+
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_millis(300);

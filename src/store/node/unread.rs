@@ -7,7 +7,7 @@ use redis::Value;
 use super::Node;
 use super::connection::refusal;
 use super::lane::Unread;
-use super::pipeline::{Meaning, Pending, Received};
+use super::pipeline::{Hop, Meaning, Pending, Received};
 use crate::script::{Call, Form};
 use crate::store::clock::Time;
 use crate::store::{CallResult, OnResult, RESENDS_WHEN_CLOSED, StoreFault};
@@ -18,6 +18,7 @@ const RESENDS_WHEN_REFUSED: u32 = 3;
 pub(super) struct UnreadCall {
     node: Arc<Node>,
     call: Call,
+    hop: Hop,
     form: Form,
     not_after: u64,
     sent: Time,
@@ -28,6 +29,8 @@ pub(super) struct UnreadCall {
     refused: u32,
     /// It was sent again after that.
     resent: bool,
+    /// Its caller waits, for several nodes. So its reply is read as soon as it comes.
+    is_posted: bool,
     on_result: OnResult,
 }
 
@@ -42,6 +45,7 @@ impl UnreadCall {
         UnreadCall {
             node: Arc::clone(node),
             call: pending.call.clone(),
+            hop: pending.hop,
             form: pending.form,
             not_after: pending.not_after,
             sent,
@@ -49,7 +53,18 @@ impl UnreadCall {
             closed: 0,
             refused: 0,
             resent: false,
+            is_posted: false,
             on_result,
+        }
+    }
+
+    /// A call that a caller puts on the lanes of several nodes, and waits for them all. If its
+    /// connection is closed, the caller decides whether it is sent again.
+    pub(super) fn posted(self) -> UnreadCall {
+        UnreadCall {
+            is_posted: true,
+            closed: RESENDS_WHEN_CLOSED,
+            ..self
         }
     }
 
@@ -59,7 +74,7 @@ impl UnreadCall {
     }
 
     fn pending(&self) -> Pending<'_> {
-        Pending::in_form(&self.call, self.not_after, self.form)
+        Pending::in_form(&self.call, self.not_after, self.form, self.hop)
     }
 }
 
@@ -78,9 +93,15 @@ impl Unread for UnreadCall {
         let mut pending = self.pending();
         let has_changed = pending.change_form(&fault);
         self.form = pending.form;
-        // A master that was demoted refuses until its connections are replaced.
-        let may_pass = fault.is_transient() && !fault.is_ambiguous();
+        // A master that was demoted refuses until its connections are replaced. A node that does
+        // not serve the slot refuses until it does: another node is to be asked.
+        let may_pass = fault.is_transient() && !fault.is_ambiguous() && !fault.is_redirect();
+        let may_pass = may_pass && (self.hop == Hop::Only || fault.code() != Some("TRYAGAIN"));
         has_changed || may_pass && fault.code() != Some("READONLY")
+    }
+
+    fn is_asking(&self) -> bool {
+        self.hop == Hop::AskTarget
     }
 
     fn may_resend(&mut self) -> bool {
@@ -89,7 +110,7 @@ impl Unread for UnreadCall {
     }
 
     fn write(&mut self, bytes: &mut Vec<u8>) {
-        self.resent |= self.closed > 0;
+        self.resent |= self.closed > 0 && !self.is_posted;
         self.pending().write(&self.node, bytes);
     }
 
@@ -104,8 +125,14 @@ impl Unread for UnreadCall {
                     received: self.node.clock.now(),
                     generation: self.generation,
                 };
-                // Nobody knows how long ago the reply came, so it is no anchor.
                 let read = self.node.read_reply(&mut self.pending(), received);
+                // Nobody knows how long ago the reply of a caller that has left came, so it is no
+                // anchor.
+                if self.is_posted
+                    && let Some(anchor) = read.anchor
+                {
+                    self.node.note_posted_anchor(anchor);
+                }
                 has_sense = !read.is_malformed;
                 match read.meaning {
                     Meaning::Answer(answer) => answer,

@@ -72,12 +72,14 @@ impl Trouble {
 
     pub(super) fn of_fault(fault: &StoreFault) -> Option<Trouble> {
         match fault {
-            StoreFault::Unavailable { .. } => Some(Trouble::Silent),
+            StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => Some(Trouble::Silent),
             StoreFault::InDoubt(fault) => Trouble::of_fault(fault),
             StoreFault::Server { code, .. } => {
                 matches!(code.as_str(), "READONLY" | "MASTERDOWN").then_some(Trouble::Demoted)
             }
-            StoreFault::NotReady | StoreFault::Unfit { .. } => None,
+            StoreFault::NotReady | StoreFault::Unfit { .. } | StoreFault::NotReplicated { .. } => {
+                None
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::{
     until,
-    wire::{ArmedFault, CloseMode, Connection, FaultAction, HoldState, Shared},
+    wire::{ArmedFault, CloseMode, Connection, Content, FaultAction, HoldState, Shared},
 };
 
 /// A proxy in front of one server. All methods may be called from any thread.
@@ -47,9 +47,20 @@ pub(crate) struct HeldRequest {
 impl Proxy {
     /// A proxy on a free port, in front of the server at `addr`.
     pub(crate) fn to(addr: SocketAddr) -> Self {
+        Self::with_content(addr, Content::Commands)
+    }
+
+    /// A proxy that passes bytes on as they come, for content that it cannot read. It knows no
+    /// requests and no replies, so no fault can wait for one.
+    pub(crate) fn raw(addr: SocketAddr) -> Self {
+        Self::with_content(addr, Content::Bytes)
+    }
+
+    fn with_content(addr: SocketAddr, content: Content) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let shared = Arc::new(Shared {
             server: addr,
+            content,
             switches: Mutex::default(),
             changed: Condvar::new(),
             requests_bytes: AtomicU64::new(0),
@@ -165,6 +176,17 @@ impl Proxy {
     /// connection.
     pub(crate) fn cut_reply_at(&self, k: usize) -> ProxyFault {
         self.cut_reply_when(k, |_| true)
+    }
+
+    /// The next bytes from the server, on whichever connection, end after `k` bytes, and so does
+    /// their connection. For a raw proxy.
+    pub(crate) fn cut_next_bytes(&self, k: usize) {
+        self.shared.switch(|s| s.cut_next = Some(k));
+    }
+
+    /// Whether [`cut_next_bytes`](Self::cut_next_bytes) has not happened yet.
+    pub(crate) fn is_cut_due(&self) -> bool {
+        self.shared.switches.lock().unwrap().cut_next.is_some()
     }
 
     /// Holds back the next request that matches, with all that follows it on its connection, until

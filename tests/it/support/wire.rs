@@ -20,6 +20,7 @@ use super::scripted_server::{is, next_command, next_reply};
 
 pub(super) struct Shared {
     pub(super) server: SocketAddr,
+    pub(super) content: Content,
     pub(super) switches: Mutex<Switches>,
     /// Notified of every change to `switches`, of the release of a held request and of the end of a
     /// connection.
@@ -28,6 +29,15 @@ pub(super) struct Shared {
     pub(super) replies_bytes: AtomicU64,
     /// Commands that clients sent.
     pub(super) commands: AtomicU64,
+}
+
+/// The content of the connections.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Content {
+    /// Commands and replies in Redis's protocol.
+    Commands,
+    /// Something else.
+    Bytes,
 }
 
 #[derive(Default)]
@@ -39,6 +49,9 @@ pub(super) struct Switches {
     pub(super) delay: Duration,
     /// The pause before each byte of a reply; zero: replies are passed on whole.
     pub(super) trickle: Duration,
+    /// The next bytes from a server end after so many of them, and their connection ends. For raw
+    /// proxies.
+    pub(super) cut_next: Option<usize>,
     pub(super) armed: Vec<ArmedFault>,
     pub(super) connections: Vec<Weak<Connection>>,
 }
@@ -216,6 +229,10 @@ impl Shared {
         let mut buffer = vec![0; 64 * 1024];
         let mut commands = 0;
         'connection: while let Ok(n @ 1..) = (&connection.client).read(&mut buffer) {
+            if self.content == Content::Bytes {
+                let _ = queue.send(self.chunk(buffer[..n].into(), None));
+                continue;
+            }
             pending.extend_from_slice(&buffer[..n]);
             // Whole commands only, so that a match never depends on where a read happened to end.
             let (mut at, mut queued) = (0, 0);
@@ -278,6 +295,17 @@ impl Shared {
         let mut is_silent = false;
         while let Ok(n @ 1..) = (&connection.server).read(&mut buffer) {
             if is_silent {
+                continue;
+            }
+            if self.content == Content::Bytes {
+                let cut = self.switches.lock().unwrap().cut_next.take();
+                let _ = queue.send(Item::Chunk {
+                    due: self.due(),
+                    bytes: buffer[..cut.unwrap_or(n).min(n)].into(),
+                    hold: None,
+                    then_close: cut.is_some(),
+                });
+                is_silent |= cut.is_some();
                 continue;
             }
             pending.extend_from_slice(&buffer[..n]);

@@ -36,7 +36,7 @@ impl Checker {
     ) -> Result<(), Breach> {
         let (token, fence) = match &executed.call.verb {
             Verb::Release { token, fence, .. } => (token, Some(*fence)),
-            Verb::Renew { token } => (token, None),
+            Verb::Renew { token, .. } => (token, None),
             _ => return Ok(()),
         };
         let Some(ended) = self.model.ended.get(token) else {

@@ -113,8 +113,10 @@ impl Checker {
                 Op::Cancel(self.attempt(*token, client))
             }
             Verb::Release { token, mode, .. } => release(*mode, self.attempt(*token, client)),
-            Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
+            Verb::Renew { token, .. } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
+            // Only for a node of a quorum.
+            Verb::Propose { .. } => return None,
             Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => return None,
         })
     }
@@ -146,7 +148,9 @@ impl Checker {
             served_time, lock, ..
         } = &self.model;
         let (token, mode) = match executed.call.verb {
-            Verb::Acquire { token, .. } | Verb::Renew { token } => (Some(token), None),
+            Verb::Acquire { token, .. }
+            | Verb::Propose { token, .. }
+            | Verb::Renew { token, .. } => (Some(token), None),
             Verb::Release { token, mode, .. } => (Some(token), Some(mode)),
             Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => {
                 (None, None)

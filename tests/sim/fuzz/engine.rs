@@ -395,7 +395,7 @@ impl FuzzWorld {
     }
 
     fn send(&mut self, call: &Call) {
-        if let Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } =
+        if let Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token, .. } =
             call.verb
             && !self.tokens.contains(&token)
         {
@@ -458,7 +458,7 @@ impl FuzzWorld {
             }
         }
         let reply = ScriptReply::parse(call, &value)?;
-        if let (Verb::Renew { token }, Outcome::Renewed { left, fence }) =
+        if let (Verb::Renew { token, .. }, Outcome::Renewed { left, fence }) =
             (&call.verb, &reply.outcome)
         {
             self.note_grant(*token, *fence, sent.as_nanos().into(), *left);

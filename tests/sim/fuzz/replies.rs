@@ -91,7 +91,7 @@ fn check_reply(call: &Call, value: &Value, reply: ScriptReply) {
             .any(|holder| !holder.cools);
         let known = seen.queue.len();
         let fields = match call.spec.family {
-            Family::Mutex => SEEN[0].2.len(),
+            Family::Mutex | Family::Quorum => SEEN[0].2.len(),
             Family::Permit => 4 + HOLDER.len() * seen.holders.len(),
         };
         let info = LockInfo::new(call.key.clone(), *seen);

@@ -100,7 +100,7 @@ pub(super) fn shapes_of(call: &Call) -> Vec<(&'static str, &'static str)> {
 
 pub(super) fn script_of(call: &Call) -> &'static str {
     match call.verb {
-        Verb::Acquire { .. } => "acquire",
+        Verb::Acquire { .. } | Verb::Propose { .. } => "acquire",
         Verb::Release { .. } => "release",
         Verb::Renew { .. } => "renew",
         Verb::Sync { .. } => "sync",

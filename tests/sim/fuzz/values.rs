@@ -60,7 +60,11 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
                 mode: input.choose(&modes),
             }
         }
-        4 => Verb::Renew { token },
+        4 => Verb::Renew {
+            token,
+            fence: 0,
+            params: "".into(),
+        },
         5 => Verb::Sync { newest: token },
         6 => Verb::Vacate,
         7 => Verb::Inspect {

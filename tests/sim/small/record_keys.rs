@@ -54,7 +54,7 @@ impl RecordKeys {
         let kind = self.setting.spec(0).kind();
         let mut fields = self.state_fields(record);
         let holders = match self.setting.family() {
-            Family::Mutex => Vec::new(),
+            Family::Mutex | Family::Quorum => Vec::new(),
             Family::Permit => self.holder_fields(record, &kind),
         };
         fields.push(("k".to_owned(), kind.into()));
@@ -102,7 +102,7 @@ impl RecordKeys {
 
     fn state_fields(&self, record: &RecordState) -> FieldList {
         match self.setting.family() {
-            Family::Mutex => self.mutex_fields(record),
+            Family::Mutex | Family::Quorum => self.mutex_fields(record),
             Family::Permit => Vec::new(),
         }
     }
@@ -110,7 +110,7 @@ impl RecordKeys {
     /// The name of the field that describes the queue.
     fn queue_field(&self) -> &'static str {
         match self.setting.family() {
-            Family::Mutex => "q",
+            Family::Mutex | Family::Quorum => "q",
             Family::Permit => "n",
         }
     }
@@ -228,7 +228,7 @@ impl RecordKeys {
             return Err(format!("the record is of another kind: {kind:?}"));
         }
         let how = match self.setting.family() {
-            Family::Mutex => read_mutex(fields, &mut record)?,
+            Family::Mutex | Family::Quorum => read_mutex(fields, &mut record)?,
             Family::Permit => {
                 let holders = holders.ok_or("a record without the state of permits")?;
                 self.read_permits(holders.0, &mut record)?
@@ -278,7 +278,7 @@ impl RecordKeys {
         let known_fields = match self.setting.family() {
             // The ends before the last one, in `z`, are no part of a world. So a release may be
             // answered that nothing is known, which says as little here as that its lease lapsed.
-            Family::Mutex => "k o a l s q u c z",
+            Family::Mutex | Family::Quorum => "k o a l s q u c z",
             Family::Permit => "k n c",
         };
         let queue = self.unpack_queue_field(fields)?;

@@ -132,7 +132,11 @@ impl ScriptRunner {
                 },
                 mode: mode.mode(),
             },
-            SmallRequest::Renew(_) => Verb::Renew { token },
+            SmallRequest::Renew(_) => Verb::Renew {
+                token,
+                fence: 0,
+                params: "".into(),
+            },
             SmallRequest::Sync(_) => Verb::Sync { newest: token },
             SmallRequest::Lookup(_) => Verb::Lookup {
                 tokens: vec![token],

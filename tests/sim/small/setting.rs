@@ -84,7 +84,7 @@ impl SmallSetting {
     /// The parameters of a client's acquire, as a script reads them: ttl, fixed, hold, permits.
     pub(super) fn params(&self, client: u8, ttl_ms: u64) -> String {
         match self.family() {
-            Family::Mutex => format!("{ttl_ms} 0 0"),
+            Family::Mutex | Family::Quorum => format!("{ttl_ms} 0 0"),
             Family::Permit => format!("{ttl_ms} 0 0 {}", self.permits(client)),
         }
     }

@@ -47,6 +47,28 @@ impl<C: Connected> Lane<C> {
         None
     }
 
+    /// Sends a request that its caller has left on another lane: now if this one is open, or else as
+    /// one of the first on its next connection. Returns whether it was sent now.
+    pub(in crate::store::node) fn take_over<U: Unread + 'static>(
+        &self,
+        name: u64,
+        unread: U,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let unread = Box::new(unread);
+        match &mut state.open {
+            Some(open) => {
+                open.append_unread(name, unread, self.clock.now());
+                self.write(state);
+                true
+            }
+            None => {
+                state.resends.push(Resend { name, unread });
+                false
+            }
+        }
+    }
+
     /// When [`Lane::end_overdue`] is to be called: if some caller has left, a command timeout after
     /// the oldest request without a reply.
     pub(in crate::store::node) fn unread_due(&self) -> Time {
@@ -61,8 +83,9 @@ impl<C: Connected> Lane<C> {
         }
     }
 
-    /// Closes the connection if a caller has left and the oldest reply is overdue.
-    pub(in crate::store::node) fn end_overdue(&self) {
+    /// Closes the connection if a caller has left and the oldest reply is overdue. Returns whether it
+    /// was.
+    pub(in crate::store::node) fn end_overdue(&self) -> bool {
         let state = self.state.lock();
         let now = self.clock.now();
         let is_overdue = state.open.as_ref().is_some_and(|open| {
@@ -72,6 +95,7 @@ impl<C: Connected> Lane<C> {
         if is_overdue {
             self.close(state, &StoreFault::timed_out(Step::Reply), EndedBy::Us);
         }
+        is_overdue
     }
 
     /// Fails the requests that their callers have left and that wait for the next connection, if

@@ -36,7 +36,8 @@ use std::time::Duration;
 use redis::{RedisResult, Value};
 
 use super::connection::fault;
-use super::socket::{ReadMode, SocketWriter};
+use super::socket::SocketWriter;
+use super::stream::ReadMode;
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
@@ -70,6 +71,11 @@ pub(super) trait Unread: Send {
     /// Whether the server refused the request for a reason that another form of it does not have, or
     /// that may have passed. Then it is sent again at once.
     fn is_to_resend(&mut self, refused: &Value) -> bool;
+
+    /// Whether ASKING goes in front of it.
+    fn is_asking(&self) -> bool {
+        false
+    }
 
     /// Whether it may be sent again after its connection was closed.
     fn may_resend(&mut self) -> bool;

@@ -12,7 +12,7 @@ use super::slot::Woken;
 use super::{Connected, Lane, Reader, Ticket, Unread, Writer};
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
-use crate::store::node::socket::ReadMode;
+use crate::store::node::stream::ReadMode;
 use crate::sync::Mutex;
 
 /// The replies that are on their way.

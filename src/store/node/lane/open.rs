@@ -104,7 +104,25 @@ impl<C: Connected> OpenLane<C> {
         about.for_each(|entry| entry.is_void = true);
     }
 
+    /// Appends ASKING, which lets the next request alone reach a slot that the node imports. Nobody
+    /// wants its reply.
+    fn append_asking(&mut self, sent: Time) {
+        redis::cmd("ASKING").write_packed_command(&mut self.buffer);
+        self.unread += 1;
+        self.queue.push_back(Entry {
+            slot: Arc::new(Slot::new()),
+            sent,
+            name: 0,
+            has_left: true,
+            unread: None,
+            is_void: false,
+        });
+    }
+
     pub(super) fn append_unread(&mut self, name: u64, mut unread: Box<dyn Unread>, sent: Time) {
+        if unread.is_asking() {
+            self.append_asking(sent);
+        }
         unread.write(&mut self.buffer);
         self.unread += 1;
         self.queue.push_back(Entry {
@@ -139,6 +157,12 @@ impl<C: Connected> OpenGuard<'_, C> {
         lane.close(state, &closed("the connection was retired"), EndedBy::Us);
     }
 
+    /// Appends ASKING. The request that it is for must be appended under the same guard.
+    pub(in crate::store::node) fn append_asking(&mut self) {
+        let now = self.lane.clock.now();
+        self.open_lane().append_asking(now);
+    }
+
     /// Appends a request about a name (0: none). [`OpenGuard::write`] has it written.
     pub(in crate::store::node) fn append(
         &mut self,
@@ -168,6 +192,12 @@ impl<C: Connected> OpenGuard<'_, C> {
             is_void: false,
         });
         ticket
+    }
+
+    /// Appends a request whose caller does not wait on this lane.
+    pub(in crate::store::node) fn post(&mut self, name: u64, unread: Box<dyn Unread>) {
+        let now = self.lane.clock.now();
+        self.open_lane().append_unread(name, unread, now);
     }
 
     /// Writes what was appended, unless another thread writes just now: then that thread does.

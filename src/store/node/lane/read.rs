@@ -9,7 +9,8 @@ use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::store::node::connection::fault;
-use crate::store::node::socket::{ReadMode, SocketReader};
+use crate::store::node::socket::SocketReader;
+use crate::store::node::stream::ReadMode;
 
 /// The replies that a reader got from the connection at once.
 struct Arrived {
@@ -59,7 +60,7 @@ impl<C: Connected> Lane<C> {
             let arrived = role.receive(mode, left);
             let is_over = arrived.values.is_empty();
             let is_done = |next| is_over || next > ticket.number;
-            match self.complete(ticket.epoch, arrived, role.reader, is_done) {
+            match self.complete(ticket.epoch, arrived, role.reader, |next, _| is_done(next)) {
                 Some(again) => role = again,
                 None => return,
             }
@@ -71,9 +72,39 @@ impl<C: Connected> Lane<C> {
         loop {
             let arrived = role.receive(ReadMode::Arrived, self.command_timeout);
             let is_done = arrived.values.is_empty();
-            match self.complete(epoch, arrived, role.reader, |next| is_done || next >= last) {
+            match self.complete(epoch, arrived, role.reader, |next, _| {
+                is_done || next >= last
+            }) {
                 Some(again) => role = again,
                 None => return,
+            }
+        }
+    }
+
+    /// Reads until nothing is due or nothing has arrived, so that no reply stays in the reader's own
+    /// buffer, where a thread that waits for the socket would not see it. Also reads while nothing is
+    /// due: all that can have come then is the end of the connection. Never waits. False if another
+    /// thread reads.
+    pub(in crate::store::node) fn read_all(&self) -> bool {
+        let mut state = self.state.lock();
+        let epoch = state.epoch;
+        let Some(open) = &mut state.open else {
+            return true;
+        };
+        let Some(reader) = open.reader.take() else {
+            return false;
+        };
+        open.is_awaited = false;
+        let expected = open.queue.len();
+        drop(state);
+        let mut role = Role { reader, expected };
+        loop {
+            let arrived = role.receive(ReadMode::Arrived, self.command_timeout);
+            let is_over = arrived.values.is_empty();
+            let is_done = |next, end| is_over || next == end;
+            match self.complete(epoch, arrived, role.reader, is_done) {
+                Some(again) => role = again,
+                None => return true,
             }
         }
     }
@@ -82,14 +113,14 @@ impl<C: Connected> Lane<C> {
     /// their callers are woken: these would wait for the mutex.
     ///
     /// `is_done` says whether the thread has read enough, by the number of the first entry without
-    /// a reply. Returns the reader if it has not. Otherwise the reader's role is free again, or the
+    /// a reply, and by the number that the next entry will have. Returns the reader if it has not. Otherwise the reader's role is free again, or the
     /// connection has ended.
     fn complete(
         &self,
         epoch: u64,
         arrived: Arrived,
         reader: C::Reader,
-        is_done: impl FnOnce(u64) -> bool,
+        is_done: impl FnOnce(u64, u64) -> bool,
     ) -> Option<Role<C::Reader>> {
         let received = self.clock.now();
         let mut ended_by = arrived.error.map(|error| fault(error, Step::Reply));
@@ -112,7 +143,7 @@ impl<C: Connected> Lane<C> {
                 answered.push((entry, value));
             }
         }
-        let is_free = ended_by.is_none() && is_done(open.first);
+        let is_free = ended_by.is_none() && is_done(open.first, open.next());
         let reader = if is_free {
             open.reader = Some(reader);
             open.ask_next_to_read();

@@ -1,0 +1,46 @@
+//! Stands in for `tls` where the feature is off: no socket has TLS.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::stream::{IoDeadline, Reads, Stream};
+use crate::store::{Address, StoreFault, TlsSettings};
+
+/// There is none.
+pub(super) enum TlsWriter {}
+
+/// There is none.
+pub(super) enum TlsReader {}
+
+/// Never called: [`TlsSettings::check`] refuses the settings.
+pub(super) fn start_tls(
+    _stream: &Arc<Stream>,
+    _peer: Option<SocketAddr>,
+    settings: &TlsSettings,
+    _address: &Address,
+    _timeout: Duration,
+) -> Result<(TlsWriter, TlsReader), StoreFault> {
+    Err(StoreFault::Unfit {
+        what: "tls".to_owned(),
+        message: format!("the feature `tls` of this crate; {settings:?} needs it"),
+    })
+}
+
+impl TlsWriter {
+    pub(super) fn write_all(
+        &mut self,
+        _bytes: &[u8],
+        _stream: &Stream,
+        _deadline: &mut IoDeadline,
+    ) -> io::Result<()> {
+        match *self {}
+    }
+}
+
+impl TlsReader {
+    pub(super) fn read(&mut self, _buffer: &mut [u8], _reads: &mut Reads<'_>) -> io::Result<usize> {
+        match *self {}
+    }
+}

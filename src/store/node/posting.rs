@@ -1,0 +1,211 @@
+//! Calls that are put on the lanes of several nodes, for a caller that waits for all of them at once.
+//! Nothing here waits for one node: neither for its connection nor for its reply.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redis::Value;
+
+use super::Node;
+use super::connection::refusal;
+use super::lane::Unread;
+use super::lanes::Lanes;
+use super::pipeline::Pending;
+use super::stream::Stream;
+use super::unread::UnreadCall;
+use crate::key::Key;
+use crate::script::{Call, rights_command};
+use crate::store::clock::Time;
+use crate::store::{Checkout, OnResult, StoreFault};
+
+/// Whether a call can be put on its lane now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::store) enum Readiness {
+    Ready,
+    /// The lane has no connection.
+    Closed,
+    /// The user must be known to have the rights that the call needs.
+    NeedsRights,
+}
+
+/// Receives what the user may do: an error if calls that need all rights must not be sent.
+pub(in crate::store) type OnRights = Box<dyn FnOnce(Result<(), StoreFault>) + Send>;
+
+/// The socket of an open lane.
+pub(in crate::store) struct Watched {
+    pub(in crate::store) lane: usize,
+    stream: Arc<Stream>,
+}
+
+impl AsFd for Watched {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Lanes {
+    /// The number of the lane of a name.
+    pub(in crate::store) fn number_of(&self, key: &Key) -> usize {
+        let lane = self.lane_of(key).0;
+        let is_it = |other: &_| std::ptr::eq(lane, other);
+        self.lanes.iter().position(is_it).unwrap_or_default()
+    }
+
+    pub(in crate::store) fn readiness(&self, call: &Call) -> Readiness {
+        let lane = self.lane_of(&call.key).0;
+        match self.open_lane(lane, Checkout::IfFree) {
+            Err(_) => Readiness::Closed,
+            Ok(_) if call.needs_rights() && !self.node.has_rights.load(Ordering::Acquire) => {
+                Readiness::NeedsRights
+            }
+            Ok(_) => Readiness::Ready,
+        }
+    }
+
+    /// Closes a lane whose oldest reply is overdue although this reads what has arrived. Returns
+    /// whether it was.
+    pub(in crate::store) fn end_overdue(&self, lane: usize) -> bool {
+        let lane = &self.lanes[lane];
+        if lane.unread_due() > self.node.clock.now() {
+            return false;
+        }
+        lane.read_all();
+        lane.end_overdue()
+    }
+
+    /// Opens a lane, for at most one command timeout.
+    pub(in crate::store) fn open_number(&self, lane: usize) -> Result<(), StoreFault> {
+        let until = Checkout::Until(Time::NEVER);
+        self.open_lane(&self.lanes[lane], until).map(drop)
+    }
+
+    /// R5 (dated requests): the server time after which the node refuses a call that is posted now.
+    pub(in crate::store) fn date(&self, reply_by: Time) -> u64 {
+        let anchor = self.node.anchor();
+        anchor.map_or(0, |anchor| anchor.server_time_at_least(reply_by))
+    }
+
+    /// Appends a call to its lane, dated. [`Lanes::flush`] writes it. The handler gets the result, on
+    /// the thread that reads the reply. Gives it back if the lane is closed.
+    pub(in crate::store) fn post(
+        &self,
+        call: &Call,
+        not_after: u64,
+        on_result: OnResult,
+    ) -> Result<(), OnResult> {
+        let (lane, name) = self.lane_of(&call.key);
+        let Ok(mut guard) = self.open_lane(lane, Checkout::IfFree) else {
+            return Err(on_result);
+        };
+        let connection = guard.connected();
+        let generation = connection.generation;
+        let mut pending = Pending::new(call, not_after);
+        // The first copy brings the source, so that no later one is refused for the lack of it.
+        pending.form.by_source = !connection.was_posted(call);
+        let sent = self.node.clock.now();
+        let unread = UnreadCall::new(&self.node, &pending, sent, generation, on_result);
+        guard.post(name, Box::new(unread.posted()));
+        Ok(())
+    }
+
+    /// Appends the question for the user's rights to the lane of a call that needs them.
+    pub(in crate::store) fn post_rights(
+        &self,
+        call: &Call,
+        on_rights: OnRights,
+    ) -> Result<(), OnRights> {
+        let (lane, _) = self.lane_of(&call.key);
+        let Ok(mut guard) = self.open_lane(lane, Checkout::IfFree) else {
+            return Err(on_rights);
+        };
+        let question = RightsQuestion {
+            node: Arc::clone(&self.node),
+            call: call.clone(),
+            on_rights,
+        };
+        guard.post(0, Box::new(question));
+        Ok(())
+    }
+
+    /// Writes what was appended to a lane. Blocks while the socket's buffer is full, at most for a
+    /// command timeout.
+    pub(in crate::store) fn flush(&self, lane: usize) {
+        if let Some(guard) = self.lanes[lane].if_open() {
+            guard.write();
+        }
+    }
+
+    /// Adds the sockets of all open lanes.
+    pub(in crate::store) fn watch(&self, mut add: impl FnMut(Watched)) {
+        for (number, lane) in self.lanes.iter().enumerate() {
+            if let Some(mut guard) = lane.if_open() {
+                let stream = guard.connected().stream();
+                drop(guard);
+                add(Watched {
+                    lane: number,
+                    stream,
+                });
+            }
+        }
+    }
+
+    /// Reads what has arrived on a lane. False if another thread reads.
+    pub(in crate::store) fn read_lane(&self, lane: usize) -> bool {
+        self.lanes[lane].read_all()
+    }
+
+    /// Reads what has arrived on all lanes, and closes those whose oldest reply is overdue. Returns
+    /// their numbers.
+    pub(in crate::store) fn read_or_end_overdue(&self) -> Vec<usize> {
+        let read = |number: &usize| {
+            self.lanes[*number].read_all();
+            self.lanes[*number].end_overdue()
+        };
+        (0..self.lanes.len()).filter(read).collect()
+    }
+}
+
+/// The question which commands the user may run.
+struct RightsQuestion {
+    node: Arc<Node>,
+    call: Call,
+    on_rights: OnRights,
+}
+
+impl Unread for RightsQuestion {
+    fn is_to_resend(&mut self, _: &Value) -> bool {
+        false
+    }
+
+    fn may_resend(&mut self) -> bool {
+        false
+    }
+
+    fn write(&mut self, bytes: &mut Vec<u8>) {
+        self.node.requests.fetch_add(1, Ordering::Relaxed);
+        rights_command(&self.call.key, &self.node.caller_id).write_packed_command(bytes);
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool {
+        let RightsQuestion {
+            node,
+            call,
+            on_rights,
+        } = *self;
+        let noted = outcome
+            .and_then(refusal)
+            .and_then(|reply| node.note_rights(&call, reply));
+        on_rights(noted);
+        true
+    }
+}

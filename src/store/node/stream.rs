@@ -1,0 +1,222 @@
+//! A stream of bytes to a node, each way within its time whatever signals come.
+//!
+//! Any signal that a program handles ends a read or a write that has a timeout, even with
+//! SA_RESTART, and a profiler sends a signal each millisecond. If the call failed for that, the
+//! server might have carried out its request; and where signals come faster than replies, no reply
+//! would ever arrive. So a read or a write that was interrupted goes on here.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use rustix::net::RecvFlags;
+
+/// The shortest timeout that is set: a socket takes zero for "none". A timeout that is wrong by
+/// this or less is not corrected.
+pub(super) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+/// The system probes a connection after this long without traffic.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// How long a reader waits for a reply that is not there.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum ReadMode {
+    /// For its timeout.
+    Wait,
+    /// Not at all: it takes what has arrived.
+    Arrived,
+    /// Not at all, and it asks the system nothing: it takes what came along with replies before.
+    Buffered,
+}
+
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&*stream).read(buffer),
+            Stream::Unix(stream) => (&*stream).read(buffer),
+        }
+    }
+
+    /// Reads what has arrived. [`io::ErrorKind::WouldBlock`] if that is nothing.
+    fn read_arrived(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let flags = RecvFlags::DONTWAIT;
+        let (_, received) = match self {
+            Stream::Tcp(stream) => rustix::net::recv(stream, buffer, flags),
+            Stream::Unix(stream) => rustix::net::recv(stream, buffer, flags),
+        }?;
+        Ok(received)
+    }
+
+    /// Writes all of the bytes before the deadline.
+    pub(super) fn write_all(&self, mut bytes: &[u8], deadline: &mut IoDeadline) -> io::Result<()> {
+        loop {
+            match self.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) if written == bytes.len() => return Ok(()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+            if let Some(left) = deadline.shorten()? {
+                self.limit_writes(left)?;
+            }
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&*stream).write(bytes),
+            Stream::Unix(stream) => (&*stream).write(bytes),
+        }
+    }
+
+    /// Ends the connection, also for a thread that reads from it or writes to it just now.
+    pub(super) fn close(&self) {
+        // It fails if the peer has closed the connection already.
+        let _ = match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+
+    pub(super) fn limit_reads(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
+            Stream::Unix(stream) => stream.set_read_timeout(Some(timeout)),
+        }
+    }
+
+    pub(super) fn limit_writes(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_write_timeout(Some(timeout)),
+            Stream::Unix(stream) => stream.set_write_timeout(Some(timeout)),
+        }
+    }
+}
+
+/// Whether a stream with this timeout needs another one. What is left of a timeout is a little less
+/// each time, or a little more. To follow it would cost a system call for each request.
+pub(super) fn must_change(set: Duration, wanted: Duration) -> bool {
+    let tolerance = SHORTEST_TIMEOUT.min(wanted / 16);
+    wanted + SHORTEST_TIMEOUT < set || set + tolerance < wanted
+}
+
+/// Tries each address of the name in turn, all within one timeout.
+pub(super) fn connect_tcp(
+    host: &str,
+    port: u16,
+    timeout: Duration,
+) -> io::Result<(TcpStream, SocketAddr)> {
+    let addresses = (host, port).to_socket_addrs()?;
+    let deadline = Instant::now() + timeout;
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in addresses {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                // The connections that mostly wait must notice that their peer vanished.
+                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+                // On OpenBSD a socket cannot choose the interval.
+                #[cfg(not(target_os = "openbsd"))]
+                let keepalive = keepalive.with_interval(KEEPALIVE / 3);
+                SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+                return Ok((stream, address));
+            }
+            Err(e) => failed = e,
+        }
+    }
+    Err(failed)
+}
+
+/// The deadline of one reply, over all its reads, or of one request, over all its writes.
+///
+/// The stream has the whole timeout, so a reply that comes in one read costs no more system calls.
+/// Every read after the first gets what is left. Otherwise a peer that sends a byte now and then
+/// would keep the caller for ever (P8).
+pub(super) struct IoDeadline {
+    ends_at: Instant,
+    timeout: Duration,
+    /// The timeout that the stream has now.
+    set: Duration,
+}
+
+impl IoDeadline {
+    pub(super) fn new(timeout: Duration) -> IoDeadline {
+        IoDeadline {
+            ends_at: Instant::now() + timeout,
+            timeout,
+            set: timeout,
+        }
+    }
+
+    /// The timeout that the stream needs now, if it differs from the one that it has. An error
+    /// after the deadline.
+    pub(super) fn shorten(&mut self) -> io::Result<Option<Duration>> {
+        let left = self.ends_at.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if !must_change(self.set, left) {
+            return Ok(None);
+        }
+        self.set = left;
+        Ok(Some(left))
+    }
+
+    pub(super) fn is_shortened(&self) -> bool {
+        self.set != self.timeout
+    }
+}
+
+/// Reads from a stream, all before one deadline.
+pub(super) struct Reads<'a> {
+    pub(super) stream: &'a Stream,
+    pub(super) deadline: IoDeadline,
+    is_first: bool,
+    mode: ReadMode,
+}
+
+impl<'a> Reads<'a> {
+    /// The stream has `timeout` as its read timeout.
+    pub(super) fn new(stream: &'a Stream, timeout: Duration, mode: ReadMode) -> Reads<'a> {
+        Reads {
+            stream,
+            deadline: IoDeadline::new(timeout),
+            is_first: true,
+            mode,
+        }
+    }
+}
+
+impl Read for Reads<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let result = match self.mode {
+                ReadMode::Buffered => return Err(io::ErrorKind::WouldBlock.into()),
+                ReadMode::Arrived => self.stream.read_arrived(buffer),
+                ReadMode::Wait => {
+                    if !std::mem::take(&mut self.is_first)
+                        && let Some(left) = self.deadline.shorten()?
+                    {
+                        self.stream.limit_reads(left)?;
+                    }
+                    self.stream.read(buffer)
+                }
+            };
+            match result {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! One call, put to all nodes, and what they have answered so far.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::decision::{Decision, NodeAnswer, decide, majority_of};
+use crate::error::Step;
+use crate::script::{Call, Outcome, ScriptReply, Token, Verb, Vote};
+use crate::store::clock::Time;
+use crate::store::{Answer, CallResult, RESENDS_WHEN_CLOSED, StoreFault};
+
+/// A call that is put to all nodes.
+pub(super) struct Ballot {
+    /// As the nodes get it.
+    pub(super) call: Call,
+    /// Counts the proposals of an acquire: each is put to all nodes anew.
+    pub(super) proposal: u32,
+    /// A moment before the first request was sent.
+    pub(super) sent: Option<Time>,
+    nodes: Vec<Voter>,
+}
+
+/// One node, as this call sees it.
+struct Voter {
+    address: Arc<str>,
+    state: VoterState,
+    /// How often the connection was closed under the call.
+    closed: u32,
+    /// The node may have carried the call out.
+    was_sent: bool,
+    resent: bool,
+}
+
+enum VoterState {
+    Unsent,
+    /// The first connection of its lane is being opened.
+    Opening,
+    /// The last connection failed, so the caller waits for another only if a majority needs it.
+    Suspect(StoreFault),
+    AsksForRights,
+    Sent,
+    Answered(Outcome),
+    Failed(StoreFault),
+}
+
+impl Ballot {
+    pub(super) fn new(call: Call, addresses: &[Arc<str>]) -> Ballot {
+        let voter = |address: &Arc<str>| Voter {
+            address: Arc::clone(address),
+            state: VoterState::Unsent,
+            closed: 0,
+            was_sent: false,
+            resent: false,
+        };
+        Ballot {
+            call,
+            proposal: 0,
+            sent: None,
+            nodes: addresses.iter().map(voter).collect(),
+        }
+    }
+
+    pub(super) fn decision(&self) -> Decision {
+        let without = self.decide(|_| NodeAnswer::None);
+        if without != Decision::NoMajority {
+            return without;
+        }
+        // Nobody else can decide, so a node that failed before may still do.
+        self.decide(|_| NodeAnswer::Due)
+    }
+
+    fn decide(&self, suspect: impl Fn(&StoreFault) -> NodeAnswer<'static>) -> Decision {
+        let answer = |voter: &'_ Voter| -> Option<NodeAnswer<'_>> {
+            Some(match &voter.state {
+                VoterState::Unsent
+                | VoterState::Opening
+                | VoterState::AsksForRights
+                | VoterState::Sent => NodeAnswer::Due,
+                VoterState::Suspect(fault) => suspect(fault),
+                VoterState::Answered(_) => return None,
+                VoterState::Failed(_) => NodeAnswer::None,
+            })
+        };
+        let answers: Vec<NodeAnswer<'_>> = self
+            .nodes
+            .iter()
+            .map(|voter| match (&voter.state, answer(voter)) {
+                (VoterState::Answered(outcome), _) => NodeAnswer::Some(outcome),
+                (_, other) => other.unwrap_or(NodeAnswer::None),
+            })
+            .collect();
+        decide(&self.call.verb, &answers)
+    }
+
+    /// The nodes to which the call is still to be sent.
+    pub(super) fn unsent(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_unsent = |voter: &Voter| {
+            matches!(
+                voter.state,
+                VoterState::Unsent | VoterState::Opening | VoterState::Suspect(_)
+            )
+        };
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter(move |(_, v)| is_unsent(v)).map(|(at, _)| at)
+    }
+
+    /// Whether the caller can send to some node at once.
+    pub(super) fn has_unsent(&self) -> bool {
+        let is_unsent = |voter: &Voter| matches!(voter.state, VoterState::Unsent);
+        self.nodes.iter().any(is_unsent)
+    }
+
+    /// The caller leaves: what is not sent never will be.
+    pub(super) fn stop_sending(&mut self) {
+        for voter in &mut self.nodes {
+            let fault = match &voter.state {
+                VoterState::Unsent | VoterState::Opening | VoterState::AsksForRights => {
+                    StoreFault::NotReady
+                }
+                VoterState::Suspect(fault) => fault.clone(),
+                _ => continue,
+            };
+            voter.state = VoterState::Failed(fault);
+            voter.closed = RESENDS_WHEN_CLOSED;
+        }
+    }
+
+    /// The time is over: what has not come will not.
+    pub(super) fn end(&mut self) {
+        self.stop_sending();
+        for voter in &mut self.nodes {
+            if matches!(voter.state, VoterState::Sent) {
+                voter.state = VoterState::Failed(StoreFault::timed_out(Step::Reply));
+            }
+        }
+    }
+
+    pub(super) fn note_opening(&mut self, node: usize) {
+        self.nodes[node].state = VoterState::Opening;
+    }
+
+    pub(super) fn note_suspect(&mut self, node: usize, fault: StoreFault) {
+        self.nodes[node].state = VoterState::Suspect(fault);
+    }
+
+    pub(super) fn note_failed(&mut self, node: usize, fault: StoreFault) {
+        self.nodes[node].state = VoterState::Failed(fault);
+    }
+
+    pub(super) fn note_asks_for_rights(&mut self, node: usize) {
+        self.nodes[node].state = VoterState::AsksForRights;
+    }
+
+    pub(super) fn on_rights(&mut self, node: usize, result: Result<(), StoreFault>) {
+        let voter = &mut self.nodes[node];
+        if matches!(voter.state, VoterState::AsksForRights) {
+            voter.on_result(result.map(|()| VoterState::Unsent));
+        }
+    }
+
+    pub(super) fn note_sent(&mut self, node: usize, now: Time) {
+        self.sent.get_or_insert(now);
+        let voter = &mut self.nodes[node];
+        voter.state = VoterState::Sent;
+        voter.was_sent = true;
+    }
+
+    /// The lane was closed before the call was appended.
+    pub(super) fn note_not_sent(&mut self, node: usize) {
+        self.nodes[node].state = VoterState::Unsent;
+    }
+
+    /// A node has answered this proposal, or will not.
+    pub(super) fn on_result(&mut self, node: usize, proposal: u32, result: CallResult) {
+        let voter = &mut self.nodes[node];
+        // A caller whose time is over has its result: nothing can change that any more.
+        if proposal != self.proposal || !matches!(voter.state, VoterState::Sent) {
+            return;
+        }
+        voter.on_result(result.answer.map(|answer| {
+            voter.resent |= answer.resent;
+            match answer.reply.outcome {
+                Outcome::Kind(kind) => VoterState::Failed(StoreFault::Server {
+                    code: "WRONGKIND".to_owned(),
+                    message: format!("the record is {kind}, and not of a quorum"),
+                }),
+                outcome => VoterState::Answered(outcome),
+            }
+        }));
+    }
+
+    /// Puts a higher fence to all nodes.
+    pub(super) fn propose(&mut self, higher: u64) {
+        self.proposal += 1;
+        if let Verb::Propose { fence, .. } = &mut self.call.verb {
+            *fence = higher;
+        }
+        for voter in &mut self.nodes {
+            voter.state = VoterState::Unsent;
+        }
+    }
+
+    /// The token, if the call may take a lock.
+    pub(super) fn token(&self) -> Option<Token> {
+        match self.call.verb {
+            Verb::Propose { token, .. } | Verb::Renew { token, .. } => Some(token),
+            _ => None,
+        }
+    }
+
+    /// The nodes on which a failed acquire may have taken the lock: all that were asked, except those
+    /// that refused and to which no other copy is under way.
+    pub(super) fn may_be_taken_on(&self, is_in_doubt: impl Fn(usize) -> bool) -> Vec<usize> {
+        let may_have = |(at, voter): &(usize, &Voter)| {
+            let is_refused = matches!(
+                voter.state,
+                VoterState::Answered(
+                    Outcome::Vote(Vote::Busy { .. } | Vote::Outbid { .. }) | Outcome::Late
+                )
+            );
+            voter.was_sent && (!is_refused || is_in_doubt(*at))
+        };
+        let nodes = self.nodes.iter().enumerate().filter(may_have);
+        nodes.map(|(at, _)| at).collect()
+    }
+
+    /// The nodes to which a release was not sent.
+    pub(super) fn not_sent_to(&self) -> Vec<usize> {
+        let nodes = self.nodes.iter().enumerate();
+        let unsent = nodes.filter(|(_, voter)| !voter.was_sent);
+        unsent.map(|(at, _)| at).collect()
+    }
+
+    /// What the nodes decided. `not_ready` is the fault if nothing was sent.
+    pub(super) fn result(&self, not_ready: StoreFault) -> CallResult {
+        let resent = self.nodes.iter().any(|voter| voter.resent);
+        let answer = match self.decision() {
+            Decision::Decided(outcome) => Ok(Answer {
+                reply: ScriptReply {
+                    // R7 (late copies) is kept here, per node.
+                    now: None,
+                    more: false,
+                    next_page: 0,
+                    outcome,
+                    grants: Vec::new(),
+                },
+                sent: self.sent.unwrap_or(Time::from_nanos(0)),
+                resent: resent && matches!(self.call.verb, Verb::Release { .. }),
+            }),
+            _ => Err(self.fault(not_ready)),
+        };
+        CallResult {
+            answer,
+            not_after: 0,
+        }
+    }
+
+    fn fault(&self, not_ready: StoreFault) -> StoreFault {
+        let was_sent = self.nodes.iter().any(|voter| voter.was_sent);
+        let faults = self.nodes.iter().filter_map(|voter| match &voter.state {
+            VoterState::Failed(fault) | VoterState::Suspect(fault) => Some((&voter.address, fault)),
+            _ => None,
+        });
+        let faults: Vec<(&Arc<str>, &StoreFault)> = faults.collect();
+        let is_not_ready = |(_, fault): &(_, &StoreFault)| matches!(fault, StoreFault::NotReady);
+        if !was_sent && faults.iter().all(is_not_ready) {
+            return not_ready;
+        }
+        // Nodes that refuse for good say more than the lack of a majority.
+        let mut refused = faults.iter().filter(|(_, fault)| !fault.is_transient());
+        let most_refused = refused.clone().count() > self.nodes.len() - majority_of(self.nodes.len());
+        if let Some((_, fault)) = refused.next().filter(|_| most_refused) {
+            return (*fault).clone();
+        }
+        let mut text = format!("{} of {} nodes did not decide", faults.len(), self.nodes.len());
+        for (at, (address, fault)) in faults.iter().enumerate() {
+            let colon = if at == 0 { ':' } else { ';' };
+            let _ = write!(text, "{colon} {address}: {fault}");
+        }
+        let fault = StoreFault::unavailable(Step::Majority, text);
+        // An acquire that may have taken something is undone here.
+        if was_sent && matches!(self.call.verb, Verb::Release { .. }) {
+            StoreFault::InDoubt(Box::new(fault))
+        } else {
+            fault
+        }
+    }
+}
+
+impl Voter {
+    fn on_result(&mut self, result: Result<VoterState, StoreFault>) {
+        self.state = match result {
+            Ok(state) => state,
+            // The connection was idle, and the server had closed it: another may do better.
+            Err(fault) if fault.is_closed() && self.closed < RESENDS_WHEN_CLOSED => {
+                self.closed += 1;
+                VoterState::Unsent
+            }
+            Err(fault) => VoterState::Failed(fault),
+        };
+    }
+}

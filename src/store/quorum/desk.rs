@@ -1,0 +1,141 @@
+//! Where callers wait for the nodes. One of them at a time is the reader: it waits for all sockets,
+//! reads what arrives, and so answers others too. The others sleep. So a lone caller reads by itself,
+//! without another thread, and a node that hangs delays nobody whose other nodes have answered.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::caller::{Caller, Woken};
+use super::member::Member;
+use crate::store::clock::{Clock, Time};
+use crate::store::node::Watched;
+
+/// How long a reader ignores a socket that another thread reads just now.
+const OTHER_READS: Duration = Duration::from_millis(1);
+
+/// The reader's role for all lanes to all nodes.
+pub(super) struct Desk {
+    clock: Clock,
+    role: Mutex<Role>,
+    /// A byte here ends the reader's wait.
+    interrupt: UnixStream,
+    interrupted: UnixStream,
+}
+
+struct Role {
+    is_taken: bool,
+    /// Callers that sleep, the first of them first. Some may have left.
+    sleepers: VecDeque<Arc<Caller>>,
+}
+
+impl Desk {
+    pub(super) fn new(clock: Clock) -> io::Result<Desk> {
+        let (interrupt, interrupted) = UnixStream::pair()?;
+        interrupt.set_nonblocking(true)?;
+        interrupted.set_nonblocking(true)?;
+        Ok(Desk {
+            clock,
+            role: Mutex::new(Role {
+                is_taken: false,
+                sleepers: VecDeque::new(),
+            }),
+            interrupt,
+            interrupted,
+        })
+    }
+
+    /// Lets the reader look at all lanes again.
+    pub(super) fn interrupt(&self) {
+        // If it is full, the reader has not looked at the bytes before.
+        let _ = (&self.interrupt).write(&[0]);
+    }
+
+    /// Waits until something has changed for the caller, or until `until`.
+    pub(super) fn wait(&self, caller: &Arc<Caller>, members: &[Arc<Member>], until: Time) {
+        let mut role = self.role.lock();
+        if role.is_taken {
+            // Before it can be found here: from now on it can be asked to read.
+            if !caller.begin_sleep() {
+                return;
+            }
+            role.sleepers.push_back(Arc::clone(caller));
+            drop(role);
+            let woken = caller.sleep(&self.clock, until);
+            role = self.role.lock();
+            role.sleepers.retain(|sleeper| !Arc::ptr_eq(sleeper, caller));
+            if woken != Woken::ToRead || role.is_taken {
+                return;
+            }
+        }
+        role.is_taken = true;
+        drop(role);
+        self.read_until(caller, members, until);
+        self.pass_on();
+    }
+
+    /// Another thread reads what has come for a moment, without waiting: nobody needs to be asked.
+    fn pass_on(&self) {
+        let mut role = self.role.lock();
+        role.is_taken = false;
+        while let Some(next) = role.sleepers.pop_front() {
+            if next.ask_to_read() {
+                return;
+            }
+        }
+    }
+
+    fn read_until(&self, caller: &Caller, members: &[Arc<Member>], until: Time) {
+        let mut ignored: Vec<(usize, usize)> = Vec::new();
+        while caller.begin_polling() {
+            let left = until - self.clock.now();
+            if left.is_zero() {
+                caller.end_polling();
+                return;
+            }
+            let mut sockets: Vec<(usize, Watched)> = Vec::with_capacity(2 * members.len());
+            for (member, of) in members.iter().enumerate() {
+                of.lanes.watch(|socket| sockets.push((member, socket)));
+            }
+            sockets.retain(|(member, socket)| !ignored.contains(&(*member, socket.lane)));
+            let limit = if ignored.is_empty() {
+                left
+            } else {
+                left.min(OTHER_READS)
+            };
+            ignored.clear();
+            let ready = self.poll(&sockets, limit);
+            caller.end_polling();
+            for at in ready {
+                let (member, socket) = &sockets[at];
+                if !members[*member].lanes.read_lane(socket.lane) {
+                    ignored.push((*member, socket.lane));
+                }
+            }
+        }
+    }
+
+    /// The sockets that can be read now, or have come to their end. Waits for one for `limit`.
+    fn poll(&self, sockets: &[(usize, Watched)], limit: Duration) -> Vec<usize> {
+        let mut polled = Vec::with_capacity(sockets.len() + 1);
+        for (_, socket) in sockets {
+            polled.push(PollFd::new(socket, PollFlags::IN));
+        }
+        polled.push(PollFd::new(&self.interrupted, PollFlags::IN));
+        let limit = Timespec::try_from(limit).ok();
+        // A signal is no reason to fail: the caller looks at its time and polls again.
+        if poll(&mut polled, limit.as_ref()).is_err() {
+            return Vec::new();
+        }
+        if !polled[sockets.len()].revents().is_empty() {
+            let _ = (&self.interrupted).read(&mut [0; 64]);
+        }
+        let is_ready = |at: &usize| !polled[*at].revents().is_empty();
+        (0..sockets.len()).filter(is_ready).collect()
+    }
+}

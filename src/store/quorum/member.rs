@@ -1,0 +1,162 @@
+//! One node of a quorum, and how its lanes are opened without anybody's waiting for it.
+
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::caller::{Caller, Wake};
+use super::desk::Desk;
+use crate::error::Step;
+use crate::script::Call;
+use crate::store::StoreFault;
+use crate::store::clock::Time;
+use crate::store::node::{Lanes, Node, Readiness};
+
+/// One node, by some lanes of its own.
+pub(super) struct Member {
+    pub(super) node: Arc<Node>,
+    pub(super) lanes: Lanes,
+    desk: Arc<Desk>,
+    /// For each lane.
+    openings: Mutex<Vec<Opening>>,
+    back_off: Duration,
+    /// Called when a lane was opened, or could not be.
+    on_ready: OnceLock<Arc<dyn Fn() + Send + Sync>>,
+}
+
+/// How a lane is opened. A thread does it, since to open a connection may take a command timeout,
+/// and to resolve a name longer.
+#[derive(Default)]
+struct Opening {
+    is_running: bool,
+    /// Why the last connection failed, and when.
+    failed: Option<(Time, StoreFault)>,
+    /// They want to know when it is over.
+    waiting: Vec<Arc<Caller>>,
+}
+
+/// Whether a call can go out now.
+pub(super) enum Way {
+    Open,
+    NeedsRights,
+    /// The first connection is being opened.
+    Opening,
+    /// The last connection failed. Another is being opened, or will be at that time.
+    Suspect(StoreFault, Time),
+}
+
+impl Member {
+    pub(super) fn new(
+        node: &Arc<Node>,
+        lanes: Lanes,
+        count: u32,
+        desk: &Arc<Desk>,
+        back_off: Duration,
+    ) -> Arc<Member> {
+        Arc::new(Member {
+            node: Arc::clone(node),
+            lanes,
+            desk: Arc::clone(desk),
+            openings: Mutex::new((0..count).map(|_| Opening::default()).collect()),
+            back_off,
+            on_ready: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn call_when_ready(&self, on_ready: &Arc<dyn Fn() + Send + Sync>) {
+        // There is one link.
+        let _ = self.on_ready.set(Arc::clone(on_ready));
+    }
+
+    /// Whether a call can go out. If its lane is closed, a thread opens it, and tells the caller.
+    pub(super) fn way(self: &Arc<Self>, call: &Call, caller: Option<&Arc<Caller>>) -> Way {
+        let lane = self.lanes.number_of(&call.key);
+        self.end_overdue(lane);
+        match self.lanes.readiness(call) {
+            Readiness::Ready => Way::Open,
+            Readiness::NeedsRights => Way::NeedsRights,
+            Readiness::Closed => self.begin_opening(lane, caller),
+        }
+    }
+
+    /// A node that owes a reply for a command timeout hangs. Its lane is closed.
+    fn end_overdue(&self, lane: usize) {
+        if self.lanes.end_overdue(lane) {
+            self.note_hung(lane);
+        }
+    }
+
+    /// Reads what nobody has read, and closes lanes whose replies are overdue.
+    pub(super) fn read_unread(&self) {
+        for lane in self.lanes.read_or_end_overdue() {
+            self.note_hung(lane);
+        }
+    }
+
+    fn note_hung(&self, lane: usize) {
+        let hung = StoreFault::timed_out(Step::Reply);
+        self.openings.lock()[lane].failed = Some((self.node.clock.now(), hung));
+    }
+
+    /// Has a thread open a lane, unless one does or the last attempt has just failed.
+    pub(super) fn begin_opening(
+        self: &Arc<Self>,
+        lane: usize,
+        caller: Option<&Arc<Caller>>,
+    ) -> Way {
+        let mut openings = self.openings.lock();
+        let opening = &mut openings[lane];
+        let now = self.node.clock.now();
+        if !opening.is_running {
+            if let Some((at, fault)) = &opening.failed
+                && now < *at + self.back_off
+            {
+                return Way::Suspect(fault.clone(), *at + self.back_off);
+            }
+            let member = Arc::clone(self);
+            let thread = thread::Builder::new().name("fairlock-connect".to_owned());
+            if let Err(error) = thread.spawn(move || member.open(lane)) {
+                let fault = StoreFault::unavailable(Step::Connect, error);
+                opening.failed = Some((now, fault.clone()));
+                return Way::Suspect(fault, now + self.back_off);
+            }
+            opening.is_running = true;
+        }
+        opening.waiting.extend(caller.cloned());
+        match &opening.failed {
+            None => Way::Opening,
+            Some((_, fault)) => Way::Suspect(fault.clone(), Time::NEVER),
+        }
+    }
+
+    /// Opens a lane, on a thread that nobody joins.
+    fn open(&self, lane: usize) {
+        let opened = self.lanes.open_number(lane);
+        let mut openings = self.openings.lock();
+        let opening = &mut openings[lane];
+        opening.is_running = false;
+        opening.failed = opened.err().map(|fault| (self.node.clock.now(), fault));
+        let waiting = std::mem::take(&mut opening.waiting);
+        drop(openings);
+        for caller in waiting {
+            let _: Wake = caller.note_change();
+        }
+        // A reader that waits must watch the new socket too.
+        self.desk.interrupt();
+        if let Some(on_ready) = self.on_ready.get() {
+            on_ready();
+        }
+    }
+
+    /// How the attempt to open a lane ended; `None` while it goes on.
+    pub(super) fn opened(&self, lane: usize) -> Option<Result<(), StoreFault>> {
+        let openings = self.openings.lock();
+        let opening = &openings[lane];
+        (!opening.is_running).then(|| match &opening.failed {
+            None => Ok(()),
+            Some((_, fault)) => Err(fault.clone()),
+        })
+    }
+}

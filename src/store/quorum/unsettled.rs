@@ -1,0 +1,147 @@
+//! What is not settled on single nodes: requests that may still take a lock there, and releases
+//! without an answer. R7 (late copies) is kept per node here, so the engine need not know of it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::script::{Call, Token};
+use crate::store::CallResult;
+use crate::store::clock::Time;
+
+/// A token on one of the nodes.
+pub(super) type TokenAt = (Token, usize);
+
+/// R7 (late copies): requests of a token that may still take a lock on a node.
+#[derive(Default)]
+pub(super) struct Doubts(Mutex<HashMap<TokenAt, Doubt>>);
+
+struct Doubt {
+    /// How many requests may still be answered.
+    due: u32,
+    /// One of them never will be.
+    is_lost: bool,
+    /// The node refuses all of them after this server time.
+    not_after: u64,
+    /// By then that time is over on any server.
+    moot_at: Time,
+}
+
+impl Doubts {
+    /// A request is about to be sent.
+    pub(super) fn add(&self, at: TokenAt, not_after: u64, moot_at: Time) {
+        let mut doubts = self.0.lock();
+        let doubt = doubts.entry(at).or_insert(Doubt {
+            due: 0,
+            is_lost: false,
+            not_after: 0,
+            moot_at,
+        });
+        doubt.due += 1;
+        doubt.not_after = doubt.not_after.max(not_after);
+        doubt.moot_at = doubt.moot_at.max(moot_at);
+    }
+
+    /// A request was answered, or never will be.
+    pub(super) fn resolve(&self, at: TokenAt, result: &CallResult) {
+        let mut doubts = self.0.lock();
+        let Some(doubt) = doubts.get_mut(&at) else {
+            return;
+        };
+        doubt.due = doubt.due.saturating_sub(1);
+        doubt.is_lost |= match &result.answer {
+            Ok(answer) => answer.resent,
+            Err(fault) => fault.is_ambiguous(),
+        };
+        if doubt.due == 0 && !doubt.is_lost {
+            doubts.remove(&at);
+        }
+    }
+
+    /// Whether no copy can take the lock any more, by an answer that came at this server time.
+    pub(super) fn are_excluded(&self, at: TokenAt, server: Option<u64>) -> bool {
+        let doubts = self.0.lock();
+        doubts.get(&at).is_none_or(|doubt| {
+            server.is_some_and(|server| server > doubt.not_after)
+        })
+    }
+
+    pub(super) fn has(&self, at: TokenAt) -> bool {
+        self.0.lock().contains_key(&at)
+    }
+
+    fn forget(&self, at: TokenAt) {
+        self.0.lock().remove(&at);
+    }
+
+    pub(super) fn forget_moot(&self, now: Time) {
+        self.0.lock().retain(|_, doubt| doubt.moot_at > now);
+    }
+}
+
+/// The releases that are not settled on some node.
+#[derive(Default)]
+pub(super) struct OpenReleases(Mutex<HashMap<TokenAt, OpenRelease>>);
+
+struct OpenRelease {
+    call: Call,
+    since: Time,
+    /// A lease of the token has lapsed by itself then.
+    expires: Time,
+    /// When to send it again. [`Time::NEVER`] while it is under way.
+    next: Time,
+}
+
+impl OpenReleases {
+    /// A release is to be sent at `next`.
+    pub(super) fn add(&self, at: TokenAt, call: &Call, expires: Time, next: Time, now: Time) {
+        let mut open = self.0.lock();
+        let release = open.entry(at).or_insert_with(|| OpenRelease {
+            call: call.clone(),
+            since: now,
+            expires,
+            next,
+        });
+        release.next = next;
+    }
+
+    pub(super) fn settle(&self, at: TokenAt, doubts: &Doubts) {
+        doubts.forget(at);
+        let mut open = self.0.lock();
+        // The common case is that there was none.
+        if !open.is_empty() {
+            open.remove(&at);
+        }
+    }
+
+    /// When the next one is to be sent.
+    pub(super) fn next_due(&self) -> Time {
+        let open = self.0.lock();
+        let next = open.values().map(|release| release.next.min(release.expires));
+        next.min().unwrap_or(Time::NEVER)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// Takes those that are to be sent now, at most so many. Forgets those that have expired.
+    pub(super) fn take_due(&self, now: Time, most: usize) -> Vec<(TokenAt, Call, Time)> {
+        let mut open = self.0.lock();
+        open.retain(|_, release| release.expires > now);
+        let due = open.iter_mut().filter(|(_, release)| release.next <= now);
+        let take = |(at, release): (&TokenAt, &mut OpenRelease)| {
+            release.next = Time::NEVER;
+            (*at, release.call.clone(), release.expires)
+        };
+        due.take(most).map(take).collect()
+    }
+
+    /// How long to wait before the next attempt: longer, the longer the node does not answer.
+    pub(super) fn pause(&self, at: TokenAt, now: Time, least: Duration) -> Duration {
+        let open = self.0.lock();
+        let waited = open.get(&at).map_or(Duration::ZERO, |r| now - r.since);
+        (waited / 4).clamp(least, least.max(Duration::from_secs(5)))
+    }
+}

@@ -1,0 +1,151 @@
+//! Certificates for tests, made by `openssl`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// An authority, and the certificates that it issues.
+pub(crate) struct Authority {
+    dir: TempDir,
+}
+
+/// The files of a certificate and its key.
+#[derive(Clone)]
+pub(crate) struct Certificate {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// From the first of these dates to the second a certificate is valid.
+pub(crate) type Dates = (&'static str, &'static str);
+
+pub(crate) const VALID: Dates = ("20200101000000Z", "20991231235959Z");
+pub(crate) const EXPIRED: Dates = ("20200101000000Z", "20210101000000Z");
+pub(crate) const NOT_YET_VALID: Dates = ("20980101000000Z", "20991231235959Z");
+
+/// The name and the address at which the tests' servers listen.
+pub(crate) const HERE: &str = "DNS:localhost,IP:127.0.0.1";
+
+const SETTINGS: &str = "
+[ca]
+default_ca = authority
+[authority]
+database = index
+rand_serial = yes
+new_certs_dir = .
+default_md = sha256
+policy = any
+unique_subject = no
+[any]
+commonName = supplied
+[req]
+distinguished_name = name
+[name]
+[v3_ca]
+basicConstraints = critical,CA:TRUE
+";
+
+impl Authority {
+    pub(crate) fn new() -> Authority {
+        Authority::named("authority")
+    }
+
+    pub(crate) fn named(name: &str) -> Authority {
+        let dir = tempfile::Builder::new()
+            .prefix("fairlock-")
+            .tempdir()
+            .expect("tests need a writable temporary directory");
+        let authority = Authority { dir };
+        fs::write(authority.path("settings"), SETTINGS).unwrap();
+        fs::write(authority.path("index"), "").unwrap();
+        authority.make_key("ca.key");
+        authority.run(&format!(
+            "req -x509 -new -key ca.key -config settings -extensions v3_ca -days 30000 \
+             -subj /CN={name} -out ca.crt"
+        ));
+        authority
+    }
+
+    /// The authority's own certificate, in PEM.
+    pub(crate) fn pem(&self) -> Vec<u8> {
+        fs::read(self.path("ca.crt")).unwrap()
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.path("ca.crt")
+    }
+
+    /// A certificate for a server here.
+    pub(crate) fn server(&self) -> Certificate {
+        self.issue("server", HERE, VALID)
+    }
+
+    /// A certificate for a client.
+    pub(crate) fn client(&self) -> Certificate {
+        self.issue("client", "DNS:client", VALID)
+    }
+
+    /// A certificate for these names, valid between these dates. Its files begin with `file`.
+    pub(crate) fn issue(&self, file: &str, names: &str, (from, to): Dates) -> Certificate {
+        let key = format!("{file}.key");
+        self.make_key(&key);
+        fs::write(
+            self.path("extensions"),
+            format!("subjectAltName = {names}\n"),
+        )
+        .unwrap();
+        self.run(&format!(
+            "req -new -key {key} -config settings -subj /CN={file} -out {file}.csr"
+        ));
+        self.run(&format!(
+            "ca -batch -notext -config settings -cert ca.crt -keyfile ca.key -in {file}.csr \
+             -extfile extensions -startdate {from} -enddate {to} -out {file}.crt"
+        ));
+        Certificate {
+            certificate: self.path(&format!("{file}.crt")),
+            key: self.path(&key),
+        }
+    }
+
+    fn make_key(&self, file: &str) {
+        self.run(&format!(
+            "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out {file}"
+        ));
+    }
+
+    fn run(&self, arguments: &str) {
+        let output = Command::new("openssl")
+            .args(arguments.split_whitespace())
+            .current_dir(self.dir.path())
+            .output()
+            .unwrap_or_else(|e| panic!("the tests of TLS need openssl: {e}"));
+        assert!(
+            output.status.success(),
+            "openssl {arguments}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join(file)
+    }
+}
+
+impl Certificate {
+    /// The certificate, in PEM.
+    pub(crate) fn pem(&self) -> Vec<u8> {
+        fs::read(&self.certificate).unwrap()
+    }
+
+    /// The key, in PEM.
+    pub(crate) fn key_pem(&self) -> Vec<u8> {
+        fs::read(&self.key).unwrap()
+    }
+}
+
+/// As an argument of a server.
+pub(crate) fn argument(path: &Path) -> &str {
+    path.to_str().expect("our own directory has a plain name")
+}

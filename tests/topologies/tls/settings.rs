@@ -1,0 +1,213 @@
+//! Certificates, keys and URLs that do not fit: each is an error of its own.
+
+use std::time::Instant;
+
+use fairlock::{Builder, Error, TlsFailure};
+
+use super::certificates::{Authority, EXPIRED, HERE, NOT_YET_VALID, VALID};
+use super::{T, TlsServer, build, builder};
+use crate::support::{SLACK, Server};
+
+/// The reason why no manager is built, and the message. It comes within the connect timeout.
+#[track_caller]
+fn refused(builder: Builder) -> (TlsFailure, String) {
+    let started = Instant::now();
+    let error = builder.build().expect_err("no manager");
+    let took = started.elapsed();
+    assert!(took <= T + SLACK, "{took:?}: {error}");
+    match &error {
+        Error::Tls { reason, .. } => (*reason, error.to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The error in the settings, which no server was asked about.
+#[track_caller]
+fn unfit(builder: Builder) -> String {
+    match builder.build().expect_err("no manager") {
+        Error::Config { what, message, .. } => format!("{what}: {message}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn server_with(names: &str, dates: super::certificates::Dates) -> TlsServer {
+    let authority = Authority::new();
+    let certificate = authority.issue("server", names, dates);
+    TlsServer::with_certificate(authority, &certificate, &["--tls-auth-clients", "no"])
+}
+
+#[test]
+fn certificate_of_an_unknown_authority_is_refused() {
+    let server = TlsServer::start();
+    // An authority of the same name, made anew, is another as well.
+    for other in [Authority::named("other"), Authority::new()] {
+        let (reason, message) = refused(builder(&server.url()).tls_ca(other.pem()));
+        assert_eq!(reason, TlsFailure::UnknownIssuer);
+        assert!(message.contains("Builder::tls_ca"), "{message}");
+        assert!(message.contains(&server.addr.to_string()), "{message}");
+    }
+}
+
+#[test]
+fn the_systems_authorities_do_not_know_a_private_one() {
+    let server = TlsServer::start();
+    match builder(&server.url()).build().expect_err("no manager") {
+        Error::Tls { reason, .. } => assert_eq!(reason, TlsFailure::UnknownIssuer),
+        // A system without any certificates.
+        Error::Config { what, .. } => assert_eq!(what, "tls_ca"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn expired_certificate_is_refused() {
+    let server = server_with(HERE, EXPIRED);
+    assert_eq!(refused(server.builder()).0, TlsFailure::Expired);
+}
+
+#[test]
+fn certificate_that_is_not_valid_yet_is_refused() {
+    let server = server_with(HERE, NOT_YET_VALID);
+    assert_eq!(refused(server.builder()).0, TlsFailure::NotValidYet);
+}
+
+#[test]
+fn certificate_for_another_host_is_refused() {
+    let server = server_with("DNS:elsewhere.example,IP:127.0.0.2", VALID);
+    let (reason, message) = refused(server.builder());
+    assert_eq!(reason, TlsFailure::WrongHost);
+    assert!(message.contains("elsewhere.example"), "{message}");
+}
+
+#[test]
+fn certificate_for_the_name_alone_does_not_count_for_the_address() {
+    let server = server_with("DNS:localhost", VALID);
+    assert_eq!(refused(server.builder()).0, TlsFailure::WrongHost);
+    let by_name = format!("rediss://localhost:{}/", server.addr.port());
+    build(builder(&by_name).tls_ca(server.authority.pem()));
+}
+
+#[test]
+fn plain_server_behind_a_tls_url_is_named_as_such() {
+    let server = Server::tcp_with(&["--requirepass", "secret"]);
+    let authority = Authority::new();
+    let url = format!("rediss://:secret@{}/", server.addr());
+    let (reason, message) = refused(builder(&url).tls_ca(authority.pem()));
+    assert_eq!(reason, TlsFailure::PlainServer);
+    assert!(message.contains("redis://"), "{message}");
+    // The password did not go out in plain text.
+    let mut own = redis::Client::open(format!("redis://:secret@{}/", server.addr()))
+        .and_then(|client| client.get_connection())
+        .unwrap();
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(&mut own)
+        .unwrap();
+    let auths = stats
+        .lines()
+        .find(|line| line.starts_with("cmdstat_auth"))
+        .expect("the test's own");
+    assert!(auths.contains("calls=1,"), "{auths}");
+}
+
+#[test]
+fn tls_server_behind_a_plain_url_is_named_as_such() {
+    let server = TlsServer::start();
+    let (reason, message) = refused(builder(&format!("redis://{}/", server.addr)));
+    assert_eq!(reason, TlsFailure::TlsServer);
+    assert!(message.contains("rediss://"), "{message}");
+}
+
+#[test]
+fn missing_client_certificate_is_named_as_such() {
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let server =
+            TlsServer::start_with(&["--tls-auth-clients", "yes", "--tls-protocols", version]);
+        let (reason, message) = refused(server.builder());
+        assert_eq!(reason, TlsFailure::ClientCertificate, "{version}");
+        assert!(message.contains("Builder::tls_identity"), "{message}");
+    }
+}
+
+#[test]
+fn client_certificate_of_another_authority_is_named_as_such() {
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let server =
+            TlsServer::start_with(&["--tls-auth-clients", "yes", "--tls-protocols", version]);
+        let elsewhere = Authority::new();
+        let other = elsewhere.client();
+        let (reason, _) = refused(server.builder().tls_identity(other.pem(), other.key_pem()));
+        assert_eq!(reason, TlsFailure::ClientCertificate, "{version}");
+    }
+}
+
+#[test]
+fn client_certificate_is_accepted() {
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let server =
+            TlsServer::start_with(&["--tls-auth-clients", "yes", "--tls-protocols", version]);
+        let client = server.authority.client();
+        let mgr = build(
+            server
+                .builder()
+                .tls_identity(client.pem(), client.key_pem()),
+        );
+        mgr.lock("a").unwrap().unlock().unwrap();
+    }
+}
+
+#[test]
+fn no_version_in_common_is_an_error_of_its_own() {
+    // rustls has none of the old ciphers.
+    let server = TlsServer::start_with(&[
+        "--tls-auth-clients",
+        "no",
+        "--tls-protocols",
+        "TLSv1.2",
+        "--tls-ciphers",
+        "AES128-SHA",
+    ]);
+    assert_eq!(refused(server.builder()).0, TlsFailure::Protocol);
+}
+
+#[test]
+fn unusable_settings_are_refused_before_any_connection() {
+    let authority = Authority::new();
+    let (one, other) = (authority.client(), authority.server());
+    // Nobody listens there.
+    let to = || builder("rediss://127.0.0.1:1/");
+    let trusting = || to().tls_ca(authority.pem());
+    let cases = [
+        (to().tls_ca("no PEM"), "tls_ca"),
+        (to().tls_ca(one.key_pem()), "tls_ca"),
+        (
+            trusting().tls_identity("no PEM", one.key_pem()),
+            "tls_identity",
+        ),
+        (trusting().tls_identity(one.pem(), "no PEM"), "tls_identity"),
+        (
+            trusting().tls_identity(one.pem(), other.key_pem()),
+            "tls_identity",
+        ),
+        (
+            builder("redis://127.0.0.1:1/").tls_ca(authority.pem()),
+            "rediss://",
+        ),
+    ];
+    for (builder, why) in cases {
+        let message = unfit(builder);
+        assert!(message.contains(why), "{message}");
+    }
+}
+
+#[test]
+fn key_is_not_shown() {
+    let authority = Authority::new();
+    let client = authority.client();
+    let builder = builder("rediss://127.0.0.1:1/").tls_identity(client.pem(), client.key_pem());
+    let shown = format!("{builder:?}");
+    assert!(
+        !shown.contains("BEGIN") && !shown.contains("45, 45"),
+        "{shown}"
+    );
+}
