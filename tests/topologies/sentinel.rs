@@ -3,6 +3,7 @@
 mod build;
 mod common;
 mod failover;
+mod fences;
 mod idle;
 mod lost_data;
 mod processes;
