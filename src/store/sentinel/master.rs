@@ -77,17 +77,16 @@ impl MasterOpener {
 
     /// An error if the server is no master.
     fn open_master(&self, address: &Address, until: Time) -> Result<Master, StoreFault> {
-        let node = Arc::new(
-            Node::new(
-                self.server(address),
-                Arc::clone(&self.caller_id),
-                self.clock.clone(),
-                self.connect_timeout,
-                self.command_timeout,
-            )
-            .expecting(Expected::SentinelMaster)
-            .with_replica_acks(self.replica_acks),
-        );
+        let node = Node::new(
+            self.server(address),
+            Arc::clone(&self.caller_id),
+            self.clock.clone(),
+            self.connect_timeout,
+            self.command_timeout,
+        )
+        .expecting(Expected::SentinelMaster)
+        .with_replica_acks(self.replica_acks);
+        let node = Arc::new(node);
         let lanes = Lanes::open_until(until, &node, self.lanes, self.check_period)?;
         Ok(Master {
             node,

@@ -51,7 +51,8 @@ impl Defect {
             ],
             _ => &[],
         };
-        let mutation = |&(line, instead): &(&'static str, &'static str)| ScriptMutation { line, instead };
+        let mutation =
+            |&(line, instead): &(&'static str, &'static str)| ScriptMutation { line, instead };
         edits.iter().map(mutation).collect()
     }
 }
