@@ -4,16 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Config, Settings};
+use crate::config::{Config, ReplicaAcks, Settings};
 use crate::endpoint::{Endpoint, Location};
 use crate::engine::EngineHandle;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::options::LockOptions;
 use crate::script::CallerId;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{Quorum, Sentinel, Single, Store, TlsSettings, Topology, parse_url};
+use crate::store::{Cluster, Quorum, Sentinel, Single, Store, TlsSettings, Topology, parse_url};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -185,6 +185,49 @@ impl Builder {
         self
     }
 
+    /// Makes a lock count only when `replicas` replicas of the server have acknowledged it within
+    /// `timeout`. 0 replicas: off, which is the default.
+    ///
+    /// Without this, a failover loses the grants that the new master had not received yet. With
+    /// it, each grant is sent to the replicas before you get the lock (`WAIT` of Redis). If fewer
+    /// acknowledge it in time, the lock is released and the call fails with
+    /// [`Error::NotReplicated`]. A renewal counts only if it is acknowledged, too: without that, a
+    /// guard is lost at the end of its last acknowledged renewal. Releases need no
+    /// acknowledgement: after a failover, a lock that was released just before may look taken until
+    /// its ttl is over.
+    ///
+    /// Only if `replicas` is the number of *all* replicas, every grant survives every failover to
+    /// one of them. Otherwise the new master may be one of those that did not acknowledge. If a
+    /// replica is away then, no lock can be taken. A replica acknowledges what it has received, not
+    /// what it has on disk. The server's `min-replicas-to-write` is no replacement: it checks that
+    /// replicas were there lately, and not that they have this grant. But it ends the grants of an
+    /// old master that is cut off from its replicas.
+    ///
+    /// A call that takes a lock, and [`renew`](crate::LockGuard::renew), may block for one command
+    /// timeout and `timeout` longer; it mostly takes two round trips in place of one, and the time
+    /// to the replicas. The manager has two more connections. The user needs the right `+wait`.
+    ///
+    /// `timeout` is 1 ms to half the command timeout. For one server, Sentinel and Cluster.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let mgr = fairlock::LockManager::builder("redis://127.0.0.1/")
+    ///     .replica_acks(2, Duration::from_millis(200))
+    ///     .build()?;
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`build`](Builder::build) fails with [`Error::Config`] for a quorum and for a `Memory`, which
+    /// have no replicas, and if the timeout does not fit.
+    pub fn replica_acks(mut self, replicas: u32, timeout: Duration) -> Builder {
+        self.settings.replica_acks = Some(ReplicaAcks {
+            wanted: replicas,
+            timeout,
+        });
+        self
+    }
+
     /// Whether a node of a quorum is refused while its server has run for less than the ttl. For
     /// other topologies it says nothing. Default `true`.
     ///
@@ -227,6 +270,8 @@ impl Builder {
                 connect(topology, &config, &caller_id)?
             }
             #[cfg(feature = "memory")]
+            Location::Memory(_) if config.replica_acks.is_some() => return Err(no_replicas()),
+            #[cfg(feature = "memory")]
             Location::Memory(memory) => Box::new(Session::open(
                 memory,
                 config.command_timeout,
@@ -246,9 +291,17 @@ fn connect(
 ) -> Result<Box<dyn Store>> {
     let caller_id = Arc::clone(caller_id);
     Ok(match topology {
+        Topology::Quorum(_) if config.replica_acks.is_some() => return Err(no_replicas()),
         Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
         Topology::Sentinel(settings) => Box::new(Sentinel::connect(settings, config, caller_id)?),
+        Topology::Cluster(settings) => Box::new(Cluster::connect(settings, config, caller_id)?),
         Topology::Quorum(servers) => Box::new(Quorum::connect(servers, config, &caller_id)?),
-        Topology::Cluster(_) => todo!(),
     })
+}
+
+fn no_replicas() -> Error {
+    Error::config(
+        "replica_acks",
+        "one server, Sentinel or Cluster; a quorum and a Memory have no replicas",
+    )
 }

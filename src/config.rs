@@ -33,8 +33,18 @@ pub(crate) struct Settings {
     pub(crate) check_period: Option<Duration>,
     pub(crate) horizon: Option<Duration>,
     pub(crate) outage_limit: Option<Duration>,
+    pub(crate) replica_acks: Option<ReplicaAcks>,
     /// `None`: yes.
     pub(crate) uptime_check: Option<bool>,
+}
+
+/// R18 (replica acks): how many replicas must acknowledge a grant or an extension, and within which
+/// time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReplicaAcks {
+    /// At least 1.
+    pub(crate) wanted: u32,
+    pub(crate) timeout: Duration,
 }
 
 /// The numbers of a manager, checked. All its handles share them.
@@ -58,6 +68,7 @@ pub(crate) struct Config {
     pub(crate) uptime_check: bool,
     /// The pause before a failed request is retried.
     pub(crate) back_off: Duration,
+    pub(crate) replica_acks: Option<ReplicaAcks>,
 }
 
 impl Config {
@@ -86,6 +97,7 @@ impl Config {
             ttl,
             uptime_check: settings.uptime_check.unwrap_or(true),
             back_off: Duration::from_millis(500).min(base / 20),
+            replica_acks: settings.replica_acks.filter(|acks| acks.wanted > 0),
         };
         config.check_numbers()?;
         config.check_options(&options)?;
@@ -108,6 +120,17 @@ impl Config {
         if !(1..=64).contains(&self.lanes) {
             let message = format!("1 to 64 lanes; it is {}", self.lanes);
             return Err(Error::config("lanes", message));
+        }
+        if let Some(acks) = self.replica_acks {
+            // The reply to WAIT must come within T, as every other reply.
+            let longest = self.command_timeout / 2;
+            if acks.timeout < shortest || acks.timeout > longest {
+                let message = format!(
+                    "a timeout of {shortest:?} to half the command timeout, {longest:?}; it is {:?}",
+                    acks.timeout
+                );
+                return Err(Error::config("replica_acks", message));
+            }
         }
         // A live process syncs its queues once per P. Even if requests take long, its signs of
         // life must reach Redis before H is over.

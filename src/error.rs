@@ -49,8 +49,8 @@ pub enum Error {
     /// Redis refused the request, and said why.
     ///
     /// Some refusals may pass by themselves: `LOADING`, `BUSY`, `MISCONF`, `NOREPLICAS`,
-    /// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` and a full `maxclients`. A call retries
-    /// them within its bound, and returns this error only at its end. It returns all other refusals
+    /// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `UNBLOCKED` and a full `maxclients`. A call
+    /// retries them within its bound, and returns this error only at its end. It returns all other refusals
     /// at once.
     #[non_exhaustive]
     #[error("redis refused{}: {code} {}", for_lock(lock), message.trim_end_matches(['.', ' ']))]
@@ -92,6 +92,23 @@ pub enum Error {
         is: Kind,
         /// The kind that the call asked for.
         asked: Kind,
+    },
+
+    /// Too few replicas acknowledged the lock in time. Only with
+    /// [`Builder::replica_acks`](crate::Builder::replica_acks).
+    ///
+    /// From a call that takes the lock: you do not have it, and it is released in the background.
+    /// From [`renew`](crate::LockGuard::renew): you still hold it, until the time of its last
+    /// acknowledged renewal is over.
+    #[non_exhaustive]
+    #[error("only {acknowledged} of {wanted} replicas acknowledged the lock {lock:?} in time")]
+    NotReplicated {
+        /// The name of the lock.
+        lock: Arc<str>,
+        /// How many replicas must acknowledge it.
+        wanted: u32,
+        /// How many did so in time.
+        acknowledged: u32,
     },
 
     /// An argument or an option is not allowed, and nothing was written. Or the server cannot be

@@ -220,7 +220,8 @@ impl LockGuard {
     ///
     /// # Errors
     /// - [`Error::Lost`]: you do not hold the lock any more.
-    /// - [`Error::Unavailable`], [`Error::Server`]: you hold it for as long as before.
+    /// - [`Error::Unavailable`], [`Error::Server`], [`Error::NotReplicated`]: you hold it for as long
+    ///   as before.
     /// - [`Error::Closed`] in a forked child.
     pub fn renew(&self) -> Result<()> {
         self.running.engine().renew(&self.lease)

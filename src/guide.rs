@@ -30,6 +30,9 @@ pub mod cluster {}
 #[doc = include_str!("../docs/QUORUM.md")]
 pub mod quorum {}
 
+#[doc = include_str!("../docs/TLS.md")]
+pub mod tls {}
+
 #[doc = include_str!("../docs/LOG.md")]
 pub mod log {}
 

@@ -62,6 +62,13 @@ impl Key {
         &self.queue
     }
 
+    /// The part of all its keys that decides their slot in a cluster.
+    pub(crate) fn hash_tag(&self) -> &str {
+        // The name's own braces are encoded, and a prefix has none.
+        let (_, tag) = self.record().split_once('{').unwrap_or_default();
+        tag.strip_suffix('}').unwrap_or_default()
+    }
+
     /// The key of the holders, for kinds whose holders are not in the record.
     pub(crate) fn holders(&self) -> String {
         format!("{}:h", self.record())

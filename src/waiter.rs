@@ -64,6 +64,7 @@ impl<G> Waiter<G> {
     /// - [`Error::Unavailable`] or [`Error::Server`] after the outage limit.
     /// - [`Error::Server`] or [`Error::WrongKind`] at once if Redis lost its data and refuses to
     ///   queue this waiter again.
+    /// - [`Error::NotReplicated`] if the lock came and too few replicas acknowledged it.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn wait(mut self) -> Result<G> {
         loop {

@@ -51,6 +51,38 @@ install_server() {
     exit 1
 }
 
+# The target partitions makes network namespaces: `ip` comes with iproute2, the rest with util-linux.
+install_network_tools() {
+    local tool missing=
+    for tool in ip unshare setpriv mount; do
+        command -v "$tool" >/dev/null || missing+=" $tool"
+    done
+    [[ -n $missing ]] || return 0
+    if [[ $EUID -eq 0 && -f /etc/debian_version ]] && command -v apt-get >/dev/null; then
+        echo "run.sh: not here:$missing; installing iproute2, util-linux and mount" >&2
+        {
+            DEBIAN_FRONTEND=noninteractive apt-get update -q
+            DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends iproute2 util-linux mount
+        } >&2
+        return
+    fi
+    echo "run.sh: not here:$missing. Install them and try again:" >&2
+    if command -v apt-get >/dev/null; then
+        echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends iproute2 util-linux mount"
+    elif command -v dnf >/dev/null; then
+        echo "  sudo dnf install -y iproute util-linux"
+    elif command -v apk >/dev/null; then
+        echo "  sudo apk add iproute2 util-linux setpriv"
+    elif command -v pacman >/dev/null; then
+        echo "  sudo pacman -S --noconfirm iproute2 util-linux"
+    else
+        echo "  (the packages of a Linux that have them; no other system has network namespaces)"
+    fi >&2
+    exit 1
+}
+
+[[ " $* " != *" --test partitions "* ]] || install_network_tools
+
 server=${FAIRLOCK_TEST_SERVER-}
 if [[ -n $server ]] && ! is_server "$server"; then
     echo "run.sh: FAIRLOCK_TEST_SERVER names no server: $server" >&2

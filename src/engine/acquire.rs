@@ -20,8 +20,9 @@ use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault, passes_by_itself};
 
 /// How a caller enters: with the lock, or with a place in its queue.
-enum Entered {
+pub(super) enum Entered {
     Granted(Arc<Lease>),
+    /// Where the store has no queue, a waiter that asks while its caller waits.
     Queued(QueuedWaiter),
     /// With neither, since the time is up: the lock is taken, or Redis still passes over dead
     /// waiters in front of it.
@@ -124,7 +125,9 @@ impl Engine {
         self.check_open()?;
         // R4 (lost places), R17 (subscription): if the grant is lost before the caller takes it,
         // the waiter is enqueued again, and needs the subscription.
-        self.start_subscription()?;
+        if self.service.has_queue {
+            self.start_subscription()?;
+        }
         Ok(queued)
     }
 
@@ -143,6 +146,9 @@ impl Engine {
     /// as long as the outage limit. While Redis passes over dead waiters it goes on until `until`.
     fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
         self.prepare(request)?;
+        if !self.service.has_queue {
+            return self.enter_without_queue(request, until);
+        }
         let limit = until.min(self.now() + self.config.outage_limit);
         // R17 (subscription): a waiter must not be enqueued before the subscription. So a manager
         // that has none tries first: a free lock needs no subscription.
@@ -235,6 +241,15 @@ impl Engine {
                     "no time is left to send the acquire again",
                 ),
                 EnqueueOutcome::Rejected(error) => return Err(error),
+                // R11 (missing keys): a node answered. Nobody can queue for this name until its slot
+                // has moved, however long that takes.
+                EnqueueOutcome::RetryLater(fault) if fault.is_about_migration() => {
+                    if self.now() >= until {
+                        return Ok(false);
+                    }
+                    limit = until.min(self.now() + self.config.outage_limit);
+                    fault
+                }
                 EnqueueOutcome::RetryLater(fault) => fault,
             };
             let now = self.now();

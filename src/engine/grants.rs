@@ -20,7 +20,15 @@ impl Engine {
 
     /// Delivers a grant to its waiter. R13 (unwanted grants): a grant that nobody waits for is
     /// released. `about` names the lock.
+    ///
+    /// R18 (replica acks): a grant that comes this way is not acknowledged yet, if that is needed. So
+    /// a renewal confirms it first.
     pub(super) fn deliver(&self, about: &Call, notice: GrantNotice) {
+        let notice = if self.store.confirms_grants() {
+            notice.doubtful()
+        } else {
+            notice
+        };
         match self.waiters.owner_of(notice.grant.token) {
             TokenOwner::Waiter(waiter) => self.on_grant(&waiter, notice),
             // The grant became known in another way before, and a guard has it.
@@ -50,6 +58,7 @@ impl Engine {
                 self.keep_renewed(&lease);
                 waiter.changed.notify_one();
             }
+            WaiterAction::Confirm if !self.service.has_queue => self.ask_anew(waiter),
             WaiterAction::Confirm => self.send_to_background(Command::Confirm(Arc::clone(waiter))),
             WaiterAction::Requeue => self.send_to_background(Command::Requeue(Arc::clone(waiter))),
             WaiterAction::Abandon { token, not_after } => {
@@ -60,6 +69,9 @@ impl Engine {
 
     /// Has the renewal thread sync a name at once, if anybody here waits for it.
     pub(super) fn sync_now(&self, key: &Key) {
+        if !self.service.has_queue {
+            return;
+        }
         let now = self.now();
         self.waiters.reschedule(&key.name, now);
         self.waker.wake_if_late_for(now);

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::engine::background::{Command, EndAll, RenewalThread, ShutdownReport, Waker};
 use crate::engine::callbacks::Callbacks;
 use crate::engine::subscription::SubscriptionStatus;
-use crate::engine::waiter::WaiterRegistry;
+use crate::engine::waiter::{Askers, WaiterRegistry};
 use crate::error::{Error, Result, Step};
 use crate::script::CallerId;
 use crate::stats::Counters;
@@ -104,11 +104,13 @@ impl Engine {
         let (waker, woken) = Waker::new();
         let engine = Arc::new(Engine {
             clock: store.clock(),
+            service: store.service(),
             config,
             store,
             counters: Counters::default(),
             caller_id,
             waiters: WaiterRegistry::new(),
+            askers: Askers::new(),
             intake,
             new_leases: unbounded(),
             dropping_ended: Mutex::new(()),

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `acquire` | THE MAIN LOOP of a caller: try, enqueue, wait, cancel |
 //! | `attempt` | one acquire that may not wait |
+//! | `asking` | the same loop where the store has no queue: ask, pause, ask again |
 //! | `multi` | several locks at once, over the same steps |
 //! | `vacate` | a name becomes another kind of lock |
 //! | `release`, `renew` | how a lease ends, and how it is kept |
@@ -20,7 +21,7 @@
 //!
 //! # Legend
 //!
-//! Comments cite the rules of the protocol, R1 to R20, and the promises to users, P1 to P10.
+//! Comments cite the rules of the protocol, R1 to R21, and the promises to users, P1 to P10.
 //! docs/PROTOCOL.md defines the rules, docs/SAFETY.md the promises. The last column names the files
 //! that keep them, in `src/engine` unless it says otherwise. The scripts are in `src/script`.
 //!
@@ -43,9 +44,10 @@
 //! | R15 | clock went back | a lease that ends too far in the future is shortened, and not believed; fences do not fall | the scripts, `lease/lease.rs` |
 //! | R16 | hold_at_least | a lock stays taken for that time; a fixed lease that may wait is longer than a grant takes to arrive | the scripts, `src/config.rs` |
 //! | R17 | subscription | it starts before the first waiter is queued; without it, syncs carry the wait | `subscription.rs`, `acquire.rs` |
-//! | R18 | replica acks | not in this version | |
+//! | R18 | replica acks | if wanted, a grant or an extension counts only when replicas have acknowledged a renewal of it | `src/store/node/acks`, `grants.rs`, `background/waiter_upkeep.rs` |
 //! | R19 | dead entries | a waiter that leaves takes its entries along | the scripts |
 //! | R20 | write order | a script reads before it writes, so a refusal leaves nothing half done | the scripts, `src/store/node` |
+//! | R21 | asking again | where the store has no queue, a waiter asks again after a random pause | `asking.rs`, `waiter/askers.rs` |
 //!
 //! | promise | says | kept by |
 //! |---|---|---|
@@ -61,6 +63,7 @@
 //! | P10 | bad input is refused | `src/config.rs`, `src/key.rs` |
 
 mod acquire;
+mod asking;
 mod attempt;
 mod background;
 mod callbacks;
@@ -94,13 +97,13 @@ use crate::loss::Loss;
 use crate::script::{Call, CallerId, Outcome};
 use crate::stats::{Counters, Stats};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Answer, CallResult, Checkout, Deadlines, Store, StoreFault};
+use crate::store::{Answer, CallResult, Checkout, Deadlines, Service, Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
 use background::{Command, ScheduledLease, Waker};
 use callbacks::Callbacks;
 use lifecycle::Thread;
 use subscription::SubscriptionStatus;
-use waiter::WaiterRegistry;
+use waiter::{Askers, WaiterRegistry};
 
 pub(crate) use acquire::is_transient;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -121,7 +124,11 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     caller_id: Arc<CallerId>,
     clock: Clock,
+    /// What the store offers.
+    service: Service,
     waiters: WaiterRegistry,
+    /// The waiters that ask again, where the store has no queue.
+    askers: Askers,
     /// Commands to the renewal thread.
     intake: Sender<Command>,
     /// New leases, see [`Engine::keep_renewed`]. The renewal thread takes them in when it wakes.

@@ -144,6 +144,7 @@ impl Engine {
     /// After the reply to a release: the next holder may be a waiter of this process.
     fn on_released(&self, call: &Call, answer: &Answer) {
         self.deliver_all(call, answer);
+        self.wake_asker(&call.key);
         if answer.resent {
             // The first reply, which was lost, may have carried the grant of a waiter of this
             // process.

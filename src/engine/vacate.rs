@@ -3,8 +3,8 @@
 //! it. The renewal thread does the same for a waiter that it enqueues again.
 
 use crate::engine::Engine;
-use crate::script::{Call, Outcome};
-use crate::store::{CallResult, Deadlines};
+use crate::script::{Call, Mode, Outcome, Verb};
+use crate::store::{CallResult, Deadlines, StoreFault};
 
 impl Engine {
     /// Sends acquires. If the name of one is a kind of lock of the other family, this vacates the
@@ -12,6 +12,43 @@ impl Engine {
     /// acquire keeps the answer that names its kind. If there is no answer to that, the acquire has
     /// the same fault.
     pub(super) fn send_acquires(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        let results = self.acquire_or_vacate(calls, deadlines);
+        self.release_unacknowledged(calls, &results);
+        results
+    }
+
+    /// R18 (replica acks): releases what was granted and too few replicas have acknowledged, so that
+    /// the lock is free when the caller learns of it. Blocks for at most one command timeout.
+    ///
+    /// This is a try only. The caller abandons the token as well, since the acquire is in doubt.
+    fn release_unacknowledged(&self, calls: &[Call], results: &[CallResult]) {
+        let is_granted =
+            |result: &CallResult| matches!(result.answer, Err(StoreFault::NotReplicated { .. }));
+        let granted = calls.iter().zip(results).filter(|(_, r)| is_granted(r));
+        let release = |(call, _): (&Call, _)| match call.verb {
+            Verb::Acquire { token, .. } => Some(Call {
+                verb: Verb::Release {
+                    token,
+                    fence: 0,
+                    mode: Mode::Unused,
+                },
+                ..call.clone()
+            }),
+            _ => None,
+        };
+        let releases: Vec<Call> = granted.filter_map(release).collect();
+        if releases.is_empty() {
+            return;
+        }
+        let released = self.store.run(&releases, self.at_once(self.now()));
+        for (call, result) in releases.iter().zip(released) {
+            if let Ok(answer) = result.answer {
+                self.deliver_all(call, &answer);
+            }
+        }
+    }
+
+    fn acquire_or_vacate(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         let mut results = self.store.run(calls, deadlines);
         let mut refused = Vec::new();
         let mut vacates = Vec::new();

@@ -28,7 +28,9 @@ pub use striped::Striped;
 
 /// A request that may not wait, with the options of the handle.
 fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
-    manager.engine().config.check_options(&manager.options)?;
+    let engine = manager.engine();
+    engine.config.check_options(&manager.options)?;
+    engine.check_family(spec.family)?;
     Ok(Request::new(spec, key, &manager.options))
 }
 

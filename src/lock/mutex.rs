@@ -38,6 +38,8 @@ impl LockManager {
     /// - [`Unavailable`](crate::Error::Unavailable): Redis was silent for the outage limit.
     /// - [`Server`](crate::Error::Server): Redis refused. Returned at once if the refusal will not
     ///   pass by itself, else after the outage limit.
+    /// - [`NotReplicated`](crate::Error::NotReplicated): too few replicas acknowledged the lock, see
+    ///   [`replica_acks`](crate::Builder::replica_acks). It is released.
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self, name: impl AsRef<str>) -> Result<LockGuard> {

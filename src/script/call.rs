@@ -275,6 +275,22 @@ impl Call {
         }
     }
 
+    /// The renewal of a token of the same name. Only a quorum needs its fence and its parameters.
+    pub(crate) fn renewal(&self, token: Token) -> Call {
+        Call {
+            verb: Verb::Renew {
+                token,
+                fence: 0,
+                params: Arc::from(""),
+            },
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn is_renewal(&self) -> bool {
+        matches!(self.verb, Verb::Renew { .. })
+    }
+
     pub(crate) fn is_acquire(&self) -> bool {
         matches!(self.verb, Verb::Acquire { .. } | Verb::Propose { .. })
     }

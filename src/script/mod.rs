@@ -33,7 +33,7 @@ pub(crate) use script_access::{Value, parse_value, values_of};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use seeded_ids::seed as seed_ids;
 pub(crate) use spec::{Family, LockSpec};
-pub(crate) use token::{CallerId, Token};
+pub(crate) use token::{CallerId, Token, random_bits};
 
 /// The rights to the commands that the scripts use.
 pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hlen +hscan +hset +hdel +lindex +llen +lrange +lpop \

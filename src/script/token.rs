@@ -66,6 +66,12 @@ impl CallerId {
     }
 }
 
+/// 32 random bits.
+pub(crate) fn random_bits() -> u32 {
+    // The last 62 bits of such a uuid are random.
+    new_id().as_u128() as u32
+}
+
 fn new_id() -> Uuid {
     #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
     if let Some(id) = super::seeded_ids::next() {

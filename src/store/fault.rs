@@ -25,6 +25,9 @@ pub(crate) enum StoreFault {
     /// The server may have carried out the call, or a part of it, before this fault: an attempt
     /// before this one had no reply (P7), or a script raised the error after its first write.
     InDoubt(Box<StoreFault>),
+    /// R18 (replica acks): the server carried out the call, and too few replicas acknowledged it in
+    /// time.
+    NotReplicated { wanted: u32, acknowledged: u32 },
     /// The server refused.
     Server { code: String, message: String },
     /// There is no TLS connection, and nothing was sent.
@@ -36,6 +39,8 @@ pub(crate) enum StoreFault {
 /// The error code of a reply that cannot be understood. The server may have carried out the request
 /// that it replies to.
 const PROTOCOL: &str = "PROTOCOL";
+/// The error code for what the user may not do.
+const NOPERM: &str = "NOPERM";
 
 impl StoreFault {
     pub(crate) fn unavailable(
@@ -82,6 +87,28 @@ impl StoreFault {
         }
     }
 
+    /// The user lacks these rights.
+    pub(super) fn lacks(user: Option<&str>, rights: &str) -> StoreFault {
+        let user = user.unwrap_or("default");
+        StoreFault::Server {
+            code: NOPERM.to_owned(),
+            message: format!("this user lacks {rights}; add it with ACL SETUSER {user} {rights}"),
+        }
+    }
+
+    /// The same fault. If the user may not run the command of this right: that the user lacks it.
+    /// Redis 6.2 does not name the subcommand.
+    pub(super) fn naming(self, user: Option<&str>, right: &str) -> StoreFault {
+        let command = right.trim_start_matches('+').split('|').next();
+        let named = format!("'{}", command.unwrap_or_default());
+        match &self {
+            StoreFault::Server { code, message } if code == NOPERM && message.contains(&named) => {
+                StoreFault::lacks(user, right)
+            }
+            _ => self,
+        }
+    }
+
     /// The same fault without the password. A server that does not know AUTH repeats the arguments
     /// in its error, and cuts long ones short.
     pub(super) fn without(self, password: Option<&str>) -> StoreFault {
@@ -104,13 +131,28 @@ impl StoreFault {
         }
     }
 
+    /// Whether a cluster's node refused because another node serves the slot.
+    pub(crate) fn is_redirect(&self) -> bool {
+        matches!(self.code(), Some("MOVED" | "ASK"))
+    }
+
+    /// Whether a cluster's node answered that the slot is about to get another owner, or just got it.
+    pub(crate) fn is_about_migration(&self) -> bool {
+        self.is_redirect() || self.is_undecided()
+    }
+
+    /// Whether a cluster's node refused because it has only some of the keys.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.code() == Some("TRYAGAIN")
+    }
+
     /// Whether it may pass by itself. Then another attempt is worthwhile within the call's bound.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             // An administrator may renew a certificate while callers wait.
             StoreFault::NotReady | StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => true,
             StoreFault::InDoubt(fault) => fault.is_transient(),
-            StoreFault::Unfit { .. } => false,
+            StoreFault::NotReplicated { .. } | StoreFault::Unfit { .. } => false,
             StoreFault::Server { code, message } => passes_by_itself(code, message),
         }
     }
@@ -132,7 +174,7 @@ impl StoreFault {
     /// answers. A server closes connections that are idle, and all when it restarts. If the next
     /// attempt fails as well, its fault is another one, or [`StoreFault::InDoubt`].
     pub(crate) fn is_no_outage(&self) -> bool {
-        matches!(self, StoreFault::NotReady) || self.is_closed()
+        matches!(self, StoreFault::NotReady) || self.is_closed() || self.is_about_migration()
     }
 
     /// Whether a signal handler ran while a connection was being opened.
@@ -147,7 +189,7 @@ impl StoreFault {
     pub(crate) fn is_ambiguous(&self) -> bool {
         match self {
             StoreFault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
-            StoreFault::InDoubt(_) => true,
+            StoreFault::InDoubt(_) | StoreFault::NotReplicated { .. } => true,
             StoreFault::Server { code, .. } => code == PROTOCOL,
             StoreFault::NotReady | StoreFault::Tls { .. } | StoreFault::Unfit { .. } => false,
         }
@@ -173,6 +215,14 @@ impl StoreFault {
                     source,
                 },
                 other => other.into_error(key, waited),
+            },
+            StoreFault::NotReplicated {
+                wanted,
+                acknowledged,
+            } => Error::NotReplicated {
+                lock: lock.unwrap_or_default(),
+                wanted,
+                acknowledged,
             },
             StoreFault::Server { code, message } => Error::Server {
                 lock,
@@ -219,6 +269,13 @@ impl fmt::Display for StoreFault {
             StoreFault::NotReady => f.write_str("no connection is open"),
             StoreFault::InDoubt(fault) => fault.fmt(f),
             StoreFault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
+            StoreFault::NotReplicated {
+                wanted,
+                acknowledged,
+            } => write!(
+                f,
+                "only {acknowledged} of {wanted} replicas acknowledged it"
+            ),
             StoreFault::Server { code, message } => write!(f, "{code} {message}"),
             StoreFault::Tls { message, .. } => write!(f, "no TLS connection: {message}"),
             StoreFault::Unfit { what, message } => write!(f, "{what}: {message}"),

@@ -12,12 +12,14 @@
 //! | `node` | everything about one Redis node, for every topology |
 //! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
 //! | `single` | [`Single`]: the store that is one node |
+//! | `cluster` | [`Cluster`]: the store that is the masters of a cluster |
 //! | `memory` | the store that lives in this process |
 
 mod anchor;
 #[cfg(feature = "memory")]
 pub(crate) mod attendants;
 pub(crate) mod clock;
+mod cluster;
 mod fault;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
@@ -35,10 +37,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::Key;
-use crate::script::{Call, ScriptReply};
+use crate::script::{Call, Family, ScriptReply};
 use clock::{Clock, Time};
 
 pub(crate) use anchor::Anchor;
+pub(crate) use cluster::Cluster;
 pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
@@ -52,9 +55,37 @@ pub(crate) use topology::{
 };
 pub(crate) use url::parse_url;
 
+/// What a store offers to callers. The engine reads it once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Service {
+    /// Waiters queue in the store. Where there is no queue, they ask again: R21 (asking again).
+    pub(crate) has_queue: bool,
+    /// The families of locks that it keeps.
+    pub(crate) families: &'static [Family],
+}
+
+impl Service {
+    /// Locks of every family, with a queue for each.
+    pub(crate) const QUEUES: Service = Service {
+        has_queue: true,
+        families: &[Family::Mutex, Family::Permit],
+    };
+
+    /// Mutexes, without a queue.
+    pub(crate) const MUTEXES: Service = Service {
+        has_queue: false,
+        families: &[Family::Mutex],
+    };
+}
+
 /// A place where locks live.
 pub(crate) trait Store: Send + Sync {
     fn clock(&self) -> Clock;
+
+    /// What it offers, which never changes.
+    fn service(&self) -> Service {
+        Service::QUEUES
+    }
 
     /// Runs short calls, those for one name in order, and returns one result for each.
     ///
@@ -102,6 +133,12 @@ pub(crate) trait Store: Send + Sync {
     /// again after it could not.
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link>;
 
+    /// R18 (replica acks): whether a grant that became known in any other way than as the result of
+    /// its own call by [`Store::run`] counts only after a renewal of its token by the link.
+    fn confirms_grants(&self) -> bool {
+        false
+    }
+
     /// Subscribes to a channel and calls `on_event` for everything that happens there. Returns when
     /// `on_event` breaks off, or with an error when the subscription fails.
     ///
@@ -146,6 +183,20 @@ pub(crate) trait Link: Send {
 
     /// Has somebody look whether the servers have other roles by now. Never waits.
     fn check(&mut self) {}
+
+    /// Like [`Link::run`], but does not wait for a node that is slower than others. A call that it
+    /// still owes a reply has no result here, and [`Link::late_results`] has it later. `first` is the
+    /// number of the first call; the next calls have the next numbers.
+    fn begin(&mut self, calls: &[Call], first: u64) -> Vec<Option<CallResult>> {
+        let _ = first;
+        self.run(calls).into_iter().map(Some).collect()
+    }
+
+    /// The results that have come since, with the numbers of their calls. Never waits. Each result
+    /// comes within a few command timeouts.
+    fn late_results(&mut self) -> Vec<(u64, CallResult)> {
+        Vec::new()
+    }
 }
 
 /// How long a short call may wait for an open connection and for its reply.

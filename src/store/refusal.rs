@@ -157,7 +157,15 @@ pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
             | "MASTERDOWN"
             | "CLUSTERDOWN"
             | "TRYAGAIN"
+            | "MOVED"
+            | "ASK"
+            | "UNBLOCKED"
     ) || message.starts_with("max number of clients")
+}
+
+/// Whether a script was refused a key, because the key's slot is about to get another owner.
+pub(super) fn is_of_another_node(message: &str) -> bool {
+    message.contains("access a non local key")
 }
 
 /// Whether the server does not have this command.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::{Clock, Time};
-use super::node::{Lanes, Node, NodeLink};
+use super::node::{Lanes, Node};
 use super::{
     Anchor, CallResult, ChannelEvent, Deadlines, Link, OnResult, ServerSettings, Store, StoreFault,
 };
@@ -31,13 +31,14 @@ impl Single {
     ) -> ApiResult<Single> {
         let clock = Clock::default();
         let started = clock.now();
-        let node = Arc::new(Node::new(
+        let node = Node::new(
             server,
             caller_id,
             clock.clone(),
             config.connect_timeout,
             config.command_timeout,
-        ));
+        );
+        let node = Arc::new(node.with_replica_acks(config.replica_acks));
         let lanes = Lanes::open(&node, config.lanes, config.check_period)
             .map_err(|fault| fault.into_error(None, clock.now() - started))?;
         Ok(Single {
@@ -79,7 +80,7 @@ impl Store for Single {
     }
 
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
-        Box::new(NodeLink::new(&self.node, on_ready, self.back_off))
+        self.node.link(on_ready, self.back_off)
     }
 
     fn listen(
@@ -98,6 +99,10 @@ impl Store for Single {
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         self.lanes.scan(cursor, pattern)
+    }
+
+    fn confirms_grants(&self) -> bool {
+        self.node.has_replica_acks()
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {

@@ -8,7 +8,7 @@ mod history;
 
 use std::time::Duration;
 
-use checker::{Finding, Rule, Timings, check, longest_wait};
+use checker::{Finding, Rule, Timings, check, longest_wait, overlap_spans};
 use history::History;
 
 /// These histories use a nanosecond where reality has a millisecond: a lease lasts 2,000 ns.
@@ -128,6 +128,8 @@ const OVERLAP: [&str; 10] = [
 #[test]
 fn two_holders_at_once_are_found() {
     assert_violates(&OVERLAP, &[Rule::Exclusion]);
+    assert_eq!(overlap_spans(&read(&OVERLAP)), [(152, 160)]);
+    assert_eq!(overlap_spans(&read(&CLEAN)), []);
 }
 
 #[test]

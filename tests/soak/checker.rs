@@ -55,7 +55,7 @@ pub(crate) enum Rule {
 }
 
 /// Kinds of faults after which Redis may have forgotten what it acknowledged.
-const DATA_LOSSES: [&str; 2] = ["server-emptied", "flushall"];
+const DATA_LOSSES: [&str; 3] = ["server-emptied", "flushall", "failover"];
 
 /// Faults that cost no process a lock or a place.
 const HARMLESS: [&str; 1] = ["script-flush"];
@@ -84,6 +84,28 @@ pub(crate) fn longest_wait(history: &History, timings: &Timings) -> Duration {
         .filter(|a| a.may_wait())
         .map(|a| checker.wait_end(a).saturating_sub(a.asked));
     Duration::from_nanos(waits.max().unwrap_or(0))
+}
+
+/// When two holds that exclude each other certainly overlapped: one span for each pair.
+pub(crate) fn overlap_spans(history: &History) -> Vec<(u64, u64)> {
+    let mut names = BTreeMap::<&str, Vec<&Attempt>>::new();
+    for attempt in &history.attempts {
+        names.entry(&attempt.name).or_default().push(attempt);
+    }
+    let mut spans = Vec::new();
+    for attempts in names.values() {
+        for (b, others) in overlaps(attempts) {
+            let excluded = others
+                .iter()
+                .filter(|a| a.permits + b.permits > b.of.demand.of);
+            spans.extend(excluded.map(|a| {
+                let from = a.held.0.max(b.held.0);
+                (from, a.held.1.min(b.held.1).max(from))
+            }));
+        }
+    }
+    spans.sort_unstable();
+    spans
 }
 
 struct HistoryChecker<'a> {

@@ -14,7 +14,7 @@ use crate::{
     history_writer::{HistoryWriter, now},
     rng::Rng,
     support::{Child, Proxy, Server},
-    worker::WorkerConfig,
+    worker::{Load, WorkerConfig},
 };
 
 /// A worker's slot: the current worker process, and the link through which it reaches the server.
@@ -404,6 +404,7 @@ impl<'a> FaultInjector<'a> {
             resource: self.resource,
             who: &who,
             seed,
+            load: Load::FULL,
         };
         Child::spawn("work", &config.args().each_ref().map(String::as_str))
     }

@@ -52,8 +52,13 @@ impl HistoryWriter {
     /// Reads the clock forever. Logs a gap when this thread could not run for so long that other
     /// threads may have been delayed too.
     pub(crate) fn watch_clock(&self) {
+        self.watch_clock_until(|| false);
+    }
+
+    /// As [`watch_clock`](Self::watch_clock), until this returns true.
+    pub(crate) fn watch_clock_until(&self, over: impl Fn() -> bool) {
         let mut last = now();
-        loop {
+        while !over() {
             thread::sleep(Duration::from_millis(20));
             let next = now();
             if next - last > Duration::from_millis(100).as_nanos() as u64 {

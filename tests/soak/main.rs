@@ -12,6 +12,7 @@
 //! `FAIRLOCK_SEED` determines the faults and their order; their timing depends on the machine. The
 //! logs of a failed run are kept, and `--check DIR` checks them again.
 
+#[allow(dead_code, reason = "some of it is for the target `partitions`")]
 mod checker;
 mod fault_injector;
 mod history;
@@ -20,6 +21,7 @@ mod resource;
 mod rng;
 #[path = "../it/support/mod.rs"]
 mod support;
+#[allow(dead_code, reason = "some of it is for the target `partitions`")]
 mod worker;
 
 use std::{

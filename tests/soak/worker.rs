@@ -13,7 +13,8 @@ use std::{
 };
 
 use fairlock::{
-    Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, SemaphoreGuard, WriteGuard,
+    Endpoint, Error, LockGuard, LockManager, LockOptions, MultiGuard, Quorum, ReadGuard,
+    SemaphoreGuard, WriteGuard,
 };
 
 use crate::{
@@ -27,7 +28,60 @@ const MUTEXES: [&str; 4] = ["ledger", "mail", "orders", "stock"];
 const RW_LOCKS: [&str; 2] = ["atlas", "index"];
 const SEMAPHORES: [&str; 2] = ["desks", "looms"];
 const PERMITS: u32 = 3;
-const THREADS: usize = 8;
+
+/// How much a worker does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) kinds: Kinds,
+    pub(crate) threads: usize,
+    /// Percent of the holds that are longer than a lease lasts without a renewal.
+    pub(crate) long_holds: usize,
+    pub(crate) outage_limit: Duration,
+}
+
+/// The kinds of locks that a worker takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Kinds {
+    All,
+    Mutexes,
+}
+
+impl Load {
+    /// Every kind, with the default outage limit.
+    pub(crate) const FULL: Load = Load {
+        kinds: Kinds::All,
+        threads: 8,
+        long_holds: 1,
+        outage_limit: Duration::from_secs(10),
+    };
+
+    fn read(text: &str) -> Option<Load> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let [kinds, threads, long_holds, outage_limit] = words[..] else {
+            return None;
+        };
+        Some(Load {
+            kinds: match kinds {
+                "mutexes" => Kinds::Mutexes,
+                _ => Kinds::All,
+            },
+            threads: threads.parse().ok()?,
+            long_holds: long_holds.parse().ok()?,
+            outage_limit: Duration::from_millis(outage_limit.parse().ok()?),
+        })
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = match self.kinds {
+            Kinds::All => "all",
+            Kinds::Mutexes => "mutexes",
+        };
+        let limit = self.outage_limit.as_millis();
+        write!(f, "{kinds} {} {} {limit}", self.threads, self.long_holds)
+    }
+}
 
 /// The parameters of a worker, passed as its arguments.
 pub(crate) struct WorkerConfig<'a> {
@@ -37,10 +91,11 @@ pub(crate) struct WorkerConfig<'a> {
     pub(crate) resource: &'a str,
     pub(crate) who: &'a str,
     pub(crate) seed: u64,
+    pub(crate) load: Load,
 }
 
 impl WorkerConfig<'_> {
-    pub(crate) fn args(&self) -> [String; 6] {
+    pub(crate) fn args(&self) -> [String; 7] {
         let ttl = self.ttl.as_millis().to_string();
         let seed = self.seed.to_string();
         [
@@ -50,6 +105,7 @@ impl WorkerConfig<'_> {
             self.resource.into(),
             self.who.into(),
             seed,
+            self.load.to_string(),
         ]
     }
 }
@@ -91,34 +147,37 @@ struct WorkerThread {
     history: Arc<HistoryWriter>,
     resource: Resource,
     rng: Rng,
+    load: Load,
     who: String,
     attempts: usize,
 }
 
 /// The child role: makes attempts until it receives `finish`, and then completes those in progress.
 pub(crate) fn work(args: &[String]) {
-    let [url, ttl, dir, resource, who, seed] = args else {
+    let [url, ttl, dir, resource, who, seed, load] = args else {
         panic!("unexpected arguments: {args:?}")
     };
     let ttl = Duration::from_millis(ttl.parse().expect("a TTL in ms"));
     let seed: u64 = seed.parse().expect("a seed");
+    let load = Load::read(load).expect("a load");
     let history = Arc::new(HistoryWriter::new(Path::new(dir), who));
     thread::spawn({
         let history = Arc::clone(&history);
         move || history.watch_clock()
     });
     let lanes = 1 + (seed % 2) as u32;
-    let manager = connect(url, ttl, lanes);
+    let manager = connect(url, ttl, lanes, load.outage_limit);
     report("ready");
     let finish = AtomicBool::new(false);
     thread::scope(|scope| {
-        for number in 0..THREADS {
+        for number in 0..load.threads {
             let mut thread = WorkerThread {
                 manager: manager.clone(),
                 ttl,
                 history: Arc::clone(&history),
                 resource: Resource::connect(resource),
                 rng: Rng::new(seed.wrapping_mul(31).wrapping_add(number as u64)),
+                load,
                 who: format!("{who}.{number}"),
                 attempts: 0,
             };
@@ -129,18 +188,27 @@ pub(crate) fn work(args: &[String]) {
                 }
             });
         }
-        scope.spawn(|| watch_queues(&manager, &history, who, &finish));
+        if load.kinds == Kinds::All {
+            scope.spawn(|| watch_queues(&manager, &history, who, &finish));
+        }
         while receive().is_some_and(|line| line != "finish") {}
         finish.store(true, Ordering::SeqCst);
     });
 }
 
-/// Connects, and retries while the server is away.
-fn connect(url: &str, ttl: Duration, lanes: u32) -> LockManager {
+/// Connects, and retries while the server is away. Several URLs with spaces between them are a
+/// quorum.
+fn connect(url: &str, ttl: Duration, lanes: u32, outage_limit: Duration) -> LockManager {
     loop {
-        match LockManager::builder(url)
+        let endpoint = if url.contains(' ') {
+            Endpoint::from(Quorum::new(url.split(' ')))
+        } else {
+            Endpoint::from(url)
+        };
+        match LockManager::builder(endpoint)
             .options(LockOptions::new().ttl(ttl))
             .lanes(lanes)
+            .outage_limit(outage_limit)
             .build()
         {
             Ok(manager) => return manager,
@@ -177,7 +245,11 @@ impl WorkerThread {
     fn attempt(&mut self) {
         self.attempts += 1;
         let id = format!("{}.{}", self.who, self.attempts);
-        match self.rng.below(100) {
+        let kind = match self.load.kinds {
+            Kinds::All => self.rng.below(100),
+            Kinds::Mutexes => self.rng.below(45),
+        };
+        match kind {
             0..=2 => self.attempt_several(&id),
             3..=44 => {
                 let name = *self.rng.pick(&MUTEXES);
@@ -354,8 +426,7 @@ impl WorkerThread {
     /// works, and then writes; the write is late if the process was stopped in between. Returns
     /// whether it is held at the end.
     fn work(&mut self, parts: &[(String, &str)], writes: bool, guard: &Guard) -> bool {
-        // Some holds are longer than a lease lasts without a renewal.
-        let rounds = if self.rng.percent(1) {
+        let rounds = if self.rng.percent(self.load.long_holds) {
             200
         } else {
             self.rng.below(4).max(1)

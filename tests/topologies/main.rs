@@ -4,6 +4,9 @@
 mod support;
 
 #[allow(dead_code, reason = "the tools are kept complete, used or not")]
+#[path = "support/cluster_set.rs"]
+mod cluster_set;
+#[allow(dead_code, reason = "the tools are kept complete, used or not")]
 #[path = "support/sentinel_set.rs"]
 mod sentinel_set;
 
@@ -20,10 +23,8 @@ mod urls;
 /// Not a test: worker processes begin here, see [`support::Child`].
 #[test]
 fn child_process() {
-    support::child::play(&[
-        #[cfg(feature = "tls")]
-        tls::DROPS_AND_EXITS,
-        #[cfg(feature = "tls")]
-        tls::SIGNALLED,
-    ]);
+    let mut roles = sentinel::ROLES.to_vec();
+    #[cfg(feature = "tls")]
+    roles.extend([tls::DROPS_AND_EXITS, tls::SIGNALLED]);
+    support::child::play(&roles);
 }

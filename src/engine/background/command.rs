@@ -18,6 +18,8 @@ pub(crate) enum Command {
     Abandon(TokenRelease),
     Confirm(Arc<WaiterEntry>),
     Requeue(Arc<WaiterEntry>),
+    /// The waiter has waited for long. Its thread may have taken the lock itself.
+    FindSelfWait(Arc<WaiterEntry>),
     /// The subscription is confirmed, and messages may have been missed before. Every name with
     /// waiters is synced at once, and every token is looked up.
     Subscribed,
@@ -54,6 +56,16 @@ pub(crate) struct OpenShutdown {
 pub(crate) struct ScheduledLease {
     pub(crate) lease: Arc<Lease>,
     pub(crate) renew_at: Time,
+}
+
+impl Task {
+    /// The lease that the task renews.
+    pub(crate) fn into_lease(self) -> Option<Arc<Lease>> {
+        match self {
+            Task::Renew(scheduled) => Some(scheduled.lease),
+            _ => None,
+        }
+    }
 }
 
 /// A task of the renewal thread. Each task is one call in a pipeline, and handles its reply.

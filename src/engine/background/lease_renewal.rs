@@ -160,10 +160,17 @@ impl RenewalThread {
     /// Ends all leases, for a shutdown. Returns the names of the locks that guards lost by it.
     pub(super) fn end_all(&mut self) -> Vec<Arc<str>> {
         let mut names = Vec::new();
-        let all = self.leases.take_all();
-        self.in_hand
-            .extend(all.iter().map(|s| Arc::clone(&s.lease)));
-        for ScheduledLease { lease, .. } in all {
+        let mut all: Vec<Arc<Lease>> = self
+            .leases
+            .take_all()
+            .into_iter()
+            .map(|s| s.lease)
+            .collect();
+        let is_renewal = |_: &u64, (task, _): &mut (Task, Call)| matches!(task, Task::Renew(_));
+        let owed = self.owed.extract_if(.., is_renewal);
+        all.extend(owed.filter_map(|(_, (task, _))| task.into_lease()));
+        self.in_hand.extend(all.iter().cloned());
+        for lease in all {
             if lease.is_held(self.engine.now()) {
                 if lease.request.is_guarded() {
                     names.push(Arc::clone(&lease.request.key.name));

@@ -33,6 +33,7 @@ impl RenewalThread {
     fn on_token_released(&mut self, mut release: TokenRelease, answer: &Answer) {
         let now = self.engine.now();
         self.engine.note_release_answered();
+        self.engine.wake_asker(&release.call.key);
         release.report(&answer.reply.outcome);
         if answer.reply.more {
             // The script stopped at its limit of work for one call.
@@ -143,7 +144,8 @@ impl RenewalThread {
 
     /// The names of the releases that Redis has not answered.
     fn unreleased(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.tasks.iter().filter_map(|task| match task {
+        let owed = self.owed.values().map(|(task, _)| task);
+        self.tasks.iter().chain(owed).filter_map(|task| match task {
             Task::ReleaseToken(release) if !release.answered => Some(&release.call.key.name),
             _ => None,
         })
@@ -153,6 +155,14 @@ impl RenewalThread {
     /// those whose callers have left, for at most one command timeout.
     pub(super) fn send_last_releases(&mut self) {
         let until = self.engine.now() + self.engine.config.command_timeout;
+        for (task, _) in std::mem::take(&mut self.owed).into_values() {
+            // The node may have run it, and its reply is of no use any more.
+            if let Task::ReleaseToken(release) = task {
+                let resent = true;
+                let again = TokenRelease { resent, ..release };
+                self.tasks.put(until, Task::ReleaseToken(again));
+            }
+        }
         loop {
             let now = self.engine.now();
             // At the latest when the time is up, each of them has failed or is answered.
@@ -172,7 +182,7 @@ impl RenewalThread {
             if now >= until {
                 return self.leave_all_to_ttl(batch);
             }
-            self.send(batch);
+            self.send_and_wait(batch);
             let next = self.engine.now() + self.engine.config.command_timeout / 8;
             if is_settled {
                 // The link wakes the thread when its connection is ready. A release that is still

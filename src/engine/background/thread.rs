@@ -1,5 +1,6 @@
 //! The renewal thread: its state and its main loop.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -30,6 +31,12 @@ pub(crate) struct RenewalThread {
     /// Receives when the thread is to wake early.
     pub(super) woken: Receiver<()>,
     link: Box<dyn Link>,
+    /// The calls that a slow node owes replies, by their numbers.
+    pub(super) owed: BTreeMap<u64, (Task, Call)>,
+    /// How many calls were sent.
+    sent: u64,
+    /// When to ask the link for late results.
+    late_results_at: Time,
     pub(super) leases: Schedule<ScheduledLease>,
     /// Each is done once, or until it succeeds.
     pub(super) tasks: Schedule<Task>,
@@ -65,6 +72,9 @@ impl RenewalThread {
             commands,
             woken,
             link,
+            owed: BTreeMap::new(),
+            sent: 0,
+            late_results_at: Time::NEVER,
             leases: Schedule::new(),
             tasks: Schedule::new(),
             lookups: Vec::new(),
@@ -92,7 +102,10 @@ impl RenewalThread {
             self.engine.close();
             survives(|| self.take_in());
             let scheduled = self.leases.take_all().into_iter().map(|s| s.lease);
-            for lease in scheduled.chain(std::mem::take(&mut self.in_hand)) {
+            let owed = std::mem::take(&mut self.owed).into_values();
+            let owed = owed.filter_map(|(task, _)| task.into_lease());
+            let in_hand = std::mem::take(&mut self.in_hand);
+            for lease in scheduled.chain(owed).chain(in_hand) {
                 survives(|| self.report_loss(&lease, LossReason::Expired));
             }
             // Nobody sends the releases any more.
@@ -149,6 +162,7 @@ impl RenewalThread {
             .min(self.unread_due())
             .min(self.shutdown_due())
             .min(self.check_due())
+            .min(self.late_results_at)
     }
 
     /// When to have the link look for other roles of the servers. Never while this process neither
@@ -169,6 +183,7 @@ impl RenewalThread {
         if self.look_again_at <= now {
             self.look_again_at = Time::NEVER;
         }
+        self.take_late_results();
         self.read_unread(now);
         self.take_in_leases(now);
         if self.check_due() <= now {
@@ -184,6 +199,7 @@ impl RenewalThread {
                 Command::Abandon(release) => self.tasks.put(now, Task::ReleaseToken(release)),
                 Command::Confirm(waiter) => self.tasks.put(now, Task::Confirm(waiter)),
                 Command::Requeue(waiter) => self.tasks.put(now, Task::Requeue(waiter)),
+                Command::FindSelfWait(waiter) => self.warn_of_self_waits(&[waiter]),
                 Command::Subscribed => self.on_subscribed(now),
                 Command::EndAll(command) => {
                     // A lease of a lock that was taken since the first look must end, too.
@@ -274,6 +290,62 @@ impl RenewalThread {
         while batch.peek().is_some() {
             let (tasks, calls): (Vec<Task>, Vec<Call>) = batch.by_ref().take(PIPELINE).unzip();
             self.last_sent_at = self.engine.now();
+            let first = self.sent;
+            self.sent += calls.len() as u64;
+            let results = self.link.begin(&calls, first);
+            self.on_results(tasks, calls, results, first);
+        }
+    }
+
+    /// Handles the results that have come, and keeps the calls whose replies a slow node owes.
+    fn on_results(
+        &mut self,
+        tasks: Vec<Task>,
+        calls: Vec<Call>,
+        results: Vec<Option<CallResult>>,
+        first: u64,
+    ) {
+        let mut answered = (Vec::new(), Vec::new(), Vec::new());
+        for (((number, task), call), result) in (first..).zip(tasks).zip(calls).zip(results) {
+            match result {
+                Some(result) => {
+                    answered.0.push(task);
+                    answered.1.push(call);
+                    answered.2.push(result);
+                }
+                None => {
+                    self.owed.insert(number, (task, call));
+                    self.late_results_at = self.engine.now() + CONNECTING;
+                }
+            }
+        }
+        let (tasks, calls, results) = answered;
+        self.on_replies(tasks, &calls, results);
+    }
+
+    /// Handles the results of slow nodes that have come by now.
+    fn take_late_results(&mut self) {
+        if self.owed.is_empty() {
+            return;
+        }
+        for (number, result) in self.link.late_results() {
+            // A shutdown may have taken it out.
+            if let Some((task, call)) = self.owed.remove(&number) {
+                self.on_replies(vec![task], &[call], vec![result]);
+            }
+        }
+        self.late_results_at = if self.owed.is_empty() {
+            Time::NEVER
+        } else {
+            self.engine.now() + CONNECTING
+        };
+    }
+
+    /// Sends calls, and waits for all replies for a command timeout at most.
+    pub(super) fn send_and_wait(&mut self, batch: Vec<(Task, Call)>) {
+        let mut batch = batch.into_iter().peekable();
+        while batch.peek().is_some() {
+            let (tasks, calls): (Vec<Task>, Vec<Call>) = batch.by_ref().take(PIPELINE).unzip();
             let results = self.link.run(&calls);
             self.on_replies(tasks, &calls, results);
         }
@@ -307,12 +379,11 @@ impl RenewalThread {
 
     /// When to send a call again that failed.
     pub(super) fn retry_at(&self, fault: &StoreFault) -> Time {
-        // After a failed exchange another connection is opened, which makes its own pauses.
-        let connecting = matches!(fault, StoreFault::NotReady) || fault.is_ambiguous();
-        let pause = if connecting {
-            CONNECTING
-        } else {
-            self.engine.config.back_off
+        let pause = match fault {
+            StoreFault::NotReplicated { .. } => self.engine.config.back_off,
+            // After a failed exchange another connection is opened, which makes its own pauses.
+            fault if matches!(fault, StoreFault::NotReady) || fault.is_ambiguous() => CONNECTING,
+            _ => self.engine.config.back_off,
         };
         self.engine.now() + pause
     }

@@ -30,6 +30,13 @@ impl RenewalThread {
     ) {
         let answer = match result {
             Ok(answer) => answer,
+            // R18 (replica acks): the waiter's token is released.
+            Err(fault @ StoreFault::NotReplicated { .. }) => {
+                let now = self.engine.now();
+                waiter.on_reply(now);
+                let error = refusal(&fault, &waiter, now);
+                return self.fail(&waiter, error);
+            }
             Err(fault) => {
                 self.note_no_reply(&waiter, &fault);
                 let next = self.retry_at(&fault);
@@ -66,8 +73,16 @@ impl RenewalThread {
         &mut self,
         waiter: Arc<WaiterEntry>,
         call: &Call,
-        result: CallResult,
+        mut result: CallResult,
     ) {
+        // R18 (replica acks): the link does not wait until a grant is acknowledged. Without any time
+        // left, the grant is confirmed by a renewal: R12 (doubtful grants).
+        if self.engine.store.confirms_grants()
+            && let Ok(answer) = &mut result.answer
+            && let Outcome::Granted(grant) = &mut answer.reply.outcome
+        {
+            grant.left = Duration::ZERO;
+        }
         if let Ok(answer) = &result.answer
             && let Some(family) = answer.reply.outcome.other_family(call.spec.family)
         {

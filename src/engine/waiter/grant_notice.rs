@@ -51,6 +51,14 @@ impl GrantNotice {
         }
     }
 
+    /// The same grant, without a deadline that counts: a renewal must confirm it.
+    pub(crate) fn doubtful(self) -> GrantNotice {
+        GrantNotice {
+            extrapolated: None,
+            ..self
+        }
+    }
+
     /// R12 (doubtful grants): the local deadline, if it can be known.
     pub(crate) fn deadline(&self, request: &Request) -> Option<Time> {
         let extrapolated = self.extrapolated?;

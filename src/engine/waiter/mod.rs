@@ -1,12 +1,14 @@
 //! A waiter waits in the queue of one lock. `state` is its pure state machine, `registry` knows all
 //! waiters of the manager, `queued` is the caller's end, and `grant_notice` is how a grant becomes
-//! known.
+//! known. `askers` are the waiters of a store that has no queue.
 
+mod askers;
 mod grant_notice;
 mod queued;
 mod registry;
 mod state;
 
+pub(crate) use askers::Askers;
 pub(crate) use grant_notice::GrantNotice;
 pub(crate) use queued::{AtDeadline, EnqueueOutcome, QueuedWaiter};
 pub(crate) use registry::{TokenOwner, WaiterEntry, WaiterRegistry, in_order, refusal};

@@ -122,7 +122,11 @@ impl QueuedWaiter {
         self.engine.check_fork()?;
         let state = &self.waiter.state;
         state.lock().set_sleeper(Some(thread::current()));
-        let end = self.sleep_until_granted(until, at_deadline);
+        let end = if self.engine.service.has_queue {
+            self.sleep_until_granted(until, at_deadline)
+        } else {
+            self.ask_until_granted(until, at_deadline)
+        };
         state.lock().set_sleeper(None);
         end
     }
@@ -220,7 +224,8 @@ impl QueuedWaiter {
             let deadlines = engine.deadlines(started, until);
             let result = single_result(engine.store.run(slice::from_ref(&call), deadlines));
             if let Err(fault) = self.on_cancel_reply(&call, result.answer) {
-                if self.redis_answered_lately(until) {
+                let is_answer = matches!(fault, StoreFault::NotReplicated { .. });
+                if !is_answer && self.redis_answered_lately(until) {
                     engine.counters.missed.add(1);
                     return Ok(None);
                 }

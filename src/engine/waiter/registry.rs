@@ -33,6 +33,11 @@ pub(crate) struct WaiterEntry {
 }
 
 impl WaiterEntry {
+    /// The waiters of this process came in this order.
+    pub(crate) fn order(&self) -> u64 {
+        self.order
+    }
+
     pub(crate) fn last_reply_at(&self) -> Time {
         Time::from_nanos(self.last_reply.load(Ordering::Acquire))
     }

@@ -13,8 +13,11 @@ use crate::engine::request::Request;
 use crate::engine::waiter::grant_notice::GrantNotice;
 use crate::error::Error;
 use crate::loss::PreviousHolder;
-use crate::script::{Grant, Token};
+use crate::script::{Grant, Token, random_bits};
 use crate::store::clock::Time;
+
+/// R21 (asking again): the longest that a first pause can be.
+const FIRST_PAUSE: Duration = Duration::from_millis(8);
 
 /// A waiter's knowledge of its lock and of its place in the queue.
 pub(crate) struct WaiterState {
@@ -48,6 +51,11 @@ pub(crate) struct WaiterState {
     /// R7 (late copies): the last server time at which a copy of an unanswered request may still
     /// take this token. 0 if there is no such copy.
     not_after: u64,
+    /// R21 (asking again): when the caller asks next, if the store has no queue. `NEVER` while its
+    /// request is under way.
+    pub(crate) ask_at: Time,
+    /// R21 (asking again): the longest that the last pause could be.
+    pause: Duration,
     /// The thread that sleeps until this waiter is granted, until it was looked at.
     sleeper: Option<Thread>,
     /// A thread was warned that it waits here for itself. One warning is enough.
@@ -104,6 +112,8 @@ impl WaiterState {
             queued_at: Time::NEVER,
             first_sent: None,
             not_after: 0,
+            ask_at: Time::NEVER,
+            pause: Duration::ZERO,
             sleeper: None,
             is_warned: false,
         }
@@ -409,6 +419,25 @@ impl WaiterState {
 
     pub(crate) fn position(&self) -> Option<u64> {
         if self.is_ended() { None } else { self.position }
+    }
+
+    /// R21 (asking again): the lock is taken. The next pause begins, which is a random part of twice
+    /// the last, and of `most` at most. If a release has woken the waiter since it asked, there is
+    /// no pause.
+    pub(crate) fn begin_pause(&mut self, now: Time, most: Duration) {
+        self.pause = (self.pause * 2).max(FIRST_PAUSE).min(most);
+        if self.ask_at == Time::NEVER {
+            // Callers that ask in step would take a part of the nodes each, again and again. So a
+            // pause is random. At least a quarter of it keeps callers from asking all the time.
+            let shortest = self.pause / 4;
+            let random = f64::from(random_bits()) / f64::from(u32::MAX);
+            self.ask_at = now + shortest + (self.pause - shortest).mul_f64(random);
+        }
+    }
+
+    /// R21 (asking again): whether the pauses do not become longer any more.
+    pub(crate) fn has_longest_pause(&self, most: Duration) -> bool {
+        self.pause >= most
     }
 
     /// The caller looks. R12 (doubtful grants): a lease with less than half of its ttl left is

@@ -15,7 +15,7 @@ use crate::key::Key;
 use crate::script::{Call, CallerId, Form, ScriptReply};
 use crate::store::clock::{Clock, Time};
 use crate::store::{
-    Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, RESENDS_WHEN_CLOSED, Store,
+    Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, RESENDS_WHEN_CLOSED, Service, Store,
     StoreFault,
 };
 
@@ -28,6 +28,7 @@ struct SessionInner {
     caller_id: Arc<CallerId>,
     command_timeout: Duration,
     requests: AtomicU64,
+    service: Service,
 }
 
 /// The least time that a request has.
@@ -49,7 +50,18 @@ impl Session {
             caller_id,
             command_timeout,
             requests: AtomicU64::new(0),
+            service: Service::QUEUES,
         })))
+    }
+
+    /// As a quorum is for the engine: it keeps no queues.
+    #[cfg(test)]
+    pub(crate) fn without_queue(self) -> Session {
+        let inner = Arc::into_inner(self.0).expect("nobody else has this session");
+        Session(Arc::new(SessionInner {
+            service: Service::MUTEXES,
+            ..inner
+        }))
     }
 
     /// Sends a call once. The server replies at once, so many calls cannot run out of time.
@@ -59,6 +71,7 @@ impl Session {
             caller_id,
             command_timeout,
             requests,
+            ..
         } = &*self.0;
         let sent = server.clock.now();
         let reply_by = reply_by.min(sent + *command_timeout).max(sent + SHORTEST);
@@ -115,6 +128,10 @@ impl Session {
 impl Store for Session {
     fn clock(&self) -> Clock {
         self.0.server.clock.clone()
+    }
+
+    fn service(&self) -> Service {
+        self.0.service
     }
 
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {

@@ -11,16 +11,20 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::Node;
+use super::acks::Confirmer;
 use super::connection::{Connection, refusal};
 use super::lane::{Lane, OpenGuard, Reply, Ticket};
-use super::pipeline::{Meaning, Pending, Received};
+use super::pipeline::{Hop, Meaning, Pending, Received};
 use super::pool::{ConnectionPool, LaneConnection, script_bit};
 use super::unread::UnreadCall;
 use crate::error::Step;
 use crate::key::Key;
-use crate::script::{Call, rights_command};
+use crate::script::{Call, Form, rights_command};
 use crate::store::clock::Time;
 use crate::store::{CallResult, Checkout, Deadlines, OnResult, RESENDS_WHEN_CLOSED, StoreFault};
+
+/// A call that is on its way, or why it could not be sent.
+pub(in crate::store) type Begun<'a> = Result<InFlight<'a>, StoreFault>;
 
 /// The lanes to one node.
 pub(crate) struct Lanes {
@@ -29,13 +33,15 @@ pub(crate) struct Lanes {
     pub(super) lanes: Box<[NodeLane]>,
     /// P: a lane that had no reply for this long may be dead.
     quiet_limit: Duration,
+    /// R18 (replica acks): `None` if grants need none.
+    confirmer: Option<Confirmer>,
 }
 
 pub(super) type NodeLane = Lane<LaneConnection>;
 pub(super) type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
 
 /// A call that is on its way.
-struct InFlight<'a> {
+pub(in crate::store) struct InFlight<'a> {
     lane: &'a NodeLane,
     pending: Pending<'a>,
     ticket: Ticket,
@@ -52,7 +58,14 @@ impl Lanes {
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
         let first = node.connect_in_time()?;
-        Ok(Lanes::begin_with(Some(first), node, count, quiet_limit))
+        let lanes = Lanes::begin_with(Some(first), node, count, quiet_limit);
+        if node.replica_acks.is_some() {
+            // Waits for nothing. A user without the right to WAIT learns of it here.
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(0).arg(0);
+            lanes.request(&wait, node.clock.now() + node.command_timeout)?;
+        }
+        Ok(lanes)
     }
 
     /// The same, until `until`.
@@ -97,21 +110,67 @@ impl Lanes {
             pool,
             lanes: (0..count).map(lane).collect(),
             quiet_limit,
+            confirmer: node.replica_acks.map(|acks| Confirmer::new(node, acks)),
         }
     }
 
     /// Runs calls, each on the lane of its name. All are sent before the first reply is awaited. A
     /// call whose connection turns out to be closed is sent again on the next.
+    ///
+    /// R18 (replica acks): if replicas must acknowledge grants, this blocks for one more command
+    /// timeout and the replicas' time, at most. A lane is not blocked meanwhile.
     pub(in crate::store) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
-        let begun = self.begin_all(calls, deadlines);
+        match &self.confirmer {
+            None => self.run_unconfirmed(calls, deadlines),
+            Some(confirmer) if calls.iter().all(Call::is_renewal) => confirmer.renew(calls),
+            Some(confirmer) => {
+                let mut results = self.run_unconfirmed(calls, deadlines);
+                confirmer.confirm(calls, &mut results);
+                results
+            }
+        }
+    }
+
+    fn run_unconfirmed(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        let begun = self.begin_all(calls.iter().map(Pending::undated), deadlines);
         let finish = |begun| self.finish(begun, deadlines);
         begun.into_iter().map(finish).collect()
     }
 
     /// Sends calls on open lanes. See [`Store::send`](crate::store::Store::send).
-    pub(in crate::store) fn send<'a>(
+    pub(in crate::store) fn send(
+        &self,
+        calls: &[Call],
+        reply_by: Time,
+        leave: &dyn Fn(usize) -> Option<OnResult>,
+    ) -> Vec<Option<CallResult>> {
+        let begun = self.begin_send(calls.iter().map(Pending::undated), reply_by);
+        self.finish_send(begun, calls.iter(), reply_by, leave)
+    }
+
+    /// The first half of [`Lanes::send`]: sends the calls, and waits for no reply.
+    pub(in crate::store) fn begin_send<'a>(
         &'a self,
-        calls: &'a [Call],
+        calls: impl ExactSizeIterator<Item = Pending<'a>> + Clone,
+        reply_by: Time,
+    ) -> Vec<Begun<'a>> {
+        let deadlines = Deadlines {
+            checkout: Checkout::IfFree,
+            reply_by,
+        };
+        for pending in calls.clone() {
+            // A process that exits closes its sockets. If one has unread bytes then, the peer gets a
+            // reset, and may lose what is behind it. So this reads first.
+            self.lane_of(&pending.call.key).0.read_arrived();
+        }
+        self.begin_all(calls, deadlines)
+    }
+
+    /// The second half of [`Lanes::send`].
+    pub(in crate::store) fn finish_send<'a>(
+        &'a self,
+        begun: Vec<Begun<'a>>,
+        calls: impl Iterator<Item = &'a Call>,
         reply_by: Time,
         leave: &dyn Fn(usize) -> Option<OnResult>,
     ) -> Vec<Option<CallResult>> {
@@ -119,12 +178,6 @@ impl Lanes {
             checkout: Checkout::IfFree,
             reply_by,
         };
-        for call in calls {
-            // A process that exits closes its sockets. If one has unread bytes then, the peer gets a
-            // reset, and may lose what is behind it. So this reads first.
-            self.lane_of(&call.key).0.read_arrived();
-        }
-        let begun = self.begin_all(calls, deadlines);
         let may_leave: Vec<bool> = begun
             .iter()
             .map(|flight| {
@@ -133,7 +186,7 @@ impl Lanes {
                     .is_ok_and(|flight| may_leave(flight, &begun))
             })
             .collect();
-        let end = |(index, begun): (usize, Result<InFlight<'_>, StoreFault>)| {
+        let end = |(index, (begun, call)): (usize, (Begun<'a>, &Call))| {
             if let Ok(flight) = &begun
                 && may_leave[index]
                 && let Some(on_result) = leave(index)
@@ -150,11 +203,31 @@ impl Lanes {
             }
             if begun.is_err() {
                 // This caller opens no connection for what others have left.
-                self.lane_of(&calls[index].key).0.fail_resends();
+                self.lane_of(&call.key).0.fail_resends();
             }
             Some(self.finish(begun, deadlines))
         };
-        begun.into_iter().enumerate().map(end).collect()
+        begun.into_iter().zip(calls).enumerate().map(end).collect()
+    }
+
+    /// Sends a call that its caller has left at another node, in this form. Returns whether it was
+    /// sent now: if not, somebody must call [`Lanes::read_unread`].
+    pub(in crate::store) fn take_over(
+        &self,
+        call: &Call,
+        (form, hop): (Form, Hop),
+        on_result: OnResult,
+    ) -> bool {
+        // The reply may lie unread for a while, so it must not be that the script is unknown.
+        let form = Form {
+            by_source: true,
+            ..form
+        };
+        let pending = Pending::routed(call, form, hop);
+        let now = self.node.clock.now();
+        let unread = UnreadCall::new(&self.node, &pending, now, self.node.generation(), on_result);
+        let (lane, name) = self.lane_of(&call.key);
+        lane.take_over(name, unread)
     }
 
     /// See [`Store::unread_due`](crate::store::Store::unread_due).
@@ -205,39 +278,47 @@ impl Lanes {
     }
 
     /// Sends calls, each on the lane of its name: with one write for each lane, if nobody writes.
-    fn begin_all<'a>(
+    pub(in crate::store) fn begin_all<'a>(
         &'a self,
-        calls: &'a [Call],
+        mut calls: impl ExactSizeIterator<Item = Pending<'a>> + Clone,
         deadlines: Deadlines,
-    ) -> Vec<Result<InFlight<'a>, StoreFault>> {
-        if let [call] = calls {
-            return vec![self.begin(Pending::undated(call), deadlines)];
+    ) -> Vec<Begun<'a>> {
+        if calls.len() == 1 {
+            let one = calls.next().map(|pending| self.begin(pending, deadlines));
+            return one.into_iter().collect();
         }
         // To open a lane can take long, and so can the question for rights. So no call is appended,
         // and waits unwritten, before that is done for all.
         let ready: Vec<_> = calls
-            .iter()
-            .map(|call| {
-                let lane = self.lane_of(&call.key).0;
-                self.open_with_rights(lane, call, deadlines).map(drop)
-            })
+            .clone()
+            .map(|pending| self.make_ready(&pending, deadlines))
             .collect();
-        let append = |(call, ready): (&'a Call, Result<(), StoreFault>)| {
+        let append = |(mut pending, ready): (Pending<'a>, Result<(), StoreFault>)| {
             ready?;
-            let mut pending = Pending::undated(call);
+            let call = pending.call;
             // If the server does not know the script, one source is for all that follow. Otherwise
             // each would be refused, and take a round trip of its own.
             pending.form.by_source = !self.is_script_known(call);
             let guard = self.open_lane(self.lane_of(&call.key).0, deadlines.checkout)?;
             Ok(self.append(pending, guard, deadlines).0)
         };
-        let begun: Vec<_> = calls.iter().zip(ready).map(append).collect();
+        let begun: Vec<_> = calls.zip(ready).map(append).collect();
         for lane in &self.lanes {
             if let Some(guard) = lane.if_open() {
                 guard.write();
             }
         }
         begun
+    }
+
+    /// Opens the lane of a call, and sees that the user has the rights that the call needs.
+    pub(in crate::store) fn make_ready(
+        &self,
+        pending: &Pending<'_>,
+        deadlines: Deadlines,
+    ) -> Result<(), StoreFault> {
+        let lane = self.lane_of(&pending.call.key).0;
+        self.open_with_rights(lane, pending, deadlines).map(drop)
     }
 
     /// Sends a call on the lane of its name.
@@ -247,7 +328,7 @@ impl Lanes {
         deadlines: Deadlines,
     ) -> Result<InFlight<'a>, StoreFault> {
         let call = pending.call;
-        let guard = self.open_with_rights(self.lane_of(&call.key).0, call, deadlines)?;
+        let guard = self.open_with_rights(self.lane_of(&call.key).0, &pending, deadlines)?;
         let (flight, guard) = self.append(pending, guard, deadlines);
         guard.write();
         Ok(flight)
@@ -268,6 +349,9 @@ impl Lanes {
         let reply_by = (self.node.clock.now() + self.node.command_timeout).min(deadlines.reply_by);
         pending.undate_on(guard.epoch());
         guard.connected().number(&mut pending);
+        if pending.hop == Hop::AskTarget {
+            guard.append_asking();
+        }
         let ticket = guard.append(name, self.quiet_limit, |connection, bytes| {
             pending.date(&connection.anchor, reply_by);
             pending.write(&self.node, bytes);
@@ -286,16 +370,16 @@ impl Lanes {
     fn open_with_rights<'a>(
         &self,
         lane: &'a NodeLane,
-        call: &Call,
+        pending: &Pending<'_>,
         deadlines: Deadlines,
     ) -> Result<NodeGuard<'a>, StoreFault> {
         let mut closed = 0;
         loop {
             let guard = self.open_lane(lane, deadlines.checkout)?;
-            if !call.needs_rights() || self.node.has_rights.load(Ordering::Acquire) {
+            if !pending.call.needs_rights() || self.node.has_rights.load(Ordering::Acquire) {
                 return Ok(guard);
             }
-            match self.check_rights(lane, guard, call, deadlines.reply_by) {
+            match self.check_rights(lane, guard, pending, deadlines.reply_by) {
                 Ok(()) => return self.open_lane(lane, deadlines.checkout),
                 Err(fault) if fault.is_closed() && closed < RESENDS_WHEN_CLOSED => closed += 1,
                 Err(fault) => return Err(fault),
@@ -304,7 +388,11 @@ impl Lanes {
     }
 
     /// Waits for the answer to a call, and sends the call again for as long as that helps.
-    fn finish(&self, begun: Result<InFlight<'_>, StoreFault>, deadlines: Deadlines) -> CallResult {
+    pub(in crate::store) fn finish(
+        &self,
+        begun: Result<InFlight<'_>, StoreFault>,
+        deadlines: Deadlines,
+    ) -> CallResult {
         let mut flight = match begun {
             Ok(flight) => flight,
             Err(fault) => return CallResult::not_sent(fault),
@@ -417,11 +505,15 @@ impl Lanes {
     fn check_rights(
         &self,
         lane: &NodeLane,
-        guard: NodeGuard<'_>,
-        call: &Call,
+        mut guard: NodeGuard<'_>,
+        pending: &Pending<'_>,
         reply_by: Time,
     ) -> Result<(), StoreFault> {
+        let call = pending.call;
         let command = rights_command(&call.key, &self.node.caller_id);
+        if pending.hop == Hop::AskTarget {
+            guard.append_asking();
+        }
         let ticket = self.send_command(guard, &command);
         let until = (ticket.sent + self.node.command_timeout).min(reply_by);
         let reply = refusal(lane.wait(&ticket, until).outcome?)?;
@@ -430,7 +522,11 @@ impl Lanes {
 
     /// Runs one command that is not a script. If the connection turns out to be closed, runs it
     /// again on another. Blocks until `reply_by` at most.
-    pub(super) fn request(&self, command: &Cmd, reply_by: Time) -> Result<Value, StoreFault> {
+    pub(in crate::store) fn request(
+        &self,
+        command: &Cmd,
+        reply_by: Time,
+    ) -> Result<Value, StoreFault> {
         let checkout_by = (self.node.clock.now() + self.node.command_timeout).min(reply_by);
         let mut result = self.request_once(command, checkout_by, reply_by);
         for _ in 0..RESENDS_WHEN_CLOSED {

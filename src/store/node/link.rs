@@ -1,6 +1,7 @@
 //! The renewal thread's own connection to a node. It is opened in the background, so that the
 //! thread never waits for one.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::Node;
 use super::connection::Connection;
+use super::owed::OwedCall;
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
@@ -15,12 +17,14 @@ use crate::store::{CallResult, Link, RESENDS_WHEN_CLOSED, StoreFault};
 
 /// The renewal thread's connection.
 pub(crate) struct NodeLink {
-    node: Arc<Node>,
+    pub(super) node: Arc<Node>,
     on_ready: Arc<dyn Fn() + Send + Sync>,
     back_off: Duration,
-    state: LinkState,
+    pub(super) state: LinkState,
     /// How many connections in a row were found closed, without a reply in between.
     closed_in_a_row: u32,
+    /// The calls that were sent, and that have no reply yet. Empty unless the link is one of several.
+    pub(super) owed: VecDeque<OwedCall>,
 }
 
 /// | state   | when                         | becomes                                          |
@@ -31,7 +35,7 @@ pub(crate) struct NodeLink {
 ///
 /// A connection that the server closed while it was idle is no fault: the next run opens another at
 /// once.
-enum LinkState {
+pub(super) enum LinkState {
     Down {
         since: Time,
         why: Option<StoreFault>,
@@ -63,6 +67,17 @@ impl NodeLink {
             back_off,
             state: LinkState::down_for_now(None),
             closed_in_a_row: 0,
+            owed: VecDeque::new(),
+        }
+    }
+
+    /// The connection, if calls can be sent now, or why they cannot. Never waits.
+    pub(super) fn connection(&mut self) -> Result<&mut Connection, StoreFault> {
+        self.advance();
+        match &mut self.state {
+            LinkState::Up(connection) => Ok(connection),
+            LinkState::Down { why: Some(why), .. } => Err(reason_not_sent(why)),
+            LinkState::Down { why: None, .. } | LinkState::Opening(_) => Err(StoreFault::NotReady),
         }
     }
 
@@ -105,19 +120,30 @@ impl NodeLink {
 
 impl Link for NodeLink {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
-        self.advance();
-        let connection = match &mut self.state {
-            LinkState::Up(connection) => connection,
-            LinkState::Down { why: Some(why), .. } => {
-                return CallResult::none_sent(calls, &reason_not_sent(why));
-            }
-            LinkState::Down { why: None, .. } | LinkState::Opening(_) => {
-                return CallResult::none_sent(calls, &StoreFault::NotReady);
-            }
+        let node = Arc::clone(&self.node);
+        let connection = match self.connection() {
+            Ok(connection) => connection,
+            Err(fault) => return CallResult::none_sent(calls, &fault),
         };
-        let started = self.node.clock.now();
-        let reply_by = started + self.node.command_timeout;
-        let mut results = self.node.exchange(connection, calls, reply_by);
+        let started = node.clock.now();
+        let reply_by = started + node.command_timeout;
+        let mut results = node.exchange(connection, calls, reply_by);
+        self.after_exchange(&mut results, started, reply_by);
+        results
+    }
+}
+
+impl NodeLink {
+    /// These results came over the connection, since calls were sent at `started`.
+    pub(super) fn after_exchange(
+        &mut self,
+        results: &mut [CallResult],
+        started: Time,
+        reply_by: Time,
+    ) {
+        let LinkState::Up(connection) = &self.state else {
+            return;
+        };
         // A connection that idled for long says nothing about those before it.
         let was_idle = connection.opened + self.back_off < started;
         let is_broken = connection.broken;
@@ -125,13 +151,10 @@ impl Link for NodeLink {
             self.closed_in_a_row = 0;
         }
         if is_broken {
-            self.on_broken(&mut results, reply_by);
+            self.on_broken(results, reply_by);
         }
-        results
     }
-}
 
-impl NodeLink {
     /// The connection failed in an exchange that was to end at `reply_by`.
     fn on_broken(&mut self, results: &mut [CallResult], reply_by: Time) {
         let now = self.node.clock.now();

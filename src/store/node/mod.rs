@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod` | [`Node`]: the address, the counters, and how a connection is opened and retired |
-//! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME |
+//! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME, and ASKING to a cluster |
 //! | `hello` | [`Expected`]: what the server must be, and whether it says that it is |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
@@ -12,6 +12,8 @@
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
+//! | `owed` | the same connection among those to other nodes: it sends now and reads later |
+//! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
 //! | `uptime` | for how long the server has run |
 //! | `subscription` | the connection that listens for messages |
@@ -20,18 +22,22 @@
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
 //! | `tls` | the handshake of TLS, and what both halves of a socket share then |
+//! | `first_reply` | why a server has not answered the first request |
 //! | `probe` | whether a server speaks TLS or plain text |
 //! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
-//! Files name those below them: `lanes` names `pool` and `unread`, and these name `lane`; they and `link` name
+//! Files name those below them: `lanes` names `acks`, `pool` and `unread`, and these name `lane`; they and `link` name
 //! `pipeline`, and all of them name `connection` and `socket`.
 
+mod acks;
 mod connection;
+mod first_reply;
 mod handshake;
 mod hello;
 mod lane;
 mod lanes;
 mod link;
+mod owed;
 mod pipeline;
 mod pool;
 mod posting;
@@ -60,17 +66,22 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
+use redis::{Cmd, Value};
 
+use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Address, Anchor, ServerSettings, StoreFault};
+use crate::store::{Address, Anchor, Link, ServerSettings, StoreFault};
+use acks::AckedLink;
 use connection::Connection;
 use stream::Stream;
 
 pub(super) use hello::Expected;
-pub(super) use lanes::Lanes;
+pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
+pub(super) use owed::{LinkCall, LinkReply};
+pub(super) use pipeline::{Hop, Pending};
 pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
 
@@ -94,6 +105,7 @@ pub(crate) struct Node {
     pool_generation: AtomicU64,
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
+    replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
     /// When the server has run for as long as its users want it to. `None`: they do not ask.
     uptime: Option<uptime::Uptime>,
@@ -122,6 +134,7 @@ impl Node {
             generation: AtomicU64::new(0),
             pool_generation: AtomicU64::new(0),
             has_rights: AtomicBool::new(false),
+            replica_acks: None,
             anchor: Mutex::new(None),
             uptime: None,
             sockets: Mutex::new(Vec::new()),
@@ -138,6 +151,33 @@ impl Node {
 
     pub(super) fn address(&self) -> &Address {
         &self.server.address
+    }
+
+    /// R18 (replica acks): with some, grants and extensions count only if this many replicas have
+    /// acknowledged them.
+    pub(super) fn with_replica_acks(self, replica_acks: Option<ReplicaAcks>) -> Node {
+        Node {
+            replica_acks,
+            ..self
+        }
+    }
+
+    /// Whether replicas must acknowledge grants.
+    pub(super) fn has_replica_acks(&self) -> bool {
+        self.replica_acks.is_some()
+    }
+
+    /// The renewal thread's way to the node. It calls `on_ready` when it can be used again after it
+    /// could not.
+    pub(super) fn link(
+        self: &Arc<Self>,
+        on_ready: Arc<dyn Fn() + Send + Sync>,
+        back_off: Duration,
+    ) -> Box<dyn Link> {
+        match self.replica_acks {
+            None => Box::new(NodeLink::new(self, on_ready, back_off)),
+            Some(acks) => Box::new(AckedLink::new(self, acks, on_ready, back_off)),
+        }
     }
 
     /// The newest pairing of the node's clock and the local clock.
@@ -257,6 +297,31 @@ impl Node {
         drop(sockets);
         // The node may have ended while this one was opened.
         self.check_not_ended()
+    }
+
+    /// Runs one command on a connection of its own, on a thread that nobody joins, and gives the
+    /// reply to `on_reply`.
+    pub(in crate::store) fn ask_in_background(
+        self: &Arc<Self>,
+        command: Cmd,
+        on_reply: impl FnOnce(Result<Value, StoreFault>) + Send + 'static,
+    ) -> Result<(), StoreFault> {
+        let node = Arc::clone(self);
+        let ask = move || {
+            let connected = node.connect();
+            let timeout = node.command_timeout;
+            on_reply(connected.and_then(|mut opened| opened.request(&command, timeout)));
+        };
+        thread::Builder::new()
+            .name("fairlock-connect".to_owned())
+            .spawn(ask)
+            .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
+        Ok(())
+    }
+
+    /// Retires all connections that are open now.
+    pub(in crate::store) fn retire_now(&self) {
+        self.retire(self.generation());
     }
 
     fn generation(&self) -> u64 {

@@ -26,8 +26,9 @@ pub(super) struct Pipeline<'a> {
 }
 
 /// A call on its way to an answer.
-pub(super) struct Pending<'a> {
+pub(in crate::store) struct Pending<'a> {
     pub(super) call: &'a Call,
+    pub(super) hop: Hop,
     /// R5 (dated requests). All copies on one connection carry the same bound, so that a caller who
     /// stops waiting knows it: R7 (late copies).
     pub(super) not_after: u64,
@@ -37,6 +38,17 @@ pub(super) struct Pending<'a> {
     /// The connection of its lane that it was sent on last. 0: none.
     connection: u64,
     is_answered: bool,
+}
+
+/// How a call was routed to the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Hop {
+    /// There is only this node.
+    Only,
+    /// The node owns the call's slot.
+    Owner,
+    /// The slot's owner answered ASK. The node serves the call only behind ASKING.
+    AskTarget,
 }
 
 /// A reply to a call, and when it came.
@@ -69,6 +81,7 @@ impl<'a> Pending<'a> {
     pub(super) fn new(call: &'a Call, not_after: u64) -> Pending<'a> {
         Pending {
             call,
+            hop: Hop::Only,
             not_after,
             form: Form::default(),
             number: 0,
@@ -82,11 +95,17 @@ impl<'a> Pending<'a> {
         Pending::new(call, 0)
     }
 
-    pub(super) fn in_form(call: &'a Call, not_after: u64, form: Form) -> Pending<'a> {
+    pub(super) fn in_form(call: &'a Call, not_after: u64, form: Form, hop: Hop) -> Pending<'a> {
         Pending {
             form,
+            hop,
             ..Pending::new(call, not_after)
         }
+    }
+
+    /// A call that no connection has dated yet, on its way through a cluster.
+    pub(in crate::store) fn routed(call: &'a Call, form: Form, hop: Hop) -> Pending<'a> {
+        Pending::in_form(call, 0, form, hop)
     }
 
     /// The call is about to be sent for a caller who waits until `reply_by`. Only the first copy on
@@ -118,7 +137,12 @@ impl<'a> Pending<'a> {
     pub(super) fn change_form(&mut self, refused: &StoreFault) -> bool {
         match refused.code() {
             Some("NOSCRIPT") => self.form.by_source = true,
-            Some("TRYAGAIN") if self.call.has_single_key_form() && !self.form.single_key => {
+            // In a cluster the slot's owner must be asked first, in that very form.
+            Some("TRYAGAIN")
+                if self.hop == Hop::Only
+                    && self.call.has_single_key_form()
+                    && !self.form.single_key =>
+            {
                 self.form.single_key = true;
             }
             _ => return false,
@@ -139,11 +163,11 @@ impl<'a> Pipeline<'a> {
     }
 
     /// The first call without an answer that needs all rights.
-    pub(super) fn first_that_needs_rights(&self) -> Option<&'a Call> {
+    pub(super) fn first_that_needs_rights(&self) -> Option<(&'a Call, Hop)> {
         let mut unanswered = self.pending.iter().filter(|pending| !pending.is_answered);
         unanswered
             .find(|pending| pending.call.needs_rights())
-            .map(|pending| pending.call)
+            .map(|pending| (pending.call, pending.hop))
     }
 
     /// Ends every call that has no answer yet.
@@ -165,7 +189,7 @@ impl<'a> Pipeline<'a> {
     }
 
     /// The commands of the calls without an answer.
-    fn commands(&self, node: &Node) -> Vec<Cmd> {
+    pub(super) fn commands(&self, node: &Node) -> Vec<Cmd> {
         let unanswered = || self.pending.iter().filter(|pending| !pending.is_answered);
         // R4 (lost places): of several acquires, one that the server refuses with
         // NOSCRIPT would be sent again behind the others and enqueued in another order. So such a
@@ -175,7 +199,7 @@ impl<'a> Pipeline<'a> {
             .count()
             > 1;
         let mut has_source = [false; SCRIPTS];
-        let command = |pending: &Pending<'_>| {
+        let mut command = |pending: &Pending<'_>| {
             let wants_source =
                 pending.form.by_source || (acquires_by_source && pending.call.is_acquire());
             // One source restores the script for all calls that follow it in the pipeline.
@@ -188,7 +212,14 @@ impl<'a> Pipeline<'a> {
             let not_after = pending.not_after;
             pending.call.command(&node.caller_id, form, not_after)
         };
-        unanswered().map(command).collect()
+        let mut commands = Vec::with_capacity(self.pending.len());
+        for pending in unanswered() {
+            if pending.hop == Hop::AskTarget {
+                commands.push(redis::cmd("ASKING"));
+            }
+            commands.push(command(pending));
+        }
+        commands
     }
 }
 
@@ -246,14 +277,9 @@ impl Node {
         }
         let sent = self.clock.now();
         let reply_by = pipeline.reply_by.min(sent + self.command_timeout);
-        let outcome = self.time_left(reply_by).and_then(|left| {
-            let commands = pipeline.commands(self);
-            connection.limit_writes(left)?;
-            connection
-                .send(&commands)
-                .map_err(|e| fault(e, Step::Send))?;
-            self.receive_replies(connection, pipeline, sent, reply_by, on_answer)
-        });
+        let outcome = self.write_commands(connection, pipeline, reply_by);
+        let outcome = outcome
+            .and_then(|()| self.receive_replies(connection, pipeline, sent, reply_by, on_answer));
         if let Err(fault) = outcome {
             connection.broken = true;
             pipeline.fail(&fault, on_answer);
@@ -261,7 +287,36 @@ impl Node {
         self.note_anchor(connection.anchor);
     }
 
-    fn receive_replies(
+    /// Sends all calls that have no answer yet, and reads no reply. Those that the user has no right
+    /// to are answered. An error ends the connection, and is the answer to all.
+    pub(super) fn write_calls(
+        &self,
+        connection: &mut Connection,
+        pipeline: &mut Pipeline<'_>,
+        on_answer: &mut OnAnswer<'_>,
+    ) {
+        if !self.check_rights(connection, pipeline, on_answer) {
+            return;
+        }
+        if let Err(fault) = self.write_commands(connection, pipeline, pipeline.reply_by) {
+            connection.broken = true;
+            pipeline.fail(&fault, on_answer);
+        }
+    }
+
+    fn write_commands(
+        &self,
+        connection: &mut Connection,
+        pipeline: &Pipeline<'_>,
+        reply_by: Time,
+    ) -> Result<(), StoreFault> {
+        let left = self.time_left(reply_by)?;
+        let commands = pipeline.commands(self);
+        connection.limit_writes(left)?;
+        connection.send(&commands).map_err(|e| fault(e, Step::Send))
+    }
+
+    pub(super) fn receive_replies(
         &self,
         connection: &mut Connection,
         pipeline: &mut Pipeline<'_>,

@@ -11,10 +11,10 @@ use redis::Value;
 
 use super::Node;
 use super::connection::Connection;
-use super::pipeline::{OnAnswer, Pipeline};
+use super::pipeline::{Hop, OnAnswer, Pipeline};
 use crate::script::{Call, rights_command};
 use crate::store::StoreFault;
-use crate::store::refusal::{Lack, Refusal, passes_by_itself};
+use crate::store::refusal::{Lack, Refusal, is_of_another_node, passes_by_itself};
 
 impl Node {
     /// Asks for the rights if a call of the pipeline needs them and they are not known. Such calls
@@ -28,13 +28,16 @@ impl Node {
         if self.has_rights.load(Ordering::Acquire) {
             return true;
         }
-        let Some(call) = pipeline.first_that_needs_rights() else {
+        let Some((call, hop)) = pipeline.first_that_needs_rights() else {
             return true;
         };
         let refused = self
             .time_left(pipeline.reply_by)
             .and_then(|left| {
                 let command = rights_command(&call.key, &self.caller_id);
+                if hop == Hop::AskTarget {
+                    connection.request(&redis::cmd("ASKING"), left.min(self.command_timeout))?;
+                }
                 connection.request(&command, left.min(self.command_timeout))
             })
             .and_then(|reply| self.note_rights(call, reply));
@@ -63,8 +66,9 @@ impl Node {
                 // R17 (subscription): a free lock needs no channel. A waiter learns of the lack.
                 Some(Lack::Channel) => continue,
                 None => {
-                    // On a replica, say, not every command could be tried.
-                    is_certain &= !passes_by_itself(&refusal.code, &refusal.message);
+                    // On a replica, or in a slot that is in migration, say, not every command could be tried.
+                    is_certain &= !passes_by_itself(&refusal.code, &refusal.message)
+                        && !is_of_another_node(&refusal.message);
                     continue;
                 }
             };
@@ -76,12 +80,8 @@ impl Node {
             self.has_rights.store(is_certain, Ordering::Release);
             return Ok(());
         }
-        let needed = needed.join(" ");
-        let user = self.server.login.user.as_deref().unwrap_or("default");
-        Err(StoreFault::Server {
-            code: "NOPERM".to_owned(),
-            message: format!("this user lacks {needed}; add it with ACL SETUSER {user} {needed}"),
-        })
+        let user = self.server.login.user.as_deref();
+        Err(StoreFault::lacks(user, &needed.join(" ")))
     }
 
     /// The rights may have changed.

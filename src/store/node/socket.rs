@@ -144,6 +144,11 @@ impl Socket {
     pub(super) fn receive(&mut self) -> RedisResult<Value> {
         self.reader.receive(ReadMode::Wait)
     }
+
+    /// The next reply if it has arrived, or else a timeout.
+    pub(super) fn receive_arrived(&mut self) -> RedisResult<Value> {
+        self.reader.receive(ReadMode::Arrived)
+    }
 }
 
 impl SocketWriter {

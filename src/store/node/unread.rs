@@ -7,7 +7,7 @@ use redis::Value;
 use super::Node;
 use super::connection::refusal;
 use super::lane::Unread;
-use super::pipeline::{Meaning, Pending, Received};
+use super::pipeline::{Hop, Meaning, Pending, Received};
 use crate::script::{Call, Form};
 use crate::store::clock::Time;
 use crate::store::{CallResult, OnResult, RESENDS_WHEN_CLOSED, StoreFault};
@@ -18,6 +18,7 @@ const RESENDS_WHEN_REFUSED: u32 = 3;
 pub(super) struct UnreadCall {
     node: Arc<Node>,
     call: Call,
+    hop: Hop,
     form: Form,
     not_after: u64,
     sent: Time,
@@ -44,6 +45,7 @@ impl UnreadCall {
         UnreadCall {
             node: Arc::clone(node),
             call: pending.call.clone(),
+            hop: pending.hop,
             form: pending.form,
             not_after: pending.not_after,
             sent,
@@ -72,7 +74,7 @@ impl UnreadCall {
     }
 
     fn pending(&self) -> Pending<'_> {
-        Pending::in_form(&self.call, self.not_after, self.form)
+        Pending::in_form(&self.call, self.not_after, self.form, self.hop)
     }
 }
 
@@ -91,9 +93,15 @@ impl Unread for UnreadCall {
         let mut pending = self.pending();
         let has_changed = pending.change_form(&fault);
         self.form = pending.form;
-        // A master that was demoted refuses until its connections are replaced.
-        let may_pass = fault.is_transient() && !fault.is_ambiguous();
+        // A master that was demoted refuses until its connections are replaced. A node that does
+        // not serve the slot refuses until it does: another node is to be asked.
+        let may_pass = fault.is_transient() && !fault.is_ambiguous() && !fault.is_redirect();
+        let may_pass = may_pass && (self.hop == Hop::Only || fault.code() != Some("TRYAGAIN"));
         has_changed || may_pass && fault.code() != Some("READONLY")
+    }
+
+    fn is_asking(&self) -> bool {
+        self.hop == Hop::AskTarget
     }
 
     fn may_resend(&mut self) -> bool {

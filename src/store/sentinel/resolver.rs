@@ -77,7 +77,9 @@ impl Trouble {
             StoreFault::Server { code, .. } => {
                 matches!(code.as_str(), "READONLY" | "MASTERDOWN").then_some(Trouble::Demoted)
             }
-            StoreFault::NotReady | StoreFault::Unfit { .. } => None,
+            StoreFault::NotReady | StoreFault::Unfit { .. } | StoreFault::NotReplicated { .. } => {
+                None
+            }
         }
     }
 }
@@ -355,6 +357,7 @@ fn no_master(service: &str, panel: &Panel, answers: &Answers) -> StoreFault {
             code: code.clone(),
             message: format!("{message} (said sentinel {sentinel})"),
         }),
+        StoreFault::Tls { .. } => Some((*fault).clone()),
         _ => None,
     });
     refusal.unwrap_or_else(|| {

@@ -37,7 +37,12 @@ impl Child {
     /// Starts a worker in the role of this name.
     pub(crate) fn spawn(role: &str, args: &[&str]) -> Self {
         let this = env::current_exe().expect("a running test has a binary");
-        let mut process = Command::new(this)
+        Self::spawn_by(Command::new(this), role, args)
+    }
+
+    /// As [`spawn`](Self::spawn), by a command that ends with the path of this binary.
+    pub(crate) fn spawn_by(mut command: Command, role: &str, args: &[&str]) -> Self {
+        let mut process = command
             .args([
                 "--exact",
                 "child_process",

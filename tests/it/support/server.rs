@@ -210,6 +210,11 @@ impl Server {
         end(&mut self.running());
     }
 
+    /// Whether the server was not killed.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running().child.is_some()
+    }
+
     /// Starts the server again, and kills it first if it runs. It has the same address, directory
     /// and arguments, and is empty unless it keeps an append-only file.
     pub(crate) fn restart(&self) {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::input::FuzzInput;
-use crate::config::{Config, Settings};
+use crate::config::{Config, ReplicaAcks, Settings};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::manager::LockManager;
@@ -138,6 +138,10 @@ pub fn config(bytes: &[u8]) {
         horizon: maybe_duration(&mut input),
         outage_limit: maybe_duration(&mut input),
         wait_on_drop: input.one_in(4),
+        replica_acks: input.one_in(4).then(|| ReplicaAcks {
+            wanted: input.number() as u32,
+            timeout: duration(&mut input),
+        }),
         uptime_check: None,
     };
     let _ = format!("{wanted:?}");

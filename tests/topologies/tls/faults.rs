@@ -154,9 +154,9 @@ fn waiter_outlasts_resets_and_is_granted_the_lock() {
     guard.unlock().unwrap();
 }
 
-/// The certificate is renewed while a caller waits in the queue.
+/// The certificate is replaced while callers wait: one in the queue, and one for a connection.
 #[test]
-fn certificate_that_expires_later_ends_no_wait() {
+fn certificate_that_expires_later_is_an_outage_with_a_name() {
     let server = TlsServer::start();
     let good = server
         .authority
@@ -175,15 +175,35 @@ fn certificate_that_expires_later_ends_no_wait() {
     };
     let proxy = Proxy::raw(server.addr);
     let ours = build(behind(&proxy, &server));
+    let hasty = build(behind(&proxy, &server).outage_limit(OUTAGE_LIMIT));
     let other = server.manager();
     let holder = other.lock("a").unwrap();
     let mut waiter = ours.enqueue("a").unwrap();
     install(&expired);
     proxy.close_all();
-    let error = until_some(SOON, "a call finds it out", || ours.try_lock("b").err());
+    thread::scope(|scope| {
+        let patient = scope.spawn(|| ours.lock("b"));
+        let error = ends_within(T, || ours.try_lock("c").expect_err("no connection"));
+        assert_expired(&error);
+        let error = ends_within(OUTAGE_LIMIT + 2 * T, || {
+            hasty.lock("c").expect_err("too long")
+        });
+        assert_expired(&error);
+        assert!(waiter.wait_for(2 * T).unwrap().is_none());
+        install(&good);
+        let guard = patient.join().unwrap().expect("it was worth the wait");
+        guard.unlock().unwrap();
+    });
+    holder.unlock().unwrap();
+    let guard = waiter.wait_for(SOON).unwrap().expect("it is its turn");
+    guard.unlock().unwrap();
+}
+
+#[track_caller]
+fn assert_expired(error: &Error) {
     assert!(
         matches!(
-            &error,
+            error,
             Error::Tls {
                 reason: TlsFailure::Expired,
                 ..
@@ -191,10 +211,4 @@ fn certificate_that_expires_later_ends_no_wait() {
         ),
         "{error:?}"
     );
-    assert!(waiter.wait_for(2 * T).unwrap().is_none());
-    install(&good);
-    holder.unlock().unwrap();
-    let guard = waiter.wait_for(SOON).unwrap().expect("it is its turn");
-    guard.unlock().unwrap();
-    ours.lock("b").unwrap().unlock().unwrap();
 }

@@ -27,9 +27,11 @@ pub(crate) const SIGNALLED: (&str, Role) = ("tls_signalled", |args| {
     let ca = std::fs::read(&args[1]).unwrap();
     let ours = build(builder(&args[0]).tls_ca(&ca));
     let other = build(builder(&args[0]).tls_ca(&ca));
-    for turn in 0..100 {
+    for turn in 0..200 {
         let name = format!("k{}", turn % 2);
-        let guard = ours.lock(&name).unwrap();
+        let guard = ours.try_lock(&name).unwrap().expect("it is free");
+        guard.renew().unwrap();
+        other.inspect(&name).unwrap();
         let waiter = other.enqueue(&name).unwrap();
         guard.unlock().unwrap();
         waiter.wait().unwrap().unlock().unwrap();

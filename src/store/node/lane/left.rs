@@ -47,6 +47,28 @@ impl<C: Connected> Lane<C> {
         None
     }
 
+    /// Sends a request that its caller has left on another lane: now if this one is open, or else as
+    /// one of the first on its next connection. Returns whether it was sent now.
+    pub(in crate::store::node) fn take_over<U: Unread + 'static>(
+        &self,
+        name: u64,
+        unread: U,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let unread = Box::new(unread);
+        match &mut state.open {
+            Some(open) => {
+                open.append_unread(name, unread, self.clock.now());
+                self.write(state);
+                true
+            }
+            None => {
+                state.resends.push(Resend { name, unread });
+                false
+            }
+        }
+    }
+
     /// When [`Lane::end_overdue`] is to be called: if some caller has left, a command timeout after
     /// the oldest request without a reply.
     pub(in crate::store::node) fn unread_due(&self) -> Time {

@@ -72,6 +72,11 @@ pub(super) trait Unread: Send {
     /// that may have passed. Then it is sent again at once.
     fn is_to_resend(&mut self, refused: &Value) -> bool;
 
+    /// Whether ASKING goes in front of it.
+    fn is_asking(&self) -> bool {
+        false
+    }
+
     /// Whether it may be sent again after its connection was closed.
     fn may_resend(&mut self) -> bool;
 

@@ -104,7 +104,25 @@ impl<C: Connected> OpenLane<C> {
         about.for_each(|entry| entry.is_void = true);
     }
 
+    /// Appends ASKING, which lets the next request alone reach a slot that the node imports. Nobody
+    /// wants its reply.
+    fn append_asking(&mut self, sent: Time) {
+        redis::cmd("ASKING").write_packed_command(&mut self.buffer);
+        self.unread += 1;
+        self.queue.push_back(Entry {
+            slot: Arc::new(Slot::new()),
+            sent,
+            name: 0,
+            has_left: true,
+            unread: None,
+            is_void: false,
+        });
+    }
+
     pub(super) fn append_unread(&mut self, name: u64, mut unread: Box<dyn Unread>, sent: Time) {
+        if unread.is_asking() {
+            self.append_asking(sent);
+        }
         unread.write(&mut self.buffer);
         self.unread += 1;
         self.queue.push_back(Entry {
@@ -137,6 +155,12 @@ impl<C: Connected> OpenGuard<'_, C> {
     pub(in crate::store::node) fn retire(self) {
         let OpenGuard { lane, state } = self;
         lane.close(state, &closed("the connection was retired"), EndedBy::Us);
+    }
+
+    /// Appends ASKING. The request that it is for must be appended under the same guard.
+    pub(in crate::store::node) fn append_asking(&mut self) {
+        let now = self.lane.clock.now();
+        self.open_lane().append_asking(now);
     }
 
     /// Appends a request about a name (0: none). [`OpenGuard::write`] has it written.

@@ -1,0 +1,267 @@
+//! Short calls: each goes to the node that serves its slot, and follows redirects.
+
+use std::sync::{Arc, Weak};
+
+use super::members::Member;
+use super::redirect::{Next, Route};
+use super::state::ClusterState;
+use crate::script::{Call, Form};
+use crate::store::clock::Time;
+use crate::store::node::Begun;
+use crate::store::{CallResult, Checkout, Deadlines, OnResult, StoreFault};
+
+/// How often a call is sent on without a pause. Two nodes can name each other for a moment.
+const HOPS: u32 = 5;
+
+/// A call on its way, and its result once it has one.
+struct Way<'a> {
+    call: &'a Call,
+    route: Route,
+    result: Option<CallResult>,
+}
+
+/// The node that was asked, and what came of it.
+type Asked = (Arc<Member>, CallResult);
+
+/// A call whose caller has left. If it is redirected, it is sent on from here.
+struct LeftCall {
+    state: Weak<ClusterState>,
+    call: Call,
+    form: Form,
+    asked: Arc<Member>,
+    hops: u32,
+    on_result: OnResult,
+}
+
+impl ClusterState {
+    /// See [`Store::run`](crate::store::Store::run).
+    pub(super) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        let mut ways: Vec<Way<'_>> = calls.iter().map(Way::new).collect();
+        self.run_ways(&mut ways, deadlines);
+        ways.into_iter().map(Way::end).collect()
+    }
+
+    /// Sends the calls that have no result yet, until all have one or the time is over.
+    fn run_ways(&self, ways: &mut [Way<'_>], mut deadlines: Deadlines) {
+        let mut rounds = 0;
+        loop {
+            let mut open: Vec<&mut Way<'_>> =
+                ways.iter_mut().filter(|way| way.result.is_none()).collect();
+            if open.is_empty() {
+                return;
+            }
+            let answers = self.run_once(&open, deadlines);
+            rounds += 1;
+            let mut must_pause = rounds > HOPS;
+            for (way, answer) in open.iter_mut().zip(answers) {
+                must_pause |= way.take(self, answer);
+            }
+            // The first attempt's time for the reply is for all (P8).
+            if let Checkout::Until(_) = deadlines.checkout {
+                deadlines.checkout = Checkout::Until(deadlines.reply_by);
+            }
+            let is_done = open.iter().all(|way| way.result.is_some());
+            if is_done || !self.has_time_left(must_pause, deadlines.reply_by) {
+                return;
+            }
+        }
+    }
+
+    /// Pauses before another attempt if it must. False if no time is left for one.
+    fn has_time_left(&self, must_pause: bool, reply_by: Time) -> bool {
+        if !must_pause {
+            return self.clock.now() < reply_by;
+        }
+        let pause = self.back_off / 10;
+        let next = self.clock.now() + pause;
+        self.clock.sleep_until(next.min(reply_by));
+        // A request whose reply would come too late would leave the call in doubt.
+        self.clock.now() + pause < reply_by
+    }
+
+    /// Sends each call to its target, all of them before it waits for a reply. Returns for each the
+    /// node that was asked, and its result.
+    fn run_once(&self, open: &[&mut Way<'_>], deadlines: Deadlines) -> Vec<Option<Asked>> {
+        let targets: Vec<_> = open.iter().map(|way| way.route.target(self)).collect();
+        let groups = group(&targets);
+        let pending = |at: &usize| open[*at].route.pending(open[*at].call);
+        if groups.len() > 1 {
+            // To open a lane can take long. No reply lies unread for so long.
+            for (member, calls) in &groups {
+                for call in calls {
+                    // If this fails, so does the call below.
+                    let _ = member.lanes.make_ready(&pending(call), deadlines);
+                }
+            }
+        }
+        let begun: Vec<Vec<Begun<'_>>> = groups
+            .iter()
+            .map(|(member, calls)| member.lanes.begin_all(calls.iter().map(pending), deadlines))
+            .collect();
+        let mut asked: Vec<Option<Asked>> = open.iter().map(|_| None).collect();
+        for ((member, calls), begun) in groups.iter().zip(begun) {
+            for (at, begun) in calls.iter().zip(begun) {
+                let result = member.lanes.finish(begun, deadlines);
+                asked[*at] = Some((Arc::clone(member), result));
+            }
+        }
+        asked
+    }
+
+    /// See [`Store::send`](crate::store::Store::send).
+    pub(super) fn send(
+        self: &Arc<Self>,
+        calls: &[Call],
+        reply_by: Time,
+        leave: &dyn Fn(usize) -> Option<OnResult>,
+    ) -> Vec<Option<CallResult>> {
+        let ways: Vec<Way<'_>> = calls.iter().map(Way::new).collect();
+        let targets: Vec<_> = ways.iter().map(|way| way.route.target(self)).collect();
+        let groups = group(&targets);
+        let begun: Vec<Vec<Begun<'_>>> = groups
+            .iter()
+            .map(|(member, at)| {
+                let pending = at.iter().map(|at| ways[*at].route.pending(&calls[*at]));
+                member.lanes.begin_send(pending, reply_by)
+            })
+            .collect();
+        let mut sent: Vec<Option<CallResult>> = calls.iter().map(|_| None).collect();
+        let mut has_left = vec![false; calls.len()];
+        for ((member, at), begun) in groups.iter().zip(begun) {
+            let leave = |index: usize| {
+                let on_result = leave(at[index])?;
+                Some(self.on_left(&calls[at[index]], Form::default(), member, 0, on_result))
+            };
+            let calls = at.iter().map(|at| &calls[*at]);
+            let results = member.lanes.finish_send(begun, calls, reply_by, &leave);
+            for (at, result) in at.iter().zip(results) {
+                has_left[*at] = result.is_none();
+                sent[*at] = result;
+            }
+        }
+        self.follow(ways, sent, has_left, (&targets, reply_by))
+    }
+
+    /// Follows the redirects of the calls whose callers have not left.
+    fn follow(
+        &self,
+        mut ways: Vec<Way<'_>>,
+        sent: Vec<Option<CallResult>>,
+        has_left: Vec<bool>,
+        (targets, reply_by): (&[Option<Arc<Member>>], Time),
+    ) -> Vec<Option<CallResult>> {
+        for (((way, sent), target), has_left) in
+            ways.iter_mut().zip(sent).zip(targets).zip(&has_left)
+        {
+            if *has_left {
+                // The handler gets the result.
+                way.result = Some(CallResult::not_sent(StoreFault::NotReady));
+            } else {
+                let asked = target.as_ref().zip(sent);
+                way.take(self, asked.map(|(member, sent)| (Arc::clone(member), sent)));
+            }
+        }
+        let checkout = Checkout::IfFree;
+        self.run_ways(&mut ways, Deadlines { checkout, reply_by });
+        let ends = ways.into_iter().map(Way::end).zip(has_left);
+        ends.map(|(end, has_left)| (!has_left).then_some(end))
+            .collect()
+    }
+
+    /// The handler of a call that its caller leaves at a member.
+    fn on_left(
+        self: &Arc<Self>,
+        call: &Call,
+        form: Form,
+        asked: &Arc<Member>,
+        hops: u32,
+        on_result: OnResult,
+    ) -> OnResult {
+        let left = LeftCall {
+            state: Arc::downgrade(self),
+            call: call.clone(),
+            form,
+            asked: Arc::clone(asked),
+            hops,
+            on_result,
+        };
+        Box::new(move |result| left.on_result(result))
+    }
+}
+
+impl<'a> Way<'a> {
+    fn new(call: &'a Call) -> Way<'a> {
+        Way {
+            call,
+            route: Route::new(call),
+            result: None,
+        }
+    }
+
+    /// Takes the result of an attempt, `None` if there is nobody to ask. Returns whether a pause is
+    /// due before the next attempt.
+    fn take(&mut self, state: &ClusterState, asked: Option<Asked>) -> bool {
+        let Some((member, result)) = asked else {
+            state.want_refresh();
+            return true;
+        };
+        match self.route.take(state, self.call, &member.address, result) {
+            Next::Done(result) => {
+                self.result = Some(result);
+                false
+            }
+            Next::Again => false,
+            Next::AfterPause if self.call.is_acquire() && self.route.is_refused() => {
+                // Its caller makes the pause: only that knows how long the call may wait.
+                self.result = Some(self.route.take_refusal());
+                false
+            }
+            Next::AfterPause => true,
+        }
+    }
+
+    fn end(self) -> CallResult {
+        self.result.unwrap_or_else(|| self.route.give_up())
+    }
+}
+
+impl LeftCall {
+    /// Runs on whichever thread read the reply, so it never waits for another.
+    fn on_result(self, result: CallResult) {
+        let is_refused = result.answer.as_ref().is_err_and(|fault| {
+            let is_elsewhere = fault.is_redirect() || fault.code() == Some("TRYAGAIN");
+            is_elsewhere && !fault.is_ambiguous()
+        });
+        let state = self.state.upgrade().filter(|_| is_refused);
+        let Some(state) = state else {
+            return (self.on_result)(result);
+        };
+        let mut route = Route::resumed(&self.call, self.form);
+        let next = route.take(&state, &self.call, &self.asked.address, result);
+        let target = route.target(&state);
+        let (Next::Again, Some(target), true) = (next, target, self.hops < HOPS) else {
+            // The renewal thread sends it, and follows redirects.
+            return (self.on_result)(CallResult::not_sent(StoreFault::NotReady));
+        };
+        let (form, hop) = route.form_and_hop();
+        let on_result = state.on_left(&self.call, form, &target, self.hops + 1, self.on_result);
+        // The calls for its name that were sent behind it are redirected as well, and come behind
+        // it on the other node's lane.
+        if !target.lanes.take_over(&self.call, (form, hop), on_result) {
+            state.wake_renewal_thread();
+        }
+    }
+}
+
+/// The calls of each target, by their place among the targets. Those without a target are in none.
+fn group(targets: &[Option<Arc<Member>>]) -> Vec<(&Arc<Member>, Vec<usize>)> {
+    let mut groups: Vec<(&Arc<Member>, Vec<usize>)> = Vec::with_capacity(1);
+    for (at, target) in targets.iter().enumerate() {
+        let Some(member) = target else { continue };
+        match groups.iter_mut().find(|(m, _)| m.number == member.number) {
+            Some((_, calls)) => calls.push(at),
+            None => groups.push((member, vec![at])),
+        }
+    }
+    groups
+}

@@ -1,0 +1,292 @@
+//! The renewal thread's way to all masters: a connection to each, and what is on its way over them.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::members::Member;
+use super::redirect::{Next, Route};
+use super::state::ClusterState;
+use crate::script::Call;
+use crate::store::clock::Time;
+use crate::store::node::{LinkCall, LinkReply, NodeLink};
+use crate::store::{CallResult, Link, StoreFault};
+
+/// How often a call is sent on before it fails.
+const HOPS: u32 = 6;
+
+/// How long all masters may take together before the renewal thread goes on without the replies of
+/// the slow ones. It reads those later.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// The renewal thread's connections, one for each master.
+///
+/// A tick's calls go out to all masters before any reply is read. A master that owes replies gets no
+/// more calls until it has sent them, or the command timeout has passed.
+pub(super) struct ClusterLink {
+    state: Arc<ClusterState>,
+    on_ready: Arc<dyn Fn() + Send + Sync>,
+    masters: Vec<MasterLink>,
+    /// The calls without a result, by their numbers.
+    jobs: BTreeMap<u64, Job>,
+    /// The results that nobody has fetched.
+    results: BTreeMap<u64, CallResult>,
+}
+
+struct MasterLink {
+    member: Arc<Member>,
+    link: NodeLink,
+}
+
+/// A call on its way.
+struct Job {
+    call: Call,
+    route: Route,
+    hops: u32,
+    by_source: bool,
+    /// It was sent to this member, and has no reply yet.
+    asked: Option<Arc<Member>>,
+}
+
+impl ClusterLink {
+    pub(super) fn new(
+        state: &Arc<ClusterState>,
+        on_ready: Arc<dyn Fn() + Send + Sync>,
+    ) -> ClusterLink {
+        ClusterLink {
+            state: Arc::clone(state),
+            on_ready,
+            masters: Vec::new(),
+            jobs: BTreeMap::new(),
+            results: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, calls: &[Call], first: u64) {
+        self.masters
+            .retain(|m| m.link.owes_replies() || !m.member.is_retired.load(Ordering::Acquire));
+        for (number, call) in (first..).zip(calls) {
+            let job = Job {
+                call: call.clone(),
+                route: Route::new(call),
+                hops: 0,
+                by_source: false,
+                asked: None,
+            };
+            self.jobs.insert(number, job);
+        }
+    }
+
+    /// Sends what can be sent, reads what comes until `until`, and follows redirects.
+    fn pump(&mut self, until: Time) {
+        loop {
+            self.send_jobs();
+            if self.jobs.is_empty() {
+                return;
+            }
+            let mut has_news = false;
+            for at in 0..self.masters.len() {
+                let replies = self.masters[at].link.receive(until);
+                has_news |= !replies.is_empty();
+                replies.into_iter().for_each(|reply| self.on_reply(reply));
+            }
+            if !has_news && self.state.clock.now() >= until {
+                return;
+            }
+        }
+    }
+
+    /// Sends the jobs that are not on their way, to all masters before any reply is read.
+    fn send_jobs(&mut self) {
+        // Refused at once: it may free those behind it for the next round.
+        loop {
+            let batches = self.collect();
+            if batches.is_empty() {
+                return;
+            }
+            for (member, calls) in batches {
+                let replies = self.link_to(&member).send(calls);
+                replies.into_iter().for_each(|reply| self.on_reply(reply));
+            }
+        }
+    }
+
+    /// The jobs that are to be sent now, for each master.
+    ///
+    /// R4 (lost places): once an acquire was redirected, those of its name behind it wait until it
+    /// has its result. Together on their way, one could be refused and the next not.
+    fn collect(&mut self) -> Vec<(Arc<Member>, Vec<LinkCall>)> {
+        let mut redirected = HashSet::new();
+        let mut without_owner = Vec::new();
+        let mut batches: Vec<(Arc<Member>, Vec<LinkCall>)> = Vec::new();
+        for (number, job) in &mut self.jobs {
+            if job.call.is_acquire() {
+                let is_behind = redirected.contains(&job.call.key.name);
+                if job.hops > 0 {
+                    redirected.insert(Arc::clone(&job.call.key.name));
+                }
+                if is_behind {
+                    continue;
+                }
+            }
+            if job.asked.is_some() {
+                continue;
+            }
+            let Some(member) = job.route.target(&self.state) else {
+                without_owner.push(*number);
+                continue;
+            };
+            job.asked = Some(Arc::clone(&member));
+            let call = job.link_call(*number);
+            match batches.iter_mut().find(|(m, _)| m.number == member.number) {
+                Some((_, calls)) => calls.push(call),
+                None => batches.push((member, vec![call])),
+            }
+        }
+        for number in without_owner {
+            self.state.want_refresh();
+            let fault = self.jobs.get(&number).map(|job| job.route.no_owner());
+            if let Some(fault) = fault {
+                self.finish(number, CallResult::not_sent(fault));
+            }
+        }
+        batches
+    }
+
+    fn link_to(&mut self, member: &Arc<Member>) -> &mut NodeLink {
+        let known = self
+            .masters
+            .iter()
+            .position(|m| m.member.number == member.number);
+        let at = known.unwrap_or_else(|| {
+            let on_ready = Arc::clone(&self.on_ready);
+            self.masters.push(MasterLink {
+                member: Arc::clone(member),
+                link: NodeLink::new(&member.node, on_ready, self.state.back_off),
+            });
+            self.masters.len() - 1
+        });
+        &mut self.masters[at].link
+    }
+
+    fn on_reply(&mut self, reply: LinkReply) {
+        let (number, result) = match reply {
+            LinkReply::Result(number, result) => (number, result),
+            LinkReply::OtherForm(LinkCall { number, .. }) => {
+                if let Some(job) = self.jobs.get_mut(&number) {
+                    job.by_source = true;
+                    job.asked = None;
+                    job.hops += 1;
+                }
+                return;
+            }
+        };
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return;
+        };
+        let Some(asked) = job.asked.take() else {
+            return;
+        };
+        job.hops += 1;
+        let is_over = job.hops > HOPS;
+        match job
+            .route
+            .take(&self.state, &job.call, &asked.address, result)
+        {
+            Next::Done(result) => self.finish(number, result),
+            Next::Again if !is_over => {}
+            // The renewal thread makes the pause.
+            Next::Again | Next::AfterPause => {
+                if let Some(job) = self.jobs.remove(&number) {
+                    self.finish_job(number, &job.call, job.route.give_up());
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self, number: u64, result: CallResult) {
+        if let Some(job) = self.jobs.remove(&number) {
+            self.finish_job(number, &job.call, result);
+        }
+    }
+
+    /// R4 (lost places): if an acquire fails, those of its name that waited behind it fail with it.
+    fn finish_job(&mut self, number: u64, call: &Call, result: CallResult) {
+        if let (true, Err(fault)) = (call.is_acquire(), &result.answer) {
+            let fault = fault.clone();
+            let waited = |(_, job): &(&u64, &Job)| {
+                job.call.is_acquire() && job.asked.is_none() && job.call.key == call.key
+            };
+            let behind: Vec<u64> = self
+                .jobs
+                .range(number..)
+                .filter(waited)
+                .map(|(number, _)| *number)
+                .collect();
+            for number in behind {
+                self.jobs.remove(&number);
+                let result = CallResult::not_sent(fault_of_first(&fault));
+                self.results.insert(number, result);
+            }
+        }
+        self.results.insert(number, result);
+    }
+}
+
+impl Job {
+    fn link_call(&self, number: u64) -> LinkCall {
+        let (mut form, hop) = self.route.form_and_hop();
+        form.by_source = self.by_source;
+        LinkCall {
+            number,
+            call: self.call.clone(),
+            form,
+            hop,
+        }
+    }
+}
+
+/// The fault of a call that was not sent, because another had this fault before it.
+fn fault_of_first(fault: &StoreFault) -> StoreFault {
+    if fault.is_ambiguous() {
+        StoreFault::NotReady
+    } else {
+        fault.clone()
+    }
+}
+
+impl Link for ClusterLink {
+    fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
+        // The numbers of calls that begin() was given are far smaller.
+        let first = u64::MAX / 2;
+        self.add(calls, first);
+        let until = self.state.clock.now() + self.state.command_timeout;
+        let numbers = first..first + calls.len() as u64;
+        while self.jobs.range(numbers.clone()).next().is_some() && self.state.clock.now() < until {
+            self.pump(until);
+        }
+        let late = |_| CallResult::not_sent(StoreFault::NotReady);
+        numbers
+            .map(|number| {
+                self.jobs.remove(&number);
+                self.results.remove(&number).unwrap_or_else(|| late(()))
+            })
+            .collect()
+    }
+
+    fn begin(&mut self, calls: &[Call], first: u64) -> Vec<Option<CallResult>> {
+        self.add(calls, first);
+        let patience = PATIENCE.min(self.state.command_timeout / 8);
+        self.pump(self.state.clock.now() + patience);
+        let numbers = first..first + calls.len() as u64;
+        numbers.map(|number| self.results.remove(&number)).collect()
+    }
+
+    fn late_results(&mut self) -> Vec<(u64, CallResult)> {
+        if !self.jobs.is_empty() {
+            self.pump(self.state.clock.now());
+        }
+        std::mem::take(&mut self.results).into_iter().collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! The node that carries the subscription, and the pages of all nodes.
+//!
+//! A message that a script publishes reaches subscribers on every node. So one subscription is
+//! enough, and any master can carry it.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::members::Member;
+use super::state::ClusterState;
+use crate::error::Step;
+use crate::store::clock::Time;
+use crate::store::{ChannelEvent, StoreFault};
+
+/// How many bits of a cursor are the node's own. The others are the number of the member.
+const CURSOR_BITS: u32 = 48;
+
+impl ClusterState {
+    /// See [`Store::listen`](crate::store::Store::listen). The subscription fails when its master
+    /// dies, or owns no slot any more. The next call of this takes the next master.
+    pub(super) fn listen(
+        &self,
+        channel: &str,
+        check_every: Duration,
+        is_awaited: &dyn Fn() -> bool,
+        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreFault> {
+        let carrier = self.next_carrier()?;
+        let ended = carrier
+            .node
+            .listen(channel, check_every, is_awaited, on_event);
+        if ended.is_err() {
+            // It may be dead. Callers find out only when they use it.
+            self.want_refresh();
+        }
+        ended
+    }
+
+    /// The master behind the one that carried the subscription last.
+    fn next_carrier(&self) -> Result<Arc<Member>, StoreFault> {
+        let map = self.map();
+        let masters = map.masters();
+        let mut carrier = self.carrier.lock();
+        let last = carrier.as_ref().map(|member| member.number);
+        let after = masters.iter().filter(|m| Some(m.number) > last);
+        let next = after
+            .min_by_key(|m| m.number)
+            .or_else(|| masters.iter().min_by_key(|m| m.number))
+            .ok_or_else(|| StoreFault::unavailable(Step::Connect, "no master is known"))?;
+        *carrier = Some(Arc::clone(next));
+        Ok(Arc::clone(next))
+    }
+
+    /// See [`Store::poke`](crate::store::Store::poke).
+    pub(super) fn poke(&self, channel: &str, by: Time) {
+        let carrier = self.carrier.lock().clone();
+        if let Some(carrier) = carrier {
+            carrier.lanes.poke(channel, by);
+        }
+    }
+
+    /// See [`Store::scan`](crate::store::Store::scan). The pages of one master follow those of the
+    /// one before, in the order of their numbers. A master that is gone has no more pages, and one
+    /// that is met meanwhile comes last.
+    pub(super) fn scan(
+        &self,
+        cursor: u64,
+        pattern: &str,
+    ) -> Result<(u64, Vec<String>), StoreFault> {
+        let (number, within) = (cursor >> CURSOR_BITS, cursor & ((1 << CURSOR_BITS) - 1));
+        let map = self.map();
+        let from = |number: u64| {
+            let masters = map.masters().iter().filter(move |m| m.number >= number);
+            masters.min_by_key(|m| m.number)
+        };
+        let Some(member) = from(number) else {
+            return Ok((0, Vec::new()));
+        };
+        let within = if member.number == number { within } else { 0 };
+        let scanned = member.lanes.scan(within, pattern);
+        let (next, keys) = scanned.inspect_err(|_| self.want_refresh())?;
+        if next >> CURSOR_BITS != 0 {
+            return Err(StoreFault::protocol("a cursor that is too large"));
+        }
+        let cursor = match (next, from(member.number + 1)) {
+            (0, None) => 0,
+            (0, Some(following)) => following.number << CURSOR_BITS,
+            (next, _) => member.number << CURSOR_BITS | next,
+        };
+        Ok((cursor, keys))
+    }
+}

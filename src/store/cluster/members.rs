@@ -1,0 +1,142 @@
+//! The nodes that calls go to: each with its lanes, from the first call to the last reply.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::store::Address;
+use crate::store::clock::Time;
+use crate::store::node::{Lanes, Node};
+
+/// A node that calls go to.
+pub(super) struct Member {
+    /// Counts from 0, in the order in which the members were met. An address that comes back later
+    /// gets another number.
+    pub(super) number: u64,
+    pub(super) address: Address,
+    pub(super) node: Arc<Node>,
+    pub(super) lanes: Lanes,
+    pub(super) is_retired: AtomicBool,
+    /// An owner answered ASK with this node since the last refresh. It may not own a slot yet.
+    is_ask_target: AtomicBool,
+}
+
+/// All members.
+pub(super) struct Members {
+    registry: Mutex<Registry>,
+}
+
+#[derive(Default)]
+struct Registry {
+    current: Vec<Arc<Member>>,
+    /// They own no slot any more. Each stays until its unread work is settled.
+    retired: Vec<Arc<Member>>,
+    met: u64,
+    /// What nodes have counted that are gone.
+    connects: u64,
+    requests: u64,
+}
+
+impl Members {
+    pub(super) fn new() -> Members {
+        Members {
+            registry: Mutex::default(),
+        }
+    }
+
+    /// The member at an address, which `make` makes of its node and lanes if it is new.
+    pub(super) fn at(
+        &self,
+        address: &Address,
+        make: impl FnOnce() -> (Arc<Node>, Lanes),
+    ) -> Arc<Member> {
+        let mut registry = self.registry.lock();
+        let known = registry.current.iter().find(|m| m.address == *address);
+        if let Some(member) = known {
+            return Arc::clone(member);
+        }
+        let (node, lanes) = make();
+        let member = Arc::new(Member {
+            number: registry.met,
+            address: address.clone(),
+            node,
+            lanes,
+            is_retired: AtomicBool::new(false),
+            is_ask_target: AtomicBool::new(false),
+        });
+        registry.met += 1;
+        registry.current.push(Arc::clone(&member));
+        member
+    }
+
+    /// Retires all members but these and the targets of ASK.
+    pub(super) fn keep(&self, owners: &[Arc<Member>]) {
+        let mut registry = self.registry.lock();
+        let stays = |member: &mut Arc<Member>| {
+            let is_owner = owners.iter().any(|owner| owner.number == member.number);
+            let is_ask_target = member.is_ask_target.swap(false, Ordering::Relaxed);
+            is_owner || is_ask_target
+        };
+        let retired: Vec<_> = registry.current.extract_if(.., |m| !stays(m)).collect();
+        for member in &retired {
+            log::debug!("{} owns no slot any more", member.address);
+            // Its subscription and the renewal thread's connection end.
+            member.is_retired.store(true, Ordering::Release);
+            member.node.retire_now();
+        }
+        registry.retired.extend(retired);
+        drop(registry);
+        self.drop_settled();
+    }
+
+    /// Drops the retired members that nobody uses and whose work is settled.
+    pub(super) fn drop_settled(&self) {
+        let mut registry = self.registry.lock();
+        if registry.retired.is_empty() {
+            return;
+        }
+        // A caller that may still leave work on a member holds it, or a map that does.
+        let is_settled = |member: &mut Arc<Member>| {
+            Arc::strong_count(member) == 1 && member.lanes.unread_due() == Time::NEVER
+        };
+        let settled: Vec<_> = registry.retired.extract_if(.., is_settled).collect();
+        for member in &settled {
+            registry.connects += member.node.connects();
+            registry.requests += member.node.requests();
+        }
+        // Closing connections takes time.
+        drop(registry);
+        drop(settled);
+    }
+
+    /// Counts what a node has sent that is no member.
+    pub(super) fn count(&self, node: &Node) {
+        let mut registry = self.registry.lock();
+        registry.connects += node.connects();
+        registry.requests += node.requests();
+    }
+
+    /// All members, retired ones too.
+    pub(super) fn all(&self) -> Vec<Arc<Member>> {
+        let registry = self.registry.lock();
+        let all = registry.current.iter().chain(&registry.retired);
+        all.cloned().collect()
+    }
+
+    pub(super) fn connects(&self) -> u64 {
+        let gone = self.registry.lock().connects;
+        gone + self.all().iter().map(|m| m.node.connects()).sum::<u64>()
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        let gone = self.registry.lock().requests;
+        gone + self.all().iter().map(|m| m.node.requests()).sum::<u64>()
+    }
+}
+
+impl Member {
+    pub(super) fn note_ask_target(&self) {
+        self.is_ask_target.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,137 @@
+//! The store that is a cluster: each name lives on the master that owns its slot.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `mod` | [`Cluster`]: the store |
+//! | `slots` | the slot of a name, and the map from slots to masters |
+//! | `members` | the nodes that calls go to, from the first call to the last reply |
+//! | `state` | what all parts share: the map, the members, the wish for a new map |
+//! | `refresh` | the thread that asks for a new map |
+//! | `redirect` | MOVED, ASK, TRYAGAIN, CLUSTERDOWN: where a refused call goes next |
+//! | `calls` | short calls |
+//! | `link` | the renewal thread's connections |
+//! | `listener` | the node that carries the subscription |
+
+mod calls;
+mod link;
+mod listener;
+mod members;
+mod redirect;
+mod refresh;
+mod slots;
+mod state;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+
+use super::clock::{Clock, Time};
+use super::{
+    Anchor, CallResult, ChannelEvent, ClusterSettings, Deadlines, Link, OnResult, Store, StoreFault,
+};
+use crate::config::Config;
+use crate::error::Result as ApiResult;
+use crate::key::Key;
+use crate::script::{Call, CallerId};
+use link::ClusterLink;
+use state::ClusterState;
+
+/// The masters of a cluster.
+pub(crate) struct Cluster {
+    state: Arc<ClusterState>,
+}
+
+impl Cluster {
+    /// Asks the seeds for the map of slots. So a wrong address or password is reported at once and
+    /// in the server's words. Blocks for at most the connect timeout.
+    pub(crate) fn connect(
+        settings: ClusterSettings,
+        config: &Config,
+        caller_id: Arc<CallerId>,
+    ) -> ApiResult<Cluster> {
+        let (wanted, wishes) = bounded(1);
+        let state = Arc::new(ClusterState::new(settings, config, caller_id, wanted));
+        let started = state.clock.now();
+        state
+            .refresh(0, started + config.connect_timeout)
+            .and_then(|()| refresh::start(&state, wishes))
+            .map_err(|fault| fault.into_error(None, state.clock.now() - started))?;
+        Ok(Cluster { state })
+    }
+}
+
+impl Store for Cluster {
+    fn clock(&self) -> Clock {
+        self.state.clock.clone()
+    }
+
+    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        self.state.run(calls, deadlines)
+    }
+
+    fn send(
+        &self,
+        calls: &[Call],
+        reply_by: Time,
+        leave: &dyn Fn(usize) -> Option<OnResult>,
+    ) -> Vec<Option<CallResult>> {
+        self.state.send(calls, reply_by, leave)
+    }
+
+    fn unread_due(&self) -> Time {
+        let members = self.state.members.all();
+        let due = members.iter().map(|member| member.lanes.unread_due());
+        due.min().unwrap_or(Time::NEVER)
+    }
+
+    fn read_unread(&self) {
+        for member in self.state.members.all() {
+            member.lanes.read_unread();
+        }
+        self.state.members.drop_settled();
+    }
+
+    fn settle(&self, until: Time) {
+        for member in self.state.members.all() {
+            member.lanes.settle(until);
+        }
+    }
+
+    fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
+        self.state.set_wake(Arc::clone(&on_ready));
+        Box::new(ClusterLink::new(&self.state, on_ready))
+    }
+
+    fn listen(
+        &self,
+        channel: &str,
+        check_every: Duration,
+        is_awaited: &dyn Fn() -> bool,
+        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreFault> {
+        self.state
+            .listen(channel, check_every, is_awaited, on_event)
+    }
+
+    fn poke(&self, channel: &str, by: Time) {
+        self.state.poke(channel, by);
+    }
+
+    fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
+        self.state.scan(cursor, pattern)
+    }
+
+    fn anchor(&self, key: &Key) -> Option<Anchor> {
+        self.state.settled_owner(key)?.node.anchor()
+    }
+
+    fn connects(&self) -> u64 {
+        self.state.members.connects()
+    }
+
+    fn requests(&self) -> u64 {
+        self.state.members.requests()
+    }
+}

@@ -1,0 +1,233 @@
+//! What a node's refusal says about where a call belongs.
+
+use std::sync::Arc;
+
+use super::members::Member;
+use super::slots::{address_beside, slot_of};
+use super::state::ClusterState;
+use crate::script::{Call, Form};
+use crate::store::node::{Hop, Pending};
+use crate::store::{Address, CallResult, StoreFault};
+
+/// The way of one call to the node that serves it.
+pub(super) struct Route {
+    slot: u16,
+    form: Form,
+    /// The node that the owner named by ASK. The next attempt goes there.
+    ask_target: Option<Arc<Member>>,
+    /// A node could not be reached, or closed the connection.
+    was_unreached: bool,
+    /// The results of the attempts before, as one.
+    before: Option<CallResult>,
+}
+
+/// What is to be done after an attempt.
+pub(super) enum Next {
+    /// This is the call's result.
+    Done(CallResult),
+    /// Send it again now: another node serves it, or another form of it.
+    Again,
+    /// Send it again after a pause: no node serves it just now.
+    AfterPause,
+}
+
+impl Route {
+    pub(super) fn new(call: &Call) -> Route {
+        Route {
+            slot: slot_of(&call.key),
+            form: Form::default(),
+            ask_target: None,
+            was_unreached: false,
+            before: None,
+        }
+    }
+
+    /// The way of a call that was sent in this form.
+    pub(super) fn resumed(call: &Call, form: Form) -> Route {
+        Route {
+            form,
+            ..Route::new(call)
+        }
+    }
+
+    /// The node that the call goes to next. `None` if nobody is known to own its slot.
+    pub(super) fn target(&self, state: &ClusterState) -> Option<Arc<Member>> {
+        match &self.ask_target {
+            Some(target) => Some(Arc::clone(target)),
+            None => state.map().owner(self.slot).cloned(),
+        }
+    }
+
+    pub(super) fn pending<'a>(&self, call: &'a Call) -> Pending<'a> {
+        let (form, hop) = self.form_and_hop();
+        Pending::routed(call, form, hop)
+    }
+
+    pub(super) fn form_and_hop(&self) -> (Form, Hop) {
+        let hop = match self.ask_target {
+            Some(_) => Hop::AskTarget,
+            None => Hop::Owner,
+        };
+        (self.form, hop)
+    }
+
+    /// Takes the result of an attempt at the node at `asked`.
+    pub(super) fn take(
+        &mut self,
+        state: &ClusterState,
+        call: &Call,
+        asked: &Address,
+        result: CallResult,
+    ) -> Next {
+        let is_not_ready = result.is_not_ready();
+        let result = match self.before.take() {
+            None => result,
+            // It was not sent again.
+            Some(before) if result.is_not_ready() => before,
+            Some(mut before) => {
+                // A refused copy is gone. Only a copy without a reply leaves doubt.
+                if before.answer.as_ref().is_err_and(StoreFault::is_ambiguous) {
+                    before.take_resent(result);
+                    before
+                } else {
+                    result
+                }
+            }
+        };
+        let next = match &result.answer {
+            Ok(_) => return Next::Done(result),
+            Err(_) if is_not_ready => return Next::Done(result),
+            Err(fault) => self.after(state, call, asked, fault),
+        };
+        match next {
+            None => Next::Done(result),
+            Some(next) => {
+                self.before = Some(result);
+                next
+            }
+        }
+    }
+
+    /// What to do after a fault. `None`: it is the result.
+    fn after(
+        &mut self,
+        state: &ClusterState,
+        call: &Call,
+        asked: &Address,
+        fault: &StoreFault,
+    ) -> Option<Next> {
+        let was_owner = self.ask_target.take().is_none();
+        match fault.code() {
+            Some("MOVED") => {
+                let (host, port) = redirect_target(fault)?;
+                state.on_moved(self.slot, (host, port), asked);
+                Some(Next::Again)
+            }
+            Some("ASK") if was_owner => {
+                let (host, port) = redirect_target(fault)?;
+                let target = state.member_at(&address_beside(host, port, asked));
+                target.note_ask_target();
+                self.ask_target = Some(target);
+                Some(Next::Again)
+            }
+            // R11 (missing keys): the single-key form goes to the slot's owner first. Its target
+            // would grant a lock whose record has not come yet, and the holder goes on renewing it
+            // at the owner. So the target gets this form only after the owner's ASK to it.
+            Some("TRYAGAIN") if !self.form.single_key && call.has_single_key_form() => {
+                self.form.single_key = true;
+                Some(Next::Again)
+            }
+            Some("TRYAGAIN" | "ASK") => {
+                self.form.single_key = false;
+                Some(Next::AfterPause)
+            }
+            Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN") => {
+                state.want_refresh();
+                Some(Next::AfterPause)
+            }
+            Some(_) => None,
+            None => {
+                // The node may be dead, and another may own its slots by now, or soon.
+                state.want_refresh();
+                let is_first = !std::mem::replace(&mut self.was_unreached, true);
+                (is_first && is_unreached(fault)).then_some(Next::AfterPause)
+            }
+        }
+    }
+
+    pub(super) fn no_owner(&self) -> StoreFault {
+        no_owner(self.slot)
+    }
+
+    /// Whether a node has refused it, and none is to be asked at once.
+    pub(super) fn is_refused(&self) -> bool {
+        let before = self.before.as_ref();
+        let fault = before.and_then(|before| before.answer.as_ref().err());
+        fault.is_some_and(|fault| fault.code().is_some())
+    }
+
+    /// The result of all attempts.
+    pub(super) fn take_refusal(&mut self) -> CallResult {
+        let before = self.before.take();
+        before.unwrap_or_else(|| CallResult::not_sent(no_owner(self.slot)))
+    }
+
+    /// The result when no time is left for another attempt.
+    pub(super) fn give_up(mut self) -> CallResult {
+        self.take_refusal()
+    }
+}
+
+/// Whether the node could not be reached, or closed the connection. A node that is only late may have
+/// carried out the call, and has used up the time.
+fn is_unreached(fault: &StoreFault) -> bool {
+    match fault {
+        StoreFault::Unavailable { .. } => !fault.is_ambiguous() || fault.is_closed(),
+        StoreFault::InDoubt(fault) => is_unreached(fault),
+        _ => false,
+    }
+}
+
+/// The fault of a call whose slot nobody is known to own.
+fn no_owner(slot: u16) -> StoreFault {
+    StoreFault::Server {
+        code: "CLUSTERDOWN".to_owned(),
+        message: format!("no node is known to own slot {slot}"),
+    }
+}
+
+/// The host and the port in `7798 127.0.0.1:7001`, the text behind MOVED and ASK. The host may be
+/// missing.
+fn redirect_target(fault: &StoreFault) -> Option<(&str, u16)> {
+    let message = match fault {
+        StoreFault::Server { message, .. } => message,
+        StoreFault::InDoubt(fault) => return redirect_target(fault),
+        _ => return None,
+    };
+    let (_, target) = message.split_once(' ')?;
+    let (host, port) = target.trim().rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Some((host, port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirect_names_a_host_or_none() {
+        for (message, host, port) in [
+            ("7798 127.0.0.1:22021", "127.0.0.1", 22021),
+            ("7798 :22021", "", 22021),
+            ("1 node-3.example:7000", "node-3.example", 7000),
+            ("1 ::1:7000", "::1", 7000),
+        ] {
+            let fault = StoreFault::refused("MOVED", message);
+            assert_eq!(redirect_target(&fault), Some((host, port)), "{message}");
+        }
+        for message in ["", "7798", "7798 host", "7798 host:port"] {
+            let fault = StoreFault::refused("MOVED", message);
+            assert_eq!(redirect_target(&fault), None, "{message}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What all parts of a cluster's store share: the slot map, the nodes, and the wish for a new map.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use parking_lot::{Mutex, RwLock};
+
+use super::members::{Member, Members};
+use super::slots::{SlotMap, SlotRange, address_beside, slot_of};
+use crate::config::Config;
+use crate::key::Key;
+use crate::script::CallerId;
+use crate::store::clock::{Clock, Time};
+use crate::store::node::{Expected, Lanes, Node};
+use crate::store::{Address, ClusterSettings, Login, ServerSettings};
+
+/// What all parts of the store share.
+pub(super) struct ClusterState {
+    pub(super) clock: Clock,
+    pub(super) back_off: Duration,
+    pub(super) command_timeout: Duration,
+    login: Login,
+    seeds: Vec<Address>,
+    caller_id: Arc<CallerId>,
+    connect_timeout: Duration,
+    check_period: Duration,
+    lanes: u32,
+    pub(super) members: Members,
+    map: RwLock<Arc<SlotMap>>,
+    /// To the thread that refreshes the map.
+    wanted: Sender<()>,
+    /// Wakes the renewal thread.
+    wake: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+    /// The node that carries the subscription.
+    pub(super) carrier: Mutex<Option<Arc<Member>>>,
+}
+
+impl ClusterState {
+    pub(super) fn new(
+        settings: ClusterSettings,
+        config: &Config,
+        caller_id: Arc<CallerId>,
+        wanted: Sender<()>,
+    ) -> ClusterState {
+        let ClusterSettings { seeds, login } = settings;
+        ClusterState {
+            clock: Clock::default(),
+            back_off: config.back_off,
+            command_timeout: config.command_timeout,
+            login,
+            caller_id,
+            connect_timeout: config.connect_timeout,
+            check_period: config.check_period,
+            lanes: config.lanes,
+            members: Members::new(),
+            map: RwLock::new(Arc::new(SlotMap::unknown(&seeds))),
+            seeds,
+            wanted,
+            wake: Mutex::new(None),
+            carrier: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn map(&self) -> Arc<SlotMap> {
+        Arc::clone(&self.map.read())
+    }
+
+    /// The user at every node, if one is named.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.login.user.as_deref()
+    }
+
+    /// The node at an address, with a count of its own.
+    pub(super) fn node_at(&self, address: &Address) -> Arc<Node> {
+        let server = ServerSettings {
+            address: address.clone(),
+            login: self.login.clone(),
+        };
+        let caller_id = Arc::clone(&self.caller_id);
+        let timeouts = (self.connect_timeout, self.command_timeout);
+        let node = Node::new(
+            server,
+            caller_id,
+            self.clock.clone(),
+            timeouts.0,
+            timeouts.1,
+        );
+        Arc::new(node.expecting(Expected::ClusterNode))
+    }
+
+    pub(super) fn member_at(&self, address: &Address) -> Arc<Member> {
+        self.members.at(address, || {
+            let node = self.node_at(address);
+            let lanes = Lanes::closed(&node, self.lanes, self.check_period);
+            (node, lanes)
+        })
+    }
+
+    /// The nodes to ask for a map: those that were named last, and then the seeds.
+    pub(super) fn nodes_to_ask(&self) -> Vec<Address> {
+        let mut nodes = self.map().known.clone();
+        for seed in &self.seeds {
+            if !nodes.contains(seed) {
+                nodes.push(seed.clone());
+            }
+        }
+        nodes
+    }
+
+    /// Has the map refreshed. Never waits: one thread does it, and others go on with what they know.
+    pub(super) fn want_refresh(&self) {
+        // The channel has room for one message. If it is full, a refresh is about to begin.
+        let _ = self.wanted.try_send(());
+    }
+
+    /// A node's reply is the map from now on.
+    pub(super) fn install(&self, ranges: &[SlotRange]) {
+        let mut map = self.map.write();
+        let next = map.next(ranges, |address| self.member_at(address), self.moment());
+        let masters = next.masters().to_vec();
+        *map = Arc::new(next);
+        drop(map);
+        self.members.keep(&masters);
+        self.wake_renewal_thread();
+    }
+
+    /// A node that was asked at `asked` answered MOVED.
+    pub(super) fn on_moved(&self, slot: u16, (host, port): (&str, u16), asked: &Address) {
+        let owner = self.member_at(&address_beside(host, port, asked));
+        let mut map = self.map.write();
+        let is_known = map.owner(slot).is_some_and(|m| m.number == owner.number);
+        if !is_known {
+            *map = Arc::new(map.with_owner(slot, &owner, self.moment()));
+        }
+        drop(map);
+        self.want_refresh();
+    }
+
+    /// Now, and for how long a change of a slot's owner is to be remembered: P + T.
+    fn moment(&self) -> (Time, Duration) {
+        (self.clock.now(), self.change_is_recent_for())
+    }
+
+    fn change_is_recent_for(&self) -> Duration {
+        self.check_period + self.command_timeout
+    }
+
+    /// The node that owns the slot of a key. `None` if nobody does, or if that has changed lately:
+    /// the clocks of two nodes may differ.
+    pub(super) fn settled_owner(&self, key: &Key) -> Option<Arc<Member>> {
+        let slot = slot_of(key);
+        let map = self.map();
+        let changed = map.changed_at(slot);
+        let is_recent = |at| at + self.change_is_recent_for() > self.clock.now();
+        if changed.is_some_and(is_recent) {
+            return None;
+        }
+        map.owner(slot).cloned()
+    }
+
+    pub(super) fn set_wake(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        *self.wake.lock() = Some(wake);
+    }
+
+    pub(super) fn wake_renewal_thread(&self) {
+        let wake = self.wake.lock().clone();
+        if let Some(wake) = wake {
+            wake();
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Renewals that callers wait for: a grant of theirs must be acknowledged, or a guard's owner renews.
+//!
+//! All callers share one connection. The first of them is the *leader*: it sends its renewals with
+//! one `WAIT` and reads the replies. Callers that come meanwhile are *followers*. When the leader is
+//! done, the first follower leads, and takes along all that have come by then.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::AckedExchange;
+use crate::config::ReplicaAcks;
+use crate::error::Step;
+use crate::script::{Call, Outcome};
+use crate::store::clock::{Clock, Time};
+use crate::store::node::Node;
+use crate::store::node::connection::Connection;
+use crate::store::{Answer, CallResult, RESENDS_WHEN_CLOSED, StoreFault};
+use crate::sync::{Condvar, Mutex};
+
+/// How many renewals one write has. They fit into a socket's buffer, so writing never blocks.
+const MOST_IN_ONE_WRITE: usize = 256;
+
+pub(in crate::store::node) struct Confirmer {
+    node: Arc<Node>,
+    acks: ReplicaAcks,
+    state: Mutex<Gathering>,
+}
+
+#[derive(Default)]
+struct Gathering {
+    /// The callers whose renewals are not sent yet, in the order in which they came.
+    callers: VecDeque<Arc<Caller>>,
+    /// A caller leads. Without a leader there are no callers.
+    is_led: bool,
+    /// `None` while a leader uses it.
+    connection: Option<Connection>,
+}
+
+struct Caller {
+    calls: Vec<Call>,
+    turn: Mutex<Turn>,
+    changed: Condvar,
+}
+
+/// | turn     | meaning                                    | becomes                |
+/// |----------|--------------------------------------------|------------------------|
+/// | Waiting  | its renewals are to be sent, or are sent   | Leading, Done or Over  |
+/// | Leading  | it must send what has been gathered        | Done                   |
+/// | Done     | the results of its renewals                | Over                   |
+/// | Over     | it does not wait any more                  |                        |
+enum Turn {
+    Waiting,
+    Leading,
+    Done(Vec<CallResult>),
+    Over,
+}
+
+impl Confirmer {
+    pub(in crate::store::node) fn new(node: &Arc<Node>, acks: ReplicaAcks) -> Confirmer {
+        Confirmer {
+            node: Arc::clone(node),
+            acks,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Confirms each grant among the results of these calls: its token is renewed, and enough
+    /// replicas must acknowledge that. Otherwise the result becomes a fault, and the grant stays to
+    /// be released. Blocks as [`Confirmer::renew`] does.
+    pub(in crate::store::node) fn confirm(&self, calls: &[Call], results: &mut [CallResult]) {
+        let mut granted = Vec::new();
+        let mut renewals = Vec::new();
+        for (call, result) in calls.iter().zip(results) {
+            if let Ok(Answer { reply, .. }) = &result.answer
+                && let Outcome::Granted(grant) = reply.outcome
+            {
+                renewals.push(call.renewal(grant.token));
+                granted.push((grant.fence, result));
+            }
+        }
+        if granted.is_empty() {
+            return;
+        }
+        for ((fence, result), renewed) in granted.into_iter().zip(self.renew(&renewals)) {
+            if let Some(fault) = not_confirmed(fence, renewed) {
+                result.answer = Err(fault);
+            }
+        }
+    }
+
+    /// Runs renewals that count only when enough replicas have acknowledged them. Blocks for at most
+    /// one command timeout, after the renewals that are under way: these take no longer than the
+    /// replicas' time.
+    pub(in crate::store::node) fn renew(&self, calls: &[Call]) -> Vec<CallResult> {
+        let clock = &self.node.clock;
+        let reply_by = clock.now() + self.node.command_timeout + self.acks.timeout;
+        let caller = Arc::new(Caller {
+            calls: calls.to_vec(),
+            turn: Mutex::new(Turn::Waiting),
+            changed: Condvar::new(),
+        });
+        let leads = {
+            let mut state = self.state.lock();
+            state.callers.push_back(Arc::clone(&caller));
+            !std::mem::replace(&mut state.is_led, true)
+        };
+        if leads || caller.sleep(clock, reply_by) {
+            if clock.now() < reply_by {
+                self.lead(reply_by);
+            } else {
+                self.decline(&caller);
+            }
+        }
+        caller.end().unwrap_or_else(|| {
+            let late = StoreFault::timed_out(Step::Reply);
+            CallResult::none_sent(calls, &late)
+        })
+    }
+
+    /// The caller has no time left to lead. Nobody sends its renewals.
+    fn decline(&self, caller: &Arc<Caller>) {
+        let mut state = self.state.lock();
+        state.callers.retain(|other| !Arc::ptr_eq(other, caller));
+        state.pass_on();
+    }
+
+    /// Sends what has been gathered, and hands out the results.
+    fn lead(&self, reply_by: Time) {
+        let mut batch = Vec::new();
+        let mut calls: Vec<Call> = Vec::new();
+        let mut state = self.state.lock();
+        let mut lead = Lead {
+            confirmer: self,
+            connection: state.connection.take(),
+        };
+        // At least one of them, or the leader would have none.
+        while let Some(caller) = state.callers.pop_front_if(|caller| {
+            calls.is_empty() || calls.len() + caller.calls.len() <= MOST_IN_ONE_WRITE
+        }) {
+            calls.extend_from_slice(&caller.calls);
+            batch.push(caller);
+        }
+        drop(state);
+        let results = self.exchange(&calls, &mut lead.connection, reply_by);
+        // The next leader sends while this one hands out results.
+        drop(lead);
+        let mut results = results.into_iter();
+        for caller in batch {
+            let own = results.by_ref().take(caller.calls.len()).collect();
+            caller.answer(own);
+        }
+    }
+
+    /// Renewals may run twice, so they are sent again if the server had closed the connection.
+    fn exchange(
+        &self,
+        calls: &[Call],
+        connection: &mut Option<Connection>,
+        reply_by: Time,
+    ) -> Vec<CallResult> {
+        let mut closed = 0;
+        loop {
+            let results = match self.open(connection, reply_by) {
+                Err(fault) => CallResult::none_sent(calls, &fault),
+                Ok(open) => AckedExchange::begin(&self.node, open, calls, self.acks, reply_by)
+                    .finish(&self.node, open),
+            };
+            connection.take_if(|connection| connection.broken);
+            if closed == RESENDS_WHEN_CLOSED || !results.iter().any(CallResult::is_closed) {
+                return results;
+            }
+            closed += 1;
+        }
+    }
+
+    fn open<'c>(
+        &self,
+        connection: &'c mut Option<Connection>,
+        reply_by: Time,
+    ) -> Result<&'c mut Connection, StoreFault> {
+        let open = match connection.take() {
+            Some(open) if !self.node.is_retired(&open) => open,
+            _ => {
+                let connect_by = self.node.clock.now() + self.node.connect_timeout;
+                self.node.connect_until(reply_by.min(connect_by))?
+            }
+        };
+        Ok(connection.insert(open))
+    }
+}
+
+impl Gathering {
+    /// The next caller leads, if there is one.
+    fn pass_on(&mut self) {
+        while let Some(next) = self.callers.front() {
+            if next.ask_to_lead() {
+                return;
+            }
+            // It does not wait any more.
+            self.callers.pop_front();
+        }
+        self.is_led = false;
+    }
+}
+
+/// A caller leads, with the connection. The next one leads when this is dropped, even by a panic:
+/// otherwise nobody would lead any more.
+struct Lead<'a> {
+    confirmer: &'a Confirmer,
+    connection: Option<Connection>,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut state = self.confirmer.state.lock();
+        state.connection = self.connection.take();
+        state.pass_on();
+    }
+}
+
+/// Why a grant with this fence does not count, given the result of its renewal.
+fn not_confirmed(fence: u64, renewed: CallResult) -> Option<StoreFault> {
+    match renewed.answer.map(|answer| answer.reply.outcome) {
+        Ok(Outcome::Renewed { fence: now, .. }) if now == fence => None,
+        Ok(_) => {
+            let gone = "redis lost the grant before its replicas acknowledged it";
+            let fault = StoreFault::unavailable(Step::Reply, gone);
+            Some(StoreFault::InDoubt(Box::new(fault)))
+        }
+        // Whatever became of the renewal, the grant may stand.
+        Err(fault) if fault.is_ambiguous() => Some(fault),
+        Err(fault) => Some(StoreFault::InDoubt(Box::new(fault))),
+    }
+}
+
+impl Caller {
+    /// Sleeps until it has its results, but not past `until`. True if it must lead.
+    fn sleep(&self, clock: &Clock, until: Time) -> bool {
+        let mut turn = self.turn.lock();
+        loop {
+            match *turn {
+                Turn::Waiting if clock.now() < until => {
+                    clock.wait(&self.changed, &mut turn, until);
+                }
+                Turn::Waiting => {
+                    *turn = Turn::Over;
+                    return false;
+                }
+                Turn::Leading => return true,
+                Turn::Done(_) | Turn::Over => return false,
+            }
+        }
+    }
+
+    fn end(&self) -> Option<Vec<CallResult>> {
+        match std::mem::replace(&mut *self.turn.lock(), Turn::Over) {
+            Turn::Done(results) => Some(results),
+            _ => None,
+        }
+    }
+
+    fn answer(&self, results: Vec<CallResult>) {
+        let mut turn = self.turn.lock();
+        if !matches!(*turn, Turn::Over) {
+            *turn = Turn::Done(results);
+            drop(turn);
+            self.changed.notify_one();
+        }
+    }
+
+    /// False if it does not wait any more.
+    fn ask_to_lead(&self) -> bool {
+        let mut turn = self.turn.lock();
+        if !matches!(*turn, Turn::Waiting) {
+            return false;
+        }
+        *turn = Turn::Leading;
+        drop(turn);
+        self.changed.notify_one();
+        true
+    }
+}

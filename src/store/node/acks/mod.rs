@@ -1,0 +1,190 @@
+//! R18 (replica acks): renewals that count only when enough replicas have acknowledged them.
+//!
+//! `WAIT` counts the replicas that have received all that its own connection has written. As the
+//! first command of a connection, it counts all replicas. So a renewal, which always writes, goes
+//! directly before it. One `WAIT` is for all renewals before it in one write.
+//!
+//! `WAIT` blocks what follows on its connection. So these connections carry nothing else: one for
+//! all callers ([`Confirmer`]), and one for the renewal thread ([`AckedLink`]).
+
+mod confirmer;
+mod link;
+
+use super::Node;
+use super::connection::{Connection, fault, refusal};
+use super::pipeline::Pipeline;
+use super::pool::script_bit;
+use crate::config::ReplicaAcks;
+use crate::error::Step;
+use crate::script::{Call, Outcome};
+use crate::store::clock::Time;
+use crate::store::{Answer, CallResult, StoreFault};
+
+use redis::{Cmd, Value};
+
+pub(super) use confirmer::Confirmer;
+pub(super) use link::AckedLink;
+
+/// Renewals that go over one connection, each time with one `WAIT` behind them.
+struct AckedExchange<'a> {
+    pipeline: Pipeline<'a>,
+    acks: ReplicaAcks,
+    answers: Vec<Option<Result<Answer, StoreFault>>>,
+    /// When they were sent last.
+    sent: Time,
+}
+
+impl ReplicaAcks {
+    fn command(self) -> Cmd {
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(self.wanted).arg(self.timeout.as_millis() as u64);
+        wait
+    }
+}
+
+impl<'a> AckedExchange<'a> {
+    /// Sends the renewals. Their replies are awaited until `reply_by`.
+    fn begin(
+        node: &Node,
+        connection: &mut Connection,
+        calls: &'a [Call],
+        acks: ReplicaAcks,
+        reply_by: Time,
+    ) -> AckedExchange<'a> {
+        let date = |call| {
+            let mut pending = node.date(connection, call, reply_by);
+            // The WAIT behind a renewal that is refused would take all its time for nothing.
+            pending.form.by_source = connection.known_scripts & script_bit(call) == 0;
+            pending
+        };
+        let mut exchange = AckedExchange {
+            pipeline: Pipeline {
+                pending: calls.iter().map(date).collect(),
+                reply_by,
+            },
+            acks,
+            answers: calls.iter().map(|_| None).collect(),
+            sent: node.clock.now(),
+        };
+        exchange.send(node, connection);
+        exchange
+    }
+
+    /// Sends all renewals that have no answer yet.
+    fn send(&mut self, node: &Node, connection: &mut Connection) {
+        self.sent = node.clock.now();
+        let mut commands = self.pipeline.commands(node);
+        commands.push(self.acks.command());
+        let sent = node.time_left(self.pipeline.reply_by).and_then(|left| {
+            connection.limit_writes(left)?;
+            connection.send(&commands).map_err(|e| fault(e, Step::Send))
+        });
+        if let Err(fault) = sent {
+            self.fail(connection, &fault);
+        }
+    }
+
+    /// Receives the replies. Renewals that the server refused only for their form are sent again.
+    fn finish(mut self, node: &Node, connection: &mut Connection) -> Vec<CallResult> {
+        while self.pipeline.has_unanswered() {
+            self.receive(node, connection);
+            if self.pipeline.has_unanswered() {
+                self.send(node, connection);
+            }
+        }
+        node.note_anchor(connection.anchor);
+        let results = self.answers.into_iter().zip(self.pipeline.pending);
+        results
+            .map(|(answer, pending)| CallResult {
+                answer: answer.unwrap_or_else(|| Err(StoreFault::timed_out(Step::Reply))),
+                not_after: pending.not_after,
+            })
+            .collect()
+    }
+
+    fn receive(&mut self, node: &Node, connection: &mut Connection) {
+        let reply_by = self.pipeline.reply_by;
+        let mut answered = Vec::new();
+        let received = node
+            .receive_replies(
+                connection,
+                &mut self.pipeline,
+                self.sent,
+                reply_by,
+                &mut |index, answer| answered.push((index, answer)),
+            )
+            .and_then(|()| node.receive_count(connection, reply_by));
+        let count = match received {
+            Ok(count) => count,
+            Err(fault) => {
+                self.fail(connection, &fault);
+                Err(fault)
+            }
+        };
+        for (index, answer) in answered {
+            if answer.is_ok() {
+                let call = self.pipeline.pending[index].call;
+                connection.known_scripts |= script_bit(call);
+            }
+            self.answers[index] = Some(answer.and_then(|answer| self.acks.judge(answer, &count)));
+        }
+    }
+
+    /// Replies are awaited until this moment at least.
+    fn allow_until(&mut self, moment: Time) {
+        self.pipeline.reply_by = self.pipeline.reply_by.max(moment);
+    }
+
+    /// The connection is of no use any more.
+    fn fail(&mut self, connection: &mut Connection, fault: &StoreFault) {
+        connection.broken = true;
+        let answers = &mut self.answers;
+        self.pipeline.fail(fault, &mut |index, answer| {
+            answers[index] = Some(answer);
+        });
+    }
+}
+
+impl ReplicaAcks {
+    /// The answer to a renewal, with the count of the `WAIT` behind it. Only a renewal that took
+    /// effect needs replicas.
+    fn judge(self, answer: Answer, count: &Result<u32, StoreFault>) -> Result<Answer, StoreFault> {
+        if !matches!(answer.reply.outcome, Outcome::Renewed { .. }) {
+            return Ok(answer);
+        }
+        match count {
+            Ok(acknowledged) if *acknowledged >= self.wanted => Ok(answer),
+            Ok(acknowledged) => Err(StoreFault::NotReplicated {
+                wanted: self.wanted,
+                acknowledged: *acknowledged,
+            }),
+            Err(fault) => Err(fault.clone()),
+        }
+    }
+}
+
+impl Node {
+    /// The reply to `WAIT`. The outer error ends the connection, the inner one does not.
+    fn receive_count(
+        &self,
+        connection: &mut Connection,
+        reply_by: Time,
+    ) -> Result<Result<u32, StoreFault>, StoreFault> {
+        connection.limit_reads(self.time_left(reply_by)?)?;
+        let reply = connection.receive().map_err(|e| fault(e, Step::Reply))?;
+        match refusal(reply) {
+            Ok(Value::Int(count)) if count >= 0 => Ok(Ok(u32::try_from(count).unwrap_or(u32::MAX))),
+            Ok(other) => Err(StoreFault::protocol(format!(
+                "expected a number as the reply to WAIT; got {other:?}"
+            ))),
+            Err(refused) => {
+                // The server became a replica while it waited. Nobody knows which replicas have
+                // the renewals before it, and no connection to this server is of use any more.
+                if refused.code() == Some("UNBLOCKED") {
+                    self.retire(connection.generation);
+                }
+                Ok(Err(StoreFault::InDoubt(Box::new(refused))))
+            }
+        }
+    }
+}

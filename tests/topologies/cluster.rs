@@ -1,1 +1,0 @@
-//! The masters of a cluster.

@@ -1,0 +1,23 @@
+//! The masters of a cluster.
+
+mod basics;
+mod failures;
+mod moved_slots;
+mod nodes;
+
+use std::time::Duration;
+
+use fairlock::{LockManager, LockOptions};
+
+use crate::cluster_set::ClusterSet;
+
+/// Leases of 3 s, so that timeouts are short.
+fn manager(set: &ClusterSet) -> LockManager {
+    manager_with(set, Duration::from_secs(3))
+}
+
+fn manager_with(set: &ClusterSet, ttl: Duration) -> LockManager {
+    let options = LockOptions::new().ttl(ttl);
+    let manager = LockManager::builder(set.url()).options(options).build();
+    manager.expect("the cluster is in order")
+}
