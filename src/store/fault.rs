@@ -136,6 +136,16 @@ impl StoreFault {
         matches!(self.code(), Some("MOVED" | "ASK"))
     }
 
+    /// Whether a cluster's node answered that the slot is about to get another owner, or just got it.
+    pub(crate) fn is_about_migration(&self) -> bool {
+        self.is_redirect() || self.is_undecided()
+    }
+
+    /// Whether a cluster's node refused because it has only some of the keys.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.code() == Some("TRYAGAIN")
+    }
+
     /// Whether it may pass by itself. Then another attempt is worthwhile within the call's bound.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
@@ -164,9 +174,7 @@ impl StoreFault {
     /// answers. A server closes connections that are idle, and all when it restarts. If the next
     /// attempt fails as well, its fault is another one, or [`StoreFault::InDoubt`].
     pub(crate) fn is_no_outage(&self) -> bool {
-        // A node of a cluster answered, and its slot is about to get another owner.
-        let is_moving = self.is_redirect() || self.code() == Some("TRYAGAIN");
-        matches!(self, StoreFault::NotReady) || self.is_closed() || is_moving
+        matches!(self, StoreFault::NotReady) || self.is_closed() || self.is_about_migration()
     }
 
     /// Whether a signal handler ran while a connection was being opened.

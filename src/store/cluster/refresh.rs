@@ -129,7 +129,7 @@ fn run(state: &Weak<ClusterState>, wanted: &Receiver<()>) {
             Err(fault) => log::debug!("no node has a map of the cluster's slots: {fault}"),
         }
         // Each refused call wants a refresh, and many may be refused at once.
-        let pause = state.back_off / 4;
+        let pause = state.back_off / 20;
         drop(state);
         thread::sleep(pause);
     }

@@ -5,10 +5,9 @@ use std::io;
 use redis::{Cmd, RedisError, Value};
 
 use super::Node;
-use super::connection::{Connection, fault, io_kind, refusal};
+use super::connection::{Connection, refusal};
+use super::first_reply::no_first_reply;
 use super::hello::{Expected, Hello};
-use super::probe::speaks_tls;
-use crate::error::{Step, TlsFailure};
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
 use crate::store::{Anchor, Login, StoreFault};
@@ -117,51 +116,14 @@ impl Node {
         self.no_first_reply(connection, error, reply_by)
     }
 
-    /// Why a server has not answered the handshake. Some mistakes in the settings of TLS look like
-    /// a closed connection, or like a reply without sense.
     fn no_first_reply(
         &self,
         connection: &Connection,
         error: impl Into<RedisError>,
         reply_by: Time,
     ) -> StoreFault {
-        let error = error.into();
-        let kind = io_kind(&error);
-        let is_closed = is_closed_kind(kind);
-        let address = &self.server.address;
-        if let Some(tls) = &self.server.login.tls {
-            if !is_closed {
-                return fault(error, Step::Connect);
-            }
-            // With TLS 1.3 the client is done before the server has looked at its certificate.
-            let remedy = match tls.identity {
-                None => {
-                    "it may demand a client's certificate (tls-auth-clients); \
-                         Builder::tls_identity takes it"
-                }
-                Some(_) => "it may not accept the client's certificate",
-            };
-            return StoreFault::tls(
-                TlsFailure::ClientCertificate,
-                format!(
-                    "{address} closed the connection before its first reply ({error}); {remedy}"
-                ),
-            );
-        }
         let left = reply_by - self.clock.now();
-        match connection.socket.peer() {
-            Some(peer)
-                if (is_closed || kind == io::ErrorKind::InvalidData)
-                    && !left.is_zero()
-                    && speaks_tls(peer, left) =>
-            {
-                StoreFault::tls(
-                    TlsFailure::TlsServer,
-                    format!("{address} expects TLS; use rediss://"),
-                )
-            }
-            _ => fault(error, Step::Connect),
-        }
+        no_first_reply(connection, &self.server, error.into(), left)
     }
 }
 

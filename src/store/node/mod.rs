@@ -22,6 +22,7 @@
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
 //! | `tls` | the handshake of TLS, and what both halves of a socket share then |
+//! | `first_reply` | why a server has not answered the first request |
 //! | `probe` | whether a server speaks TLS or plain text |
 //! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
@@ -30,6 +31,7 @@
 
 mod acks;
 mod connection;
+mod first_reply;
 mod handshake;
 mod hello;
 mod lane;
@@ -80,7 +82,7 @@ pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
 pub(super) use owed::{LinkCall, LinkReply};
 pub(super) use pipeline::{Hop, Pending};
-pub(super) use posting::{OnRights, Readiness, Watched};
+pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

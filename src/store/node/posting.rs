@@ -61,6 +61,10 @@ impl Lanes {
         self.lanes.iter().position(is_it).unwrap_or_default()
     }
 
+    pub(in crate::store) fn is_open(&self, lane: usize) -> bool {
+        self.open_lane(&self.lanes[lane], Checkout::IfFree).is_ok()
+    }
+
     pub(in crate::store) fn readiness(&self, call: &Call) -> Readiness {
         let lane = self.lane_of(&call.key).0;
         match self.open_lane(lane, Checkout::IfFree) {
