@@ -51,9 +51,9 @@ fn a_plain_url_of_a_cluster_node_is_refused_with_its_url() {
     let instead = format!("belongs to a cluster: use redis-cluster://{addr}");
     for login in ["", "default:"] {
         let login = format!("{login}{}p@", if login.is_empty() { ":" } else { "" });
-        assert_refused(&format!("redis://{login}{addr}"), &[&instead]);
+        assert_refused(format!("redis://{login}{addr}"), &[&instead]);
         // A cluster refuses SELECT, which says less.
-        assert_refused(&format!("redis://{login}{addr}/1"), &[&instead]);
+        assert_refused(format!("redis://{login}{addr}/1"), &[&instead]);
     }
     let stranger = LockManager::connect(format!("redis://{addr}")).unwrap_err();
     assert!(
@@ -67,16 +67,16 @@ fn a_plain_url_of_a_sentinel_is_refused_with_its_url() {
     let one = sentinel(&[SERVICE], "");
     let addr = one.addr();
     let instead = format!("is a sentinel: use redis-sentinel://{addr}/{SERVICE}");
-    assert_refused(&format!("redis://{addr}"), &[&instead]);
+    assert_refused(format!("redis://{addr}"), &[&instead]);
     // A sentinel knows no SELECT.
-    assert_refused(&format!("redis://{addr}/1"), &[&instead]);
+    assert_refused(format!("redis://{addr}/1"), &[&instead]);
     // The password is the master's. The sentinel has none, and refuses AUTH.
-    assert_refused(&format!("redis://:p@{addr}"), &[&instead]);
+    assert_refused(format!("redis://:p@{addr}"), &[&instead]);
 
     let several = sentinel(&["a", "b"], "user u on >p ~* &* +@all\n");
     let addr = several.addr();
     let instead = format!("redis-sentinel://{addr}/<service>");
-    assert_refused(&format!("redis://u:p@{addr}"), &[&instead]);
+    assert_refused(format!("redis://u:p@{addr}"), &[&instead]);
 }
 
 #[test]
