@@ -82,7 +82,7 @@ pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
 pub(super) use owed::{LinkCall, LinkReply};
 pub(super) use pipeline::{Hop, Pending};
-pub(super) use posting::{OnRights, Readiness, Watched};
+pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
