@@ -107,26 +107,20 @@ impl Confirmer {
     fn decline(&self, caller: &Arc<Caller>) {
         let mut state = self.state.lock();
         state.callers.retain(|other| !Arc::ptr_eq(other, caller));
-        state.pass_on();
+        let next = state.next_leader();
+        drop(state);
+        wake(next);
     }
 
     /// Sends what has been gathered, and hands out the results.
     fn lead(&self, reply_by: Time) {
-        let mut batch = Vec::new();
-        let mut renewals: Vec<Renewal> = Vec::new();
-        let mut state = self.state.lock();
+        let (connection, batch) = self.state.lock().take_batch();
         let mut lead = Lead {
             confirmer: self,
-            connection: state.connection.take(),
+            connection,
         };
-        // At least one of them, or the leader would have none.
-        while let Some(caller) = state.callers.pop_front_if(|caller| {
-            renewals.is_empty() || renewals.len() + caller.renewals.len() <= MOST_IN_ONE_WRITE
-        }) {
-            renewals.extend_from_slice(&caller.renewals);
-            batch.push(caller);
-        }
-        drop(state);
+        let own = |caller: &Arc<Caller>| caller.renewals.clone();
+        let renewals: Vec<Renewal> = batch.iter().flat_map(own).collect();
         let results = self.exchange(&renewals, &mut lead.connection, reply_by);
         // The next leader sends while this one hands out results.
         drop(lead);
@@ -179,16 +173,38 @@ impl Confirmer {
 }
 
 impl Gathering {
-    /// The next caller leads, if there is one.
-    fn pass_on(&mut self) {
+    /// The connection, and the callers whose renewals go over it together.
+    fn take_batch(&mut self) -> (Option<Connection>, Vec<Arc<Caller>>) {
+        let mut batch = Vec::new();
+        let mut size = 0;
+        // At least one of them, or the leader would have none.
+        while let Some(caller) = self
+            .callers
+            .pop_front_if(|caller| size == 0 || size + caller.renewals.len() <= MOST_IN_ONE_WRITE)
+        {
+            size += caller.renewals.len();
+            batch.push(caller);
+        }
+        (self.connection.take(), batch)
+    }
+
+    /// The next caller leads, if there is one. It is to be woken without the mutex.
+    fn next_leader(&mut self) -> Option<Arc<Caller>> {
         while let Some(next) = self.callers.front() {
-            if next.ask_to_lead() {
-                return;
+            if next.must_lead() {
+                return Some(Arc::clone(next));
             }
             // It does not wait any more.
             self.callers.pop_front();
         }
         self.is_led = false;
+        None
+    }
+}
+
+fn wake(next: Option<Arc<Caller>>) {
+    if let Some(next) = next {
+        next.changed.notify_one();
     }
 }
 
@@ -203,7 +219,9 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut state = self.confirmer.state.lock();
         state.connection = self.connection.take();
-        state.pass_on();
+        let next = state.next_leader();
+        drop(state);
+        wake(next);
     }
 }
 
@@ -242,15 +260,13 @@ impl Caller {
         }
     }
 
-    /// False if it does not wait any more.
-    fn ask_to_lead(&self) -> bool {
+    /// Makes it the leader, if it still waits. It is to be woken then.
+    fn must_lead(&self) -> bool {
         let mut turn = self.turn.lock();
-        if !matches!(*turn, Turn::Waiting) {
-            return false;
+        let waits = matches!(*turn, Turn::Waiting);
+        if waits {
+            *turn = Turn::Leading;
         }
-        *turn = Turn::Leading;
-        drop(turn);
-        self.changed.notify_one();
-        true
+        waits
     }
 }
