@@ -104,11 +104,6 @@ fn r18_sentinel_promotes_a_replica_with_all_acknowledged_locks() {
     set.await_other_master(&sentinels, master);
     assert_kept(&kept, &other);
     assert_lost(&overtaken);
-    // One replica is left, until the old master returns as the other.
-    master.restart();
-    until(FAILOVER_WITHIN, "both replicas acknowledge", || {
-        kept[0].renew().is_ok()
-    });
 }
 
 #[test]
