@@ -241,6 +241,15 @@ impl Engine {
                     "no time is left to send the acquire again",
                 ),
                 EnqueueOutcome::Rejected(error) => return Err(error),
+                // R11 (missing keys): a node answered. Nobody can queue for this name until its slot
+                // has moved, however long that takes.
+                EnqueueOutcome::RetryLater(fault) if fault.is_about_migration() => {
+                    if self.now() >= until {
+                        return Ok(false);
+                    }
+                    limit = until.min(self.now() + self.config.outage_limit);
+                    fault
+                }
                 EnqueueOutcome::RetryLater(fault) => fault,
             };
             let now = self.now();

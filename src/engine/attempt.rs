@@ -90,6 +90,8 @@ impl Engine {
                 }
                 return match fault {
                     None => Ok(None),
+                    // R11 (missing keys): a node answered that it cannot decide yet.
+                    Some(fault) if fault.is_undecided() => Ok(None),
                     Some(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),
                 };
             }

@@ -51,7 +51,8 @@ impl Engine {
                 Err(error @ Error::Server { .. }) if is_transient(&error) => {
                     self.clock
                         .sleep_until(self.now() + self.config.back_off / 10);
-                    Some(error)
+                    // R11 (missing keys): a node answered that it cannot decide yet.
+                    Some(error).filter(|error| !is_undecided(error))
                 }
                 Err(error) => return Err(error),
             };
@@ -210,6 +211,10 @@ impl Engine {
         }
         results.into_iter().collect()
     }
+}
+
+fn is_undecided(error: &Error) -> bool {
+    matches!(error, Error::Server { code, .. } if code == "TRYAGAIN")
 }
 
 /// The members of a group that are held so far. Dropping it releases them.

@@ -39,6 +39,8 @@ pub(crate) enum StoreFault {
 /// The error code of a reply that cannot be understood. The server may have carried out the request
 /// that it replies to.
 const PROTOCOL: &str = "PROTOCOL";
+/// The error code for what the user may not do.
+const NOPERM: &str = "NOPERM";
 
 impl StoreFault {
     pub(crate) fn unavailable(
@@ -85,6 +87,28 @@ impl StoreFault {
         }
     }
 
+    /// The user lacks these rights.
+    pub(super) fn lacks(user: Option<&str>, rights: &str) -> StoreFault {
+        let user = user.unwrap_or("default");
+        StoreFault::Server {
+            code: NOPERM.to_owned(),
+            message: format!("this user lacks {rights}; add it with ACL SETUSER {user} {rights}"),
+        }
+    }
+
+    /// The same fault. If the user may not run the command of this right: that the user lacks it.
+    /// Redis 6.2 does not name the subcommand.
+    pub(super) fn naming(self, user: Option<&str>, right: &str) -> StoreFault {
+        let command = right.trim_start_matches('+').split('|').next();
+        let named = format!("'{}", command.unwrap_or_default());
+        match &self {
+            StoreFault::Server { code, message } if code == NOPERM && message.contains(&named) => {
+                StoreFault::lacks(user, right)
+            }
+            _ => self,
+        }
+    }
+
     /// The same fault without the password. A server that does not know AUTH repeats the arguments
     /// in its error, and cuts long ones short.
     pub(super) fn without(self, password: Option<&str>) -> StoreFault {
@@ -110,6 +134,16 @@ impl StoreFault {
     /// Whether a cluster's node refused because another node serves the slot.
     pub(crate) fn is_redirect(&self) -> bool {
         matches!(self.code(), Some("MOVED" | "ASK"))
+    }
+
+    /// Whether a cluster's node answered that the slot is about to get another owner, or just got it.
+    pub(crate) fn is_about_migration(&self) -> bool {
+        self.is_redirect() || self.is_undecided()
+    }
+
+    /// Whether a cluster's node refused because it has only some of the keys.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.code() == Some("TRYAGAIN")
     }
 
     /// Whether it may pass by itself. Then another attempt is worthwhile within the call's bound.
@@ -140,9 +174,7 @@ impl StoreFault {
     /// answers. A server closes connections that are idle, and all when it restarts. If the next
     /// attempt fails as well, its fault is another one, or [`StoreFault::InDoubt`].
     pub(crate) fn is_no_outage(&self) -> bool {
-        // A node of a cluster answered, and its slot is about to get another owner.
-        let is_moving = self.is_redirect() || self.code() == Some("TRYAGAIN");
-        matches!(self, StoreFault::NotReady) || self.is_closed() || is_moving
+        matches!(self, StoreFault::NotReady) || self.is_closed() || self.is_about_migration()
     }
 
     /// Whether a signal handler ran while a connection was being opened.

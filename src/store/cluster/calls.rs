@@ -69,12 +69,14 @@ impl ClusterState {
 
     /// Pauses before another attempt if it must. False if no time is left for one.
     fn has_time_left(&self, must_pause: bool, reply_by: Time) -> bool {
-        if must_pause {
-            let pause = self.back_off / 10;
-            let next = self.clock.now() + pause;
-            self.clock.sleep_until(next.min(reply_by));
+        if !must_pause {
+            return self.clock.now() < reply_by;
         }
-        self.clock.now() < reply_by
+        let pause = self.back_off / 10;
+        let next = self.clock.now() + pause;
+        self.clock.sleep_until(next.min(reply_by));
+        // A request whose reply would come too late would leave the call in doubt.
+        self.clock.now() + pause < reply_by
     }
 
     /// Sends each call to its target, all of them before it waits for a reply. Returns for each the
@@ -209,6 +211,11 @@ impl<'a> Way<'a> {
                 false
             }
             Next::Again => false,
+            Next::AfterPause if self.call.is_acquire() && self.route.is_refused() => {
+                // Its caller makes the pause: only that knows how long the call may wait.
+                self.result = Some(self.route.take_refusal());
+                false
+            }
             Next::AfterPause => true,
         }
     }

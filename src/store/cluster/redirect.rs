@@ -15,6 +15,8 @@ pub(super) struct Route {
     form: Form,
     /// The node that the owner named by ASK. The next attempt goes there.
     ask_target: Option<Arc<Member>>,
+    /// A node could not be reached, or closed the connection.
+    was_unreached: bool,
     /// The results of the attempts before, as one.
     before: Option<CallResult>,
 }
@@ -35,6 +37,7 @@ impl Route {
             slot: slot_of(&call.key),
             form: Form::default(),
             ask_target: None,
+            was_unreached: false,
             before: None,
         }
     }
@@ -76,8 +79,11 @@ impl Route {
         asked: &Address,
         result: CallResult,
     ) -> Next {
+        let is_not_ready = result.is_not_ready();
         let result = match self.before.take() {
             None => result,
+            // It was not sent again.
+            Some(before) if result.is_not_ready() => before,
             Some(mut before) => {
                 // A refused copy is gone. Only a copy without a reply leaves doubt.
                 if before.answer.as_ref().is_err_and(StoreFault::is_ambiguous) {
@@ -90,6 +96,7 @@ impl Route {
         };
         let next = match &result.answer {
             Ok(_) => return Next::Done(result),
+            Err(_) if is_not_ready => return Next::Done(result),
             Err(fault) => self.after(state, call, asked, fault),
         };
         match next {
@@ -140,11 +147,10 @@ impl Route {
             }
             Some(_) => None,
             None => {
-                if !matches!(fault, StoreFault::NotReady) {
-                    // The node may be dead, and another may own its slots soon.
-                    state.want_refresh();
-                }
-                None
+                // The node may be dead, and another may own its slots by now, or soon.
+                state.want_refresh();
+                let is_first = !std::mem::replace(&mut self.was_unreached, true);
+                (is_first && is_unreached(fault)).then_some(Next::AfterPause)
             }
         }
     }
@@ -153,10 +159,32 @@ impl Route {
         no_owner(self.slot)
     }
 
+    /// Whether a node has refused it, and none is to be asked at once.
+    pub(super) fn is_refused(&self) -> bool {
+        let before = self.before.as_ref();
+        let fault = before.and_then(|before| before.answer.as_ref().err());
+        fault.is_some_and(|fault| fault.code().is_some())
+    }
+
+    /// The result of all attempts.
+    pub(super) fn take_refusal(&mut self) -> CallResult {
+        let before = self.before.take();
+        before.unwrap_or_else(|| CallResult::not_sent(no_owner(self.slot)))
+    }
+
     /// The result when no time is left for another attempt.
-    pub(super) fn give_up(self) -> CallResult {
-        self.before
-            .unwrap_or_else(|| CallResult::not_sent(no_owner(self.slot)))
+    pub(super) fn give_up(mut self) -> CallResult {
+        self.take_refusal()
+    }
+}
+
+/// Whether the node could not be reached, or closed the connection. A node that is only late may have
+/// carried out the call, and has used up the time.
+fn is_unreached(fault: &StoreFault) -> bool {
+    match fault {
+        StoreFault::Unavailable { .. } => !fault.is_ambiguous() || fault.is_closed(),
+        StoreFault::InDoubt(fault) => is_unreached(fault),
+        _ => false,
     }
 }
 

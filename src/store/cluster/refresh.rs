@@ -69,7 +69,10 @@ impl ClusterState {
 
     fn take_answer(&self, answer: MapAnswer) -> Result<(), StoreFault> {
         self.members.count(&answer.node);
-        let ranges = read_map(answer.reply, &answer.address)?;
+        let reply = answer
+            .reply
+            .map_err(|fault| fault.naming(self.user(), "+cluster|slots"));
+        let ranges = read_map(reply, &answer.address)?;
         self.install(&ranges);
         Ok(())
     }
@@ -126,7 +129,7 @@ fn run(state: &Weak<ClusterState>, wanted: &Receiver<()>) {
             Err(fault) => log::debug!("no node has a map of the cluster's slots: {fault}"),
         }
         // Each refused call wants a refresh, and many may be refused at once.
-        let pause = state.back_off / 4;
+        let pause = state.back_off / 20;
         drop(state);
         thread::sleep(pause);
     }

@@ -1,10 +1,10 @@
 //! Locks on several masters that are all in order.
 
-use std::{collections::BTreeSet, thread, time::Duration};
+use std::{collections::BTreeSet, fs, thread, time::Duration};
 
 use super::{manager, manager_with};
 use crate::cluster_set::ClusterSet;
-use crate::support::SLACK;
+use crate::support::{SLACK, Server, until};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -45,5 +45,85 @@ fn locks_of_all_masters_are_taken_waited_for_and_listed() {
             assert!(granted.is_some());
         }
     });
-    let _ = (manager_with, SLACK);
+}
+
+/// The calls of a group are on their way to all masters before any has answered.
+#[test]
+fn lock_all_asks_all_masters_at_once() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let manager = manager_with(&set, Duration::from_secs(20));
+    let names: Vec<String> = (0..3)
+        .flat_map(|master| [(master, 0), (master, 1)])
+        .map(|(master, n)| set.name_on(master, n))
+        .collect();
+    // All lanes are open, and the user's rights are known.
+    for _ in 0..2 {
+        let held = manager.lock_all(&names).expect("they are free");
+        held.unlock().expect("they are held");
+    }
+    set.nodes().iter().for_each(Server::stop);
+    thread::scope(|scope| {
+        let taken = scope.spawn(|| manager.lock_all(&names));
+        until(SLACK, "each master has its calls unread", || {
+            set.nodes()
+                .iter()
+                .all(|node| has_unread_bytes(node.addr().port()))
+        });
+        set.nodes().iter().for_each(Server::cont);
+        let held = taken.join().expect("no panic").expect("they are free");
+        held.unlock().expect("they are held");
+    });
+}
+
+/// Whether a connection to this port has bytes that the server has not read.
+fn has_unread_bytes(port: u16) -> bool {
+    let table = fs::read_to_string("/proc/net/tcp").expect("a table of connections");
+    let local = format!(":{port:04X}");
+    table.lines().skip(1).any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // The local address, the state (01 is established), and the bytes to send and to read.
+        words[1].ends_with(&local) && words[3] == "01" && !words[4].ends_with(":00000000")
+    })
+}
+
+#[test]
+fn groups_over_several_masters_do_not_deadlock() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let managers = [manager(&set), manager(&set)];
+    let names: Vec<String> = (0..3).map(|master| set.name_on(master, 0)).collect();
+    let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]];
+    thread::scope(|scope| {
+        for (at, order) in orders.iter().enumerate() {
+            let manager = &managers[at % 2];
+            let group = order.map(|n| names[n].clone());
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    let held = manager
+                        .try_lock_all_for(&group, LONG)
+                        .expect("redis answers");
+                    held.expect("no deadlock").unlock().expect("they are held");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn cycle_takes_as_many_requests_as_on_one_node() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let manager = manager(&set);
+    let names: Vec<String> = (0..3).map(|master| set.name_on(master, 0)).collect();
+    let cycle = || {
+        for name in &names {
+            drop(manager.lock(name).expect("it is free"));
+        }
+    };
+    cycle();
+    let before = manager.stats();
+    for _ in 0..100 {
+        cycle();
+    }
+    let after = manager.stats();
+    assert_eq!(after.requests - before.requests, 600);
+    assert_eq!(after.connects, before.connects);
 }

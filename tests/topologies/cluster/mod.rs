@@ -1,7 +1,9 @@
 //! The masters of a cluster.
 
 mod basics;
+mod failures;
 mod moved_slots;
+mod nodes;
 
 use std::time::Duration;
 

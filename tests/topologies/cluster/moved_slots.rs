@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{LockManager, Result};
+use fairlock::{LockManager, LockOptions, Result};
 
 use super::manager;
 use crate::cluster_set::ClusterSet;
@@ -124,4 +124,123 @@ fn slot_that_moves_under_contention_shows_in_no_call() {
         assert_eq!(set.node(index).keys_without_ttl(), Vec::<String>::new());
     }
     drop(managers);
+}
+
+/// A lock that is held and that nobody waits for has one key. Its slot moves, but not yet that key.
+#[test]
+fn held_lock_in_a_migrating_slot_has_no_second_holder() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let name = set.name_on(0, 0);
+    let slot = set.slot_of(&name);
+    let (one, other) = (manager(&set), manager(&set));
+    let held = one.lock(&name).expect("it is free");
+    set.begin_migration(slot, 1);
+    for _ in 0..3 {
+        let tried = other.try_lock(&name).expect("the owner answers");
+        assert!(tried.is_none(), "a second holder");
+    }
+    let short = Duration::from_millis(50);
+    let tried = other.try_lock_for(&name, short).expect("it is only taken");
+    assert!(tried.is_none(), "a second holder");
+    held.renew().expect("it is held");
+    // The record alone is on the other side now.
+    set.move_keys(slot, 0, 1);
+    assert!(other.try_lock(&name).expect("redis answers").is_none());
+    held.renew().expect("it is held");
+    held.unlock().expect("it is held");
+    let free = other.try_lock(&name).expect("redis answers");
+    free.expect("it is free").unlock().expect("it is held");
+    set.end_migration(slot, 1);
+}
+
+#[test]
+fn wait_outlasts_a_migration_that_is_longer_than_the_outage_limit() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let name = set.name_on(0, 0);
+    let slot = set.slot_of(&name);
+    let one = manager(&set);
+    let limit = Duration::from_millis(500);
+    let impatient = LockManager::builder(set.url())
+        .options(LockOptions::new().ttl(Duration::from_secs(3)))
+        .outage_limit(limit)
+        .build()
+        .expect("the cluster is in order");
+    let held = one.lock(&name).expect("it is free");
+    set.begin_migration(slot, 1);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| impatient.try_lock_for(&name, Duration::from_secs(30)));
+        thread::sleep(limit * 4);
+        assert!(!waiter.is_finished(), "its wait ended early");
+        set.move_keys(slot, 0, 1);
+        set.end_migration(slot, 1);
+        held.unlock().expect("it is held");
+        let granted = waiter.join().expect("no panic").expect("no error");
+        assert!(granted.is_some());
+    });
+}
+
+/// The release is on its way to a node that does not serve the slot any more. The next call of the
+/// same manager comes behind it all the same.
+#[test]
+fn call_behind_a_redirected_release_finds_the_lock_free() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let name = set.name_on(0, 0);
+    let slot = set.slot_of(&name);
+    let manager = manager(&set);
+    // Each lane knows the scripts.
+    for master in 0..3 {
+        let guard = manager.lock(set.name_on(master, 1));
+        guard.expect("it is free").unlock().expect("it is held");
+    }
+    let mut from = 0;
+    for to in [1, 2, 0, 1] {
+        let held = manager.lock(&name).expect("it is free");
+        set.begin_migration(slot, to);
+        set.move_keys(slot, from, to);
+        drop(held);
+        let held = manager.try_lock(&name).expect("redis answers");
+        let held = held.expect("ASK: the release came first");
+        set.move_keys(slot, from, to);
+        set.end_migration(slot, to);
+        drop(held);
+        let held = manager.try_lock(&name).expect("redis answers");
+        let held = held.expect("MOVED: the release came first");
+        set.migrate(slot, from);
+        set.migrate(slot, to);
+        held.unlock().expect("it is held");
+        from = to;
+    }
+}
+
+/// R4: the record is gone, and the slot is in migration. The waiters queue again one by one.
+#[test]
+fn waiters_keep_their_order_when_they_queue_again_elsewhere() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let name = set.name_on(0, 0);
+    let slot = set.slot_of(&name);
+    let (one, other) = (manager(&set), manager(&set));
+    let held = one.lock(&name).expect("it is free");
+    let waiters: Vec<_> = (0..5)
+        .map(|_| other.enqueue(&name).expect("redis answers"))
+        .collect();
+    set.begin_migration(slot, 1);
+    let record = format!("fairlock:{{{name}}}");
+    let queue = format!("{record}:q");
+    set.node(0).query::<()>(&["DEL", &record, &queue]);
+    // It finds out that its lock is gone.
+    held.lost().recv().expect("a loss");
+    thread::sleep(Duration::from_millis(300));
+    set.move_keys(slot, 0, 1);
+    set.end_migration(slot, 1);
+    let mut last = 0;
+    for (index, waiter) in waiters.into_iter().enumerate() {
+        let mut waiter = waiter;
+        let granted = waiter
+            .wait_for(Duration::from_secs(10))
+            .expect("redis answers");
+        let guard = granted.unwrap_or_else(|| panic!("waiter {index} is not the next"));
+        assert!(guard.fence() > last);
+        last = guard.fence();
+        guard.unlock().expect("it is held");
+    }
 }

@@ -2,6 +2,7 @@
 //! it.
 
 use std::{
+    collections::BTreeMap,
     ops::RangeInclusive,
     sync::{Mutex, PoisonError},
     thread,
@@ -10,7 +11,7 @@ use std::{
 
 use redis::{FromRedisValue, RedisResult};
 
-use crate::support::{Server, until};
+use crate::support::{Server, until, until_some};
 
 /// How long a set may take until all its nodes agree. A node refuses for 2 s after its start.
 const AGREED_WITHIN: Duration = Duration::from_secs(30);
@@ -142,30 +143,16 @@ impl ClusterSet {
         on_it.nth(n).expect("there is always a next one")
     }
 
-    /// The node that owns a slot, in the eyes of the first node that answers.
+    /// The node that says of itself that it owns a slot.
     pub(crate) fn owner_of(&self, slot: u16) -> usize {
-        let ranges: Vec<(u16, u16, Vec<redis::Value>)> = self
-            .ask_any::<Vec<Vec<redis::Value>>>(&["CLUSTER", "SLOTS"])
-            .into_iter()
-            .map(|range| {
-                let number = |value: &redis::Value| u16::from_redis_value_ref(value);
-                let from = number(&range[0]).expect("a slot");
-                let to = number(&range[1]).expect("a slot");
-                let owner = Vec::from_redis_value_ref(&range[2]).expect("a node");
-                (from, to, owner)
+        until_some(AGREED_WITHIN, "a node says that it owns the slot", || {
+            let nodes = self.nodes.iter().enumerate();
+            let mut running = nodes.filter(|(_, node)| node.is_running());
+            running.find_map(|(index, node)| {
+                let owner = owner_known_to(node, slot)?;
+                (owner == self.ids[index]).then_some(index)
             })
-            .collect();
-        let range = ranges
-            .iter()
-            .find(|(from, to, _)| (*from..=*to).contains(&slot));
-        let (_, _, owner) = range.expect("every slot has an owner");
-        let id = String::from_redis_value_ref(&owner[2]).expect("an id");
-        self.index_of(&id)
-    }
-
-    fn index_of(&self, id: &str) -> usize {
-        let index = self.ids.iter().position(|known| known == id);
-        index.expect("the id of one of our nodes")
+        })
     }
 
     /// Asks the first node that answers.
@@ -232,10 +219,36 @@ impl ClusterSet {
         self.nodes[to].query::<()>(&new_owner);
         for (index, node) in self.nodes.iter().enumerate() {
             if index != to && node.is_running() && is_master(node) {
-                // A node that learned it from the target's gossip first agrees.
-                node.query::<()>(&new_owner);
+                // One that has lost its last slot by this is a replica now, and refuses.
+                let _ = node.try_query::<()>(&new_owner);
             }
         }
+        // An older claim that is still on its way can win at a node, until all know the new epoch.
+        let owner = Some(self.ids[to].clone());
+        until(AGREED_WITHIN, "all nodes agree on the slot's owner", || {
+            let running = self.nodes.iter().filter(|node| node.is_running());
+            let mut others = running.filter(|node| owner_known_to(node, slot) != owner);
+            let other = others.next();
+            if let Some(other) = other.filter(|node| is_master(node)) {
+                let _ = other.try_query::<()>(&new_owner);
+            }
+            other.is_none() && self.epochs_agree()
+        });
+    }
+
+    /// Whether all running nodes know the same epoch of every node.
+    fn epochs_agree(&self) -> bool {
+        let running = self.nodes.iter().filter(|node| node.is_running());
+        let mut epochs = running.map(|node| {
+            let nodes: String = node.query(&["CLUSTER", "NODES"]);
+            let epoch = |line: &str| {
+                let words: Vec<&str> = line.split(' ').collect();
+                (words[0].to_owned(), words[6].to_owned())
+            };
+            nodes.lines().map(epoch).collect::<BTreeMap<_, _>>()
+        });
+        let first = epochs.next();
+        epochs.all(|other| Some(other) == first)
     }
 
     /// Adds an empty master. Returns its index.
@@ -308,6 +321,18 @@ fn known_nodes(node: &Server) -> usize {
     let nodes: String = node.query(&["CLUSTER", "NODES"]);
     let lines = nodes.lines().filter(|line| !line.contains("handshake"));
     lines.count()
+}
+
+/// The id of the slot's owner, in the eyes of a node.
+fn owner_known_to(node: &Server, slot: u16) -> Option<String> {
+    let ranges: Vec<Vec<redis::Value>> = node.try_query(&["CLUSTER", "SLOTS"]).ok()?;
+    let number = |value: &redis::Value| u16::from_redis_value_ref(value).ok();
+    let range = ranges.iter().find(|range| {
+        let ends = number(&range[0]).zip(number(&range[1]));
+        ends.is_some_and(|(from, to)| (from..=to).contains(&slot))
+    })?;
+    let owner: Vec<redis::Value> = Vec::from_redis_value_ref(&range[2]).ok()?;
+    String::from_redis_value_ref(&owner[2]).ok()
 }
 
 fn is_ok(node: &Server) -> bool {
