@@ -13,7 +13,7 @@ use crate::options::LockOptions;
 use crate::script::CallerId;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{Cluster, Sentinel, Single, Store, TlsSettings, Topology, parse_url};
+use crate::store::{Cluster, Quorum, Sentinel, Single, Store, TlsSettings, Topology, parse_url};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -228,6 +228,22 @@ impl Builder {
         self
     }
 
+    /// Whether a node of a quorum is refused while its server has run for less than the ttl. For
+    /// other topologies it says nothing. Default `true`.
+    ///
+    /// A server that restarted without its data has forgotten its locks and fences. If it voted at
+    /// once, two clients could hold one lock, and fences could fall. After one ttl everything that
+    /// it forgot is over. So all managers of a quorum must use the same ttl in their
+    /// [options](Builder::options), or the longest of them. No lease may be longer than it.
+    ///
+    /// The check needs the right to run `INFO`. It does not notice FLUSHALL. Turn it off only if
+    /// your servers keep every write across a restart (`appendfsync always`), or in tests, whose
+    /// servers have just started.
+    pub fn uptime_check(mut self, check: bool) -> Builder {
+        self.settings.uptime_check = Some(check);
+        self
+    }
+
     /// Builds the manager: checks all settings, opens one connection, and starts the renewal
     /// thread.
     ///
@@ -279,7 +295,7 @@ fn connect(
         Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
         Topology::Sentinel(settings) => Box::new(Sentinel::connect(settings, config, caller_id)?),
         Topology::Cluster(settings) => Box::new(Cluster::connect(settings, config, caller_id)?),
-        Topology::Quorum(_) => todo!(),
+        Topology::Quorum(servers) => Box::new(Quorum::connect(servers, config, &caller_id)?),
     })
 }
 

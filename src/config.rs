@@ -34,6 +34,8 @@ pub(crate) struct Settings {
     pub(crate) horizon: Option<Duration>,
     pub(crate) outage_limit: Option<Duration>,
     pub(crate) replica_acks: Option<ReplicaAcks>,
+    /// `None`: yes.
+    pub(crate) uptime_check: Option<bool>,
 }
 
 /// R18 (replica acks): how many replicas must acknowledge a grant or an extension, and within which
@@ -60,6 +62,10 @@ pub(crate) struct Config {
     /// H: how long a silent process keeps its places in queues.
     pub(crate) horizon: Duration,
     pub(crate) outage_limit: Duration,
+    /// The length of a lease by the manager's own options.
+    pub(crate) ttl: Duration,
+    /// Nodes of a quorum that have run for less than the ttl do not vote.
+    pub(crate) uptime_check: bool,
     /// The pause before a failed request is retried.
     pub(crate) back_off: Duration,
     pub(crate) replica_acks: Option<ReplicaAcks>,
@@ -88,6 +94,8 @@ impl Config {
                 .unwrap_or(DEFAULT_CHECK_PERIOD.min(base / 8)),
             horizon: settings.horizon.unwrap_or(DEFAULT_HORIZON.min(base / 2)),
             outage_limit: settings.outage_limit.unwrap_or(DEFAULT_OUTAGE_LIMIT),
+            ttl,
+            uptime_check: settings.uptime_check.unwrap_or(true),
             back_off: Duration::from_millis(500).min(base / 20),
             replica_acks: settings.replica_acks.filter(|acks| acks.wanted > 0),
         };

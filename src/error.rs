@@ -137,6 +137,9 @@ pub enum Step {
     Send,
     /// The request was sent, but no reply came in time.
     Reply,
+    /// A quorum: fewer than a majority of the nodes decided. The [source](Error::Unavailable) says
+    /// which did not, and why.
+    Majority,
 }
 
 /// Why there is no TLS connection to a server.
@@ -170,6 +173,7 @@ impl fmt::Display for Step {
             Step::Connect => "connection",
             Step::Send => "way to send",
             Step::Reply => "reply",
+            Step::Majority => "majority",
         })
     }
 }

@@ -22,6 +22,7 @@
 - [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
 - [How far it can be trusted](guide::safety): each promise, what it depends on, and the tests that attack it.
 - [Configuration](guide::configuration): defaults, ranges, when to change them.
+- [TLS](guide::tls): certificates, and the errors about them.
 - [What is logged](guide::log), line by line.
 - [Coming from another lock](guide::migrating): `SET NX`, Redlock, Redisson.
 - [How it compares](guide::comparison) with other locks, feature by feature.

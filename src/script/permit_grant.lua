@@ -9,7 +9,12 @@
 do
   -- P2: readers share the fence of the writer before them, everybody else gets a new one. It never
   -- falls. If the record was lost, the server's clock is its floor.
+  local last_fence = fence
   if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then fence = math.max(fence + 1, now) end
+  -- As in mutex_grant.lua: two masters with clocks behind the stored fence give different ones.
+  if fence > last_fence and fence > now and fence < now + 60000000 then
+    fence = fence + (tonumber(string.sub(new_holder, 1, 3), 16) or 0) % 1024
+  end
   -- R16 (hold_at_least): a lease lasts at least as long as the permits must be held.
   local lease_ms = math.max(ttl, hold)
   local lease_us = 1000 * lease_ms

@@ -39,6 +39,8 @@ pub(crate) enum StoreFault {
 /// The error code of a reply that cannot be understood. The server may have carried out the request
 /// that it replies to.
 const PROTOCOL: &str = "PROTOCOL";
+/// The error code for what the user may not do.
+const NOPERM: &str = "NOPERM";
 
 impl StoreFault {
     pub(crate) fn unavailable(
@@ -82,6 +84,28 @@ impl StoreFault {
         StoreFault::Server {
             code: PROTOCOL.to_owned(),
             message: message.into(),
+        }
+    }
+
+    /// The user lacks these rights.
+    pub(super) fn lacks(user: Option<&str>, rights: &str) -> StoreFault {
+        let user = user.unwrap_or("default");
+        StoreFault::Server {
+            code: NOPERM.to_owned(),
+            message: format!("this user lacks {rights}; add it with ACL SETUSER {user} {rights}"),
+        }
+    }
+
+    /// The same fault. If the user may not run the command of this right: that the user lacks it.
+    /// Redis 6.2 does not name the subcommand.
+    pub(super) fn naming(self, user: Option<&str>, right: &str) -> StoreFault {
+        let command = right.trim_start_matches('+').split('|').next();
+        let named = format!("'{}", command.unwrap_or_default());
+        match &self {
+            StoreFault::Server { code, message } if code == NOPERM && message.contains(&named) => {
+                StoreFault::lacks(user, right)
+            }
+            _ => self,
         }
     }
 

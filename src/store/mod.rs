@@ -45,6 +45,7 @@ pub(crate) use cluster::Cluster;
 pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
+pub(crate) use quorum::Quorum;
 pub(crate) use refusal::passes_by_itself;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Single;

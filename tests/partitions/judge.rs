@@ -88,6 +88,7 @@ pub(crate) fn judge(scenario: &Scenario, with_queue: bool, dir: &Path, times: Ti
             ));
         }
     }
+    failures.extend(wrong_ends(scenario, &history));
     let shared_fences = shared_fences(&history);
     if scenario.promises != Promises::TwoMasters {
         failures.extend(shared_fences.first().cloned());
@@ -120,6 +121,25 @@ pub(crate) fn judge(scenario: &Scenario, with_queue: bool, dir: &Path, times: Ti
         ends: ends(&history),
         failures,
     }
+}
+
+/// The servers' errors that a partition explains: a call that met them was not carried out.
+const EXPLAINED: [&str; 2] = ["server:CLUSTERDOWN", "server:NOREPLICAS"];
+
+/// Other errors of servers, and holders that learnt of another holder though no data was lost.
+fn wrong_ends(scenario: &Scenario, history: &History) -> Option<String> {
+    let may_lose_data = matches!(scenario.promises, Promises::Failover | Promises::TwoMasters);
+    let wrong = |how: &str| {
+        how.starts_with("server:") && !EXPLAINED.contains(&how)
+            || how == "lost:Taken" && !may_lose_data
+    };
+    let ends = history.attempts.iter().filter_map(|a| {
+        let (at, how) = a.ended.as_ref()?;
+        wrong(how).then(|| format!("{} ({:?}, {}) ended at {at}: {how}", a.id, a.name, a.verb))
+    });
+    let ends: Vec<String> = ends.collect();
+    let first = ends.first()?;
+    Some(format!("{} wrong ends, the first: {first}", ends.len()))
 }
 
 /// Two holders whose writes the resource accepted with the same fence could overwrite each other.

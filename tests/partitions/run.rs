@@ -162,7 +162,7 @@ impl Stage<'_> {
                     cut(self.world, &mut rng);
                     thread::sleep(rng.ms(100..900));
                     self.world.network.heal_all();
-                    thread::sleep(rng.ms(50..500));
+                    thread::sleep(rng.ms(200..900));
                 }
                 begun
             }

@@ -76,7 +76,7 @@ const fn scenario(
 
 const A: usize = 0;
 
-pub(crate) const SINGLE: [Scenario; 6] = [
+pub(crate) const SINGLE: [Scenario; 7] = [
     scenario(
         "client A is cut off",
         Fault::Steady(|world| world.network.cut(world.clients[A])),
@@ -125,9 +125,16 @@ pub(crate) const SINGLE: [Scenario; 6] = [
         [Unknown, Unknown, Unknown],
         Promises::All,
     ),
+    scenario(
+        "random cuts",
+        Fault::Flapping(random_cuts),
+        [5000, 0],
+        [Unknown, Unknown, Unknown],
+        Promises::All,
+    ),
 ];
 
-pub(crate) const SENTINEL: [Scenario; 10] = [
+pub(crate) const SENTINEL: [Scenario; 11] = [
     scenario(
         "client A is cut off from the sentinels",
         Fault::Steady(|world| {
@@ -231,9 +238,16 @@ pub(crate) const SENTINEL: [Scenario; 10] = [
         [Yes, Yes, Yes],
         Promises::TwoMasters,
     ),
+    scenario(
+        "random cuts",
+        Fault::Flapping(random_cuts),
+        [5000, 0],
+        [Unknown, Unknown, Unknown],
+        Promises::TwoMasters,
+    ),
 ];
 
-pub(crate) const CLUSTER: [Scenario; 6] = [
+pub(crate) const CLUSTER: [Scenario; 7] = [
     scenario(
         "client A is cut off from one master",
         Fault::Steady(|world| {
@@ -290,9 +304,16 @@ pub(crate) const CLUSTER: [Scenario; 6] = [
         [Unknown, Unknown, Unknown],
         Promises::TwoMasters,
     ),
+    scenario(
+        "random cuts",
+        Fault::Flapping(random_cuts),
+        [5000, 0],
+        [Unknown, Unknown, Unknown],
+        Promises::TwoMasters,
+    ),
 ];
 
-pub(crate) const QUORUM: [Scenario; 8] = [
+pub(crate) const QUORUM: [Scenario; 9] = [
     scenario(
         "client A is cut off from two of five nodes",
         Fault::Steady(|world| {
@@ -385,6 +406,13 @@ pub(crate) const QUORUM: [Scenario; 8] = [
         [Unknown, Unknown, Unknown],
         Promises::All,
     ),
+    scenario(
+        "random cuts",
+        Fault::Flapping(random_cuts),
+        [5000, 0],
+        [Unknown, Unknown, Unknown],
+        Promises::All,
+    ),
 ];
 
 /// The hosts of the nodes that are not the master.
@@ -410,4 +438,21 @@ fn cut_group(world: &World, these: &[Host]) {
     let mut others = servers_without(world, these);
     others.extend(world.clients.iter().filter(|host| !these.contains(host)));
     world.network.cut_sides(these, &others);
+}
+
+/// Cuts random pairs of hosts, most of them one way.
+fn random_cuts(world: &World, rng: &mut Rng) {
+    let mut hosts = world.servers.hosts();
+    hosts.extend(world.clients);
+    for _ in 0..2 * hosts.len() {
+        let (from, to) = (*rng.pick(&hosts), *rng.pick(&hosts));
+        if from == to {
+            continue;
+        }
+        if rng.percent(30) {
+            world.network.cut_between(from, to);
+        } else {
+            world.network.cut_one_way(from, to);
+        }
+    }
 }

@@ -24,6 +24,7 @@ mod urls;
 #[test]
 fn child_process() {
     support::child::play(&[
+        sentinel::TURNS,
         #[cfg(feature = "tls")]
         tls::DROPS_AND_EXITS,
         #[cfg(feature = "tls")]

@@ -2,6 +2,7 @@
 //! replicas.
 
 mod replica_set;
+mod services;
 
 use std::sync::mpsc;
 use std::thread;
@@ -151,7 +152,7 @@ fn r18_every_kind_of_lock_needs_acks() {
     let set = ReplicaSet::start(1);
     let manager = acked(&set, 1);
     // Opens the subscription, so that later calls register waiters.
-    drop(manager.enqueue("warm").unwrap());
+    let _ = manager.enqueue("warm");
     set.replicas[0].server.stop();
     assert_not_replicated(manager.lock("mutex"), "mutex", 1, 0);
     assert_not_replicated(manager.try_lock_for("timed", T), "timed", 1, 0);
@@ -243,6 +244,20 @@ fn r18_a_lock_found_by_a_check_needs_acks() {
         Err(Error::NotReplicated { .. }) => becomes_free(&other, "n"),
         other => panic!("{other:?}"),
     }
+}
+
+/// The renewal thread enqueues the waiter again, and the lock is free.
+#[test]
+fn r18_a_lock_found_free_by_a_requeue_needs_acks() {
+    let set = ReplicaSet::start(1);
+    let (manager, other) = (acked(&set, 1), plain(&set));
+    let held = other.lock("n").unwrap();
+    let waiter = manager.enqueue("n").unwrap();
+    set.replicas[0].server.stop();
+    set.master.query::<()>(&["FLUSHALL"]);
+    assert_not_replicated(waiter.wait(), "n", 1, 0);
+    drop(held);
+    becomes_free(&other, "n");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod faults;
 mod locks;
 mod settings;
 mod signals;
+mod topologies;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -217,6 +217,30 @@ fn a_quorum_is_a_list_of_urls_or_servers() {
     assert_eq!(format!("{servers:?}"), "Quorum(quorum a:6379,b:1,/c)");
 }
 
+/// A character that is not percent-encoded ends the part that holds the password.
+#[test]
+fn a_refused_url_never_shows_what_may_be_a_password() {
+    let bad = [
+        format!("redis-sentinel://u:1/{SECRET}@a/m"),
+        format!("redis-sentinel://u:1/{SECRET}@a"),
+        format!("redis-sentinel://u:1?node={SECRET}@a/m"),
+        format!("redis-sentinel://u:{SECRET}@a:b/m"),
+        format!("redis-sentinel://a/m?sentinelPassword=1&{SECRET}"),
+        format!("redis-sentinel://a/m?sentinelPassword=1#{SECRET}"),
+        format!("redis-cluster://u:1/{SECRET}@a"),
+        format!("redis-cluster://u:{SECRET}@a,b:c"),
+        format!("redis-cluster://:1&{SECRET}?{SECRET}@a"),
+        format!("redis+sentinel://u:{SECRET}@a/m"),
+        format!("redis://u:{SECRET}@a,b"),
+        format!("redis+unix://u:{SECRET}@localhost/s"),
+    ];
+    for url in bad {
+        let error = LockManager::connect(&url).unwrap_err();
+        let all = format!("{error} {error:?} {:?}", Endpoint::from(&url));
+        assert!(!all.contains(SECRET), "{url}: {all}");
+    }
+}
+
 #[test]
 fn no_endpoint_shows_a_password() {
     let server = Server::new("a", 1).user("u").password(SECRET);

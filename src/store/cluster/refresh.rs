@@ -69,7 +69,10 @@ impl ClusterState {
 
     fn take_answer(&self, answer: MapAnswer) -> Result<(), StoreFault> {
         self.members.count(&answer.node);
-        let ranges = read_map(answer.reply, &answer.address)?;
+        let reply = answer
+            .reply
+            .map_err(|fault| fault.naming(self.user(), "+cluster|slots"));
+        let ranges = read_map(reply, &answer.address)?;
         self.install(&ranges);
         Ok(())
     }

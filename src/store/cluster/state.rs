@@ -66,6 +66,11 @@ impl ClusterState {
         Arc::clone(&self.map.read())
     }
 
+    /// The user at every node, if one is named.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.login.user.as_deref()
+    }
+
     /// The node at an address, with a count of its own.
     pub(super) fn node_at(&self, address: &Address) -> Arc<Node> {
         let server = ServerSettings {

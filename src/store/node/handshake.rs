@@ -5,16 +5,15 @@ use std::io;
 use redis::{Cmd, RedisError, Value};
 
 use super::Node;
-use super::connection::{Connection, fault, io_kind, refusal};
-use super::hello::Hello;
-use super::probe::speaks_tls;
-use crate::error::{Step, TlsFailure};
+use super::connection::{Connection, refusal};
+use super::first_reply::no_first_reply;
+use super::hello::{Expected, Hello};
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
 use crate::store::{Anchor, Login, StoreFault};
 
 impl Node {
-    /// Sends AUTH, SELECT, HELLO and TIME as one pipeline and reads the replies, all before
+    /// Sends AUTH, ASKING (to a cluster), SELECT, HELLO and TIME as one pipeline and reads the replies, all before
     /// `reply_by`.
     pub(super) fn shake_hands(
         &self,
@@ -37,7 +36,7 @@ impl Node {
         if let Ok(hello) = &hello {
             self.check_mode(hello, connection, self.time_left(reply_by)?)?;
         }
-        // The other replies are from AUTH and SELECT. A refusal of AUTH is the cause of all
+        // The other replies are from AUTH, ASKING and SELECT. A refusal of AUTH is the cause of all
         // refusals after it, so the first one is the one to report.
         for reply in replies {
             refusal(reply).map_err(|fault| fault.without(self.server.login.password.as_deref()))?;
@@ -58,6 +57,11 @@ impl Node {
     fn handshake_commands(&self) -> Vec<Cmd> {
         let mut commands = Vec::new();
         commands.extend(auth(&self.server.login));
+        if self.expected == Expected::ClusterNode {
+            // It does nothing here. A user who may not run it learns that at once, and not first
+            // when a slot moves.
+            commands.push(redis::cmd("ASKING"));
+        }
         if self.server.login.database != 0 {
             let mut select = redis::cmd("SELECT");
             select.arg(self.server.login.database);
@@ -112,51 +116,14 @@ impl Node {
         self.no_first_reply(connection, error, reply_by)
     }
 
-    /// Why a server has not answered the handshake. Some mistakes in the settings of TLS look like
-    /// a closed connection, or like a reply without sense.
     fn no_first_reply(
         &self,
         connection: &Connection,
         error: impl Into<RedisError>,
         reply_by: Time,
     ) -> StoreFault {
-        let error = error.into();
-        let kind = io_kind(&error);
-        let is_closed = is_closed_kind(kind);
-        let address = &self.server.address;
-        if let Some(tls) = &self.server.login.tls {
-            if !is_closed {
-                return fault(error, Step::Connect);
-            }
-            // With TLS 1.3 the client is done before the server has looked at its certificate.
-            let remedy = match tls.identity {
-                None => {
-                    "it may demand a client's certificate (tls-auth-clients); \
-                         Builder::tls_identity takes it"
-                }
-                Some(_) => "it may not accept the client's certificate",
-            };
-            return StoreFault::tls(
-                TlsFailure::ClientCertificate,
-                format!(
-                    "{address} closed the connection before its first reply ({error}); {remedy}"
-                ),
-            );
-        }
         let left = reply_by - self.clock.now();
-        match connection.socket.peer() {
-            Some(peer)
-                if (is_closed || kind == io::ErrorKind::InvalidData)
-                    && !left.is_zero()
-                    && speaks_tls(peer, left) =>
-            {
-                StoreFault::tls(
-                    TlsFailure::TlsServer,
-                    format!("{address} expects TLS; use rediss://"),
-                )
-            }
-            _ => fault(error, Step::Connect),
-        }
+        no_first_reply(connection, &self.server, error.into(), left)
     }
 }
 

@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod` | [`Node`]: the address, the counters, and how a connection is opened and retired |
-//! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME |
+//! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME, and ASKING to a cluster |
 //! | `hello` | [`Expected`]: what the server must be, and whether it says that it is |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
@@ -22,6 +22,7 @@
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
 //! | `tls` | the handshake of TLS, and what both halves of a socket share then |
+//! | `first_reply` | why a server has not answered the first request |
 //! | `probe` | whether a server speaks TLS or plain text |
 //! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
@@ -30,6 +31,7 @@
 
 mod acks;
 mod connection;
+mod first_reply;
 mod handshake;
 mod hello;
 mod lane;
@@ -80,7 +82,7 @@ pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
 pub(super) use owed::{LinkCall, LinkReply};
 pub(super) use pipeline::{Hop, Pending};
-pub(super) use posting::{OnRights, Readiness, Watched};
+pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

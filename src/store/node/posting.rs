@@ -61,6 +61,10 @@ impl Lanes {
         self.lanes.iter().position(is_it).unwrap_or_default()
     }
 
+    pub(in crate::store) fn is_open(&self, lane: usize) -> bool {
+        self.open_lane(&self.lanes[lane], Checkout::IfFree).is_ok()
+    }
+
     pub(in crate::store) fn readiness(&self, call: &Call) -> Readiness {
         let lane = self.lane_of(&call.key).0;
         match self.open_lane(lane, Checkout::IfFree) {
@@ -193,7 +197,7 @@ impl Unread for RightsQuestion {
 
     fn write(&mut self, bytes: &mut Vec<u8>) {
         self.node.requests.fetch_add(1, Ordering::Relaxed);
-        rights_command(&self.call.key, &self.node.caller_id).write_packed_command(bytes);
+        rights_command(&self.call, &self.node.caller_id).write_packed_command(bytes);
     }
 
     fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool {

@@ -34,7 +34,7 @@ impl Node {
         let refused = self
             .time_left(pipeline.reply_by)
             .and_then(|left| {
-                let command = rights_command(&call.key, &self.caller_id);
+                let command = rights_command(call, &self.caller_id);
                 if hop == Hop::AskTarget {
                     connection.request(&redis::cmd("ASKING"), left.min(self.command_timeout))?;
                 }
@@ -80,12 +80,8 @@ impl Node {
             self.has_rights.store(is_certain, Ordering::Release);
             return Ok(());
         }
-        let needed = needed.join(" ");
-        let user = self.server.login.user.as_deref().unwrap_or("default");
-        Err(StoreFault::Server {
-            code: "NOPERM".to_owned(),
-            message: format!("this user lacks {needed}; add it with ACL SETUSER {user} {needed}"),
-        })
+        let user = self.server.login.user.as_deref();
+        Err(StoreFault::lacks(user, &needed.join(" ")))
     }
 
     /// The rights may have changed.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::decision::{Decision, NodeAnswer, decide, majority_of};
 use crate::error::Step;
@@ -113,6 +114,8 @@ impl Ballot {
     /// The caller leaves: what is not sent never will be.
     pub(super) fn stop_sending(&mut self) {
         for voter in &mut self.nodes {
+            // Nobody would send it again.
+            voter.closed = RESENDS_WHEN_CLOSED;
             let fault = match &voter.state {
                 VoterState::Unsent | VoterState::Opening | VoterState::AsksForRights => {
                     StoreFault::NotReady
@@ -121,18 +124,20 @@ impl Ballot {
                 _ => continue,
             };
             voter.state = VoterState::Failed(fault);
-            voter.closed = RESENDS_WHEN_CLOSED;
         }
     }
 
     /// The time is over: what has not come will not.
     pub(super) fn end(&mut self) {
-        self.stop_sending();
         for voter in &mut self.nodes {
-            if matches!(voter.state, VoterState::Sent) {
-                voter.state = VoterState::Failed(StoreFault::timed_out(Step::Reply));
-            }
+            let step = match voter.state {
+                VoterState::Unsent | VoterState::Opening => Step::Connect,
+                VoterState::AsksForRights | VoterState::Sent => Step::Reply,
+                _ => continue,
+            };
+            voter.state = VoterState::Failed(StoreFault::timed_out(step));
         }
+        self.stop_sending();
     }
 
     pub(super) fn note_opening(&mut self, node: usize) {
@@ -177,15 +182,13 @@ impl Ballot {
         if proposal != self.proposal || !matches!(voter.state, VoterState::Sent) {
             return;
         }
-        voter.on_result(result.answer.map(|answer| {
-            voter.resent |= answer.resent;
-            match answer.reply.outcome {
-                Outcome::Kind(kind) => VoterState::Failed(StoreFault::Server {
-                    code: "WRONGKIND".to_owned(),
-                    message: format!("the record is {kind}, and not of a quorum"),
-                }),
-                outcome => VoterState::Answered(outcome),
-            }
+        voter.resent |= result.answer.as_ref().is_ok_and(|answer| answer.resent);
+        voter.on_result(result.answer.map(|answer| match answer.reply.outcome {
+            Outcome::Kind(kind) => VoterState::Failed(StoreFault::Server {
+                code: "WRONGKIND".to_owned(),
+                message: format!("the record is {kind}, and not of a quorum"),
+            }),
+            outcome => VoterState::Answered(outcome),
         }));
     }
 
@@ -234,8 +237,16 @@ impl Ballot {
     /// What the nodes decided. `not_ready` is the fault if nothing was sent.
     pub(super) fn result(&self, not_ready: StoreFault) -> CallResult {
         let resent = self.nodes.iter().any(|voter| voter.resent);
-        let answer = match self.decision() {
-            Decision::Decided(outcome) => Ok(Answer {
+        let decided = match self.decision() {
+            Decision::Decided(outcome) => Some(outcome),
+            // Others propose at the same time, so none of them has won yet.
+            Decision::Outbid { .. } => Some(Outcome::Busy {
+                left: Duration::ZERO,
+            }),
+            Decision::Open | Decision::NoMajority => None,
+        };
+        let answer = match decided {
+            Some(outcome) => Ok(Answer {
                 reply: ScriptReply {
                     // R7 (late copies) is kept here, per node.
                     now: None,
@@ -247,7 +258,7 @@ impl Ballot {
                 sent: self.sent.unwrap_or(Time::from_nanos(0)),
                 resent: resent && matches!(self.call.verb, Verb::Release { .. }),
             }),
-            _ => Err(self.fault(not_ready)),
+            None => Err(self.fault(not_ready)),
         };
         CallResult {
             answer,
@@ -268,11 +279,16 @@ impl Ballot {
         }
         // Nodes that refuse for good say more than the lack of a majority.
         let mut refused = faults.iter().filter(|(_, fault)| !fault.is_transient());
-        let most_refused = refused.clone().count() > self.nodes.len() - majority_of(self.nodes.len());
+        let most_refused =
+            refused.clone().count() > self.nodes.len() - majority_of(self.nodes.len());
         if let Some((_, fault)) = refused.next().filter(|_| most_refused) {
             return (*fault).clone();
         }
-        let mut text = format!("{} of {} nodes did not decide", faults.len(), self.nodes.len());
+        let mut text = format!(
+            "{} of {} nodes did not decide",
+            faults.len(),
+            self.nodes.len()
+        );
         for (at, (address, fault)) in faults.iter().enumerate() {
             let colon = if at == 0 { ':' } else { ';' };
             let _ = write!(text, "{colon} {address}: {fault}");

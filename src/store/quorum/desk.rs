@@ -68,7 +68,8 @@ impl Desk {
             drop(role);
             let woken = caller.sleep(&self.clock, until);
             role = self.role.lock();
-            role.sleepers.retain(|sleeper| !Arc::ptr_eq(sleeper, caller));
+            role.sleepers
+                .retain(|sleeper| !Arc::ptr_eq(sleeper, caller));
             if woken != Woken::ToRead || role.is_taken {
                 return;
             }

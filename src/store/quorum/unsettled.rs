@@ -62,9 +62,9 @@ impl Doubts {
     /// Whether no copy can take the lock any more, by an answer that came at this server time.
     pub(super) fn are_excluded(&self, at: TokenAt, server: Option<u64>) -> bool {
         let doubts = self.0.lock();
-        doubts.get(&at).is_none_or(|doubt| {
-            server.is_some_and(|server| server > doubt.not_after)
-        })
+        doubts
+            .get(&at)
+            .is_none_or(|doubt| server.is_some_and(|server| server > doubt.not_after))
     }
 
     pub(super) fn has(&self, at: TokenAt) -> bool {
@@ -118,22 +118,20 @@ impl OpenReleases {
     /// When the next one is to be sent.
     pub(super) fn next_due(&self) -> Time {
         let open = self.0.lock();
-        let next = open.values().map(|release| release.next.min(release.expires));
+        let next = open
+            .values()
+            .map(|release| release.next.min(release.expires));
         next.min().unwrap_or(Time::NEVER)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
-    }
-
     /// Takes those that are to be sent now, at most so many. Forgets those that have expired.
-    pub(super) fn take_due(&self, now: Time, most: usize) -> Vec<(TokenAt, Call, Time)> {
+    pub(super) fn take_due(&self, now: Time, most: usize) -> Vec<(TokenAt, Call)> {
         let mut open = self.0.lock();
         open.retain(|_, release| release.expires > now);
         let due = open.iter_mut().filter(|(_, release)| release.next <= now);
         let take = |(at, release): (&TokenAt, &mut OpenRelease)| {
             release.next = Time::NEVER;
-            (*at, release.call.clone(), release.expires)
+            (*at, release.call.clone())
         };
         due.take(most).map(take).collect()
     }

@@ -8,6 +8,9 @@ use crate::store::clock::{Clock, Time};
 use crate::store::node::QueryConnection;
 use crate::store::{Address, ServerSettings, StoreFault};
 
+/// The rights that the two questions need.
+const RIGHTS: [&str; 2] = ["+sentinel|get-master-addr-by-name", "+sentinel|master"];
+
 /// What a sentinel says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -35,7 +38,7 @@ pub(super) fn ask(
 ) -> (Option<QueryConnection>, Result<Answer, StoreFault>) {
     let time_left = || (until - clock.now()).max(Duration::from_millis(1));
     if let Some(mut connection) = open {
-        match ask_on(&mut connection, service, time_left()) {
+        match ask_on(&mut connection, sentinel, service, time_left()) {
             // The sentinel closed it, or was started again.
             Err(fault) if fault.is_closed() => {}
             Err(fault) => return (None, Err(fault)),
@@ -46,7 +49,7 @@ pub(super) fn ask(
         Ok(connection) => connection,
         Err(fault) => return (None, Err(fault)),
     };
-    match ask_on(&mut connection, service, time_left()) {
+    match ask_on(&mut connection, sentinel, service, time_left()) {
         Err(fault) => (None, Err(fault)),
         answer => (Some(connection), answer),
     }
@@ -57,6 +60,7 @@ pub(super) fn ask(
 /// the new master. It runs both commands at once.
 fn ask_on(
     connection: &mut QueryConnection,
+    sentinel: &ServerSettings,
     service: &str,
     timeout: Duration,
 ) -> Result<Answer, StoreFault> {
@@ -66,7 +70,12 @@ fn ask_on(
         command
     };
     let commands = [question("GET-MASTER-ADDR-BY-NAME"), question("MASTER")];
-    let mut replies = connection.ask(&commands, timeout)?.into_iter();
+    let replies = connection.ask(&commands, timeout)?;
+    let user = sentinel.login.user.as_deref();
+    let mut replies = replies
+        .into_iter()
+        .zip(RIGHTS)
+        .map(|(reply, right)| reply.map_err(|fault| fault.naming(user, right)));
     let address = replies.next().unwrap_or(Ok(Value::Nil))?;
     if address == Value::Nil {
         return Ok(Answer::UnknownService);

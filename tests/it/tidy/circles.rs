@@ -36,9 +36,11 @@ const ENGINE: &[&[&str]] = &[
 
 /// The rooms of the store. A topology is in the first row, and may not name another one.
 const STORE: &[&[&str]] = &[
-    &["single", "memory"],
+    &["single", "sentinel", "cluster", "quorum", "memory"],
     &["node"],
     &["fault", "url"],
+    &["topology"],
+    &["tls"],
     &["refusal"],
     &["anchor"],
     &["clock"],

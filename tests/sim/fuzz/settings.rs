@@ -142,6 +142,7 @@ pub fn config(bytes: &[u8]) {
             wanted: input.number() as u32,
             timeout: duration(&mut input),
         }),
+        uptime_check: None,
     };
     let _ = format!("{wanted:?}");
     let config = match Config::new(wanted.clone()) {

@@ -41,12 +41,16 @@ pub(super) fn build(builder: Builder) -> LockManager {
     })
 }
 
-/// Waits until some sentinel names another master than `old`, and says when that was.
-pub(super) fn moment_of_change<'a>(set: &'a SentinelSet, old: &Server) -> (Instant, &'a Server) {
+/// Waits until one of these sentinels names another master than `old`, and says when that was.
+pub(super) fn moment_of_change<'a>(
+    set: &'a SentinelSet,
+    sentinels: &[Server],
+    old: &Server,
+) -> (Instant, &'a Server) {
     let old = old.addr();
     let first = thread::scope(|scope| {
         let (sender, first) = crossbeam_channel::unbounded();
-        for sentinel in &set.sentinels {
+        for sentinel in sentinels {
             let sender = sender.clone();
             scope.spawn(move || {
                 let new = until_some(FAILOVER_WITHIN, "another master is named", || {

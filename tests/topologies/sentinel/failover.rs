@@ -1,12 +1,16 @@
 //! A master takes over from another one.
 
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::common::{P, SOON, T, manager, moment_of_change};
-use crate::sentinel_set::{FAILOVER_WITHIN, SentinelSet};
-use crate::support::{SLACK, until};
+use fairlock::{LockManager, LockOptions};
 
+use super::common::{P, SOON, T, TTL, build, builder, manager, moment_of_change};
+use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup, is_master};
+use crate::support::{SLACK, Server, until};
+
+/// Our share of the time from the master's end to the next grant: from when a sentinel names the new
+/// master. The rest is the sentinels' share.
 #[test]
 fn lock_is_granted_soon_after_sentinels_name_the_new_master() {
     let set = SentinelSet::start();
@@ -23,10 +27,241 @@ fn lock_is_granted_soon_after_sentinels_name_the_new_master() {
             assert!(guard.fence() > fence);
             Instant::now()
         });
-        let (named, _) = moment_of_change(&set, old);
+        let (named, _) = moment_of_change(&set, &set.sentinels, old);
         (named, waits.join().unwrap())
     });
     let ours = granted.saturating_duration_since(named);
-    println!("sentinels: {:?}, ours: {ours:?}", named - killed);
+    println!("sentinels' share {:?}, ours {ours:?}", named - killed);
     assert!(ours <= P + SLACK, "{ours:?}");
+}
+
+/// The call has a command timeout that is longer than the failover. The lease of another name is why
+/// the sentinels are asked meanwhile.
+#[test]
+fn call_that_hangs_on_a_stopped_master_ends_with_the_failover() {
+    let set = SentinelSet::start();
+    let mgr = build(
+        builder(set.url())
+            .options(LockOptions::new().ttl(Duration::from_secs(100)))
+            .command_timeout(SOON)
+            .horizon(Duration::from_secs(50)),
+    );
+    let _held = mgr.lock("held").unwrap();
+    mgr.lock("a").unwrap().unlock().unwrap();
+    let old = &set.nodes[0];
+    let stopped = Instant::now();
+    old.stop();
+    let (named, granted) = thread::scope(|scope| {
+        let hangs = scope.spawn(|| {
+            assert!(mgr.try_lock("a").unwrap().is_some());
+            Instant::now()
+        });
+        let (named, _) = moment_of_change(&set, &set.sentinels, old);
+        (named, hangs.join().unwrap())
+    });
+    let ours = granted.saturating_duration_since(named);
+    println!("sentinels' share {:?}, ours {ours:?}", named - stopped);
+    assert!(ours <= P + SLACK, "{ours:?}");
+    assert!(granted - stopped < SOON, "the call ended by itself");
+}
+
+/// Locks and unlocks in a loop while `fail_over` runs and for `rest` after it. Every fence must be
+/// larger than the one before.
+fn check_no_error_surfaces<'a>(
+    mgr: &LockManager,
+    rest: Duration,
+    fail_over: impl FnOnce() -> &'a Server,
+) {
+    let end = std::sync::atomic::AtomicBool::new(false);
+    let new = thread::scope(|scope| {
+        let cycles = scope.spawn(|| {
+            let mut fence = 0;
+            let mut count = 0;
+            while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                let guard = mgr.lock("a").unwrap();
+                assert!(guard.fence() > fence, "{} after {fence}", guard.fence());
+                fence = guard.fence();
+                count += 1;
+                drop(guard);
+                thread::sleep(Duration::from_millis(1));
+            }
+            count
+        });
+        // It ends the loop even if it panics.
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let new = fail_over();
+            thread::sleep(rest);
+            new
+        }));
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+        let count = cycles.join().unwrap();
+        println!("{count} locks");
+        ended.unwrap()
+    });
+    let guard = mgr.lock("a").unwrap();
+    assert!(
+        new.query::<bool>(&["HEXISTS", "fairlock:{a}", "o"]),
+        "the new master has it"
+    );
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn no_error_surfaces_in_a_failover_by_sentinels() {
+    let set = SentinelSet::start();
+    let mgr = manager(&set);
+    let held = mgr.lock("held").unwrap();
+    check_no_error_surfaces(&mgr, TTL, || {
+        set.sentinels[1].query::<()>(&["SENTINEL", "FAILOVER", SERVICE]);
+        set.await_other_master(&set.all(), &set.nodes[0])
+    });
+    assert!(held.is_held(), "{:?}", held.lost().try_recv());
+    held.unlock().unwrap();
+}
+
+/// The sentinels go on naming the old master, which is a replica now.
+#[test]
+fn no_error_surfaces_in_a_plain_failover() {
+    let set = SentinelSet::start();
+    let mgr = manager(&set);
+    let held = mgr.lock("held").unwrap();
+    check_no_error_surfaces(&mgr, TTL, || {
+        set.nodes[0].query::<()>(&["FAILOVER"]);
+        until(SOON, "the old master is a replica", || {
+            !is_master(&set.nodes[0])
+        });
+        assert_eq!(
+            SentinelSet::named_by(&set.sentinels[0]),
+            Some(set.nodes[0].addr())
+        );
+        let mut replicas = set.nodes[1..].iter();
+        replicas
+            .find(|node| is_master(node))
+            .expect("a replica took over")
+    });
+    assert!(held.is_held());
+    held.unlock().unwrap();
+}
+
+#[test]
+fn waiters_keep_their_places_in_a_failover() {
+    let set = SentinelSet::start();
+    let holder = manager(&set);
+    let (first, second) = (manager(&set), manager(&set));
+    let guard = holder.lock("a").unwrap();
+    let places = [first.enqueue("a").unwrap(), second.enqueue("a").unwrap()];
+    // Replication is behind by less than this.
+    until(SOON, "the replicas have the queue", || {
+        set.nodes[1..].iter().all(|node| {
+            let length: Result<i64, _> = node.try_query(&["LLEN", "fairlock:{a}:q"]);
+            length.is_ok_and(|length| length == 2)
+        })
+    });
+    set.nodes[0].kill();
+    set.await_other_master(&set.all(), &set.nodes[0]);
+    guard.unlock().unwrap();
+    let [one, two] = places;
+    let (granted, grants) = crossbeam_channel::unbounded();
+    thread::scope(|scope| {
+        let again = granted.clone();
+        scope.spawn(move || {
+            let guard = two.wait().unwrap();
+            again.send((2, guard.fence())).unwrap();
+        });
+        scope.spawn(move || {
+            let guard = one.wait().unwrap();
+            granted.send((1, guard.fence())).unwrap();
+            guard.unlock().unwrap();
+        });
+        let order: Vec<(i32, u64)> = (0..2).map(|_| grants.recv_timeout(SOON).unwrap()).collect();
+        assert_eq!((order[0].0, order[1].0), (1, 2));
+        assert!(order[0].1 < order[1].1);
+    });
+    assert_eq!(first.stats().requeued + second.stats().requeued, 0);
+}
+
+/// R12 (doubtful grants): the new master may have another clock, and a message of the old one may be
+/// late. So grants that come by message are confirmed by a renewal, for T + P.
+#[test]
+fn grants_by_message_are_confirmed_after_a_change_of_master() {
+    let set = SentinelSet::start_with(&SentinelSetup {
+        node_args: &[
+            "--slowlog-log-slower-than",
+            "0",
+            "--slowlog-max-len",
+            "100000",
+        ],
+        ..SentinelSetup::default()
+    });
+    // T + P is longer than a failover.
+    let long = |to: String| {
+        builder(to)
+            .options(LockOptions::new().ttl(Duration::from_secs(100)))
+            .command_timeout(SOON)
+            .check_period(Duration::from_secs(2))
+            .horizon(Duration::from_secs(50))
+    };
+    let (holder, waiter) = (build(long(set.url())), build(long(set.url())));
+    let renewals = |node: &Server| {
+        let log: Vec<redis::Value> = node.query(&["SLOWLOG", "GET", "-1"]);
+        let words = log.into_iter().filter_map(|entry| match entry {
+            redis::Value::Array(parts) => {
+                redis::from_redis_value::<Vec<String>>(parts.into_iter().nth(3)?).ok()
+            }
+            _ => None,
+        });
+        // A renewal of a mutex has one key and nine words.
+        words
+            .filter(|words| words.len() == 9 && words[2] == "1" && words[3].contains("{a}"))
+            .count()
+    };
+    let hand_over = |node: &Server| {
+        let guard = holder.lock("a").unwrap();
+        let place = waiter.enqueue("a").unwrap();
+        let before = renewals(node);
+        guard.unlock().unwrap();
+        place.wait().unwrap().unlock().unwrap();
+        renewals(node) - before
+    };
+    assert_eq!(
+        hand_over(&set.nodes[0]),
+        0,
+        "the clock of the first master is known"
+    );
+    // While they hold something, managers look for another master.
+    let _held = [holder.lock("b").unwrap(), waiter.lock("c").unwrap()];
+    set.sentinels[0].query::<()>(&["SENTINEL", "FAILOVER", SERVICE]);
+    let new = set.await_other_master(&set.all(), &set.nodes[0]);
+    for (mgr, name) in [(&holder, "d"), (&waiter, "e")] {
+        until(SOON, "the manager is at the new master", || {
+            drop(mgr.try_lock(name).unwrap());
+            new.query::<i64>(&["EXISTS", &format!("fairlock:{{{name}}}")]) == 1
+        });
+    }
+    assert!(
+        hand_over(new) > 0,
+        "the clock of the new master is not known yet"
+    );
+}
+
+/// R18 (replica acks): of two replicas, one is left to acknowledge what the other grants.
+#[test]
+fn acknowledged_grants_outlive_a_failover() {
+    let set = SentinelSet::start();
+    let mgr = build(builder(set.url()).replica_acks(1, T / 2));
+    let held = mgr.lock("held").unwrap();
+    until(SOON, "both replicas have it", || {
+        set.nodes[1..]
+            .iter()
+            .all(|node| node.query::<i64>(&["EXISTS", "fairlock:{held}"]) == 1)
+    });
+    let old = &set.nodes[0];
+    set.sentinels[0].query::<()>(&["SENTINEL", "FAILOVER", SERVICE]);
+    let new = set.await_other_master(&set.all(), old);
+    until(SOON, "locks are granted by the new master", || {
+        drop(mgr.lock("a"));
+        new.query::<i64>(&["EXISTS", "fairlock:{a}"]) == 1
+    });
+    thread::sleep(TTL);
+    assert!(held.is_held(), "{:?}", held.lost().try_recv());
 }

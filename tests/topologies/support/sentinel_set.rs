@@ -97,10 +97,15 @@ impl SentinelSet {
         if setup.node_args.contains(&"--requirepass") {
             return;
         }
-        until(READY_WITHIN, "both replicas are in sync", || {
-            let info: Result<String, _> = self.nodes[0].try_query(&["INFO", "replication"]);
-            info.is_ok_and(|info| info.matches("state=online").count() == 2)
-        });
+        // A replica counts as online before the master sends it what it writes.
+        self.nodes[0].query::<()>(&["SET", "ready", "1", "PX", "60000"]);
+        for replica in &self.nodes[1..] {
+            until(READY_WITHIN, "the replica is in sync", || {
+                let ready: Result<String, _> = replica.try_query(&["GET", "ready"]);
+                ready.is_ok_and(|ready| ready == "1")
+            });
+        }
+        self.nodes[0].query::<()>(&["DEL", "ready"]);
         if !setup.sentinel_lines.is_empty() {
             return;
         }

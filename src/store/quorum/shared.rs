@@ -1,0 +1,197 @@
+//! What all calls of one manager share: its numbers, the fences that it proposes, and what is not
+//! settled on single nodes. It owns no connection, so that an unread reply may keep it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::fences::{Fences, agreeing, clock_at_most};
+use super::unsettled::{Doubts, OpenReleases};
+use crate::config::Config;
+use crate::error::Step;
+use crate::script::{Call, Family, LockSpec, Mode, Token, Verb};
+use crate::store::clock::Clock;
+use crate::store::node::Node;
+use crate::store::{CallResult, StoreFault};
+
+/// What the calls of one manager share.
+pub(super) struct Shared {
+    pub(super) clock: Clock,
+    pub(super) nodes: Vec<Arc<Node>>,
+    pub(super) addresses: Vec<Arc<str>>,
+    pub(super) command_timeout: Duration,
+    /// The longest lease, on which all clients of the quorum agree. A server that has run for less
+    /// may have forgotten one.
+    ttl: Duration,
+    back_off: Duration,
+    pub(super) fences: Fences,
+    pub(super) doubts: Doubts,
+    pub(super) open_releases: OpenReleases,
+    /// The longest lease that was asked for, in ns.
+    longest: AtomicU64,
+    /// Wakes the renewal thread.
+    pub(super) waker: OnceLock<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl Shared {
+    pub(super) fn new(clock: Clock, nodes: Vec<Arc<Node>>, config: &Config) -> Shared {
+        let address = |node: &Arc<Node>| node.address().to_string().into();
+        Shared {
+            clock,
+            addresses: nodes.iter().map(address).collect(),
+            nodes,
+            command_timeout: config.command_timeout,
+            ttl: config.ttl,
+            back_off: config.back_off,
+            fences: Fences::default(),
+            doubts: Doubts::default(),
+            open_releases: OpenReleases::default(),
+            longest: AtomicU64::new(0),
+            waker: OnceLock::new(),
+        }
+    }
+
+    /// The call as the nodes get it.
+    pub(super) fn for_nodes(&self, call: &Call) -> Result<Call, StoreFault> {
+        if call.spec.family != Family::Mutex {
+            return Err(StoreFault::Unfit {
+                what: "quorum".to_owned(),
+                message: "has only mutexes and re-entrant mutexes; use another topology for \
+                          semaphores and reader/writer locks"
+                    .to_owned(),
+            });
+        }
+        let verb = match &call.verb {
+            // There is no queue, so nobody waits in one.
+            Verb::Acquire { token, params, .. } => {
+                self.note_lease(params)?;
+                Verb::Propose {
+                    token: *token,
+                    fence: self.fences.propose(self.largest_clock(), 0),
+                    params: Arc::clone(params),
+                }
+            }
+            other => other.clone(),
+        };
+        Ok(Call {
+            spec: LockSpec::QUORUM,
+            key: call.key.clone(),
+            verb,
+        })
+    }
+
+    /// P2 (rising fences) holds for leases up to the ttl: a server that has run for so long votes.
+    fn note_lease(&self, params: &str) -> Result<(), StoreFault> {
+        // `ttl fixed hold label`
+        let mut words = params.split(' ');
+        let mut ms = |at: usize| words.nth(at).and_then(|word| word.parse::<u64>().ok());
+        let (ttl, hold) = (ms(0).unwrap_or(0), ms(1).unwrap_or(0));
+        let lease = Duration::from_millis(ttl.max(hold));
+        if lease > self.ttl {
+            return Err(StoreFault::Unfit {
+                what: "ttl".to_owned(),
+                message: format!(
+                    "on a quorum no lease is longer than the ttl of the manager's own options, \
+                     {:?}; it is {lease:?}",
+                    self.ttl
+                ),
+            });
+        }
+        self.longest
+            .fetch_max(lease.as_nanos() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The largest clock of the nodes whose clocks agree.
+    pub(super) fn largest_clock(&self) -> u64 {
+        let clocks = self.clocks();
+        let agree = agreeing(&clocks, self.ttl.as_micros() as u64);
+        let voters = clocks.iter().zip(agree).filter(|(_, agrees)| *agrees);
+        voters.filter_map(|(clock, _)| *clock).max().unwrap_or(0)
+    }
+
+    fn clocks(&self) -> Vec<Option<u64>> {
+        let now = self.clock.now();
+        let clock = |node: &Arc<Node>| node.anchor().map(|anchor| clock_at_most(&anchor, now));
+        self.nodes.iter().map(clock).collect()
+    }
+
+    /// Why nodes are refused as voters, for each node.
+    pub(super) fn refusals(&self) -> Vec<Option<StoreFault>> {
+        let now = self.clock.now();
+        let agree = agreeing(&self.clocks(), self.ttl.as_micros() as u64);
+        let refusal = |(node, agrees): (&Arc<Node>, bool)| {
+            let why = if now < node.is_up_long_enough_at() {
+                format!("refused: it has run for less than the ttl, {:?}", self.ttl)
+            } else if !agrees {
+                format!(
+                    "refused: its clock differs from the others' by more than the ttl, {:?}",
+                    self.ttl
+                )
+            } else {
+                return None;
+            };
+            Some(StoreFault::unavailable(Step::Majority, why))
+        };
+        self.nodes.iter().zip(agree).map(refusal).collect()
+    }
+
+    /// A request that may take a lock is about to be sent to a node.
+    pub(super) fn add_doubt(&self, token: Token, node: usize, not_after: u64) {
+        let moot_at = self.clock.now() + self.command_timeout * 8;
+        self.doubts.add((token, node), not_after, moot_at);
+    }
+
+    /// A node has answered a release, or will not.
+    pub(super) fn on_release_result(&self, node: usize, call: &Call, result: &CallResult) {
+        let Some(token) = released_token(call) else {
+            return;
+        };
+        let at = (token, node);
+        let is_settled = result
+            .answer
+            .as_ref()
+            .is_ok_and(|answer| self.doubts.are_excluded(at, answer.reply.now));
+        if is_settled {
+            self.open_releases.settle(at, &self.doubts);
+        } else {
+            self.release_later(node, call);
+        }
+    }
+
+    /// The renewal thread sends a release to this node until it is settled.
+    pub(super) fn release_later(&self, node: usize, call: &Call) {
+        let Some(token) = released_token(call) else {
+            return;
+        };
+        let now = self.clock.now();
+        let at = (token, node);
+        let least = self.back_off.min(self.command_timeout / 2);
+        let next = now + self.open_releases.pause(at, now, least);
+        // A lease lapses by itself. A copy of an acquire may take the lock for up to T after the
+        // release began.
+        let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed)).max(self.ttl);
+        let expires = now + longest + self.command_timeout * 2;
+        self.open_releases.add(at, call, expires, next, now);
+        self.wake_renewal_thread();
+    }
+
+    fn wake_renewal_thread(&self) {
+        if let Some(wake) = self.waker.get() {
+            wake();
+        }
+    }
+}
+
+/// The token whose release must be settled on every node. A forced release is none: it ends what a
+/// majority has, and a node that it misses is not waited for.
+fn released_token(call: &Call) -> Option<Token> {
+    match call.verb {
+        Verb::Release {
+            mode: Mode::Forced(_),
+            ..
+        } => None,
+        Verb::Release { token, .. } => Some(token),
+        _ => None,
+    }
+}

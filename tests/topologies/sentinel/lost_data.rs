@@ -1,0 +1,75 @@
+//! What the new master does not know: grants and places that were not replicated.
+
+use std::thread;
+
+use fairlock::LossReason;
+
+use super::common::{SOON, TTL, manager};
+use crate::sentinel_set::SentinelSet;
+use crate::support::{SLACK, Server, until};
+
+/// Cuts the replicas off: what the master does from now on reaches none of them.
+fn cut_off_replicas(set: &SentinelSet) {
+    for replica in &set.nodes[1..] {
+        replica.stop();
+    }
+    // Otherwise they would find what the master has sent once they go on.
+    set.nodes[0].query::<i64>(&["CLIENT", "KILL", "TYPE", "replica"]);
+}
+
+/// Kills the master, and waits for the next one.
+fn replace_master(set: &SentinelSet) -> &Server {
+    set.nodes[0].kill();
+    for replica in &set.nodes[1..] {
+        replica.cont();
+    }
+    set.await_other_master(&set.all(), &set.nodes[0])
+}
+
+#[test]
+fn grant_that_was_not_replicated_is_reported_as_lost() {
+    let set = SentinelSet::start();
+    let mgr = manager(&set);
+    let other = manager(&set);
+    cut_off_replicas(&set);
+    let guard = mgr.lock("a").unwrap();
+    replace_master(&set);
+    let next = other.lock("a").unwrap();
+    assert!(
+        next.fence() > guard.fence(),
+        "both clocks are this machine's"
+    );
+    until(TTL + SLACK, "the loss is known", || !guard.is_held());
+    let loss = guard.lost().recv_timeout(SOON).unwrap();
+    assert!(
+        matches!(loss.reason, LossReason::Taken | LossReason::Expired),
+        "{loss:?}"
+    );
+    assert!(next.is_held());
+}
+
+#[test]
+fn waiters_that_were_not_replicated_queue_again() {
+    let set = SentinelSet::start();
+    let (holder, waiter) = (manager(&set), manager(&set));
+    let guard = holder.lock("a").unwrap();
+    until(SOON, "the replicas have the lock", || {
+        set.nodes[1..].iter().all(|node| {
+            let known: Result<i64, _> = node.try_query(&["EXISTS", "fairlock:{a}"]);
+            known.is_ok_and(|known| known == 1)
+        })
+    });
+    cut_off_replicas(&set);
+    let place = waiter.enqueue("a").unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| place.wait());
+        let new = replace_master(&set);
+        until(SOON, "the waiter is queued again", || {
+            waiter.stats().requeued == 1 && new.query::<i64>(&["LLEN", "fairlock:{a}:q"]) == 1
+        });
+        let fence = guard.fence();
+        drop(guard);
+        let next = waits.join().unwrap().unwrap();
+        assert!(next.fence() > fence);
+    });
+}

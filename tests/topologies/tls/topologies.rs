@@ -1,0 +1,142 @@
+//! TLS to every server of a topology: sentinels and the master, all nodes of a cluster.
+
+use std::net::SocketAddr;
+
+use fairlock::{Cluster, Error, LockManager, LockOptions, Sentinel, TlsFailure};
+
+use super::certificates::{Authority, Certificate, argument};
+use super::{SOON, build};
+use crate::support::server::free_address;
+use crate::support::{Server, until, until_some};
+
+const SERVICE: &str = "mymaster";
+
+/// What a server needs for TLS on this port, without its port.
+fn files(authority: &Authority, own: &Certificate) -> [(&'static str, String); 3] {
+    [
+        ("tls-cert-file", argument(&own.certificate).to_owned()),
+        ("tls-key-file", argument(&own.key).to_owned()),
+        ("tls-ca-cert-file", argument(&authority.file()).to_owned()),
+    ]
+}
+
+/// A server with TLS and these arguments, and its address for TLS.
+fn server(authority: &Authority, extra: &[&str]) -> (Server, SocketAddr) {
+    let addr = free_address();
+    let mut args = vec!["--tls-port".to_owned(), addr.port().to_string()];
+    for (name, value) in files(authority, &authority.server()) {
+        args.extend([format!("--{name}"), value]);
+    }
+    args.extend(extra.iter().map(ToString::to_string));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    (Server::tcp_with(&args), addr)
+}
+
+/// A sentinel with TLS that watches the master at this address.
+fn sentinel(authority: &Authority, master: SocketAddr, extra: &str) -> (Server, SocketAddr) {
+    let addr = free_address();
+    let mut config = format!(
+        "tls-port {}\ntls-replication yes\nsentinel monitor {SERVICE} {} {} 1\n{extra}\n",
+        addr.port(),
+        master.ip(),
+        master.port(),
+    );
+    for (name, value) in files(authority, &authority.server()) {
+        config += &format!("{name} {value}\n");
+    }
+    let server = until_some(SOON, "a port is free", || {
+        Server::sentinel_at(free_address(), &config).ok()
+    });
+    (server, addr)
+}
+
+fn builder(to: impl Into<fairlock::Endpoint>, authority: &Authority) -> fairlock::Builder {
+    LockManager::builder(to)
+        .tls_ca(authority.pem())
+        .options(LockOptions::new().ttl(SOON))
+}
+
+#[test]
+fn sentinels_and_their_master_are_reached_through_tls() {
+    let authority = Authority::new();
+    let no_clients = "tls-auth-clients no";
+    let (master, at) = server(&authority, &["--tls-auth-clients", "no"]);
+    let (_sentinel, sentinel_at) = sentinel(&authority, at, no_clients);
+    let to = format!("rediss-sentinel://{sentinel_at}/{SERVICE}");
+    let mgr = build(builder(&to, &authority));
+    mgr.lock("a").unwrap().unlock().unwrap();
+    let host = (sentinel_at.ip().to_string(), sentinel_at.port());
+    let typed = Sentinel::new(SERVICE, [host]).tls();
+    let other = build(builder(typed, &authority));
+    assert!(other.lock("a").unwrap().is_held());
+    assert!(!master.clients().is_empty());
+
+    let wrong = builder(&to, &Authority::named("other")).build();
+    assert_is(wrong.expect_err("no manager"), TlsFailure::UnknownIssuer);
+}
+
+#[test]
+fn sentinel_that_demands_a_client_certificate_says_so() {
+    let authority = Authority::new();
+    let (_master, at) = server(&authority, &["--tls-auth-clients", "no"]);
+    let (_sentinel, sentinel_at) = sentinel(&authority, at, "tls-auth-clients yes");
+    let to = format!("rediss-sentinel://{sentinel_at}/{SERVICE}");
+    let refused = builder(&to, &authority).build();
+    assert_is(
+        refused.expect_err("no manager"),
+        TlsFailure::ClientCertificate,
+    );
+    let client = authority.client();
+    let accepted = builder(&to, &authority).tls_identity(client.pem(), client.key_pem());
+    build(accepted).lock("a").unwrap().unlock().unwrap();
+}
+
+#[test]
+fn all_nodes_of_a_cluster_are_reached_through_tls() {
+    let authority = Authority::new();
+    let args = [
+        "--tls-auth-clients",
+        "no",
+        "--tls-cluster",
+        "yes",
+        "--cluster-enabled",
+        "yes",
+    ];
+    let nodes: Vec<_> = (0..2).map(|_| server(&authority, &args)).collect();
+    for ((node, _), slots) in nodes.iter().zip([0..8192, 8192..16384]) {
+        let slots: Vec<String> = slots.map(|slot: u16| slot.to_string()).collect();
+        let mut command = vec!["CLUSTER", "ADDSLOTS"];
+        command.extend(slots.iter().map(String::as_str));
+        node.query::<()>(&command);
+    }
+    let port = nodes[1].1.port().to_string();
+    nodes[0]
+        .0
+        .query::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    until(3 * SOON, "the cluster is in order", || {
+        nodes.iter().all(|(node, _)| {
+            let info: String = node.query(&["CLUSTER", "INFO"]);
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:2")
+        })
+    });
+    let at = nodes[0].1;
+    let mgr = build(builder(format!("rediss-cluster://{at}"), &authority));
+    for i in 0..8 {
+        mgr.lock(format!("name{i}")).unwrap().unlock().unwrap();
+    }
+    assert!(nodes.iter().all(|(node, _)| !node.clients().is_empty()));
+    let typed = Cluster::new([(at.ip().to_string(), at.port())]).tls();
+    let other = build(builder(typed, &authority));
+    assert!(other.lock("a").unwrap().is_held());
+
+    let wrong = builder(format!("rediss-cluster://{at}"), &Authority::named("other")).build();
+    assert_is(wrong.expect_err("no manager"), TlsFailure::UnknownIssuer);
+}
+
+#[track_caller]
+fn assert_is(error: Error, expected: TlsFailure) {
+    assert!(
+        matches!(&error, Error::Tls { reason, .. } if *reason == expected),
+        "{error:?}"
+    );
+}
