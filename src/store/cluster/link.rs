@@ -320,3 +320,78 @@ impl Link for ClusterLink {
         std::mem::take(&mut self.results).into_iter().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::slots::slot_of;
+    use super::super::state::tests::state;
+    use super::*;
+    use crate::error::Step;
+    use crate::key::Key;
+    use crate::script::{Family, LockSpec, Token, Verb};
+
+    fn acquire(name: &str) -> Call {
+        Call {
+            spec: LockSpec::any(Family::Mutex),
+            key: Key::new("fairlock", name).expect("a name"),
+            verb: Verb::Acquire {
+                token: Token::new(),
+                may_wait: true,
+                params: "3000 0 0 -".into(),
+            },
+        }
+    }
+
+    /// A link that has sent these acquires to the owner of their slots.
+    fn link_with(calls: &[Call]) -> ClusterLink {
+        let (state, asked) = state();
+        let state = Arc::new(state);
+        for call in calls {
+            state.on_moved(slot_of(&call.key), ("", 7001), &asked);
+        }
+        let mut link = ClusterLink::new(&state, Arc::new(|| {}));
+        link.add(calls, 0);
+        assert_eq!(
+            numbers(link.collect()),
+            (0..calls.len() as u64).collect::<Vec<_>>()
+        );
+        link
+    }
+
+    fn numbers(batches: Vec<(Arc<Member>, Vec<LinkCall>)>) -> Vec<u64> {
+        let calls = batches.into_iter().flat_map(|(_, calls)| calls);
+        calls.map(|call| call.number).collect()
+    }
+
+    fn refuse(link: &mut ClusterLink, number: u64, code: &str, details: &str) {
+        let fault = StoreFault::refused(code, details);
+        link.on_reply(LinkReply::Result(number, CallResult::not_sent(fault)));
+    }
+
+    /// R4 (lost places): the order of the waiters is that of their acquires.
+    #[test]
+    fn redirected_acquires_of_one_name_go_one_at_a_time() {
+        let mut link = link_with(&[acquire("a"), acquire("a"), acquire("b"), acquire("a")]);
+        for number in 0..4 {
+            refuse(&mut link, number, "MOVED", "7 10.0.0.3:7002");
+        }
+        assert_eq!(numbers(link.collect()), [0, 2]);
+        assert_eq!(numbers(link.collect()), []);
+        // The first goes to another node once more, and keeps its turn.
+        refuse(&mut link, 0, "ASK", "7 10.0.0.3:7003");
+        assert_eq!(numbers(link.collect()), [0]);
+        link.finish(0, CallResult::not_sent(StoreFault::timed_out(Step::Reply)));
+        assert_eq!(link.results.keys().copied().collect::<Vec<_>>(), [0, 1, 3]);
+    }
+
+    #[test]
+    fn acquire_behind_one_that_was_carried_out_goes_next() {
+        let mut link = link_with(&[acquire("a"), acquire("a"), acquire("a")]);
+        for number in 0..3 {
+            refuse(&mut link, number, "MOVED", "7 10.0.0.3:7002");
+        }
+        assert_eq!(numbers(link.collect()), [0]);
+        link.jobs.remove(&0);
+        assert_eq!(numbers(link.collect()), [1]);
+    }
+}

@@ -175,7 +175,7 @@ impl ClusterState {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::thread;
 
     use crossbeam_channel::bounded;
@@ -186,7 +186,7 @@ mod tests {
     const RECENT: Duration = Duration::from_millis(60);
 
     /// Nothing listens at these addresses.
-    fn state() -> (ClusterState, Address) {
+    pub(in crate::store::cluster) fn state() -> (ClusterState, Address) {
         let (mut config, _) = Config::new(Settings::default()).expect("the defaults fit");
         config.check_period = RECENT / 2;
         config.command_timeout = RECENT / 2;
