@@ -40,8 +40,8 @@ use self::shared::Shared;
 use super::clock::{Clock, Time};
 use super::node::{Lanes, Node};
 use super::{
-    Anchor, CallResult, ChannelEvent, Checkout, Deadlines, Link, OnResult, ServerSettings, Store,
-    StoreFault,
+    Anchor, CallResult, ChannelEvent, Checkout, Deadlines, Link, OnResult, ServerSettings, Service,
+    Store, StoreFault,
 };
 use crate::config::Config;
 use crate::error::{Error, Result as ApiResult, Step};
@@ -152,6 +152,10 @@ impl Quorum {
 impl Store for Quorum {
     fn clock(&self) -> Clock {
         self.shared.clock.clone()
+    }
+
+    fn service(&self) -> Service {
+        Service::MUTEXES
     }
 
     /// One command timeout in all: the nodes that have no open connection by then do not vote.
