@@ -130,12 +130,17 @@ pub(crate) struct Form {
     pub(crate) single_key: bool,
 }
 
-/// The command that finds out what the user may not run, on a key beside this record.
-pub(crate) fn rights_command(key: &Key, caller_id: &CallerId) -> Cmd {
+/// The command that finds out what the user may not run, of what the scripts of this call's family
+/// need. It tries on a key beside the call's record.
+pub(crate) fn rights_command(call: &Call, caller_id: &CallerId) -> Cmd {
+    let source = match call.spec.family {
+        Family::Mutex | Family::Permit => include_str!("user_rights.lua"),
+        Family::Quorum => include_str!("quorum_rights.lua"),
+    };
     let mut cmd = redis::cmd("EVAL");
-    cmd.arg(include_str!("user_rights.lua"))
+    cmd.arg(source)
         .arg(1)
-        .arg(key.record())
+        .arg(call.key.record())
         .arg(caller_id.channel());
     cmd
 }

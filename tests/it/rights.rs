@@ -41,7 +41,8 @@ fn commands_of_the_scripts() -> BTreeSet<String> {
     for file in std::fs::read_dir(scripts).unwrap() {
         let path = file.unwrap().path();
         let is_script = path.extension().is_some_and(|e| e == "lua");
-        if !is_script || path.ends_with("user_rights.lua") {
+        let is_question = path.ends_with("user_rights.lua") || path.ends_with("quorum_rights.lua");
+        if !is_script || is_question {
             continue;
         }
         let text = std::fs::read_to_string(path).unwrap();

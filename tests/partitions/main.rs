@@ -3,7 +3,7 @@
 //!
 //!     tests/run.sh --test partitions                              every scenario once
 //!     tests/run.sh --test partitions -- --seconds 600             for ten minutes
-//!     tests/run.sh --test partitions -- --only sentinel
+//!     tests/run.sh --test partitions -- --only sentinel,cluster
 //!
 //! It needs root on Linux. Where namespaces cannot be made, it says why and fails.
 //!
@@ -111,7 +111,7 @@ fn main() -> ExitCode {
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("partitions-{}", process::id()));
     let rows: Vec<Row> = thread::scope(|scope| {
         let chosen = TOPOLOGIES.iter().enumerate().filter(|(_, topology)| {
-            options.only.is_empty() || topology.name.starts_with(&options.only)
+            options.only.is_empty() || options.only.split(',').any(|name| topology.name == name)
         });
         let (notes, options) = (&notes, &options);
         let running: Vec<_> = chosen

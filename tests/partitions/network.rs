@@ -176,8 +176,16 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
+        // The kernel ends a namespace some time after `netns del`, and its links with it.
         let mut lines: String = (0..self.hosts)
-            .map(|host| format!("netns del {}\n", self.name(Host(host))))
+            .map(Host)
+            .map(|host| {
+                format!(
+                    "link del {}\nnetns del {}\n",
+                    self.link(host),
+                    self.name(host)
+                )
+            })
             .collect();
         lines.push_str(&format!("link del br-{}\n", self.tag));
         if !thread::panicking() {

@@ -186,3 +186,10 @@ mod tests;
 mod unread_releases;
 #[cfg(test)]
 mod unread_store;
+
+#[cfg(test)]
+pub(crate) use {
+    model::Promise,
+    mutation::{ScriptMutation, server_with},
+    plan::Rng,
+};

@@ -23,8 +23,11 @@ mod urls;
 /// Not a test: worker processes begin here, see [`support::Child`].
 #[test]
 fn child_process() {
-    let mut roles = sentinel::ROLES.to_vec();
-    #[cfg(feature = "tls")]
-    roles.extend([tls::DROPS_AND_EXITS, tls::SIGNALLED]);
-    support::child::play(&roles);
+    support::child::play(&[
+        sentinel::TURNS,
+        #[cfg(feature = "tls")]
+        tls::DROPS_AND_EXITS,
+        #[cfg(feature = "tls")]
+        tls::SIGNALLED,
+    ]);
 }

@@ -2,6 +2,7 @@
 //! replicas.
 
 mod replica_set;
+mod services;
 
 use std::sync::mpsc;
 use std::thread;

@@ -4,11 +4,11 @@
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Error, LockGuard, LockManager, LockOptions, Result};
+use fairlock::{Error, LockGuard, LockManager, LockOptions, MIN_TTL, Quorum, Result};
 
 use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::{SentinelSet, SentinelSetup};
-use crate::support::{SLACK, Server, until};
+use crate::support::{Server, until};
 
 const TTL: Duration = Duration::from_secs(3);
 /// Twice the check period that follows from the ttl.
@@ -76,15 +76,13 @@ fn use_everything(one: &LockManager, other: &LockManager) {
     holder.renew().unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| other.lock("a"));
-        until(SLACK, "it waits", || {
+        until(SOON, "it waits", || {
             one.inspect("a")
                 .unwrap()
                 .is_some_and(|info| info.waiters == 1)
         });
         let renewed = one.stats().renewed;
-        until(TTL + SLACK, "it is renewed", || {
-            one.stats().renewed > renewed
-        });
+        until(SOON, "it is renewed", || one.stats().renewed > renewed);
         thread::sleep(TWO_CHECKS);
         holder.unlock().unwrap();
         let next = waiting.join().unwrap().unwrap();
@@ -177,6 +175,59 @@ fn documented_rights_are_enough_with_sentinels() {
         set_user(&set.sentinels, &sentinels(), right);
         let error = build(&url).map(drop);
         assert_named(error, &format!("ACL SETUSER u {right}"));
+    }
+}
+
+/// A majority decides, so the user is the same on all servers.
+#[test]
+fn documented_rights_are_enough_with_a_quorum() {
+    let rights = documented(include_str!("../../docs/QUORUM.md"), "+select");
+    let servers: Vec<Server> = (0..3).map(|_| Server::start()).collect();
+    let build = |login: &str| {
+        let urls = servers
+            .iter()
+            .map(|server| format!("{}{login}", server.url()));
+        LockManager::builder(Quorum::new(urls))
+            .options(LockOptions::new().ttl(MIN_TTL))
+            .build()
+    };
+    let user = "?user=u&pass=p";
+    set_user(&servers, &rights, "");
+    until(SOON, "the servers have run for a ttl", || {
+        build(user)
+            .and_then(|manager| manager.try_lock("a"))
+            .is_ok()
+    });
+    let [one, other] = [(); 2].map(|()| build(user).unwrap());
+    let holder = one.lock("a").unwrap();
+    holder.renew().unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.lock("a"));
+        until(SOON, "it is renewed", || one.stats().renewed > 2);
+        assert_eq!(one.list("*").map(Result::unwrap).count(), 1);
+        holder.unlock().unwrap();
+        let next = waiting.join().unwrap().unwrap();
+        assert!(one.inspect("a").unwrap().is_some());
+        assert!(one.force_release("a", next.fence()).unwrap());
+    });
+    one.lock_all(["x", "y", "z"]).unwrap().unlock().unwrap();
+    drop((one, other));
+    for server in &servers {
+        assert_eq!(refused_by(server), [""; 0]);
+    }
+
+    for right in &rights {
+        set_user(&servers, &rights, right);
+        let login = if *right == "+select" {
+            "?db=1&user=u&pass=p"
+        } else {
+            user
+        };
+        let end = build(login).and_then(|manager| {
+            manager.list("*").try_for_each(|found| found.map(drop))?;
+            manager.lock("free")?.unlock()
+        });
+        assert_named(end, right);
     }
 }
 

@@ -3,6 +3,7 @@
 mod build;
 mod common;
 mod failover;
+mod fences;
 mod idle;
 mod lost_data;
 mod processes;
@@ -10,4 +11,4 @@ mod set;
 mod silent;
 mod stale;
 
-pub(crate) use processes::ROLES;
+pub(crate) use processes::TURNS;

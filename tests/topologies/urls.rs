@@ -222,6 +222,7 @@ fn a_quorum_is_a_list_of_urls_or_servers() {
 fn a_refused_url_never_shows_what_may_be_a_password() {
     let bad = [
         format!("redis-sentinel://u:1/{SECRET}@a/m"),
+        format!("redis-sentinel://u:1/{SECRET}@a"),
         format!("redis-sentinel://u:1?node={SECRET}@a/m"),
         format!("redis-sentinel://u:{SECRET}@a:b/m"),
         format!("redis-sentinel://a/m?sentinelPassword=1&{SECRET}"),

@@ -170,3 +170,72 @@ impl ClusterState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use crossbeam_channel::bounded;
+
+    use super::*;
+    use crate::config::Settings;
+
+    const RECENT: Duration = Duration::from_millis(60);
+
+    /// Nothing listens at these addresses.
+    fn state() -> (ClusterState, Address) {
+        let (mut config, _) = Config::new(Settings::default()).expect("the defaults fit");
+        config.check_period = RECENT / 2;
+        config.command_timeout = RECENT / 2;
+        let caller_id = CallerId::new("fairlock", config.check_period, config.horizon);
+        let asked = Address::Tcp("10.0.0.1".to_owned(), 7000);
+        let settings = ClusterSettings {
+            seeds: vec![asked.clone()],
+            login: Login::default(),
+        };
+        let (wanted, _) = bounded(1);
+        let state = ClusterState::new(settings, &config, Arc::new(caller_id), wanted);
+        (state, asked)
+    }
+
+    #[test]
+    fn moved_slot_has_its_new_owner_at_once() {
+        let (state, asked) = state();
+        let key = Key::new("fairlock", "a").expect("a name");
+        let slot = slot_of(&key);
+        let before = state.map();
+        state.on_moved(slot, ("", 7001), &asked);
+        let owner = state.map().owner(slot).map(|owner| owner.address.clone());
+        assert_eq!(owner, Some(Address::Tcp("10.0.0.1".to_owned(), 7001)));
+        // The map that others use is as it was.
+        assert!(before.owner(slot).is_none());
+        assert!(state.nodes_to_ask().len() == 2);
+    }
+
+    /// The clocks of two masters may differ.
+    #[test]
+    fn slot_with_a_new_owner_has_no_clock_for_a_while() {
+        let (state, asked) = state();
+        let key = Key::new("fairlock", "a").expect("a name");
+        state.on_moved(slot_of(&key), ("", 7001), &asked);
+        assert!(state.settled_owner(&key).is_none());
+        thread::sleep(RECENT * 2);
+        assert!(state.settled_owner(&key).is_some());
+        state.on_moved(slot_of(&key), ("", 7002), &asked);
+        assert!(state.settled_owner(&key).is_none());
+    }
+
+    /// It owns no slot any more, but what was left there is not read yet.
+    #[test]
+    fn retired_member_stays_while_somebody_holds_it() {
+        let (state, asked) = state();
+        let member = state.member_at(&asked);
+        state.members.keep(&[]);
+        assert_eq!(state.members.all().len(), 1);
+        assert_ne!(state.member_at(&asked).number, member.number);
+        state.members.keep(&[]);
+        drop(member);
+        state.members.drop_settled();
+        assert_eq!(state.members.all().len(), 0);
+    }
+}

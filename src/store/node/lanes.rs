@@ -58,14 +58,7 @@ impl Lanes {
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
         let first = node.connect_in_time()?;
-        let lanes = Lanes::begin_with(Some(first), node, count, quiet_limit);
-        if node.replica_acks.is_some() {
-            // Waits for nothing. A user without the right to WAIT learns of it here.
-            let mut wait = redis::cmd("WAIT");
-            wait.arg(0).arg(0);
-            lanes.request(&wait, node.clock.now() + node.command_timeout)?;
-        }
-        Ok(lanes)
+        Lanes::begin_with(Some(first), node, count, quiet_limit).with_right_to_wait()
     }
 
     /// The same, until `until`.
@@ -76,7 +69,18 @@ impl Lanes {
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
         let first = node.connect_until(until)?;
-        Ok(Lanes::begin_with(Some(first), node, count, quiet_limit))
+        Lanes::begin_with(Some(first), node, count, quiet_limit).with_right_to_wait()
+    }
+
+    /// R18 (replica acks): a user without the right to `WAIT` learns of it at once. This `WAIT` waits
+    /// for nothing.
+    fn with_right_to_wait(self) -> Result<Lanes, StoreFault> {
+        if self.confirmer.is_some() {
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(0).arg(0);
+            self.request(&wait, self.node.clock.now() + self.node.command_timeout)?;
+        }
+        Ok(self)
     }
 
     /// Lanes that open their first connection when it is needed. Never blocks.
@@ -510,7 +514,7 @@ impl Lanes {
         reply_by: Time,
     ) -> Result<(), StoreFault> {
         let call = pending.call;
-        let command = rights_command(&call.key, &self.node.caller_id);
+        let command = rights_command(call, &self.node.caller_id);
         if pending.hop == Hop::AskTarget {
             guard.append_asking();
         }

@@ -197,7 +197,7 @@ impl Unread for RightsQuestion {
 
     fn write(&mut self, bytes: &mut Vec<u8>) {
         self.node.requests.fetch_add(1, Ordering::Relaxed);
-        rights_command(&self.call.key, &self.node.caller_id).write_packed_command(bytes);
+        rights_command(&self.call, &self.node.caller_id).write_packed_command(bytes);
     }
 
     fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool {

@@ -34,7 +34,7 @@ impl Node {
         let refused = self
             .time_left(pipeline.reply_by)
             .and_then(|left| {
-                let command = rights_command(&call.key, &self.caller_id);
+                let command = rights_command(call, &self.caller_id);
                 if hop == Hop::AskTarget {
                     connection.request(&redis::cmd("ASKING"), left.min(self.command_timeout))?;
                 }

@@ -13,6 +13,9 @@
 //! they were made. If the reader has something to say (an answer to a new key, a warning), that
 //! goes out in front of the next request. TLS demands no more, and a reader that wrote would put
 //! its record between two halves of another.
+//!
+//! A connection ends without a word of TLS: replies say themselves where they end, so nobody can cut
+//! one short unnoticed.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;

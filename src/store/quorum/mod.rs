@@ -23,6 +23,9 @@ mod link;
 mod member;
 mod panel;
 mod shared;
+#[cfg(all(test, feature = "memory"))]
+#[path = "../../../tests/sim/quorum/mod.rs"]
+mod simulator;
 mod unsettled;
 
 use std::ops::ControlFlow;

@@ -6,7 +6,6 @@ use super::master::Master;
 use super::resolver::{Resolver, Trouble};
 use crate::script::Call;
 use crate::store::clock::Time;
-use crate::store::node::NodeLink;
 use crate::store::{CallResult, Link};
 
 pub(super) struct MasterLink {
@@ -14,7 +13,7 @@ pub(super) struct MasterLink {
     on_ready: Arc<dyn Fn() + Send + Sync>,
     /// The master that the link below goes to. Its lanes end without this link.
     master: Weak<Master>,
-    link: NodeLink,
+    link: Box<dyn Link>,
     checked_at: Time,
 }
 
@@ -27,7 +26,7 @@ impl MasterLink {
         let master = resolver.master();
         MasterLink {
             resolver: Arc::clone(resolver),
-            link: NodeLink::new(&master.node, Arc::clone(&on_ready), resolver.back_off),
+            link: master.node.link(Arc::clone(&on_ready), resolver.back_off),
             master: Arc::downgrade(&master),
             on_ready,
             checked_at: resolver.last_begun(),
@@ -40,7 +39,7 @@ impl MasterLink {
         if !std::ptr::eq(self.master.as_ptr(), Arc::as_ptr(&master)) {
             self.master = Arc::downgrade(&master);
             let on_ready = Arc::clone(&self.on_ready);
-            self.link = NodeLink::new(&master.node, on_ready, self.resolver.back_off);
+            self.link = master.node.link(on_ready, self.resolver.back_off);
         }
         master
     }

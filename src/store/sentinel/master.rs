@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::config::Config;
+use crate::config::{Config, ReplicaAcks};
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::{Expected, Lanes, Node, QueryConnection};
@@ -38,6 +38,7 @@ pub(super) struct MasterOpener {
     command_timeout: Duration,
     check_period: Duration,
     lanes: u32,
+    replica_acks: Option<ReplicaAcks>,
 }
 
 impl MasterOpener {
@@ -55,6 +56,7 @@ impl MasterOpener {
             command_timeout: config.command_timeout,
             check_period: config.check_period,
             lanes: config.lanes,
+            replica_acks: config.replica_acks,
         }
     }
 
@@ -75,16 +77,16 @@ impl MasterOpener {
 
     /// An error if the server is no master.
     fn open_master(&self, address: &Address, until: Time) -> Result<Master, StoreFault> {
-        let node = Arc::new(
-            Node::new(
-                self.server(address),
-                Arc::clone(&self.caller_id),
-                self.clock.clone(),
-                self.connect_timeout,
-                self.command_timeout,
-            )
-            .expecting(Expected::SentinelMaster),
-        );
+        let node = Node::new(
+            self.server(address),
+            Arc::clone(&self.caller_id),
+            self.clock.clone(),
+            self.connect_timeout,
+            self.command_timeout,
+        )
+        .expecting(Expected::SentinelMaster)
+        .with_replica_acks(self.replica_acks);
+        let node = Arc::new(node);
         let lanes = Lanes::open_until(until, &node, self.lanes, self.check_period)?;
         Ok(Master {
             node,

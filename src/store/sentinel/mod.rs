@@ -179,7 +179,16 @@ impl Store for Sentinel {
                 .node
                 .listen(channel, check_every, is_awaited, &mut |event| {
                     was_up = true;
-                    on_event(event)
+                    match event {
+                        // R12 (doubtful grants): the clock of the next master must not date it.
+                        // A sync finds the grant, if the next master knows of it.
+                        ChannelEvent::Message(_)
+                            if self.resolver.other_master(&master).is_some() =>
+                        {
+                            ControlFlow::Continue(())
+                        }
+                        event => on_event(event),
+                    }
                 });
             let Err(fault) = ended else { return Ok(()) };
             let Some(trouble) = Trouble::of_fault(&fault) else {
@@ -214,6 +223,10 @@ impl Store for Sentinel {
         }
     }
 
+    fn confirms_grants(&self) -> bool {
+        self.master().node.has_replica_acks()
+    }
+
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
         self.resolver.anchor()
     }
@@ -243,5 +256,59 @@ fn take_over(result: &mut CallResult, next: CallResult) {
         result.take_resent(next);
     } else {
         *result = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Step;
+
+    fn failed(fault: StoreFault, not_after: u64) -> CallResult {
+        CallResult {
+            answer: Err(fault),
+            not_after,
+        }
+    }
+
+    fn refused() -> StoreFault {
+        StoreFault::refused("READONLY", "You can't write against a read only replica.")
+    }
+
+    /// P7 (one grant for one request): the old master may have carried it out.
+    #[test]
+    fn lost_reply_stays_in_doubt_on_the_next_master() {
+        let mut result = failed(StoreFault::timed_out(Step::Reply), 70);
+        take_over(&mut result, failed(refused(), 50));
+        assert!(
+            matches!(result.answer, Err(StoreFault::InDoubt(_))),
+            "{result:?}"
+        );
+        // R7 (late copies): the later bound covers both.
+        assert_eq!(result.not_after, 70);
+    }
+
+    #[test]
+    fn refusal_is_forgotten_on_the_next_master() {
+        let mut result = failed(refused(), 70);
+        take_over(&mut result, failed(StoreFault::NotReady, 0));
+        assert!(
+            matches!(result.answer, Err(StoreFault::NotReady)),
+            "{result:?}"
+        );
+        assert_eq!(result.not_after, 0);
+    }
+
+    #[test]
+    fn only_faults_of_the_master_are_trouble() {
+        let server = |code| Trouble::of_fault(&StoreFault::refused(code, "why"));
+        assert_eq!(server("OOM"), None);
+        assert_eq!(server("NOPERM"), None);
+        assert_eq!(server("MASTERDOWN"), Some(Trouble::Demoted));
+        assert_eq!(Trouble::of_fault(&StoreFault::NotReady), None);
+        let silent = StoreFault::timed_out(Step::Connect);
+        assert_eq!(Trouble::of_fault(&silent), Some(Trouble::Silent));
+        let in_doubt = StoreFault::InDoubt(Box::new(refused()));
+        assert_eq!(Trouble::of_fault(&in_doubt), Some(Trouble::Demoted));
     }
 }

@@ -164,3 +164,41 @@ pub(super) fn newest(answers: &Answers, known_epoch: u64) -> Option<&Named> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(config_epoch: u64, host: &str) -> Result<Answer, StoreFault> {
+        Ok(Answer::Named(Named {
+            config_epoch,
+            address: Address::Tcp(host.to_owned(), 6379),
+        }))
+    }
+
+    fn host(answers: &Answers, known_epoch: u64) -> Option<String> {
+        match &newest(answers, known_epoch)?.address {
+            Address::Tcp(host, _) => Some(host.clone()),
+            Address::Unix(_) => None,
+        }
+    }
+
+    #[test]
+    fn newest_configuration_counts_whoever_answers_first() {
+        let answers = vec![
+            named(3, "old"),
+            Err(StoreFault::timed_out(Step::Reply)),
+            named(4, "new"),
+            Ok(Answer::UnknownService),
+            named(3, "old"),
+        ];
+        assert_eq!(host(&answers, 0).as_deref(), Some("new"));
+        assert_eq!(host(&answers, 4).as_deref(), Some("new"));
+    }
+
+    #[test]
+    fn older_configuration_than_one_known_does_not_count() {
+        let answers = vec![named(3, "old"), named(4, "less old")];
+        assert_eq!(host(&answers, 5), None);
+    }
+}

@@ -75,7 +75,8 @@ impl Trouble {
             StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => Some(Trouble::Silent),
             StoreFault::InDoubt(fault) => Trouble::of_fault(fault),
             StoreFault::Server { code, .. } => {
-                matches!(code.as_str(), "READONLY" | "MASTERDOWN").then_some(Trouble::Demoted)
+                let is_replica = matches!(code.as_str(), "READONLY" | "MASTERDOWN" | "UNBLOCKED");
+                is_replica.then_some(Trouble::Demoted)
             }
             StoreFault::NotReady | StoreFault::Unfit { .. } | StoreFault::NotReplicated { .. } => {
                 None
@@ -268,7 +269,14 @@ impl Resolver {
             address,
         } = named;
         state.known_epoch = *config_epoch;
-        if (state.named == *address && trouble != Some(Trouble::Demoted)) || state.is_stopping {
+        let old = self.master();
+        let is_in_doubt = match trouble {
+            None => false,
+            // The sentinels may know nothing of a master that was found behind a replica.
+            Some(Trouble::Silent) => old.node.address() != address,
+            Some(Trouble::Demoted) => true,
+        };
+        if (state.named == *address && !is_in_doubt) || state.is_stopping {
             return Ok(());
         }
         drop(state);
@@ -277,7 +285,6 @@ impl Resolver {
             .open(address, self.clock.now() + timeout)
             .map_err(|fault| fault_at(address, service, fault))?;
         self.state.lock().named = address.clone();
-        let old = self.master();
         let (from, to) = (old.node.address(), next.node.address());
         // The same one again: whatever it was, its connections are good or are opened again.
         if from != to {

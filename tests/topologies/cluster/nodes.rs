@@ -1,6 +1,11 @@
 //! Nodes that come and go, and nodes that do not say where they are.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::LockManager;
 
 use super::manager;
 use crate::cluster_set::ClusterSet;
@@ -50,4 +55,29 @@ fn nodes_that_announce_no_host_are_reached_where_they_were_asked() {
         let granted = waiter.join().expect("no panic").expect("redis answers");
         assert!(granted.is_some());
     });
+}
+
+#[test]
+fn hung_seed_is_skipped() {
+    let set = ClusterSet::start_with(3, 0, &["--cluster-require-full-coverage", "no"]);
+    set.node(0).stop();
+    let started = Instant::now();
+    let manager = manager(&set);
+    // The connect timeout is 300 ms.
+    assert!(started.elapsed() < Duration::from_millis(300) + SLACK);
+    let guard = manager.lock(set.name_on(1, 0)).expect("its master answers");
+    guard.unlock().expect("it is held");
+    set.node(0).cont();
+}
+
+#[test]
+fn replica_is_a_good_seed() {
+    let set = ClusterSet::start_with(3, 1, &[]);
+    let replica = set.node(3).addr();
+    let manager = LockManager::connect(format!("redis-cluster://{replica}"));
+    let manager = manager.expect("it knows the masters");
+    for master in 0..3 {
+        let guard = manager.lock(set.name_on(master, 0)).expect("it is free");
+        guard.unlock().expect("it is held");
+    }
 }

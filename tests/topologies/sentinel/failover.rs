@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LockManager, LockOptions};
 
-use super::common::{P, SOON, TTL, build, builder, manager, moment_of_change};
+use super::common::{P, SOON, T, TTL, build, builder, manager, moment_of_change};
 use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup, is_master};
 use crate::support::{SLACK, Server, until};
 
@@ -242,4 +242,26 @@ fn grants_by_message_are_confirmed_after_a_change_of_master() {
         hand_over(new) > 0,
         "the clock of the new master is not known yet"
     );
+}
+
+/// R18 (replica acks): of two replicas, one is left to acknowledge what the other grants.
+#[test]
+fn acknowledged_grants_outlive_a_failover() {
+    let set = SentinelSet::start();
+    let mgr = build(builder(set.url()).replica_acks(1, T / 2));
+    let held = mgr.lock("held").unwrap();
+    until(SOON, "both replicas have it", || {
+        set.nodes[1..]
+            .iter()
+            .all(|node| node.query::<i64>(&["EXISTS", "fairlock:{held}"]) == 1)
+    });
+    let old = &set.nodes[0];
+    set.sentinels[0].query::<()>(&["SENTINEL", "FAILOVER", SERVICE]);
+    let new = set.await_other_master(&set.all(), old);
+    until(SOON, "locks are granted by the new master", || {
+        drop(mgr.lock("a"));
+        new.query::<i64>(&["EXISTS", "fairlock:{a}"]) == 1
+    });
+    thread::sleep(TTL);
+    assert!(held.is_held(), "{:?}", held.lost().try_recv());
 }

@@ -1,10 +1,11 @@
 //! What the sentinels are asked, and when.
 
 use std::thread;
+use std::time::Instant;
 
 use fairlock::Sentinel;
 
-use super::common::{P, SOON, build, builder};
+use super::common::{P, SOON, TTL, build, builder};
 use crate::sentinel_set::{SERVICE, SentinelSet};
 use crate::support::{Proxy, until};
 
@@ -45,4 +46,32 @@ fn sentinels_are_asked_once_in_a_check_period_while_a_lock_is_held() {
         before.1,
         "one connection serves all questions"
     );
+}
+
+/// One resolution at a time is for all callers, with a pause in between.
+#[test]
+fn many_callers_in_an_outage_ask_the_sentinels_as_often_as_one() {
+    let set = SentinelSet::start();
+    let proxy = Proxy::to(set.sentinels[0].addr());
+    let mgr = build(builder(through(&proxy)));
+    mgr.lock("a").unwrap().unlock().unwrap();
+    set.sentinels[1].stop();
+    set.sentinels[2].stop();
+    set.nodes[0].kill();
+    let before = proxy.commands();
+    let started = Instant::now();
+    thread::scope(|scope| {
+        for i in 0..16 {
+            let mgr = &mgr;
+            scope.spawn(move || {
+                for _ in 0..3 {
+                    assert!(mgr.try_lock(format!("a{i}")).is_err());
+                }
+            });
+        }
+    });
+    // The pause is half a back-off, which is a twentieth of the ttl.
+    let pauses = started.elapsed().as_nanos() / (TTL / 40).as_nanos();
+    let asked = u128::from(proxy.commands() - before) / 2;
+    assert!(asked <= pauses + 2, "{asked} questions in {pauses} pauses");
 }

@@ -8,7 +8,7 @@ use crate::sentinel_set::{FAILOVER_WITHIN, SentinelSet};
 use crate::support::child::{Role, receive, report};
 use crate::support::{Child, SLACK};
 
-pub(crate) const ROLES: &[(&str, Role)] = &[("sentinel_turns", turns)];
+pub(crate) const TURNS: (&str, Role) = ("sentinel_turns", turns);
 
 const PROCESSES: usize = 4;
 const THREADS: usize = 2;

@@ -19,7 +19,7 @@ fn hung_sentinel_does_not_delay_a_failover() {
     old.kill();
     let (named, granted) = thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            mgr.lock("a").unwrap();
+            let _guard = mgr.lock("a").unwrap();
             Instant::now()
         });
         let (named, _) = moment_of_change(&set, &set.sentinels[1..], old);
