@@ -92,9 +92,9 @@ impl Checker {
             let what = format!("the fence of node {node} fell: {before:?}, {after:?}");
             return breach(Promise::Fencing, what);
         }
-        let taken = after.owner.filter(|_| {
-            before.and_then(|before| before.owner) != after.owner
-        });
+        let taken = after
+            .owner
+            .filter(|_| before.and_then(|before| before.owner) != after.owner);
         match taken {
             Some(token) if self.settled.contains(&(token, node)) => breach(
                 Promise::OneGrant,
@@ -115,8 +115,14 @@ impl Checker {
             for key in keys {
                 let record = node.record(key);
                 let owner = record.filter(|record| record.lease_end > node.clock.at(now));
-                if let Some(NodeRecord { owner: Some(owner), .. }) = owner {
-                    let what = format!("node {at} still has {owner:?} as the owner of {:?}", key.name);
+                if let Some(NodeRecord {
+                    owner: Some(owner), ..
+                }) = owner
+                {
+                    let what = format!(
+                        "node {at} still has {owner:?} as the owner of {:?}",
+                        key.name
+                    );
                     return breach(Promise::Leftovers, what);
                 }
             }

@@ -26,7 +26,11 @@ impl World<'_> {
     pub(super) fn on_wake(&mut self, process: usize) -> Result<(), Breach> {
         let now = self.processes[process].time(self.now);
         let over = |(id, asked): (&u64, &Asked)| (asked.until <= now).then_some(*id);
-        let over: Vec<u64> = self.processes[process].asked.iter().filter_map(over).collect();
+        let over: Vec<u64> = self.processes[process]
+            .asked
+            .iter()
+            .filter_map(over)
+            .collect();
         for id in over {
             self.conclude(process, id)?;
         }
@@ -81,12 +85,16 @@ impl World<'_> {
         let key = self.keys[usize::from(self.rng.below(4) == 0)].clone();
         let is_fixed = self.rng.below(8) == 0;
         let options = match is_fixed {
-            true => LockOptions::new().fixed_lease(TTL / 2),
+            true => LockOptions::new().fixed_lease(TTL),
             false => LockOptions::new().ttl(TTL),
         };
         let longest = [MS / 2, 5 * MS, 400 * MS, 4000 * MS][self.rng.below(4) as usize];
         // A fixed lease is held to its end.
-        let hold = if is_fixed { TTL * 2 } else { Duration::from_micros(self.rng.below(longest)) };
+        let hold = if is_fixed {
+            TTL * 2
+        } else {
+            Duration::from_micros(self.rng.below(longest))
+        };
         let lease = options.lease_length().as_millis();
         let params = format!("{lease} {} 0 host\t1\tcaller\t", u8::from(is_fixed));
         Wish {
@@ -112,10 +120,14 @@ impl World<'_> {
     /// P2 (rising fences): a fence above the largest clock of the nodes whose clocks agree.
     fn propose(&self, process: usize, reported: u64) -> u64 {
         let clocks = self.clocks(process);
-        let agree = self.agreeing(&clocks);
+        let agree = agreeing(&clocks, TTL.as_micros() as u64);
         let voters = clocks.iter().zip(agree).filter(|(_, agrees)| *agrees);
         let largest = voters.filter_map(|(clock, _)| *clock).max().unwrap_or(0);
-        let largest = if self.defect == Some(Defect::FenceBelowClock) { 0 } else { largest };
+        let largest = if self.defect == Some(Defect::FenceBelowClock) {
+            0
+        } else {
+            largest
+        };
         self.processes[process].fences.propose(largest, reported)
     }
 
@@ -127,17 +139,10 @@ impl World<'_> {
         connections.map(|c| c.anchor.as_ref().map(clock)).collect()
     }
 
-    fn agreeing(&self, clocks: &[Option<u64>]) -> Vec<bool> {
-        match self.defect {
-            Some(Defect::AnyClock) => vec![true; NODES],
-            _ => agreeing(clocks, TTL.as_micros() as u64),
-        }
-    }
-
     fn may_vote(&self, process: usize) -> Vec<bool> {
         let slot = &self.processes[process];
         let now = slot.clock.at(self.now);
-        let agree = self.agreeing(&self.clocks(process));
+        let agree = agreeing(&self.clocks(process), TTL.as_micros() as u64);
         let up = slot.connections.iter().map(|connection| {
             self.defect == Some(Defect::NoUptimeCheck) || now >= connection.votes_from
         });
@@ -169,11 +174,17 @@ impl World<'_> {
             && asked.ballot.proposal < PROPOSALS
         {
             let higher = self.propose(process, fence);
-            let asked = self.processes[process].asked.get_mut(&id).expect("it is asked");
+            let asked = self.processes[process]
+                .asked
+                .get_mut(&id)
+                .expect("it is asked");
             asked.ballot.propose(higher);
         }
         let may_vote = self.may_vote(process);
-        let asked = self.processes[process].asked.get_mut(&id).expect("it is asked");
+        let asked = self.processes[process]
+            .asked
+            .get_mut(&id)
+            .expect("it is asked");
         if asked.ballot.decision() != Decision::Open {
             return self.conclude(process, id);
         }
@@ -206,7 +217,11 @@ impl World<'_> {
             }
         }
         let decision = self.processes[process].asked[&id].ballot.decision();
-        if decision == Decision::Open { Ok(()) } else { self.conclude(process, id) }
+        if decision == Decision::Open {
+            Ok(())
+        } else {
+            self.conclude(process, id)
+        }
     }
 
     /// Sends a request on the open connection to a node.
@@ -219,13 +234,25 @@ impl World<'_> {
         if let Some(token) = taking(call) {
             slot.doubts.add((token, node), date, now + TIMEOUT * 8);
         }
-        connection.owed.push_back(Owed { ballot, call: call.clone() });
+        connection.owed.push_back(Owed {
+            ballot,
+            call: call.clone(),
+        });
         let request = Request {
-            at: Endpoints { process, life: slot.life, node, number: connection.number },
+            at: Endpoints {
+                process,
+                life: slot.life,
+                node,
+                number: connection.number,
+            },
             sent: self.now,
             call: call.clone(),
             caller_id: slot.caller_id.clone(),
-            not_after: if self.defect == Some(Defect::NoDates) { 1 << 52 } else { date },
+            not_after: if self.defect == Some(Defect::NoDates) {
+                1 << 52
+            } else {
+                date
+            },
             is_late: false,
         };
         self.send(request);
@@ -243,7 +270,11 @@ impl World<'_> {
         let now = slot.clock.at(self.now);
         let connection = &mut slot.connections[at.node];
         connection.state = ConnectionState::Open;
-        connection.anchor = Some(Anchor { server: clock, sent, received });
+        connection.anchor = Some(Anchor {
+            server: clock,
+            sent,
+            received,
+        });
         let left = (TTL.as_micros() as u64).saturating_sub(uptime);
         if left > 0 {
             connection.votes_from = connection.votes_from.max(now + left);
@@ -277,24 +308,43 @@ impl World<'_> {
         let was = std::mem::replace(&mut connection.state, ConnectionState::Closed);
         let owed = std::mem::take(&mut connection.owed);
         for owed in owed {
-            let result = CallResult { answer: Err(fault.clone()), not_after: 0 };
+            let result = CallResult {
+                answer: Err(fault.clone()),
+                not_after: 0,
+            };
             self.on_result(process, node, &owed, result);
         }
         was == ConnectionState::Opening
     }
 
-    pub(super) fn on_reply(&mut self, at: Endpoints, sent: u64, reply: ScriptReply) -> Result<(), Breach> {
+    pub(super) fn on_reply(
+        &mut self,
+        at: Endpoints,
+        sent: u64,
+        reply: ScriptReply,
+    ) -> Result<(), Breach> {
         let slot = &mut self.processes[at.process];
         let (sent, received) = (slot.time(sent), slot.time(self.now));
         let connection = &mut slot.connections[at.node];
         if let Some(server) = reply.now {
-            connection.anchor = Some(Anchor { server, sent, received });
+            connection.anchor = Some(Anchor {
+                server,
+                sent,
+                received,
+            });
         }
         let Some(owed) = connection.owed.pop_front() else {
             return breach(Promise::BadInput, "a reply to no request");
         };
-        let answer = Answer { reply, sent, resent: false };
-        let result = CallResult { answer: Ok(answer), not_after: 0 };
+        let answer = Answer {
+            reply,
+            sent,
+            resent: false,
+        };
+        let result = CallResult {
+            answer: Ok(answer),
+            not_after: 0,
+        };
         self.on_result(at.process, at.node, &owed, result);
         match owed.ballot {
             Some((id, _)) => self.drive(at.process, id),
@@ -305,12 +355,16 @@ impl World<'_> {
     /// A node has answered a request, or never will.
     fn on_result(&mut self, process: usize, node: usize, owed: &Owed, mut result: CallResult) {
         if let Some(token) = taking(&owed.call) {
-            self.processes[process].doubts.resolve((token, node), &result);
+            self.processes[process]
+                .doubts
+                .resolve((token, node), &result);
         }
         if let Verb::Release { token, .. } = owed.call.verb {
             self.on_release_result(process, node, token, &owed.call, &result);
         }
-        let Some((id, proposal)) = owed.ballot else { return };
+        let Some((id, proposal)) = owed.ballot else {
+            return;
+        };
         let is_mixed = self.defect == Some(Defect::MixedFences);
         let Some(asked) = self.processes[process].asked.get_mut(&id) else {
             return;
@@ -356,8 +410,12 @@ impl World<'_> {
             return;
         };
         let (at, now) = ((token, node), slot.time(self.now));
-        let next = now + slot.open_releases.pause(at, now, LONGEST_PAUSE.min(TIMEOUT / 2));
-        slot.open_releases.add(at, call, now + TTL + TIMEOUT * 2, next, now);
+        let next = now
+            + slot
+                .open_releases
+                .pause(at, now, LONGEST_PAUSE.min(TIMEOUT / 2));
+        slot.open_releases
+            .add(at, call, now + TTL + TIMEOUT * 2, next, now);
     }
 
     fn release_now(&mut self, process: usize, node: usize, call: &Call) {
@@ -384,22 +442,34 @@ impl World<'_> {
         if asked.until <= now {
             for node in 0..NODES {
                 let owes = |owed: &Owed| owed.ballot.is_some_and(|(of, _)| of == id);
-                if self.processes[process].connections[node].owed.iter().any(owes) {
+                if self.processes[process].connections[node]
+                    .owed
+                    .iter()
+                    .any(owes)
+                {
                     self.close(process, node, &StoreFault::timed_out(Step::Reply));
                 }
             }
         }
         let call = asked.ballot.call.clone();
-        let outcome = result.answer.ok().map(|answer| (answer.reply.outcome, answer.sent));
+        let outcome = result
+            .answer
+            .ok()
+            .map(|answer| (answer.reply.outcome, answer.sent));
         let is_granted = matches!(outcome, Some((Outcome::Granted(_), _)));
         match call.verb {
             Verb::Propose { token, .. } if !is_granted => {
                 let doubts = &self.processes[process].doubts;
-                let mut taken = asked.ballot.may_be_taken_on(|node| doubts.has((token, node)));
+                let mut taken = asked
+                    .ballot
+                    .may_be_taken_on(|node| doubts.has((token, node)));
                 if self.defect == Some(Defect::MinorityKept) {
                     taken.clear();
                 }
-                let release = Call { verb: abandon(token), ..call };
+                let release = Call {
+                    verb: abandon(token),
+                    ..call
+                };
                 for node in taken {
                     self.release_now(process, node, &release);
                 }
@@ -439,9 +509,17 @@ impl World<'_> {
             if self.now >= CALM_FROM {
                 // Many must be served in what is left of the run.
                 wish.hold = wish.hold.min(TTL);
-                wish.hold = if wish.is_fixed { wish.hold } else { wish.hold / 8 };
+                wish.hold = if wish.is_fixed {
+                    wish.hold
+                } else {
+                    wish.hold / 8
+                };
             }
-            let renew_at = if wish.is_fixed { Time::NEVER } else { now + TTL / 3 };
+            let renew_at = if wish.is_fixed {
+                Time::NEVER
+            } else {
+                now + TTL / 3
+            };
             let guard = Guard {
                 token: grant.token,
                 fence,
@@ -478,12 +556,18 @@ impl World<'_> {
     fn deadline(&self, sent: Time, left: Duration, now: Time) -> Time {
         match self.defect {
             Some(Defect::NoMargin) => sent + left,
-            Some(Defect::DatedByDecision) => now + left.saturating_sub(margin(left, Duration::ZERO)),
+            Some(Defect::DatedByDecision) => {
+                now + left.saturating_sub(margin(left, Duration::ZERO))
+            }
             _ => sent + left.saturating_sub(margin(left, Duration::ZERO)),
         }
     }
 
-    fn on_renewed(&mut self, process: usize, outcome: Option<(Outcome, Time)>) -> Result<(), Breach> {
+    fn on_renewed(
+        &mut self,
+        process: usize,
+        outcome: Option<(Outcome, Time)>,
+    ) -> Result<(), Breach> {
         let now = self.processes[process].time(self.now);
         let idle = CallerState::Idle { until: Time::NEVER };
         let state = std::mem::replace(&mut self.processes[process].caller, idle);
@@ -517,20 +601,33 @@ impl World<'_> {
         let now = self.processes[process].time(self.now);
         let until = now + Duration::from_micros(self.rng.below(20 * MS));
         self.processes[process].caller = CallerState::Idle { until };
-        let verb = Verb::Release { token: guard.token, fence: guard.fence, mode };
+        let verb = Verb::Release {
+            token: guard.token,
+            fence: guard.fence,
+            mode,
+        };
         // A renewal under way is not waited for.
         let slot = &mut self.processes[process];
-        slot.asked.retain(|_, asked| asked.purpose != Purpose::Renew);
+        slot.asked
+            .retain(|_, asked| asked.purpose != Purpose::Renew);
         self.ask(process, call(&guard.wish, verb), Purpose::Release)
     }
 }
 
 fn call(wish: &Wish, verb: Verb) -> Call {
-    Call { spec: LockSpec::QUORUM, key: wish.key.clone(), verb }
+    Call {
+        spec: LockSpec::QUORUM,
+        key: wish.key.clone(),
+        verb,
+    }
 }
 
 fn abandon(token: Token) -> Verb {
-    Verb::Release { token, fence: 0, mode: Mode::Unused }
+    Verb::Release {
+        token,
+        fence: 0,
+        mode: Mode::Unused,
+    }
 }
 
 /// The token, if the call may take a name on a node.

@@ -25,8 +25,6 @@ pub(super) enum Defect {
     ReleasedOnce,
     /// A fence need not be above the clocks of the nodes.
     FenceBelowClock,
-    /// A node votes whatever its clock shows.
-    AnyClock,
 }
 
 impl Defect {
@@ -51,7 +49,8 @@ impl Defect {
             ],
             _ => &[],
         };
-        let mutation = |&(line, instead): &(&'static str, &'static str)| ScriptMutation { line, instead };
+        let mutation =
+            |&(line, instead): &(&'static str, &'static str)| ScriptMutation { line, instead };
         edits.iter().map(mutation).collect()
     }
 }

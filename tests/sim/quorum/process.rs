@@ -8,11 +8,11 @@ use super::NODES;
 use super::node::DriftingClock;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Token};
+use crate::store::Anchor;
 use crate::store::clock::Time;
 use crate::store::quorum::ballot::Ballot;
 use crate::store::quorum::fences::Fences;
 use crate::store::quorum::unsettled::{Doubts, OpenReleases};
-use crate::store::Anchor;
 
 pub(super) struct SimProcess {
     /// Counts the processes that had this slot.

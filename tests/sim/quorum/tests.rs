@@ -31,7 +31,8 @@ fn quorum_keeps_all_promises_whatever_goes_wrong() {
 /// Random runs with this defect break one of these promises.
 #[track_caller]
 fn assert_found(defect: Defect, promises: &[Promise]) {
-    let failure = simulate(0, STEPS_TO_A_DEFECT, Some(defect)).expect_err("no run shows the defect");
+    let failure =
+        simulate(0, STEPS_TO_A_DEFECT, Some(defect)).expect_err("no run shows the defect");
     println!("{defect:?}, after {} steps: {failure}", failure.steps);
     assert!(promises.contains(&failure.breach.promise), "{failure}");
 }
@@ -48,12 +49,18 @@ fn refusal_that_raises_the_fence_of_a_node_is_found() {
 
 #[test]
 fn node_that_votes_as_soon_as_it_restarts_is_found() {
-    assert_found(Defect::NoUptimeCheck, &[Promise::Exclusion, Promise::Fencing]);
+    assert_found(
+        Defect::NoUptimeCheck,
+        &[Promise::Exclusion, Promise::Fencing],
+    );
 }
 
 #[test]
 fn renewal_that_takes_a_name_from_its_next_holder_is_found() {
-    assert_found(Defect::RenewalTakesBack, &[Promise::Fencing, Promise::Exclusion]);
+    assert_found(
+        Defect::RenewalTakesBack,
+        &[Promise::Fencing, Promise::Exclusion],
+    );
 }
 
 #[test]
@@ -68,7 +75,10 @@ fn lease_dated_by_its_decision_is_found() {
 
 #[test]
 fn grant_of_a_minority_that_is_not_released_is_found() {
-    assert_found(Defect::MinorityKept, &[Promise::Leftovers, Promise::Service]);
+    assert_found(
+        Defect::MinorityKept,
+        &[Promise::Leftovers, Promise::Service],
+    );
 }
 
 #[test]
@@ -84,9 +94,4 @@ fn r7_release_that_does_not_outlast_late_copies_is_found() {
 #[test]
 fn fence_below_the_clocks_of_the_nodes_is_found() {
     assert_found(Defect::FenceBelowClock, &[Promise::Fencing]);
-}
-
-#[test]
-fn node_that_votes_with_any_clock_is_found() {
-    assert_found(Defect::AnyClock, &[Promise::Fencing]);
 }

@@ -18,7 +18,7 @@ pub(super) const CALM_FROM: u64 = 10 * SECOND;
 /// From then on every node votes again, so somebody must be served until the callers stop.
 const SERVED_FROM: u64 = 15 * SECOND;
 const STOP_AT: u64 = 18 * SECOND;
-const END: u64 = 20 * SECOND;
+const END: u64 = 22 * SECOND;
 /// How many of a run's last events a report shows.
 const LAST_EVENTS: usize = 80;
 
@@ -42,14 +42,29 @@ pub(super) struct World<'a> {
 }
 
 pub(super) enum Event {
-    Wake { process: usize, life: u32 },
+    Wake {
+        process: usize,
+        life: u32,
+    },
     /// A connection is to be opened.
-    Connect { at: Endpoints, sent: u64 },
-    Connected { at: Endpoints, sent: u64, clock: u64, uptime: u64 },
+    Connect {
+        at: Endpoints,
+        sent: u64,
+    },
+    Connected {
+        at: Endpoints,
+        sent: u64,
+        clock: u64,
+        uptime: u64,
+    },
     /// The process learns that a connection has ended.
     Closed(Endpoints),
     Request(Box<Request>),
-    Reply { at: Endpoints, sent: u64, reply: Box<ScriptReply> },
+    Reply {
+        at: Endpoints,
+        sent: u64,
+        reply: Box<ScriptReply>,
+    },
     GoesWrong,
 }
 
@@ -89,7 +104,10 @@ impl<'a> World<'a> {
             if bad_clock == Some(at) {
                 offset += ttl * 2 + rng.below(4 * ttl);
             }
-            SimNode::new(DriftingClock { offset, ppm: ppm(&mut rng) })
+            SimNode::new(DriftingClock {
+                offset,
+                ppm: ppm(&mut rng),
+            })
         });
         let keys = ["a", "b"].map(|name| Key::new("fairlock", name).expect("a good name"));
         let mut world = World {
@@ -144,7 +162,10 @@ impl<'a> World<'a> {
             self.checker.check_beliefs(&self.processes, self.now)?;
         }
         if self.checker.grants == served {
-            return breach(Promise::Service, "nobody was served although nothing went wrong");
+            return breach(
+                Promise::Service,
+                "nobody was served although nothing went wrong",
+            );
         }
         self.checker.check_leftovers(&self.nodes, &self.keys, END)
     }
@@ -197,9 +218,12 @@ impl<'a> World<'a> {
     fn on_event(&mut self, event: Event) -> Result<(), Breach> {
         match event {
             Event::Closed(at) => self.on_closed(at),
-            Event::Connected { at, sent, clock, uptime } => {
-                self.on_connected(at, sent, clock, uptime)
-            }
+            Event::Connected {
+                at,
+                sent,
+                clock,
+                uptime,
+            } => self.on_connected(at, sent, clock, uptime),
             Event::Reply { at, sent, reply } => self.on_reply(at, sent, *reply),
             _ => Ok(()),
         }
@@ -253,7 +277,12 @@ impl<'a> World<'a> {
         connection.number += 1;
         connection.state = ConnectionState::Opening;
         let number = connection.number;
-        let at = Endpoints { process, life: slot.life, node, number };
+        let at = Endpoints {
+            process,
+            life: slot.life,
+            node,
+            number,
+        };
         let (arrives, sent) = (self.arrival(process, node), self.now);
         self.put(arrives, Event::Connect { at, sent });
     }
@@ -265,7 +294,12 @@ impl<'a> World<'a> {
             Event::Closed(at)
         } else {
             let (clock, uptime) = (node.clock.at(self.now), node.least_uptime(self.now));
-            Event::Connected { at, sent, clock, uptime }
+            Event::Connected {
+                at,
+                sent,
+                clock,
+                uptime,
+            }
         };
         self.put(arrives, event);
     }
@@ -325,7 +359,12 @@ impl<'a> World<'a> {
             Err(error) => return breach(Promise::BadInput, format!("{:?}: {error}", request.call)),
         };
         let after = self.nodes[at.node].record(&key);
-        self.trace(|| format!("node {} < {at:?} {:?}: {:?} -> {after:?}", at.node, request.call.verb, reply.outcome));
+        self.trace(|| {
+            format!(
+                "node {} < {at:?} {:?}: {:?} -> {after:?}",
+                at.node, request.call.verb, reply.outcome
+            )
+        });
         self.checker.on_request(at.node, before, after)?;
         if request.is_late {
             return Ok(());
@@ -387,7 +426,12 @@ impl<'a> World<'a> {
     fn end_connection(&mut self, process: usize, node: usize) {
         let slot = &self.processes[process];
         let number = slot.connections[node].number;
-        let at = Endpoints { process, life: slot.life, node, number };
+        let at = Endpoints {
+            process,
+            life: slot.life,
+            node,
+            number,
+        };
         let after = self.delay();
         self.put(self.now + after, Event::Closed(at));
     }
@@ -404,7 +448,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Half of what two clocks may differ by.
+/// Two clocks run apart by 500 ppm at most.
 fn ppm(rng: &mut Rng) -> i64 {
-    rng.below(501) as i64 - 250
+    [-250, 250, rng.below(501) as i64 - 250][rng.below(3) as usize]
 }
