@@ -10,7 +10,7 @@ use super::redirect::{Next, Route};
 use super::state::ClusterState;
 use crate::script::Call;
 use crate::store::clock::Time;
-use crate::store::node::{LinkCall, LinkReply, NodeLink};
+use crate::store::node::{AckedPeer, LinkCall, LinkReply, NodeLink};
 use crate::store::{CallResult, Link, StoreFault};
 
 /// How often a call is sent on before it fails.
@@ -37,6 +37,8 @@ pub(super) struct ClusterLink {
 struct MasterLink {
     member: Arc<Member>,
     link: NodeLink,
+    /// R18 (replica acks): for renewals, if replicas must acknowledge them.
+    acked: Option<AckedPeer>,
 }
 
 /// A call on its way.
@@ -65,7 +67,7 @@ impl ClusterLink {
 
     fn add(&mut self, calls: &[Call], first: u64) {
         self.masters
-            .retain(|m| m.link.owes_replies() || !m.member.is_retired.load(Ordering::Acquire));
+            .retain(|m| m.owes_replies() || !m.member.is_retired.load(Ordering::Acquire));
         for (number, call) in (first..).zip(calls) {
             let job = Job {
                 call: call.clone(),
@@ -87,7 +89,7 @@ impl ClusterLink {
             }
             let mut has_news = false;
             for at in 0..self.masters.len() {
-                let replies = self.masters[at].link.receive(until);
+                let replies = self.masters[at].receive(until);
                 has_news |= !replies.is_empty();
                 replies.into_iter().for_each(|reply| self.on_reply(reply));
             }
@@ -154,7 +156,7 @@ impl ClusterLink {
         batches
     }
 
-    fn link_to(&mut self, member: &Arc<Member>) -> &mut NodeLink {
+    fn link_to(&mut self, member: &Arc<Member>) -> &mut MasterLink {
         let known = self
             .masters
             .iter()
@@ -163,11 +165,12 @@ impl ClusterLink {
             let on_ready = Arc::clone(&self.on_ready);
             self.masters.push(MasterLink {
                 member: Arc::clone(member),
+                acked: AckedPeer::new(&member.node, Arc::clone(&on_ready), self.state.back_off),
                 link: NodeLink::new(&member.node, on_ready, self.state.back_off),
             });
             self.masters.len() - 1
         });
-        &mut self.masters[at].link
+        &mut self.masters[at]
     }
 
     fn on_reply(&mut self, reply: LinkReply) {
@@ -231,6 +234,33 @@ impl ClusterLink {
             }
         }
         self.results.insert(number, result);
+    }
+}
+
+impl MasterLink {
+    fn owes_replies(&self) -> bool {
+        self.link.owes_replies() || self.acked.as_ref().is_some_and(AckedPeer::owes_replies)
+    }
+
+    fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
+        let Some(acked) = &mut self.acked else {
+            return self.link.send(calls);
+        };
+        let (renewals, others): (Vec<LinkCall>, Vec<LinkCall>) =
+            calls.into_iter().partition(|sent| sent.call.is_renewal());
+        let mut replies = acked.send(renewals);
+        if !others.is_empty() {
+            replies.extend(self.link.send(others));
+        }
+        replies
+    }
+
+    fn receive(&mut self, until: Time) -> Vec<LinkReply> {
+        let mut replies = self.link.receive(until);
+        if let Some(acked) = &mut self.acked {
+            replies.extend(acked.receive(until));
+        }
+        replies
     }
 }
 
