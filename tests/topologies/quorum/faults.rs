@@ -263,3 +263,33 @@ fn late_grant_is_released_with_the_lock() {
     drop(guard);
     set.await_owners("x", 0);
 }
+
+/// R7: a renewal that is under way when the lock is released takes the lock again on a node that has
+/// forgotten it. So the release goes on until no such renewal can come any more.
+#[test]
+fn renewal_under_way_takes_nothing_for_good() {
+    let set = Set::of((0..3).map(|_| thread::spawn(Server::tcp)));
+    let proxy = Proxy::to(set.servers[2].addr());
+    let urls = [set.servers[0].url(), set.servers[1].url(), proxy.url()];
+    let manager = builder(Quorum::new(urls))
+        .build()
+        .expect("all can be reached");
+    set.warm_up(&manager, "x");
+    let guard = manager.lock("x").expect("it is free");
+    set.await_owners("x", 3);
+    set.servers[2].query::<()>(&["FLUSHALL"]);
+    // The first renewal brings the source of its script.
+    let held = proxy.hold_request_when(contains("extends the lease of a token on this node"));
+    held.wait(TTL + SLACK);
+    drop(guard);
+    let released = |at: usize| owner(&set.servers[at], "x").is_none();
+    until(TIMEOUT + SLACK, "the release", || {
+        released(0) && released(1)
+    });
+    let answer = held.release();
+    assert!(
+        answer.windows(7).any(|word| word == b"renewed"),
+        "it came too late to take anything"
+    );
+    set.await_owners("x", 0);
+}
