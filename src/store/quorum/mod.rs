@@ -191,6 +191,9 @@ impl Store for Quorum {
             .iter()
             .map(|call| {
                 let call = self.shared.for_nodes(call)?;
+                for member in &self.panel.members {
+                    member.lanes.read_due(&call.key);
+                }
                 let ballot = Ballot::new(call, &self.shared.addresses);
                 let caller = Arc::new(Caller::new(vec![ballot]));
                 let left_out = Unreachable::AreLeftOut;
