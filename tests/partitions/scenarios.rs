@@ -135,7 +135,7 @@ pub(crate) const SINGLE: [Scenario; 7] = [
     ),
 ];
 
-pub(crate) const SENTINEL: [Scenario; 11] = [
+pub(crate) const SENTINEL: [Scenario; 6] = [
     scenario(
         "client A is cut off from the sentinels",
         Fault::Steady(|world| {
@@ -173,6 +173,37 @@ pub(crate) const SENTINEL: [Scenario; 11] = [
         Promises::AllWithoutClient(A),
     ),
     scenario(
+        "the master and client A are cut off, min-replicas-to-write 1",
+        Fault::Steady(|world| {
+            for node in world.servers.nodes() {
+                node.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+                node.query::<()>(&["CONFIG", "SET", "min-replicas-max-lag", "1"]);
+            }
+            cut_group(world, &[world.servers.master().host, world.clients[A]]);
+        }),
+        [6000, 3500],
+        [No, Yes, Yes],
+        Promises::TwoMasters,
+    ),
+    scenario(
+        // The old master grants until the sentinels have demoted it.
+        "SENTINEL FAILOVER",
+        Fault::Steady(|world| world.servers.fail_over()),
+        [3000, 1500],
+        [Yes, Yes, Yes],
+        Promises::TwoMasters,
+    ),
+    scenario(
+        "random cuts",
+        Fault::Flapping(random_cuts),
+        [5000, 0],
+        [Unknown, Unknown, Unknown],
+        Promises::TwoMasters,
+    ),
+];
+
+pub(crate) const FAILOVER: [Scenario; 5] = [
+    scenario(
         "the master is cut off from all other servers",
         Fault::Steady(|world| {
             let master = world.servers.master().host;
@@ -205,19 +236,6 @@ pub(crate) const SENTINEL: [Scenario; 11] = [
         Promises::TwoMasters,
     ),
     scenario(
-        "the same with min-replicas-to-write 1",
-        Fault::Steady(|world| {
-            for node in world.servers.nodes() {
-                node.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-                node.query::<()>(&["CONFIG", "SET", "min-replicas-max-lag", "1"]);
-            }
-            cut_group(world, &[world.servers.master().host, world.clients[A]]);
-        }),
-        [6000, 3500],
-        [No, Yes, Yes],
-        Promises::TwoMasters,
-    ),
-    scenario(
         "the master is cut off from everyone",
         Fault::Steady(|world| world.network.cut(world.servers.master().host)),
         [5000, 3500],
@@ -227,21 +245,6 @@ pub(crate) const SENTINEL: [Scenario; 11] = [
     scenario(
         "the master's link flaps",
         Fault::Flapping(|world, _| world.network.cut(world.servers.master().host)),
-        [5000, 0],
-        [Unknown, Unknown, Unknown],
-        Promises::TwoMasters,
-    ),
-    scenario(
-        // The old master grants until the sentinels have demoted it.
-        "SENTINEL FAILOVER",
-        Fault::Steady(|world| world.servers.fail_over()),
-        [3000, 1500],
-        [Yes, Yes, Yes],
-        Promises::TwoMasters,
-    ),
-    scenario(
-        "random cuts",
-        Fault::Flapping(random_cuts),
         [5000, 0],
         [Unknown, Unknown, Unknown],
         Promises::TwoMasters,
