@@ -293,6 +293,23 @@ fn lock_lost_before_it_is_taken_is_asked_for_again() {
     assert!(guard.expect("it answers").is_some());
 }
 
+/// The renewal thread looks while the waiter's thread sleeps.
+#[test]
+fn thread_that_waits_for_its_own_lock_is_reported() {
+    let memory = Memory::new();
+    let ours = manager(&memory, |config| config.back_off = Duration::from_millis(8));
+    let _guard = ours.lock("a").expect("it is free");
+    let queued = sleeper(&ours, "a");
+    queued.waiter.state.lock().ask_at = Time::from_nanos(0);
+    let until = ours.engine().now() + SLACK;
+    while !queued.waiter.state.lock().is_warned && ours.engine().now() < until {
+        let step = ours.engine().now() + Duration::from_millis(50);
+        let lease = queued.wait(step, AtDeadline::Keep).expect("it answers");
+        assert!(lease.is_none());
+    }
+    assert!(queued.waiter.state.lock().is_warned);
+}
+
 #[test]
 fn several_names_are_taken_in_one_order_by_asking() {
     let memory = Memory::new();

@@ -77,6 +77,7 @@ use acks::AckedLink;
 use connection::Connection;
 use stream::Stream;
 
+pub(super) use acks::{AckedPeer, confirm_grants};
 pub(super) use hello::Expected;
 pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;

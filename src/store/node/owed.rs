@@ -5,6 +5,7 @@ use super::Node;
 use super::connection::{Connection, fault};
 use super::link::{LinkState, NodeLink};
 use super::pipeline::{Hop, Meaning, Pending, Pipeline, Received};
+use super::pool::script_bit;
 use crate::error::Step;
 use crate::script::{Call, Form};
 use crate::store::clock::Time;
@@ -28,7 +29,7 @@ pub(in crate::store) enum LinkReply {
 }
 
 /// A call that was sent, and that has no reply yet.
-pub(super) struct OwedCall {
+pub(in crate::store::node) struct OwedCall {
     sent_call: LinkCall,
     not_after: u64,
     sent: Time,
@@ -157,8 +158,49 @@ impl NodeLink {
 }
 
 impl OwedCall {
+    /// A renewal, which needs no date.
+    pub(super) fn new(sent_call: LinkCall, sent: Time, reply_by: Time) -> OwedCall {
+        OwedCall {
+            owes_asking: sent_call.hop == Hop::AskTarget,
+            sent_call,
+            not_after: 0,
+            sent,
+            reply_by,
+        }
+    }
+
+    /// The commands of all of them.
+    pub(super) fn commands<'a>(all: &'a [OwedCall], node: &Node) -> Vec<redis::Cmd> {
+        let pending = |owed: &'a OwedCall| {
+            let sent = &owed.sent_call;
+            Pending::in_form(&sent.call, 0, sent.form, sent.hop)
+        };
+        let pipeline = Pipeline {
+            pending: all.iter().map(pending).collect(),
+            reply_by: Time::NEVER,
+        };
+        pipeline.commands(node)
+    }
+
+    /// Whether the next reply is that to its ASKING.
+    pub(super) fn takes_asking(&mut self) -> bool {
+        std::mem::take(&mut self.owes_asking)
+    }
+
+    pub(super) fn script_bit(&self) -> u64 {
+        script_bit(&self.sent_call.call)
+    }
+
+    pub(super) fn fail(self, fault: &StoreFault) -> (u64, CallResult) {
+        let result = CallResult {
+            answer: Err(fault.clone()),
+            not_after: self.not_after,
+        };
+        (self.sent_call.number, result)
+    }
+
     /// Reads the reply. An error if it has no sense: nobody knows what the next replies are to.
-    fn read(
+    pub(super) fn read(
         self,
         node: &Node,
         connection: &mut Connection,
@@ -196,7 +238,7 @@ impl OwedCall {
     }
 }
 
-fn not_sent(calls: &[LinkCall], fault: &StoreFault) -> Vec<LinkReply> {
+pub(super) fn not_sent(calls: &[LinkCall], fault: &StoreFault) -> Vec<LinkReply> {
     let result =
         |sent: &LinkCall| LinkReply::Result(sent.number, CallResult::not_sent(fault.clone()));
     calls.iter().map(result).collect()
@@ -206,19 +248,13 @@ fn fail_owed(
     owed: impl Iterator<Item = OwedCall>,
     fault: &StoreFault,
 ) -> impl Iterator<Item = (u64, CallResult)> {
-    owed.map(|owed| {
-        let result = CallResult {
-            answer: Err(fault.clone()),
-            not_after: owed.not_after,
-        };
-        (owed.sent_call.number, result)
-    })
+    owed.map(|owed| owed.fail(fault))
 }
 
 impl Connection {
     /// The next reply, as it is. `None` if it has not come within `timeout`: then the next call
     /// goes on with it. With no timeout it takes what has arrived.
-    fn receive_within(
+    pub(super) fn receive_within(
         &mut self,
         timeout: std::time::Duration,
     ) -> Result<Option<redis::Value>, StoreFault> {

@@ -90,7 +90,9 @@ impl Quorum {
             })?);
             let member = |node| {
                 let of_node = Lanes::posted(node, lanes, config.check_period);
-                Member::new(node, of_node, lanes, &desk, config.back_off)
+                let of_member = Arc::clone(&desk);
+                let interrupt = Box::new(move || of_member.interrupt());
+                Member::new(node, of_node, lanes, interrupt, config.back_off)
             };
             let members = nodes.iter().map(member).collect();
             Ok::<_, Error>(Arc::new(Panel { members, desk }))

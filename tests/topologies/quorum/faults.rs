@@ -68,9 +68,18 @@ fn reset_connections_delay_nobody() {
     let manager = builder(Quorum::new(proxies.iter().map(Proxy::url)));
     let manager = manager.build().expect("all can be reached");
     assert_grants(&manager, "all are well");
-    for proxy in &proxies[..2] {
-        proxy.reset_request_when(contains(record("a")));
-        proxy.swallow_and_reset_when(contains(record("b")));
+    let faults: Vec<_> = proxies[..2]
+        .iter()
+        .map(|proxy| proxy.swallow_and_reset_when(contains(record("a"))))
+        .collect();
+    assert_grants(&manager, "two lose a reply");
+    for fault in &faults {
+        until(TIMEOUT + SLACK, "the reply is lost", || {
+            fault.has_triggered()
+        });
+    }
+    for proxy in &proxies[2..4] {
+        proxy.reset_all();
     }
     assert_grants(&manager, "two reset their connections");
 }
@@ -238,7 +247,7 @@ fn late_grant_is_released_with_the_lock() {
         .expect("all can be reached");
     drop(manager.try_lock("x").expect("all answer"));
     set.await_owners("x", 0);
-    proxy.delay(TIMEOUT / 3);
+    proxy.delay(TIMEOUT / 6);
     let guard = manager
         .try_lock("x")
         .expect("two answer")

@@ -64,7 +64,7 @@ fn fresh_node_does_not_vote() {
             .contains("it has run for less than the ttl"),
         "{source}"
     );
-    take(&fresh, "x", FRESH);
+    drop(take(&fresh, "x", FRESH));
 }
 
 /// The holder has a majority. Two nodes forget it, and vote for another.

@@ -5,15 +5,33 @@ use fairlock::LockManager;
 use super::common::{build, builder};
 use crate::support::Server;
 
-/// Sets the stored fence of a name, in a field that begins with these numbers, and returns the
-/// record. The fence is so many µs ahead of the clock.
-fn record_ahead(
-    server: &Server,
-    key: &str,
-    field: &str,
-    format: &str,
-    ahead: u64,
-) -> (u64, Vec<u8>) {
+/// A kind of lock, and where its record has the fence.
+struct Kind {
+    take: fn(&LockManager, &str) -> u64,
+    /// The key, behind the name's.
+    key: &'static str,
+    field: &'static str,
+    /// The numbers at the beginning of the field. The last one is the fence.
+    format: &'static str,
+}
+
+const KINDS: [Kind; 2] = [
+    Kind {
+        take: mutex,
+        key: "",
+        field: "s",
+        format: "<ddd",
+    },
+    Kind {
+        take: permits,
+        key: ":h",
+        field: "p",
+        format: "<d",
+    },
+];
+
+/// Sets the stored fence to so many µs ahead of the clock, and returns it.
+fn put_ahead(server: &Server, name: &str, kind: &Kind, ahead: u64) -> u64 {
     let change = "local time = redis.call('TIME')
         local fence = time[1] * 1000000 + time[2] + ARGV[3]
         local packed = redis.call('HGET', KEYS[1], ARGV[1])
@@ -23,42 +41,40 @@ fn record_ahead(
         numbers[#numbers] = fence
         redis.call('HSET', KEYS[1], ARGV[1], struct.pack(ARGV[2], unpack(numbers)) .. rest)
         return string.format('%.0f', fence)";
+    let key = format!("fairlock:{{{name}}}{}", kind.key);
     let ahead = ahead.to_string();
-    let fence: u64 = server.query(&["EVAL", change, "1", key, field, format, &ahead]);
-    let mut connection = server.connection();
-    let dump = redis::cmd("DUMP").arg(key).query(&mut connection).unwrap();
-    (fence, dump)
+    server.query(&["EVAL", change, "1", &key, kind.field, kind.format, &ahead])
 }
 
-fn restore(server: &Server, key: &str, record: &[u8]) {
-    let mut connection = server.connection();
-    redis::cmd("RESTORE")
-        .arg(key)
-        .arg(60_000)
-        .arg(record)
-        .query::<()>(&mut connection)
-        .unwrap();
+/// Copies a name's record, as replication does.
+fn copy(from: &Server, to: &Server, name: &str) {
+    let (mut source, mut target) = (from.connection(), to.connection());
+    for key in ["", ":h"].map(|end| format!("fairlock:{{{name}}}{end}")) {
+        let dump: Option<Vec<u8>> = redis::cmd("DUMP").arg(&key).query(&mut source).unwrap();
+        if let Some(dump) = dump {
+            let mut restore = redis::cmd("RESTORE");
+            restore.arg(&key).arg(60_000).arg(dump);
+            restore.query::<()>(&mut target).unwrap();
+        }
+    }
 }
 
 /// Takes a name on two masters that have the same stored fence, and returns that and both fences.
-fn fences_of_two_masters(
-    field: &str,
-    format: &str,
-    ahead: u64,
-    take: impl Fn(&LockManager, &str) -> u64,
-) -> Vec<(u64, u64, u64)> {
+fn fences_of_two_masters(kind: &Kind, ahead: u64) -> Vec<(u64, u64, u64)> {
     let servers = [Server::start(), Server::start()];
-    let managers = [0, 1].map(|i: usize| build(builder(servers[i].url())));
-    // Equal ones are improbable, and not impossible.
-    let fences = (0..4).map(|i| {
-        let name = format!("a{i}");
-        let key = format!("fairlock:{{{name}}}");
-        take(&managers[0], &name);
-        let (stored, record) = record_ahead(&servers[0], &key, field, format, ahead);
-        restore(&servers[1], &key, &record);
-        (stored, take(&managers[0], &name), take(&managers[1], &name))
+    let [first, second] = [0, 1].map(|i: usize| build(builder(servers[i].url())));
+    // Equal ones are improbable, and not impossible. So there are four names.
+    let fences = ["a", "b", "c", "d"].map(|name| {
+        (kind.take)(&first, name);
+        let stored = put_ahead(&servers[0], name, kind, ahead);
+        copy(&servers[0], &servers[1], name);
+        (
+            stored,
+            (kind.take)(&first, name),
+            (kind.take)(&second, name),
+        )
     });
-    fences.collect()
+    fences.to_vec()
 }
 
 fn mutex(mgr: &LockManager, name: &str) -> u64 {
@@ -77,31 +93,24 @@ fn permits(mgr: &LockManager, name: &str) -> u64 {
 
 const SECOND: u64 = 1_000_000;
 
-#[track_caller]
-fn check(fences: &[(u64, u64, u64)]) {
-    for (stored, one, other) in fences {
-        assert!(one > stored && other > stored, "{fences:?}");
-        assert!(one - stored <= 1024 && other - stored <= 1024, "{fences:?}");
-    }
-    assert!(
-        fences.iter().any(|(_, one, other)| one != other),
-        "{fences:?}"
-    );
-}
-
 #[test]
 fn two_masters_behind_the_stored_fence_give_different_ones() {
-    check(&fences_of_two_masters("s", "<ddd", 10 * SECOND, mutex));
-    check(&fences_of_two_masters("p", "<d", 10 * SECOND, permits));
+    for kind in &KINDS {
+        let fences = fences_of_two_masters(kind, 10 * SECOND);
+        for (stored, one, other) in &fences {
+            assert!(one > stored && other > stored, "{fences:?}");
+            assert!(one - stored <= 1024 && other - stored <= 1024, "{fences:?}");
+        }
+        let differ = fences.iter().any(|(_, one, other)| one != other);
+        assert!(differ, "{fences:?}");
+    }
 }
 
 /// Else many grants could carry the fence away from the clock.
 #[test]
 fn fence_far_ahead_of_the_clock_rises_by_one() {
-    for fences in [
-        fences_of_two_masters("s", "<ddd", 100 * SECOND, mutex),
-        fences_of_two_masters("p", "<d", 100 * SECOND, permits),
-    ] {
+    for kind in &KINDS {
+        let fences = fences_of_two_masters(kind, 100 * SECOND);
         for (stored, one, other) in &fences {
             assert_eq!((*one, *other), (stored + 1, stored + 1), "{fences:?}");
         }

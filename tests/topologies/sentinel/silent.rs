@@ -9,12 +9,13 @@ use super::common::{P, T, TTL, build, builder, manager, moment_of_change};
 use crate::sentinel_set::SentinelSet;
 use crate::support::SLACK;
 
+/// The manager waits for it once, when it is built, for half the connect timeout.
 #[test]
 fn hung_sentinel_does_not_delay_a_failover() {
     let set = SentinelSet::start();
-    let mgr = manager(&set);
-    mgr.lock("a").unwrap().unlock().unwrap();
     set.sentinels[0].stop();
+    let mgr = build(builder(set.url()).connect_timeout(Duration::from_secs(5)));
+    mgr.lock("a").unwrap().unlock().unwrap();
     let old = &set.nodes[0];
     old.kill();
     let (named, granted) = thread::scope(|scope| {
