@@ -172,10 +172,11 @@ impl Panel {
         }
         let (of, desk) = (Arc::clone(shared), Arc::clone(&self.desk));
         let (to, sent) = (Arc::clone(caller), call.clone());
-        let on_result: OnResult = Box::new(move |result| {
+        let on_result: OnResult = Box::new(move |mut result| {
             if let Some(token) = token {
                 of.doubts.resolve((token, node), &result);
             }
+            of.refuse_fresh(node, &sent, &mut result);
             of.on_release_result(node, &sent, &result);
             if to.update(ballot, |ballot| ballot.on_result(node, proposal, result)) == Wake::Reader
             {
