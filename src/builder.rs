@@ -198,16 +198,20 @@ impl Builder {
     ///
     /// Only if `replicas` is the number of *all* replicas, every grant survives every failover to
     /// one of them. Otherwise the new master may be one of those that did not acknowledge. If a
-    /// replica is away then, no lock can be taken. A replica acknowledges what it has received, not
-    /// what it has on disk. The server's `min-replicas-to-write` is no replacement: it checks that
+    /// replica is away then, no lock can be taken: after a failover, until the old master is back
+    /// as a replica.
+    ///
+    /// A replica acknowledges what it has received, not what it has on disk. The server's `min-replicas-to-write` is no replacement: it checks that
     /// replicas were there lately, and not that they have this grant. But it ends the grants of an
     /// old master that is cut off from its replicas.
     ///
-    /// A call that takes a lock, and [`renew`](crate::LockGuard::renew), may block for one command
-    /// timeout and `timeout` longer; it mostly takes two round trips in place of one, and the time
-    /// to the replicas. The manager has two more connections. The user needs the right `+wait`.
+    /// A call that takes a lock, and [`renew`](crate::LockGuard::renew), may block for `timeout` and
+    /// one command timeout longer, or two if it fails. It mostly takes two round trips in place of
+    /// one, and the time to the replicas. The manager has two more connections, in a cluster for each master. The user
+    /// needs the right `+wait`.
     ///
-    /// `timeout` is 1 ms to half the command timeout. For one server, Sentinel and Cluster.
+    /// `timeout` is 1 ms to half the command timeout. In a cluster, each master needs so many
+    /// replicas.
     ///
     /// ```no_run
     /// # use std::time::Duration;

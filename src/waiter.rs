@@ -20,6 +20,10 @@ use crate::store::clock::Time;
 /// renews it until you take it or drop the waiter. If that lock is lost before you take it, the
 /// waiter is queued again.
 ///
+/// On a quorum there is no queue. There, a waiter keeps no place and has no position. It asks for
+/// the lock while you wait with it, first at once and then after random pauses, which go on over
+/// several short waits. A lock that was lost before you took it is asked for again.
+///
 /// # Drop
 /// Leaves the queue, and releases a lock that was granted. Never panics; blocks for at most one
 /// command timeout.
@@ -48,7 +52,7 @@ impl<G> Waiter<G> {
     /// The position in the queue, as last reported by Redis, at most a check period ago. 1 is next.
     ///
     /// An upper bound: it counts waiters that died or gave up. `None` once the lock is granted or
-    /// the wait has failed, and while the waiter is being queued again. Never blocks.
+    /// the wait has failed, while the waiter is being queued again, and on a quorum. Never blocks.
     pub fn position(&self) -> Option<u64> {
         self.queued.as_ref()?.position()
     }
@@ -82,7 +86,8 @@ impl<G> Waiter<G> {
     /// Blocks for at most `at_most`, until Redis has been silent for the outage limit. From then on
     /// every call returns an error at once. There is one exception: if Redis was not asked lately,
     /// because this process was stopped or its host slept, the call asks it first. Then it may take
-    /// up to two command timeouts more, even past `at_most`.
+    /// up to two command timeouts more, even past `at_most`. On a quorum any call may take that
+    /// long, if it is time to ask.
     ///
     /// The outage limit counts from the last answer of Redis, over all calls. So many short waits
     /// end like one long wait. `None` does not say who has the lock, nor whether Redis answers.

@@ -15,7 +15,8 @@ use crate::waiter::Waiter;
 impl LockManager {
     /// Takes the lock. Waits its turn, for as long as Redis answers.
     ///
-    /// Waiters are served first come, first served. A waiting caller holds no connection. The grant
+    /// Waiters are served first come, first served. On a quorum they are not: there is no queue, and
+    /// each asks again after a random pause. A waiting caller holds no connection. The grant
     /// wakes it, a [`shutdown`](LockManager::shutdown), a refusal that will not pass, or the outage
     /// limit.
     ///
@@ -105,7 +106,8 @@ impl LockManager {
     }
 
     /// Takes a place in the queue of the lock, to wait later, or in several short waits. If the
-    /// lock is free, the waiter has it at once.
+    /// lock is free, the waiter has it at once. On a quorum there is no queue: the waiter asks for
+    /// the lock while you wait with it, and at no other time.
     ///
     /// Blocks for at most two command timeouts while Redis answers. The first time that the manager
     /// waits, for at most five, because it subscribes first. It blocks for longer if more than 64
@@ -141,6 +143,7 @@ impl LockManager {
 /// # Guarantees
 /// - At most one holder at a time.
 /// - Callers hold the lock in the order in which Redis ran their requests, except those that died.
+///   On a quorum there is no such order.
 /// - Every grant has a larger fence than all grants before it.
 /// - A dead process delays the others by little more than one TTL.
 ///

@@ -7,3 +7,4 @@ mod locks;
 mod nodes;
 mod restarts;
 mod set;
+mod waiting;

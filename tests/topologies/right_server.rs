@@ -1,7 +1,7 @@
 //! A URL that reaches a server of another topology, or a replica: `build` fails, and the error has
 //! the URL to use.
 
-use fairlock::{Error, LockManager};
+use fairlock::{Endpoint, Error, LockManager, Quorum};
 
 use crate::support::server::free_address;
 use crate::support::{SLACK, Server, until};
@@ -31,15 +31,16 @@ fn replica_of(master: &Server) -> Server {
 
 /// The error says all of this.
 #[track_caller]
-fn assert_refused(url: &str, says: &[&str]) {
-    match LockManager::connect(url) {
+fn assert_refused(to: impl Into<Endpoint>, says: &[&str]) {
+    let to = to.into();
+    match LockManager::connect(to.clone()) {
         Err(Error::Config { what, message, .. }) => {
-            assert_eq!(what, "server", "{url}: {message}");
+            assert_eq!(what, "server", "{to:?}: {message}");
             for text in says {
-                assert!(message.contains(text), "{url}: {message}");
+                assert!(message.contains(text), "{to:?}: {message}");
             }
         }
-        other => panic!("{url}: {other:?}"),
+        other => panic!("{to:?}: {other:?}"),
     }
 }
 
@@ -50,9 +51,9 @@ fn a_plain_url_of_a_cluster_node_is_refused_with_its_url() {
     let instead = format!("belongs to a cluster: use redis-cluster://{addr}");
     for login in ["", "default:"] {
         let login = format!("{login}{}p@", if login.is_empty() { ":" } else { "" });
-        assert_refused(&format!("redis://{login}{addr}"), &[&instead]);
+        assert_refused(format!("redis://{login}{addr}"), &[&instead]);
         // A cluster refuses SELECT, which says less.
-        assert_refused(&format!("redis://{login}{addr}/1"), &[&instead]);
+        assert_refused(format!("redis://{login}{addr}/1"), &[&instead]);
     }
     let stranger = LockManager::connect(format!("redis://{addr}")).unwrap_err();
     assert!(
@@ -66,16 +67,16 @@ fn a_plain_url_of_a_sentinel_is_refused_with_its_url() {
     let one = sentinel(&[SERVICE], "");
     let addr = one.addr();
     let instead = format!("is a sentinel: use redis-sentinel://{addr}/{SERVICE}");
-    assert_refused(&format!("redis://{addr}"), &[&instead]);
+    assert_refused(format!("redis://{addr}"), &[&instead]);
     // A sentinel knows no SELECT.
-    assert_refused(&format!("redis://{addr}/1"), &[&instead]);
+    assert_refused(format!("redis://{addr}/1"), &[&instead]);
     // The password is the master's. The sentinel has none, and refuses AUTH.
-    assert_refused(&format!("redis://:p@{addr}"), &[&instead]);
+    assert_refused(format!("redis://:p@{addr}"), &[&instead]);
 
     let several = sentinel(&["a", "b"], "user u on >p ~* &* +@all\n");
     let addr = several.addr();
     let instead = format!("redis-sentinel://{addr}/<service>");
-    assert_refused(&format!("redis://u:p@{addr}"), &[&instead]);
+    assert_refused(format!("redis://u:p@{addr}"), &[&instead]);
 }
 
 #[test]
@@ -90,6 +91,35 @@ fn a_plain_url_of_a_replica_is_refused_with_its_masters_url() {
     replica.query::<()>(&no_role);
     let url = format!("redis://u:p@{}", replica.addr());
     assert_refused(&url, &["is a replica: use its master's URL"]);
+}
+
+#[test]
+fn urls_of_other_topologies_are_refused_by_a_plain_server() {
+    let server = Server::tcp();
+    let addr = server.addr();
+    let instead = format!("{addr} belongs to no cluster: use redis://{addr}");
+    assert_refused(format!("redis-cluster://{addr}"), &[&instead]);
+    let instead = format!("a sentinel; {addr} is none: use redis://{addr}");
+    assert_refused(format!("redis-sentinel://{addr}/{SERVICE}"), &[&instead]);
+    let one = sentinel(&[SERVICE], "");
+    let instead = format!("redis-sentinel://{}/{SERVICE}", one.addr());
+    assert_refused(format!("redis-cluster://{}", one.addr()), &[&instead]);
+}
+
+#[test]
+fn a_quorum_names_the_member_that_is_no_master() {
+    let masters = [Server::tcp(), Server::tcp()];
+    let replica = replica_of(&masters[0]);
+    let node = Server::tcp_with(&["--cluster-enabled", "yes"]);
+    let sentinel = sentinel(&[SERVICE], "");
+    for (other, is) in [
+        (&replica, "is a replica"),
+        (&node, "belongs to a cluster"),
+        (&sentinel, "is a sentinel"),
+    ] {
+        let urls = [&masters[0], &masters[1], other].map(Server::url);
+        assert_refused(Quorum::new(urls), &[&format!("{} {is}", other.addr())]);
+    }
 }
 
 /// Not even if it has to open its connections while its server is a replica.

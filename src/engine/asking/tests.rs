@@ -278,19 +278,37 @@ fn lock_lost_before_it_is_taken_is_asked_for_again() {
     let memory = Memory::new();
     let (ours, theirs) = (plain(&memory), plain(&memory));
     let mut waiter = ours.enqueue("a").expect("it is free");
+    assert!(
+        !ours.engine().subscription.is_started(),
+        "nobody subscribes"
+    );
     assert!(memory.lapse("a"));
     let guard = theirs.lock("a").expect("it is free");
     // The renewal finds the loss.
     memory.advance(Duration::from_secs(4));
-    assert!(
-        waiter
-            .wait_for(Duration::ZERO)
-            .expect("it answers")
-            .is_none()
-    );
+    let early = waiter.wait_for(Duration::ZERO).expect("it answers");
+    assert!(early.is_none());
+    assert_eq!(memory.command(&["LLEN", "fairlock:{a}:q"]), Reply::Int(0));
     guard.unlock().expect("it was held");
     let guard = memory.fast_forward(|| waiter.wait_for(MINUTE));
     assert!(guard.expect("it answers").is_some());
+}
+
+/// The renewal thread looks while the waiter's thread sleeps.
+#[test]
+fn thread_that_waits_for_its_own_lock_is_reported() {
+    let memory = Memory::new();
+    let ours = manager(&memory, |config| config.back_off = Duration::from_millis(8));
+    let _guard = ours.lock("a").expect("it is free");
+    let queued = sleeper(&ours, "a");
+    queued.waiter.state.lock().ask_at = Time::from_nanos(0);
+    let until = ours.engine().now() + SLACK;
+    while !queued.waiter.state.lock().is_warned && ours.engine().now() < until {
+        let step = ours.engine().now() + Duration::from_millis(50);
+        let lease = queued.wait(step, AtDeadline::Keep).expect("it answers");
+        assert!(lease.is_none());
+    }
+    assert!(queued.waiter.state.lock().is_warned);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::redirect::{Next, Route};
 use super::state::ClusterState;
 use crate::script::{Call, Form};
 use crate::store::clock::Time;
-use crate::store::node::Begun;
+use crate::store::node::{Begun, confirm_grants};
 use crate::store::{CallResult, Checkout, Deadlines, OnResult, StoreFault};
 
 /// How often a call is sent on without a pause. Two nodes can name each other for a moment.
@@ -18,6 +18,14 @@ struct Way<'a> {
     call: &'a Call,
     route: Route,
     result: Option<CallResult>,
+}
+
+/// The connections that calls go over.
+#[derive(Clone, Copy)]
+enum Over {
+    Lanes,
+    /// For renewals that replicas must acknowledge.
+    AckedConnection,
 }
 
 /// The node that was asked, and what came of it.
@@ -36,13 +44,34 @@ struct LeftCall {
 impl ClusterState {
     /// See [`Store::run`](crate::store::Store::run).
     pub(super) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        let Some(acks) = self.replica_acks else {
+            return self.run_over(Over::Lanes, calls, deadlines);
+        };
+        // R18 (replica acks): a grant's renewal goes where the name lives by then, and is acknowledged
+        // by the replicas of that master.
+        let renew = |renewals: &[Call]| {
+            let deadlines = Deadlines {
+                reply_by: self.clock.now() + acks.timeout + self.command_timeout,
+                ..deadlines
+            };
+            self.run_over(Over::AckedConnection, renewals, deadlines)
+        };
+        if calls.iter().all(Call::is_renewal) {
+            return renew(calls);
+        }
+        let mut results = self.run_over(Over::Lanes, calls, deadlines);
+        confirm_grants(calls, &mut results, renew);
+        results
+    }
+
+    fn run_over(&self, over: Over, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         let mut ways: Vec<Way<'_>> = calls.iter().map(Way::new).collect();
-        self.run_ways(&mut ways, deadlines);
+        self.run_ways(&mut ways, over, deadlines);
         ways.into_iter().map(Way::end).collect()
     }
 
     /// Sends the calls that have no result yet, until all have one or the time is over.
-    fn run_ways(&self, ways: &mut [Way<'_>], mut deadlines: Deadlines) {
+    fn run_ways(&self, ways: &mut [Way<'_>], over: Over, mut deadlines: Deadlines) {
         let mut rounds = 0;
         loop {
             let mut open: Vec<&mut Way<'_>> =
@@ -50,7 +79,10 @@ impl ClusterState {
             if open.is_empty() {
                 return;
             }
-            let answers = self.run_once(&open, deadlines);
+            let answers = match over {
+                Over::Lanes => self.run_once(&open, deadlines),
+                Over::AckedConnection => self.renew_once(&open, deadlines.reply_by),
+            };
             rounds += 1;
             let mut must_pause = rounds > HOPS;
             for (way, answer) in open.iter_mut().zip(answers) {
@@ -103,6 +135,22 @@ impl ClusterState {
             for (at, begun) in calls.iter().zip(begun) {
                 let result = member.lanes.finish(begun, deadlines);
                 asked[*at] = Some((Arc::clone(member), result));
+            }
+        }
+        asked
+    }
+
+    /// Runs each renewal at its target, one target after the other.
+    fn renew_once(&self, open: &[&mut Way<'_>], reply_by: Time) -> Vec<Option<Asked>> {
+        let targets: Vec<_> = open.iter().map(|way| way.route.target(self)).collect();
+        let mut asked: Vec<Option<Asked>> = open.iter().map(|_| None).collect();
+        for (member, renewals) in group(&targets) {
+            let pending = renewals
+                .iter()
+                .map(|at| open[*at].route.pending(open[*at].call));
+            let results = member.lanes.renew(pending, reply_by);
+            for (at, result) in renewals.into_iter().zip(results) {
+                asked[at] = Some((Arc::clone(member), result));
             }
         }
         asked
@@ -162,7 +210,7 @@ impl ClusterState {
             }
         }
         let checkout = Checkout::IfFree;
-        self.run_ways(&mut ways, Deadlines { checkout, reply_by });
+        self.run_ways(&mut ways, Over::Lanes, Deadlines { checkout, reply_by });
         let ends = ways.into_iter().map(Way::end).zip(has_left);
         ends.map(|(end, has_left)| (!has_left).then_some(end))
             .collect()

@@ -10,7 +10,7 @@ use super::redirect::{Next, Route};
 use super::state::ClusterState;
 use crate::script::Call;
 use crate::store::clock::Time;
-use crate::store::node::{LinkCall, LinkReply, NodeLink};
+use crate::store::node::{AckedPeer, LinkCall, LinkReply, NodeLink};
 use crate::store::{CallResult, Link, StoreFault};
 
 /// How often a call is sent on before it fails.
@@ -37,6 +37,8 @@ pub(super) struct ClusterLink {
 struct MasterLink {
     member: Arc<Member>,
     link: NodeLink,
+    /// R18 (replica acks): for renewals, if replicas must acknowledge them.
+    acked: Option<AckedPeer>,
 }
 
 /// A call on its way.
@@ -65,7 +67,7 @@ impl ClusterLink {
 
     fn add(&mut self, calls: &[Call], first: u64) {
         self.masters
-            .retain(|m| m.link.owes_replies() || !m.member.is_retired.load(Ordering::Acquire));
+            .retain(|m| m.owes_replies() || !m.member.is_retired.load(Ordering::Acquire));
         for (number, call) in (first..).zip(calls) {
             let job = Job {
                 call: call.clone(),
@@ -87,7 +89,7 @@ impl ClusterLink {
             }
             let mut has_news = false;
             for at in 0..self.masters.len() {
-                let replies = self.masters[at].link.receive(until);
+                let replies = self.masters[at].receive(until);
                 has_news |= !replies.is_empty();
                 replies.into_iter().for_each(|reply| self.on_reply(reply));
             }
@@ -154,7 +156,7 @@ impl ClusterLink {
         batches
     }
 
-    fn link_to(&mut self, member: &Arc<Member>) -> &mut NodeLink {
+    fn link_to(&mut self, member: &Arc<Member>) -> &mut MasterLink {
         let known = self
             .masters
             .iter()
@@ -163,11 +165,12 @@ impl ClusterLink {
             let on_ready = Arc::clone(&self.on_ready);
             self.masters.push(MasterLink {
                 member: Arc::clone(member),
+                acked: AckedPeer::new(&member.node, Arc::clone(&on_ready), self.state.back_off),
                 link: NodeLink::new(&member.node, on_ready, self.state.back_off),
             });
             self.masters.len() - 1
         });
-        &mut self.masters[at].link
+        &mut self.masters[at]
     }
 
     fn on_reply(&mut self, reply: LinkReply) {
@@ -234,6 +237,33 @@ impl ClusterLink {
     }
 }
 
+impl MasterLink {
+    fn owes_replies(&self) -> bool {
+        self.link.owes_replies() || self.acked.as_ref().is_some_and(AckedPeer::owes_replies)
+    }
+
+    fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
+        let Some(acked) = &mut self.acked else {
+            return self.link.send(calls);
+        };
+        let (renewals, others): (Vec<LinkCall>, Vec<LinkCall>) =
+            calls.into_iter().partition(|sent| sent.call.is_renewal());
+        let mut replies = acked.send(renewals);
+        if !others.is_empty() {
+            replies.extend(self.link.send(others));
+        }
+        replies
+    }
+
+    fn receive(&mut self, until: Time) -> Vec<LinkReply> {
+        let mut replies = self.link.receive(until);
+        if let Some(acked) = &mut self.acked {
+            replies.extend(acked.receive(until));
+        }
+        replies
+    }
+}
+
 impl Job {
     fn link_call(&self, number: u64) -> LinkCall {
         let (mut form, hop) = self.route.form_and_hop();
@@ -288,5 +318,80 @@ impl Link for ClusterLink {
             self.pump(self.state.clock.now());
         }
         std::mem::take(&mut self.results).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::slots::slot_of;
+    use super::super::state::tests::state;
+    use super::*;
+    use crate::error::Step;
+    use crate::key::Key;
+    use crate::script::{Family, LockSpec, Token, Verb};
+
+    fn acquire(name: &str) -> Call {
+        Call {
+            spec: LockSpec::any(Family::Mutex),
+            key: Key::new("fairlock", name).expect("a name"),
+            verb: Verb::Acquire {
+                token: Token::new(),
+                may_wait: true,
+                params: "3000 0 0 -".into(),
+            },
+        }
+    }
+
+    /// A link that has sent these acquires to the owner of their slots.
+    fn link_with(calls: &[Call]) -> ClusterLink {
+        let (state, asked) = state();
+        let state = Arc::new(state);
+        for call in calls {
+            state.on_moved(slot_of(&call.key), ("", 7001), &asked);
+        }
+        let mut link = ClusterLink::new(&state, Arc::new(|| {}));
+        link.add(calls, 0);
+        assert_eq!(
+            numbers(link.collect()),
+            (0..calls.len() as u64).collect::<Vec<_>>()
+        );
+        link
+    }
+
+    fn numbers(batches: Vec<(Arc<Member>, Vec<LinkCall>)>) -> Vec<u64> {
+        let calls = batches.into_iter().flat_map(|(_, calls)| calls);
+        calls.map(|call| call.number).collect()
+    }
+
+    fn refuse(link: &mut ClusterLink, number: u64, code: &str, details: &str) {
+        let fault = StoreFault::refused(code, details);
+        link.on_reply(LinkReply::Result(number, CallResult::not_sent(fault)));
+    }
+
+    /// R4 (lost places): the order of the waiters is that of their acquires.
+    #[test]
+    fn redirected_acquires_of_one_name_go_one_at_a_time() {
+        let mut link = link_with(&[acquire("a"), acquire("a"), acquire("b"), acquire("a")]);
+        for number in 0..4 {
+            refuse(&mut link, number, "MOVED", "7 10.0.0.3:7002");
+        }
+        assert_eq!(numbers(link.collect()), [0, 2]);
+        assert_eq!(numbers(link.collect()), []);
+        // The first goes to another node once more, and keeps its turn.
+        refuse(&mut link, 0, "ASK", "7 10.0.0.3:7003");
+        assert_eq!(numbers(link.collect()), [0]);
+        link.finish(0, CallResult::not_sent(StoreFault::timed_out(Step::Reply)));
+        assert_eq!(link.results.keys().copied().collect::<Vec<_>>(), [0, 1, 3]);
+    }
+
+    #[test]
+    fn acquire_behind_one_that_was_carried_out_goes_next() {
+        let mut link = link_with(&[acquire("a"), acquire("a"), acquire("a")]);
+        for number in 0..3 {
+            refuse(&mut link, number, "MOVED", "7 10.0.0.3:7002");
+        }
+        assert_eq!(numbers(link.collect()), [0]);
+        link.jobs.remove(&0);
+        assert_eq!(numbers(link.collect()), [1]);
     }
 }

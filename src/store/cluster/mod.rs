@@ -123,6 +123,10 @@ impl Store for Cluster {
         self.state.scan(cursor, pattern)
     }
 
+    fn confirms_grants(&self) -> bool {
+        self.state.replica_acks.is_some()
+    }
+
     fn anchor(&self, key: &Key) -> Option<Anchor> {
         self.state.settled_owner(key)?.node.anchor()
     }

@@ -141,11 +141,12 @@ impl Route {
                 self.form.single_key = false;
                 Some(Next::AfterPause)
             }
-            Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN") => {
+            Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN" | "UNBLOCKED") => {
                 state.want_refresh();
                 Some(Next::AfterPause)
             }
             Some(_) => None,
+            None if matches!(fault, StoreFault::NotReplicated { .. }) => None,
             None => {
                 // The node may be dead, and another may own its slots by now, or soon.
                 state.want_refresh();

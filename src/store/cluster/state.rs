@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::members::{Member, Members};
 use super::slots::{SlotMap, SlotRange, address_beside, slot_of};
-use crate::config::Config;
+use crate::config::{Config, ReplicaAcks};
 use crate::key::Key;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
@@ -26,6 +26,7 @@ pub(super) struct ClusterState {
     connect_timeout: Duration,
     check_period: Duration,
     lanes: u32,
+    pub(super) replica_acks: Option<ReplicaAcks>,
     pub(super) members: Members,
     map: RwLock<Arc<SlotMap>>,
     /// To the thread that refreshes the map.
@@ -53,6 +54,7 @@ impl ClusterState {
             connect_timeout: config.connect_timeout,
             check_period: config.check_period,
             lanes: config.lanes,
+            replica_acks: config.replica_acks,
             members: Members::new(),
             map: RwLock::new(Arc::new(SlotMap::unknown(&seeds))),
             seeds,
@@ -86,6 +88,7 @@ impl ClusterState {
             timeouts.0,
             timeouts.1,
         );
+        let node = node.with_replica_acks(self.replica_acks);
         Arc::new(node.expecting(Expected::ClusterNode))
     }
 
@@ -172,7 +175,7 @@ impl ClusterState {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::thread;
 
     use crossbeam_channel::bounded;
@@ -183,7 +186,7 @@ mod tests {
     const RECENT: Duration = Duration::from_millis(60);
 
     /// Nothing listens at these addresses.
-    fn state() -> (ClusterState, Address) {
+    pub(in crate::store::cluster) fn state() -> (ClusterState, Address) {
         let (mut config, _) = Config::new(Settings::default()).expect("the defaults fit");
         config.check_period = RECENT / 2;
         config.command_timeout = RECENT / 2;

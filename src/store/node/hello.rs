@@ -35,8 +35,8 @@ pub(super) struct Hello {
 }
 
 impl Hello {
-    /// Reads the reply. If the user has no right to run the command, nothing is known, and the
-    /// server is taken to be the right one. A server older than Redis 6 does not know the command.
+    /// Reads the reply. Redis lets every user run the command. If a proxy does not, nothing is known,
+    /// and the server is taken to be the right one. A server older than Redis 6 does not know it.
     pub(super) fn read(reply: Value) -> Result<Hello, StoreFault> {
         match refusal(reply) {
             Ok(Value::Array(fields)) => Ok(Hello::from_fields(&fields)),
@@ -93,15 +93,15 @@ impl Node {
                 let service = only_service(connection, left);
                 let service = service.as_deref().unwrap_or("<service>");
                 let url = self.url("-sentinel", &format!("/{service}"));
-                Err(self.unfit(&format!("this one is a sentinel: use {url}")))
+                Err(self.unfit(&format!("is a sentinel: use {url}")))
             }
             ("cluster", Expected::Standalone | Expected::SentinelMaster) => {
                 let url = self.url("-cluster", "");
-                Err(self.unfit(&format!("this one belongs to a cluster: use {url}")))
+                Err(self.unfit(&format!("belongs to a cluster: use {url}")))
             }
             ("standalone", Expected::ClusterNode) => {
                 let url = self.url("", "");
-                Err(self.unfit(&format!("this one belongs to no cluster: use {url}")))
+                Err(self.unfit(&format!("belongs to no cluster: use {url}")))
             }
             _ => Ok(()),
         }
@@ -136,12 +136,10 @@ impl Node {
             None => "its master's URL".to_owned(),
         };
         let sentinel = "redis-sentinel://<sentinel>/<service> if sentinels choose the master";
-        Err(self.unfit(&format!(
-            "this one is a replica: use {master}, or {sentinel}"
-        )))
+        Err(self.unfit(&format!("is a replica: use {master}, or {sentinel}")))
     }
 
-    fn unfit(&self, message: &str) -> StoreFault {
+    fn unfit(&self, is: &str) -> StoreFault {
         let wanted = match self.expected {
             Expected::Standalone => "a master outside of a cluster",
             Expected::SentinelMaster => "a master that sentinels watch",
@@ -149,7 +147,7 @@ impl Node {
         };
         StoreFault::Unfit {
             what: "server".to_owned(),
-            message: format!("{wanted}; {message}"),
+            message: format!("{wanted}; {} {is}", self.server.address),
         }
     }
 
@@ -181,7 +179,7 @@ fn only_service(connection: &mut Connection, left: Duration) -> Option<String> {
         return None;
     };
     let name = fields.chunks_exact(2).find(|pair| pair[0] == "name")?;
-    Some(name[1].clone())
+    Some(name[1].clone()).filter(|name| !name.contains(char::is_control))
 }
 
 /// The master of a replica, if the replica says so.
@@ -190,7 +188,7 @@ pub(super) fn master_of(connection: &mut Connection, left: Duration) -> Option<A
     let Value::Array(fields) = role else {
         return None;
     };
-    let host = redis::from_redis_value_ref(fields.get(1)?).ok()?;
+    let host: String = redis::from_redis_value_ref(fields.get(1)?).ok()?;
     let port = redis::from_redis_value_ref(fields.get(2)?).ok()?;
     Some(Address::Tcp(host, port))
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::Node;
-use super::acks::Confirmer;
+use super::acks::{Confirmer, Renewal, confirm_grants};
 use super::connection::{Connection, refusal};
 use super::lane::{Lane, OpenGuard, Reply, Ticket};
 use super::pipeline::{Hop, Meaning, Pending, Received};
@@ -126,12 +126,32 @@ impl Lanes {
     pub(in crate::store) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         match &self.confirmer {
             None => self.run_unconfirmed(calls, deadlines),
-            Some(confirmer) if calls.iter().all(Call::is_renewal) => confirmer.renew(calls),
             Some(confirmer) => {
+                let renew = |renewals: &[Call]| {
+                    let renewals = renewals.iter().map(Pending::undated);
+                    self.renew(renewals, confirmer.reply_by())
+                };
+                if calls.iter().all(Call::is_renewal) {
+                    return renew(calls);
+                }
                 let mut results = self.run_unconfirmed(calls, deadlines);
-                confirmer.confirm(calls, &mut results);
+                confirm_grants(calls, &mut results, renew);
                 results
             }
+        }
+    }
+
+    /// R18 (replica acks): runs renewals that count only when enough replicas have acknowledged
+    /// them. Blocks until `reply_by` at most.
+    pub(in crate::store) fn renew<'a>(
+        &self,
+        renewals: impl Iterator<Item = Pending<'a>>,
+        reply_by: Time,
+    ) -> Vec<CallResult> {
+        let renewals: Vec<Renewal> = renewals.map(|pending| Renewal::routed(&pending)).collect();
+        match &self.confirmer {
+            Some(confirmer) => confirmer.renew(renewals, reply_by),
+            None => Vec::new(),
         }
     }
 

@@ -325,6 +325,10 @@ impl Node {
         on_answer: &mut OnAnswer<'_>,
     ) -> Result<(), StoreFault> {
         for (index, pending) in pipeline.unanswered() {
+            if pending.hop == Hop::AskTarget {
+                connection.limit_reads(self.time_left(reply_by)?)?;
+                connection.receive().map_err(|e| fault(e, Step::Reply))?;
+            }
             // Each reply may take only the time that the replies before it have left.
             connection.limit_reads(self.time_left(reply_by)?)?;
             let value = connection.receive().map_err(|e| fault(e, Step::Reply))?;

@@ -42,11 +42,15 @@ impl QuorumLink {
                 Way::Suspect(fault, _) => failed = Some(fault),
             }
         }
-        let majority = majority_of(self.panel.members.len());
-        if open >= majority {
+        // The first renewal goes to all nodes, if they can be reached at all: a lock that a node has
+        // missed is taken there, too.
+        if opening > 0 {
+            return Err(StoreFault::NotReady);
+        }
+        if open >= majority_of(self.panel.members.len()) {
             return Ok(());
         }
-        match failed.filter(|_| open + opening < majority) {
+        match failed {
             None => Err(StoreFault::NotReady),
             Some(fault) if fault.is_transient() => Err(StoreFault::unavailable(
                 Step::Majority,

@@ -7,18 +7,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::caller::{Caller, Wake};
-use super::desk::Desk;
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::store::node::{Lanes, Node, Readiness};
 
+pub(super) type Interrupt = Box<dyn Fn() + Send + Sync>;
+
 /// One node, by some lanes of its own.
 pub(super) struct Member {
     pub(super) node: Arc<Node>,
     pub(super) lanes: Lanes,
-    desk: Arc<Desk>,
+    /// Lets a reader that waits look at the sockets again.
+    interrupt: Interrupt,
     /// For each lane.
     openings: Mutex<Vec<Opening>>,
     back_off: Duration,
@@ -52,13 +54,13 @@ impl Member {
         node: &Arc<Node>,
         lanes: Lanes,
         count: u32,
-        desk: &Arc<Desk>,
+        interrupt: Interrupt,
         back_off: Duration,
     ) -> Arc<Member> {
         Arc::new(Member {
             node: Arc::clone(node),
             lanes,
-            desk: Arc::clone(desk),
+            interrupt,
             openings: Mutex::new((0..count).map(|_| Opening::default()).collect()),
             back_off,
             on_ready: OnceLock::new(),
@@ -144,10 +146,24 @@ impl Member {
             let _: Wake = caller.note_change();
         }
         // A reader that waits must watch the new socket too.
-        self.desk.interrupt();
+        (self.interrupt)();
         if let Some(on_ready) = self.on_ready.get() {
             on_ready();
         }
+    }
+
+    pub(super) fn all_lanes(self: &Arc<Self>) -> impl Iterator<Item = (&Arc<Member>, usize)> {
+        let count = self.openings.lock().len();
+        (0..count).map(move |lane| (self, lane))
+    }
+
+    /// How the attempts to open all lanes ended; `None` while some of them go on.
+    pub(super) fn all_opened(&self) -> Option<Result<(), StoreFault>> {
+        let count = self.openings.lock().len();
+        (0..count).try_fold(Ok(()), |all: Result<(), StoreFault>, lane| {
+            let opened = self.opened(lane)?;
+            Some(all.and(opened))
+        })
     }
 
     /// How the attempt to open a lane ended; `None` while it goes on.

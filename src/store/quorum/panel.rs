@@ -100,25 +100,7 @@ impl Panel {
         until: Time,
         unreachable: Unreachable,
     ) -> Time {
-        let requests = caller.with(|ballots| {
-            let mut requests = Vec::new();
-            for (at, ballot) in ballots.iter_mut().enumerate() {
-                if let Decision::Outbid { fence } = ballot.decision()
-                    && ballot.proposal < PROPOSALS
-                {
-                    ballot.propose(shared.fences.propose(shared.largest_clock(), fence));
-                } else if ballot.decision() != Decision::Open {
-                    continue;
-                }
-                requests.extend(ballot.unsent().map(|node| Request {
-                    ballot: at,
-                    node,
-                    proposal: ballot.proposal,
-                    call: ballot.call.clone(),
-                }));
-            }
-            requests
-        });
+        let requests = caller.with(|ballots| open_requests(shared, ballots));
         let mut next = Time::NEVER;
         if requests.is_empty() {
             return next;
@@ -127,13 +109,9 @@ impl Panel {
         let mut to_flush: Vec<(usize, usize)> = Vec::with_capacity(requests.len());
         for request in requests {
             let (ballot, node) = (request.ballot, request.node);
-            let change = |change: &mut dyn FnMut(&mut Ballot)| {
-                caller.with(|ballots| change(&mut ballots[ballot]));
-            };
-            if matches!(request.call.verb, Verb::Propose { .. })
-                && let Some(fault) = &refusals[node]
-            {
-                change(&mut |ballot| ballot.note_failed(node, fault.clone()));
+            let is_proposal = matches!(request.call.verb, Verb::Propose { .. });
+            if let Some(fault) = refusals[node].as_ref().filter(|_| is_proposal) {
+                caller.with(|ballots| ballots[ballot].note_failed(node, fault.clone()));
                 continue;
             }
             let is_awaited = unreachable == Unreachable::AreAwaited;
@@ -151,16 +129,11 @@ impl Panel {
                     self.ask_for_rights(caller, request);
                     to_flush.push((node, lane));
                 }
-                Way::Opening if is_awaited => change(&mut |ballot| ballot.note_opening(node)),
-                Way::Suspect(fault, at) if is_awaited => {
-                    next = next.min(at);
-                    change(&mut |ballot| ballot.note_suspect(node, fault.clone()));
-                }
-                Way::Opening => {
-                    change(&mut |ballot| ballot.note_failed(node, StoreFault::NotReady));
-                }
-                Way::Suspect(fault, _) => {
-                    change(&mut |ballot| ballot.note_failed(node, fault.clone()));
+                closed => {
+                    let again = caller.with(|ballots| {
+                        note_closed(&mut ballots[ballot], node, closed, unreachable)
+                    });
+                    next = next.min(again);
                 }
             }
         }
@@ -199,10 +172,11 @@ impl Panel {
         }
         let (of, desk) = (Arc::clone(shared), Arc::clone(&self.desk));
         let (to, sent) = (Arc::clone(caller), call.clone());
-        let on_result: OnResult = Box::new(move |result| {
+        let on_result: OnResult = Box::new(move |mut result| {
             if let Some(token) = token {
                 of.doubts.resolve((token, node), &result);
             }
+            of.refuse_fresh(node, &sent, &mut result);
             of.on_release_result(node, &sent, &result);
             if to.update(ballot, |ballot| ballot.on_result(node, proposal, result)) == Wake::Reader
             {
@@ -322,4 +296,43 @@ impl Panel {
         let due = self.members.iter().map(|member| member.lanes.unread_due());
         due.min().unwrap_or(Time::NEVER)
     }
+}
+
+/// The requests that are still to be sent. A ballot that was outbid proposes again.
+fn open_requests(shared: &Shared, ballots: &mut [Ballot]) -> Vec<Request> {
+    let mut requests = Vec::new();
+    for (at, ballot) in ballots.iter_mut().enumerate() {
+        match ballot.decision() {
+            Decision::Open => {}
+            Decision::Outbid { fence } if ballot.proposal < PROPOSALS => {
+                ballot.propose(shared.fences.propose(shared.largest_clock(), fence));
+            }
+            _ => continue,
+        }
+        requests.extend(ballot.unsent().map(|node| Request {
+            ballot: at,
+            node,
+            proposal: ballot.proposal,
+            call: ballot.call.clone(),
+        }));
+    }
+    requests
+}
+
+/// The lane to a node is closed. Returns when to look again; another thread may wake the caller
+/// sooner.
+fn note_closed(ballot: &mut Ballot, node: usize, way: Way, unreachable: Unreachable) -> Time {
+    let is_awaited = unreachable == Unreachable::AreAwaited;
+    match way {
+        Way::Opening if is_awaited => ballot.note_opening(node),
+        Way::Suspect(fault, at) if is_awaited => {
+            ballot.note_suspect(node, fault);
+            return at;
+        }
+        Way::Suspect(fault, _) => ballot.note_failed(node, fault),
+        Way::Opening | Way::Open | Way::NeedsRights => {
+            ballot.note_failed(node, StoreFault::NotReady);
+        }
+    }
+    Time::NEVER
 }

@@ -6,6 +6,7 @@ use redis::Value;
 
 use crate::store::clock::{Clock, Time};
 use crate::store::node::QueryConnection;
+use crate::store::refusal::is_unknown_command;
 use crate::store::{Address, ServerSettings, StoreFault};
 
 /// The rights that the two questions need.
@@ -71,11 +72,10 @@ fn ask_on(
     };
     let commands = [question("GET-MASTER-ADDR-BY-NAME"), question("MASTER")];
     let replies = connection.ask(&commands, timeout)?;
-    let user = sentinel.login.user.as_deref();
     let mut replies = replies
         .into_iter()
         .zip(RIGHTS)
-        .map(|(reply, right)| reply.map_err(|fault| fault.naming(user, right)));
+        .map(|(reply, right)| reply.map_err(|fault| why_refused(fault, sentinel, right)));
     let address = replies.next().unwrap_or(Ok(Value::Nil))?;
     if address == Value::Nil {
         return Ok(Answer::UnknownService);
@@ -88,6 +88,22 @@ fn ask_on(
         config_epoch,
         address,
     }))
+}
+
+/// Why a server refused a question that this right allows.
+fn why_refused(fault: StoreFault, server: &ServerSettings, right: &str) -> StoreFault {
+    let address = &server.address;
+    let tls = server.login.tls.as_ref().map_or("", |_| "s");
+    match &fault {
+        StoreFault::Server { message, .. } if is_unknown_command(message) => StoreFault::Unfit {
+            what: "server".to_owned(),
+            message: format!(
+                "a sentinel; {address} is none: use redis{tls}://{address}, or \
+                 redis{tls}-cluster://{address} for a cluster"
+            ),
+        },
+        _ => fault.naming(server.login.user.as_deref(), right),
+    }
 }
 
 fn address_of(reply: Value) -> Option<Address> {

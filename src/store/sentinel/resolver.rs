@@ -364,6 +364,7 @@ fn no_master(service: &str, panel: &Panel, answers: &Answers) -> StoreFault {
             code: code.clone(),
             message: format!("{message} (said sentinel {sentinel})"),
         }),
+        StoreFault::Unfit { .. } => Some((*fault).clone()),
         StoreFault::Tls { .. } => Some((*fault).clone()),
         _ => None,
     });

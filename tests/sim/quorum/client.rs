@@ -15,7 +15,7 @@ use crate::script::{Call, LockSpec, Mode, Outcome, ScriptReply, Token, Verb, Vot
 use crate::sim::Promise;
 use crate::store::clock::Time;
 use crate::store::quorum::ballot::Ballot;
-use crate::store::quorum::decision::Decision;
+use crate::store::quorum::decision::{Decision, majority_of};
 use crate::store::quorum::fences::{agreeing, clock_at_most};
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
@@ -49,8 +49,7 @@ impl World<'_> {
                 if !self.do_callers_ask() {
                     return Ok(());
                 }
-                let wish = self.make_wish();
-                return self.acquire(process, wish);
+                return self.begin_asking(process);
             }
             CallerState::Pausing { wish, until } if now >= until => {
                 if !self.do_callers_ask() {
@@ -81,14 +80,37 @@ impl World<'_> {
         Ok(())
     }
 
+    /// A manager has connected to a majority before it asks for anything.
+    fn begin_asking(&mut self, process: usize) -> Result<(), Breach> {
+        let connections = &self.processes[process].connections;
+        let unknown = connections.iter().filter(|c| c.anchor.is_none()).count();
+        if unknown < majority_of(NODES) {
+            let wish = self.make_wish();
+            return self.acquire(process, wish);
+        }
+        for node in 0..NODES {
+            if self.processes[process].connections[node].state == ConnectionState::Closed {
+                self.begin_connecting(process, node);
+            }
+        }
+        let until = self.processes[process].time(self.now) + TIMEOUT / 10;
+        self.processes[process].caller = CallerState::Idle { until };
+        Ok(())
+    }
+
     fn make_wish(&mut self) -> Wish {
         let key = self.keys[usize::from(self.rng.below(4) == 0)].clone();
-        let is_fixed = self.rng.below(8) == 0;
+        let is_fixed = self.rng.below(12) == 0;
         let options = match is_fixed {
-            true => LockOptions::new().fixed_lease(TTL / 2),
+            true => LockOptions::new().fixed_lease(TTL),
             false => LockOptions::new().ttl(TTL),
         };
-        let longest = [MS / 2, 5 * MS, 400 * MS, 4000 * MS][self.rng.below(4) as usize];
+        let longest = match self.rng.below(16) {
+            0..7 => MS / 2,
+            7..13 => 5 * MS,
+            13..15 => 400 * MS,
+            _ => 4000 * MS,
+        };
         // A fixed lease is held to its end.
         let hold = if is_fixed {
             TTL * 2
@@ -120,7 +142,7 @@ impl World<'_> {
     /// P2 (rising fences): a fence above the largest clock of the nodes whose clocks agree.
     fn propose(&self, process: usize, reported: u64) -> u64 {
         let clocks = self.clocks(process);
-        let agree = self.agreeing(&clocks);
+        let agree = agreeing(&clocks, TTL.as_micros() as u64);
         let voters = clocks.iter().zip(agree).filter(|(_, agrees)| *agrees);
         let largest = voters.filter_map(|(clock, _)| *clock).max().unwrap_or(0);
         let largest = if self.defect == Some(Defect::FenceBelowClock) {
@@ -139,17 +161,10 @@ impl World<'_> {
         connections.map(|c| c.anchor.as_ref().map(clock)).collect()
     }
 
-    fn agreeing(&self, clocks: &[Option<u64>]) -> Vec<bool> {
-        match self.defect {
-            Some(Defect::AnyClock) => vec![true; NODES],
-            _ => agreeing(clocks, TTL.as_micros() as u64),
-        }
-    }
-
     fn may_vote(&self, process: usize) -> Vec<bool> {
         let slot = &self.processes[process];
         let now = slot.clock.at(self.now);
-        let agree = self.agreeing(&self.clocks(process));
+        let agree = agreeing(&self.clocks(process), TTL.as_micros() as u64);
         let up = slot.connections.iter().map(|connection| {
             self.defect == Some(Defect::NoUptimeCheck) || now >= connection.votes_from
         });

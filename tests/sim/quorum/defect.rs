@@ -25,8 +25,6 @@ pub(super) enum Defect {
     ReleasedOnce,
     /// A fence need not be above the clocks of the nodes.
     FenceBelowClock,
-    /// A node votes whatever its clock shows.
-    AnyClock,
 }
 
 impl Defect {

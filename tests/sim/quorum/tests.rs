@@ -95,8 +95,3 @@ fn r7_release_that_does_not_outlast_late_copies_is_found() {
 fn fence_below_the_clocks_of_the_nodes_is_found() {
     assert_found(Defect::FenceBelowClock, &[Promise::Fencing]);
 }
-
-#[test]
-fn node_that_votes_with_any_clock_is_found() {
-    assert_found(Defect::AnyClock, &[Promise::Fencing]);
-}

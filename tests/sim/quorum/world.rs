@@ -18,7 +18,7 @@ pub(super) const CALM_FROM: u64 = 10 * SECOND;
 /// From then on every node votes again, so somebody must be served until the callers stop.
 const SERVED_FROM: u64 = 15 * SECOND;
 const STOP_AT: u64 = 18 * SECOND;
-const END: u64 = 20 * SECOND;
+const END: u64 = 22 * SECOND;
 /// How many of a run's last events a report shows.
 const LAST_EVENTS: usize = 80;
 
@@ -448,7 +448,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Half of what two clocks may differ by.
+/// Two clocks run apart by 500 ppm at most.
 fn ppm(rng: &mut Rng) -> i64 {
-    rng.below(501) as i64 - 250
+    [-250, 250, rng.below(501) as i64 - 250][rng.below(3) as usize]
 }

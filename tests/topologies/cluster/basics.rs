@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeSet, fs, thread, time::Duration};
 
-use super::{manager, manager_with};
+use fairlock::{LockManager, LockOptions};
+
+use super::manager;
 use crate::cluster_set::ClusterSet;
 use crate::support::{SLACK, Server, until};
 
@@ -51,7 +53,13 @@ fn locks_of_all_masters_are_taken_waited_for_and_listed() {
 #[test]
 fn lock_all_asks_all_masters_at_once() {
     let set = ClusterSet::start_with(3, 0, &[]);
-    let manager = manager_with(&set, Duration::from_secs(20));
+    // A caller that waits for one master first waits longer than this test does.
+    let manager = LockManager::builder(set.url())
+        .options(LockOptions::new().ttl(LONG * 2))
+        .command_timeout(SLACK * 2)
+        .horizon(LONG)
+        .build()
+        .expect("the cluster is in order");
     let names: Vec<String> = (0..3)
         .flat_map(|master| [(master, 0), (master, 1)])
         .map(|(master, n)| set.name_on(master, n))

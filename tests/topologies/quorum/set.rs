@@ -2,7 +2,7 @@
 
 use std::{
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use fairlock::{Builder, LockGuard, LockManager, LockOptions, Quorum};
@@ -50,6 +50,23 @@ impl Set {
     pub(crate) fn owners(&self, name: &str) -> usize {
         let has_owner = |server: &&Server| owner(server, name).is_some();
         self.servers.iter().filter(has_owner).count()
+    }
+
+    /// Takes and releases the lock until it was on all nodes: then the lane of its name is open to
+    /// each of them.
+    #[track_caller]
+    pub(crate) fn warm_up(&self, manager: &LockManager, name: &str) {
+        until(TTL, "a lock on all nodes", || {
+            let guard = manager.try_lock(name);
+            let started = Instant::now();
+            while self.owners(name) < self.servers.len() && started.elapsed() < TIMEOUT {
+                thread::yield_now();
+            }
+            let is_everywhere = self.owners(name) == self.servers.len();
+            drop(guard);
+            is_everywhere
+        });
+        self.await_owners(name, 0);
     }
 
     #[track_caller]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions};
+use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, LossReason};
 
 use super::{SOON, assert_not_replicated, build};
+use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::{FAILOVER_WITHIN, SentinelSet, SentinelSetup};
-use crate::support::{Server, until, until_some};
+use crate::support::{SLACK, Server, until, until_some};
 
 const ACK: Duration = Duration::from_millis(300);
 
@@ -53,6 +54,34 @@ fn cut_off_replicas(master: &Server) {
     });
 }
 
+/// The new master knows these locks, and nobody else can take them.
+#[track_caller]
+fn assert_kept(kept: &[LockGuard], other: &LockManager) {
+    for guard in kept {
+        let seen = until_some(FAILOVER_WITHIN, "the new master answers", || {
+            other.inspect(guard.name()).ok()
+        });
+        assert_eq!(seen.map(|seen| seen.fence), Some(guard.fence()));
+        assert!(guard.is_held(), "{} was lost", guard.name());
+        assert!(other.try_lock(guard.name()).unwrap().is_none());
+    }
+}
+
+/// The new master does not know these locks.
+#[track_caller]
+fn assert_lost(overtaken: &[LockGuard]) {
+    for guard in overtaken {
+        let lost = until_some(FAILOVER_WITHIN, "the new master answers", || {
+            match guard.renew() {
+                Err(Error::Lost { .. }) => Some(true),
+                Ok(()) => Some(false),
+                Err(_) => None,
+            }
+        });
+        assert!(lost, "{} survived", guard.name());
+    }
+}
+
 #[test]
 fn r18_sentinel_promotes_a_replica_with_all_acknowledged_locks() {
     let set = SentinelSet::start_with(&SentinelSetup {
@@ -73,25 +102,78 @@ fn r18_sentinel_promotes_a_replica_with_all_acknowledged_locks() {
     master.kill();
     let sentinels: Vec<&Server> = set.sentinels.iter().collect();
     set.await_other_master(&sentinels, master);
-    for guard in &kept {
-        let seen = until_some(SOON, "the new master answers", || {
-            other.inspect(guard.name()).ok()
-        });
-        assert_eq!(seen.map(|seen| seen.fence), Some(guard.fence()));
-        assert!(guard.is_held(), "{} was lost", guard.name());
-        assert!(other.try_lock(guard.name()).unwrap().is_none());
-    }
-    for guard in &overtaken {
-        let lost = until_some(SOON, "the new master answers", || match guard.renew() {
-            Err(Error::Lost { .. }) => Some(true),
-            Ok(()) => Some(false),
-            Err(_) => None,
-        });
-        assert!(lost, "{} survived", guard.name());
-    }
-    // One replica is left, until the old master returns as the other.
-    master.restart();
-    until(FAILOVER_WITHIN, "both replicas acknowledge", || {
-        kept[0].renew().is_ok()
+    assert_kept(&kept, &other);
+    assert_lost(&overtaken);
+}
+
+#[test]
+fn r18_a_clusters_replica_takes_over_with_all_acknowledged_locks() {
+    let set = ClusterSet::start_with(3, 1, &REPLICA_USER);
+    let safe = build(builder(set.url()).replica_acks(1, ACK));
+    let other = build(builder(set.url()));
+    let kept: Vec<_> = (0..10)
+        .map(|n| lock_acked(&safe, &set.name_on(0, n)))
+        .collect();
+    cut_off_replicas(set.node(0));
+    let late = set.name_on(0, 10);
+    assert_not_replicated(safe.try_lock(&late), &late, 1, 0);
+    // The replicas of the other masters acknowledge, as before.
+    let elsewhere = lock_acked(&safe, &set.name_on(1, 0));
+    let overtaken: Vec<_> = (20..30)
+        .map(|n| other.lock(set.name_on(0, n)).unwrap())
+        .collect();
+    set.node(0).kill();
+    assert_kept(&kept, &other);
+    assert_lost(&overtaken);
+    elsewhere.renew().unwrap();
+}
+
+#[test]
+fn r18_a_master_without_replicas_delays_no_renewal_of_others() {
+    let set = ClusterSet::start();
+    let ttl = Duration::from_millis(3_700);
+    let manager = build(
+        builder(set.url())
+            .options(LockOptions::new().ttl(ttl))
+            .check_period(Duration::from_millis(250))
+            .horizon(Duration::from_millis(2_050))
+            .replica_acks(1, ACK),
+    );
+    let names = [set.name_on(0, 0), set.name_on(1, 0), set.name_on(2, 0)];
+    let all = until_some(SOON, "acknowledgements come", || {
+        manager.lock_all(&names).ok()
     });
+    drop(all);
+    let guards: Vec<_> = names
+        .iter()
+        .map(|name| lock_acked(&manager, name))
+        .collect();
+    until(SOON, "renewals count", || manager.stats().renewed >= 3);
+    // The replica of the first master.
+    set.node(3).stop();
+    let loss = guards[0].lost().recv_timeout(ttl + SLACK).unwrap();
+    assert_eq!(loss.reason, LossReason::Expired);
+    assert!(guards[1].is_held() && guards[2].is_held());
+    assert_not_replicated(manager.lock(&names[0]), &names[0], 1, 0);
+}
+
+#[test]
+fn r18_acknowledged_locks_move_with_their_slot() {
+    let set = ClusterSet::start();
+    let manager = build(builder(set.url()).replica_acks(1, ACK));
+    let name = set.name_on(0, 0);
+    let slot = set.slot_of(&name);
+    let guard = lock_acked(&manager, &name);
+    for to in [1, 0] {
+        set.begin_migration(slot, to);
+        until(SOON, "it is renewed in between", || guard.renew().is_ok());
+        set.move_keys(slot, 1 - to, to);
+        until(SOON, "it is renewed behind ASK", || guard.renew().is_ok());
+        set.end_migration(slot, to);
+        until(SOON, "it is renewed at the new owner", || {
+            guard.renew().is_ok()
+        });
+    }
+    guard.unlock().unwrap();
+    drop(lock_acked(&manager, &name));
 }

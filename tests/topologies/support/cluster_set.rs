@@ -98,7 +98,7 @@ impl ClusterSet {
     /// Waits until every node that runs and answers says that the cluster is in order.
     pub(crate) fn await_ok(&self) {
         until(AGREED_WITHIN, "the cluster is in order", || {
-            self.nodes.iter().all(|node| is_ok(node))
+            self.nodes.iter().all(is_ok)
         });
     }
 

@@ -7,14 +7,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::AckedExchange;
+use super::{AckedExchange, Renewal};
 use crate::config::ReplicaAcks;
 use crate::error::Step;
-use crate::script::{Call, Outcome};
 use crate::store::clock::{Clock, Time};
 use crate::store::node::Node;
 use crate::store::node::connection::Connection;
-use crate::store::{Answer, CallResult, RESENDS_WHEN_CLOSED, StoreFault};
+use crate::store::{CallResult, RESENDS_WHEN_CLOSED, StoreFault};
 use crate::sync::{Condvar, Mutex};
 
 /// How many renewals one write has. They fit into a socket's buffer, so writing never blocks.
@@ -37,7 +36,7 @@ struct Gathering {
 }
 
 struct Caller {
-    calls: Vec<Call>,
+    renewals: Vec<Renewal>,
     turn: Mutex<Turn>,
     changed: Condvar,
 }
@@ -64,38 +63,23 @@ impl Confirmer {
         }
     }
 
-    /// Confirms each grant among the results of these calls: its token is renewed, and enough
-    /// replicas must acknowledge that. Otherwise the result becomes a fault, and the grant stays to
-    /// be released. Blocks as [`Confirmer::renew`] does.
-    pub(in crate::store::node) fn confirm(&self, calls: &[Call], results: &mut [CallResult]) {
-        let mut granted = Vec::new();
-        let mut renewals = Vec::new();
-        for (call, result) in calls.iter().zip(results) {
-            if let Ok(Answer { reply, .. }) = &result.answer
-                && let Outcome::Granted(grant) = reply.outcome
-            {
-                renewals.push(call.renewal(grant.token));
-                granted.push((grant.fence, result));
-            }
-        }
-        if granted.is_empty() {
-            return;
-        }
-        for ((fence, result), renewed) in granted.into_iter().zip(self.renew(&renewals)) {
-            if let Some(fault) = not_confirmed(fence, renewed) {
-                result.answer = Err(fault);
-            }
-        }
+    /// The time for renewals that are to be sent now: the replicas' time for those that are under
+    /// way, and one command timeout.
+    pub(in crate::store::node) fn reply_by(&self) -> Time {
+        self.node.clock.now() + self.acks.timeout + self.node.command_timeout
     }
 
-    /// Runs renewals that count only when enough replicas have acknowledged them. Blocks for at most
-    /// one command timeout, after the renewals that are under way: these take no longer than the
-    /// replicas' time.
-    pub(in crate::store::node) fn renew(&self, calls: &[Call]) -> Vec<CallResult> {
+    /// Runs renewals that count only when enough replicas have acknowledged them. Blocks until
+    /// `reply_by` at most.
+    pub(in crate::store::node) fn renew(
+        &self,
+        renewals: Vec<Renewal>,
+        reply_by: Time,
+    ) -> Vec<CallResult> {
         let clock = &self.node.clock;
-        let reply_by = clock.now() + self.node.command_timeout + self.acks.timeout;
+        let count = renewals.len();
         let caller = Arc::new(Caller {
-            calls: calls.to_vec(),
+            renewals,
             turn: Mutex::new(Turn::Waiting),
             changed: Condvar::new(),
         });
@@ -113,7 +97,9 @@ impl Confirmer {
         }
         caller.end().unwrap_or_else(|| {
             let late = StoreFault::timed_out(Step::Reply);
-            CallResult::none_sent(calls, &late)
+            (0..count)
+                .map(|_| CallResult::not_sent(late.clone()))
+                .collect()
         })
     }
 
@@ -121,32 +107,26 @@ impl Confirmer {
     fn decline(&self, caller: &Arc<Caller>) {
         let mut state = self.state.lock();
         state.callers.retain(|other| !Arc::ptr_eq(other, caller));
-        state.pass_on();
+        let next = state.next_leader();
+        drop(state);
+        wake(next);
     }
 
     /// Sends what has been gathered, and hands out the results.
     fn lead(&self, reply_by: Time) {
-        let mut batch = Vec::new();
-        let mut calls: Vec<Call> = Vec::new();
-        let mut state = self.state.lock();
+        let (connection, batch) = self.state.lock().take_batch();
         let mut lead = Lead {
             confirmer: self,
-            connection: state.connection.take(),
+            connection,
         };
-        // At least one of them, or the leader would have none.
-        while let Some(caller) = state.callers.pop_front_if(|caller| {
-            calls.is_empty() || calls.len() + caller.calls.len() <= MOST_IN_ONE_WRITE
-        }) {
-            calls.extend_from_slice(&caller.calls);
-            batch.push(caller);
-        }
-        drop(state);
-        let results = self.exchange(&calls, &mut lead.connection, reply_by);
+        let own = |caller: &Arc<Caller>| caller.renewals.clone();
+        let renewals: Vec<Renewal> = batch.iter().flat_map(own).collect();
+        let results = self.exchange(&renewals, &mut lead.connection, reply_by);
         // The next leader sends while this one hands out results.
         drop(lead);
         let mut results = results.into_iter();
         for caller in batch {
-            let own = results.by_ref().take(caller.calls.len()).collect();
+            let own = results.by_ref().take(caller.renewals.len()).collect();
             caller.answer(own);
         }
     }
@@ -154,15 +134,18 @@ impl Confirmer {
     /// Renewals may run twice, so they are sent again if the server had closed the connection.
     fn exchange(
         &self,
-        calls: &[Call],
+        renewals: &[Renewal],
         connection: &mut Option<Connection>,
         reply_by: Time,
     ) -> Vec<CallResult> {
         let mut closed = 0;
         loop {
             let results = match self.open(connection, reply_by) {
-                Err(fault) => CallResult::none_sent(calls, &fault),
-                Ok(open) => AckedExchange::begin(&self.node, open, calls, self.acks, reply_by)
+                Err(fault) => renewals
+                    .iter()
+                    .map(|_| CallResult::not_sent(fault.clone()))
+                    .collect(),
+                Ok(open) => AckedExchange::begin(&self.node, open, renewals, self.acks, reply_by)
                     .finish(&self.node, open),
             };
             connection.take_if(|connection| connection.broken);
@@ -190,16 +173,38 @@ impl Confirmer {
 }
 
 impl Gathering {
-    /// The next caller leads, if there is one.
-    fn pass_on(&mut self) {
+    /// The connection, and the callers whose renewals go over it together.
+    fn take_batch(&mut self) -> (Option<Connection>, Vec<Arc<Caller>>) {
+        let mut batch = Vec::new();
+        let mut size = 0;
+        // At least one of them, or the leader would have none.
+        while let Some(caller) = self
+            .callers
+            .pop_front_if(|caller| size == 0 || size + caller.renewals.len() <= MOST_IN_ONE_WRITE)
+        {
+            size += caller.renewals.len();
+            batch.push(caller);
+        }
+        (self.connection.take(), batch)
+    }
+
+    /// The next caller leads, if there is one. It is to be woken without the mutex.
+    fn next_leader(&mut self) -> Option<Arc<Caller>> {
         while let Some(next) = self.callers.front() {
-            if next.ask_to_lead() {
-                return;
+            if next.must_lead() {
+                return Some(Arc::clone(next));
             }
             // It does not wait any more.
             self.callers.pop_front();
         }
         self.is_led = false;
+        None
+    }
+}
+
+fn wake(next: Option<Arc<Caller>>) {
+    if let Some(next) = next {
+        next.changed.notify_one();
     }
 }
 
@@ -214,22 +219,9 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut state = self.confirmer.state.lock();
         state.connection = self.connection.take();
-        state.pass_on();
-    }
-}
-
-/// Why a grant with this fence does not count, given the result of its renewal.
-fn not_confirmed(fence: u64, renewed: CallResult) -> Option<StoreFault> {
-    match renewed.answer.map(|answer| answer.reply.outcome) {
-        Ok(Outcome::Renewed { fence: now, .. }) if now == fence => None,
-        Ok(_) => {
-            let gone = "redis lost the grant before its replicas acknowledged it";
-            let fault = StoreFault::unavailable(Step::Reply, gone);
-            Some(StoreFault::InDoubt(Box::new(fault)))
-        }
-        // Whatever became of the renewal, the grant may stand.
-        Err(fault) if fault.is_ambiguous() => Some(fault),
-        Err(fault) => Some(StoreFault::InDoubt(Box::new(fault))),
+        let next = state.next_leader();
+        drop(state);
+        wake(next);
     }
 }
 
@@ -268,15 +260,13 @@ impl Caller {
         }
     }
 
-    /// False if it does not wait any more.
-    fn ask_to_lead(&self) -> bool {
+    /// Makes it the leader, if it still waits. It is to be woken then.
+    fn must_lead(&self) -> bool {
         let mut turn = self.turn.lock();
-        if !matches!(*turn, Turn::Waiting) {
-            return false;
+        let waits = matches!(*turn, Turn::Waiting);
+        if waits {
+            *turn = Turn::Leading;
         }
-        *turn = Turn::Leading;
-        drop(turn);
-        self.changed.notify_one();
-        true
+        waits
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::AckedExchange;
+use super::{AckedExchange, Renewal};
 use crate::config::ReplicaAcks;
 use crate::script::Call;
 use crate::store::node::Node;
@@ -56,6 +56,7 @@ impl Link for AckedLink {
             Err(fault) => (CallResult::none_sent(&renewals, &fault), run_others()),
             Ok(_) if renewals.is_empty() => (Vec::new(), run_others()),
             Ok(connection) => {
+                let renewals: Vec<Renewal> = renewals.iter().map(Renewal::of).collect();
                 let mut exchange =
                     AckedExchange::begin(&self.node, connection, &renewals, self.acks, reply_by);
                 let other_results = run_others();

@@ -5,18 +5,20 @@
 //! directly before it. One `WAIT` is for all renewals before it in one write.
 //!
 //! `WAIT` blocks what follows on its connection. So these connections carry nothing else: one for
-//! all callers ([`Confirmer`]), and one for the renewal thread ([`AckedLink`]).
+//! all callers ([`Confirmer`]), and one for the renewal thread: in [`AckedLink`], or in [`AckedPeer`]
+//! if the node is one of several.
 
 mod confirmer;
 mod link;
+mod peer;
 
 use super::Node;
 use super::connection::{Connection, fault, refusal};
-use super::pipeline::Pipeline;
+use super::pipeline::{Hop, Pending, Pipeline};
 use super::pool::script_bit;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
-use crate::script::{Call, Outcome};
+use crate::script::{Call, Form, Outcome};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
 
@@ -24,6 +26,15 @@ use redis::{Cmd, Value};
 
 pub(super) use confirmer::Confirmer;
 pub(super) use link::AckedLink;
+pub(in crate::store) use peer::AckedPeer;
+
+/// A renewal, and how it was routed to the node.
+#[derive(Clone)]
+pub(super) struct Renewal {
+    call: Call,
+    form: Form,
+    hop: Hop,
+}
 
 /// Renewals that go over one connection, each time with one `WAIT` behind them.
 struct AckedExchange<'a> {
@@ -47,23 +58,26 @@ impl<'a> AckedExchange<'a> {
     fn begin(
         node: &Node,
         connection: &mut Connection,
-        calls: &'a [Call],
+        renewals: &'a [Renewal],
         acks: ReplicaAcks,
         reply_by: Time,
     ) -> AckedExchange<'a> {
-        let date = |call| {
-            let mut pending = node.date(connection, call, reply_by);
-            // The WAIT behind a renewal that is refused would take all its time for nothing.
-            pending.form.by_source = connection.known_scripts & script_bit(call) == 0;
-            pending
+        let date = |renewal: &'a Renewal| {
+            let form = Form {
+                // The WAIT behind a renewal that is refused would take all its time for nothing.
+                by_source: connection.known_scripts & script_bit(&renewal.call) == 0,
+                ..renewal.form
+            };
+            // A renewal needs no date.
+            Pending::in_form(&renewal.call, 0, form, renewal.hop)
         };
         let mut exchange = AckedExchange {
             pipeline: Pipeline {
-                pending: calls.iter().map(date).collect(),
+                pending: renewals.iter().map(date).collect(),
                 reply_by,
             },
             acks,
-            answers: calls.iter().map(|_| None).collect(),
+            answers: renewals.iter().map(|_| None).collect(),
             sent: node.clock.now(),
         };
         exchange.send(node, connection);
@@ -163,6 +177,67 @@ impl ReplicaAcks {
     }
 }
 
+impl Renewal {
+    /// To the one node that there is.
+    fn of(call: &Call) -> Renewal {
+        Renewal {
+            call: call.clone(),
+            form: Form::default(),
+            hop: Hop::Only,
+        }
+    }
+
+    pub(super) fn routed(pending: &Pending<'_>) -> Renewal {
+        Renewal {
+            call: pending.call.clone(),
+            form: pending.form,
+            hop: pending.hop,
+        }
+    }
+}
+
+/// Confirms each grant among the results of these calls: its token is renewed, and enough replicas
+/// must acknowledge that. Otherwise the result becomes a fault, and the grant stays to be released.
+pub(in crate::store) fn confirm_grants(
+    calls: &[Call],
+    results: &mut [CallResult],
+    renew: impl FnOnce(&[Call]) -> Vec<CallResult>,
+) {
+    let mut granted = Vec::new();
+    let mut renewals = Vec::new();
+    for (call, result) in calls.iter().zip(results) {
+        if let Ok(Answer { reply, .. }) = &result.answer
+            && let Outcome::Granted(grant) = reply.outcome
+        {
+            renewals.push(call.renewal(grant.token));
+            granted.push((grant.fence, result));
+        }
+    }
+    if granted.is_empty() {
+        return;
+    }
+    for ((fence, result), renewed) in granted.into_iter().zip(renew(&renewals)) {
+        if let Some(fault) = not_confirmed(fence, renewed) {
+            result.answer = Err(fault);
+        }
+    }
+}
+
+/// Why a grant with this fence does not count, given the result of its renewal.
+fn not_confirmed(fence: u64, renewed: CallResult) -> Option<StoreFault> {
+    match renewed.answer.map(|answer| answer.reply.outcome) {
+        Ok(Outcome::Renewed { fence: now, .. }) if now == fence => None,
+        Ok(_) => {
+            let gone = "redis lost the grant before its replicas acknowledged it";
+            let fault = StoreFault::unavailable(Step::Reply, gone);
+            Some(StoreFault::InDoubt(Box::new(fault)))
+        }
+        // Whatever became of the renewal, the grant may stand.
+        Err(fault) if fault.is_ambiguous() => Some(fault),
+        Err(fault) => Some(StoreFault::InDoubt(Box::new(fault))),
+    }
+}
+
 impl Node {
     /// The reply to `WAIT`. The outer error ends the connection, the inner one does not.
     fn receive_count(
@@ -172,6 +247,14 @@ impl Node {
     ) -> Result<Result<u32, StoreFault>, StoreFault> {
         connection.limit_reads(self.time_left(reply_by)?)?;
         let reply = connection.receive().map_err(|e| fault(e, Step::Reply))?;
+        self.read_count(connection, reply)
+    }
+
+    fn read_count(
+        &self,
+        connection: &Connection,
+        reply: Value,
+    ) -> Result<Result<u32, StoreFault>, StoreFault> {
         match refusal(reply) {
             Ok(Value::Int(count)) if count >= 0 => Ok(Ok(u32::try_from(count).unwrap_or(u32::MAX))),
             Ok(other) => Err(StoreFault::protocol(format!(

@@ -1,0 +1,229 @@
+//! Callers that wait for a lock of a quorum: there is no queue, so they ask again.
+
+use std::{
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::{Error, LockManager};
+
+use super::set::{Set, TIMEOUT, TTL, record};
+use crate::support::{SLACK, Server, until};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn until_waiting(manager: &LockManager, waiters: u64) {
+    until(SLACK, "callers wait", || manager.stats().waiting == waiters);
+}
+
+/// The keys of a server, and how many of its clients subscribe.
+fn leftovers(server: &Server) -> (Vec<String>, usize) {
+    let mut keys: Vec<String> = server.query(&["KEYS", "*"]);
+    keys.sort();
+    let clients: String = server.query(&["CLIENT", "LIST"]);
+    let subscribed = clients.lines().filter(|line| !line.contains(" sub=0 "));
+    (keys, subscribed.count())
+}
+
+#[test]
+fn waiting_callers_all_get_the_lock_one_by_one() {
+    let set = Set::start(3);
+    let managers = [set.manager(), set.manager(), set.manager()];
+    let last_fence = Mutex::new(0);
+    thread::scope(|scope| {
+        for manager in managers.iter().cycle().take(6) {
+            let last_fence = &last_fence;
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    let guard = manager.lock("x").expect("each is served");
+                    let mut last = last_fence.try_lock().expect("nobody else holds it");
+                    assert!(*last < guard.fence());
+                    *last = guard.fence();
+                    drop(last);
+                }
+            });
+        }
+    });
+    set.await_owners("x", 0);
+    for server in &set.servers {
+        assert_eq!(leftovers(server), (vec![record("x")], 0));
+    }
+    let granted: u64 = managers.iter().map(|m| m.stats().granted).sum();
+    assert_eq!(granted, 60);
+}
+
+#[test]
+fn caller_waits_while_one_node_dies_and_comes_back() {
+    let set = Set::start(3);
+    let (ours, theirs) = (set.manager(), set.manager());
+    let guard = theirs.lock("x").expect("it is free");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.lock("x"));
+        until_waiting(&ours, 1);
+        set.servers[1].kill();
+        thread::sleep(TIMEOUT);
+        set.servers[1].restart();
+        thread::sleep(TIMEOUT);
+        guard.unlock().expect("two of three answer");
+        let guard = waiting.join().expect("no panic").expect("it is free");
+        assert!(guard.is_held());
+    });
+}
+
+#[test]
+fn wait_with_a_deadline_ends_in_time_on_a_quorum() {
+    let set = Set::start(3);
+    let (ours, theirs) = (set.manager(), set.manager());
+    let _guard = theirs.lock("x").expect("it is free");
+    let started = Instant::now();
+    let missed = ours.try_lock_for("x", TIMEOUT * 2).expect("all answer");
+    let took = started.elapsed();
+    assert!(missed.is_none());
+    assert!(
+        (TIMEOUT * 2..TIMEOUT * 3 + SLACK).contains(&took),
+        "{took:?}"
+    );
+    set.await_owners("x", 3);
+    // Without a majority nobody knows who has the lock.
+    set.servers[0].stop();
+    set.servers[1].stop();
+    let started = Instant::now();
+    let unknown = ours.try_lock_for("x", TIMEOUT * 2);
+    let took = started.elapsed();
+    assert!(
+        matches!(unknown, Err(Error::Unavailable { .. })),
+        "{unknown:?}"
+    );
+    assert!(took < TIMEOUT * 3 + SLACK, "{took:?}");
+    set.servers[0].cont();
+    set.servers[1].cont();
+}
+
+#[test]
+fn wait_on_a_quorum_ends_at_the_outage_limit() {
+    let set = Set::start(3);
+    let limit = TIMEOUT * 3;
+    let ours = set
+        .builder()
+        .outage_limit(limit)
+        .build()
+        .expect("all are up");
+    let theirs = set.manager();
+    let _guard = theirs.lock("x").expect("it is free");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.lock("x").map(drop));
+        until_waiting(&ours, 1);
+        set.servers[0].stop();
+        set.servers[2].stop();
+        let started = Instant::now();
+        let ended = waiting.join().expect("no panic");
+        let took = started.elapsed();
+        assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
+        assert!(took < limit + TIMEOUT * 2 + SLACK, "{took:?}");
+        set.servers[0].cont();
+        set.servers[2].cont();
+    });
+}
+
+#[test]
+fn shutdown_ends_a_wait_on_a_quorum() {
+    let set = Set::start(3);
+    let (ours, theirs) = (set.manager(), set.manager());
+    let _guard = theirs.lock("x").expect("it is free");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.lock("x").map(drop));
+        until_waiting(&ours, 1);
+        ours.shutdown(Duration::ZERO).expect("all answer");
+        let ended = waiting.join().expect("no panic");
+        assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    });
+    set.await_owners("x", 3);
+}
+
+#[test]
+fn callers_of_several_names_do_not_deadlock_on_a_quorum() {
+    let set = Set::start(3);
+    let managers = [set.manager(), set.manager()];
+    thread::scope(|scope| {
+        for (manager, names) in managers.iter().zip([["a", "b", "c"], ["c", "b", "a"]]) {
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    for _ in 0..5 {
+                        let guard = manager.lock_all(names).expect("all are free in turn");
+                        assert!(guard.is_held());
+                    }
+                });
+            }
+        }
+    });
+    for name in ["a", "b", "c"] {
+        set.await_owners(name, 0);
+    }
+}
+
+#[test]
+fn waiter_of_a_quorum_asks_while_it_waits() {
+    let set = Set::start(3);
+    let (ours, theirs) = (set.manager(), set.manager());
+    let guard = theirs.lock("x").expect("it is free");
+    let mut waiter = ours.enqueue("x").expect("all answer");
+    assert_eq!(waiter.position(), None);
+    let early = waiter.wait_for(TIMEOUT).expect("all answer");
+    assert!(early.is_none());
+    guard.unlock().expect("it was held");
+    // It does not ask by itself.
+    assert_eq!(set.owners("x"), 0);
+    let guard = waiter.wait_for(MINUTE).expect("all answer").expect("free");
+    drop(guard);
+    set.await_owners("x", 0);
+    // A waiter that has the lock at once is renewed until it is taken or dropped.
+    let waiter = ours.enqueue("x").expect("it is free");
+    set.await_owners("x", 3);
+    thread::sleep(TTL + TIMEOUT);
+    assert_eq!(set.owners("x"), 3);
+    assert!(theirs.try_lock("x").expect("all answer").is_none());
+    drop(waiter);
+    set.await_owners("x", 0);
+}
+
+#[test]
+fn lock_lost_before_its_waiter_takes_it_is_asked_for_again() {
+    let set = Set::start(3);
+    let (ours, theirs) = (set.manager(), set.manager());
+    let mut waiter = ours.enqueue("x").expect("it is free");
+    let seen = theirs.inspect("x").expect("all answer");
+    let fence = seen.expect("it is held").fence;
+    assert!(theirs.force_release("x", fence).expect("all answer"));
+    let guard = theirs.lock("x").expect("it is free");
+    // The next renewal finds the loss.
+    thread::sleep(TTL / 3 + TIMEOUT);
+    let early = waiter.wait_for(TIMEOUT).expect("all answer");
+    assert!(early.is_none());
+    let fence = guard.fence();
+    guard.unlock().expect("it was held");
+    let guard = waiter.wait_for(MINUTE).expect("all answer").expect("free");
+    assert!(guard.fence() > fence);
+}
+
+#[test]
+fn other_kinds_are_refused_on_a_quorum_and_nothing_is_sent() {
+    let set = Set::start(3);
+    let manager = set.manager();
+    let requests = manager.stats().requests;
+    let refused = [
+        manager.semaphore("x", 2).try_acquire().err(),
+        manager.semaphore("x", 2).acquire().err(),
+        manager.rw_lock("x").read().err(),
+        manager.rw_lock("x").try_write().err(),
+        manager.rw_lock("x").enqueue_read().err(),
+    ];
+    for error in refused {
+        assert!(matches!(error, Some(Error::Config { .. })), "{error:?}");
+    }
+    assert_eq!(manager.stats().requests, requests);
+    let again = manager.reentrant_mutex("x");
+    let outer = again.lock().expect("it is free");
+    let inner = again.lock().expect("this thread has it");
+    assert_eq!(inner.fence(), outer.fence());
+}
