@@ -8,7 +8,7 @@
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
 //! | `topology` | where the servers are and how to log in |
 //! | `tls` | which certificates count, and the client's own |
-//! | `url` | the grammar of `redis://` URLs |
+//! | `url` | the grammar of URLs |
 //! | `node` | everything about one Redis node, for every topology |
 //! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
 //! | `single` | [`Single`]: the store that is one node |

@@ -146,8 +146,10 @@ fn no_error_surfaces_in_a_plain_failover() {
 #[test]
 fn waiters_keep_their_places_in_a_failover() {
     let set = SentinelSet::start();
-    let holder = manager(&set);
-    let (first, second) = (manager(&set), manager(&set));
+    // The lease outlasts the failover.
+    let options = LockOptions::new().ttl(2 * SOON);
+    let [holder, first, second] =
+        [0, 1, 2].map(|_| build(builder(set.url()).options(options.clone())));
     let guard = holder.lock("a").unwrap();
     let places = [first.enqueue("a").unwrap(), second.enqueue("a").unwrap()];
     // Replication is behind by less than this.

@@ -65,7 +65,13 @@ fn manager_goes_on_without_sentinels_while_the_master_lives() {
 fn no_call_hangs_without_sentinels_and_master() {
     let set = SentinelSet::start();
     let limit = Duration::from_secs(2);
-    let mgr = build(builder(set.url()).outage_limit(limit));
+    // The sentinels are waited for longer than any call may wait.
+    let connecting = Duration::from_secs(7);
+    let mgr = build(
+        builder(set.url())
+            .outage_limit(limit)
+            .connect_timeout(connecting),
+    );
     let held = mgr.lock("held").unwrap();
     for sentinel in &set.sentinels {
         sentinel.stop();
