@@ -184,6 +184,11 @@ pub(crate) trait Link: Send {
     /// Has somebody look whether the servers have other roles by now. Never waits.
     fn check(&mut self) {}
 
+    /// Whether the link goes to another server than when this was last asked.
+    fn has_moved(&mut self) -> bool {
+        false
+    }
+
     /// Like [`Link::run`], but does not wait for a node that is slower than others. A call that it
     /// still owes a reply has no result here, and [`Link::late_results`] has it later. `first` is the
     /// number of the first call; the next calls have the next numbers.

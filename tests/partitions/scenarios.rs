@@ -20,7 +20,7 @@ pub(crate) const CLIENTS: [&str; 3] = ["A", "B", "C"];
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) fault: Fault,
-    /// Longer than a TTL: a client that is cut off holds its locks for that long.
+    /// At least; longer than a TTL, for which a client that is cut off holds its locks.
     pub(crate) lasts: Duration,
     /// The grants to each client from this long after the cut until the repair.
     pub(crate) settles: Duration,

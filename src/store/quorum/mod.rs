@@ -250,6 +250,7 @@ impl Store for Quorum {
         Box::new(QuorumLink {
             shared: Arc::clone(&self.shared),
             panel: Arc::clone(&self.link_panel),
+            first_wait: None,
         })
     }
 

@@ -9,9 +9,11 @@ use fairlock::{Builder, LockGuard, LockManager, LockOptions, Quorum};
 
 use crate::support::{SLACK, Server, until, until_some};
 
-pub(crate) const TTL: Duration = Duration::from_secs(3);
+pub(crate) const TTL: Duration = Duration::from_secs(5);
 /// The command timeout, T.
-pub(crate) const TIMEOUT: Duration = Duration::from_millis(300);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(600);
+/// A loaded machine may take long to open ten connections.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) struct Set {
     pub(crate) servers: Vec<Server>,
@@ -81,6 +83,7 @@ pub(crate) fn builder(quorum: Quorum) -> Builder {
     LockManager::builder(quorum)
         .options(LockOptions::new().ttl(TTL))
         .command_timeout(TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .uptime_check(false)
 }
 

@@ -16,6 +16,7 @@ fn hung_sentinel_does_not_delay_a_failover() {
     set.sentinels[0].stop();
     let mgr = build(builder(set.url()).connect_timeout(Duration::from_secs(5)));
     mgr.lock("a").unwrap().unlock().unwrap();
+    set.await_replication();
     let old = &set.nodes[0];
     old.kill();
     let (named, granted) = thread::scope(|scope| {
