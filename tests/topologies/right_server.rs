@@ -60,7 +60,8 @@ fn a_plain_url_of_a_cluster_node_is_refused_with_its_url() {
         // A cluster refuses SELECT, which says less.
         assert_refused(format!("redis://{login}{addr}/1"), &[&instead]);
     }
-    let stranger = LockManager::connect(format!("redis://{addr}")).unwrap_err();
+    let builder = LockManager::builder(format!("redis://{addr}")).connect_timeout(PATIENT);
+    let stranger = builder.build().unwrap_err();
     assert!(
         matches!(&stranger, Error::Server { code, .. } if code == "NOAUTH"),
         "{stranger:?}"
