@@ -8,10 +8,12 @@ for i = 1, #fields_to_delete, 1000 do
   redis.call('HDEL', record_key, unpack(fields_to_delete, i, math.min(i + 999, #fields_to_delete)))
 end
 if rewritten_queue then
-  redis.call('DEL', queue_key)
+  -- The new entries come before the old ones go. A list that is empty has no key, and in a slot in
+  -- migration a script cannot make that key again.
   for i = 1, #rewritten_queue, 1000 do
     redis.call('RPUSH', queue_key, unpack(rewritten_queue, i, math.min(i + 999, #rewritten_queue)))
   end
+  redis.call('LPOP', queue_key, replaced_entries)
 else
   if heads_popped > 0 then redis.call('LPOP', queue_key, heads_popped) end
   if tails_popped > 0 then redis.call('RPOP', queue_key, tails_popped) end

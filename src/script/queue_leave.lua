@@ -22,6 +22,7 @@ if waiter and queue_key then
         rewritten_queue[#rewritten_queue + 1] = tokens[i]
       end
     end
+    replaced_entries = heads_popped + #tokens + tails_popped
     entries, queue_expires_at = #rewritten_queue, 0
   end
 end

@@ -20,7 +20,8 @@ local fields_to_delete = {}
 -- tokens that this call has granted or passed over.
 local live_manager, skip = nil, {}
 -- These leave the list: entries at its head, entries at its tail, or everything but these tokens.
-local heads_popped, tails_popped, rewritten_queue = 0, 0, nil
+-- If the list is written anew, replaced_entries is how many it had.
+local heads_popped, tails_popped, rewritten_queue, replaced_entries = 0, 0, nil, 0
 -- The caller's token, if this call takes it out of the queue, or appends it.
 local removed_token, appended_token
 -- 1 if there is more of the same to do, so that the caller asks again at once.

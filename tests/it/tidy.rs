@@ -34,12 +34,18 @@ const LAYERS: &[&[&str]] = &[
 /// no module names them.
 const OUTSIDE: &[&str] = &["bin", "sim"];
 
+/// Whether a file of `src` has unit tests alone. A unit test may name whatever it needs.
+fn is_unit_test(path: &Path) -> bool {
+    let name = path.file_stem().and_then(|name| name.to_str());
+    path.starts_with("src") && name.is_some_and(|name| name == "tests" || name.ends_with("_tests"))
+}
+
 #[test]
 fn arrows_run_down() {
     let mut wrong = Vec::new();
     for (path, text) in read("src", "rs") {
         let from = module_of(&path);
-        if OUTSIDE.contains(&from.as_str()) {
+        if OUTSIDE.contains(&from.as_str()) || is_unit_test(&path) {
             continue;
         }
         let code = code_of(&text);
@@ -223,8 +229,8 @@ fn architecture_is_short() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let lines = text.lines().count();
     assert!(
-        lines <= 170,
-        "ARCHITECTURE.md has {lines} lines; the limit is 170, so that people read it"
+        lines <= 200,
+        "ARCHITECTURE.md has {lines} lines; the limit is 200, so that people read it"
     );
 }
 

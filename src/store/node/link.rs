@@ -9,7 +9,8 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::Node;
 use super::connection::Connection;
-use super::owed::OwedCall;
+use super::owed::{LinkCall, LinkReply, OwedCall, fail_owed, not_sent};
+use super::pipeline::{Hop, Pending, Pipeline};
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
@@ -189,5 +190,124 @@ fn reason_not_sent(why: &StoreFault) -> StoreFault {
         StoreFault::unavailable(Step::Connect, why.to_string())
     } else {
         why.clone()
+    }
+}
+
+impl NodeLink {
+    /// Whether replies are still to come.
+    pub(in crate::store) fn owes_replies(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Sends calls in one write, and reads no reply. Returns the calls that were not sent. A link
+    /// that owes replies takes no more calls.
+    ///
+    /// Never blocks, with one exception: before an acquire it asks for the rights if they are not
+    /// known.
+    pub(in crate::store) fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
+        if self.owes_replies() {
+            return not_sent(&calls, &StoreFault::NotReady);
+        }
+        let node = self.node.clone();
+        let connection = match self.connection() {
+            Ok(connection) => connection,
+            Err(fault) => return not_sent(&calls, &fault),
+        };
+        let started = node.clock.now();
+        let reply_by = started + node.command_timeout;
+        let date = |_: &LinkCall| connection.anchor.server_time_at_least(reply_by);
+        let dates: Vec<u64> = calls.iter().map(date).collect();
+        let mut results: Vec<Option<CallResult>> = calls.iter().map(|_| None).collect();
+        let pending = calls.iter().zip(&dates);
+        let mut pipeline = Pipeline {
+            pending: pending
+                .map(|(sent, date)| Pending::in_form(&sent.call, *date, sent.form, sent.hop))
+                .collect(),
+            reply_by,
+        };
+        node.write_calls(connection, &mut pipeline, &mut |index, answer| {
+            results[index] = Some(CallResult {
+                answer,
+                not_after: dates[index],
+            });
+        });
+        drop(pipeline);
+        let mut replies = Vec::new();
+        for ((sent_call, not_after), result) in calls.into_iter().zip(dates).zip(results) {
+            match result {
+                Some(result) => replies.push((sent_call.number, result)),
+                None => self.owed.push_back(OwedCall {
+                    owes_asking: sent_call.hop == Hop::AskTarget,
+                    sent_call,
+                    not_after,
+                    sent: started,
+                    reply_by,
+                }),
+            }
+        }
+        self.finish(replies, started, reply_by)
+    }
+
+    /// Reads the replies that come until `until`. After the command timeout the connection ends, and
+    /// all calls without a reply fail.
+    pub(in crate::store) fn receive(&mut self, until: Time) -> Vec<LinkReply> {
+        let mut results = Vec::new();
+        let mut others = Vec::new();
+        let Some((started, reply_by)) = self.owed.front().map(|owed| (owed.sent, owed.reply_by))
+        else {
+            return Vec::new();
+        };
+        let node = self.node.clone();
+        while !self.owed.is_empty() {
+            let LinkState::Up(connection) = &mut self.state else {
+                let fault = StoreFault::NotReady;
+                results.extend(fail_owed(self.owed.drain(..), &fault));
+                break;
+            };
+            let now = node.clock.now();
+            let received = connection.receive_within(until.min(reply_by) - now);
+            let outcome = match received {
+                Ok(Some(value)) => {
+                    let Some(owed) = self.owed.front_mut() else {
+                        break;
+                    };
+                    if std::mem::take(&mut owed.owes_asking) {
+                        continue;
+                    }
+                    let Some(owed) = self.owed.pop_front() else {
+                        break;
+                    };
+                    owed.read(&node, connection, value)
+                }
+                Ok(None) if node.clock.now() < reply_by => break,
+                Ok(None) => Err(StoreFault::timed_out(Step::Reply)),
+                Err(error) => Err(error),
+            };
+            match outcome {
+                Ok(LinkReply::Result(number, result)) => results.push((number, result)),
+                Ok(other) => others.push(other),
+                Err(fault) => {
+                    connection.broken = true;
+                    results.extend(fail_owed(self.owed.drain(..), &fault));
+                }
+            }
+        }
+        let mut replies = self.finish(results, started, reply_by);
+        replies.append(&mut others);
+        replies
+    }
+
+    fn finish(
+        &mut self,
+        replies: Vec<(u64, CallResult)>,
+        started: Time,
+        reply_by: Time,
+    ) -> Vec<LinkReply> {
+        let (numbers, mut results): (Vec<u64>, Vec<CallResult>) = replies.into_iter().unzip();
+        self.after_exchange(&mut results, started, reply_by);
+        let replies = numbers.into_iter().zip(results);
+        replies
+            .map(|(number, result)| LinkReply::Result(number, result))
+            .collect()
     }
 }

@@ -12,7 +12,7 @@
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
-//! | `owed` | the same connection among those to other nodes: it sends now and reads later |
+//! | `owed` | the calls of a link that is one of several: sent now, read later |
 //! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
 //! | `uptime` | for how long the server has run |

@@ -135,6 +135,11 @@ impl Quorum {
         if open >= majority_of(self.panel.members.len()) {
             return Ok(());
         }
+        // Somebody has to remedy that, so it says more than the number of nodes.
+        let faults = || opened().flatten().filter_map(Result::err);
+        if let Some(fault) = faults().find(|fault| matches!(fault, StoreFault::Tls { .. })) {
+            return Err(fault);
+        }
         let why = |(address, opened): (&Arc<str>, Option<Result<(), StoreFault>>)| {
             let fault = opened.map_or(Some(StoreFault::timed_out(Step::Connect)), Result::err);
             fault.map(|fault| format!("{address}: {fault}"))

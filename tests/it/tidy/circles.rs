@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::code::code_of;
-use super::{none, read};
+use super::{is_unit_test, none, read};
 
 /// The position of a folder's files in the module tree of the crate.
 const ROOTS: [(&str, &[&str]); 3] = [
@@ -22,6 +22,7 @@ const ENGINE: &[&[&str]] = &[
     &["grants", "multi"],
     &[
         "acquire",
+        "asking",
         "attempt",
         "release",
         "renew",
@@ -163,6 +164,9 @@ impl Modules {
         };
         for (dir, _) in ROOTS {
             for (path, text) in read(dir, "rs") {
+                if is_unit_test(&path) {
+                    continue;
+                }
                 modules.add(
                     path.to_str().expect("paths of this repository are UTF-8"),
                     &text,
