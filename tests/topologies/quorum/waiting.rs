@@ -173,7 +173,7 @@ fn waiter_of_a_quorum_asks_while_it_waits() {
     assert!(early.is_none());
     guard.unlock().expect("it was held");
     // It does not ask by itself.
-    assert_eq!(set.owners("x"), 0);
+    set.await_owners("x", 0);
     let guard = waiter.wait_for(MINUTE).expect("all answer").expect("free");
     drop(guard);
     set.await_owners("x", 0);
