@@ -8,7 +8,7 @@
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
 //! | `topology` | where the servers are and how to log in |
 //! | `tls` | which certificates count, and the client's own |
-//! | `url` | the grammar of `redis://` URLs |
+//! | `url` | the grammar of URLs |
 //! | `node` | everything about one Redis node, for every topology |
 //! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
 //! | `single` | [`Single`]: the store that is one node |
@@ -183,6 +183,11 @@ pub(crate) trait Link: Send {
 
     /// Has somebody look whether the servers have other roles by now. Never waits.
     fn check(&mut self) {}
+
+    /// Whether the link goes to another server than when this was last asked.
+    fn has_moved(&mut self) -> bool {
+        false
+    }
 
     /// Like [`Link::run`], but does not wait for a node that is slower than others. A call that it
     /// still owes a reply has no result here, and [`Link::late_results`] has it later. `first` is the

@@ -229,8 +229,8 @@ fn architecture_is_short() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let lines = text.lines().count();
     assert!(
-        lines <= 170,
-        "ARCHITECTURE.md has {lines} lines; the limit is 170, so that people read it"
+        lines <= 200,
+        "ARCHITECTURE.md has {lines} lines; the limit is 200, so that people read it"
     );
 }
 

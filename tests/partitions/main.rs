@@ -53,28 +53,41 @@ use servers::Servers;
 /// A topology, its servers, and what is done to it.
 struct Topology {
     name: &'static str,
+    /// Part of the names of its network's devices.
+    tag: &'static str,
     start: fn(&mut Network) -> Servers,
     scenarios: &'static [Scenario],
 }
 
-const TOPOLOGIES: [Topology; 4] = [
+const TOPOLOGIES: [Topology; 5] = [
     Topology {
         name: "single",
+        tag: "single",
         start: Servers::single,
         scenarios: &scenarios::SINGLE,
     },
     Topology {
         name: "sentinel",
+        tag: "sentinel",
         start: Servers::sentinel,
         scenarios: &scenarios::SENTINEL,
     },
+    // A second set, to take half the time.
+    Topology {
+        name: "sentinel",
+        tag: "failover",
+        start: Servers::sentinel,
+        scenarios: &scenarios::FAILOVER,
+    },
     Topology {
         name: "cluster",
+        tag: "cluster",
         start: Servers::cluster,
         scenarios: &scenarios::CLUSTER,
     },
     Topology {
         name: "quorum",
+        tag: "quorum",
         start: Servers::quorum,
         scenarios: &scenarios::QUORUM,
     },
@@ -180,7 +193,7 @@ impl Topology {
             if number >= self.scenarios.len() && start.elapsed() >= options.lasting {
                 break;
             }
-            let dir = notes.join(format!("{}-{number}", self.name));
+            let dir = notes.join(format!("{}-{number}", self.tag));
             let seed = options.seed.wrapping_mul(1000) + number as u64;
             let began = Instant::now();
             let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -210,7 +223,7 @@ impl Topology {
     }
 
     fn world(&self, subnet: u8) -> World {
-        let mut network = Network::new(self.name, 10 + subnet);
+        let mut network = Network::new(self.tag, 10 + subnet);
         let servers = (self.start)(&mut network);
         let clients = [(); 3].map(|()| network.add_host());
         World {

@@ -13,7 +13,7 @@ use crate::{
     judge::{self, Outcome, Times},
     resource::{self, Fences},
     rng::Rng,
-    scenarios::{CLIENTS, Fault, Promises, Scenario, World},
+    scenarios::{CLIENTS, Fault, Grants, Promises, Scenario, World},
     servers::Servers,
     support::Child,
     worker::{Kinds, Load, WorkerConfig},
@@ -31,6 +31,10 @@ const FINISH_WITHIN: Duration = Duration::from_secs(40);
 
 /// What the clients meet before anything is cut.
 const CALM: Duration = Duration::from_millis(500);
+
+/// How much longer a cut lasts, on a loaded machine, until the clients that must be granted locks
+/// were granted some.
+const LATE_BY: Duration = Duration::from_secs(15);
 
 /// How long two masters are left alone after the repair: the overlaps that it causes count.
 const AFTERMATH: Duration = Duration::from_millis(1500);
@@ -147,26 +151,40 @@ impl Stage<'_> {
 
     /// Returns when everything was cut, at the end of the fault.
     fn cut(&self, seed: u64) -> u64 {
-        let until = Instant::now() + self.scenario.lasts;
+        let begun = Instant::now();
+        let mut done = now();
+        let mut rng = Rng::new(seed);
         match self.scenario.fault {
             Fault::Steady(cut) => {
                 cut(self.world);
-                let done = now();
+                done = now();
                 thread::sleep(self.scenario.lasts);
-                done
+                while begun.elapsed() < self.scenario.lasts + LATE_BY && !self.all_granted(done) {
+                    thread::sleep(Duration::from_millis(20));
+                }
             }
             Fault::Flapping(cut) => {
-                let begun = now();
-                let mut rng = Rng::new(seed);
-                while Instant::now() < until {
+                while begun.elapsed() < self.scenario.lasts
+                    || begun.elapsed() < self.scenario.lasts + LATE_BY && !self.all_granted(done)
+                {
                     cut(self.world, &mut rng);
                     thread::sleep(rng.ms(100..900));
                     self.world.network.heal_all();
                     thread::sleep(rng.ms(200..900));
                 }
-                begun
             }
         }
+        done
+    }
+
+    /// Whether the clients that must be granted locks while the network is cut were granted some.
+    fn all_granted(&self, cut: u64) -> bool {
+        let from = cut + self.scenario.settles.as_nanos() as u64;
+        let mut clients = self.scenario.grants.iter().enumerate();
+        clients.all(|(at, grants)| {
+            let path = self.dir.join(format!("{}.log", worker(at)));
+            *grants != Grants::Some || granted_since(&path, from)
+        })
     }
 
     /// Waits until every client was granted a lock that it asked for after the repair.

@@ -20,6 +20,7 @@ pub(crate) const CLIENTS: [&str; 3] = ["A", "B", "C"];
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) fault: Fault,
+    /// At least; longer than a TTL, for which a client that is cut off holds its locks.
     pub(crate) lasts: Duration,
     /// The grants to each client from this long after the cut until the repair.
     pub(crate) settles: Duration,
@@ -80,7 +81,7 @@ pub(crate) const SINGLE: [Scenario; 7] = [
     scenario(
         "client A is cut off",
         Fault::Steady(|world| world.network.cut(world.clients[A])),
-        [3000, 300],
+        [3500, 300],
         [No, Yes, Yes],
         Promises::AllWithoutClient(A),
     ),
@@ -90,7 +91,7 @@ pub(crate) const SINGLE: [Scenario; 7] = [
             let server = world.servers.master().host;
             world.network.cut_one_way(world.clients[A], server);
         }),
-        [3000, 300],
+        [3500, 300],
         [No, Yes, Yes],
         Promises::AllWithoutClient(A),
     ),
@@ -100,14 +101,14 @@ pub(crate) const SINGLE: [Scenario; 7] = [
             let server = world.servers.master().host;
             world.network.cut_one_way(server, world.clients[A]);
         }),
-        [3000, 300],
+        [3500, 300],
         [No, Yes, Yes],
         Promises::AllWithoutClient(A),
     ),
     scenario(
         "the server is cut off",
         Fault::Steady(|world| world.network.cut(world.servers.master().host)),
-        [3000, 300],
+        [3500, 300],
         [No, No, No],
         Promises::All,
     ),
@@ -134,7 +135,7 @@ pub(crate) const SINGLE: [Scenario; 7] = [
     ),
 ];
 
-pub(crate) const SENTINEL: [Scenario; 11] = [
+pub(crate) const SENTINEL: [Scenario; 6] = [
     scenario(
         "client A is cut off from the sentinels",
         Fault::Steady(|world| {
@@ -154,7 +155,7 @@ pub(crate) const SENTINEL: [Scenario; 11] = [
             let master = world.servers.master().host;
             world.network.cut_between(world.clients[A], master);
         }),
-        [2500, 300],
+        [3500, 300],
         [No, Yes, Yes],
         Promises::AllWithoutClient(A),
     ),
@@ -167,10 +168,41 @@ pub(crate) const SENTINEL: [Scenario; 11] = [
             let replica = others(world)[0];
             cut_group(world, &[world.clients[A], replica, sentinels[0].host]);
         }),
-        [2500, 300],
+        [3500, 300],
         [No, Yes, Yes],
         Promises::AllWithoutClient(A),
     ),
+    scenario(
+        "the master and client A are cut off, min-replicas-to-write 1",
+        Fault::Steady(|world| {
+            for node in world.servers.nodes() {
+                node.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+                node.query::<()>(&["CONFIG", "SET", "min-replicas-max-lag", "1"]);
+            }
+            cut_group(world, &[world.servers.master().host, world.clients[A]]);
+        }),
+        [6000, 3500],
+        [No, Yes, Yes],
+        Promises::TwoMasters,
+    ),
+    scenario(
+        // The old master grants until the sentinels have demoted it.
+        "SENTINEL FAILOVER",
+        Fault::Steady(|world| world.servers.fail_over()),
+        [3000, 1500],
+        [Yes, Yes, Yes],
+        Promises::TwoMasters,
+    ),
+    scenario(
+        "random cuts",
+        Fault::Flapping(random_cuts),
+        [5000, 0],
+        [Unknown, Unknown, Unknown],
+        Promises::TwoMasters,
+    ),
+];
+
+pub(crate) const FAILOVER: [Scenario; 5] = [
     scenario(
         "the master is cut off from all other servers",
         Fault::Steady(|world| {
@@ -204,19 +236,6 @@ pub(crate) const SENTINEL: [Scenario; 11] = [
         Promises::TwoMasters,
     ),
     scenario(
-        "the same with min-replicas-to-write 1",
-        Fault::Steady(|world| {
-            for node in world.servers.nodes() {
-                node.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-                node.query::<()>(&["CONFIG", "SET", "min-replicas-max-lag", "1"]);
-            }
-            cut_group(world, &[world.servers.master().host, world.clients[A]]);
-        }),
-        [6000, 3500],
-        [No, Yes, Yes],
-        Promises::TwoMasters,
-    ),
-    scenario(
         "the master is cut off from everyone",
         Fault::Steady(|world| world.network.cut(world.servers.master().host)),
         [5000, 3500],
@@ -226,21 +245,6 @@ pub(crate) const SENTINEL: [Scenario; 11] = [
     scenario(
         "the master's link flaps",
         Fault::Flapping(|world, _| world.network.cut(world.servers.master().host)),
-        [5000, 0],
-        [Unknown, Unknown, Unknown],
-        Promises::TwoMasters,
-    ),
-    scenario(
-        // The old master grants until the sentinels have demoted it.
-        "SENTINEL FAILOVER",
-        Fault::Steady(|world| world.servers.fail_over()),
-        [3000, 1500],
-        [Yes, Yes, Yes],
-        Promises::TwoMasters,
-    ),
-    scenario(
-        "random cuts",
-        Fault::Flapping(random_cuts),
         [5000, 0],
         [Unknown, Unknown, Unknown],
         Promises::TwoMasters,
@@ -321,7 +325,7 @@ pub(crate) const QUORUM: [Scenario; 9] = [
                 .network
                 .cut_sides(&[world.clients[A]], &nodes(world, &[0, 1]))
         }),
-        [3000, 500],
+        [3500, 300],
         [Yes, Yes, Yes],
         Promises::AllWithoutClient(A),
     ),
@@ -345,7 +349,7 @@ pub(crate) const QUORUM: [Scenario; 9] = [
                     .cut_sides(&[world.clients[client]], &nodes(world, away));
             }
         }),
-        [4000, 500],
+        [4000, 300],
         [Yes, Yes, Yes],
         Promises::All,
     ),
@@ -356,7 +360,7 @@ pub(crate) const QUORUM: [Scenario; 9] = [
                 .iter()
                 .for_each(|n| world.network.cut(*n))
         }),
-        [3000, 500],
+        [3500, 300],
         [Yes, Yes, Yes],
         Promises::All,
     ),
@@ -367,7 +371,7 @@ pub(crate) const QUORUM: [Scenario; 9] = [
                 .iter()
                 .for_each(|n| world.network.cut(*n));
         }),
-        [3000, 300],
+        [3500, 300],
         [No, No, No],
         Promises::All,
     ),
@@ -380,7 +384,7 @@ pub(crate) const QUORUM: [Scenario; 9] = [
                 }
             }
         }),
-        [3000, 500],
+        [3500, 300],
         [Yes, Yes, Yes],
         Promises::All,
     ),
@@ -391,7 +395,7 @@ pub(crate) const QUORUM: [Scenario; 9] = [
                 world.network.cut_one_way(node, world.clients[A]);
             }
         }),
-        [4000, 500],
+        [4000, 300],
         [No, Yes, Yes],
         Promises::AllWithoutClient(A),
     ),

@@ -13,6 +13,7 @@ use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
 use crate::{
+    judge::TIMINGS,
     network::{Host, Network},
     support::until,
 };
@@ -128,9 +129,13 @@ impl Server {
         })
     }
 
-    /// One line of `INFO replication`.
     fn replication(&self, what: &str) -> Option<String> {
-        let info: String = self.try_query(&["INFO", "replication"]).ok()?;
+        self.info("replication", what)
+    }
+
+    /// One line of a section of `INFO`.
+    fn info(&self, section: &str, what: &str) -> Option<String> {
+        let info: String = self.try_query(&["INFO", section]).ok()?;
         let value = info
             .lines()
             .find_map(|line| line.strip_prefix(what)?.strip_prefix(':'))?;
@@ -343,7 +348,12 @@ impl Servers {
 
     fn is_formed(&self) -> bool {
         match self {
-            Servers::Single(_) | Servers::Quorum(_) => true,
+            Servers::Single(_) => true,
+            // A node that runs for less than a TTL has no vote.
+            Servers::Quorum(nodes) => nodes.iter().all(|node| {
+                let uptime = node.info("server", "uptime_in_seconds");
+                uptime.is_some_and(|s| s.parse().is_ok_and(|s: u64| s > TIMINGS.ttl.as_secs()))
+            }),
             Servers::Sentinel { nodes, sentinels } => {
                 let named: Vec<_> = sentinels.iter().map(named_by).collect();
                 let agree = named.iter().all(|name| *name == named[0]);

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, LossReason, Result};
+use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, LossReason, Quorum, Result};
 
 use crate::support::{SLACK, Server, until, until_some};
 use replica_set::ReplicaSet;
@@ -439,6 +439,19 @@ fn an_ack_timeout_that_does_not_fit_is_refused() {
             Err(Error::Config { what, .. }) => assert_eq!(what, "replica_acks"),
             other => panic!("{timeout:?}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn a_quorum_has_no_replicas() {
+    let quorum = Quorum::new([
+        "redis://127.0.0.1:1",
+        "redis://127.0.0.1:2",
+        "redis://127.0.0.1:3",
+    ]);
+    match LockManager::builder(quorum).replica_acks(1, ACK).build() {
+        Err(Error::Config { what, .. }) => assert_eq!(what, "replica_acks"),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -1,12 +1,16 @@
 //! A URL that reaches a server of another topology, or a replica: `build` fails, and the error has
 //! the URL to use.
 
-use fairlock::{Endpoint, Error, LockManager, Quorum};
+use std::time::Duration;
+
+use fairlock::{Endpoint, Error, LockManager, LockOptions, Quorum};
 
 use crate::support::server::free_address;
-use crate::support::{SLACK, Server, until};
+use crate::support::{Server, until};
 
 const SERVICE: &str = "mymaster";
+/// How long a loaded machine may take to answer.
+const PATIENT: Duration = Duration::from_secs(10);
 
 /// A sentinel that watches services at a port where nobody listens.
 fn sentinel(services: &[&str], more: &str) -> Server {
@@ -33,7 +37,8 @@ fn replica_of(master: &Server) -> Server {
 #[track_caller]
 fn assert_refused(to: impl Into<Endpoint>, says: &[&str]) {
     let to = to.into();
-    match LockManager::connect(to.clone()) {
+    let builder = LockManager::builder(to.clone()).connect_timeout(PATIENT);
+    match builder.build() {
         Err(Error::Config { what, message, .. }) => {
             assert_eq!(what, "server", "{to:?}: {message}");
             for text in says {
@@ -126,7 +131,12 @@ fn a_quorum_names_the_member_that_is_no_master() {
 #[test]
 fn a_manager_survives_the_demotion_of_its_server() {
     let server = Server::tcp();
-    let manager = LockManager::connect(server.url()).unwrap();
+    let manager = LockManager::builder(server.url())
+        .options(LockOptions::new().ttl(Duration::from_secs(15)))
+        .command_timeout(Duration::from_millis(1500))
+        .horizon(Duration::from_secs(6))
+        .build()
+        .unwrap();
     manager.lock("a").unwrap().unlock().unwrap();
     server.query::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     server.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -136,7 +146,7 @@ fn a_manager_survives_the_demotion_of_its_server() {
         "{refused:?}"
     );
     server.query::<()>(&["REPLICAOF", "NO", "ONE"]);
-    until(SLACK, "it grants locks again", || {
+    until(PATIENT, "it grants locks again", || {
         manager.try_lock("a").is_ok_and(|guard| guard.is_some())
     });
 }

@@ -44,26 +44,12 @@ impl TlsServer {
         TlsServer::with_certificate(authority, &certificate, extra)
     }
 
-    /// Panics if the server has no TLS: then it does not know these arguments.
     fn with_certificate(
         authority: Authority,
         certificate: &Certificate,
         extra: &[&str],
     ) -> TlsServer {
-        let addr = free_address();
-        let port = addr.port().to_string();
-        let mut arguments = vec![
-            "--tls-port",
-            &port,
-            "--tls-cert-file",
-            argument(&certificate.certificate),
-            "--tls-key-file",
-            argument(&certificate.key),
-        ];
-        let ca = authority.file();
-        arguments.extend(["--tls-ca-cert-file", argument(&ca)]);
-        arguments.extend(extra);
-        let server = Server::tcp_with(&arguments);
+        let (server, addr) = start(&authority, certificate, extra);
         TlsServer {
             authority,
             server,
@@ -90,6 +76,35 @@ fn patient(server: &TlsServer) -> Builder {
     LockManager::builder(server.url())
         .tls_ca(server.authority.pem())
         .options(LockOptions::new().ttl(Duration::from_secs(30)))
+}
+
+/// A server with a port for TLS, and its address there. Panics if the server has no TLS: then it does
+/// not know these arguments.
+fn start(authority: &Authority, own: &Certificate, extra: &[&str]) -> (Server, SocketAddr) {
+    let ca = authority.file();
+    let mut why = String::new();
+    // Another process may take a port between our check and the server's bind.
+    for _ in 0..20 {
+        let addr = free_address();
+        let port = addr.port().to_string();
+        let mut arguments = vec![
+            "--tls-port",
+            &port,
+            "--tls-cert-file",
+            argument(&own.certificate),
+            "--tls-key-file",
+            argument(&own.key),
+            "--tls-ca-cert-file",
+            argument(&ca),
+        ];
+        arguments.extend(extra);
+        match Server::tcp_at(free_address(), &arguments) {
+            Ok(server) => return (server, addr),
+            Err(e) if e.contains("in use") => why = e,
+            Err(e) => panic!("the tests of TLS need a server with TLS: {e}"),
+        }
+    }
+    panic!("twenty times a port was taken; the last server said: {why}");
 }
 
 fn url_of(addr: SocketAddr) -> String {

@@ -189,6 +189,9 @@ impl RenewalThread {
         if self.check_due() <= now {
             self.link.check();
         }
+        if self.link.has_moved() {
+            self.send_all_now(now);
+        }
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::ReportLoss(lease) => {
@@ -215,6 +218,23 @@ impl RenewalThread {
                 Command::Stop => self.stopping = true,
             }
         }
+    }
+
+    /// The link goes to another server, which may lack what the one before had. So leases are renewed
+    /// and waiters are looked up at once, and what was to be sent again after a pause is sent now.
+    fn send_all_now(&mut self, now: Time) {
+        for scheduled in self.leases.take_all() {
+            let is_renewed = scheduled.renew_at != Time::NEVER;
+            let renew_at = if is_renewed { now } else { Time::NEVER };
+            self.schedule(ScheduledLease {
+                renew_at,
+                ..scheduled
+            });
+        }
+        for task in self.tasks.take_all() {
+            self.tasks.put(now, task);
+        }
+        self.engine.waiters.all_due(now);
     }
 
     pub(super) fn take_in_leases(&mut self, now: Time) {

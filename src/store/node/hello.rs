@@ -179,7 +179,7 @@ fn only_service(connection: &mut Connection, left: Duration) -> Option<String> {
         return None;
     };
     let name = fields.chunks_exact(2).find(|pair| pair[0] == "name")?;
-    Some(name[1].clone())
+    Some(name[1].clone()).filter(|name| !name.contains(char::is_control))
 }
 
 /// The master of a replica, if the replica says so.
@@ -188,7 +188,7 @@ pub(super) fn master_of(connection: &mut Connection, left: Duration) -> Option<A
     let Value::Array(fields) = role else {
         return None;
     };
-    let host = redis::from_redis_value_ref(fields.get(1)?).ok()?;
+    let host: String = redis::from_redis_value_ref(fields.get(1)?).ok()?;
     let port = redis::from_redis_value_ref(fields.get(2)?).ok()?;
     Some(Address::Tcp(host, port))
 }

@@ -105,6 +105,18 @@ impl Ballot {
         nodes.filter(move |(_, v)| is_unsent(v)).map(|(at, _)| at)
     }
 
+    /// Whether something will be sent to a node as soon as that is possible. A node that failed
+    /// before does not count.
+    pub(super) fn is_starting(&self) -> bool {
+        let is_starting = |voter: &Voter| {
+            matches!(
+                voter.state,
+                VoterState::Unsent | VoterState::Opening | VoterState::AsksForRights
+            )
+        };
+        self.nodes.iter().any(is_starting)
+    }
+
     /// Whether the caller can send to some node at once.
     pub(super) fn has_unsent(&self) -> bool {
         let is_unsent = |voter: &Voter| matches!(voter.state, VoterState::Unsent);

@@ -200,7 +200,9 @@ fn release(nodes: &[NodeAnswer<'_>]) -> Decision {
     if due > 0 {
         return Decision::Open;
     }
-    if all.len() < majority {
+    // P7 (one grant for one request): a silent node may have had the token to the end. So the lease
+    // was lost only if the nodes that did not have it leave no majority.
+    if all.len() - settled <= nodes.len() - majority {
         return Decision::NoMajority;
     }
     let ends = [Outcome::Forced, Outcome::Lapsed, Outcome::Lost];
@@ -458,6 +460,12 @@ mod tests {
         assert_eq!(of(&verb, &[Unknown, Unknown], 0, 1), decided(Unknown));
         assert_eq!(of(&verb, &[Released, Already], 0, 1), decided(Already));
         assert_eq!(of(&verb, &[Released], 0, 2), Decision::NoMajority);
+        // The silent nodes may have had it.
+        assert_eq!(of(&verb, &[Released, Unknown], 0, 1), Decision::NoMajority);
+        let two_of_five = [Released, Released, Lost];
+        assert_eq!(of(&verb, &two_of_five, 0, 2), Decision::NoMajority);
+        let none_left = [Released, Released, Unknown, Unknown, Unknown];
+        assert_eq!(of(&verb, &none_left, 0, 0), decided(Unknown));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::panel::{Panel, Unreachable};
 use super::shared::Shared;
 use crate::error::Step;
 use crate::script::Call;
+use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
 
 /// One lane to each node. All requests are sent before any reply is read, and a node that hangs
@@ -15,6 +16,8 @@ use crate::store::{CallResult, Link, StoreFault};
 pub(super) struct QuorumLink {
     pub(super) shared: Arc<Shared>,
     pub(super) panel: Arc<Panel>,
+    /// When it first waited for some node, while a majority was connected.
+    pub(super) first_wait: Option<Time>,
 }
 
 impl Link for QuorumLink {
@@ -30,7 +33,7 @@ impl Link for QuorumLink {
 
 impl QuorumLink {
     /// Opens what is closed, in the background. An error if no majority is open now.
-    fn check_connections(&self, calls: &[Call]) -> Result<(), StoreFault> {
+    fn check_connections(&mut self, calls: &[Call]) -> Result<(), StoreFault> {
         let Some(call) = calls.first() else {
             return Ok(());
         };
@@ -42,11 +45,17 @@ impl QuorumLink {
                 Way::Suspect(fault, _) => failed = Some(fault),
             }
         }
-        let majority = majority_of(self.panel.members.len());
-        if open >= majority {
-            return Ok(());
+        if open >= majority_of(self.panel.members.len()) {
+            // The first renewal waits for the other nodes, for a command timeout: a lock that a node
+            // has missed is taken there, too.
+            let now = self.shared.clock.now();
+            let is_over = |since: Time| now >= since + self.shared.command_timeout;
+            if opening == 0 || is_over(*self.first_wait.get_or_insert(now)) {
+                return Ok(());
+            }
+            return Err(StoreFault::NotReady);
         }
-        match failed.filter(|_| open + opening < majority) {
+        match failed.filter(|_| opening == 0) {
             None => Err(StoreFault::NotReady),
             Some(fault) if fault.is_transient() => Err(StoreFault::unavailable(
                 Step::Majority,

@@ -152,6 +152,20 @@ impl Member {
         }
     }
 
+    pub(super) fn all_lanes(self: &Arc<Self>) -> impl Iterator<Item = (&Arc<Member>, usize)> {
+        let count = self.openings.lock().len();
+        (0..count).map(move |lane| (self, lane))
+    }
+
+    /// How the attempts to open all lanes ended; `None` while some of them go on.
+    pub(super) fn all_opened(&self) -> Option<Result<(), StoreFault>> {
+        let count = self.openings.lock().len();
+        (0..count).try_fold(Ok(()), |all: Result<(), StoreFault>, lane| {
+            let opened = self.opened(lane)?;
+            Some(all.and(opened))
+        })
+    }
+
     /// How the attempt to open a lane ended; `None` while it goes on.
     pub(super) fn opened(&self, lane: usize) -> Option<Result<(), StoreFault>> {
         let openings = self.openings.lock();

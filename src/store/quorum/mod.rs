@@ -61,7 +61,7 @@ pub(crate) struct Quorum {
 }
 
 impl Quorum {
-    /// Opens a connection to each node, all at once. Blocks until each attempt has ended, at most for
+    /// Opens all lanes to all nodes at once. Blocks until each attempt has ended, at most for
     /// the connect timeout. Fails if no majority can be reached, or if a node refuses for good.
     pub(crate) fn connect(
         servers: Vec<ServerSettings>,
@@ -109,13 +109,14 @@ impl Quorum {
         Ok(quorum)
     }
 
-    /// Opens the first lane to each node, and waits for the outcome of each attempt.
+    /// Opens all lanes to each node, and waits for the outcome of each attempt. A call whose lane is
+    /// still closed would be decided without that node.
     fn open_all(&self, until: Time) -> Result<(), StoreFault> {
         let caller = Arc::new(Caller::new(Vec::new()));
-        for member in &self.panel.members {
-            member.begin_opening(0, Some(&caller));
+        for (member, lane) in self.panel.members.iter().flat_map(Member::all_lanes) {
+            member.begin_opening(lane, Some(&caller));
         }
-        let opened = || self.panel.members.iter().map(|member| member.opened(0));
+        let opened = || self.panel.members.iter().map(|member| member.all_opened());
         while opened().any(|opened| opened.is_none()) && self.shared.clock.now() < until {
             if caller.begin_sleep() {
                 caller.sleep(&self.shared.clock, until);
@@ -133,6 +134,11 @@ impl Quorum {
             .count();
         if open >= majority_of(self.panel.members.len()) {
             return Ok(());
+        }
+        // Somebody has to remedy that, so it says more than the number of nodes.
+        let faults = || opened().flatten().filter_map(Result::err);
+        if let Some(fault) = faults().find(|fault| matches!(fault, StoreFault::Tls { .. })) {
+            return Err(fault);
         }
         let why = |(address, opened): (&Arc<str>, Option<Result<(), StoreFault>>)| {
             let fault = opened.map_or(Some(StoreFault::timed_out(Step::Connect)), Result::err);
@@ -186,6 +192,9 @@ impl Store for Quorum {
             .iter()
             .map(|call| {
                 let call = self.shared.for_nodes(call)?;
+                for member in &self.panel.members {
+                    member.lanes.read_due(&call.key);
+                }
                 let ballot = Ballot::new(call, &self.shared.addresses);
                 let caller = Arc::new(Caller::new(vec![ballot]));
                 let left_out = Unreachable::AreLeftOut;
@@ -241,6 +250,7 @@ impl Store for Quorum {
         Box::new(QuorumLink {
             shared: Arc::clone(&self.shared),
             panel: Arc::clone(&self.link_panel),
+            first_wait: None,
         })
     }
 

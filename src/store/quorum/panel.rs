@@ -35,6 +35,17 @@ pub(super) enum Unreachable {
     AreLeftOut,
 }
 
+/// How far some ballots are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Progress {
+    Done,
+    /// A lock is granted, and nothing was sent to some node, since the lane is being opened or the
+    /// rights are not known yet. Without that node, the lock would not outlast the loss of another,
+    /// until its next renewal. So the caller waits a little: once, as a lane is new.
+    Incomplete,
+    Open,
+}
+
 /// One request to one node.
 struct Request {
     ballot: usize,
@@ -75,17 +86,16 @@ impl Panel {
         until: Time,
         unreachable: Unreachable,
     ) {
+        let mut until = until;
         loop {
             let next = self.send(shared, caller, until, unreachable);
-            let is_done = caller.with(|ballots| {
-                let is_open = |ballot: &Ballot| match ballot.decision() {
-                    Decision::Open => true,
-                    Decision::Outbid { .. } => ballot.proposal < PROPOSALS,
-                    _ => false,
-                };
-                !ballots.iter().any(is_open)
-            });
-            if is_done || shared.clock.now() >= until {
+            let now = shared.clock.now();
+            match caller.with(|ballots| progress(ballots)) {
+                Progress::Open => {}
+                Progress::Incomplete => until = until.min(now + shared.command_timeout / 8),
+                Progress::Done => return,
+            }
+            if now >= until {
                 return;
             }
             self.desk.wait(caller, &self.members, next.min(until));
@@ -172,10 +182,11 @@ impl Panel {
         }
         let (of, desk) = (Arc::clone(shared), Arc::clone(&self.desk));
         let (to, sent) = (Arc::clone(caller), call.clone());
-        let on_result: OnResult = Box::new(move |result| {
+        let on_result: OnResult = Box::new(move |mut result| {
             if let Some(token) = token {
                 of.doubts.resolve((token, node), &result);
             }
+            of.refuse_fresh(node, &sent, &mut result);
             of.on_release_result(node, &sent, &result);
             if to.update(ballot, |ballot| ballot.on_result(node, proposal, result)) == Wake::Reader
             {
@@ -297,12 +308,22 @@ impl Panel {
     }
 }
 
+fn progress(ballots: &[Ballot]) -> Progress {
+    let of = |ballot: &Ballot| match ballot.decision() {
+        Decision::Open => Progress::Open,
+        Decision::Outbid { .. } if ballot.proposal < PROPOSALS => Progress::Open,
+        Decision::Decided(Outcome::Granted(_)) if ballot.is_starting() => Progress::Incomplete,
+        _ => Progress::Done,
+    };
+    ballots.iter().map(of).max().unwrap_or(Progress::Done)
+}
+
 /// The requests that are still to be sent. A ballot that was outbid proposes again.
 fn open_requests(shared: &Shared, ballots: &mut [Ballot]) -> Vec<Request> {
     let mut requests = Vec::new();
     for (at, ballot) in ballots.iter_mut().enumerate() {
         match ballot.decision() {
-            Decision::Open => {}
+            Decision::Open | Decision::Decided(Outcome::Granted(_)) => {}
             Decision::Outbid { fence } if ballot.proposal < PROPOSALS => {
                 ballot.propose(shared.fences.propose(shared.largest_clock(), fence));
             }

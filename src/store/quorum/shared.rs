@@ -116,12 +116,25 @@ impl Shared {
         self.nodes.iter().map(clock).collect()
     }
 
+    /// A server may have restarted after it was found to be a voter. A new connection knows that
+    /// before it is used, so before its answers come.
+    pub(super) fn refuse_fresh(&self, node: usize, call: &Call, result: &mut CallResult) {
+        if matches!(call.verb, Verb::Propose { .. }) && result.answer.is_ok() && self.is_fresh(node)
+        {
+            let why = "it restarted just now";
+            result.answer = Err(StoreFault::unavailable(Step::Majority, why));
+        }
+    }
+
+    fn is_fresh(&self, node: usize) -> bool {
+        self.clock.now() < self.nodes[node].is_up_long_enough_at()
+    }
+
     /// Why nodes are refused as voters, for each node.
     pub(super) fn refusals(&self) -> Vec<Option<StoreFault>> {
-        let now = self.clock.now();
         let agree = agreeing(&self.clocks(), self.ttl.as_micros() as u64);
-        let refusal = |(node, agrees): (&Arc<Node>, bool)| {
-            let why = if now < node.is_up_long_enough_at() {
+        let refusal = |(node, agrees): (usize, bool)| {
+            let why = if self.is_fresh(node) {
                 format!("refused: it has run for less than the ttl, {:?}", self.ttl)
             } else if !agrees {
                 format!(
@@ -133,7 +146,7 @@ impl Shared {
             };
             Some(StoreFault::unavailable(Step::Majority, why))
         };
-        self.nodes.iter().zip(agree).map(refusal).collect()
+        agree.into_iter().enumerate().map(refusal).collect()
     }
 
     /// A request that may take a lock is about to be sent to a node.

@@ -15,6 +15,7 @@ pub(super) struct MasterLink {
     master: Weak<Master>,
     link: Box<dyn Link>,
     checked_at: Time,
+    has_moved: bool,
 }
 
 impl MasterLink {
@@ -30,6 +31,7 @@ impl MasterLink {
             master: Arc::downgrade(&master),
             on_ready,
             checked_at: resolver.last_begun(),
+            has_moved: false,
         }
     }
 
@@ -40,6 +42,7 @@ impl MasterLink {
             self.master = Arc::downgrade(&master);
             let on_ready = Arc::clone(&self.on_ready);
             self.link = master.node.link(on_ready, self.resolver.back_off);
+            self.has_moved = true;
         }
         master
     }
@@ -63,5 +66,10 @@ impl Link for MasterLink {
     fn check(&mut self) {
         self.checked_at = self.resolver.clock().now();
         self.resolver.check();
+    }
+
+    fn has_moved(&mut self) -> bool {
+        self.follow();
+        std::mem::take(&mut self.has_moved)
     }
 }

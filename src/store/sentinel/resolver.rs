@@ -237,7 +237,7 @@ impl Resolver {
     /// Runs one resolution, after a pause since the last one. Returns whether to run another one.
     fn resolve_once(&self) -> bool {
         let mut state = self.state.lock();
-        let pause_ends = state.begun_at + self.back_off / 2;
+        let pause_ends = state.begun_at + self.back_off / 4;
         while self.clock.now() < pause_ends && !state.is_stopping {
             self.clock.wait(&self.changed, &mut state, pause_ends);
         }

@@ -391,8 +391,8 @@ fn probe(mut stream: impl Read + Write) -> io::Result<String> {
         let read = stream.read(&mut chunk)?;
         output.extend(&chunk[..read]);
         let text = String::from_utf8_lossy(&output);
-        // Newer sentinels do not know QUIT.
-        if read == 0 || text.contains("unknown command 'QUIT'") {
+        // Newer sentinels do not know QUIT, and refuse it before a login.
+        if read == 0 || text.contains("unknown command 'QUIT'") || text.starts_with("-NOAUTH") {
             return Ok(text.into_owned());
         }
     }

@@ -182,6 +182,7 @@ impl World<'_> {
             until,
             purpose,
             granted: Vec::new(),
+            held_since: self.releases_held_since.take(),
         };
         self.processes[process].asked.insert(id, asked);
         self.drive(process, id)
@@ -506,7 +507,29 @@ impl World<'_> {
         match asked.purpose {
             Purpose::Acquire => self.on_acquired(process, outcome, &asked.granted),
             Purpose::Renew => self.on_renewed(process, outcome),
-            Purpose::Release => Ok(()),
+            Purpose::Release => {
+                let outcome = outcome.map(|(outcome, _)| outcome);
+                self.check_release(asked.held_since, outcome)
+            }
+        }
+    }
+
+    /// P7 (one grant for one request): `unlock` says that the lock was lost only if it was. A node
+    /// that has restarted knows nothing of it.
+    fn check_release(
+        &self,
+        held_since: Option<u64>,
+        outcome: Option<Outcome>,
+    ) -> Result<(), Breach> {
+        let Some(since) = held_since.filter(|since| self.last_restart < *since) else {
+            return Ok(());
+        };
+        match outcome {
+            None | Some(Outcome::Released | Outcome::Already) => Ok(()),
+            Some(other) => {
+                let what = format!("a lock that was held since {since} was released as {other:?}");
+                breach(Promise::OneGrant, what)
+            }
         }
     }
 
@@ -548,6 +571,7 @@ impl World<'_> {
                 deadline,
                 release_at: now + wish.hold,
                 renew_at,
+                since: self.now,
                 wish,
             };
             if now >= deadline {
@@ -628,6 +652,8 @@ impl World<'_> {
             fence: guard.fence,
             mode,
         };
+        let was_held = mode == Mode::Used && now < guard.deadline;
+        self.releases_held_since = was_held.then_some(guard.since);
         // A renewal under way is not waited for.
         let slot = &mut self.processes[process];
         slot.asked

@@ -68,6 +68,8 @@ pub(super) struct Asked {
     pub(super) purpose: Purpose,
     /// The fences under which nodes granted it.
     pub(super) granted: Vec<u64>,
+    /// For the release of a lock that was held until then: since when, by true time.
+    pub(super) held_since: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -103,6 +105,8 @@ pub(super) struct Guard {
     pub(super) deadline: Time,
     pub(super) release_at: Time,
     pub(super) renew_at: Time,
+    /// A true time.
+    pub(super) since: u64,
 }
 
 impl SimProcess {

@@ -33,6 +33,10 @@ pub(super) struct World<'a> {
     pub(super) processes: Vec<SimProcess>,
     pub(super) keys: Vec<Key>,
     pub(super) checker: Checker,
+    /// When a node lost its data for the last time.
+    pub(super) last_restart: u64,
+    /// The next call releases a lock that was held since this time.
+    pub(super) releases_held_since: Option<u64>,
     pub(super) transcript: VecDeque<String>,
     is_traced: bool,
     /// Nothing arrives between a process and a node before this time.
@@ -120,6 +124,8 @@ impl<'a> World<'a> {
             processes: Vec::new(),
             keys: keys.into(),
             checker: Checker::default(),
+            last_restart: 0,
+            releases_held_since: None,
             transcript: VecDeque::new(),
             is_traced,
             cut_until: Default::default(),
@@ -403,6 +409,7 @@ impl<'a> World<'a> {
             0 => self.nodes[node].hangs_until = self.now + lasts,
             1 | 2 => {
                 self.nodes[node].restart(self.now, lasts.min(SECOND));
+                self.last_restart = self.nodes[node].up_since;
                 for at in 0..PROCESSES {
                     self.end_connection(at, node);
                 }

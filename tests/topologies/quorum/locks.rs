@@ -221,13 +221,13 @@ fn several_names_are_taken_together() {
 #[test]
 fn held_lock_is_renewed_on_all_nodes() {
     let set = Set::start(3);
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(2);
     let builder = set.builder().options(LockOptions::new().ttl(ttl));
     let manager = builder
-        .command_timeout(Duration::from_millis(100))
+        .command_timeout(Duration::from_millis(200))
         .build()
         .expect("a majority can be reached");
-    let guard = manager.lock("x").expect("it is free");
+    let guard = take(&manager, "x", TIMEOUT);
     let started = Instant::now();
     while started.elapsed() < ttl * 2 {
         assert!(guard.is_held());

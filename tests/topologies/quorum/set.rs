@@ -2,16 +2,18 @@
 
 use std::{
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use fairlock::{Builder, LockGuard, LockManager, LockOptions, Quorum};
 
 use crate::support::{SLACK, Server, until, until_some};
 
-pub(crate) const TTL: Duration = Duration::from_secs(3);
+pub(crate) const TTL: Duration = Duration::from_secs(5);
 /// The command timeout, T.
-pub(crate) const TIMEOUT: Duration = Duration::from_millis(300);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(600);
+/// A loaded machine may take long to open ten connections.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) struct Set {
     pub(crate) servers: Vec<Server>,
@@ -52,6 +54,23 @@ impl Set {
         self.servers.iter().filter(has_owner).count()
     }
 
+    /// Takes and releases the lock until it was on all nodes: then the lane of its name is open to
+    /// each of them.
+    #[track_caller]
+    pub(crate) fn warm_up(&self, manager: &LockManager, name: &str) {
+        until(TTL, "a lock on all nodes", || {
+            let guard = manager.try_lock(name);
+            let started = Instant::now();
+            while self.owners(name) < self.servers.len() && started.elapsed() < TIMEOUT {
+                thread::yield_now();
+            }
+            let is_everywhere = self.owners(name) == self.servers.len();
+            drop(guard);
+            is_everywhere
+        });
+        self.await_owners(name, 0);
+    }
+
     #[track_caller]
     pub(crate) fn await_owners(&self, name: &str, owners: usize) {
         until(TIMEOUT + SLACK, "the number of nodes with an owner", || {
@@ -64,6 +83,7 @@ pub(crate) fn builder(quorum: Quorum) -> Builder {
     LockManager::builder(quorum)
         .options(LockOptions::new().ttl(TTL))
         .command_timeout(TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .uptime_check(false)
 }
 

@@ -136,22 +136,3 @@ fn default_timeouts_do() {
             .is_some()
     );
 }
-
-/// The rights in docs/SENTINEL.md.
-#[test]
-fn documented_rights_at_the_sentinels_do() {
-    let page = include_str!("../../../docs/SENTINEL.md");
-    let rights = page
-        .lines()
-        .find_map(|line| line.strip_prefix("- commands: `")?.strip_suffix('`'))
-        .expect("the page names them");
-    let set = SentinelSet::start_with(&SentinelSetup {
-        sentinel_lines: &[&format!("user finder on >secret -@all {rights}")],
-        ..SentinelSetup::default()
-    });
-    let to = Sentinel::new(SERVICE, sentinels(&set));
-    let mgr = build(builder(
-        to.sentinel_user("finder").sentinel_password("secret"),
-    ));
-    mgr.lock("a").unwrap().unlock().unwrap();
-}

@@ -7,7 +7,7 @@ use fairlock::{LockManager, LockOptions};
 
 use super::common::{P, SOON, T, TTL, build, builder, manager, moment_of_change};
 use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup, is_master};
-use crate::support::{SLACK, Server, until};
+use crate::support::{SLACK, Server, until, until_some};
 
 /// Our share of the time from the master's end to the next grant: from when a sentinel names the new
 /// master. The rest is the sentinels' share.
@@ -18,6 +18,7 @@ fn lock_is_granted_soon_after_sentinels_name_the_new_master() {
     let before = mgr.lock("a").unwrap();
     let fence = before.fence();
     before.unlock().unwrap();
+    set.await_replication();
     let old = &set.nodes[0];
     let killed = Instant::now();
     old.kill();
@@ -48,6 +49,7 @@ fn call_that_hangs_on_a_stopped_master_ends_with_the_failover() {
     );
     let _held = mgr.lock("held").unwrap();
     mgr.lock("a").unwrap().unlock().unwrap();
+    set.await_replication();
     let old = &set.nodes[0];
     let stopped = Instant::now();
     old.stop();
@@ -134,10 +136,9 @@ fn no_error_surfaces_in_a_plain_failover() {
             SentinelSet::named_by(&set.sentinels[0]),
             Some(set.nodes[0].addr())
         );
-        let mut replicas = set.nodes[1..].iter();
-        replicas
-            .find(|node| is_master(node))
-            .expect("a replica took over")
+        until_some(SOON, "a replica took over", || {
+            set.nodes[1..].iter().find(|node| is_master(node))
+        })
     });
     assert!(held.is_held());
     held.unlock().unwrap();
@@ -146,20 +147,17 @@ fn no_error_surfaces_in_a_plain_failover() {
 #[test]
 fn waiters_keep_their_places_in_a_failover() {
     let set = SentinelSet::start();
-    let holder = manager(&set);
-    let (first, second) = (manager(&set), manager(&set));
+    // The lease outlasts the failover.
+    let options = LockOptions::new().ttl(2 * SOON);
+    let [holder, first, second] =
+        [0, 1, 2].map(|_| build(builder(set.url()).options(options.clone())));
     let guard = holder.lock("a").unwrap();
     let places = [first.enqueue("a").unwrap(), second.enqueue("a").unwrap()];
-    // Replication is behind by less than this.
-    until(SOON, "the replicas have the queue", || {
-        set.nodes[1..].iter().all(|node| {
-            let length: Result<i64, _> = node.try_query(&["LLEN", "fairlock:{a}:q"]);
-            length.is_ok_and(|length| length == 2)
-        })
-    });
+    set.await_replication();
     set.nodes[0].kill();
     set.await_other_master(&set.all(), &set.nodes[0]);
-    guard.unlock().unwrap();
+    // The manager may not have found the new master yet. Then the release goes on in the background.
+    drop(guard);
     let [one, two] = places;
     let (granted, grants) = crossbeam_channel::unbounded();
     thread::scope(|scope| {
@@ -250,11 +248,7 @@ fn acknowledged_grants_outlive_a_failover() {
     let set = SentinelSet::start();
     let mgr = build(builder(set.url()).replica_acks(1, T / 2));
     let held = mgr.lock("held").unwrap();
-    until(SOON, "both replicas have it", || {
-        set.nodes[1..]
-            .iter()
-            .all(|node| node.query::<i64>(&["EXISTS", "fairlock:{held}"]) == 1)
-    });
+    set.await_replication();
     let old = &set.nodes[0];
     set.sentinels[0].query::<()>(&["SENTINEL", "FAILOVER", SERVICE]);
     let new = set.await_other_master(&set.all(), old);

@@ -70,8 +70,8 @@ fn many_callers_in_an_outage_ask_the_sentinels_as_often_as_one() {
             });
         }
     });
-    // The pause is half a back-off, which is a twentieth of the ttl.
-    let pauses = started.elapsed().as_nanos() / (TTL / 40).as_nanos();
+    // The pause is a quarter of a back-off, which is a twentieth of the ttl.
+    let pauses = started.elapsed().as_nanos() / (TTL / 80).as_nanos();
     let asked = u128::from(proxy.commands() - before) / 2;
     assert!(asked <= pauses + 2, "{asked} questions in {pauses} pauses");
 }

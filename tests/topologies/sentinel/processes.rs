@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::common::{P, SOON, builder, moment_of_change};
+use super::common::{P, SOON, TTL, builder, moment_of_change};
 use crate::sentinel_set::{FAILOVER_WITHIN, SentinelSet};
 use crate::support::child::{Role, receive, report};
 use crate::support::{Child, SLACK};
@@ -87,7 +87,8 @@ fn workers_of_four_processes_go_on_after_the_master_is_killed() {
             let ours = first.saturating_duration_since(named);
             println!("sentinels' share {:?}, ours {ours:?}", named - killed);
             assert!(fence > last, "{fence} after {last}");
-            assert!(ours <= P + SLACK, "{ours:?}");
+            // The new master may name a holder that had released already, for a TTL.
+            assert!(ours <= TTL + P + SLACK, "{ours:?}");
             for _ in 0..50 {
                 fences.recv_timeout(SOON).expect("a turn");
             }

@@ -16,6 +16,7 @@ fn hung_sentinel_does_not_delay_a_failover() {
     set.sentinels[0].stop();
     let mgr = build(builder(set.url()).connect_timeout(Duration::from_secs(5)));
     mgr.lock("a").unwrap().unlock().unwrap();
+    set.await_replication();
     let old = &set.nodes[0];
     old.kill();
     let (named, granted) = thread::scope(|scope| {
@@ -65,7 +66,13 @@ fn manager_goes_on_without_sentinels_while_the_master_lives() {
 fn no_call_hangs_without_sentinels_and_master() {
     let set = SentinelSet::start();
     let limit = Duration::from_secs(2);
-    let mgr = build(builder(set.url()).outage_limit(limit));
+    // The sentinels are waited for longer than any call may wait.
+    let connecting = Duration::from_secs(7);
+    let mgr = build(
+        builder(set.url())
+            .outage_limit(limit)
+            .connect_timeout(connecting),
+    );
     let held = mgr.lock("held").unwrap();
     for sentinel in &set.sentinels {
         sentinel.stop();

@@ -1,6 +1,7 @@
 //! Three sentinels, a master and two replicas: real processes.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -98,14 +99,7 @@ impl SentinelSet {
             return;
         }
         // A replica counts as online before the master sends it what it writes.
-        self.nodes[0].query::<()>(&["SET", "ready", "1", "PX", "60000"]);
-        for replica in &self.nodes[1..] {
-            until(READY_WITHIN, "the replica is in sync", || {
-                let ready: Result<String, _> = replica.try_query(&["GET", "ready"]);
-                ready.is_ok_and(|ready| ready == "1")
-            });
-        }
-        self.nodes[0].query::<()>(&["DEL", "ready"]);
+        self.await_replication();
         if !setup.sentinel_lines.is_empty() {
             return;
         }
@@ -114,6 +108,19 @@ impl SentinelSet {
                 let known = master_fields(sentinel);
                 let is = |field: &str, value: &str| field_of(&known, field) == Some(value);
                 is("flags", "master") && is("num-slaves", "2") && is("num-other-sentinels", "2")
+            });
+        }
+    }
+
+    /// Waits until both replicas have all that the first master has written.
+    pub(crate) fn await_replication(&self) {
+        static MARKS: AtomicU32 = AtomicU32::new(0);
+        let mark = MARKS.fetch_add(1, Ordering::Relaxed).to_string();
+        self.nodes[0].query::<()>(&["SET", "mark", &mark, "PX", "60000"]);
+        for replica in &self.nodes[1..] {
+            until(READY_WITHIN, "the replica has the mark", || {
+                let found: Result<String, _> = replica.try_query(&["GET", "mark"]);
+                found.is_ok_and(|found| found == mark)
             });
         }
     }

@@ -1,11 +1,12 @@
 //! TLS to every server of a topology: sentinels and the master, all nodes of a cluster.
 
 use std::net::SocketAddr;
+use std::thread;
 
-use fairlock::{Cluster, Error, LockManager, LockOptions, Sentinel, TlsFailure};
+use fairlock::{Cluster, Error, LockManager, LockOptions, Quorum, Sentinel, TlsFailure};
 
 use super::certificates::{Authority, Certificate, argument};
-use super::{SOON, build};
+use super::{SOON, build, start, url_of};
 use crate::support::server::free_address;
 use crate::support::{Server, until, until_some};
 
@@ -22,32 +23,26 @@ fn files(authority: &Authority, own: &Certificate) -> [(&'static str, String); 3
 
 /// A server with TLS and these arguments, and its address for TLS.
 fn server(authority: &Authority, extra: &[&str]) -> (Server, SocketAddr) {
-    let addr = free_address();
-    let mut args = vec!["--tls-port".to_owned(), addr.port().to_string()];
-    for (name, value) in files(authority, &authority.server()) {
-        args.extend([format!("--{name}"), value]);
-    }
-    args.extend(extra.iter().map(ToString::to_string));
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    (Server::tcp_with(&args), addr)
+    start(authority, &authority.server(), extra)
 }
 
 /// A sentinel with TLS that watches the master at this address.
 fn sentinel(authority: &Authority, master: SocketAddr, extra: &str) -> (Server, SocketAddr) {
-    let addr = free_address();
-    let mut config = format!(
-        "tls-port {}\ntls-replication yes\nsentinel monitor {SERVICE} {} {} 1\n{extra}\n",
-        addr.port(),
-        master.ip(),
-        master.port(),
-    );
-    for (name, value) in files(authority, &authority.server()) {
-        config += &format!("{name} {value}\n");
-    }
-    let server = until_some(SOON, "a port is free", || {
-        Server::sentinel_at(free_address(), &config).ok()
-    });
-    (server, addr)
+    let own = authority.server();
+    until_some(SOON, "the ports are free", || {
+        let addr = free_address();
+        let mut config = format!(
+            "tls-port {}\ntls-replication yes\nsentinel monitor {SERVICE} {} {} 1\n{extra}\n",
+            addr.port(),
+            master.ip(),
+            master.port(),
+        );
+        for (name, value) in files(authority, &own) {
+            config += &format!("{name} {value}\n");
+        }
+        let server = Server::sentinel_at(free_address(), &config).ok()?;
+        Some((server, addr))
+    })
 }
 
 fn builder(to: impl Into<fairlock::Endpoint>, authority: &Authority) -> fairlock::Builder {
@@ -139,4 +134,35 @@ fn assert_is(error: Error, expected: TlsFailure) {
         matches!(&error, Error::Tls { reason, .. } if *reason == expected),
         "{error:?}"
     );
+}
+
+/// The readers of a quorum wait for all sockets at once. What is decrypted already makes no socket
+/// readable.
+#[test]
+fn a_quorum_is_reached_through_tls() {
+    const THREADS: usize = 16;
+    let authority = Authority::new();
+    let nodes: Vec<_> = (0..3)
+        .map(|_| server(&authority, &["--tls-auth-clients", "no"]))
+        .collect();
+    let urls = || Quorum::new(nodes.iter().map(|(_, at)| url_of(*at)));
+    // The servers have just started.
+    let manager = || build(builder(urls(), &authority).uptime_check(false));
+    let (mgr, other) = (manager(), manager());
+    let guard = mgr.lock("a").unwrap();
+    assert!(other.try_lock("a").unwrap().is_none());
+    guard.unlock().unwrap();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let mgr = &mgr;
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let guard = mgr.try_lock(format!("own{thread}")).unwrap();
+                    guard.expect("it is free").unlock().unwrap();
+                }
+            });
+        }
+    });
+    let wrong = builder(urls(), &Authority::named("other")).build();
+    assert_is(wrong.expect_err("no manager"), TlsFailure::UnknownIssuer);
 }
