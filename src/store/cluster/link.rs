@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::members::Member;
 use super::redirect::{Next, Route};
 use super::state::ClusterState;
+use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::node::{AckedPeer, LinkCall, LinkReply, NodeLink};
@@ -32,11 +33,15 @@ pub(super) struct ClusterLink {
     jobs: BTreeMap<u64, Job>,
     /// The results that nobody has fetched.
     results: BTreeMap<u64, CallResult>,
+    /// The number of the next call of [`Link::run`]. Those of [`Link::begin`] are far smaller.
+    next_run: u64,
 }
 
 struct MasterLink {
     member: Arc<Member>,
     link: NodeLink,
+    /// The largest number of a call that was sent to it.
+    newest: u64,
     /// R18 (replica acks): for renewals, if replicas must acknowledge them.
     acked: Option<AckedPeer>,
 }
@@ -62,6 +67,7 @@ impl ClusterLink {
             masters: Vec::new(),
             jobs: BTreeMap::new(),
             results: BTreeMap::new(),
+            next_run: u64::MAX / 2,
         }
     }
 
@@ -80,20 +86,27 @@ impl ClusterLink {
         }
     }
 
-    /// Sends what can be sent, reads what comes until `until`, and follows redirects.
-    fn pump(&mut self, until: Time) {
+    /// Sends what can be sent, reads what has come, and follows redirects. Until `until` it waits for
+    /// the replies to calls from number `first` on.
+    fn pump(&mut self, first: u64, until: Time) {
         loop {
             self.send_jobs();
-            if self.jobs.is_empty() {
-                return;
-            }
             let mut has_news = false;
             for at in 0..self.masters.len() {
-                let replies = self.masters[at].receive(until);
+                let master = &mut self.masters[at];
+                // A master that owes only older replies was waited for already.
+                let is_awaited = master.newest >= first;
+                let wait_until = if is_awaited {
+                    until
+                } else {
+                    Time::from_nanos(0)
+                };
+                let replies = master.receive(wait_until);
                 has_news |= !replies.is_empty();
                 replies.into_iter().for_each(|reply| self.on_reply(reply));
             }
-            if !has_news && self.state.clock.now() >= until {
+            let is_done = self.jobs.range(first..).next().is_none();
+            if !has_news && (is_done || self.state.clock.now() >= until) {
                 return;
             }
         }
@@ -167,6 +180,7 @@ impl ClusterLink {
                 member: Arc::clone(member),
                 acked: AckedPeer::new(&member.node, Arc::clone(&on_ready), self.state.back_off),
                 link: NodeLink::new(&member.node, on_ready, self.state.back_off),
+                newest: 0,
             });
             self.masters.len() - 1
         });
@@ -243,6 +257,10 @@ impl MasterLink {
     }
 
     fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
+        if !self.owes_replies() {
+            let newest = calls.iter().map(|call| call.number).max();
+            self.newest = newest.unwrap_or_default();
+        }
         let Some(acked) = &mut self.acked else {
             return self.link.send(calls);
         };
@@ -288,19 +306,27 @@ fn fault_of_first(fault: &StoreFault) -> StoreFault {
 
 impl Link for ClusterLink {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
-        // The numbers of calls that begin() was given are far smaller.
-        let first = u64::MAX / 2;
+        let first = self.next_run;
+        self.next_run += calls.len() as u64;
         self.add(calls, first);
         let until = self.state.clock.now() + self.state.command_timeout;
         let numbers = first..first + calls.len() as u64;
         while self.jobs.range(numbers.clone()).next().is_some() && self.state.clock.now() < until {
-            self.pump(until);
+            self.pump(first, until);
         }
-        let late = |_| CallResult::not_sent(StoreFault::NotReady);
         numbers
             .map(|number| {
-                self.jobs.remove(&number);
-                self.results.remove(&number).unwrap_or_else(|| late(()))
+                let was_sent = self
+                    .jobs
+                    .remove(&number)
+                    .is_some_and(|job| job.asked.is_some());
+                let late = if was_sent {
+                    StoreFault::timed_out(Step::Reply)
+                } else {
+                    StoreFault::NotReady
+                };
+                let result = self.results.remove(&number);
+                result.unwrap_or_else(|| CallResult::not_sent(late))
             })
             .collect()
     }
@@ -308,14 +334,14 @@ impl Link for ClusterLink {
     fn begin(&mut self, calls: &[Call], first: u64) -> Vec<Option<CallResult>> {
         self.add(calls, first);
         let patience = PATIENCE.min(self.state.command_timeout / 8);
-        self.pump(self.state.clock.now() + patience);
+        self.pump(first, self.state.clock.now() + patience);
         let numbers = first..first + calls.len() as u64;
         numbers.map(|number| self.results.remove(&number)).collect()
     }
 
     fn late_results(&mut self) -> Vec<(u64, CallResult)> {
         if !self.jobs.is_empty() {
-            self.pump(self.state.clock.now());
+            self.pump(u64::MAX, self.state.clock.now());
         }
         std::mem::take(&mut self.results).into_iter().collect()
     }
@@ -326,7 +352,6 @@ mod tests {
     use super::super::slots::slot_of;
     use super::super::state::tests::state;
     use super::*;
-    use crate::error::Step;
     use crate::key::Key;
     use crate::script::{Family, LockSpec, Token, Verb};
 

@@ -1,11 +1,10 @@
 //! A caller that waits for the answers of several nodes, and how other threads wake it.
 
-use parking_lot::{Condvar, Mutex};
-
 use super::ballot::Ballot;
 use super::decision::Decision;
 use crate::store::clock::{Clock, Time};
 use crate::store::{CallResult, OnResult, StoreFault};
+use crate::sync::{Condvar, Mutex};
 
 /// The caller of some calls that are put to all nodes. Its ballots outlive its wait: answers that
 /// come later still find them here.
