@@ -5,7 +5,7 @@
 //! | `mod` | [`Quorum`]: the store |
 //! | `decision` | what the answers of all nodes mean together; pure |
 //! | `ballot` | one call, put to all nodes, and what they have answered so far |
-//! | `caller` | who waits for some ballots, and how it is woken |
+//! | `caller` | a thread that waits for some ballots, and how it is woken |
 //! | `panel` | the ways to all nodes: how a call is sent to them, and again where that helps |
 //! | `desk` | where callers wait: one of them reads all sockets, for all |
 //! | `member` | one node, and how its lanes are opened in the background |

@@ -126,19 +126,14 @@ impl Panel {
             }
             let is_awaited = unreachable == Unreachable::AreAwaited;
             let member = &self.members[node];
-            let lane = member.lanes.number_of(&request.call.key);
+            to_flush.push((node, member.lanes.number_of(&request.call.key)));
             match member.way(&request.call, is_awaited.then_some(caller)) {
                 Way::Open => {
-                    if self.post(shared, caller, request, until) {
-                        to_flush.push((node, lane));
-                    } else {
+                    if !self.post(shared, caller, request, until) {
                         next = next.min(shared.clock.now() + CLOSED_JUST_NOW);
                     }
                 }
-                Way::NeedsRights => {
-                    self.ask_for_rights(caller, request);
-                    to_flush.push((node, lane));
-                }
+                Way::NeedsRights => self.ask_for_rights(caller, request),
                 closed => {
                     let again = caller.with(|ballots| {
                         note_closed(&mut ballots[ballot], node, closed, unreachable)
