@@ -65,6 +65,8 @@ fn caller_waits_while_one_node_dies_and_comes_back() {
     let set = Set::start(3);
     let (ours, theirs) = (set.manager(), set.manager());
     let guard = theirs.lock("x").expect("it is free");
+    // Otherwise the node that dies could be one of two that have it.
+    set.await_owners("x", 3);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.lock("x"));
         until_waiting(&ours, 1);
