@@ -1,6 +1,7 @@
 //! Short calls: each goes to the node that serves its slot, and follows redirects.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::members::Member;
 use super::redirect::{Next, Route};
@@ -12,6 +13,9 @@ use crate::store::{CallResult, Checkout, Deadlines, OnResult, StoreFault};
 
 /// How often a call is sent on without a pause. Two nodes can name each other for a moment.
 const HOPS: u32 = 5;
+
+/// How often a caller looks whether a refresh has brought another owner.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// A call on its way, and its result once it has one.
 struct Way<'a> {
@@ -86,7 +90,7 @@ impl ClusterState {
             rounds += 1;
             let mut must_pause = rounds > HOPS;
             for (way, answer) in open.iter_mut().zip(answers) {
-                must_pause |= way.take(self, answer);
+                must_pause |= way.take(self, answer, deadlines.reply_by);
             }
             // The first attempt's time for the reply is for all (P8).
             if let Checkout::Until(_) = deadlines.checkout {
@@ -206,7 +210,8 @@ impl ClusterState {
                 way.result = Some(CallResult::not_sent(StoreFault::NotReady));
             } else {
                 let asked = target.as_ref().zip(sent);
-                way.take(self, asked.map(|(member, sent)| (Arc::clone(member), sent)));
+                let asked = asked.map(|(member, sent)| (Arc::clone(member), sent));
+                way.take(self, asked, reply_by);
             }
         }
         let checkout = Checkout::IfFree;
@@ -248,7 +253,7 @@ impl<'a> Way<'a> {
 
     /// Takes the result of an attempt, `None` if there is nobody to ask. Returns whether a pause is
     /// due before the next attempt.
-    fn take(&mut self, state: &ClusterState, asked: Option<Asked>) -> bool {
+    fn take(&mut self, state: &ClusterState, asked: Option<Asked>, reply_by: Time) -> bool {
         let Some((member, result)) = asked else {
             state.want_refresh();
             return true;
@@ -264,7 +269,31 @@ impl<'a> Way<'a> {
                 self.result = Some(self.route.take_refusal());
                 false
             }
+            // The node is unreachable. It is not worth another attempt, but the next owner is.
+            Next::AfterPause if !self.route.is_refused() => {
+                if !self.await_other_owner(state, &member, reply_by) {
+                    self.result = Some(self.route.take_refusal());
+                }
+                false
+            }
             Next::AfterPause => true,
+        }
+    }
+
+    /// Waits for a map in which the slot has another owner than this. False if none comes soon.
+    fn await_other_owner(&self, state: &ClusterState, owner: &Member, reply_by: Time) -> bool {
+        let soon = state.clock.now() + state.command_timeout / 4;
+        let until = soon.min(reply_by);
+        loop {
+            let target = self.route.target(state);
+            if target.is_some_and(|target| target.number != owner.number) {
+                return true;
+            }
+            let now = state.clock.now();
+            if now >= until {
+                return false;
+            }
+            state.clock.sleep_until((now + LOOK_AGAIN).min(until));
         }
     }
 
