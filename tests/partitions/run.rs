@@ -29,7 +29,7 @@ const RECOVERS_WITHIN: Duration = Duration::from_secs(15);
 /// A worker's threads end their attempts one after the other, each within the outage limit.
 const FINISH_WITHIN: Duration = Duration::from_secs(40);
 
-/// What the clients meet before anything is cut.
+/// How long the clients work before anything is cut.
 const CALM: Duration = Duration::from_millis(500);
 
 /// How much longer a cut lasts, on a loaded machine, until the clients that must be granted locks

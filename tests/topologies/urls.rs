@@ -5,7 +5,7 @@ use fairlock::{Cluster, Endpoint, Error, LockManager, Quorum, Sentinel, Server};
 
 const SECRET: &str = "hunter2-pa55phrase";
 
-/// What an endpoint shows of itself.
+/// An endpoint, as `Debug` shows it.
 fn shown(endpoint: impl Into<Endpoint>) -> String {
     format!("{:?}", endpoint.into())
 }

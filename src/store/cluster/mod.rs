@@ -5,7 +5,7 @@
 //! | `mod` | [`Cluster`]: the store |
 //! | `slots` | the slot of a name, and the map from slots to masters |
 //! | `members` | the nodes that calls go to, from the first call to the last reply |
-//! | `state` | what all parts share: the map, the members, the wish for a new map |
+//! | `state` | what all parts share: the map, the members, the request for a new map |
 //! | `refresh` | the thread that asks for a new map |
 //! | `redirect` | MOVED, ASK, TRYAGAIN, CLUSTERDOWN: where a refused call goes next |
 //! | `calls` | short calls |

@@ -1,4 +1,5 @@
-//! What all parts of a cluster's store share: the slot map, the nodes, and the wish for a new map.
+//! The state that all parts of a cluster's store share: the slot map, the nodes, and the request
+//! for a new map.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::store::clock::{Clock, Time};
 use crate::store::node::{Expected, Lanes, Node};
 use crate::store::{Address, ClusterSettings, Login, ServerSettings};
 
-/// What all parts of the store share.
+/// The state that all parts of the store share.
 pub(super) struct ClusterState {
     pub(super) clock: Clock,
     pub(super) back_off: Duration,

@@ -67,7 +67,7 @@ fn reply(text: &str) -> Vec<u8> {
     format!("${}\r\n{text}\r\n", text.len()).into_bytes()
 }
 
-/// What arrives for the socket, one record for each of these.
+/// Sends bytes to the socket at once, one record for each of these.
 fn send_at_once(peer: &mut Peer, records: &[&[u8]]) {
     let mut bytes = Vec::new();
     for record in records {

@@ -246,7 +246,7 @@ impl Ballot {
         unsent.map(|(at, _)| at).collect()
     }
 
-    /// What the nodes decided. `not_ready` is the fault if nothing was sent.
+    /// The decision of the nodes. `not_ready` is the fault if nothing was sent.
     pub(super) fn result(&self, not_ready: StoreFault) -> CallResult {
         let resent = self.nodes.iter().any(|voter| voter.resent);
         let decided = match self.decision() {

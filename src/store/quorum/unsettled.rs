@@ -1,5 +1,5 @@
-//! What is not settled on single nodes: requests that may still take a lock there, and releases
-//! without an answer. R7 (late copies) is kept per node here, so the engine need not know of it.
+//! Requests that may still take a lock on single nodes, and releases without an answer there. R7
+//! (late copies) is kept per node here, so the engine need not know of it.
 
 use std::collections::HashMap;
 use std::time::Duration;

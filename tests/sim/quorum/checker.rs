@@ -1,4 +1,4 @@
-//! What must be true after each event, and at the end of a run.
+//! Checks what must be true after each event, and at the end of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -75,7 +75,7 @@ impl Checker {
         self.settled.insert((token, node));
     }
 
-    /// What a node did with a request.
+    /// Checks what a node did with a request.
     pub(super) fn on_request(
         &self,
         node: usize,

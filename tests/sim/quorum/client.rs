@@ -1,5 +1,5 @@
-//! What a process does: the rules of `panel` and `shared`, by which a caller puts a call to all
-//! nodes, and of the engine, by which it believes in a lease.
+//! The actions of a process. It follows the rules of `panel` and `shared`, by which a caller puts a
+//! call to all nodes. By the rules of the engine it believes in a lease.
 
 use std::time::Duration;
 

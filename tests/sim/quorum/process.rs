@@ -40,7 +40,7 @@ pub(super) struct Connection {
     pub(super) anchor: Option<Anchor>,
     /// Before this, the node is refused as a voter.
     pub(super) votes_from: u64,
-    /// What was sent and has no reply yet.
+    /// The requests that were sent and have no reply yet.
     pub(super) owed: VecDeque<Owed>,
     /// True times of the last arrivals, which later ones cannot overtake.
     pub(super) last_request: u64,
@@ -79,7 +79,7 @@ pub(super) enum Purpose {
     Release,
 }
 
-/// What the caller does.
+/// The activity of the caller.
 pub(super) enum CallerState {
     Idle { until: Time },
     Asking(Wish),
@@ -87,7 +87,7 @@ pub(super) enum CallerState {
     Holding(Box<Guard>),
 }
 
-/// What a caller wants.
+/// The lock that a caller wants.
 #[derive(Clone)]
 pub(super) struct Wish {
     pub(super) key: Key,

@@ -15,7 +15,7 @@ use super::manager;
 use crate::cluster_set::ClusterSet;
 use crate::support::SLACK;
 
-/// What all holders of one name see.
+/// The observations of all holders of one name.
 #[derive(Default)]
 struct Watched {
     inside: AtomicUsize,

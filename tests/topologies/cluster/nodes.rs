@@ -28,7 +28,7 @@ fn locks_move_to_an_added_node_and_back_from_a_removed_one() {
     set.remove_node(added);
     held.renew().expect("it is held");
     held.unlock().expect("it is held");
-    // What the removed node had counted still counts.
+    // The counts of the removed node still count.
     let after = manager.stats();
     assert!(after.requests > before.requests && after.connects > before.connects);
     let listed = manager.list("*").count();

@@ -1,4 +1,4 @@
-//! What the sentinels are asked, and when.
+//! When the sentinels are asked.
 
 use std::thread;
 use std::time::Instant;

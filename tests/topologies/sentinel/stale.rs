@@ -27,8 +27,8 @@ fn sentinel_that_names_the_old_master_is_not_believed() {
     second.stop();
     third.stop();
     old.restart();
-    // It has its old configuration, and hears nothing of the others. Stopped and woken, it would
-    // find their messages in its sockets.
+    // It has its old configuration, and gets no message from the others. Stopped and woken, it
+    // would find their messages in its sockets.
     stale.restart();
     until(SOON, "the stale sentinel names the old master", || {
         SentinelSet::named_by(stale) == Some(old.addr()) && is_master(old)
