@@ -55,7 +55,7 @@ fn a_url_names_the_same_servers_as_its_typed_form() {
 }
 
 #[test]
-fn a_bad_url_is_refused_by_the_part_that_is_wrong() {
+fn a_bad_url_is_refused_by_its_wrong_part() {
     let bad = [
         ("redis://", "host is missing"),
         ("redis://:p@/1", "host is missing"),

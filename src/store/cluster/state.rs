@@ -218,7 +218,7 @@ pub(super) mod tests {
 
     /// The clocks of two masters may differ.
     #[test]
-    fn slot_with_a_new_owner_has_no_clock_for_a_while() {
+    fn slot_with_a_new_owner_has_no_clock_at_first() {
         let (state, asked) = state();
         let key = Key::new("fairlock", "a").expect("a name");
         state.on_moved(slot_of(&key), ("", 7001), &asked);

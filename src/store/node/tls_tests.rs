@@ -108,7 +108,7 @@ fn buffered_read_takes_all_that_came_along() {
 }
 
 #[test]
-fn arrived_read_does_not_wait_for_the_rest_of_a_record() {
+fn arrived_read_does_not_wait_for_the_whole_record() {
     let (_writer, mut reader, mut peer) = connect();
     let mut record = Vec::new();
     peer.conn.writer().write_all(&reply("a")).unwrap();
@@ -196,7 +196,7 @@ fn long_request_and_long_reply_pass_each_other() {
 }
 
 #[test]
-fn reply_in_front_of_an_alert_is_read_before_the_end() {
+fn reply_in_front_of_an_alert_is_read_first() {
     let (_writer, mut reader, mut peer) = connect();
     let mut bytes = Vec::new();
     peer.conn.writer().write_all(&reply("a")).unwrap();
