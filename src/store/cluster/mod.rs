@@ -51,12 +51,12 @@ impl Cluster {
         config: &Config,
         caller_id: Arc<CallerId>,
     ) -> ApiResult<Cluster> {
-        let (wanted, wishes) = bounded(1);
+        let (wanted, requests) = bounded(1);
         let state = Arc::new(ClusterState::new(settings, config, caller_id, wanted));
         let started = state.clock.now();
         state
             .refresh(0, started + config.connect_timeout)
-            .and_then(|()| refresh::start(&state, wishes))
+            .and_then(|()| refresh::start(&state, requests))
             .map_err(|fault| fault.into_error(None, state.clock.now() - started))?;
         Ok(Cluster { state })
     }

@@ -174,7 +174,7 @@ impl Route {
     }
 
     /// The result when no time is left for another attempt.
-    pub(super) fn give_up(mut self) -> CallResult {
+    pub(super) fn into_refusal(mut self) -> CallResult {
         self.take_refusal()
     }
 }

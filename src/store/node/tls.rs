@@ -123,7 +123,7 @@ fn begin(settings: &TlsSettings, address: &Address) -> Result<ClientConnection, 
 }
 
 impl Handshake<'_> {
-    /// If the server says nothing for this long, it is asked whether it speaks plain text: a plain
+    /// If the server says nothing for this long, it is asked whether it speaks plain text. A plain
     /// server waits for the end of what it takes for a command, and never answers.
     fn run(&mut self, silence: Duration) -> Result<(), StoreFault> {
         let mut silence = Some(silence);

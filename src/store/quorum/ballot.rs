@@ -223,8 +223,8 @@ impl Ballot {
         }
     }
 
-    /// The nodes on which a failed acquire may have taken the lock: all that were asked, except those
-    /// that refused and to which no other copy is under way.
+    /// The nodes on which a failed acquire may have taken the lock. These are all that were
+    /// asked, except those that refused and to which no other copy is under way.
     pub(super) fn may_be_taken_on(&self, is_in_doubt: impl Fn(usize) -> bool) -> Vec<usize> {
         let may_have = |(at, voter): &(usize, &Voter)| {
             let is_refused = matches!(

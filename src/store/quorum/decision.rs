@@ -145,8 +145,8 @@ fn joint_grant(granted: &[(Grant, u64)], majority: usize) -> Grant {
     }
 }
 
-/// A renewal counts if a majority has the token under its fence. The lease is gone if so many nodes
-/// have granted a larger fence, or ended this one, that no majority is left.
+/// A renewal counts if a majority has the token under its fence. The lease is gone if no
+/// majority is left without the nodes that granted a larger fence or ended this one.
 fn renewal(own: u64, nodes: &[NodeAnswer<'_>]) -> Decision {
     let majority = majority_of(nodes.len());
     let mut lefts = Vec::new();

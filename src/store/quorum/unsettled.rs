@@ -124,7 +124,7 @@ impl OpenReleases {
         next.min().unwrap_or(Time::NEVER)
     }
 
-    /// Takes those that are to be sent now, at most so many. Forgets those that have expired.
+    /// Takes those that are to be sent now, at most this many. Forgets those that have expired.
     pub(super) fn take_due(&self, now: Time, most: usize) -> Vec<(TokenAt, Call)> {
         let mut open = self.0.lock();
         open.retain(|_, release| release.expires > now);

@@ -78,7 +78,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Plays runs of consecutive seeds until so many steps are done, or one run fails.
+/// Plays runs of consecutive seeds until this many steps are done, or one run fails.
 fn simulate(seed: u64, steps: u64, defect: Option<Defect>) -> Result<Tally, Box<Failure>> {
     let mut server = server_with(&defect.map(Defect::mutations).unwrap_or_default());
     let mut tally = Tally::default();

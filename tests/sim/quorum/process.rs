@@ -82,14 +82,14 @@ pub(super) enum Purpose {
 /// The activity of the caller.
 pub(super) enum CallerState {
     Idle { until: Time },
-    Asking(Wish),
-    Pausing { wish: Wish, until: Time },
+    Asking(WantedLock),
+    Pausing { wanted: WantedLock, until: Time },
     Holding(Box<Guard>),
 }
 
 /// The lock that a caller wants.
 #[derive(Clone)]
-pub(super) struct Wish {
+pub(super) struct WantedLock {
     pub(super) key: Key,
     pub(super) params: Arc<str>,
     pub(super) is_fixed: bool,
@@ -99,7 +99,7 @@ pub(super) struct Wish {
 
 /// A lock that a caller believes to hold until the deadline.
 pub(super) struct Guard {
-    pub(super) wish: Wish,
+    pub(super) wanted: WantedLock,
     pub(super) token: Token,
     pub(super) fence: u64,
     pub(super) deadline: Time,

@@ -81,7 +81,7 @@ impl<C: Connected> Lane<C> {
         }
     }
 
-    /// Reads until nothing is due or nothing has arrived, so that no reply stays in the reader's own
+    /// Reads until nothing is due or nothing has arrived. So no reply stays in the reader's own
     /// buffer, where a thread that waits for the socket would not see it. Also reads while nothing is
     /// due: all that can have come then is the end of the connection. Never waits. False if another
     /// thread reads.
