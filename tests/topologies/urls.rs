@@ -1,5 +1,5 @@
-//! URLs and typed endpoints of every topology: a URL is the same as its typed form, and a bad one
-//! is refused by the part that is wrong.
+//! URLs and typed endpoints of every topology. A URL is the same as its typed form, and the refusal of
+//! a bad one names the part that is wrong.
 
 use fairlock::{Cluster, Endpoint, Error, LockManager, Quorum, Sentinel, Server};
 

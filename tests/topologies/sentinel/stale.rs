@@ -50,8 +50,7 @@ fn sentinel_that_names_the_old_master_is_not_believed() {
     held.unlock().unwrap();
 }
 
-/// After the failover the old master comes back as a master, for as long as the sentinels need to
-/// tell it that it is none.
+/// After the failover the old master comes back as a master, until the sentinels demote it.
 #[test]
 fn old_master_that_comes_back_gets_no_lock() {
     let set = SentinelSet::start();
