@@ -27,8 +27,8 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// - [`Error::Config`]: the URL is not valid. Or the server is older than Redis 6.2, a replica, or
-    ///   of another topology than the URL says: the error has the URL to use.
+    /// - [`Error::Config`]: the URL is not valid, or the server is older than Redis 6.2. Or it is a
+    ///   replica, or of another topology than the URL says: the error has the URL to use.
     /// - [`Error::Unavailable`]: the server cannot be reached.
     /// - [`Error::Tls`]: the server's certificate, the client's, or the URL is not right.
     /// - [`Error::Server`]: the server refuses, for instance because the password is wrong.
@@ -161,20 +161,32 @@ impl Builder {
     }
 
     /// The authorities whose certificates count: one or more certificates in PEM, in place of the
-    /// system's. Needs the feature `tls`.
+    /// system's. Needs the feature `tls`. Default: the system's authorities.
     ///
-    /// It is for every TLS connection of the manager. Without TLS in the URL, `build` refuses it.
+    /// It is for every TLS connection of the manager. [`build`](Builder::build) reads it once, and
+    /// connects within the connect timeout.
+    ///
+    /// # Errors
+    /// [`build`](Builder::build) fails with [`Error::Config`] if the certificates cannot be used,
+    /// or if the URL has no TLS. It fails with [`Error::Tls`] if the server's certificate does not
+    /// count.
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, certificates: impl AsRef<[u8]>) -> Builder {
         self.tls.ca = Some(certificates.as_ref().to_vec());
         self
     }
 
-    /// The client's own certificate, for servers that demand one: the certificate (and those
-    /// between it and the authority, if there are any), and its private key, all in PEM. Needs the
-    /// feature `tls`. Default: none.
+    /// The client's own certificate, for servers that demand one, and its private key. Both are in
+    /// PEM. Certificates between it and the authority follow it, if there are any. The key is not
+    /// encrypted. Needs the feature `tls`. Default: none.
     ///
-    /// It is for every TLS connection of the manager. Without TLS in the URL, `build` refuses it.
+    /// It is for every TLS connection of the manager. [`build`](Builder::build) reads it once, and
+    /// connects within the connect timeout.
+    ///
+    /// # Errors
+    /// [`build`](Builder::build) fails with [`Error::Config`] if the certificate or the key cannot
+    /// be used, or if the URL has no TLS. It fails with [`Error::Tls`] if the server does not
+    /// accept it.
     #[cfg(feature = "tls")]
     pub fn tls_identity(
         mut self,
@@ -188,29 +200,31 @@ impl Builder {
     /// Makes a lock count only when `replicas` replicas of the server have acknowledged it within
     /// `timeout`. 0 replicas: off, which is the default.
     ///
-    /// Without this, a failover loses the grants that the new master had not received yet. With
-    /// it, each grant is sent to the replicas before you get the lock (`WAIT` of Redis). If fewer
+    /// Without this, a failover loses the grants that the new master had not received yet. With it,
+    /// each grant is sent to the replicas before you get the lock (`WAIT` of Redis). If fewer
     /// acknowledge it in time, the lock is released and the call fails with
-    /// [`Error::NotReplicated`]. A renewal counts only if it is acknowledged, too: without that, a
-    /// guard is lost at the end of its last acknowledged renewal. Releases need no
-    /// acknowledgement: after a failover, a lock that was released just before may look taken until
-    /// its ttl is over.
+    /// [`Error::NotReplicated`]. A renewal counts only if it is acknowledged, too. Without that, a
+    /// guard is lost at the end of its last acknowledged renewal. Releases need no acknowledgement.
+    /// So after a failover, a lock that was released just before may look taken until its ttl is
+    /// over.
     ///
     /// Only if `replicas` is the number of *all* replicas, every grant survives every failover to
-    /// one of them. Otherwise the new master may be one of those that did not acknowledge. If a
-    /// replica is away then, no lock can be taken: after a failover, until the old master is back
-    /// as a replica.
+    /// one of them. Otherwise the new master may be one of those that did not acknowledge. With all
+    /// of them, no lock can be taken while a replica is away. After a failover that lasts until the
+    /// old master is back as a replica.
     ///
-    /// A replica acknowledges what it has received, not what it has on disk. The server's `min-replicas-to-write` is no replacement: it checks that
-    /// replicas were there lately, and not that they have this grant. But it ends the grants of an
-    /// old master that is cut off from its replicas.
+    /// A replica acknowledges what it has received, not what it has on disk. The server's
+    /// `min-replicas-to-write` is no replacement: it checks that replicas were there lately, and not
+    /// that they have this grant. But it ends the grants of an old master that is cut off from its
+    /// replicas.
     ///
-    /// A call that takes a lock, and [`renew`](crate::LockGuard::renew), may block for `timeout` and
-    /// one command timeout longer, or two if it fails. It mostly takes two round trips in place of
-    /// one, and the time to the replicas. The manager has two more connections, in a cluster for each master. The user
-    /// needs the right `+wait`.
+    /// A call that takes a lock may block for `timeout` and one command timeout longer, and for one
+    /// more if too few replicas acknowledge it. [`renew`](crate::LockGuard::renew) then blocks for
+    /// `timeout` and one command timeout at most. A call mostly takes two round trips in place of one,
+    /// and the time to the replicas. The manager has two more connections, in a cluster for each
+    /// master. The user needs the right `+wait`.
     ///
-    /// `timeout` is 1 ms to half the command timeout. In a cluster, each master needs so many
+    /// `timeout` is 1 ms to half the command timeout. In a cluster, each master needs this many
     /// replicas.
     ///
     /// ```no_run
@@ -232,13 +246,17 @@ impl Builder {
         self
     }
 
-    /// Whether a node of a quorum is refused while its server has run for less than the ttl. For
-    /// other topologies it says nothing. Default `true`.
+    /// Whether a node of a quorum is refused while its server has run for less than the ttl. Other
+    /// topologies ignore it. Default `true`.
     ///
     /// A server that restarted without its data has forgotten its locks and fences. If it voted at
     /// once, two clients could hold one lock, and fences could fall. After one ttl everything that
     /// it forgot is over. So all managers of a quorum must use the same ttl in their
     /// [options](Builder::options), or the longest of them. No lease may be longer than it.
+    ///
+    /// While fewer than a majority of the servers have run for so long, calls fail with
+    /// [`Error::Unavailable`] within their bounds, and its source says why. The check makes no call
+    /// block longer.
     ///
     /// The check needs the right to run `INFO`. It does not notice FLUSHALL. Turn it off only if
     /// your servers keep every write across a restart (`appendfsync always`), or in tests, whose

@@ -107,7 +107,9 @@ impl fmt::Debug for Endpoint {
 
 /// One Redis server. It is an [`Endpoint`] alone, and a member of a [`Quorum`].
 ///
-/// A URL of one server is a `Server`, too: `Server::from("redis://host:6379/")`.
+/// A URL of one server is a `Server`, too: `Server::from("redis://host:6379/")`. Nothing is sent
+/// and nothing is reported before [`Builder::build`](crate::Builder::build), which blocks for at
+/// most the connect timeout. It returns [`Error::Config`] for settings that are not valid.
 ///
 /// ```no_run
 /// use fairlock::{LockManager, Server};
@@ -151,7 +153,7 @@ impl Server {
         self.with(|login| login.database = database.into())
     }
 
-    /// Encrypts the connections. Needs the feature `tls`.
+    /// Encrypts the connections. Needs the feature `tls`. Default: plain text.
     pub fn tls(self) -> Server {
         self.with(|login| login.tls = Some(Arc::default()))
     }
@@ -180,7 +182,10 @@ impl<T: AsRef<str>> From<T> for Server {
 
 /// The master of a service that sentinels watch.
 ///
-/// Some of the sentinels are enough: one that answers tells where the master is.
+/// Some of the sentinels are enough: one that answers names the master. Nothing is sent before
+/// [`Builder::build`](crate::Builder::build), which blocks for at most the connect timeout. It
+/// returns [`Error::Config`] for settings that are not valid, and [`Error::Unavailable`] if no
+/// master is found.
 ///
 /// ```no_run
 /// use fairlock::{LockManager, Sentinel};
@@ -239,6 +244,7 @@ impl Sentinel {
     }
 
     /// Encrypts the connections, to the sentinels and to the master. Needs the feature `tls`.
+    /// Default: plain text.
     pub fn tls(mut self) -> Sentinel {
         self.0.login.tls = Some(Arc::default());
         self.0.sentinel_login.tls.clone_from(&self.0.login.tls);
@@ -248,7 +254,10 @@ impl Sentinel {
 
 /// The masters of a cluster.
 ///
-/// Some of the nodes are enough: one that answers tells where the others are.
+/// Some of the nodes are enough: one that answers names the others. Nothing is sent before
+/// [`Builder::build`](crate::Builder::build), which blocks for at most the connect timeout. It
+/// returns [`Error::Config`] for settings that are not valid, and [`Error::Unavailable`] if no node
+/// answers.
 ///
 /// ```no_run
 /// use fairlock::{Cluster, LockManager};
@@ -282,7 +291,7 @@ impl Cluster {
         self
     }
 
-    /// Encrypts the connections. Needs the feature `tls`.
+    /// Encrypts the connections. Needs the feature `tls`. Default: plain text.
     pub fn tls(mut self) -> Cluster {
         self.0.login.tls = Some(Arc::default());
         self
@@ -290,6 +299,11 @@ impl Cluster {
 }
 
 /// Independent masters, of which a majority decides (Redlock): 3 or 5 of them.
+///
+/// It keeps mutexes and re-entrant mutexes only, and callers have no order. Nothing is sent before
+/// [`Builder::build`](crate::Builder::build), which blocks for at most the connect timeout. It
+/// returns [`Error::Config`] for another number of servers, for one that is named twice and for
+/// settings that are not valid. It returns [`Error::Unavailable`] if no majority can be reached.
 ///
 /// ```no_run
 /// use fairlock::{LockManager, Quorum};

@@ -50,8 +50,8 @@ pub enum Error {
     ///
     /// Some refusals may pass by themselves: `LOADING`, `BUSY`, `MISCONF`, `NOREPLICAS`,
     /// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `UNBLOCKED` and a full `maxclients`. A call
-    /// retries them within its bound, and returns this error only at its end. It returns all other refusals
-    /// at once.
+    /// retries them within its bound, and returns this error only at its end. It returns all other
+    /// refusals at once.
     #[non_exhaustive]
     #[error("redis refused{}: {code} {}", for_lock(lock), message.trim_end_matches(['.', ' ']))]
     Server {
@@ -66,9 +66,10 @@ pub enum Error {
     /// There is no TLS connection to a server, for a reason that somebody has to remedy: a
     /// certificate, a key, or the URL. The request was not sent.
     ///
-    /// [`LockManager::connect`](crate::LockManager::connect) returns it at once. Later, for instance
-    /// when the server's certificate has expired, it counts as an outage: a call retries within its
-    /// bound, and returns this error at its end. The manager keeps on connecting.
+    /// [`LockManager::connect`](crate::LockManager::connect) returns it within the connect timeout.
+    /// It may also come later, for instance when the server's certificate has expired. Then it
+    /// counts as an outage: a call retries within its bound, and returns this error at its end. The
+    /// manager keeps on connecting.
     #[non_exhaustive]
     #[error("no TLS connection to redis{}: {message}", for_lock(lock))]
     Tls {

@@ -216,7 +216,9 @@ impl LockGuard {
 
     /// Renews the lock now, in addition to the renewal thread. A fixed lease starts again.
     ///
-    /// Blocks for at most two command timeouts: one for a connection and one for the reply.
+    /// Blocks for at most two command timeouts: one for a connection and one for the reply. With
+    /// [`replica_acks`](crate::Builder::replica_acks) it blocks for its timeout and one command
+    /// timeout.
     ///
     /// # Errors
     /// - [`Error::Lost`]: you do not hold the lock any more.

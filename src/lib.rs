@@ -404,7 +404,8 @@
 //! - The lock of a leaked guard is renewed until `max_hold`, or until the process ends.
 //! - A thread that takes a name twice deadlocks, except with a [`ReentrantMutex`]. So does a reader
 //!   that asks to write.
-//! - This version works with a single node only: no Sentinel, Cluster or quorum.
+//! - A failover of Sentinel or Cluster loses the grants that were not replicated, unless all replicas
+//!   must acknowledge them ([`Builder::replica_acks`]). A [`Quorum`] keeps only mutexes, and no queue.
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -64,8 +64,8 @@ counters! {
     connects,
     /// Commands that were sent to Redis, of every sort: calls, renewals, checks, retries, pages of
     /// `list`, SUBSCRIBE, the PINGs of the subscription, and AUTH, SELECT, HELLO and TIME of each
-    /// new connection, and ASKING on one to a cluster. Redis's own count, in `INFO commandstats`, also has the commands that
-    /// scripts run. The in-memory store counts calls and pages.
+    /// new connection, and ASKING on one to a cluster. Redis's own count, in `INFO commandstats`,
+    /// also has the commands that scripts run. The in-memory store counts calls and pages.
     requests,
 }
 

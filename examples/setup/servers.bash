@@ -1,4 +1,4 @@
-# What the set-up scripts of this directory share. They source it; it does nothing by itself.
+# The set-up scripts of this directory share these functions. They source it; it does nothing by itself.
 #
 # The servers listen on 127.0.0.1 alone, keep nothing, and end with the script. The binary of the server is
 # redis-server, valkey-server or that of $SETUP_SERVER.

@@ -124,7 +124,7 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     caller_id: Arc<CallerId>,
     clock: Clock,
-    /// What the store offers.
+    /// The services that the store offers.
     service: Service,
     waiters: WaiterRegistry,
     /// The waiters that ask again, where the store has no queue.

@@ -55,7 +55,7 @@ pub(crate) use topology::{
 };
 pub(crate) use url::parse_url;
 
-/// What a store offers to callers. The engine reads it once.
+/// The services of a store to callers. The engine reads them once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Service {
     /// Waiters queue in the store. Where there is no queue, they ask again: R21 (asking again).
@@ -82,7 +82,7 @@ impl Service {
 pub(crate) trait Store: Send + Sync {
     fn clock(&self) -> Clock;
 
-    /// What it offers, which never changes.
+    /// Its services, which never change.
     fn service(&self) -> Service {
         Service::QUEUES
     }

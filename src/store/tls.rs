@@ -13,7 +13,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::{Error, Result as ApiResult};
 
-/// Which certificates count, and the client's own. All of them in PEM.
+/// The certificates that count, and the client's own. All of them are in PEM.
 ///
 /// All servers of a topology share one, so the system's certificates are read once.
 #[derive(Clone, Default)]

@@ -147,7 +147,7 @@ impl ServerSettings {
     }
 }
 
-/// What is the same for all servers of one topology.
+/// The settings that all servers of one topology share.
 #[derive(Clone, Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,

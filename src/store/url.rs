@@ -20,7 +20,7 @@ const SENTINEL_PORT: u16 = 26379;
 /// Why a URL is refused.
 type Refused<T> = Result<T, String>;
 
-/// Which servers a URL names. Its scheme says it.
+/// The sort of servers that a URL names. Its scheme says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Server,

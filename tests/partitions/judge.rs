@@ -30,7 +30,7 @@ pub(crate) struct Times {
     pub(crate) repaired: u64,
 }
 
-/// What was seen in one scenario.
+/// The observations of one scenario.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) grants: [usize; 3],

@@ -22,7 +22,7 @@ pub(crate) struct Network {
     hosts: usize,
 }
 
-/// A MAC address that no host has. What is sent there vanishes, as on a broken network. (A route
+/// A MAC address that no host has. Packets to it vanish, as on a broken network. (A route
 /// of the type `blackhole` makes `connect` fail at once instead, with EINVAL.)
 const NOWHERE: &str = "02:00:00:00:00:66";
 
@@ -138,7 +138,7 @@ impl Network {
         self.cut_sides(&[a], &[b]);
     }
 
-    /// No host of one side hears one of the other.
+    /// No host of one side reaches one of the other.
     pub(crate) fn cut_sides(&self, these: &[Host], those: &[Host]) {
         these.iter().for_each(|host| self.cut_from(*host, those));
         those.iter().for_each(|host| self.cut_from(*host, these));

@@ -22,14 +22,14 @@ use crate::{
 /// A worker has connected within this time on a loaded machine.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// After the repair every client gets a lock within this time: everything that is held ends within
-/// a TTL, and each worker waits behind at most the eight other threads of its kind.
+/// After the repair every client gets a lock within this time. Every held lock ends within a TTL, and
+/// each worker waits behind at most the eight other threads of its kind.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A worker's threads end their attempts one after the other, each within the outage limit.
 const FINISH_WITHIN: Duration = Duration::from_secs(40);
 
-/// What the clients meet before anything is cut.
+/// How long the clients work before anything is cut.
 const CALM: Duration = Duration::from_millis(500);
 
 /// How much longer a cut lasts, on a loaded machine, until the clients that must be granted locks

@@ -43,7 +43,7 @@ pub(crate) enum Grants {
     Unknown,
 }
 
-/// Which promises hold.
+/// The promises that hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Promises {
     /// All, while this client is away.

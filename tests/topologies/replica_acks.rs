@@ -51,7 +51,7 @@ fn plain(set: &ReplicaSet) -> LockManager {
     build(builder(&set.url()))
 }
 
-/// A manager whose locks need so many replicas.
+/// A manager whose locks need this many replicas.
 #[track_caller]
 fn acked(set: &ReplicaSet, replicas: u32) -> LockManager {
     build(builder(&set.url()).replica_acks(replicas, ACK))

@@ -50,7 +50,7 @@ fn assert_refused(to: impl Into<Endpoint>, says: &[&str]) {
 }
 
 #[test]
-fn a_plain_url_of_a_cluster_node_is_refused_with_its_url() {
+fn plain_url_of_a_cluster_node_is_refused_with_its_url() {
     let node = Server::tcp_with(&["--cluster-enabled", "yes", "--requirepass", "p"]);
     let addr = node.addr();
     let instead = format!("belongs to a cluster: use redis-cluster://{addr}");
@@ -69,7 +69,7 @@ fn a_plain_url_of_a_cluster_node_is_refused_with_its_url() {
 }
 
 #[test]
-fn a_plain_url_of_a_sentinel_is_refused_with_its_url() {
+fn plain_url_of_a_sentinel_is_refused_with_its_url() {
     let one = sentinel(&[SERVICE], "");
     let addr = one.addr();
     let instead = format!("is a sentinel: use redis-sentinel://{addr}/{SERVICE}");
@@ -86,7 +86,7 @@ fn a_plain_url_of_a_sentinel_is_refused_with_its_url() {
 }
 
 #[test]
-fn a_plain_url_of_a_replica_is_refused_with_its_masters_url() {
+fn plain_url_of_a_replica_is_refused_with_its_masters() {
     let master = Server::tcp();
     let replica = replica_of(&master);
     let (url, master) = (replica.url(), master.addr());

@@ -1,11 +1,11 @@
-//! URLs and typed endpoints of every topology: a URL is the same as its typed form, and a bad one
-//! is refused by the part that is wrong.
+//! URLs and typed endpoints of every topology. A URL is the same as its typed form, and the refusal of
+//! a bad one names the part that is wrong.
 
 use fairlock::{Cluster, Endpoint, Error, LockManager, Quorum, Sentinel, Server};
 
 const SECRET: &str = "hunter2-pa55phrase";
 
-/// What an endpoint shows of itself.
+/// An endpoint, as `Debug` shows it.
 fn shown(endpoint: impl Into<Endpoint>) -> String {
     format!("{:?}", endpoint.into())
 }
@@ -55,7 +55,7 @@ fn a_url_names_the_same_servers_as_its_typed_form() {
 }
 
 #[test]
-fn a_bad_url_is_refused_by_the_part_that_is_wrong() {
+fn a_bad_url_is_refused_by_its_wrong_part() {
     let bad = [
         ("redis://", "host is missing"),
         ("redis://:p@/1", "host is missing"),

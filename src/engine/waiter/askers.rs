@@ -19,7 +19,7 @@ struct AskersOfName {
     releases: u32,
 }
 
-/// P9 (nothing starves): every so many releases of a name wake nobody here. Otherwise the threads of
+/// P9 (nothing starves): some releases of a name, at fixed intervals, wake nobody here. Otherwise the threads of
 /// one manager could hand a lock to each other for ever, while other processes sit out their pauses.
 const LOCAL_TURNS: u32 = 16;
 

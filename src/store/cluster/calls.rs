@@ -298,7 +298,7 @@ impl<'a> Way<'a> {
     }
 
     fn end(self) -> CallResult {
-        self.result.unwrap_or_else(|| self.route.give_up())
+        self.result.unwrap_or_else(|| self.route.into_refusal())
     }
 }
 

@@ -19,7 +19,7 @@ const HOPS: u32 = 6;
 
 /// How long all masters may take together before the renewal thread goes on without the replies of
 /// the slow ones. It reads those later.
-const PATIENCE: Duration = Duration::from_millis(20);
+const COMMON_WAIT: Duration = Duration::from_millis(20);
 
 /// The renewal thread's connections, one for each master.
 ///
@@ -216,7 +216,7 @@ impl ClusterLink {
             // The renewal thread makes the pause.
             Next::Again | Next::AfterPause => {
                 if let Some(job) = self.jobs.remove(&number) {
-                    self.finish_job(number, &job.call, job.route.give_up());
+                    self.finish_job(number, &job.call, job.route.into_refusal());
                 }
             }
         }
@@ -333,8 +333,8 @@ impl Link for ClusterLink {
 
     fn begin(&mut self, calls: &[Call], first: u64) -> Vec<Option<CallResult>> {
         self.add(calls, first);
-        let patience = PATIENCE.min(self.state.command_timeout / 8);
-        self.pump(first, self.state.clock.now() + patience);
+        let wait = COMMON_WAIT.min(self.state.command_timeout / 8);
+        self.pump(first, self.state.clock.now() + wait);
         let numbers = first..first + calls.len() as u64;
         numbers.map(|number| self.results.remove(&number)).collect()
     }

@@ -33,7 +33,7 @@ struct Registry {
     /// They own no slot any more. Each stays until its unread work is settled.
     retired: Vec<Arc<Member>>,
     met: u64,
-    /// What nodes have counted that are gone.
+    /// The counts of nodes that are gone.
     connects: u64,
     requests: u64,
 }

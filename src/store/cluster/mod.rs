@@ -5,7 +5,7 @@
 //! | `mod` | [`Cluster`]: the store |
 //! | `slots` | the slot of a name, and the map from slots to masters |
 //! | `members` | the nodes that calls go to, from the first call to the last reply |
-//! | `state` | what all parts share: the map, the members, the wish for a new map |
+//! | `state` | what all parts share: the map, the members, the request for a new map |
 //! | `refresh` | the thread that asks for a new map |
 //! | `redirect` | MOVED, ASK, TRYAGAIN, CLUSTERDOWN: where a refused call goes next |
 //! | `calls` | short calls |
@@ -51,12 +51,12 @@ impl Cluster {
         config: &Config,
         caller_id: Arc<CallerId>,
     ) -> ApiResult<Cluster> {
-        let (wanted, wishes) = bounded(1);
+        let (wanted, requests) = bounded(1);
         let state = Arc::new(ClusterState::new(settings, config, caller_id, wanted));
         let started = state.clock.now();
         state
             .refresh(0, started + config.connect_timeout)
-            .and_then(|()| refresh::start(&state, wishes))
+            .and_then(|()| refresh::start(&state, requests))
             .map_err(|fault| fault.into_error(None, state.clock.now() - started))?;
         Ok(Cluster { state })
     }

@@ -1,4 +1,4 @@
-//! What a node's refusal says about where a call belongs.
+//! A node's refusal says where a call belongs.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) struct Route {
     before: Option<CallResult>,
 }
 
-/// What is to be done after an attempt.
+/// The next step after an attempt.
 pub(super) enum Next {
     /// This is the call's result.
     Done(CallResult),
@@ -108,7 +108,7 @@ impl Route {
         }
     }
 
-    /// What to do after a fault. `None`: it is the result.
+    /// The next step after a fault. `None`: it is the result.
     fn after(
         &mut self,
         state: &ClusterState,
@@ -174,7 +174,7 @@ impl Route {
     }
 
     /// The result when no time is left for another attempt.
-    pub(super) fn give_up(mut self) -> CallResult {
+    pub(super) fn into_refusal(mut self) -> CallResult {
         self.take_refusal()
     }
 }

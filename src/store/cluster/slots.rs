@@ -1,4 +1,4 @@
-//! Which node owns which slot: an immutable map, and how a node's reply becomes one.
+//! The map from slots to the nodes that own them. It is immutable, and a node's reply becomes one.
 
 use std::collections::HashMap;
 use std::sync::Arc;

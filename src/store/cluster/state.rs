@@ -1,4 +1,5 @@
-//! What all parts of a cluster's store share: the slot map, the nodes, and the wish for a new map.
+//! The state that all parts of a cluster's store share: the slot map, the nodes, and the request
+//! for a new map.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::store::clock::{Clock, Time};
 use crate::store::node::{Expected, Lanes, Node};
 use crate::store::{Address, ClusterSettings, Login, ServerSettings};
 
-/// What all parts of the store share.
+/// The state that all parts of the store share.
 pub(super) struct ClusterState {
     pub(super) clock: Clock,
     pub(super) back_off: Duration,
@@ -217,7 +218,7 @@ pub(super) mod tests {
 
     /// The clocks of two masters may differ.
     #[test]
-    fn slot_with_a_new_owner_has_no_clock_for_a_while() {
+    fn slot_with_a_new_owner_has_no_clock_at_first() {
         let (state, asked) = state();
         let key = Key::new("fairlock", "a").expect("a name");
         state.on_moved(slot_of(&key), ("", 7001), &asked);

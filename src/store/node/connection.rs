@@ -23,8 +23,8 @@ pub(super) struct Connection {
     /// When it was opened. If a connection fails right after that, the server did not close it for
     /// being idle.
     pub(super) opened: Time,
-    /// Of the scripts of renewals: those that the server has run for this connection, a bit for
-    /// each. Only connections that await replicas note them.
+    /// The scripts of renewals that the server has run for this connection, a bit for each. Only
+    /// connections that await replicas note them.
     pub(super) known_scripts: u64,
     /// The count of the node's requests.
     pub(super) requests: Arc<AtomicU64>,

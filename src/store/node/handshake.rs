@@ -13,8 +13,8 @@ use crate::store::fault::is_closed_kind;
 use crate::store::{Anchor, Login, StoreFault};
 
 impl Node {
-    /// Sends AUTH, ASKING (to a cluster), SELECT, HELLO and TIME as one pipeline and reads the replies, all before
-    /// `reply_by`.
+    /// Sends AUTH, ASKING (to a cluster), SELECT, HELLO and TIME as one pipeline, and reads the
+    /// replies, all before `reply_by`.
     pub(super) fn shake_hands(
         &self,
         connection: &mut Connection,
@@ -99,7 +99,7 @@ impl Node {
     }
 
     /// Why the handshake could not be sent. A server that turns clients away writes the reason and
-    /// closes, perhaps before any command arrives. So its words may be in the socket behind the
+    /// closes, perhaps before any command arrives. So its reason may be in the socket behind the
     /// error.
     fn turned_away(
         &self,

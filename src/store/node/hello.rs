@@ -13,7 +13,7 @@ use crate::store::{Address, StoreFault};
 /// The oldest server whose commands the scripts use (LPOP with a count).
 const OLDEST_SERVER: (u32, u32) = (6, 2);
 
-/// What a node must be, where it is asked for.
+/// The sort of server that a node must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// A master that belongs to no cluster, at an address that the user gave.
@@ -24,7 +24,7 @@ pub(crate) enum Expected {
     ClusterNode,
 }
 
-/// What a server says about itself. A field that it does not send is empty.
+/// A server's description of itself. A field that it does not send is empty.
 #[derive(Debug, Default)]
 pub(super) struct Hello {
     version: String,

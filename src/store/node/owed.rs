@@ -19,7 +19,7 @@ pub(in crate::store) struct LinkCall {
     pub(in crate::store) hop: Hop,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 pub(in crate::store) enum LinkReply {
     /// Its number and its result.
     Result(u64, CallResult),

@@ -1,9 +1,9 @@
 //! A stream of bytes to a node, each way within its time whatever signals come.
 //!
 //! Any signal that a program handles ends a read or a write that has a timeout, even with
-//! SA_RESTART, and a profiler sends a signal each millisecond. If the call failed for that, the
-//! server might have carried out its request; and where signals come faster than replies, no reply
-//! would ever arrive. So a read or a write that was interrupted goes on here.
+//! SA_RESTART. A profiler sends a signal each millisecond. If the call failed for that, the server
+//! might have carried out its request. If signals came faster than replies, no reply would ever
+//! arrive. So a read or a write that was interrupted goes on here.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -100,7 +100,7 @@ impl Stream {
     }
 }
 
-/// Whether a stream with this timeout needs another one. What is left of a timeout is a little less
+/// Whether a stream with this timeout needs another one. The rest of a timeout is a little less
 /// each time, or a little more. To follow it would cost a system call for each request.
 pub(super) fn must_change(set: Duration, wanted: Duration) -> bool {
     let tolerance = SHORTEST_TIMEOUT.min(wanted / 16);

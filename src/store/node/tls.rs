@@ -14,8 +14,8 @@
 //! goes out in front of the next request. TLS demands no more, and a reader that wrote would put
 //! its record between two halves of another.
 //!
-//! A connection ends without a word of TLS: replies say themselves where they end, so nobody can cut
-//! one short unnoticed.
+//! A connection ends without a closing alert of TLS. Replies say themselves where they end, so
+//! nobody can cut one short unnoticed.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ use crate::store::{Address, StoreFault, TlsSettings};
 /// The reader takes at most this much out of the socket at once: a record of the greatest length.
 const GREATEST_RECORD: usize = 5 + 256 + (16 << 10);
 
-/// What the halves of a socket share.
+/// The state that the halves of a socket share.
 type Session = Arc<Mutex<ClientConnection>>;
 
 /// The half that requests go out through.
@@ -49,7 +49,7 @@ pub(super) struct TlsWriter {
 pub(super) struct TlsReader {
     session: Session,
     input: Input,
-    /// What ended the session. What was decrypted before it is read first.
+    /// The end of the session. Bytes that were decrypted before it are read first.
     failed: Option<io::Error>,
 }
 
@@ -123,7 +123,7 @@ fn begin(settings: &TlsSettings, address: &Address) -> Result<ClientConnection, 
 }
 
 impl Handshake<'_> {
-    /// If the server says nothing for this long, it is asked whether it speaks plain text: a plain
+    /// If the server says nothing for this long, it is asked whether it speaks plain text. A plain
     /// server waits for the end of what it takes for a command, and never answers.
     fn run(&mut self, silence: Duration) -> Result<(), StoreFault> {
         let mut silence = Some(silence);
@@ -198,7 +198,7 @@ impl Handshake<'_> {
         )
     }
 
-    /// What it means that the handshake failed.
+    /// The fault that a failed handshake means.
     fn failure(&self, error: &rustls::Error) -> StoreFault {
         let address = self.address;
         match error {
@@ -234,7 +234,7 @@ impl Handshake<'_> {
     }
 }
 
-/// What is wrong with a server's certificate.
+/// The fault of a server's certificate.
 fn bad_certificate(error: &CertificateError, address: &Address) -> StoreFault {
     let (reason, message) = match error {
         // An authority that was made anew under the same name has another key.
@@ -313,7 +313,7 @@ impl TlsReader {
         }
     }
 
-    /// What needs no system call. `None` if there is nothing.
+    /// Plain text that needs no system call. `None` if there is none.
     fn read_decrypted(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let mut session = self.session.lock();
         loop {
@@ -368,7 +368,7 @@ fn take_records(session: &mut ClientConnection, records: &mut Vec<u8>) -> io::Re
     Ok(())
 }
 
-/// An error that ended an open connection. An alert is the server's word that it has closed it.
+/// An error that ended an open connection. An alert says that the server has closed it.
 fn ended(error: rustls::Error) -> io::Error {
     let kind = match &error {
         rustls::Error::AlertReceived(_) => io::ErrorKind::ConnectionAborted,

@@ -67,7 +67,7 @@ fn reply(text: &str) -> Vec<u8> {
     format!("${}\r\n{text}\r\n", text.len()).into_bytes()
 }
 
-/// What arrives for the socket, one record for each of these.
+/// Sends bytes to the socket at once, one record for each of these.
 fn send_at_once(peer: &mut Peer, records: &[&[u8]]) {
     let mut bytes = Vec::new();
     for record in records {
@@ -108,7 +108,7 @@ fn buffered_read_takes_all_that_came_along() {
 }
 
 #[test]
-fn arrived_read_does_not_wait_for_the_rest_of_a_record() {
+fn arrived_read_does_not_wait_for_the_whole_record() {
     let (_writer, mut reader, mut peer) = connect();
     let mut record = Vec::new();
     peer.conn.writer().write_all(&reply("a")).unwrap();
@@ -196,7 +196,7 @@ fn long_request_and_long_reply_pass_each_other() {
 }
 
 #[test]
-fn reply_in_front_of_an_alert_is_read_before_the_end() {
+fn reply_in_front_of_an_alert_is_read_first() {
     let (_writer, mut reader, mut peer) = connect();
     let mut bytes = Vec::new();
     peer.conn.writer().write_all(&reply("a")).unwrap();

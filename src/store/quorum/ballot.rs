@@ -223,8 +223,8 @@ impl Ballot {
         }
     }
 
-    /// The nodes on which a failed acquire may have taken the lock: all that were asked, except those
-    /// that refused and to which no other copy is under way.
+    /// The nodes on which a failed acquire may have taken the lock. These are all that were
+    /// asked, except those that refused and to which no other copy is under way.
     pub(super) fn may_be_taken_on(&self, is_in_doubt: impl Fn(usize) -> bool) -> Vec<usize> {
         let may_have = |(at, voter): &(usize, &Voter)| {
             let is_refused = matches!(
@@ -246,7 +246,7 @@ impl Ballot {
         unsent.map(|(at, _)| at).collect()
     }
 
-    /// What the nodes decided. `not_ready` is the fault if nothing was sent.
+    /// The decision of the nodes. `not_ready` is the fault if nothing was sent.
     pub(super) fn result(&self, not_ready: StoreFault) -> CallResult {
         let resent = self.nodes.iter().any(|voter| voter.resent);
         let decided = match self.decision() {

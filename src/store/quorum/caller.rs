@@ -23,7 +23,7 @@ struct CallerState {
     on_result: Option<OnResult>,
 }
 
-/// What the caller's own thread does.
+/// The activity of the caller's own thread.
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     /// It looks for changes before it waits.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::loss::PreviousHolder;
 use crate::script::{Grant, InspectedHolder, Inspection, Mode, Outcome, Verb, Vote};
 
-/// What is known of one node's answer.
+/// One node's answer, as far as it is known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NodeAnswer<'a> {
     /// It may still come.
@@ -15,7 +15,7 @@ pub(crate) enum NodeAnswer<'a> {
     Some(&'a Outcome),
 }
 
-/// What the answers mean together.
+/// The meaning of all answers together.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Decision {
     /// Another answer may change it.
@@ -118,7 +118,7 @@ fn proposal(proposed: u64, nodes: &[NodeAnswer<'_>]) -> Decision {
         return Decision::Open;
     }
     if granted.len() + outbid + busy.len() >= majority {
-        // So many must become free before a majority can grant it.
+        // This many nodes must become free before a majority can grant it.
         let needed = majority - granted.len() - outbid;
         busy.sort_unstable();
         let left = busy[needed - 1];
@@ -145,8 +145,8 @@ fn joint_grant(granted: &[(Grant, u64)], majority: usize) -> Grant {
     }
 }
 
-/// A renewal counts if a majority has the token under its fence. The lease is gone if so many nodes
-/// have granted a larger fence, or ended this one, that no majority is left.
+/// A renewal counts if a majority has the token under its fence. The lease is gone if no
+/// majority is left without the nodes that granted a larger fence or ended this one.
 fn renewal(own: u64, nodes: &[NodeAnswer<'_>]) -> Decision {
     let majority = majority_of(nodes.len());
     let mut lefts = Vec::new();
@@ -276,8 +276,8 @@ fn inspection(nodes: &[NodeAnswer<'_>]) -> Decision {
     Decision::Decided(Outcome::Absent)
 }
 
-/// What is the same on all nodes that granted one proposal: the request without the time of the
-/// grant. It is `ticket granted-at manager ttl fixed hold label`.
+/// The part that is the same on all nodes that granted one proposal: the request without the time
+/// of the grant. It is `ticket granted-at manager ttl fixed hold label`.
 fn identity(holder: &InspectedHolder) -> Option<&str> {
     holder.request.splitn(3, ' ').nth(2)
 }

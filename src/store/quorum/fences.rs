@@ -41,7 +41,7 @@ pub(super) fn agreeing(clocks: &[Option<u64>], limit: u64) -> Vec<bool> {
         let is_near = |clock: &&u64| (first..first.saturating_add(limit)).contains(*clock);
         (known.iter().filter(is_near).count(), first)
     });
-    // Of two that are as large, the earlier.
+    // If two are equally large, the earlier counts.
     let best = windows.max_by_key(|(count, first)| (*count, std::cmp::Reverse(*first)));
     let first = best.map_or(0, |(_, first)| first);
     let agrees = |clock: &Option<u64>| {

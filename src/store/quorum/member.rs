@@ -72,7 +72,7 @@ impl Member {
         let _ = self.on_ready.set(Arc::clone(on_ready));
     }
 
-    /// Whether a call can go out. If its lane is closed, a thread opens it, and tells the caller.
+    /// Whether a call can go out. If its lane is closed, a thread opens it, and wakes the caller.
     pub(super) fn way(self: &Arc<Self>, call: &Call, caller: Option<&Arc<Caller>>) -> Way {
         let lane = self.lanes.number_of(&call.key);
         self.end_overdue(lane);

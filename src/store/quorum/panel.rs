@@ -1,5 +1,5 @@
-//! The ways to all nodes, and how a call is put to them: sent to all that can be reached, again where
-//! that helps, until a majority has decided.
+//! The ways to all nodes, and how a call is put to them. It is sent to all that can be reached, and
+//! again where that helps, until a majority has decided.
 
 use std::sync::Arc;
 use std::time::Duration;

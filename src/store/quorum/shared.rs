@@ -1,5 +1,6 @@
-//! What all calls of one manager share: its numbers, the fences that it proposes, and what is not
-//! settled on single nodes. It owns no connection, so that an unread reply may keep it.
+//! The state that all calls of one manager share: its numbers, the fences that it proposes, and
+//! requests without an end on single nodes. It owns no connection, so that an unread reply may keep
+//! it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +15,7 @@ use crate::store::clock::Clock;
 use crate::store::node::Node;
 use crate::store::{CallResult, StoreFault};
 
-/// What the calls of one manager share.
+/// The state that the calls of one manager share.
 pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) nodes: Vec<Arc<Node>>,

@@ -1,5 +1,5 @@
-//! What is not settled on single nodes: requests that may still take a lock there, and releases
-//! without an answer. R7 (late copies) is kept per node here, so the engine need not know of it.
+//! Requests that may still take a lock on single nodes, and releases without an answer there. R7
+//! (late copies) is kept per node here, so the engine need not know of it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -124,7 +124,7 @@ impl OpenReleases {
         next.min().unwrap_or(Time::NEVER)
     }
 
-    /// Takes those that are to be sent now, at most so many. Forgets those that have expired.
+    /// Takes those that are to be sent now, at most this many. Forgets those that have expired.
     pub(super) fn take_due(&self, now: Time, most: usize) -> Vec<(TokenAt, Call)> {
         let mut open = self.0.lock();
         open.retain(|_, release| release.expires > now);

@@ -114,7 +114,7 @@ impl MasterOpener {
 pub(super) struct Masters {
     current: RwLock<Arc<Master>>,
     retired: Mutex<Vec<Arc<Master>>>,
-    /// What the counters of the masters before it showed.
+    /// The counters of the masters before it.
     past: Mutex<Counted>,
     /// Called after each change.
     on_change: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,

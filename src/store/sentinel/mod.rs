@@ -125,7 +125,7 @@ impl Store for Sentinel {
         self.run_again(calls, results, master, deadlines)
     }
 
-    /// What fails here goes to the renewal thread, which asks the next master.
+    /// A call that fails here goes to the renewal thread, which asks the next master.
     fn send(
         &self,
         calls: &[Call],

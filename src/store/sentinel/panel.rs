@@ -31,7 +31,7 @@ struct SentinelState {
     is_silent: bool,
 }
 
-/// What came of a question to one sentinel.
+/// The outcome of a question to one sentinel.
 struct Outcome {
     round: u64,
     index: usize,
@@ -39,7 +39,7 @@ struct Outcome {
     answer: Result<Answer, StoreFault>,
 }
 
-/// What the sentinels have said. Those that did not answer have a fault.
+/// The answers of the sentinels. Those that did not answer have a fault.
 pub(super) type Answers = Vec<Result<Answer, StoreFault>>;
 
 impl Panel {
@@ -155,7 +155,7 @@ pub(super) fn newest(answers: &Answers, known_epoch: u64) -> Option<&Named> {
         Answer::Named(named) if named.config_epoch >= known_epoch => Some(named),
         _ => None,
     });
-    // Of equal ones the first, in the order of the settings.
+    // Among equal ones the first counts, in the order of the settings.
     named.reduce(|first, next| {
         if next.config_epoch > first.config_epoch {
             next

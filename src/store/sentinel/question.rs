@@ -12,7 +12,7 @@ use crate::store::{Address, ServerSettings, StoreFault};
 /// The rights that the two questions need.
 const RIGHTS: [&str; 2] = ["+sentinel|get-master-addr-by-name", "+sentinel|master"];
 
-/// What a sentinel says.
+/// The answer of a sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     Named(Named),
@@ -56,9 +56,9 @@ pub(super) fn ask(
     }
 }
 
-/// The epoch comes from another command than the address. A sentinel that leads a failover gives the
-/// new epoch and still the old address in its answer to `SENTINEL MASTER`, until all replicas follow
-/// the new master. It runs both commands at once.
+/// The epoch comes from another command than the address. A sentinel that leads a failover answers
+/// `SENTINEL MASTER` with the new epoch and still the old address. It does so until all replicas
+/// follow the new master. It runs both commands at once.
 fn ask_on(
     connection: &mut QueryConnection,
     sentinel: &ServerSettings,

@@ -1,8 +1,8 @@
-//! Which server is the master, and when the sentinels are asked again.
+//! Finds out which server is the master, and when to ask the sentinels again.
 //!
 //! A resolution asks all sentinels and, if they name another server than before, connects to it. It
-//! runs on a thread of its own, which ends with it. One runs at a time. Whoever needs another master
-//! notes the trouble and waits, within its own time.
+//! runs on a thread of its own, which ends with it. One runs at a time. A caller that needs another
+//! master notes the trouble and waits, within its own time.
 
 use std::sync::Arc;
 use std::thread;

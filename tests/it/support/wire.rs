@@ -49,7 +49,7 @@ pub(super) struct Switches {
     pub(super) delay: Duration,
     /// The pause before each byte of a reply; zero: replies are passed on whole.
     pub(super) trickle: Duration,
-    /// The next bytes from a server end after so many of them, and their connection ends. For raw
+    /// The next bytes from a server end after this many of them, and their connection ends. For raw
     /// proxies.
     pub(super) cut_next: Option<usize>,
     pub(super) armed: Vec<ArmedFault>,

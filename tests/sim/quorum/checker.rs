@@ -1,4 +1,4 @@
-//! What must be true after each event, and at the end of a run.
+//! Checks what must be true after each event, and at the end of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -43,7 +43,7 @@ impl Checker {
     /// P1 (one holder), P2 (rising fences): a caller gets a guard.
     pub(super) fn on_guard(&mut self, guard: &Guard) -> Result<(), Breach> {
         self.grants += 1;
-        let name = guard.wish.key.name.to_string();
+        let name = guard.wanted.key.name.to_string();
         let last = self.fences.insert(name, guard.fence).unwrap_or(0);
         if guard.fence <= last {
             let what = format!("fence {} was granted after fence {last}", guard.fence);
@@ -59,10 +59,10 @@ impl Checker {
                 continue;
             };
             let others = processes[..at].iter().filter_map(|p| p.believes(now));
-            if let Some(other) = others.into_iter().find(|g| g.wish.key == one.wish.key) {
+            if let Some(other) = others.into_iter().find(|g| g.wanted.key == one.wanted.key) {
                 let what = format!(
                     "two callers hold {:?}: fences {} and {}",
-                    one.wish.key.name, other.fence, one.fence
+                    one.wanted.key.name, other.fence, one.fence
                 );
                 return breach(Promise::Exclusion, what);
             }
@@ -75,7 +75,7 @@ impl Checker {
         self.settled.insert((token, node));
     }
 
-    /// What a node did with a request.
+    /// Checks what a node did with a request.
     pub(super) fn on_request(
         &self,
         node: usize,

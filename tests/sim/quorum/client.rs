@@ -1,11 +1,11 @@
-//! What a process does: the rules of `panel` and `shared`, by which a caller puts a call to all
-//! nodes, and of the engine, by which it believes in a lease.
+//! The actions of a process. It follows the rules of `panel` and `shared`, by which a caller puts a
+//! call to all nodes. By the rules of the engine it believes in a lease.
 
 use std::time::Duration;
 
 use super::checker::{Breach, breach};
 use super::defect::Defect;
-use super::process::{Asked, CallerState, ConnectionState, Guard, Owed, Purpose, Wish};
+use super::process::{Asked, CallerState, ConnectionState, Guard, Owed, Purpose, WantedLock};
 use super::world::{CALM_FROM, Endpoints, Request, World};
 use super::{MS, NODES, TIMEOUT, TTL};
 use crate::config::margin;
@@ -51,11 +51,11 @@ impl World<'_> {
                 }
                 return self.begin_asking(process);
             }
-            CallerState::Pausing { wish, until } if now >= until => {
+            CallerState::Pausing { wanted, until } if now >= until => {
                 if !self.do_callers_ask() {
                     return Ok(());
                 }
-                return self.acquire(process, wish);
+                return self.acquire(process, wanted);
             }
             CallerState::Holding(guard) if now >= guard.deadline => {
                 return self.lose(process, *guard);
@@ -68,9 +68,9 @@ impl World<'_> {
                 let verb = Verb::Renew {
                     token: guard.token,
                     fence: guard.fence,
-                    params: guard.wish.params.clone(),
+                    params: guard.wanted.params.clone(),
                 };
-                let call = call(&guard.wish, verb);
+                let call = call(&guard.wanted, verb);
                 self.processes[process].caller = CallerState::Holding(guard);
                 return self.ask(process, call, Purpose::Renew);
             }
@@ -85,8 +85,8 @@ impl World<'_> {
         let connections = &self.processes[process].connections;
         let unknown = connections.iter().filter(|c| c.anchor.is_none()).count();
         if unknown < majority_of(NODES) {
-            let wish = self.make_wish();
-            return self.acquire(process, wish);
+            let wanted = self.choose_lock();
+            return self.acquire(process, wanted);
         }
         for node in 0..NODES {
             if self.processes[process].connections[node].state == ConnectionState::Closed {
@@ -98,7 +98,7 @@ impl World<'_> {
         Ok(())
     }
 
-    fn make_wish(&mut self) -> Wish {
+    fn choose_lock(&mut self) -> WantedLock {
         let key = self.keys[usize::from(self.rng.below(4) == 0)].clone();
         let is_fixed = self.rng.below(12) == 0;
         let options = match is_fixed {
@@ -119,7 +119,7 @@ impl World<'_> {
         };
         let lease = options.lease_length().as_millis();
         let params = format!("{lease} {} 0 host\t1\tcaller\t", u8::from(is_fixed));
-        Wish {
+        WantedLock {
             key,
             params: params.into(),
             is_fixed,
@@ -128,14 +128,14 @@ impl World<'_> {
         }
     }
 
-    fn acquire(&mut self, process: usize, wish: Wish) -> Result<(), Breach> {
+    fn acquire(&mut self, process: usize, wanted: WantedLock) -> Result<(), Breach> {
         let verb = Verb::Propose {
             token: Token::new(),
             fence: self.propose(process, 0),
-            params: wish.params.clone(),
+            params: wanted.params.clone(),
         };
-        let call = call(&wish, verb);
-        self.processes[process].caller = CallerState::Asking(wish);
+        let call = call(&wanted, verb);
+        self.processes[process].caller = CallerState::Asking(wanted);
         self.ask(process, call, Purpose::Acquire)
     }
 
@@ -542,7 +542,7 @@ impl World<'_> {
         let now = self.processes[process].time(self.now);
         let idle = CallerState::Idle { until: Time::NEVER };
         let state = std::mem::replace(&mut self.processes[process].caller, idle);
-        let CallerState::Asking(mut wish) = state else {
+        let CallerState::Asking(mut wanted) = state else {
             return breach(Promise::BadInput, "an answer that nobody asked for");
         };
         if let Some((Outcome::Granted(grant), sent)) = outcome {
@@ -553,14 +553,14 @@ impl World<'_> {
             };
             if self.now >= CALM_FROM {
                 // Many must be served in what is left of the run.
-                wish.hold = wish.hold.min(TTL);
-                wish.hold = if wish.is_fixed {
-                    wish.hold
+                wanted.hold = wanted.hold.min(TTL);
+                wanted.hold = if wanted.is_fixed {
+                    wanted.hold
                 } else {
-                    wish.hold / 8
+                    wanted.hold / 8
                 };
             }
-            let renew_at = if wish.is_fixed {
+            let renew_at = if wanted.is_fixed {
                 Time::NEVER
             } else {
                 now + TTL / 3
@@ -569,10 +569,10 @@ impl World<'_> {
                 token: grant.token,
                 fence,
                 deadline,
-                release_at: now + wish.hold,
+                release_at: now + wanted.hold,
                 renew_at,
                 since: self.now,
-                wish,
+                wanted,
             };
             if now >= deadline {
                 return self.end_guard(process, guard, Mode::Unused);
@@ -587,14 +587,14 @@ impl World<'_> {
             Some((Outcome::Busy { left }, _)) if self.rng.below(4) == 0 => Some(left),
             _ => None,
         };
-        wish.pause = (wish.pause * 2).min(LONGEST_PAUSE);
-        let pause = wish.pause.as_micros() as u64;
+        wanted.pause = (wanted.pause * 2).min(LONGEST_PAUSE);
+        let pause = wanted.pause.as_micros() as u64;
         let pause = match left {
             Some(left) => left.as_micros() as u64 + self.rng.below(300),
             None => pause / 4 + self.rng.below(pause * 3 / 4),
         };
         let until = now + Duration::from_micros(pause);
-        self.processes[process].caller = CallerState::Pausing { wish, until };
+        self.processes[process].caller = CallerState::Pausing { wanted, until };
         Ok(())
     }
 
@@ -636,7 +636,7 @@ impl World<'_> {
 
     /// The lease is over before its caller released it.
     fn lose(&mut self, process: usize, guard: Guard) -> Result<(), Breach> {
-        if self.is_calm && !guard.wish.is_fixed {
+        if self.is_calm && !guard.wanted.is_fixed {
             let what = format!("a renewed lease was lost: fence {}", guard.fence);
             return breach(Promise::Service, what);
         }
@@ -658,14 +658,14 @@ impl World<'_> {
         let slot = &mut self.processes[process];
         slot.asked
             .retain(|_, asked| asked.purpose != Purpose::Renew);
-        self.ask(process, call(&guard.wish, verb), Purpose::Release)
+        self.ask(process, call(&guard.wanted, verb), Purpose::Release)
     }
 }
 
-fn call(wish: &Wish, verb: Verb) -> Call {
+fn call(wanted: &WantedLock, verb: Verb) -> Call {
     Call {
         spec: LockSpec::QUORUM,
-        key: wish.key.clone(),
+        key: wanted.key.clone(),
         verb,
     }
 }

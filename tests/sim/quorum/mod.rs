@@ -18,10 +18,10 @@
 //! times that differ by less than the ttl. In some runs the clock of one node is far off, so that
 //! the others refuse it.
 //!
-//! What goes wrong: nodes are cut off from a process, hang, or restart without their data, any
-//! number of them. Connections end. Processes pause and crash. Every fourth run is calm: there, no
-//! lease may be lost. In each run nothing goes wrong after a time. Then somebody must be served, and
-//! nothing may be left at the end.
+//! These things go wrong: nodes are cut off from a process, hang, or restart without their data,
+//! any number of them. Connections end. Processes pause and crash. Every fourth run is calm: there,
+//! no lease may be lost. In each run nothing goes wrong after a time. Then somebody must be served,
+//! and nothing may be left at the end.
 //!
 //! Not played: FLUSHALL and steps of clocks, which SAFETY.md excludes; rights; forced releases.
 
@@ -78,7 +78,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Plays runs of consecutive seeds until so many steps are done, or one run fails.
+/// Plays runs of consecutive seeds until this many steps are done, or one run fails.
 fn simulate(seed: u64, steps: u64, defect: Option<Defect>) -> Result<Tally, Box<Failure>> {
     let mut server = server_with(&defect.map(Defect::mutations).unwrap_or_default());
     let mut tally = Tally::default();

@@ -14,7 +14,7 @@ pub(super) struct DriftingClock {
 }
 
 impl DriftingClock {
-    /// What it shows at a true time.
+    /// The time that it shows at a true time.
     pub(super) fn at(&self, now: u64) -> u64 {
         (self.offset + now).wrapping_add_signed(now as i64 * self.ppm / 1_000_000)
     }
@@ -36,7 +36,7 @@ pub(super) struct SimNode {
     pub(super) hangs_until: u64,
 }
 
-/// What a record says about its name.
+/// The contents of a record.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct NodeRecord {
     pub(super) owner: Option<Token>,

@@ -40,7 +40,7 @@ pub(super) struct Connection {
     pub(super) anchor: Option<Anchor>,
     /// Before this, the node is refused as a voter.
     pub(super) votes_from: u64,
-    /// What was sent and has no reply yet.
+    /// The requests that were sent and have no reply yet.
     pub(super) owed: VecDeque<Owed>,
     /// True times of the last arrivals, which later ones cannot overtake.
     pub(super) last_request: u64,
@@ -79,17 +79,17 @@ pub(super) enum Purpose {
     Release,
 }
 
-/// What the caller does.
+/// The activity of the caller.
 pub(super) enum CallerState {
     Idle { until: Time },
-    Asking(Wish),
-    Pausing { wish: Wish, until: Time },
+    Asking(WantedLock),
+    Pausing { wanted: WantedLock, until: Time },
     Holding(Box<Guard>),
 }
 
-/// What a caller wants.
+/// The lock that a caller wants.
 #[derive(Clone)]
-pub(super) struct Wish {
+pub(super) struct WantedLock {
     pub(super) key: Key,
     pub(super) params: Arc<str>,
     pub(super) is_fixed: bool,
@@ -99,7 +99,7 @@ pub(super) struct Wish {
 
 /// A lock that a caller believes to hold until the deadline.
 pub(super) struct Guard {
-    pub(super) wish: Wish,
+    pub(super) wanted: WantedLock,
     pub(super) token: Token,
     pub(super) fence: u64,
     pub(super) deadline: Time,

@@ -56,7 +56,7 @@ fn node_that_votes_as_soon_as_it_restarts_is_found() {
 }
 
 #[test]
-fn renewal_that_takes_a_name_from_its_next_holder_is_found() {
+fn renewal_that_takes_its_next_holders_name_is_found() {
     assert_found(
         Defect::RenewalTakesBack,
         &[Promise::Fencing, Promise::Exclusion],

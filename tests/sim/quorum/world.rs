@@ -342,7 +342,7 @@ impl<'a> World<'a> {
             return Ok(());
         }
         if !request.is_late && self.is_ended(at) {
-            // What was sent on a connection that has ended since is lost, or comes later.
+            // A request on a connection that has ended since is lost, or comes later.
             if self.rng.below(2) == 0 {
                 request.is_late = true;
                 let longest = [5 * MS, 300 * MS, 3 * SECOND][self.rng.below(3) as usize];

@@ -11,8 +11,8 @@ use super::{manager, manager_with};
 use crate::cluster_set::ClusterSet;
 use crate::support::{SLACK, Server, until};
 
-/// How long a replica may take until it is the master: the node timeout until the others suspect
-/// the master, as long again until they agree, and an election, which waits for up to 1 s.
+/// How long a replica may take until it is the master. The others suspect the master after the node
+/// timeout, and agree after another. Then comes an election, which waits for up to 1 s.
 const FAILOVER: Duration = Duration::from_secs(4);
 
 const LONG: Duration = Duration::from_secs(30);

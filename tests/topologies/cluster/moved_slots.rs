@@ -15,7 +15,7 @@ use super::manager;
 use crate::cluster_set::ClusterSet;
 use crate::support::SLACK;
 
-/// What all holders of one name see.
+/// The observations of all holders of one name.
 #[derive(Default)]
 struct Watched {
     inside: AtomicUsize,
@@ -164,7 +164,7 @@ fn held_lock_in_a_migrating_slot_has_no_second_holder() {
 }
 
 #[test]
-fn wait_outlasts_a_migration_that_is_longer_than_the_outage_limit() {
+fn wait_outlasts_a_migration_longer_than_the_outage_limit() {
     let set = ClusterSet::start_with(3, 0, &[]);
     let name = set.name_on(0, 0);
     let slot = set.slot_of(&name);

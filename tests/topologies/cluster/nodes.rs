@@ -12,7 +12,7 @@ use crate::cluster_set::ClusterSet;
 use crate::support::{SLACK, is_redis_62, until};
 
 #[test]
-fn locks_move_to_an_added_node_and_back_from_a_removed_one() {
+fn locks_move_to_an_added_node_and_back() {
     let mut set = ClusterSet::start_with(3, 0, &[]);
     let manager = manager(&set);
     let name = set.name_on(0, 0);
@@ -28,7 +28,7 @@ fn locks_move_to_an_added_node_and_back_from_a_removed_one() {
     set.remove_node(added);
     held.renew().expect("it is held");
     held.unlock().expect("it is held");
-    // What the removed node had counted still counts.
+    // The counts of the removed node still count.
     let after = manager.stats();
     assert!(after.requests > before.requests && after.connects > before.connects);
     let listed = manager.list("*").count();
@@ -36,7 +36,7 @@ fn locks_move_to_an_added_node_and_back_from_a_removed_one() {
 }
 
 #[test]
-fn nodes_that_announce_no_host_are_reached_where_they_were_asked() {
+fn nodes_that_announce_no_host_are_reached_where_asked() {
     if is_redis_62() {
         // It has no such setting.
         return;

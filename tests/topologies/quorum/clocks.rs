@@ -10,7 +10,7 @@ use crate::support::Server;
 
 const HOUR: i64 = 3600 * 1_000_000;
 
-/// Servers whose clocks are off by so many µs.
+/// Servers whose clocks are off by these numbers of µs.
 fn start(offsets: &[i64]) -> (Set, TempDir) {
     let dir = tempfile::tempdir().expect("a directory");
     let library = dir.path().join("clock.so");

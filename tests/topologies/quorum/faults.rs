@@ -111,7 +111,7 @@ fn nothing_is_granted_or_left_behind_without_a_majority() {
     for server in &set.servers[..3] {
         server.cont();
     }
-    // What the three had in their sockets came too late, or was released.
+    // The requests in the sockets of the three came too late, or their locks were released.
     set.await_owners("x", 0);
     set.await_owners("y", 0);
     drop(take(&manager, "x", TIMEOUT));

@@ -1,4 +1,4 @@
-//! What a lock on a quorum is, while all nodes are well.
+//! A lock on a quorum, while all nodes are well.
 
 use std::{
     sync::{Barrier, Mutex},

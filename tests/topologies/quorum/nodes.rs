@@ -1,4 +1,4 @@
-//! What the scripts promise on one node.
+//! The promises of the scripts on one node.
 
 use std::{fs, path::Path};
 

@@ -197,7 +197,7 @@ fn waiter_of_a_quorum_asks_while_it_waits() {
 }
 
 #[test]
-fn lock_lost_before_its_waiter_takes_it_is_asked_for_again() {
+fn lock_lost_before_its_waiter_takes_it_is_wanted_again() {
     let set = Set::start(3);
     let (ours, theirs) = (set.manager(), set.manager());
     let mut waiter = ours.enqueue("x").expect("it is free");
@@ -216,7 +216,7 @@ fn lock_lost_before_its_waiter_takes_it_is_asked_for_again() {
 }
 
 #[test]
-fn other_kinds_are_refused_on_a_quorum_and_nothing_is_sent() {
+fn other_kinds_are_refused_on_a_quorum_without_a_request() {
     let set = Set::start(3);
     let manager = set.manager();
     let requests = manager.stats().requests;

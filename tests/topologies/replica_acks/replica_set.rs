@@ -89,7 +89,7 @@ impl Replica {
 }
 
 /// Carries bytes between a replica and its master, whatever they mean. (The proxy of the other
-/// tests reads replies, and a replica's first copy of the data is none.)
+/// tests reads replies. A replica's first copy of the data is none.)
 pub(crate) struct Cable {
     addr: SocketAddr,
     shared: Arc<Shared>,

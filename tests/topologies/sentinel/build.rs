@@ -1,4 +1,4 @@
-//! What `build` says when there is no master to connect to.
+//! The errors of `build` when there is no master to connect to.
 
 use std::error::Error as _;
 use std::time::{Duration, Instant};

@@ -39,7 +39,7 @@ fn lock_is_granted_soon_after_sentinels_name_the_new_master() {
 /// The call has a command timeout that is longer than the failover. The lease of another name is why
 /// the sentinels are asked meanwhile.
 #[test]
-fn call_that_hangs_on_a_stopped_master_ends_with_the_failover() {
+fn call_that_hangs_on_a_stopped_master_ends_at_failover() {
     let set = SentinelSet::start();
     let mgr = build(
         builder(set.url())

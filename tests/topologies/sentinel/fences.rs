@@ -30,7 +30,7 @@ const KINDS: [Kind; 2] = [
     },
 ];
 
-/// Sets the stored fence to so many µs ahead of the clock, and returns it.
+/// Sets the stored fence to this many µs ahead of the clock, and returns it.
 fn put_ahead(server: &Server, name: &str, kind: &Kind, ahead: u64) -> u64 {
     let change = "local time = redis.call('TIME')
         local fence = time[1] * 1000000 + time[2] + ARGV[3]

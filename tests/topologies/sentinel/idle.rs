@@ -1,4 +1,4 @@
-//! What the sentinels are asked, and when.
+//! When the sentinels are asked.
 
 use std::thread;
 use std::time::Instant;
@@ -29,7 +29,7 @@ fn idle_manager_asks_the_sentinels_nothing() {
 }
 
 #[test]
-fn sentinels_are_asked_once_in_a_check_period_while_a_lock_is_held() {
+fn sentinels_are_asked_once_per_check_period_while_locked() {
     let set = SentinelSet::start();
     let proxy = Proxy::to(set.sentinels[0].addr());
     let mgr = build(builder(through(&proxy)));
@@ -50,7 +50,7 @@ fn sentinels_are_asked_once_in_a_check_period_while_a_lock_is_held() {
 
 /// One resolution at a time is for all callers, with a pause in between.
 #[test]
-fn many_callers_in_an_outage_ask_the_sentinels_as_often_as_one() {
+fn many_callers_in_an_outage_ask_as_often_as_one() {
     let set = SentinelSet::start();
     let proxy = Proxy::to(set.sentinels[0].addr());
     let mgr = build(builder(through(&proxy)));

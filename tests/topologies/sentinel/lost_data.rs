@@ -1,4 +1,4 @@
-//! What the new master does not know: grants and places that were not replicated.
+//! Grants and places that were not replicated, which the new master does not know.
 
 use std::thread;
 

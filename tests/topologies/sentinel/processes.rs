@@ -39,7 +39,7 @@ fn turns(args: &[String]) {
 }
 
 #[test]
-fn workers_of_four_processes_go_on_after_the_master_is_killed() {
+fn workers_of_four_processes_go_on_after_the_masters_death() {
     let set = SentinelSet::start();
     let workers: Vec<Child> = (0..PROCESSES)
         .map(|_| Child::spawn("sentinel_turns", &[&set.url()]))

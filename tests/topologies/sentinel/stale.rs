@@ -27,8 +27,8 @@ fn sentinel_that_names_the_old_master_is_not_believed() {
     second.stop();
     third.stop();
     old.restart();
-    // It has its old configuration, and hears nothing of the others. Stopped and woken, it would
-    // find their messages in its sockets.
+    // It has its old configuration, and gets no message from the others. Stopped and woken, it
+    // would find their messages in its sockets.
     stale.restart();
     until(SOON, "the stale sentinel names the old master", || {
         SentinelSet::named_by(stale) == Some(old.addr()) && is_master(old)
@@ -50,8 +50,7 @@ fn sentinel_that_names_the_old_master_is_not_believed() {
     held.unlock().unwrap();
 }
 
-/// After the failover the old master comes back as a master, for as long as the sentinels need to
-/// tell it that it is none.
+/// After the failover the old master comes back as a master, until the sentinels demote it.
 #[test]
 fn old_master_that_comes_back_gets_no_lock() {
     let set = SentinelSet::start();

@@ -37,7 +37,7 @@ impl ClusterSet {
         Self::start_with(3, 1, &[])
     }
 
-    /// So many masters with so many replicas each, all with these arguments.
+    /// A cluster of `masters` masters with `replicas` replicas each, all with these arguments.
     pub(crate) fn start_with(masters: usize, replicas: usize, extra: &[&str]) -> Self {
         let args: Vec<String> = COMMON_ARGS
             .iter()

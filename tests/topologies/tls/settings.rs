@@ -80,7 +80,7 @@ fn certificate_for_another_host_is_refused() {
 }
 
 #[test]
-fn certificate_for_the_name_alone_does_not_count_for_the_address() {
+fn certificate_for_the_name_does_not_count_for_the_address() {
     let server = server_with("DNS:localhost", VALID);
     assert_eq!(refused(server.builder()).0, TlsFailure::WrongHost);
     let by_name = format!("rediss://localhost:{}/", server.addr.port());

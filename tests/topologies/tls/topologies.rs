@@ -12,7 +12,7 @@ use crate::support::{Server, until, until_some};
 
 const SERVICE: &str = "mymaster";
 
-/// What a server needs for TLS on this port, without its port.
+/// The arguments that a server needs for TLS, without its port.
 fn files(authority: &Authority, own: &Certificate) -> [(&'static str, String); 3] {
     [
         ("tls-cert-file", argument(&own.certificate).to_owned()),
@@ -136,8 +136,8 @@ fn assert_is(error: Error, expected: TlsFailure) {
     );
 }
 
-/// The readers of a quorum wait for all sockets at once. What is decrypted already makes no socket
-/// readable.
+/// The readers of a quorum wait for all sockets at once. Bytes that are decrypted already make no
+/// socket readable.
 #[test]
 fn a_quorum_is_reached_through_tls() {
     const THREADS: usize = 16;

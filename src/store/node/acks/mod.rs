@@ -4,9 +4,9 @@
 //! first command of a connection, it counts all replicas. So a renewal, which always writes, goes
 //! directly before it. One `WAIT` is for all renewals before it in one write.
 //!
-//! `WAIT` blocks what follows on its connection. So these connections carry nothing else: one for
-//! all callers ([`Confirmer`]), and one for the renewal thread: in [`AckedLink`], or in [`AckedPeer`]
-//! if the node is one of several.
+//! `WAIT` blocks what follows on its connection. So these connections carry nothing else. All callers
+//! share one ([`Confirmer`]), and the renewal thread has the other: in [`AckedLink`], or in
+//! [`AckedPeer`] if the node is one of several.
 
 mod confirmer;
 mod link;
@@ -140,7 +140,7 @@ impl<'a> AckedExchange<'a> {
                 let call = self.pipeline.pending[index].call;
                 connection.known_scripts |= script_bit(call);
             }
-            self.answers[index] = Some(answer.and_then(|answer| self.acks.judge(answer, &count)));
+            self.answers[index] = Some(answer.and_then(|answer| self.acks.confirm(answer, &count)));
         }
     }
 
@@ -162,7 +162,11 @@ impl<'a> AckedExchange<'a> {
 impl ReplicaAcks {
     /// The answer to a renewal, with the count of the `WAIT` behind it. Only a renewal that took
     /// effect needs replicas.
-    fn judge(self, answer: Answer, count: &Result<u32, StoreFault>) -> Result<Answer, StoreFault> {
+    fn confirm(
+        self,
+        answer: Answer,
+        count: &Result<u32, StoreFault>,
+    ) -> Result<Answer, StoreFault> {
         if !matches!(answer.reply.outcome, Outcome::Renewed { .. }) {
             return Ok(answer);
         }

@@ -16,7 +16,7 @@ use crate::store::node::pool::script_bit;
 use crate::store::{CallResult, StoreFault};
 
 /// A link to one node of several, for renewals alone. It sends renewals with one `WAIT` behind them,
-/// and reads the replies later, so that a node whose replicas are slow delays only its own renewals.
+/// and reads the replies later. So a node whose replicas are slow delays only its own renewals.
 pub(in crate::store) struct AckedPeer {
     node: Arc<Node>,
     acks: ReplicaAcks,
@@ -156,7 +156,7 @@ impl AckedPeer {
                 Ok(LinkReply::Result(number, mut result)) => {
                     connection.known_scripts |= if result.answer.is_ok() { script } else { 0 };
                     let answer = result.answer;
-                    result.answer = answer.and_then(|answer| self.acks.judge(answer, &count));
+                    result.answer = answer.and_then(|answer| self.acks.confirm(answer, &count));
                     replies.push(LinkReply::Result(number, result));
                 }
                 Ok(other) => {

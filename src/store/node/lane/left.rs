@@ -47,7 +47,7 @@ impl<C: Connected> Lane<C> {
         None
     }
 
-    /// Sends a request that its caller has left on another lane: now if this one is open, or else as
+    /// Sends a request that its caller has left on another lane. It goes out now if this one is open, or else as
     /// one of the first on its next connection. Returns whether it was sent now.
     pub(in crate::store::node) fn take_over<U: Unread + 'static>(
         &self,

@@ -81,7 +81,7 @@ impl<C: Connected> Lane<C> {
         }
     }
 
-    /// Reads until nothing is due or nothing has arrived, so that no reply stays in the reader's own
+    /// Reads until nothing is due or nothing has arrived. So no reply stays in the reader's own
     /// buffer, where a thread that waits for the socket would not see it. Also reads while nothing is
     /// due: all that can have come then is the end of the connection. Never waits. False if another
     /// thread reads.
@@ -112,9 +112,9 @@ impl<C: Connected> Lane<C> {
     /// Replies came: they belong to the first entries. All are taken under one lock, and only then
     /// their callers are woken: these would wait for the mutex.
     ///
-    /// `is_done` says whether the thread has read enough, by the number of the first entry without
-    /// a reply, and by the number that the next entry will have. Returns the reader if it has not. Otherwise the reader's role is free again, or the
-    /// connection has ended.
+    /// `is_done` says whether the thread has read enough. It gets the number of the first entry
+    /// without a reply, and the number that the next entry will have. Returns the reader if it has
+    /// not. Otherwise the reader's role is free again, or the connection has ended.
     fn complete(
         &self,
         epoch: u64,
