@@ -13,12 +13,15 @@ if new_request then
   end
   -- P2: the fence never falls. The stored one counts because the clock may have gone back (R15),
   -- the clock because the record may have been lost.
+  local since_grant = now - (granted_at or now)
   fence, granted_at = math.max((fence or 0) + 1, now), now
   -- Two masters that live at once after a failover have the same stored fence. If their clocks are
-  -- behind it, both would give the same next one. Bits of the token make that improbable. Beyond a
-  -- minute they are left out, so that many grants cannot carry the fence away from the clock.
+  -- behind it, both would give the same next one. Bits of the token make that improbable. They add
+  -- less than half of the time since the last grant, so that the clock catches up with the fence.
+  -- If that grant is in the future, it was another master's. Beyond a minute they are left out.
   if fence > now and fence < now + 60000000 then
-    fence = fence + (tonumber(string.sub(owner, 1, 3), 16) or 0) % 1024
+    local most = since_grant < 0 and 1024 or math.min(1024, math.floor(since_grant / 2))
+    if most > 0 then fence = fence + (tonumber(string.sub(owner, 1, 3), 16) or 0) % most end
   end
   -- R16 (hold_at_least): a lease lasts at least as long as the lock must be held.
   local lease_us = 1000 * math.max(ttl, hold)

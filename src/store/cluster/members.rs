@@ -70,8 +70,9 @@ impl Members {
         member
     }
 
-    /// Retires all members but these and the targets of ASK.
-    pub(super) fn keep(&self, owners: &[Arc<Member>]) {
+    /// Retires all members but these and the targets of ASK. Returns the retired ones. Their
+    /// connections are closed by [`Members::drop_settled`].
+    pub(super) fn keep(&self, owners: &[Arc<Member>]) -> Vec<Arc<Member>> {
         let mut registry = self.registry.lock();
         let stays = |member: &mut Arc<Member>| {
             let is_owner = owners.iter().any(|owner| owner.number == member.number);
@@ -80,14 +81,12 @@ impl Members {
         };
         let retired: Vec<_> = registry.current.extract_if(.., |m| !stays(m)).collect();
         for member in &retired {
-            log::debug!("{} owns no slot any more", member.address);
             // Its subscription and the renewal thread's connection end.
             member.is_retired.store(true, Ordering::Release);
             member.node.retire_now();
         }
-        registry.retired.extend(retired);
-        drop(registry);
-        self.drop_settled();
+        registry.retired.extend(retired.iter().cloned());
+        retired
     }
 
     /// Drops the retired members that nobody uses and whose work is settled.

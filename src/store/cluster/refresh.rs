@@ -1,5 +1,6 @@
 //! How the slot map is refreshed: by one thread, which asks one known node after the other.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::thread;
 
@@ -124,10 +125,13 @@ fn run(state: &Weak<ClusterState>, wanted: &Receiver<()>) {
         let Some(state) = state.upgrade() else { return };
         turn += 1;
         let timeouts = state.command_timeout * 2;
-        match state.refresh(turn, state.clock.now() + timeouts) {
-            Ok(()) => log::debug!("the map of the cluster's slots was refreshed"),
-            Err(fault) => log::debug!("no node has a map of the cluster's slots: {fault}"),
-        }
+        // The program's logger may panic. Without this thread no map would ever be asked for again.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            match state.refresh(turn, state.clock.now() + timeouts) {
+                Ok(()) => log::debug!("the map of the cluster's slots was refreshed"),
+                Err(fault) => log::debug!("no node has a map of the cluster's slots: {fault}"),
+            }
+        }));
         // Each refused call wants a refresh, and many may be refused at once.
         let pause = state.back_off / 20;
         drop(state);

@@ -124,15 +124,22 @@ impl ClusterState {
         let next = map.next(ranges, |address| self.member_at(address), self.moment());
         let masters = next.masters().to_vec();
         *map = Arc::new(next);
+        // Under the map's lock: a MOVED must not name a member that is retired just then.
+        let retired = self.members.keep(&masters);
         drop(map);
-        self.members.keep(&masters);
+        for member in &retired {
+            log::debug!("{} owns no slot any more", member.address);
+        }
+        drop(retired);
+        self.members.drop_settled();
         self.wake_renewal_thread();
     }
 
     /// A node that was asked at `asked` answered MOVED.
     pub(super) fn on_moved(&self, slot: u16, (host, port): (&str, u16), asked: &Address) {
-        let owner = self.member_at(&address_beside(host, port, asked));
         let mut map = self.map.write();
+        // Under the map's lock, so that no new map retires it before it is named here.
+        let owner = self.member_at(&address_beside(host, port, asked));
         let is_known = map.owner(slot).is_some_and(|m| m.number == owner.number);
         if !is_known {
             *map = Arc::new(map.with_owner(slot, &owner, self.moment()));

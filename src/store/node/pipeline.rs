@@ -175,6 +175,21 @@ impl<'a> Pipeline<'a> {
         self.fail_some(fault, |_| true, on_answer);
     }
 
+    /// Ends this call.
+    pub(super) fn fail_call(
+        &mut self,
+        call: &Call,
+        fault: &StoreFault,
+        on_answer: &mut OnAnswer<'_>,
+    ) {
+        for (index, pending) in self.unanswered() {
+            if std::ptr::eq(pending.call, call) {
+                pending.is_answered = true;
+                on_answer(index, Err(fault.clone()));
+            }
+        }
+    }
+
     /// Ends those of these calls that have no answer yet.
     pub(super) fn fail_some(
         &mut self,

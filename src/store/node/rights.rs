@@ -28,25 +28,30 @@ impl Node {
         if self.has_rights.load(Ordering::Acquire) {
             return true;
         }
-        let Some((call, hop)) = pipeline.first_that_needs_rights() else {
-            return true;
-        };
-        let refused = self
-            .time_left(pipeline.reply_by)
-            .and_then(|left| {
-                let command = rights_command(call, &self.caller_id);
-                if hop == Hop::AskTarget {
-                    connection.request(&redis::cmd("ASKING"), left.min(self.command_timeout))?;
+        while let Some((call, hop)) = pipeline.first_that_needs_rights() {
+            let refused = self
+                .time_left(pipeline.reply_by)
+                .and_then(|left| {
+                    let command = rights_command(call, &self.caller_id);
+                    if hop == Hop::AskTarget {
+                        connection
+                            .request(&redis::cmd("ASKING"), left.min(self.command_timeout))?;
+                    }
+                    connection.request(&command, left.min(self.command_timeout))
+                })
+                .and_then(|reply| self.note_rights(call, reply));
+            match refused {
+                Ok(()) => break,
+                // It is about the slot of this call alone. R11 (missing keys): another call must not
+                // take it for an answer to its own form.
+                Err(fault) if !connection.broken && fault.is_about_migration() => {
+                    pipeline.fail_call(call, &fault, on_answer);
                 }
-                connection.request(&command, left.min(self.command_timeout))
-            })
-            .and_then(|reply| self.note_rights(call, reply));
-        if let Err(fault) = refused {
-            if connection.broken || fault.code().is_none() {
-                connection.broken = true;
-                pipeline.fail(&fault, on_answer);
-            } else {
-                pipeline.fail_some(&fault, Call::needs_rights, on_answer);
+                Err(fault) if connection.broken || fault.code().is_none() => {
+                    connection.broken = true;
+                    pipeline.fail(&fault, on_answer);
+                }
+                Err(fault) => pipeline.fail_some(&fault, Call::needs_rights, on_answer),
             }
         }
         pipeline.has_unanswered()

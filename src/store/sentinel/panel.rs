@@ -139,6 +139,8 @@ impl Panel {
         let sentinel = &mut self.sentinels[outcome.index];
         sentinel.is_asked = false;
         sentinel.connection = outcome.connection;
+        // It is awaited again, although others may have answered sooner.
+        sentinel.is_silent &= outcome.answer.is_err();
         (outcome.round == self.round).then_some((outcome.index, outcome.answer))
     }
 

@@ -229,6 +229,8 @@ impl Resolver {
             .name("fairlock-resolve".to_owned())
             .spawn(move || while resolver.resolve_once() {});
         if let Err(error) = spawned {
+            // Otherwise the next caller would take a resolution to be under way.
+            self.state.lock().is_wanted = false;
             self.end_resolution(None);
             log::debug!("no thread can ask the sentinels: {error}");
         }
