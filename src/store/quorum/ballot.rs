@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decision::{Decision, NodeAnswer, decide, majority_of};
+use super::unsettled::ReleaseVote;
 use crate::error::Step;
-use crate::script::{Call, Outcome, ScriptReply, Token, Verb, Vote};
+use crate::script::{Call, Mode, Outcome, ScriptReply, Token, Verb, Vote};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, RESENDS_WHEN_CLOSED, StoreFault};
 
@@ -27,9 +28,8 @@ struct Voter {
     state: VoterState,
     /// How often the connection was closed under the call.
     closed: u32,
-    /// The node may have carried the call out.
-    was_sent: bool,
-    resent: bool,
+    /// How often the node may have carried the call out, in this attempt and those before.
+    copies: u32,
 }
 
 enum VoterState {
@@ -50,8 +50,7 @@ impl Ballot {
             address: Arc::clone(address),
             state: VoterState::Unsent,
             closed: 0,
-            was_sent: false,
-            resent: false,
+            copies: 0,
         };
         Ballot {
             call,
@@ -59,6 +58,28 @@ impl Ballot {
             sent: None,
             nodes: addresses.iter().map(voter).collect(),
         }
+    }
+
+    /// Goes on from what the nodes have answered to the attempts before.
+    pub(super) fn resume(&mut self, votes: Vec<ReleaseVote>) {
+        for (voter, vote) in self.nodes.iter_mut().zip(votes) {
+            voter.copies = vote.copies;
+            if let Some(outcome) = vote.outcome {
+                voter.state = VoterState::Answered(outcome);
+            }
+        }
+    }
+
+    /// What the next attempt of a release goes on from.
+    pub(super) fn release_votes(&self) -> Vec<ReleaseVote> {
+        let vote = |voter: &Voter| ReleaseVote {
+            copies: voter.copies,
+            outcome: match &voter.state {
+                VoterState::Answered(outcome) => Some(outcome.clone()),
+                _ => None,
+            },
+        };
+        self.nodes.iter().map(vote).collect()
     }
 
     pub(super) fn decision(&self) -> Decision {
@@ -86,7 +107,7 @@ impl Ballot {
             .nodes
             .iter()
             .map(|voter| match (&voter.state, answer(voter)) {
-                (VoterState::Answered(outcome), _) => NodeAnswer::Some(outcome),
+                (VoterState::Answered(outcome), _) => voter.read(&self.call.verb, outcome),
                 (_, other) => other.unwrap_or(NodeAnswer::None),
             })
             .collect();
@@ -179,12 +200,16 @@ impl Ballot {
         self.sent.get_or_insert(now);
         let voter = &mut self.nodes[node];
         voter.state = VoterState::Sent;
-        voter.was_sent = true;
+        voter.copies += 1;
     }
 
     /// The lane was closed before the call was appended.
     pub(super) fn note_not_sent(&mut self, node: usize) {
-        self.nodes[node].state = VoterState::Unsent;
+        let voter = &mut self.nodes[node];
+        if matches!(voter.state, VoterState::Sent) {
+            voter.copies -= 1;
+        }
+        voter.state = VoterState::Unsent;
     }
 
     /// A node has answered this proposal, or will not.
@@ -194,7 +219,6 @@ impl Ballot {
         if proposal != self.proposal || !matches!(voter.state, VoterState::Sent) {
             return;
         }
-        voter.resent |= result.answer.as_ref().is_ok_and(|answer| answer.resent);
         voter.on_result(result.answer.map(|answer| match answer.reply.outcome {
             Outcome::Kind(kind) => VoterState::Failed(StoreFault::Server {
                 code: "WRONGKIND".to_owned(),
@@ -233,7 +257,7 @@ impl Ballot {
                     Outcome::Vote(Vote::Busy { .. } | Vote::Outbid { .. }) | Outcome::Late
                 )
             );
-            voter.was_sent && (!is_refused || is_in_doubt(*at))
+            voter.copies > 0 && (!is_refused || is_in_doubt(*at))
         };
         let nodes = self.nodes.iter().enumerate().filter(may_have);
         nodes.map(|(at, _)| at).collect()
@@ -242,13 +266,13 @@ impl Ballot {
     /// The nodes to which a release was not sent.
     pub(super) fn not_sent_to(&self) -> Vec<usize> {
         let nodes = self.nodes.iter().enumerate();
-        let unsent = nodes.filter(|(_, voter)| !voter.was_sent);
+        let unsent = nodes.filter(|(_, voter)| voter.copies == 0);
         unsent.map(|(at, _)| at).collect()
     }
 
     /// The decision of the nodes. `not_ready` is the fault if nothing was sent.
     pub(super) fn result(&self, not_ready: StoreFault) -> CallResult {
-        let resent = self.nodes.iter().any(|voter| voter.resent);
+        let resent = self.nodes.iter().any(|voter| voter.copies > 1);
         let decided = match self.decision() {
             Decision::Decided(outcome) => Some(outcome),
             // Others propose at the same time, so none of them has won yet.
@@ -279,7 +303,7 @@ impl Ballot {
     }
 
     fn fault(&self, not_ready: StoreFault) -> StoreFault {
-        let was_sent = self.nodes.iter().any(|voter| voter.was_sent);
+        let was_sent = self.nodes.iter().any(|voter| voter.copies > 0);
         let faults = self.nodes.iter().filter_map(|voter| match &voter.state {
             VoterState::Failed(fault) | VoterState::Suspect(fault) => Some((&voter.address, fault)),
             _ => None,
@@ -305,6 +329,13 @@ impl Ballot {
             let colon = if at == 0 { ':' } else { ';' };
             let _ = write!(text, "{colon} {address}: {fault}");
         }
+        let cannot_tell = self.nodes.iter().filter(|voter| {
+            matches!(&voter.state, VoterState::Answered(outcome)
+                if matches!(voter.read(&self.call.verb, outcome), NodeAnswer::None))
+        });
+        for voter in cannot_tell {
+            let _ = write!(text, "; {}: it may have answered before", voter.address);
+        }
         let fault = StoreFault::unavailable(Step::Majority, text);
         // An acquire that may have taken something is undone here.
         if was_sent && matches!(self.call.verb, Verb::Release { .. }) {
@@ -316,6 +347,31 @@ impl Ballot {
 }
 
 impl Voter {
+    /// What a node's answer says. If the node may have carried out an earlier copy of a guard's
+    /// release, its answer to the last one may be about the work of that copy.
+    ///
+    /// P7 (one grant for one request): so the answers of each node are read by its own copies.
+    fn read<'a>(&self, verb: &Verb, outcome: &'a Outcome) -> NodeAnswer<'a> {
+        let Verb::Release { mode, .. } = verb else {
+            return NodeAnswer::Some(outcome);
+        };
+        if !matches!(mode, Mode::Used | Mode::Unfinished) {
+            return NodeAnswer::Some(outcome);
+        }
+        let is_first = self.copies < 2;
+        match (mode, outcome) {
+            // Another token had the same fence there.
+            (_, Outcome::Already) if is_first => NodeAnswer::Some(&Outcome::Unknown),
+            (_, Outcome::Already) => NodeAnswer::Some(&Outcome::Released),
+            (Mode::Unfinished, Outcome::Lapsed) if !is_first => {
+                NodeAnswer::Some(&Outcome::Released)
+            }
+            // A later guard has ended there, so the node cannot know what the first copy found.
+            (_, Outcome::Unknown) if !is_first => NodeAnswer::None,
+            _ => NodeAnswer::Some(outcome),
+        }
+    }
+
     fn on_result(&mut self, result: Result<VoterState, StoreFault>) {
         self.state = match result {
             Ok(state) => state,
@@ -326,5 +382,160 @@ impl Voter {
             }
             Err(fault) => VoterState::Failed(fault),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use crate::script::LockSpec;
+
+    fn release(mode: Mode) -> Ballot {
+        let verb = Verb::Release {
+            token: Token::new(),
+            fence: 9,
+            mode,
+        };
+        let call = Call {
+            spec: LockSpec::QUORUM,
+            key: Key::new("fairlock", "name").expect("a good name"),
+            verb,
+        };
+        let addresses = ["a", "b", "c", "d", "e"].map(Arc::from);
+        Ballot::new(call, &addresses)
+    }
+
+    fn send(ballot: &mut Ballot, node: usize) {
+        ballot.note_sent(node, Time::from_nanos(1));
+    }
+
+    fn answer(ballot: &mut Ballot, node: usize, outcome: Outcome) {
+        let answer = Answer {
+            reply: ScriptReply {
+                now: None,
+                more: false,
+                next_page: 0,
+                outcome,
+                grants: Vec::new(),
+            },
+            sent: Time::from_nanos(1),
+            resent: false,
+        };
+        fail_or_answer(ballot, node, Ok(answer));
+    }
+
+    fn fail_or_answer(ballot: &mut Ballot, node: usize, answer: Result<Answer, StoreFault>) {
+        let result = CallResult {
+            answer,
+            not_after: 0,
+        };
+        ballot.on_result(node, 0, result);
+    }
+
+    /// The node may have run the release, and its reply is lost.
+    fn close(ballot: &mut Ballot, node: usize) {
+        let end = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+        fail_or_answer(ballot, node, Err(StoreFault::unavailable(Step::Reply, end)));
+    }
+
+    /// The first copy went to these nodes, and only the answers of `a` and `b` came. `d` and `e`
+    /// could not be reached.
+    fn cut_off(mode: Mode) -> Ballot {
+        let mut ballot = release(mode);
+        for node in 0..3 {
+            send(&mut ballot, node);
+        }
+        for node in 3..5 {
+            ballot.note_failed(node, StoreFault::NotReady);
+        }
+        answer(&mut ballot, 0, Outcome::Released);
+        answer(&mut ballot, 1, Outcome::Released);
+        close(&mut ballot, 2);
+        ballot
+    }
+
+    fn decided(outcome: Outcome) -> Decision {
+        Decision::Decided(outcome)
+    }
+
+    #[test]
+    fn second_copy_finds_the_work_of_the_first() {
+        let mut ballot = cut_off(Mode::Used);
+        send(&mut ballot, 2);
+        answer(&mut ballot, 2, Outcome::Already);
+        assert_eq!(ballot.decision(), decided(Outcome::Released));
+        // A mutex that was left unfinished lapses at its release.
+        let mut ballot = cut_off(Mode::Unfinished);
+        send(&mut ballot, 2);
+        answer(&mut ballot, 2, Outcome::Lapsed);
+        assert_eq!(ballot.decision(), decided(Outcome::Released));
+    }
+
+    #[test]
+    fn second_copy_that_finds_later_holders_proves_nothing() {
+        let mut ballot = cut_off(Mode::Used);
+        for node in 2..5 {
+            send(&mut ballot, node);
+            answer(&mut ballot, node, Outcome::Unknown);
+        }
+        // `d` and `e` never had it.
+        assert_eq!(ballot.decision(), Decision::NoMajority);
+    }
+
+    /// The next holder has come and gone before the second attempt.
+    #[test]
+    fn second_attempt_goes_on_from_the_votes_of_the_first() {
+        let mut first = cut_off(Mode::Used);
+        first.end();
+        assert_eq!(first.decision(), Decision::NoMajority);
+        let mut second = release(Mode::Used);
+        second.resume(first.release_votes());
+        assert_eq!(second.unsent().collect::<Vec<_>>(), [2, 3, 4]);
+        for node in 2..5 {
+            send(&mut second, node);
+            answer(&mut second, node, Outcome::Unknown);
+        }
+        // Two nodes never had it, two had it, and one may have had it.
+        assert_eq!(second.decision(), Decision::NoMajority);
+        let mut third = release(Mode::Used);
+        third.resume(first.release_votes());
+        send(&mut third, 2);
+        answer(&mut third, 2, Outcome::Already);
+        assert_eq!(third.decision(), decided(Outcome::Released));
+    }
+
+    /// P6 (losses are reported): nodes of which each has answered its first copy.
+    #[test]
+    fn lock_that_others_took_is_lost_whatever_was_resent() {
+        // Another token had the same fence there, if it says `already` to the first copy.
+        for found in [Outcome::Unknown, Outcome::Already, Outcome::Lapsed] {
+            let mut ballot = cut_off(Mode::Used);
+            for node in 2..5 {
+                ballot.note_not_sent(node);
+                send(&mut ballot, node);
+            }
+            for node in 3..5 {
+                answer(&mut ballot, node, found.clone());
+            }
+            // Another token took this lease as it had lapsed, so no copy had released it.
+            answer(&mut ballot, 2, Outcome::Lapsed);
+            assert_eq!(ballot.decision(), decided(Outcome::Lapsed), "{found:?}");
+        }
+        let mut ballot = release(Mode::Used);
+        for node in 0..5 {
+            send(&mut ballot, node);
+            let outcome = [Outcome::Released, Outcome::Unknown, Outcome::Already];
+            answer(&mut ballot, node, outcome[node.min(2)].clone());
+        }
+        assert_eq!(ballot.decision(), decided(Outcome::Unknown));
+    }
+
+    #[test]
+    fn copy_that_could_not_be_sent_is_none() {
+        let mut ballot = release(Mode::Used);
+        send(&mut ballot, 0);
+        ballot.note_not_sent(0);
+        assert_eq!(ballot.not_sent_to(), [0, 1, 2, 3, 4]);
     }
 }

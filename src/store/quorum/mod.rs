@@ -11,7 +11,7 @@
 //! | `member` | one node, and how its lanes are opened in the background |
 //! | `shared` | the numbers, and which nodes are refused as voters |
 //! | `fences` | the fences that are proposed, and clocks that do not agree |
-//! | `unsettled` | requests that may still take a lock on a node, and releases without an answer |
+//! | `unsettled` | requests that may still take a lock on a node, and releases without an answer or a decision |
 //! | `link` | the renewal thread's connections |
 
 mod ballot;
@@ -32,7 +32,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::ballot::Ballot;
 use self::caller::Caller;
 use self::decision::majority_of;
 use self::desk::Desk;
@@ -195,7 +194,7 @@ impl Store for Quorum {
                 for member in &self.panel.members {
                     member.lanes.read_due(&call.key);
                 }
-                let ballot = Ballot::new(call, &self.shared.addresses);
+                let ballot = self.shared.new_ballot(call);
                 let caller = Arc::new(Caller::new(vec![ballot]));
                 let left_out = Unreachable::AreLeftOut;
                 self.panel.send(&self.shared, &caller, until, left_out);
@@ -223,7 +222,9 @@ impl Store for Quorum {
         self.panel.read_unread();
         self.link_panel.read_unread();
         self.panel.send_open_releases(&self.shared);
-        self.shared.doubts.forget_moot(self.shared.clock.now());
+        let now = self.shared.clock.now();
+        self.shared.doubts.forget_moot(now);
+        self.shared.undecided.forget_moot(now);
     }
 
     fn settle(&self, until: Time) {
@@ -339,10 +340,31 @@ impl Quorum {
         for node in unsent {
             self.shared.release_later(node, &call);
         }
+        let on_result = self.ending_release(caller, call, on_result);
         if let Some((on_result, result)) = caller.leave(on_result) {
             on_result(result);
         }
         None
+    }
+
+    /// The handler of a release whose caller leaves. It keeps the votes if no majority decides.
+    fn ending_release(&self, caller: &Arc<Caller>, call: Call, on_result: OnResult) -> OnResult {
+        // The caller has the handler.
+        let (shared, caller) = (Arc::clone(&self.shared), Arc::downgrade(caller));
+        Box::new(move |result| {
+            let votes = || {
+                let caller = caller.upgrade();
+                let votes = caller.map(|caller| caller.with(|ballots| ballots[0].release_votes()));
+                let mut votes = votes.unwrap_or_default();
+                // The renewal thread may have sent a copy to the others by now.
+                for vote in &mut votes {
+                    vote.copies = vote.copies.max(1);
+                }
+                votes
+            };
+            shared.end_release(&call, &result, votes);
+            on_result(result);
+        })
     }
 
     /// Waits until the first lane of a node is open.

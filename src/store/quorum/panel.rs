@@ -67,7 +67,7 @@ impl Panel {
         let checked: Vec<Result<Call, StoreFault>> =
             calls.iter().map(|call| shared.for_nodes(call)).collect();
         let ballots = checked.iter().flatten();
-        let ballots = ballots.map(|call| Ballot::new(call.clone(), &shared.addresses));
+        let ballots = ballots.map(|call| shared.new_ballot(call.clone()));
         let caller = Arc::new(Caller::new(ballots.collect()));
         self.drive(shared, &caller, until, unreachable);
         let mut results = self.conclude(shared, &caller).into_iter();
@@ -175,6 +175,7 @@ impl Panel {
         if let Some(token) = token {
             shared.add_doubt(token, node, not_after);
         }
+        shared.note_release_sent(node, &call);
         let (of, desk) = (Arc::clone(shared), Arc::clone(&self.desk));
         let (to, sent) = (Arc::clone(caller), call.clone());
         let on_result: OnResult = Box::new(move |mut result| {
@@ -195,6 +196,7 @@ impl Panel {
                     let none = CallResult::not_sent(StoreFault::NotReady);
                     shared.doubts.resolve((token, node), &none);
                 }
+                shared.note_release_not_sent(node, &call);
                 caller.with(|ballots| ballots[ballot].note_not_sent(node));
                 false
             }
@@ -239,6 +241,7 @@ impl Panel {
                     Verb::Release { .. } => ballot.not_sent_to(),
                     _ => Vec::new(),
                 };
+                shared.end_release(&call, &result, || ballot.release_votes());
                 (result, call, open)
             };
             ballots.iter_mut().map(conclude).collect::<Vec<_>>()
@@ -275,10 +278,12 @@ impl Panel {
             let (to, sent) = (Arc::clone(shared), call.clone());
             let on_result: OnResult =
                 Box::new(move |result| to.on_release_result(node, &sent, &result));
+            shared.note_release_sent(node, call);
             if member.lanes.post(call, 0, on_result).is_ok() {
                 member.lanes.flush(member.lanes.number_of(&call.key));
                 return;
             }
+            shared.note_release_not_sent(node, call);
         }
         shared.release_later(node, call);
     }

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::ballot::Ballot;
 use super::fences::{Fences, agreeing, clock_at_most};
-use super::unsettled::{Doubts, OpenReleases};
+use super::unsettled::{Doubts, OpenReleases, ReleaseVote, UndecidedReleases};
 use crate::config::Config;
 use crate::error::Step;
 use crate::script::{Call, Family, LockSpec, Mode, Token, Verb};
-use crate::store::clock::Clock;
+use crate::store::clock::{Clock, Time};
 use crate::store::node::Node;
 use crate::store::{CallResult, StoreFault};
 
@@ -28,6 +29,7 @@ pub(super) struct Shared {
     pub(super) fences: Fences,
     pub(super) doubts: Doubts,
     pub(super) open_releases: OpenReleases,
+    pub(super) undecided: UndecidedReleases,
     /// The longest lease that was asked for, in ns.
     longest: AtomicU64,
     /// Wakes the renewal thread.
@@ -47,6 +49,7 @@ impl Shared {
             fences: Fences::default(),
             doubts: Doubts::default(),
             open_releases: OpenReleases::default(),
+            undecided: UndecidedReleases::default(),
             longest: AtomicU64::new(0),
             waker: OnceLock::new(),
         }
@@ -150,6 +153,46 @@ impl Shared {
         agree.into_iter().enumerate().map(refusal).collect()
     }
 
+    /// A ballot that goes on from the attempts before, if the call is a release.
+    pub(super) fn new_ballot(&self, call: Call) -> Ballot {
+        let token = released_token(&call);
+        let mut ballot = Ballot::new(call, &self.addresses);
+        if let Some(votes) = token.and_then(|token| self.undecided.votes(token)) {
+            ballot.resume(votes);
+        }
+        ballot
+    }
+
+    /// A release has ended with this result, and with these votes if no majority has decided it.
+    pub(super) fn end_release(
+        &self,
+        call: &Call,
+        result: &CallResult,
+        votes: impl FnOnce() -> Vec<ReleaseVote>,
+    ) {
+        let Some(token) = released_token(call) else {
+            return;
+        };
+        match &result.answer {
+            Ok(_) => self.undecided.forget(token),
+            Err(_) => self.undecided.add(token, votes(), self.lapsed_by()),
+        }
+    }
+
+    /// A copy of a release is about to be sent.
+    pub(super) fn note_release_sent(&self, node: usize, call: &Call) {
+        if let Some(token) = released_token(call) {
+            self.undecided.note_sent((token, node));
+        }
+    }
+
+    /// That copy could not be sent.
+    pub(super) fn note_release_not_sent(&self, node: usize, call: &Call) {
+        if let Some(token) = released_token(call) {
+            self.undecided.note_not_sent((token, node));
+        }
+    }
+
     /// A request that may take a lock is about to be sent to a node.
     pub(super) fn add_doubt(&self, token: Token, node: usize, not_after: u64) {
         let moot_at = self.clock.now() + self.command_timeout * 8;
@@ -162,6 +205,7 @@ impl Shared {
             return;
         };
         let at = (token, node);
+        self.undecided.on_result(at, result);
         let is_settled = result
             .answer
             .as_ref()
@@ -182,12 +226,16 @@ impl Shared {
         let at = (token, node);
         let least = self.back_off.min(self.command_timeout / 2);
         let next = now + self.open_releases.pause(at, now, least);
-        // A lease lapses by itself. A copy of an acquire may take the lock for up to T after the
-        // release began.
-        let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed)).max(self.ttl);
-        let expires = now + longest + self.command_timeout * 2;
-        self.open_releases.add(at, call, expires, next, now);
+        self.open_releases
+            .add(at, call, self.lapsed_by(), next, now);
         self.wake_renewal_thread();
+    }
+
+    /// When a lease that is released now has lapsed by itself. A copy of an acquire may take the
+    /// lock for up to T after the release began.
+    fn lapsed_by(&self) -> Time {
+        let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed)).max(self.ttl);
+        self.clock.now() + longest + self.command_timeout * 2
     }
 
     fn wake_renewal_thread(&self) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::script::{Call, Token};
+use crate::script::{Call, Outcome, Token};
 use crate::store::CallResult;
 use crate::store::clock::Time;
 
@@ -77,6 +77,84 @@ impl Doubts {
 
     pub(super) fn forget_moot(&self, now: Time) {
         self.0.lock().retain(|_, doubt| doubt.moot_at > now);
+    }
+}
+
+/// What one node has made of a release so far.
+#[derive(Debug, Clone)]
+pub(super) struct ReleaseVote {
+    /// How often it may have carried the release out.
+    pub(super) copies: u32,
+    /// Its first answer, which may be to any of these copies.
+    pub(super) outcome: Option<Outcome>,
+}
+
+/// Releases that no majority has decided yet. P7 (one grant for one request): the next attempt goes
+/// on from these votes. By then, the next holder may have come and gone on the nodes that the one
+/// before has reached, and they would know nothing of this lease.
+#[derive(Default)]
+pub(super) struct UndecidedReleases(Mutex<HashMap<Token, UndecidedRelease>>);
+
+struct UndecidedRelease {
+    votes: Vec<ReleaseVote>,
+    /// Nobody sends it again after that.
+    until: Time,
+}
+
+impl UndecidedReleases {
+    /// An attempt ended with these votes. If it was not the first, they are known.
+    pub(super) fn add(&self, token: Token, votes: Vec<ReleaseVote>, until: Time) {
+        let mut undecided = self.0.lock();
+        let release = UndecidedRelease { votes, until };
+        undecided.entry(token).or_insert(release);
+    }
+
+    pub(super) fn votes(&self, token: Token) -> Option<Vec<ReleaseVote>> {
+        let undecided = self.0.lock();
+        undecided.get(&token).map(|release| release.votes.clone())
+    }
+
+    /// A copy is about to be sent.
+    pub(super) fn note_sent(&self, at: TokenAt) {
+        self.with_open_vote(at, |vote| vote.copies += 1);
+    }
+
+    /// That copy could not be sent.
+    pub(super) fn note_not_sent(&self, at: TokenAt) {
+        self.with_open_vote(at, |vote| vote.copies = vote.copies.saturating_sub(1));
+    }
+
+    /// A copy was answered, or never will be.
+    pub(super) fn on_result(&self, at: TokenAt, result: &CallResult) {
+        if let Ok(answer) = &result.answer {
+            self.with_open_vote(at, |vote| {
+                vote.outcome = Some(answer.reply.outcome.clone());
+            });
+        }
+    }
+
+    /// Later copies find the work of the one that was answered, so only the first answer counts.
+    fn with_open_vote(&self, (token, node): TokenAt, change: impl FnOnce(&mut ReleaseVote)) {
+        let mut undecided = self.0.lock();
+        let vote = undecided
+            .get_mut(&token)
+            .and_then(|release| release.votes.get_mut(node));
+        if let Some(vote) = vote.filter(|vote| vote.outcome.is_none()) {
+            change(vote);
+        }
+    }
+
+    /// A majority has decided.
+    pub(super) fn forget(&self, token: Token) {
+        let mut undecided = self.0.lock();
+        // The common case is that there was none.
+        if !undecided.is_empty() {
+            undecided.remove(&token);
+        }
+    }
+
+    pub(super) fn forget_moot(&self, now: Time) {
+        self.0.lock().retain(|_, release| release.until > now);
     }
 }
 

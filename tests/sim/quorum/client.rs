@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::checker::{Breach, breach};
 use super::defect::Defect;
-use super::process::{Asked, CallerState, ConnectionState, Guard, Owed, Purpose, WantedLock};
+use super::process::{
+    Asked, CallerState, ConnectionState, Guard, Owed, Purpose, ReleaseAgain, WantedLock,
+};
 use super::world::{CALM_FROM, Endpoints, Request, World};
 use super::{MS, NODES, TIMEOUT, TTL};
 use crate::config::margin;
@@ -37,6 +39,12 @@ impl World<'_> {
         let due = self.processes[process].open_releases.take_due(now, 256);
         for ((_, node), call) in due {
             self.release_now(process, node, &call);
+        }
+        let again = &mut self.processes[process].again;
+        let again: Vec<_> = again.extract_if(.., |again| again.at <= now).collect();
+        for again in again {
+            self.releases_held_since = again.held_since;
+            self.ask_until(process, again.call, Purpose::Release, again.last_at)?;
         }
         self.step_caller(process, now)
     }
@@ -173,16 +181,37 @@ impl World<'_> {
 
     /// Puts a call to all nodes.
     fn ask(&mut self, process: usize, call: Call, purpose: Purpose) -> Result<(), Breach> {
+        let last_at = self.processes[process].time(self.now) + TTL;
+        self.ask_until(process, call, purpose, last_at)
+    }
+
+    fn ask_until(
+        &mut self,
+        process: usize,
+        call: Call,
+        purpose: Purpose,
+        last_at: Time,
+    ) -> Result<(), Breach> {
         let addresses: Vec<_> = (0..NODES).map(|at| at.to_string().into()).collect();
         let id = self.rng.next();
         let until = self.processes[process].time(self.now) + TIMEOUT;
         self.trace(|| format!("process {process} asks {id} {:?}", call.verb));
+        let votes = match call.verb {
+            Verb::Release { token, .. } => self.processes[process].undecided.votes(token),
+            _ => None,
+        };
+        let mut ballot = Ballot::new(call, &addresses);
+        if let Some(votes) = votes.filter(|_| self.defect != Some(Defect::EachAttemptAlone)) {
+            ballot.resume(votes);
+        }
         let asked = Asked {
-            ballot: Ballot::new(call, &addresses),
+            ballot,
             until,
+            since: self.now,
             purpose,
             granted: Vec::new(),
             held_since: self.releases_held_since.take(),
+            last_at,
         };
         self.processes[process].asked.insert(id, asked);
         self.drive(process, id)
@@ -256,6 +285,9 @@ impl World<'_> {
         let date = anchor.server_time_at_least(now + TIMEOUT);
         if let Some(token) = taking(call) {
             slot.doubts.add((token, node), date, now + TIMEOUT * 8);
+        }
+        if let Verb::Release { token, .. } = call.verb {
+            slot.undecided.note_sent((token, node));
         }
         connection.owed.push_back(Owed {
             ballot,
@@ -415,6 +447,7 @@ impl World<'_> {
     ) {
         let slot = &mut self.processes[process];
         let at = (token, node);
+        slot.undecided.on_result(at, result);
         let is_settled = result.answer.as_ref().is_ok_and(|answer| {
             self.defect == Some(Defect::ReleasedOnce)
                 || slot.doubts.are_excluded(at, answer.reply.now)
@@ -497,7 +530,23 @@ impl World<'_> {
                     self.release_now(process, node, &release);
                 }
             }
-            Verb::Release { .. } => {
+            Verb::Release { token, mode, .. } => {
+                let slot = &mut self.processes[process];
+                if outcome.is_some() {
+                    slot.undecided.forget(token);
+                } else if mode == Mode::Used {
+                    let votes = asked.ballot.release_votes();
+                    slot.undecided.add(token, votes, asked.last_at);
+                    let at = now + TIMEOUT / 8;
+                    if at < asked.last_at {
+                        slot.again.push(ReleaseAgain {
+                            call: call.clone(),
+                            at,
+                            last_at: asked.last_at,
+                            held_since: asked.held_since,
+                        });
+                    }
+                }
                 for node in asked.ballot.not_sent_to() {
                     self.release_later(process, node, &call);
                 }
@@ -505,7 +554,7 @@ impl World<'_> {
             _ => {}
         }
         match asked.purpose {
-            Purpose::Acquire => self.on_acquired(process, outcome, &asked.granted),
+            Purpose::Acquire => self.on_acquired(process, outcome, &asked),
             Purpose::Renew => self.on_renewed(process, outcome),
             Purpose::Release => {
                 let outcome = outcome.map(|(outcome, _)| outcome);
@@ -525,7 +574,7 @@ impl World<'_> {
             return Ok(());
         };
         match outcome {
-            None | Some(Outcome::Released | Outcome::Already) => Ok(()),
+            None | Some(Outcome::Released) => Ok(()),
             Some(other) => {
                 let what = format!("a lock that was held since {since} was released as {other:?}");
                 breach(Promise::OneGrant, what)
@@ -537,7 +586,7 @@ impl World<'_> {
         &mut self,
         process: usize,
         outcome: Option<(Outcome, Time)>,
-        granted: &[u64],
+        asked: &Asked,
     ) -> Result<(), Breach> {
         let now = self.processes[process].time(self.now);
         let idle = CallerState::Idle { until: Time::NEVER };
@@ -548,7 +597,9 @@ impl World<'_> {
         if let Some((Outcome::Granted(grant), sent)) = outcome {
             let deadline = self.deadline(sent, grant.left, now);
             let fence = match self.defect {
-                Some(Defect::MixedFences) => granted.iter().copied().min().unwrap_or(grant.fence),
+                Some(Defect::MixedFences) => {
+                    asked.granted.iter().copied().min().unwrap_or(grant.fence)
+                }
                 _ => grant.fence,
             };
             if self.now >= CALM_FROM {
@@ -571,7 +622,7 @@ impl World<'_> {
                 deadline,
                 release_at: now + wanted.hold,
                 renew_at,
-                since: self.now,
+                since: asked.since,
                 wanted,
             };
             if now >= deadline {

@@ -23,6 +23,8 @@ pub(super) enum Defect {
     NoDates,
     /// R7 (late copies): the first answer to a release settles it on a node.
     ReleasedOnce,
+    /// P7: an attempt to release knows nothing of those before.
+    EachAttemptAlone,
     /// A fence need not be above the clocks of the nodes.
     FenceBelowClock,
 }

@@ -12,7 +12,7 @@ use crate::store::Anchor;
 use crate::store::clock::Time;
 use crate::store::quorum::ballot::Ballot;
 use crate::store::quorum::fences::Fences;
-use crate::store::quorum::unsettled::{Doubts, OpenReleases};
+use crate::store::quorum::unsettled::{Doubts, OpenReleases, UndecidedReleases};
 
 pub(super) struct SimProcess {
     /// Counts the processes that had this slot.
@@ -24,6 +24,9 @@ pub(super) struct SimProcess {
     pub(super) fences: Fences,
     pub(super) doubts: Doubts,
     pub(super) open_releases: OpenReleases,
+    pub(super) undecided: UndecidedReleases,
+    /// Releases of guards that no majority has decided. The engine sends them again.
+    pub(super) again: Vec<ReleaseAgain>,
     pub(super) connections: [Connection; NODES],
     pub(super) asked: BTreeMap<u64, Asked>,
     pub(super) caller: CallerState,
@@ -61,15 +64,27 @@ pub(super) struct Owed {
     pub(super) call: Call,
 }
 
+/// A release that is put to all nodes again.
+pub(super) struct ReleaseAgain {
+    pub(super) call: Call,
+    pub(super) at: Time,
+    pub(super) last_at: Time,
+    pub(super) held_since: Option<u64>,
+}
+
 /// A call that is put to all nodes.
 pub(super) struct Asked {
     pub(super) ballot: Ballot,
     pub(super) until: Time,
+    /// When it began, by true time.
+    pub(super) since: u64,
     pub(super) purpose: Purpose,
     /// The fences under which nodes granted it.
     pub(super) granted: Vec<u64>,
     /// For the release of a lock that was held until then: since when, by true time.
     pub(super) held_since: Option<u64>,
+    /// When the engine sends such a release for the last time.
+    pub(super) last_at: Time,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -105,7 +120,7 @@ pub(super) struct Guard {
     pub(super) deadline: Time,
     pub(super) release_at: Time,
     pub(super) renew_at: Time,
-    /// A true time.
+    /// When its acquire began, by true time.
     pub(super) since: u64,
 }
 
@@ -119,6 +134,8 @@ impl SimProcess {
             fences: Fences::default(),
             doubts: Doubts::default(),
             open_releases: OpenReleases::default(),
+            undecided: UndecidedReleases::default(),
+            again: Vec::new(),
             connections: Default::default(),
             asked: BTreeMap::new(),
             caller: CallerState::Idle {
@@ -150,6 +167,11 @@ impl SimProcess {
         };
         let asked = self.asked.values().map(|asked| asked.until);
         let asked = asked.min().unwrap_or(Time::NEVER);
-        caller.min(asked).min(self.open_releases.next_due())
+        let again = self.again.iter().map(|again| again.at);
+        let again = again.min().unwrap_or(Time::NEVER);
+        caller
+            .min(asked)
+            .min(again)
+            .min(self.open_releases.next_due())
     }
 }

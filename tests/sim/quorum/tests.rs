@@ -92,6 +92,11 @@ fn r7_release_that_does_not_outlast_late_copies_is_found() {
 }
 
 #[test]
+fn p7_release_that_forgets_its_earlier_attempts_is_found() {
+    assert_found(Defect::EachAttemptAlone, &[Promise::OneGrant]);
+}
+
+#[test]
 fn fence_below_the_clocks_of_the_nodes_is_found() {
     assert_found(Defect::FenceBelowClock, &[Promise::Fencing]);
 }
