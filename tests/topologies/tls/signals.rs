@@ -20,7 +20,7 @@ fn signals_interrupt_no_call() {
     child.join(SOON);
 }
 
-/// A child that locks and waits under a storm of signals. Every error ends it.
+/// A child that locks and waits while signals come all the time. Every error ends it.
 pub(crate) const SIGNALLED: (&str, Role) = ("tls_signalled", |args| {
     handle(libc::SIGALRM);
     each_millisecond();

@@ -12,7 +12,7 @@
 //! caller writes and reads by itself.
 //!
 //! A caller may leave before its reply comes, once its request is written. Its entry then says what
-//! to do with the reply, and whoever reads the reply does it.
+//! to do with the reply, and the thread that reads the reply does it.
 //!
 //! If the server closes the connection, all entries are answered with that fault. If a reply is late
 //! or malformed, only its own entry is: those behind it learn that the connection was closed, so
