@@ -195,11 +195,11 @@ fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
     .bound(Bound::AtMost(2.5))
     .note(&paused);
     figure(
-        "Of it the call of the release",
+        "The release call of a hand-over",
         "× a round trip after a pause",
     )
     .note(&release);
-    figure("Of a turn in the server's scripts", "µs").note(&server);
+    figure("The server's scripts in a turn", "µs").note(&server);
     figure("Longest wait", "× n × (hold + hand-over)")
         .bound(Bound::AtMost(1.3))
         .note(&longest);

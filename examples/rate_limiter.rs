@@ -9,7 +9,7 @@
 //! are permits. There is no burst at the border of two seconds, as with a counter for each second.
 //! Callers wait their turn, first come, first served, instead of being refused and trying again.
 //!
-//! What to know:
+//! Good to know:
 //!
 //! - It counts grants, by the server's clock. A call begins when its grant has arrived. If another
 //!   service counts calls by its own clock, make the window longer by what a grant may take to you
@@ -40,7 +40,7 @@ const WINDOW: Duration = Duration::from_millis(500);
 const CALLS_IN_WINDOW: usize = 5;
 const CALLS: usize = 6;
 
-/// At most so many calls begin in any window. Copy this function and the next.
+/// At most `CALLS_IN_WINDOW` calls begin in any window. Copy this function and the next.
 fn limiter(mgr: &LockManager, name: &str) -> Semaphore {
     let options = LockOptions::new().hold_at_least(WINDOW);
     mgr.with(options).semaphore(name, CALLS_IN_WINDOW as u32)

@@ -160,6 +160,22 @@ impl Builder {
         self
     }
 
+    /// How long a wait for a lock may last before the log has a warning of it, with the holder.
+    ///
+    /// The warning has the name, the label, the position, the holder and the time waited. It comes
+    /// again each time the wait has doubled. One line speaks for all waiters of this manager for the
+    /// name: it is about the one that has waited longest. It comes at a check of the name, so up to a
+    /// check period later, and costs one request. It blocks nobody.
+    ///
+    /// At least 1 ms; `Duration::MAX` turns it off. Default
+    /// [`DEFAULT_LONG_WAIT`](crate::DEFAULT_LONG_WAIT). The first warning of a deadlock does not
+    /// depend on it. The next one for the same names comes after this time at the earliest, and each
+    /// further one after twice the time before, but no pause is longer than 10 minutes.
+    pub fn long_wait(mut self, limit: Duration) -> Builder {
+        self.settings.long_wait = Some(limit);
+        self
+    }
+
     /// The authorities whose certificates count: one or more certificates in PEM, in place of the
     /// system's. Needs the feature `tls`. Default: the system's authorities.
     ///
@@ -281,7 +297,7 @@ impl Builder {
             config.check_period + config.command_timeout,
             config.horizon,
         );
-        let caller_id = Arc::new(caller_id);
+        let caller_id = Arc::new(caller_id.labelled(options.label_text()));
         let store: Box<dyn Store> = match &self.endpoint.0 {
             Location::Url(url) => {
                 let topology = parse_url(url)?.with_tls(self.tls)?;

@@ -8,6 +8,8 @@ use crate::options::{LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
 
 /// How long Redis may go without a successful reply before a wait ends with an error.
 pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
+/// How long a wait may last before the log has a warning of it.
+pub const DEFAULT_LONG_WAIT: Duration = Duration::from_secs(10);
 /// How many connections short calls share.
 pub const DEFAULT_LANES: u32 = 2;
 /// The prefix of keys and channels.
@@ -33,6 +35,7 @@ pub(crate) struct Settings {
     pub(crate) check_period: Option<Duration>,
     pub(crate) horizon: Option<Duration>,
     pub(crate) outage_limit: Option<Duration>,
+    pub(crate) long_wait: Option<Duration>,
     pub(crate) replica_acks: Option<ReplicaAcks>,
     /// `None`: yes.
     pub(crate) uptime_check: Option<bool>,
@@ -62,6 +65,8 @@ pub(crate) struct Config {
     /// H: how long a silent process keeps its places in queues.
     pub(crate) horizon: Duration,
     pub(crate) outage_limit: Duration,
+    /// A wait that lasts longer is reported. `Duration::MAX`: none is.
+    pub(crate) long_wait: Duration,
     /// The length of a lease by the manager's own options.
     pub(crate) ttl: Duration,
     /// Nodes of a quorum that have run for less than the ttl do not vote.
@@ -94,6 +99,7 @@ impl Config {
                 .unwrap_or(DEFAULT_CHECK_PERIOD.min(base / 8)),
             horizon: settings.horizon.unwrap_or(DEFAULT_HORIZON.min(base / 2)),
             outage_limit: settings.outage_limit.unwrap_or(DEFAULT_OUTAGE_LIMIT),
+            long_wait: settings.long_wait.unwrap_or(DEFAULT_LONG_WAIT),
             ttl,
             uptime_check: settings.uptime_check.unwrap_or(true),
             back_off: Duration::from_millis(500).min(base / 20),
@@ -110,6 +116,10 @@ impl Config {
         check_range("connect_timeout", self.connect_timeout, shortest, MAX_TTL)?;
         check_range("check_period", self.check_period, shortest, MAX_TTL)?;
         check_range("horizon", self.horizon, shortest, MAX_TTL)?;
+        if self.long_wait < shortest {
+            let message = format!("at least {shortest:?}; it is {:?}", self.long_wait);
+            return Err(Error::config("long_wait", message));
+        }
         if self.outage_limit < self.command_timeout {
             let message = format!(
                 "at least the command timeout, {:?}; it is {:?}",
@@ -316,6 +326,10 @@ mod tests {
             },
             Settings {
                 outage_limit: Some(ms(10)),
+                ..Settings::default()
+            },
+            Settings {
+                long_wait: Some(Duration::ZERO),
                 ..Settings::default()
             },
             Settings {

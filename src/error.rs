@@ -30,12 +30,17 @@ pub enum Error {
     /// rolled back in the background.
     #[non_exhaustive]
     #[error(
-        "redis is unavailable{} (no {step}; gave up after {waited:.1?})",
+        "redis{} is unavailable{} (no {step}; gave up after {waited:.1?})",
+        at_server(server),
         for_lock(lock)
     )]
     Unavailable {
         /// The lock that the call was for. `None` if the call was not for a lock.
         lock: Option<Arc<str>>,
+        /// The server that it is about: host and port, or the path of its socket. Several that are
+        /// asked together, such as sentinels, are separated by commas. `None` if it is about no
+        /// server, as in memory.
+        server: Option<Arc<str>>,
         /// The step at which the call failed.
         step: Step,
         /// How long the call tried. For a caller that waited in the queue: how long Redis had been
@@ -53,10 +58,19 @@ pub enum Error {
     /// retries them within its bound, and returns this error only at its end. It returns all other
     /// refusals at once.
     #[non_exhaustive]
-    #[error("redis refused{}: {code} {}", for_lock(lock), message.trim_end_matches(['.', ' ']))]
+    #[error(
+        "redis{} refused{}: {code} {}",
+        at_server(server),
+        for_lock(lock),
+        message.trim_end_matches(['.', ' '])
+    )]
     Server {
         /// The lock that the call was for. `None` if the call was not for a lock.
         lock: Option<Arc<str>>,
+        /// The server that it is about: host and port, or the path of its socket. Several that are
+        /// asked together, such as sentinels, are separated by commas. `None` if it is about no
+        /// server, as in memory.
+        server: Option<Arc<str>>,
         /// The first word of the error, such as `NOPERM`, `OOM` or `WRONGPASS`.
         code: String,
         /// The rest of the error, in the server's words. If a right is missing: the rule to add.
@@ -75,9 +89,13 @@ pub enum Error {
     Tls {
         /// The lock that the call was for. `None` if the call was not for a lock.
         lock: Option<Arc<str>>,
+        /// The server that it is about: host and port, or the path of its socket. Several that are
+        /// asked together, such as sentinels, are separated by commas. `None` if it is about no
+        /// server, as in memory.
+        server: Option<Arc<str>>,
         /// The reason.
         reason: TlsFailure,
-        /// The server's address, the details, and the remedy.
+        /// The details, with the server's address, and the remedy.
         message: String,
     },
 
@@ -102,10 +120,16 @@ pub enum Error {
     /// From [`renew`](crate::LockGuard::renew): you still hold it, until the time of its last
     /// acknowledged renewal is over.
     #[non_exhaustive]
-    #[error("only {acknowledged} of {wanted} replicas acknowledged the lock {lock:?} in time")]
+    #[error(
+        "only {acknowledged} of {wanted} replicas of redis{} acknowledged the lock {lock:?} in time",
+        at_server(server)
+    )]
     NotReplicated {
         /// The name of the lock.
         lock: Arc<str>,
+        /// The master whose replicas they are: host and port, or the path of its socket. `None` if
+        /// it is not known.
+        server: Option<Arc<str>>,
         /// How many replicas must acknowledge it.
         wanted: u32,
         /// How many did so in time.
@@ -179,6 +203,22 @@ impl fmt::Display for Step {
     }
 }
 
+impl fmt::Display for TlsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TlsFailure::UnknownIssuer => "no known authority issued the server's certificate",
+            TlsFailure::Expired => "the server's certificate has expired",
+            TlsFailure::NotValidYet => "the server's certificate is not valid yet",
+            TlsFailure::WrongHost => "the server's certificate is for another host",
+            TlsFailure::BadCertificate => "the server's certificate cannot be used",
+            TlsFailure::ClientCertificate => "the server did not accept the client's certificate",
+            TlsFailure::PlainServer => "the server speaks plain text",
+            TlsFailure::TlsServer => "the server expects TLS",
+            TlsFailure::Protocol => "both sides have no version or cipher in common",
+        })
+    }
+}
+
 impl Error {
     pub(crate) fn config(what: impl Into<String>, message: impl Into<String>) -> Error {
         Error::Config {
@@ -187,12 +227,35 @@ impl Error {
         }
     }
 
+    /// The same error. If it is about a server that it does not name, it names this one.
+    pub(crate) fn at(mut self, address: impl FnOnce() -> Option<Arc<str>>) -> Error {
+        match &mut self {
+            Error::Unavailable { server, .. }
+            | Error::NotReplicated { server, .. }
+            | Error::Server { server, .. }
+            | Error::Tls { server, .. }
+                if server.is_none() =>
+            {
+                *server = address();
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// The same error, for a call that took this long in all.
     pub(crate) fn after(mut self, total: Duration) -> Error {
         if let Error::Unavailable { waited, .. } = &mut self {
             *waited = total;
         }
         self
+    }
+}
+
+fn at_server(server: &Option<Arc<str>>) -> String {
+    match server {
+        Some(address) => format!(" at {address}"),
+        None => String::new(),
     }
 }
 

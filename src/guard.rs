@@ -128,7 +128,7 @@ impl PanicWatch {
 
 impl LockGuard {
     pub(crate) fn new(lease: Arc<Lease>, running: &Arc<EngineHandle>) -> LockGuard {
-        running.engine().on_guard_created();
+        running.engine().on_guard_created(&lease);
         LockGuard {
             lease,
             running: Arc::clone(running),

@@ -18,6 +18,15 @@ pub mod faults {}
 #[doc = include_str!("../docs/TROUBLE.md")]
 pub mod trouble {}
 
+#[doc = include_str!("../docs/DIAGNOSIS.md")]
+pub mod diagnosis {}
+
+#[doc = include_str!("../docs/COMMAND_LINE.md")]
+pub mod command_line {}
+
+#[doc = include_str!("../docs/METRICS.md")]
+pub mod metrics {}
+
 #[doc = include_str!("../docs/CONFIGURATION.md")]
 pub mod configuration {}
 

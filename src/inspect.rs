@@ -1,4 +1,4 @@
-//! Shows who holds a lock and who waits for it, and takes a lock away by force.
+//! Shows who holds a lock and who waits for it, takes a lock away by force, and deletes a name.
 
 mod display;
 pub(crate) mod list;
@@ -9,20 +9,60 @@ use std::time::{Duration, SystemTime};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::{Access, Kind};
+use crate::loss::PreviousHolder;
 use crate::manager::LockManager;
 use crate::script::{
-    Call, Family, InspectedHolder, Inspection, LockSpec, Mode, Outcome, Page, Token, Verb,
+    Call, Family, InspectedHolder, Inspection, LockSpec, Mode, Outcome, Page, Requester, Token,
+    Verb,
 };
 
 /// The most waiters that [`LockInfo::queue`] lists.
 pub const MAX_WAITERS_SHOWN: usize = 1000;
 
 /// The state of a name that is held, cooling or lapsed, or that somebody waits for.
+///
+/// # Serialized form
+///
+/// With the feature `serde`, this and its parts implement `Serialize` and `Deserialize`. So do
+/// [`Loss`](crate::Loss), [`Stats`](crate::Stats) and [`Shutdown`](crate::Shutdown). The form is
+/// stable:
+///
+/// - Fields and variants have their names here, in snake_case. A variant with fields is an object
+///   with one field: `{"semaphore": {"permits": 3}}`. One without is a text: `"mutex"`.
+/// - Durations are seconds, and times are seconds since the Unix epoch, by the server's clock. Both
+///   are numbers with a fraction, in whole microseconds.
+/// - An absent value is `null`.
+/// - A later version may add fields and variants. Unknown fields are ignored. A field that was added
+///   may be missing, and then has its default. An unknown variant is an error.
+///
+/// ```
+/// # #[cfg(feature = "serde")] {
+/// let json = r#"{
+///     "name": "customer:ann", "seen_at": 1700000003.5, "kind": "mutex", "state": "held",
+///     "fence": 1700000000123456,
+///     "holder": null, "holders": [], "time_left": 9.5, "waiters": 1,
+///     "queue": [{
+///         "manager": "1f0c", "host": "web-1", "pid": 4711, "thread": "main",
+///         "thread_id": 4711, "label": "nightly", "since": 1700000001.25, "ttl": 10.0,
+///         "fixed_lease": false, "fence": null, "permits": 1, "access": "owner",
+///         "lapsed_for": null
+///     }],
+///     "previous_holder": "released", "served": 17
+/// }"#;
+/// let info: fairlock::LockInfo = serde_json::from_str(json).unwrap();
+/// assert_eq!(info.time_left.as_millis(), 9500);
+/// # }
+/// ```
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockInfo {
     /// The name.
     pub name: Arc<str>,
+    /// When Redis looked, by the server's clock. A holder has held the lock for `seen_at` minus
+    /// [`since`](Party::since). Do not subtract this machine's clock, which may be off by hours.
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds::since_epoch"))]
+    pub seen_at: SystemTime,
     /// The kind of lock that it is used as.
     pub kind: Kind,
     /// Whether it is held, cooling, lapsed or free.
@@ -39,19 +79,40 @@ pub struct LockInfo {
     pub holders: Vec<Party>,
     /// How long the lease or the cooling still lasts if nothing happens. If there are several, the
     /// longest. Zero if nobody holds it and it does not cool.
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
     pub time_left: Duration,
     /// How many waiters there are. Includes waiters that died, or that left without telling Redis.
     pub waiters: u64,
     /// The first waiters, in the order in which Redis will serve them. At most
     /// [`MAX_WAITERS_SHOWN`].
     pub queue: Vec<Party>,
+    /// How the last holder ended whose end Redis knows of. While the name is held, that is the
+    /// holder before. While it cools or after it lapsed, that is the [`holder`](LockInfo::holder).
+    ///
+    /// `Lapsed` and `Forced` stay until a holder releases the lock properly. The end of a reader
+    /// changes nothing.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub previous_holder: PreviousHolder,
+    /// How many places in the queue have been served: the number of the place that was served last.
+    /// While there is a queue, each hand-over adds one, and so does each place before it whose waiter
+    /// has left or died. A lock that is taken without waiting adds nothing.
+    ///
+    /// 0 without a queue: nobody has waited yet, Redis has lost the queue, or it is a lock of a
+    /// [`Quorum`](crate::Quorum).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub served: u64,
 }
 
 /// Whether a name is held, cooling, lapsed or free.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum LockState {
-    /// Somebody holds it. Of several holders, some may have [lapsed](Party::lapsed_for).
+    /// Somebody holds it. If there are several holders, some may have [lapsed](Party::lapsed_for).
     Held,
     /// It was released, but [`hold_at_least`](crate::LockOptions::hold_at_least) keeps it taken.
     Cooling,
@@ -66,6 +127,7 @@ pub enum LockState {
 /// A holder of a lock, or a waiter.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Party {
     /// The random id of its manager.
     pub manager: String,
@@ -73,14 +135,23 @@ pub struct Party {
     pub host: String,
     /// The id of the process on that host.
     pub pid: u32,
-    /// The name of the thread. `-` if it has none.
+    /// The name of the thread that asked for the lock. `-` if it has none.
     pub thread: String,
+    /// The number of that thread. On Linux the kernel's, as `top -H` and gdb show it; elsewhere a
+    /// number within the process. `None` if an older version of this crate asked.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub thread_id: Option<u32>,
     /// The label from [`LockOptions::label`](crate::LockOptions::label).
     pub label: String,
     /// Since when it holds the lock or waits, by the server's clock.
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds::since_epoch"))]
     pub since: SystemTime,
     /// The ttl, or the length of the fixed lease.
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
     pub ttl: Duration,
+    /// Whether its lease is fixed: it ends by itself, and no thread renews it.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub fixed_lease: bool,
     /// The fence under which it holds the lock. `None` while it waits.
     pub fence: Option<u64>,
     /// How many permits of a semaphore it holds, held until it lapsed, or asks for. 1 for any other
@@ -95,6 +166,7 @@ pub struct Party {
     /// reader/writer lock shows it for longer: until a guard releases properly, but no longer than
     /// Redis remembers it, which is one ttl and the time to the next request for the name. From
     /// then on this counts from the moment when somebody noticed the lapse.
+    #[cfg_attr(feature = "serde", serde(default, with = "crate::seconds::optional"))]
     pub lapsed_for: Option<Duration>,
 }
 
@@ -176,6 +248,50 @@ impl LockManager {
         }
     }
 
+    /// Deletes all that Redis keeps about a name that nobody uses. It is for names that are used once,
+    /// such as the name of a job, an upload or a test.
+    ///
+    /// You need not call it: Redis forgets a name by itself an hour after its last use. Delete a name
+    /// only when nobody will use it any more:
+    ///
+    /// - If the first reply to a release was lost, and Redis gets the release again after this, it
+    ///   answers that the lock was lost. The unlock of a guard that lost its lease before fails, too.
+    /// - The next guard's [`previous_holder`](crate::LockGuard::previous_holder) is `Unknown`. So a
+    ///   warning is deleted as well: nobody learns that an earlier holder's end was
+    ///   [`Lapsed`](crate::PreviousHolder::Lapsed) or [`Forced`](crate::PreviousHolder::Forced), and
+    ///   that its work may be half done.
+    /// - Fences go on rising, from the server's clock. If that clock goes back afterwards, or a
+    ///   failover leads to a server whose clock is behind, they fall.
+    ///
+    /// `true`: Redis keeps nothing about the name any more, or kept nothing before.
+    ///
+    /// `false`: somebody holds the name or waits for it, or it cools, or its newest fence is ahead of
+    /// the server's clock. Or another program keeps something else at the key of the name. A lease that is over holds nothing: it ends here, as if somebody had asked
+    /// for the lock.
+    ///
+    /// Blocks for at most four command timeouts. Takes two more if a lease or a waiter ends first, and
+    /// two more for every 64 dead waiters at the head of the queue and for every 64 holders.
+    ///
+    /// # Errors
+    /// As [`inspect`](LockManager::inspect). After [`Unavailable`](Error::Unavailable), Redis may
+    /// have deleted the name, or may still delete it when the request arrives late.
+    ///
+    /// Always [`Config`](Error::Config) on a [`Quorum`](crate::Quorum), which forgets a name only by
+    /// itself. A server of it that forgot a name too early could grant it under a smaller fence.
+    ///
+    /// ```no_run
+    /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+    /// let upload = format!("upload:{}", 4711);
+    /// let guard = mgr.lock(&upload)?;
+    /// // ... the upload is complete, and its number is never used again.
+    /// guard.unlock()?;
+    /// mgr.delete(&upload)?;
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    pub fn delete(&self, name: impl AsRef<str>) -> Result<bool> {
+        self.engine().delete(&self.key(name.as_ref())?)
+    }
+
     fn inspect_all(&self, keys: Vec<Key>) -> Result<Vec<Result<Option<LockInfo>>>> {
         let mut infos = self.inspect_as(LockSpec::MUTEX, &keys)?;
         // The scripts of mutexes refuse a record of the other family, whose own scripts can read
@@ -199,7 +315,7 @@ impl LockManager {
         Ok(infos)
     }
 
-    /// What the scripts of one family say about these names. They show the holders of permits page
+    /// Asks the scripts of one family about these names. They show the holders of permits page
     /// by page, so this asks again for the names with more of them.
     fn inspect_as(&self, spec: LockSpec, keys: &[Key]) -> Result<Vec<Result<Option<LockInfo>>>> {
         let mut all: Vec<Result<Option<Inspection>>> = keys.iter().map(|_| Ok(None)).collect();
@@ -278,8 +394,15 @@ impl LockInfo {
             .filter_map(|holder| Party::of_holder(holder, &kind))
             .collect();
         holders.sort_by_key(|holder| holder.lapsed_for.is_some());
+        // Nobody may have noticed the lapse yet, so the record may not say it. A reader leaves
+        // nothing half done.
+        let leaves_work = |holder: &Party| holder.access != Access::Reader;
+        let lapsed = holders
+            .iter()
+            .any(|holder| holder.lapsed_for.is_some() && leaves_work(holder));
         LockInfo {
             name: key.name,
+            seen_at: server_time(seen.seen_at),
             state,
             fence: seen.fence,
             holder: holders.first().cloned(),
@@ -296,6 +419,12 @@ impl LockInfo {
                 .iter()
                 .filter_map(|waiter| Party::parse(waiter, &kind))
                 .collect(),
+            previous_holder: if lapsed {
+                PreviousHolder::Lapsed
+            } else {
+                seen.previous
+            },
+            served: seen.served,
             kind,
         }
     }
@@ -320,30 +449,23 @@ impl Party {
         })
     }
 
-    /// Parses `ticket since manager ttl fixed hold host⇥pid⇥thread⇥label`. For permits their number
-    /// comes before the host.
     fn parse(request: &str, kind: &Kind) -> Option<Party> {
-        let weighted = matches!(kind, Kind::Semaphore { .. } | Kind::RwLock);
-        let mut parts = request.splitn(if weighted { 8 } else { 7 }, ' ');
-        let since = parts.nth(1)?.parse().ok()?;
-        let manager = parts.next()?.to_owned();
-        let ttl = Duration::from_millis(parts.next()?.parse().ok()?);
-        let mut rest = parts.skip(2);
-        let permits = if weighted {
-            rest.next()?.parse().ok()?
-        } else {
-            1
+        let family = match kind {
+            Kind::Semaphore { .. } | Kind::RwLock => Family::Permit,
+            _ => Family::Mutex,
         };
-        let access = Access::of(kind, permits);
-        let mut label = rest.next()?.splitn(4, '\t');
+        let requester = Requester::parse(request, family)?;
+        let access = Access::of(kind, requester.permits);
         Some(Party {
-            manager,
-            host: label.next()?.to_owned(),
-            pid: label.next()?.parse().ok()?,
-            thread: label.next()?.to_owned(),
-            label: label.next()?.to_owned(),
-            since: server_time(since),
-            ttl,
+            manager: requester.manager.to_owned(),
+            host: requester.host.to_owned(),
+            pid: requester.pid,
+            thread: requester.thread.to_owned(),
+            thread_id: requester.thread_id,
+            label: requester.label.to_owned(),
+            since: server_time(requester.since),
+            ttl: Duration::from_millis(requester.ttl_ms),
+            fixed_lease: requester.fixed_lease,
             fence: None,
             permits: access.permits(),
             access,

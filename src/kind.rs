@@ -6,6 +6,11 @@ use std::sync::Arc;
 /// The kind of lock that a name is used as.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Kind {
     /// One holder at a time.
     Mutex,
@@ -53,6 +58,11 @@ impl fmt::Display for Kind {
 /// How a holder uses a lock, or how a waiter asks to use it.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Access {
     /// Alone, as the owner of a mutex.
     Owner,

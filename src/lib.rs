@@ -22,6 +22,7 @@
 - [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
 - [How far it can be trusted](guide::safety): each promise, what it depends on, and the tests that attack it.
 - [Configuration](guide::configuration): defaults, ranges, when to change them.
+- [The command line](guide::command_line): locks for the shell, and a look at who holds and who waits.
 - [TLS](guide::tls): certificates, and the errors about them.
 - [What is logged](guide::log), line by line.
 - [Coming from another lock](guide::migrating): `SET NX`, Redlock, Redisson.
@@ -340,13 +341,17 @@
 //! # Ok::<(), fairlock::Error>(())
 //! ```
 //!
+//! Redis forgets a name an hour after its last use. [`delete`](LockManager::delete) does it at once,
+//! for a name that nobody will use again. A quorum refuses it.
+//!
 //! `inspect` is one request, or two for a semaphore or a reader/writer lock. `list` is for people
 //! and monitoring. It makes Redis go through all keys of the database, including keys of other
 //! programs, in pages of about 512. It inspects each record that matches, and remembers the names
 //! that it has returned.
 //!
-//! [`stats`](LockManager::stats) counts what the manager has done. The log, through
-//! [`log`](https://docs.rs/log), has what needs attention, and never a password.
+//! [`stats`](LockManager::stats) counts what the manager has done, with histograms of waits and
+//! holds. With the feature `metrics`, [the same numbers](guide::metrics) go to Prometheus. The log,
+//! through [`log`](https://docs.rs/log), has what needs attention, and never a password.
 //!
 //! # Fork
 //!
@@ -436,9 +441,13 @@ mod script;
 mod store;
 
 // Small parts that all of them use.
+mod diagnosis;
 mod glob;
 mod key;
+#[cfg(feature = "serde")]
+mod seconds;
 mod sync;
+mod thread_id;
 
 // The pages of docs/, and the simulator, which needs private items.
 #[cfg(any(doc, doctest))]
@@ -460,7 +469,7 @@ pub mod sim;
 pub use builder::Builder;
 pub use config::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
-    DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
+    DEFAULT_LONG_WAIT, DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
 };
 pub use endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server};
 pub use manager::{LockManager, Shutdown};
@@ -481,10 +490,11 @@ pub use fence::FenceGate;
 pub use loss::{Loss, LossReason, PreviousHolder};
 
 // A look inside.
+pub use diagnosis::{Check, Diagnosis, Finding, Level};
 pub use inspect::list::List;
 pub use inspect::{LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
 pub use kind::{Access, Kind};
-pub use stats::Stats;
+pub use stats::{Acquisitions, Histogram, Losses, Stats};
 
 // The channel type of [`LockGuard::lost`], for `select!`.
 pub use crossbeam_channel;

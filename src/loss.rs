@@ -7,6 +7,7 @@ use std::sync::Arc;
 /// [`on_lost`](crate::LockOptions::on_lost); also part of [`Error::Lost`](crate::Error::Lost).
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Loss {
     /// The name of the lock.
     pub name: Arc<str>,
@@ -30,6 +31,11 @@ impl fmt::Display for Loss {
 /// Why a lock was lost.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum LossReason {
     /// Its time ran out: no renewal was confirmed before the local deadline, or Redis says that it
     /// lapsed.
@@ -62,10 +68,17 @@ impl fmt::Display for LossReason {
 /// `Lapsed` and `Forced` stay until a holder releases the lock properly. So every holder after a
 /// crash learns that the protected work may be half done, as with a poisoned `std::sync::Mutex`.
 #[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum PreviousHolder {
     /// Nothing is recorded. There was no holder before, or the record was lost, or it expired an
-    /// hour after its last use.
+    /// hour after its last use, or somebody deleted the name with
+    /// [`delete`](crate::LockManager::delete).
+    #[default]
     Unknown,
     /// It released the lock.
     Released,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::engine::{AtDeadline, EngineHandle, QueuedWaiter};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
+use crate::stats::AcquireEnd;
 use crate::store::clock::Time;
 
 /// A place in the queue of a lock. Dropping it leaves the queue.
@@ -32,6 +33,8 @@ pub struct Waiter<G = LockGuard> {
     /// `None` once the waiter has returned its guard.
     queued: Option<QueuedWaiter>,
     running: Arc<EngineHandle>,
+    /// How the request counts if the waiter is dropped now.
+    last_end: AcquireEnd,
     /// Makes the guard of this kind of lock.
     into_guard: fn(LockGuard) -> G,
 }
@@ -45,6 +48,7 @@ impl<G> Waiter<G> {
         Waiter {
             queued: Some(queued),
             running: Arc::clone(running),
+            last_end: AcquireEnd::Cancelled,
             into_guard,
         }
     }
@@ -108,12 +112,25 @@ impl<G> Waiter<G> {
                 "a waiter returns one guard, and this one has returned it",
             ));
         };
-        let Some(lease) = queued.wait(until, at_deadline)? else {
+        let end = queued.wait(until, at_deadline);
+        self.last_end = match &end {
+            Ok(_) | Err(Error::Closed) => AcquireEnd::Cancelled,
+            Err(_) => AcquireEnd::Failed,
+        };
+        let Some(lease) = end? else {
             return Ok(None);
         };
         self.queued = None;
         let guard = LockGuard::new(lease, &self.running);
         Ok(Some((self.into_guard)(guard)))
+    }
+}
+
+impl<G> Drop for Waiter<G> {
+    fn drop(&mut self) {
+        if self.queued.is_some() {
+            self.running.engine().on_not_granted(self.last_end);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the whole suite, its redis-server included.
 #
-#   tests/run.sh [cargo test's arguments]   runs all tests, then names the slowest
+#   tests/run.sh [cargo test's arguments]   runs all tests of the library and of the command line, then names the
+#                                           slowest
 #   tests/run.sh --server                   prints the path of the server's binary, and no more
 #
 # FAIRLOCK_TEST_SERVER may name the binary of another server: Redis 6.2 or later, or Valkey.
@@ -114,9 +115,18 @@ trap 'rm -f "$times"' EXIT
 export FAIRLOCK_TEST_SERVER=$server FAIRLOCK_TEST_TIMES=$times
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-8}
 
+# Both packages, unless the arguments choose one. Arguments behind -- are for the tests.
+packages=--workspace
+for argument in "$@"; do
+    case $argument in
+        --) break ;;
+        -p | -p?* | --package | --package=* | --workspace | --all) packages= ;;
+    esac
+done
+
 status=0
 SECONDS=0
-cargo test --all-features --no-fail-fast "$@" || status=$?
+cargo test $packages --all-features --no-fail-fast "$@" || status=$?
 
 if [[ -s $times ]]; then
     echo "the slowest tests, in ms:"

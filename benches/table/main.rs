@@ -152,8 +152,8 @@ left (7). In instructions of the server:
 - *8 threads on 8 names* keep both cores busy. So only the processor time of a cycle counts. On the
   client most of it is system calls, as for the floor; on the server it is the scripts. 32 threads
   share more writes, and do better.
-- *A hand-over* begins with the release's round trip, in which the server runs the script. (*Of a
-  turn in the server's scripts* also contains the enqueue of the thread that just held the lock.)
+- *A hand-over* begins with the release's round trip, in which the server runs the script. (*The
+  server's scripts in a turn* include the enqueue of the thread that just held the lock.)
   After a pause of 1 ms caches are cold: the same script takes the server 11 to 23 µs when it runs
   again and again. The rest of the time wakes the next holder: one thread in one manager, two
   between processes, where the message wakes the listener first. A script with nothing but the eight

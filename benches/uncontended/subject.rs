@@ -55,7 +55,7 @@ impl Kind {
 }
 
 impl Subject {
-    /// A cycle for each of so many threads, each on a name of its own.
+    /// A cycle for each of `threads` threads, each on a name of its own.
     pub(crate) fn cycles(&mut self, threads: usize) -> Vec<Cycle<'_>> {
         match self {
             Subject::Floor(floors) => floors

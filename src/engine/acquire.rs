@@ -4,10 +4,9 @@
 
 use std::slice;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-use crate::engine::lease::{Lease, first_lost};
+use crate::engine::lease::{Lease, first_lost, note_taken};
 use crate::engine::request::{Request, Wait};
 use crate::engine::waiter::{
     AtDeadline, EnqueueOutcome, GrantNotice, QueuedWaiter, TakeGrant, WaiterAction, WaiterEntry,
@@ -55,7 +54,6 @@ impl Engine {
                 Ok(Entered::NotYet) => {
                     check_group_held(group_so_far, self.now())?;
                     if recheck_at == until {
-                        self.counters.missed.add(1);
                         return Ok(None);
                     }
                 }
@@ -64,10 +62,12 @@ impl Engine {
                     if recheck_at == until || self.now() >= limit || !is_transient(&error) {
                         return Err(error.after(self.now() - now));
                     }
+                    self.meter.retries.add(1);
                 }
             }
         };
         // Wait. Once per check period, check that the group's earlier leases are still held.
+        let waits = queued.begin_wait(until);
         loop {
             check_group_held(group_so_far, self.now())?;
             let mut recheck_at = until;
@@ -79,10 +79,13 @@ impl Engine {
             } else {
                 AtDeadline::Keep
             };
-            match queued.wait(recheck_at, at_deadline) {
+            match queued.wait_on(recheck_at, at_deadline) {
                 Ok(Some(lease)) => return Ok(Some(lease)),
                 // Cancel, at the deadline. A grant may still come first.
-                Ok(None) if at_deadline == AtDeadline::Cancel => return queued.cancel(until),
+                Ok(None) if at_deadline == AtDeadline::Cancel => {
+                    drop(waits);
+                    return queued.cancel(until);
+                }
                 Ok(None) => {}
                 Err(error) => {
                     // P8 (every call ends): the time is up. A silent Redis would not answer a
@@ -99,11 +102,7 @@ impl Engine {
     /// timeouts.
     pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
         self.prepare(request)?;
-        let lease = self.attempt(request, Time::NEVER)?;
-        if lease.is_none() {
-            self.counters.missed.add(1);
-        }
-        Ok(lease)
+        self.attempt(request, Time::NEVER)
     }
 
     /// Enqueues a waiter, which may be granted at once. The caller waits for it later.
@@ -169,8 +168,10 @@ impl Engine {
             }
             self.await_subscription(limit)
                 .map_err(|e| for_lock(e, request))?;
-            if let Some(error) = failed.filter(|_| self.now() >= limit) {
-                return Err(error);
+            match failed {
+                Some(error) if self.now() >= limit => return Err(error),
+                Some(_) => self.meter.retries.add(1),
+                None => {}
             }
         }
         let queued = QueuedWaiter::register(self, request, WaiterState::new(Token::new()));
@@ -203,7 +204,7 @@ impl Engine {
             self.abandon_lease(&lease);
             return Err(error);
         }
-        lease.note_taken_by(thread::current().id());
+        note_taken(self.id(), &lease);
         Ok(lease)
     }
 
@@ -235,7 +236,10 @@ impl Engine {
                     limit = until.min(self.now() + self.config.outage_limit);
                     continue;
                 }
-                EnqueueOutcome::Again if self.now() < limit => continue,
+                EnqueueOutcome::Again if self.now() < limit => {
+                    self.meter.retries.add(1);
+                    continue;
+                }
                 EnqueueOutcome::Again => StoreFault::unavailable(
                     Step::Reply,
                     "no time is left to send the acquire again",
@@ -259,10 +263,11 @@ impl Engine {
             if now >= limit {
                 // The server's last refusal explains more than the lack of a connection.
                 let fault = refused.filter(|_| !fault.is_ambiguous()).unwrap_or(fault);
-                return Err(fault.into_error(Some(&waiter.request.key), now - started));
+                return Err(self.error(fault, Some(&waiter.request.key), now - started));
             }
             self.clock
                 .sleep_until((now + self.config.back_off / 4).min(limit));
+            self.meter.retries.add(1);
         }
     }
 
@@ -320,6 +325,7 @@ impl Engine {
                 left,
                 since,
             } => {
+                waiter.request.note_taken();
                 let mut state = waiter.state.lock();
                 let action = state.on_queued(now, ticket, position, since, &waiter.request);
                 drop(state);
@@ -358,7 +364,7 @@ impl Engine {
             EnqueueOutcome::RetryLater(fault)
         } else {
             let waited = now - waiter.last_reply_at();
-            EnqueueOutcome::Rejected(fault.into_error(Some(&waiter.request.key), waited))
+            EnqueueOutcome::Rejected(self.error(fault, Some(&waiter.request.key), waited))
         }
     }
 
@@ -391,8 +397,14 @@ pub(crate) fn is_transient(error: &Error) -> bool {
 
 fn for_lock(error: Error, request: &Request) -> Error {
     match error {
-        Error::Server { code, message, .. } => Error::Server {
+        Error::Server {
+            server,
+            code,
+            message,
+            ..
+        } => Error::Server {
             lock: Some(Arc::clone(&request.key.name)),
+            server,
             code,
             message,
         },

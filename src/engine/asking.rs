@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::acquire::{Entered, is_transient};
-use crate::engine::background::Command;
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
 use crate::engine::waiter::{
@@ -25,8 +24,6 @@ struct AskCall {
     entered: Time,
     until: Time,
     at_deadline: AtDeadline,
-    /// The renewal thread has looked whether the waiter's thread waits for itself.
-    is_looked_at: bool,
 }
 
 impl Engine {
@@ -106,11 +103,10 @@ impl QueuedWaiter {
     ) -> Result<Option<Arc<Lease>>> {
         let engine = &self.engine;
         let waiter = &self.waiter;
-        let mut call = AskCall {
+        let call = AskCall {
             entered: engine.now(),
             until,
             at_deadline,
-            is_looked_at: false,
         };
         let _asking = engine.askers.enter(waiter);
         let mut state = waiter.state.lock();
@@ -138,7 +134,9 @@ impl QueuedWaiter {
                 if now >= until {
                     return Ok(None);
                 }
-                self.look_for_self_wait(&mut call);
+                let waiters = [Arc::clone(waiter)];
+                engine.report_postponed_circles(&waiters);
+                engine.report_if_long(&waiters);
                 state = waiter.state.lock();
                 continue;
             }
@@ -171,7 +169,7 @@ impl QueuedWaiter {
             Some(error) if asked >= call.until && call.at_deadline == AtDeadline::Cancel => {
                 return Err(error);
             }
-            Some(_) => {}
+            Some(_) => engine.meter.retries.add(1),
         }
         Ok(None)
     }
@@ -185,19 +183,6 @@ impl QueuedWaiter {
             AtDeadline::Keep => last_reply_at,
         };
         silent_since + self.engine.config.outage_limit
-    }
-
-    /// Once the pauses have their full length, the renewal thread looks whether this thread waits
-    /// for a lock that it took itself.
-    fn look_for_self_wait(&self, call: &mut AskCall) {
-        let engine = &self.engine;
-        let is_time = {
-            let state = self.waiter.state.lock();
-            state.has_longest_pause(engine.config.back_off)
-        };
-        if is_time && !std::mem::replace(&mut call.is_looked_at, true) {
-            engine.send_to_background(Command::FindSelfWait(Arc::clone(&self.waiter)));
-        }
     }
 }
 

@@ -81,7 +81,7 @@ impl Engine {
                     // it again.
                     let never_sent = fault.is_transient() && !fault.is_ambiguous();
                     let fault = refused.filter(|_| never_sent).unwrap_or(fault);
-                    return Err(fault.into_error(Some(&call.key), self.now() - started));
+                    return Err(self.error(fault, Some(&call.key), self.now() - started));
                 }
             };
             if self.now() >= (started + self.config.command_timeout).min(until) {
@@ -92,8 +92,11 @@ impl Engine {
                     None => Ok(None),
                     // R11 (missing keys): a node answered that it cannot decide yet.
                     Some(fault) if fault.is_undecided() => Ok(None),
-                    Some(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),
+                    Some(fault) => Err(self.error(fault, Some(&call.key), self.now() - started)),
                 };
+            }
+            if fault.is_some() {
+                self.meter.retries.add(1);
             }
         }
     }
@@ -123,6 +126,7 @@ impl Engine {
                 Ok(TryOutcome::Done(Some(lease)))
             }
             Outcome::Busy { .. } => {
+                attempt.request.note_taken();
                 if attempt.doubt.in_doubt {
                     // R7 (late copies): the first copy may still be under way, and take the lock.
                     self.abandon_attempt(attempt);
@@ -153,12 +157,13 @@ impl Engine {
         sent: Time,
     ) -> Result<Arc<Lease>> {
         let deadline = deadline_from_reply(attempt.request, sent, grant.left);
-        let mut lease = Lease::new(Arc::clone(attempt.request), grant, sent, deadline);
+        let now = self.now();
+        let mut lease = Lease::new(Arc::clone(attempt.request), grant, sent, deadline).noticed(now);
         if attempt.doubt.in_doubt {
             lease = lease.with_not_after(attempt.doubt.not_after);
         }
         let lease = Arc::new(lease);
-        if !lease.is_held(self.now()) {
+        if !lease.is_held(now) {
             // The lease is shorter than its reply took.
             self.abandon_lease(&lease);
             return Err(Error::Lost {

@@ -11,8 +11,12 @@ use crate::script::Call;
 use crate::store::Answer;
 
 impl Engine {
-    /// Delivers the grants to other waiters of this manager that a reply carries.
+    /// Delivers the grants to other waiters of this manager that a reply carries, and counts the
+    /// dead waiters that the call passed over. Every answer to a call comes through here.
     pub(super) fn deliver_all(&self, call: &Call, answer: &Answer) {
+        if answer.reply.dead_waiters > 0 {
+            self.meter.dead_waiters.add(answer.reply.dead_waiters);
+        }
         for grant in &answer.reply.grants {
             self.deliver(call, GrantNotice::from_reply(*grant, answer.sent));
         }
@@ -44,7 +48,7 @@ impl Engine {
         let action = state.on_notice(notice, self.now(), &waiter.request);
         drop(state);
         if matches!(action, WaiterAction::Keep(_) | WaiterAction::Confirm) {
-            self.counters.handed_over.add(1);
+            self.meter.handed_over.add(1);
         }
         self.apply(waiter, action);
     }

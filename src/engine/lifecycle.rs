@@ -24,11 +24,12 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::background::{Command, EndAll, RenewalThread, ShutdownReport, Waker};
 use crate::engine::callbacks::Callbacks;
+use crate::engine::lease::Lease;
 use crate::engine::subscription::SubscriptionStatus;
 use crate::engine::waiter::{Askers, WaiterRegistry};
 use crate::error::{Error, Result, Step};
 use crate::script::CallerId;
-use crate::stats::Counters;
+use crate::stats::Meter;
 use crate::store::clock::{Sleepers, Time};
 use crate::store::{Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
@@ -86,7 +87,7 @@ impl Sleepers for Engine {
         self.guard_dropped.notify_all();
     }
 
-    fn settled(&self) -> Receiver<Infallible> {
+    fn until_idle(&self) -> Receiver<Infallible> {
         let (hold, idle) = bounded(0);
         self.send_to_background(Command::DropWhenIdle(hold));
         idle
@@ -107,7 +108,7 @@ impl Engine {
             service: store.service(),
             config,
             store,
-            counters: Counters::default(),
+            meter: Meter::new(),
             caller_id,
             waiters: WaiterRegistry::new(),
             askers: Askers::new(),
@@ -131,13 +132,13 @@ impl Engine {
         (engine, renewal)
     }
 
-    pub(crate) fn on_guard_created(&self) {
-        self.counters.granted.add(1);
-        self.counters.held.add(1);
+    pub(crate) fn on_guard_created(&self, lease: &Lease) {
+        self.meter
+            .on_granted(lease.waited(), lease.request.was_taken());
     }
 
     pub(crate) fn on_guard_dropped(&self) {
-        self.counters.held.sub(1);
+        self.meter.on_guard_dropped();
         // Pairs with the fence in `shut_down`. Either `shut_down` does not count this guard, or
         // this thread sees `closed` and wakes it.
         fence(Ordering::SeqCst);
@@ -157,7 +158,7 @@ impl Engine {
         // Pairs with the fence in `on_guard_dropped`.
         fence(Ordering::SeqCst);
         let mut drained = self.drained.lock();
-        while self.counters.held.get() > 0 && self.now() < until {
+        while self.meter.held() > 0 && self.now() < until {
             self.clock.wait(&self.guard_dropped, &mut drained, until);
         }
         drop(drained);
@@ -167,7 +168,7 @@ impl Engine {
         // connection. When it gives up, it may be in another exchange, and reports after that.
         let now = self.now();
         self.send_to_background(Command::EndAll(EndAll {
-            give_up_at: now + timeout * 2,
+            report_by: now + timeout * 2,
             report_to,
         }));
         let limit = timeout * 3;

@@ -86,18 +86,20 @@ mod waiter;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::Config;
+use crate::diagnosis::facts::Facts;
 use crate::error::{Error, Result};
+use crate::key::Key;
 use crate::kind::Kind;
 use crate::loss::Loss;
 use crate::script::{Call, CallerId, Outcome};
-use crate::stats::{Counters, Stats};
+use crate::stats::{AcquireEnd, Meter, Stats};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Answer, CallResult, Checkout, Deadlines, Service, Store, StoreFault};
+use crate::store::{Answer, CallResult, ConnectionWait, Deadlines, Service, Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
 use background::{Command, ScheduledLease, Waker};
 use callbacks::Callbacks;
@@ -109,6 +111,7 @@ pub(crate) use acquire::is_transient;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use attempt::Doubt;
 pub(crate) use background::warn_of_drop;
+use lease::EngineId;
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
 pub(crate) use release::WantResult;
@@ -121,7 +124,7 @@ pub(crate) use waiter::{AtDeadline, QueuedWaiter};
 pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) store: Box<dyn Store>,
-    pub(crate) counters: Counters,
+    pub(crate) meter: Meter,
     caller_id: Arc<CallerId>,
     clock: Clock,
     /// The services that the store offers.
@@ -178,6 +181,11 @@ impl Engine {
         std::process::id() != self.process
     }
 
+    /// The engine lives in one place, so its address tells it from others.
+    pub(crate) fn id(&self) -> EngineId {
+        EngineId(std::ptr::from_ref(self).addr())
+    }
+
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
@@ -187,10 +195,35 @@ impl Engine {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        Stats {
-            connects: self.store.connects(),
-            requests: self.store.requests(),
-            ..self.counters.read()
+        self.publish_traffic();
+        self.meter.read(self.store.traffic())
+    }
+
+    /// Emits what the store has counted. No thread may call this with a mutex held.
+    pub(crate) fn publish_traffic(&self) {
+        // In a forked child, another thread of the parent may have held a mutex of the recorder.
+        let counted = || (!self.is_forked()).then(|| self.store.traffic());
+        self.meter.publish(counted);
+    }
+
+    /// A caller's request for a lock ends without it.
+    pub(crate) fn on_not_granted(&self, end: AcquireEnd) {
+        // As above.
+        if self.is_forked() {
+            return;
+        }
+        self.meter.on_not_granted(end);
+        // No lease wakes the renewal thread, which publishes otherwise.
+        self.publish_traffic();
+    }
+
+    /// A caller's request for a lock ends with this error.
+    pub(crate) fn on_acquire_error(&self, error: &Error) {
+        match error {
+            // Nothing was asked for.
+            Error::Config { .. } => {}
+            Error::Closed => self.on_not_granted(AcquireEnd::Cancelled),
+            _ => self.on_not_granted(AcquireEnd::Failed),
         }
     }
 
@@ -200,6 +233,7 @@ impl Engine {
         self.check_fork()?;
         let started = self.now();
         let results = self.store.run(calls, self.deadlines(started, Time::NEVER));
+        self.publish_traffic();
         let read = calls
             .iter()
             .zip(results)
@@ -211,9 +245,22 @@ impl Engine {
                         _ => Ok(answer),
                     }
                 }
-                Err(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),
+                Err(fault) => Err(self.error(fault, Some(&call.key), self.now() - started)),
             });
         Ok(read.collect())
+    }
+
+    /// The servers' own reports.
+    pub(crate) fn examine(&self) -> Result<Facts> {
+        self.check_fork()?;
+        Ok(self.store.examine(&self.config))
+    }
+
+    /// The public error for a call about `key` that took `waited`. It names the server.
+    pub(crate) fn error(&self, fault: StoreFault, key: Option<&Key>, waited: Duration) -> Error {
+        let error = fault.into_error(key, waited);
+        // A fault that a node did not see, such as a lack of time, is about the key's server.
+        error.at(|| self.store.server_of(key?))
     }
 
     /// One page of the records that match: the next cursor (0: this was the last page) and the
@@ -226,13 +273,23 @@ impl Engine {
             .map_err(|fault| fault.into_error(None, self.now() - started))
     }
 
+    /// The cursor of the pages behind those that failed with the page at this cursor; 0: none.
+    pub(crate) fn scan_on(&self, failed: u64) -> u64 {
+        // Another thread of the parent may have had a mutex of the store at the fork.
+        if self.is_forked() {
+            return 0;
+        }
+        self.store.scan_on(failed)
+    }
+
     /// An error for a reply of another verb, or of a record of another kind.
     fn unexpected_reply(&self, call: &Call, outcome: &Outcome) -> Error {
         if let Outcome::Kind(kind) = outcome {
-            return wrong_kind(call, kind);
+            return wrong_kind(call, kind).at(|| self.store.server_of(&call.key));
         }
         Error::Server {
             lock: Some(call.key.name.clone()),
+            server: self.store.server_of(&call.key),
             code: "PROTOCOL".to_owned(),
             message: format!("unexpected reply: {outcome:?}"),
         }
@@ -243,7 +300,7 @@ impl Engine {
     fn deadlines(&self, now: Time, until: Time) -> Deadlines {
         let timeout = self.config.command_timeout;
         Deadlines {
-            checkout: Checkout::Until((now + timeout).min(until + timeout / 2)),
+            connection: ConnectionWait::Until((now + timeout).min(until + timeout / 2)),
             reply_by: (now + timeout * 2).min(until + timeout),
         }
     }
@@ -252,7 +309,7 @@ impl Engine {
     /// one is opened.
     fn at_once(&self, now: Time) -> Deadlines {
         Deadlines {
-            checkout: Checkout::IfFree,
+            connection: ConnectionWait::Never,
             reply_by: now + self.config.command_timeout,
         }
     }
@@ -285,6 +342,7 @@ fn wrong_kind(call: &Call, kind: &str) -> Error {
         let message = format!("the record is {kind}, which is not this version's protocol");
         return Error::Server {
             lock: Some(lock),
+            server: None,
             code: "WRONGVERSION".to_owned(),
             message,
         };

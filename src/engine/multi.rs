@@ -44,7 +44,7 @@ impl Engine {
                         "no time is left to send the acquires again",
                     );
                     let first = requests.first().map(|request| &request.key);
-                    Some(fault.into_error(first, self.now() - started))
+                    Some(self.error(fault, first, self.now() - started))
                 }
                 Ok(GroupOutcome::More) => None,
                 // A transient refusal is retried, as for one lock.
@@ -58,6 +58,9 @@ impl Engine {
             };
             if self.now() >= (started + self.config.command_timeout).min(until) {
                 return failed.map_or(Ok(None), Err);
+            }
+            if failed.is_some() {
+                self.meter.retries.add(1);
             }
         }
     }
@@ -144,7 +147,8 @@ impl Engine {
                 }
                 Ok(TryOutcome::Failed(fault)) => {
                     let waited = self.now() - started;
-                    failed.get_or_insert_with(|| fault.into_error(Some(&attempt.call.key), waited));
+                    failed
+                        .get_or_insert_with(|| self.error(fault, Some(&attempt.call.key), waited));
                 }
                 Err(error) => {
                     failed.get_or_insert(error);

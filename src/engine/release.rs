@@ -84,6 +84,10 @@ impl Engine {
     pub(super) fn begin_release(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
         // If the lease is lost, the renewal thread abandons its token.
         lease.release(now).map_err(|loss| Error::Lost { loss })?;
+        // A lease that nobody used was no guard's.
+        if mode != Mode::Unused {
+            self.meter.on_released(lease.held_for(now));
+        }
         Ok(release_call(lease, mode))
     }
 
@@ -116,11 +120,15 @@ impl Engine {
                         ..release
                     }));
                 }
-                ReleaseOutcome::Answered(if answer.resent {
+                let loss = if answer.resent {
                     loss_from_resent_release(mode, &answer.reply.outcome)
                 } else {
                     loss_from_release(&answer.reply.outcome)
-                })
+                };
+                if let Some(reason) = loss.filter(|_| mode.is_guards()) {
+                    self.meter.on_found_lost(reason);
+                }
+                ReleaseOutcome::Answered(loss)
             }
             Err(StoreFault::NotReady) => ReleaseOutcome::Open(Box::new(OpenRelease {
                 fault: None,
@@ -196,7 +204,7 @@ impl Engine {
         } = sent;
         let key = Some(&lease.request.key);
         let Some(receiver) = result else {
-            return fault.map_or(Ok(()), |f| Err(f.into_error(key, self.now() - started)));
+            return fault.map_or(Ok(()), |f| Err(self.error(f, key, self.now() - started)));
         };
         let timeout = self.config.command_timeout;
         // If the caller already spent its time waiting for a reply, do not wait again.
@@ -225,7 +233,7 @@ impl Engine {
                         "redis did not answer the renewal thread either",
                     )
                 });
-                Err(fault.into_error(key, self.now() - started))
+                Err(self.error(fault, key, self.now() - started))
             }
         }
     }
@@ -275,7 +283,7 @@ impl Engine {
                 if !fault.is_transient() {
                     // A retry would be refused too, and the permits would stay taken while the
                     // guard lives. So report the error.
-                    return Err(fault.into_error(Some(&call.key), self.now() - started));
+                    return Err(self.error(fault, Some(&call.key), self.now() - started));
                 }
                 self.send_to_background(Command::Abandon(TokenRelease {
                     resent: fault.is_ambiguous(),
@@ -310,7 +318,7 @@ impl Engine {
         if !lease.report_loss(loss) {
             return false;
         }
-        self.counters.lost.add(1);
+        self.meter.on_lost(loss.reason, lease.held_for(self.now()));
         if let Some(group) = &lease.request.group {
             group.report_loss(loss);
         }
@@ -367,7 +375,7 @@ impl Engine {
     }
 
     pub(super) fn abandon(&self, release: TokenRelease) {
-        self.counters.background_releases.add(1);
+        self.meter.background_releases.add(1);
         self.send_to_background(Command::Abandon(release));
     }
 

@@ -31,6 +31,7 @@ impl Engine {
         let _ = sender.send(ScheduledLease {
             lease: Arc::clone(lease),
             renew_at,
+            due_at: renew_at,
         });
         if new_leases.len() > DROP_ENDED_FROM {
             self.drop_ended_leases();
@@ -74,7 +75,7 @@ impl Engine {
         let deadlines = self.deadlines(started, Time::NEVER);
         match single_result(self.store.run(slice::from_ref(&call), deadlines)).answer {
             Ok(answer) => self.on_renew_reply(lease, &answer),
-            Err(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),
+            Err(fault) => Err(self.error(fault, Some(&call.key), self.now() - started)),
         }
     }
 
@@ -90,7 +91,7 @@ impl Engine {
                     deadline_from_reply(&lease.request, answer.sent, left),
                 ) =>
             {
-                self.counters.renewed.add(1);
+                self.meter.renewed.add(1);
                 return Ok(());
             }
             // Too late. P6 (a loss stays): the lease was seen past its deadline, and is never held

@@ -1,7 +1,7 @@
 //! A request for a lock: its name, and the options with which it is held.
 
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{self, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,9 @@ use crate::key::Key;
 use crate::loss::Loss;
 use crate::options::{LockOptions, OnLost};
 use crate::script::{Call, Family, LockSpec, Token, Verb};
+use crate::store::clock::Time;
 use crate::sync::{AtomicBool, Mutex, fence};
+use crate::thread_id;
 
 /// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.
 pub(crate) struct Request {
@@ -23,6 +25,10 @@ pub(crate) struct Request {
     pub(crate) hold_at_least: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
+    /// When the caller asked for it. `NEVER`: nobody measures how long that takes.
+    pub(crate) asked_at: Time,
+    /// Redis has said that the lock was taken. For the statistics alone.
+    was_taken: atomic::AtomicBool,
     /// The locks that are taken together with this one.
     pub(crate) group: Option<Arc<LockGroup>>,
     /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
@@ -39,7 +45,7 @@ pub(crate) enum Wait {
 impl Request {
     pub(crate) fn new(spec: LockSpec, key: Key, options: &LockOptions) -> Request {
         let ttl = options.lease_length();
-        let mut params = String::with_capacity(96);
+        let mut params = String::with_capacity(112);
         let _ = write!(
             params,
             "{} {} {} ",
@@ -50,10 +56,11 @@ impl Request {
         if spec.family == Family::Permit {
             let _ = write!(params, "{} ", spec.weight);
         }
-        let _ = write!(params, "{}\t{}\t", *HOST, std::process::id());
+        let process = std::process::id();
+        let _ = write!(params, "{}\t{process}\t", *HOST);
         let thread = thread::current();
         push_plain(thread.name().unwrap_or("-"), &mut params);
-        params.push('\t');
+        let _ = write!(params, "#{}\t", thread_id::in_process(process));
         params.push_str(options.label_text());
         Request {
             spec,
@@ -63,9 +70,24 @@ impl Request {
             hold_at_least: options.least_hold(),
             max_hold: options.hold_limit(),
             on_lost: options.callback().cloned(),
+            asked_at: Time::NEVER,
+            was_taken: atomic::AtomicBool::new(false),
             group: None,
             params: params.into(),
         }
+    }
+
+    /// The same request of a caller that asked at this time.
+    pub(crate) fn asked_at(self, asked_at: Time) -> Request {
+        Request { asked_at, ..self }
+    }
+
+    pub(crate) fn note_taken(&self) {
+        self.was_taken.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn was_taken(&self) -> bool {
+        self.was_taken.load(Ordering::Relaxed)
     }
 
     /// The same request as a member of a group. The group learns of its loss.

@@ -223,13 +223,18 @@ fn run(engine: &Arc<Engine>) {
 
 fn missing_permission(fault: &StoreFault, prefix: &str) -> Error {
     match fault {
-        StoreFault::Server { code, message } => {
+        StoreFault::Server {
+            code,
+            message,
+            server,
+        } => {
             let needed = format!(
                 "to wait, the user needs +subscribe +ping +publish and the channels &{prefix}:grants:*"
             );
             StoreFault::Server {
                 code: code.clone(),
                 message: format!("{message}; {needed}"),
+                server: server.clone(),
             }
             .into()
         }

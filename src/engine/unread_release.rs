@@ -98,13 +98,13 @@ impl Engine {
         }
     }
 
-    /// The error of a release without a reply. If the connection was closed, that is none: the
+    /// The error of a release without a reply. A closed connection is no error: the
     /// renewal thread sends the release on another.
     fn outage(&self, lease: &Lease, started: Time, fault: StoreFault) -> Result<()> {
         if fault.is_no_outage() {
             return Ok(());
         }
-        Err(fault.into_error(Some(&lease.request.key), self.now() - started))
+        Err(self.error(fault, Some(&lease.request.key), self.now() - started))
     }
 
     /// A reply was left unread, and the renewal thread reads it at `due` if nobody else has.

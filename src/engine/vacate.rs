@@ -1,9 +1,16 @@
 //! How a name becomes another kind of lock. The two families of scripts keep their data in
 //! different forms. So an acquire that finds the other form vacates the name first, if nobody uses
-//! it. The renewal thread does the same for a waiter that it enqueues again.
+//! it. The renewal thread does the same for a waiter that it enqueues again. A name that is to be
+//! deleted is vacated first, too.
 
-use crate::engine::Engine;
-use crate::script::{Call, Mode, Outcome, Verb};
+use std::slice;
+
+use crate::engine::{Engine, single_result, wrong_kind};
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::kind::Kind;
+use crate::script::{Call, Family, LockSpec, Mode, Outcome, Verb};
+use crate::store::clock::Time;
 use crate::store::{CallResult, Deadlines, StoreFault};
 
 impl Engine {
@@ -90,5 +97,69 @@ impl Engine {
             results[at].take_next(next);
         }
         results
+    }
+
+    /// Deletes all that the store keeps about a name that nobody uses. `false` if somebody uses it,
+    /// or if its newest fence is ahead of the server's clock.
+    ///
+    /// [`Error::Config`] on a quorum. There a node that forgot a name could grant it under a smaller
+    /// fence (P2), and a holder that lost the name could take it again by a renewal.
+    ///
+    /// Blocks for at most four command timeouts, and for two more each time that Redis says that
+    /// there is more to do.
+    pub(crate) fn delete(&self, key: &Key) -> Result<bool> {
+        let call = |spec, verb| Call {
+            spec,
+            key: key.clone(),
+            verb,
+        };
+        let permits = LockSpec::any(Family::Permit);
+        if !self.service.families.contains(&permits.family) {
+            let message = "a quorum deletes no names; it forgets a name by itself, an hour after its \
+                           last use";
+            return Err(Error::config("delete", message));
+        }
+        // A vacated mutex leaves its fence in the record. The scripts of permits know that field,
+        // and all keys of the name.
+        let vacate = call(LockSpec::MUTEX, Verb::Vacate);
+        Ok(self.vacate_until_done(&vacate)?
+            && self.vacate_until_done(&call(permits, Verb::Delete))?)
+    }
+
+    /// Sends a vacate or a delete, again for as long as there is more to do. `true`: no lock of the
+    /// call's family is in the way. `false`: one is in use, or its fence must be kept.
+    fn vacate_until_done(&self, call: &Call) -> Result<bool> {
+        loop {
+            self.check_fork()?;
+            let started = self.now();
+            let deadlines = self.deadlines(started, Time::NEVER);
+            let result = single_result(self.store.run(slice::from_ref(call), deadlines));
+            self.publish_traffic();
+            let answer = result
+                .answer
+                .map_err(|fault| self.error(fault, Some(&call.key), self.now() - started))?;
+            self.deliver_all(call, &answer);
+            if answer.reply.more {
+                continue;
+            }
+            return match &answer.reply.outcome {
+                Outcome::Vacated => Ok(true),
+                Outcome::Refused => Ok(false),
+                Outcome::Kind(kind) => self.check_kind(call, kind),
+                outcome => Err(self.unexpected_reply(call, outcome)),
+            };
+        }
+    }
+
+    /// A name was not vacated, because it is of this kind. `true` if it is a lock of another family
+    /// than the call's, so that nothing of the call's family is in the way.
+    fn check_kind(&self, call: &Call, kind: &str) -> Result<bool> {
+        let is_known = !matches!(Kind::from_record(kind), Kind::Other(_));
+        let Some(family) = Family::of_kind(kind).filter(|_| is_known) else {
+            return Err(wrong_kind(call, kind).at(|| self.store.server_of(&call.key)));
+        };
+        // A delete comes behind a vacate. If it finds another family, somebody has taken the name
+        // in between.
+        Ok(family != call.spec.family && matches!(call.verb, Verb::Vacate))
     }
 }

@@ -1,11 +1,13 @@
-//! What [`LockInfo`] and its parts look like to people: one line each.
+//! Shows [`LockInfo`] and its parts to people: one line each.
 
 use std::fmt;
 
 use super::{LockInfo, LockState, Party};
 use crate::kind::Access;
+use crate::loss::PreviousHolder;
 
-/// `"invoices:42": mutex, held by …, fence 7, 9.2s left, 3 waiting`
+/// `"invoices:42": mutex, held by …, fence 7, 9.2s left, 3 waiting`, and `previous holder: lapsed` or
+/// `forced` if the last holder left its work half done.
 impl fmt::Display for LockInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}, {}", self.name, self.kind, self.state)?;
@@ -25,7 +27,15 @@ impl fmt::Display for LockInfo {
                 write!(f, ", {:.1?} left", self.time_left)?;
             }
         }
-        write!(f, ", {} waiting", self.waiters)
+        write!(f, ", {} waiting", self.waiters)?;
+        // In the state `Lapsed` the line has said so.
+        let (how, state) = (self.previous_holder, self.state);
+        if matches!(how, PreviousHolder::Lapsed | PreviousHolder::Forced)
+            && state != LockState::Lapsed
+        {
+            write!(f, ", previous holder: {how}")?;
+        }
+        Ok(())
     }
 }
 
@@ -40,8 +50,8 @@ impl fmt::Display for LockState {
     }
 }
 
-/// `process 4711 on web-1, thread main, label "nightly"`, and for all kinds but a mutex `reader`,
-/// `writer` or `3 permits` next.
+/// `process 4711 on web-1, thread main#4711, label "nightly"`, and for all kinds but a mutex
+/// `reader`, `writer` or `3 permits` next.
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -49,6 +59,9 @@ impl fmt::Display for Party {
             "process {} on {}, thread {}",
             self.pid, self.host, self.thread
         )?;
+        if let Some(id) = self.thread_id {
+            write!(f, "#{id}")?;
+        }
         if !self.label.is_empty() {
             write!(f, ", label {:?}", self.label)?;
         }

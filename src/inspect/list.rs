@@ -27,7 +27,8 @@ impl LockManager {
     /// This call never blocks. Each page blocks for at most four command timeouts, and two more for
     /// every 128 names on it, or four more if semaphores or reader/writer locks are among them, and
     /// two more for every 64 holders that one of them has. The errors are those of
-    /// [`inspect`](LockManager::inspect); after one the iterator ends.
+    /// [`inspect`](LockManager::inspect). An error comes last. If a master of a cluster cannot be
+    /// read, the rest of its names is missing, and those of the other masters come first.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -46,6 +47,8 @@ impl LockManager {
             cursor: Some(0),
             seen: HashSet::new(),
             page: VecDeque::new(),
+            failed: None,
+            unreadable: Vec::new(),
         }
     }
 }
@@ -62,6 +65,9 @@ pub struct List {
     /// The names that were returned: SCAN may return a key twice.
     seen: HashSet<Arc<str>>,
     page: VecDeque<LockInfo>,
+    /// Why names are missing.
+    failed: Option<Error>,
+    unreadable: Vec<Error>,
 }
 
 impl Iterator for List {
@@ -72,17 +78,29 @@ impl Iterator for List {
             if let Some(info) = self.page.pop_front() {
                 return Some(Ok(info));
             }
-            let cursor = self.cursor.take()?;
+            let Some(cursor) = self.cursor.take() else {
+                return self.failed.take().map(Err);
+            };
             if let Err(error) = self.turn_page(cursor) {
-                self.page.clear();
-                self.cursor = None;
-                return Some(Err(error));
+                self.failed.get_or_insert(error);
+                let next = self.manager.engine().scan_on(cursor);
+                self.cursor = (next != 0).then_some(next);
             }
         }
     }
 }
 
+/// How many records that cannot be read are kept until somebody asks for them.
+const MOST_UNREADABLE: usize = 1000;
+
 impl List {
+    /// The records that the iterator has passed over since the last call, because this version
+    /// cannot read them: a kind of lock of another version, or a key of another program. Each error
+    /// names its record. At most 1,000: call this now and then if there are more. Never blocks.
+    pub fn take_unreadable(&mut self) -> Vec<Error> {
+        std::mem::take(&mut self.unreadable)
+    }
+
     fn turn_page(&mut self, cursor: u64) -> Result<()> {
         let engine = self.manager.engine();
         let (next, records) = engine.scan(cursor, &self.pattern)?;
@@ -99,13 +117,23 @@ impl List {
                     Ok(info) => self.page.extend(info),
                     // A kind of another version, or a key of another program: neither is a lock to
                     // list.
-                    Err(Error::WrongKind { .. }) => {}
-                    Err(Error::Server { code, .. })
-                        if code == "WRONGTYPE" || code == "WRONGVERSION" => {}
+                    Err(error) if is_no_lock(&error) => {
+                        if self.unreadable.len() < MOST_UNREADABLE {
+                            self.unreadable.push(error);
+                        }
+                    }
                     Err(error) => return Err(error),
                 }
             }
         }
         Ok(())
+    }
+}
+
+fn is_no_lock(error: &Error) -> bool {
+    match error {
+        Error::WrongKind { .. } => true,
+        Error::Server { code, .. } => code == "WRONGTYPE" || code == "WRONGVERSION",
+        _ => false,
     }
 }

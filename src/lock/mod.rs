@@ -10,12 +10,13 @@ mod striped;
 
 use std::sync::Arc;
 
-use crate::engine::{Lease, Request};
+use crate::engine::{Engine, Lease, Request};
 use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::LockSpec;
+use crate::stats::AcquireEnd;
 use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
@@ -31,7 +32,7 @@ fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Req
     let engine = manager.engine();
     engine.config.check_options(&manager.options)?;
     engine.check_family(spec.family)?;
-    Ok(Request::new(spec, key, &manager.options))
+    Ok(Request::new(spec, key, &manager.options).asked_at(engine.now()))
 }
 
 /// A request that may wait, with the options of the handle.
@@ -45,15 +46,18 @@ fn take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<LockGuard> {
     let request = Arc::new(request_to_wait(manager, key, spec)?);
     loop {
         // A wait without a deadline ends with a grant or an error, never with `None`.
-        if let Some(lease) = manager.engine().acquire(&request, &[], Time::NEVER)? {
-            return Ok(LockGuard::new(lease, manager.running()));
+        if let Some(guard) = guard(
+            manager,
+            manager.engine().acquire(&request, &[], Time::NEVER),
+        )? {
+            return Ok(guard);
         }
     }
 }
 
 fn try_take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Option<LockGuard>> {
     let request = Arc::new(request_to_try(manager, key, spec)?);
-    Ok(guard(manager, manager.engine().try_acquire(&request)?))
+    guard(manager, manager.engine().try_acquire(&request))
 }
 
 fn take_until(
@@ -66,10 +70,7 @@ fn take_until(
         return try_take(manager, key, spec);
     }
     let request = Arc::new(request_to_wait(manager, key, spec)?);
-    Ok(guard(
-        manager,
-        manager.engine().acquire(&request, &[], until)?,
-    ))
+    guard(manager, manager.engine().acquire(&request, &[], until))
 }
 
 /// Takes a place in the queue, for a waiter that returns the guard of this kind.
@@ -80,10 +81,23 @@ fn enqueue<G>(
     into_guard: fn(LockGuard) -> G,
 ) -> Result<Waiter<G>> {
     let request = Arc::new(request_to_wait(manager, key, spec)?);
-    let queued = manager.engine().enqueue(&request)?;
+    let engine = manager.engine();
+    let queued = engine.enqueue(&request);
+    let queued = queued.inspect_err(|error| engine.on_acquire_error(error))?;
     Ok(Waiter::new(queued, manager.running(), into_guard))
 }
 
-fn guard(manager: &LockManager, lease: Option<Arc<Lease>>) -> Option<LockGuard> {
-    lease.map(|lease| LockGuard::new(lease, manager.running()))
+/// The guard of what a request brought, which is counted.
+fn guard(manager: &LockManager, end: Result<Option<Arc<Lease>>>) -> Result<Option<LockGuard>> {
+    count_end(manager.engine(), &end);
+    Ok(end?.map(|lease| LockGuard::new(lease, manager.running())))
+}
+
+/// Counts a request that ended without a lock. A guard counts itself.
+fn count_end<T>(engine: &Engine, end: &Result<Option<T>>) {
+    match end {
+        Ok(Some(_)) => {}
+        Ok(None) => engine.on_not_granted(AcquireEnd::TimedOut),
+        Err(error) => engine.on_acquire_error(error),
+    }
 }

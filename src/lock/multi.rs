@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::{request_to_try, request_to_wait};
+use super::{count_end, request_to_try, request_to_wait};
 use crate::engine::{
     EngineHandle, Lease, LockGroup, Request, WantResult, first_lost, is_transient,
 };
@@ -148,8 +148,15 @@ impl SortedKeys {
     }
 
     fn take(&self, manager: &LockManager, until: Time) -> Result<Option<MultiGuard>> {
+        let end = self.take_uncounted(manager, until);
+        count_end(manager.engine(), &end);
+        end
+    }
+
+    fn take_uncounted(&self, manager: &LockManager, until: Time) -> Result<Option<MultiGuard>> {
         let engine = manager.engine();
-        let (requests, group) = self.requests(manager, request_to_wait)?;
+        let asked_at = engine.now();
+        let (requests, group) = self.requests(manager, request_to_wait, asked_at)?;
         match engine.try_acquire_all(&requests, until) {
             Ok(Some(leases)) => match MultiGuard::new(leases, group, manager) {
                 // The leases are so short, or the process so slow. The wait below gets new ones.
@@ -161,7 +168,7 @@ impl SortedKeys {
             Err(error) if is_transient(&error) => {}
             Err(error) => return Err(error),
         }
-        let (requests, group) = self.requests(manager, request_to_wait)?;
+        let (requests, group) = self.requests(manager, request_to_wait, asked_at)?;
         let leases = engine.acquire_all(&requests, until)?;
         leases
             .map(|leases| MultiGuard::new(leases, group, manager))
@@ -169,25 +176,28 @@ impl SortedKeys {
     }
 
     fn try_take(&self, manager: &LockManager) -> Result<Option<MultiGuard>> {
-        let (requests, group) = self.requests(manager, request_to_try)?;
-        let leases = manager.engine().try_acquire_all(&requests, Time::NEVER)?;
-        if leases.is_none() {
-            manager.engine().counters.missed.add(1);
-        }
-        leases
-            .map(|leases| MultiGuard::new(leases, group, manager))
-            .transpose()
+        let engine = manager.engine();
+        let (requests, group) = self.requests(manager, request_to_try, engine.now())?;
+        let leases = engine.try_acquire_all(&requests, Time::NEVER);
+        let end = leases.and_then(|leases| {
+            leases
+                .map(|leases| MultiGuard::new(leases, group, manager))
+                .transpose()
+        });
+        count_end(engine, &end);
+        end
     }
 
     fn requests(
         &self,
         manager: &LockManager,
         request: fn(&LockManager, Key, LockSpec) -> Result<Request>,
+        asked_at: Time,
     ) -> Result<(Vec<Arc<Request>>, Arc<LockGroup>)> {
         let group = LockGroup::new();
         let part = |key: &Key| {
             let request = request(manager, key.clone(), LockSpec::MUTEX)?;
-            Ok(Arc::new(request.in_group(&group)))
+            Ok(Arc::new(request.in_group(&group).asked_at(asked_at)))
         };
         Ok((self.0.iter().map(part).collect::<Result<_>>()?, group))
     }
@@ -239,7 +249,9 @@ impl MultiGuard {
             engine.abandon_all(&leases);
             return Err(Error::Lost { loss });
         }
-        leases.iter().for_each(|_| engine.on_guard_created());
+        leases
+            .iter()
+            .for_each(|lease| engine.on_guard_created(lease));
         Ok(MultiGuard {
             leases,
             group,
@@ -402,7 +414,9 @@ mod tests {
     fn loss_before_the_guard_exists_is_an_error() {
         let manager = LockManager::connect(&Memory::new()).expect("it is there");
         let keys = SortedKeys::new(&manager, ["a", "b"]).expect("two names");
-        let (requests, group) = keys.requests(&manager, request_to_try).expect("they fit");
+        let (requests, group) = keys
+            .requests(&manager, request_to_try, Time::NEVER)
+            .expect("they fit");
         let leases = manager.engine().try_acquire_all(&requests, Time::NEVER);
         let leases = leases.expect("it is there").expect("both are free");
         assert!(leases[1].lose(LossReason::Taken));

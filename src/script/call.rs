@@ -54,6 +54,9 @@ pub(crate) enum Verb {
     /// Clear the record of a name that nobody uses, so that it can become another kind of lock.
     /// Call it with the spec of the kind that the name is.
     Vacate,
+    /// Delete all that Redis keeps about a name that nobody uses. Only the scripts of permits do it,
+    /// so a mutex must be vacated first.
+    Delete,
     /// Which of these tokens Redis knows; at most [`LOOKUP_LIMIT`].
     Lookup {
         tokens: Vec<Token>,
@@ -84,7 +87,26 @@ pub(crate) enum Mode {
     Forced(Page),
 }
 
+impl Mode {
+    /// Whether a guard releases a lock that it believes to hold.
+    pub(crate) fn is_guards(self) -> bool {
+        matches!(self, Mode::Used | Mode::Unfinished)
+    }
+}
+
 impl Verb {
+    /// Whether its script serves the queue, and may pass over waiters of dead processes.
+    pub(crate) fn serves_queue(&self) -> bool {
+        matches!(
+            self,
+            Verb::Acquire { .. }
+                | Verb::Release { .. }
+                | Verb::Sync { .. }
+                | Verb::Vacate
+                | Verb::Delete
+        )
+    }
+
     /// Whether it takes the holders of permits page by page.
     pub(crate) fn is_paged(&self) -> bool {
         matches!(
@@ -154,7 +176,7 @@ impl Call {
             Verb::Renew { .. } => VerbName::Renew,
             Verb::Sync { .. } => VerbName::Sync,
             Verb::Inspect { .. } => VerbName::Inspect,
-            Verb::Vacate => VerbName::Vacate,
+            Verb::Vacate | Verb::Delete => VerbName::Vacate,
             Verb::Lookup { .. } => VerbName::Lookup,
         };
         registry::script_id(self.spec.family, verb)
@@ -266,7 +288,10 @@ impl Call {
                     cmd.arg(*from);
                 }
             }
-            Verb::Vacate => {}
+            Verb::Delete if self.spec.family == Family::Permit => {
+                cmd.arg("delete");
+            }
+            Verb::Vacate | Verb::Delete => {}
             Verb::Lookup { tokens } => tokens.iter().for_each(|token| token.append_to(cmd)),
         }
     }
@@ -300,8 +325,8 @@ impl Call {
         matches!(self.verb, Verb::Acquire { .. } | Verb::Propose { .. })
     }
 
-    /// Whether the user needs all rights before this is sent, because the script takes something,
-    /// or hands over what another user took.
+    /// Whether the user needs all rights before this is sent, because the script takes or deletes
+    /// something, or hands over what another user took.
     pub(crate) fn needs_rights(&self) -> bool {
         let is_forced = matches!(
             self.verb,
@@ -310,7 +335,8 @@ impl Call {
                 ..
             }
         );
-        self.is_acquire() || is_forced
+        let is_deletion = matches!(self.verb, Verb::Vacate | Verb::Delete);
+        self.is_acquire() || is_deletion || is_forced
     }
 
     /// Whether the script may do with one key alone: R11 (missing keys).

@@ -14,6 +14,7 @@ mod call;
 pub(crate) mod packed;
 mod registry;
 mod reply;
+mod requester;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../tests/sim/script_access.rs"]
 mod script_access;
@@ -28,6 +29,7 @@ pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
 pub(crate) use reply::{Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply, Vote};
+pub(crate) use requester::Requester;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

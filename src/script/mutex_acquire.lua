@@ -62,19 +62,19 @@ end
 local answer, stamp_refreshed
 local left = math.max(0, lease_end - now)
 if owner == token then
-  answer = { 'granted', now, 0, fence, granted_at, left, previous }
+  answer = { 'granted', now, 2 * dead_waiters, fence, granted_at, left, previous }
 elseif more == 1 then
-  answer = { 'more', now, 1 }
+  answer = { 'more', now, 1 + 2 * dead_waiters }
 elseif ARGV[7] ~= '1' then
-  answer = { 'busy', now, 0, left, unpack(grants) }
+  answer = { 'busy', now, 2 * dead_waiters, left, unpack(grants) }
 elseif not queue_key then
   return { 'queued', now, 0 }
 else
   --include queue_enter.lua
   --include queue_stamp.lua
   -- The position is at least 1. Where the list lost entries, a later ticket may have been served.
-  answer = { 'waiting', now, 0, ticket, math.max(1, ticket - served_ticket), left, since,
-             unpack(grants) }
+  answer = { 'waiting', now, 2 * dead_waiters, ticket, math.max(1, ticket - served_ticket), left,
+             since, unpack(grants) }
 end
 local expire_first = false
 --include mutex_write.lua

@@ -2,7 +2,8 @@
 -- KEYS: 1 the record · 2 the queue
 -- ARGV: 1-4 as in mutex_record.lua · 5 how many waiters to show, at most
 -- Returns: seen {owner or '', fence, granted at, left (below 0: the lease is over since then),
---   previous, request, label, waiters}, then the waiters' records in order · absent · kind {kind}
+--   previous, request, label, waiters, ticket served last}, then the waiters' records in order ·
+--   absent · kind {kind}
 local packed_state, packed_queue, owner, stored_request, stored_label =
   unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'a', 'l'))
 --include record_clock.lua
@@ -12,6 +13,6 @@ if not packed_state or (not owner and lease_end <= now and waiter_records == 0) 
   return { 'absent', now, 0 }
 end
 local seen = { 'seen', now, 0, owner or '', fence, granted_at, lease_end - now, previous,
-               stored_request or '', stored_label or '', waiter_records }
+               stored_request or '', stored_label or '', waiter_records, served_ticket }
 --include queue_inspect.lua
 return seen

@@ -21,6 +21,7 @@ while entries > 0 and not owner and lease_end <= now do
         head, waiter_manager, request, label, waiter_ttl, waiter_hold
     else
       skip[waiter_manager], skip[head] = true, true
+      dead_waiters = dead_waiters + 1
     end
   end
 end

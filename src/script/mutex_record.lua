@@ -11,7 +11,8 @@
 -- KEYS: 1 the record (HASH) · 2 the queue (LIST); absent in the single-key form of R11
 -- ARGV: 1 the caller's manager · 2 P + T in µs · 3 H in µs · 4 prefix of the grant channels
 -- Returns: nothing, unless the record is of another kind. A script's reply is {status, now in µs,
---   1 if there is more to do, the fields of that status, another waiter's grant}.
+--   1 if there is more to do + 2 for each waiter of a dead process that the call passed over, the
+--   fields of that status, another waiter's grant}.
 local record_key, queue_key, manager = KEYS[1], KEYS[2], ARGV[1]
 -- Numbers that are always read together are packed into one field: to read, parse and print a field
 -- costs a script more than all else that it does. The field 's' holds, in this order: lease_end,

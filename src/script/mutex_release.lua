@@ -87,4 +87,4 @@ local stamp_refreshed = false
 local expire_first = #fields_to_delete == 0 and heads_popped == 0 and tails_popped == 0
 --include mutex_write.lua
 if message then redis.pcall('PUBLISH', ARGV[4] .. new_manager, message) end
-return { status, now, more, unpack(grants) }
+return { status, now, more + 2 * dead_waiters, unpack(grants) }

@@ -36,6 +36,7 @@ local owner_waited_here = ticket and ticket ~= '0' and owner_manager == manager
 local expire_first = #fields_to_delete == 0 and heads_popped == 0 and tails_popped == 0
 --include mutex_write.lua
 if message then redis.pcall('PUBLISH', ARGV[4] .. new_manager, message) end
+more = more + 2 * dead_waiters
 return { 'synced', now, more, owner or '', fence, granted_at, math.max(0, lease_end - now),
          previous, entries, since, newest_known and 1 or 0, served_ticket,
          owner_waited_here and 1 or 0, unpack(grants) }

@@ -32,4 +32,4 @@ if is_free then more = 1 end
 local expire_first = #fields_to_delete == 0 and heads_popped == 0 and tails_popped == 0
 --include mutex_write.lua
 if message then redis.pcall('PUBLISH', ARGV[4] .. new_manager, message) end
-return { 'kind', now, more, 'mutex/1', unpack(grants) }
+return { 'kind', now, more + 2 * dead_waiters, 'mutex/1', unpack(grants) }

@@ -60,13 +60,13 @@ local left =
 -- A look that is under way may still find a lapsed holder. A waiter goes on with it by its syncs.
 if look_cursor ~= '' and (ARGV[7] ~= '1' or not is_wanted_kind) then more = 1 end
 if own_grant then
-  answer = own_grant
+  answer, own_grant[3] = own_grant, 2 * dead_waiters
 elseif more == 1 then
-  answer = { 'more', now, 1 }
+  answer = { 'more', now, 1 + 2 * dead_waiters }
 elseif not is_wanted_kind then
-  answer = { 'kind', now, 0, kind }
+  answer = { 'kind', now, 2 * dead_waiters, kind }
 elseif ARGV[7] ~= '1' then
-  answer = { 'busy', now, 0, left }
+  answer = { 'busy', now, 2 * dead_waiters, left }
 else
   local largest = math.max(entries > 0 and capacity or 0, wanted_capacity)
   if largest ~= capacity then capacity, state_changed = largest, true end
@@ -74,7 +74,8 @@ else
   --include queue_enter.lua
   --include queue_stamp.lua
   -- The position is at least 1. Where the list lost entries, a later ticket may have been served.
-  answer = { 'waiting', now, 0, ticket, math.max(1, ticket - served_ticket), left, since }
+  answer = { 'waiting', now, 2 * dead_waiters, ticket, math.max(1, ticket - served_ticket), left,
+             since }
 end
 for i = 1, #grants do answer[#answer + 1] = grants[i] end
 local delete_first = false

@@ -5,9 +5,9 @@
 --   begins: '0', or the end of the page before
 -- Returns: seen {kind, fence, waiters, holders shown; for each of these its time left (not above 0:
 --   it lapsed that long ago), 1 if it cools, its permits, and the text 'kind capacity fence ticket
---   granted-at manager ttl fixed hold permits label'; then the waiters' records in order} · absent
---   · kind {kind}. In place of the 1 for more, seen has where the next page begins, '0' after the
---   last.
+--   granted-at manager ttl fixed hold permits label'; then previous, the ticket served last, and
+--   the waiters' records in order} · absent · kind {kind}. In place of the 1 for more, seen has
+--   where the next page begins, '0' after the last.
 local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
 local packed_state = redis.call('HGET', KEYS[3], 'p')
 --include record_clock.lua
@@ -33,6 +33,8 @@ for i = 1, #fields, 2 do
     end
   end
 end
+seen[#seen + 1] = previous
+seen[#seen + 1] = served_ticket
 if ARGV[6] == '0' then
   if shown == 0 and page[1] == '0' and waiter_records == 0 then return { 'absent', now, 0 } end
   --include queue_inspect.lua

@@ -26,7 +26,7 @@ while entries > 0 and permits_taken < capacity do
       end
       --include permit_grant.lua
     else
-      skip[waiter_manager] = true
+      skip[waiter_manager], dead_waiters = true, dead_waiters + 1
     end
   end
   heads_popped, entries, queue_changed = heads_popped + 1, entries - 1, true

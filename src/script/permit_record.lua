@@ -11,7 +11,8 @@
 -- KEYS: 1 the record (HASH) · 2 the queue (LIST) · 3 the holders (HASH)
 -- ARGV: 1 the caller's manager · 2 P + T in µs · 3 H in µs · 4 prefix of the grant channels
 -- Returns: nothing, unless the record is of another kind. A script's reply is {status, now in µs,
---   1 if there is more to do, the fields of that status, other waiters' grants}.
+--   1 if there is more to do + 2 for each waiter of a dead process that the call passed over, the
+--   fields of that status, other waiters' grants}.
 local record_key, queue_key, holders_key, manager = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 -- The field 'p' holds, in this order: fence (the last one that was not a reader's), next_lapse (no
 -- holder lapses before it; 0 if there is no holder), shortest_lease and longest_lease (of the

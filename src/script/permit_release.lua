@@ -127,6 +127,7 @@ end
 --include queue_leave.lua
 local stamp_refreshed, delete_first = false, true
 --include permit_write.lua
--- In place of the 1 for more, a release by force has where its next page begins.
+more = more + 2 * dead_waiters
+-- In place of all that, a release by force has where its next page begins.
 if mode == 'forced' and (done_before or page_to) ~= '0' then more = done_before or page_to end
 return { status, now, more, unpack(grants) }

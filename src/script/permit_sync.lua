@@ -31,5 +31,6 @@ local left = next_lapse > 0 and math.max(0, math.min(next_lapse - now, 1000 * sh
 if look_cursor ~= '' and entries > 0 then left, more = 0, 1 end
 local delete_first = true
 --include permit_write.lua
+more = more + 2 * dead_waiters
 return { 'synced', now, more, '', fence, now, left, previous, entries, since, waiter and 1 or 0,
          served_ticket, 0, unpack(grants) }

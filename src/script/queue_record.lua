@@ -24,8 +24,9 @@ local live_manager, skip = nil, {}
 local heads_popped, tails_popped, rewritten_queue, replaced_entries = 0, 0, nil, 0
 -- The caller's token, if this call takes it out of the queue, or appends it.
 local removed_token, appended_token
--- 1 if there is more of the same to do, so that the caller asks again at once.
-local more = 0
+-- 1 if there is more of the same to do, so that the caller asks again at once. And how many waiters
+-- of dead processes this call passed over: the reply has that number twice, added to the first.
+local more, dead_waiters = 0, 0
 
 if packed_queue then
   entries, waiter_records, looked_at, served_time, last_ticket, served_ticket, queue_expires_at =

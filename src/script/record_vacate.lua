@@ -4,6 +4,8 @@
 -- KEYS: as in the record part
 -- ARGV: as in the record part
 -- Returns: nothing
+-- R20 (write order): a queue of the wrong type must stop the script before it writes anything.
+redis.call('LLEN', queue_key)
 -- R20 (write order): all fields are listed before the first write, which Redis refuses when memory
 -- is out.
 for _, field in ipairs(redis.call('HKEYS', record_key)) do

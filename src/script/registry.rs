@@ -11,7 +11,7 @@ use super::Family;
 pub(crate) const SCRIPTS: usize = 17;
 
 /// Family × verb → script. A script's number is its row. A single command looks up the tokens of a
-/// mutex. A quorum has no queue, so it has no script for one.
+/// mutex. A quorum has no queue, and nothing is deleted there, so it has no scripts for these.
 const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
     (Mutex, Acquire, include_str!("mutex_acquire.lua")),
     (Mutex, Release, include_str!("mutex_release.lua")),

@@ -116,10 +116,17 @@ impl LockSpec {
     /// which are of the same name.
     pub(crate) fn must_wait_for(&self, held: u64) -> bool {
         match self.protocol {
-            Protocol::Semaphore => held + u64::from(self.weight) > u64::from(self.capacity),
-            // A second reader waits only behind a writer, and that writer waits for the first.
-            Protocol::Mutex | Protocol::Quorum | Protocol::ReadWrite | Protocol::Any => held > 0,
+            Protocol::Semaphore | Protocol::ReadWrite => {
+                held + u64::from(self.weight) > u64::from(self.capacity)
+            }
+            Protocol::Mutex | Protocol::Quorum | Protocol::Any => held > 0,
         }
+    }
+
+    /// Whether a request for this that waits may wait for `held` permits. A second reader waits
+    /// only behind a writer. That writer waits for the first reader, as long as it does not give up.
+    pub(crate) fn may_wait_for(&self, held: u64) -> bool {
+        self.must_wait_for(held) || self.protocol == Protocol::ReadWrite && held > 0
     }
 
     /// The kind as a record has it.

@@ -39,6 +39,8 @@ pub(crate) struct CallerId {
     horizon_us: String,
     /// The name of a manager's channel is this and its id.
     channels: String,
+    /// How the names of the manager's connections begin: `fairlock:<label>:<pid>`.
+    pub(crate) connections: String,
 }
 
 impl CallerId {
@@ -49,6 +51,15 @@ impl CallerId {
             step_us: step.as_micros().to_string(),
             horizon_us: horizon.as_micros().to_string(),
             channels: format!("{prefix}:grants:"),
+            connections: connection_names(""),
+        }
+    }
+
+    /// The same manager, with this label in the names of its connections.
+    pub(crate) fn labelled(self, label: &str) -> CallerId {
+        CallerId {
+            connections: connection_names(label),
+            ..self
         }
     }
 
@@ -64,6 +75,21 @@ impl CallerId {
             .arg(&self.horizon_us)
             .arg(&self.channels);
     }
+}
+
+/// How many characters of a label the names of connections have.
+const LABEL_IN_NAMES: usize = 64;
+
+/// Servers refuse a name with characters other than `!` to `~`, and `:` separates the parts.
+fn connection_names(label: &str) -> String {
+    let plain = |letter: char| match letter {
+        ':' => '_',
+        '!'..='~' => letter,
+        _ => '_',
+    };
+    let label: String = label.chars().take(LABEL_IN_NAMES).map(plain).collect();
+    let label = if label.is_empty() { "-" } else { &label };
+    format!("fairlock:{label}:{}", std::process::id())
 }
 
 /// 32 random bits.

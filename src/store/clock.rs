@@ -232,7 +232,7 @@ pub(crate) trait Sleepers: Send + Sync {
 
     /// A receiver that is disconnected as soon as everything that is due in the background has been
     /// done.
-    fn settled(&self) -> Receiver<Infallible>;
+    fn until_idle(&self) -> Receiver<Infallible>;
 }
 
 /// The clock by which leases are believed: nobody sets it, and it runs on while the host is

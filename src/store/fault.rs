@@ -21,17 +21,31 @@ pub(crate) enum StoreFault {
     Unavailable {
         step: Step,
         source: Arc<Box<dyn StdError + Send + Sync>>,
+        /// The server's address, once the fault has left the node that it is about.
+        server: Option<Arc<str>>,
     },
     /// The server may have carried out the call, or a part of it, before this fault: an attempt
     /// before this one had no reply (P7), or a script raised the error after its first write.
     InDoubt(Box<StoreFault>),
     /// R18 (replica acks): the server carried out the call, and too few replicas acknowledged it in
     /// time.
-    NotReplicated { wanted: u32, acknowledged: u32 },
+    NotReplicated {
+        wanted: u32,
+        acknowledged: u32,
+        server: Option<Arc<str>>,
+    },
     /// The server refused.
-    Server { code: String, message: String },
+    Server {
+        code: String,
+        message: String,
+        server: Option<Arc<str>>,
+    },
     /// There is no TLS connection, and nothing was sent.
-    Tls { reason: TlsFailure, message: String },
+    Tls {
+        reason: TlsFailure,
+        message: String,
+        server: Option<Arc<str>>,
+    },
     /// The server cannot be used at all.
     Unfit { what: String, message: String },
 }
@@ -50,6 +64,45 @@ impl StoreFault {
         StoreFault::Unavailable {
             step,
             source: Arc::new(source.into()),
+            server: None,
+        }
+    }
+
+    /// A server's refusal.
+    pub(crate) fn server(code: impl Into<String>, message: impl Into<String>) -> StoreFault {
+        StoreFault::Server {
+            code: code.into(),
+            message: message.into(),
+            server: None,
+        }
+    }
+
+    /// The same fault, of the server at this address, unless it is known already whose it is.
+    pub(crate) fn at(mut self, address: &Arc<str>) -> StoreFault {
+        match &mut self {
+            StoreFault::InDoubt(fault) => {
+                **fault = std::mem::replace(&mut **fault, StoreFault::NotReady).at(address);
+            }
+            StoreFault::Unavailable { server, .. }
+            | StoreFault::NotReplicated { server, .. }
+            | StoreFault::Server { server, .. }
+            | StoreFault::Tls { server, .. } => {
+                server.get_or_insert_with(|| Arc::clone(address));
+            }
+            StoreFault::NotReady | StoreFault::Unfit { .. } => {}
+        }
+        self
+    }
+
+    /// The address of the server, if it is known.
+    pub(crate) fn server_address(&self) -> Option<&Arc<str>> {
+        match self {
+            StoreFault::InDoubt(fault) => fault.server_address(),
+            StoreFault::Unavailable { server, .. }
+            | StoreFault::NotReplicated { server, .. }
+            | StoreFault::Server { server, .. }
+            | StoreFault::Tls { server, .. } => server.as_ref(),
+            StoreFault::NotReady | StoreFault::Unfit { .. } => None,
         }
     }
 
@@ -60,7 +113,7 @@ impl StoreFault {
             message,
             may_have_written,
         } = Refusal::read(code, details);
-        let fault = StoreFault::Server { code, message };
+        let fault = StoreFault::server(code, message);
         if may_have_written {
             StoreFault::InDoubt(Box::new(fault))
         } else {
@@ -72,6 +125,7 @@ impl StoreFault {
         StoreFault::Tls {
             reason,
             message: message.into(),
+            server: None,
         }
     }
 
@@ -81,19 +135,14 @@ impl StoreFault {
 
     /// The server sent a reply that does not have the expected shape.
     pub(super) fn protocol(message: impl Into<String>) -> StoreFault {
-        StoreFault::Server {
-            code: PROTOCOL.to_owned(),
-            message: message.into(),
-        }
+        StoreFault::server(PROTOCOL, message)
     }
 
     /// The user lacks these rights.
     pub(super) fn lacks(user: Option<&str>, rights: &str) -> StoreFault {
         let user = user.unwrap_or("default");
-        StoreFault::Server {
-            code: NOPERM.to_owned(),
-            message: format!("this user lacks {rights}; add it with ACL SETUSER {user} {rights}"),
-        }
+        let message = format!("this user lacks {rights}; add it with ACL SETUSER {user} {rights}");
+        StoreFault::server(NOPERM, message)
     }
 
     /// The same fault. If the user may not run the command of this right: that the user lacks it.
@@ -102,8 +151,16 @@ impl StoreFault {
         let command = right.trim_start_matches('+').split('|').next();
         let named = format!("'{}", command.unwrap_or_default());
         match &self {
-            StoreFault::Server { code, message } if code == NOPERM && message.contains(&named) => {
-                StoreFault::lacks(user, right)
+            StoreFault::Server {
+                code,
+                message,
+                server,
+            } if code == NOPERM && message.contains(&named) => {
+                let lacks = StoreFault::lacks(user, right);
+                match server {
+                    Some(server) => lacks.at(server),
+                    None => lacks,
+                }
             }
             _ => self,
         }
@@ -113,10 +170,21 @@ impl StoreFault {
     /// in its error, and cuts long ones short.
     pub(super) fn without(self, password: Option<&str>) -> StoreFault {
         match (self, password) {
-            (StoreFault::Server { code, message }, Some(password)) if !password.is_empty() => {
+            (
+                StoreFault::Server {
+                    code,
+                    message,
+                    server,
+                },
+                Some(password),
+            ) if !password.is_empty() => {
                 let message = message.split(", with args").next().unwrap_or_default();
                 let message = message.replace(password, "***");
-                StoreFault::Server { code, message }
+                StoreFault::Server {
+                    code,
+                    message,
+                    server,
+                }
             }
             (other, _) => other,
         }
@@ -153,7 +221,7 @@ impl StoreFault {
             StoreFault::NotReady | StoreFault::Unavailable { .. } | StoreFault::Tls { .. } => true,
             StoreFault::InDoubt(fault) => fault.is_transient(),
             StoreFault::NotReplicated { .. } | StoreFault::Unfit { .. } => false,
-            StoreFault::Server { code, message } => passes_by_itself(code, message),
+            StoreFault::Server { code, message, .. } => passes_by_itself(code, message),
         }
     }
 
@@ -163,6 +231,7 @@ impl StoreFault {
             StoreFault::Unavailable {
                 step: Step::Send | Step::Reply,
                 source,
+                ..
             } => source
                 .downcast_ref::<io::Error>()
                 .is_some_and(|e| is_closed_kind(e.kind())),
@@ -201,15 +270,21 @@ impl StoreFault {
         match self {
             StoreFault::NotReady => StoreFault::unavailable(Step::Connect, "no connection is open")
                 .into_error(key, waited),
-            StoreFault::Unavailable { step, source } => Error::Unavailable {
+            StoreFault::Unavailable {
+                step,
+                source,
+                server,
+            } => Error::Unavailable {
                 lock,
+                server,
                 step,
                 waited,
                 source,
             },
             StoreFault::InDoubt(fault) => match *fault {
-                StoreFault::Unavailable { source, .. } => Error::Unavailable {
+                StoreFault::Unavailable { source, server, .. } => Error::Unavailable {
                     lock,
+                    server,
                     step: Step::Reply,
                     waited,
                     source,
@@ -219,18 +294,30 @@ impl StoreFault {
             StoreFault::NotReplicated {
                 wanted,
                 acknowledged,
+                server,
             } => Error::NotReplicated {
                 lock: lock.unwrap_or_default(),
+                server,
                 wanted,
                 acknowledged,
             },
-            StoreFault::Server { code, message } => Error::Server {
+            StoreFault::Server {
+                code,
+                message,
+                server,
+            } => Error::Server {
                 lock,
+                server,
                 code,
                 message,
             },
-            StoreFault::Tls { reason, message } => Error::Tls {
+            StoreFault::Tls {
+                reason,
+                message,
+                server,
+            } => Error::Tls {
                 lock,
+                server,
                 reason,
                 message,
             },
@@ -263,20 +350,42 @@ impl From<Malformed> for StoreFault {
     }
 }
 
+/// Begins with the server's address. The message of a fault of TLS has it.
 impl fmt::Display for StoreFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        if let Some(server) = self.server_address()
+            && !matches!(self, StoreFault::Tls { .. })
+        {
+            write!(f, "{server}: ")?;
+        }
+        f.write_str(&self.reason())
+    }
+}
+
+impl StoreFault {
+    /// The fault without the server's address.
+    pub(crate) fn reason(&self) -> String {
+        Reason(self).to_string()
+    }
+}
+
+struct Reason<'a>(&'a StoreFault);
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
             StoreFault::NotReady => f.write_str("no connection is open"),
-            StoreFault::InDoubt(fault) => fault.fmt(f),
-            StoreFault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
+            StoreFault::InDoubt(fault) => Reason(fault).fmt(f),
+            StoreFault::Unavailable { step, source, .. } => write!(f, "no {step}: {source}"),
             StoreFault::NotReplicated {
                 wanted,
                 acknowledged,
+                ..
             } => write!(
                 f,
                 "only {acknowledged} of {wanted} replicas acknowledged it"
             ),
-            StoreFault::Server { code, message } => write!(f, "{code} {message}"),
+            StoreFault::Server { code, message, .. } => write!(f, "{code} {message}"),
             StoreFault::Tls { message, .. } => write!(f, "no TLS connection: {message}"),
             StoreFault::Unfit { what, message } => write!(f, "{what}: {message}"),
         }

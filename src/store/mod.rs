@@ -36,8 +36,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::Config;
+use crate::diagnosis::facts::Facts;
 use crate::key::Key;
 use crate::script::{Call, Family, ScriptReply};
+use crate::stats::Traffic;
 use clock::{Clock, Time};
 
 pub(crate) use anchor::Anchor;
@@ -89,8 +92,8 @@ pub(crate) trait Store: Send + Sync {
 
     /// Runs short calls, those for one name in order, and returns one result for each.
     ///
-    /// Blocks until `deadlines.checkout` for an open connection and until `deadlines.reply_by` for
-    /// the replies, at most one command timeout each.
+    /// Blocks until `deadlines.connection` for an open connection, and until `deadlines.reply_by`
+    /// for the replies, at most one command timeout each.
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult>;
 
     /// Sends short calls on connections that are open, all of them before it waits for a reply, and
@@ -99,9 +102,9 @@ pub(crate) trait Store: Send + Sync {
     /// the reply, with no mutex held.
     ///
     /// A store that cannot be sure that the call was written, or that its script will run, waits
-    /// all the same. Then it does not ask `leave` and returns the result. Or it has asked already,
-    /// and gives the result to the handler before it returns. Blocks until `reply_by` at most. A
-    /// call without an open connection fails with [`StoreFault::NotReady`].
+    /// all the same, and returns the result. It does not ask `leave` then, or drops the handler.
+    /// Blocks until `reply_by` at most. A call without an open connection fails with
+    /// [`StoreFault::NotReady`].
     fn send(
         &self,
         calls: &[Call],
@@ -109,8 +112,14 @@ pub(crate) trait Store: Send + Sync {
         leave: &dyn Fn(usize) -> Option<OnResult>,
     ) -> Vec<Option<CallResult>> {
         let _ = leave;
-        let checkout = Checkout::IfFree;
-        let results = self.run(calls, Deadlines { checkout, reply_by });
+        let connection = ConnectionWait::Never;
+        let results = self.run(
+            calls,
+            Deadlines {
+                connection,
+                reply_by,
+            },
+        );
         results.into_iter().map(Some).collect()
     }
 
@@ -125,7 +134,7 @@ pub(crate) trait Store: Send + Sync {
     fn read_unread(&self) {}
 
     /// Reads the replies that nobody waits for until there are none. Blocks until `until` at most.
-    fn settle(&self, until: Time) {
+    fn read_all_unread(&self, until: Time) {
         let _ = until;
     }
 
@@ -160,14 +169,28 @@ pub(crate) trait Store: Send + Sync {
     /// the keys.
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault>;
 
+    /// Examines its servers for a diagnosis, all at once and on connections of their own. Blocks for
+    /// two connect timeouts and six command timeouts at most.
+    fn examine(&self, config: &Config) -> Facts;
+
+    /// The cursor of the pages behind those that failed with the page at this cursor. 0: there are
+    /// none, since all pages come from one server.
+    fn scan_on(&self, failed: u64) -> u64 {
+        let _ = failed;
+        0
+    }
+
     /// The newest pairing of server time and local time for the node that serves a key.
     fn anchor(&self, key: &Key) -> Option<Anchor>;
 
-    /// How many connections were opened since the start.
-    fn connects(&self) -> u64;
+    /// The address of the server that serves a key, if there is one such server. Errors name it.
+    fn server_of(&self, key: &Key) -> Option<Arc<str>> {
+        let _ = key;
+        None
+    }
 
-    /// How many commands were sent since the start, without those that scripts run.
-    fn requests(&self) -> u64;
+    /// Counts what the store has done since the start. It may take mutexes, but never for long.
+    fn traffic(&self) -> Traffic;
 }
 
 /// One connection, or several, of one thread. A link never waits for a connection to be opened.
@@ -207,7 +230,7 @@ pub(crate) trait Link: Send {
 /// How long a short call may wait for an open connection and for its reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadlines {
-    pub(crate) checkout: Checkout,
+    pub(crate) connection: ConnectionWait,
     /// After this moment the store neither waits for a reply nor sends the call again. It is one
     /// moment for all calls that are run together.
     pub(crate) reply_by: Time,
@@ -215,9 +238,9 @@ pub(crate) struct Deadlines {
 
 /// How long a call may wait until a connection is open.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Checkout {
+pub(crate) enum ConnectionWait {
     /// Not at all: if no connection is open, the call fails with [`StoreFault::NotReady`].
-    IfFree,
+    Never,
     Until(Time),
 }
 
@@ -270,6 +293,18 @@ impl CallResult {
             .iter()
             .map(|_| CallResult::not_sent(fault.clone()))
             .collect()
+    }
+
+    /// The same result. If it is a fault, it names the server at this address.
+    fn at(mut self, address: &Arc<str>) -> CallResult {
+        self.name_server(address);
+        self
+    }
+
+    fn name_server(&mut self, address: &Arc<str>) {
+        if let Err(fault) = &mut self.answer {
+            *fault = std::mem::replace(fault, StoreFault::NotReady).at(address);
+        }
     }
 
     /// Whether it was not sent because no connection was open.

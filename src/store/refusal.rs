@@ -17,7 +17,7 @@ pub(super) struct Refusal {
     pub(super) may_have_written: bool,
 }
 
-/// What the user may not use.
+/// A thing that the user has no right to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lack {
     Command,
@@ -69,7 +69,7 @@ impl Refusal {
         Refusal::read(code, details)
     }
 
-    /// What the user may not use, if that is the error.
+    /// The thing that the user has no right to use, if that is the error.
     pub(super) fn lack(&self) -> Option<Lack> {
         (self.code == "NOPERM").then(|| lack_of(&self.message))
     }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::{Clock, Time};
-use super::node::{Lanes, Node};
+use super::node::{ExamTime, Lanes, Node, Subject, examine_masters};
 use super::{
     Anchor, CallResult, ChannelEvent, Deadlines, Link, OnResult, ServerSettings, Store, StoreFault,
 };
 use crate::config::Config;
+use crate::diagnosis::facts::{Deployment, Facts};
 use crate::error::Result as ApiResult;
 use crate::key::Key;
-use crate::script::{Call, CallerId};
+use crate::script::{Call, CallerId, LockSpec};
+use crate::stats::Traffic;
 
 /// A single Redis node.
 pub(crate) struct Single {
@@ -75,8 +77,8 @@ impl Store for Single {
         self.lanes.read_unread();
     }
 
-    fn settle(&self, until: Time) {
-        self.lanes.settle(until);
+    fn read_all_unread(&self, until: Time) {
+        self.lanes.read_all_unread(until);
     }
 
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
@@ -105,15 +107,30 @@ impl Store for Single {
         self.node.has_replica_acks()
     }
 
+    fn examine(&self, config: &Config) -> Facts {
+        let time = ExamTime::new(&self.node.clock, config);
+        let subject = Subject {
+            node: Arc::clone(&self.node),
+            key: Key::for_diagnosis(&config.prefix, 0),
+            spec: LockSpec::MUTEX,
+            listener: Some(Arc::clone(&self.node)),
+        };
+        Facts {
+            deployment: Deployment::Single,
+            sentinels: Vec::new(),
+            nodes: examine_masters(&[subject], &time),
+        }
+    }
+
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
         self.node.anchor()
     }
 
-    fn connects(&self) -> u64 {
-        self.node.connects()
+    fn server_of(&self, _: &Key) -> Option<Arc<str>> {
+        Some(Arc::clone(self.node.name()))
     }
 
-    fn requests(&self) -> u64 {
-        self.node.requests()
+    fn traffic(&self) -> Traffic {
+        self.node.traffic()
     }
 }

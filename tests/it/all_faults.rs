@@ -12,7 +12,7 @@ use crate::fixtures::{
     P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, request, steady, warm_up,
 };
 use crate::managers::{self, assert_nothing_left, patient};
-use crate::support::{Proxy, SLACK, Server, until};
+use crate::support::{Proxy, SLACK, Server, throughout, until};
 use crate::worker;
 
 fn names(count: usize) -> Vec<String> {
@@ -190,10 +190,12 @@ fn p6_after_an_empty_restart_several_names_are_lost_as_one() {
     drop(guard);
     next.check().unwrap();
     next.unlock().unwrap();
-    thread::sleep(P);
-    for name in ["a", "b", "c"] {
-        assert_nothing_left(&server, name);
-    }
+    throughout(P, "they are free", || {
+        ["a", "b", "c"]
+            .iter()
+            .for_each(|name| assert_nothing_left(&server, name));
+        true
+    });
 }
 
 /// One process holds all of its names. Another holds the first of its names and waits for the

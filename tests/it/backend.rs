@@ -160,7 +160,7 @@ impl Backend {
 
     /// Waits until no manager has background work left. On Redis this cannot be known, and it
     /// returns at once.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait_until_idle(&self) {
         match self {
             Backend::Redis(..) => {}
             #[cfg(feature = "memory")]
@@ -258,6 +258,7 @@ impl Backend {
     /// Lets time pass: on Redis by sleeping, in memory by advancing the clock.
     pub(crate) fn pass(&self, time: Duration) {
         match self {
+            // Time itself is under test.
             Backend::Redis(..) => thread::sleep(time),
             #[cfg(feature = "memory")]
             Backend::Memory(memory) => memory.advance(time),

@@ -9,7 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Endpoint, Error, LockManager, LockOptions, Step};
+use fairlock::{
+    Cluster, Endpoint, Error, LockManager, LockOptions, Quorum, Sentinel, Server as Settings, Step,
+};
+use proptest::prop_assert;
+use proptest::test_runner::{Config, TestRunner};
 
 use crate::{
     behaviour::bad_input::assert_config,
@@ -248,6 +252,79 @@ fn the_error_of_a_server_without_auth_hides_the_password() {
     assert_no_secret(&spell_out(&error));
 }
 
+/// Servers that repeat what they do not understand, and texts that look like parts of a URL.
+#[test]
+fn no_password_is_shown_by_errors_builders_and_managers() {
+    let server = ScriptedServer::start(|words| {
+        if is(words, "AUTH") {
+            let password = String::from_utf8_lossy(words.last().expect("a word"));
+            return ScriptedReply::error(&match password.len() % 2 {
+                0 => format!("ERR unknown command 'AUTH', with args beginning with: '{password}' "),
+                _ => format!("ERR nobody logs in with {password} here"),
+            });
+        }
+        ScriptedReply::polite(words)
+    });
+    let (host, port) = (server.addr().ip().to_string(), server.addr().port());
+    let at = || [(host.as_str(), port)];
+    let password = "[!-~]{12,40}";
+    let config = Config {
+        failure_persistence: None,
+        cases: 64,
+        ..Config::default()
+    };
+    let shown = |endpoint: Endpoint| {
+        let builder =
+            LockManager::builder(endpoint.clone()).connect_timeout(Duration::from_secs(5));
+        let error = builder.clone().build().expect_err("AUTH is refused");
+        format!("{endpoint:?} {builder:?} {}", spell_out(&error))
+    };
+    TestRunner::new(config)
+        .run(&(password, password), |(own, of_sentinels)| {
+            let encoded: String = own.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            let one = Settings::new(&host, port).user("u").password(&own);
+            let sentinel = Sentinel::new("m", at())
+                .password(&own)
+                .sentinel_password(&of_sentinels);
+            let all = [
+                shown(Endpoint::from(format!(
+                    "redis://u:{encoded}@{host}:{port}/"
+                ))),
+                shown(Endpoint::from(format!(
+                    "redis-cluster://u:{encoded}@{host}:{port}/"
+                ))),
+                shown(one.clone().into()),
+                shown(sentinel.into()),
+                shown(Cluster::new(at()).password(&own).into()),
+                shown(
+                    Quorum::new([
+                        one,
+                        Settings::new("127.0.0.2", port).password(&own),
+                        Settings::new("127.0.0.3", port).password(&own),
+                    ])
+                    .into(),
+                ),
+            ]
+            .concat();
+            for secret in [&own, &of_sentinels, &encoded] {
+                prop_assert!(!all.contains(secret.as_str()), "{secret}: {all}");
+                // Nor as a part of a Debug text.
+                let escaped = format!("{secret:?}");
+                prop_assert!(!all.contains(escaped.trim_matches('"')), "{secret}: {all}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    let mgr = manager_with_password();
+    assert_no_secret(&format!("{mgr:?} {mgr:#?} {:?}", mgr.stats()));
+}
+
+fn manager_with_password() -> LockManager {
+    let polite = ScriptedServer::start(ScriptedReply::polite);
+    let (host, port) = (polite.addr().ip().to_string(), polite.addr().port());
+    LockManager::connect(Settings::new(host, port).password(SECRET)).unwrap()
+}
+
 #[test]
 fn a_password_appears_in_no_log_line_or_message() {
     let server = Server::start_with(&["--requirepass", SECRET]);
@@ -262,7 +339,7 @@ fn a_password_appears_in_no_log_line_or_message() {
         .unwrap();
     assert!(logged > 0, "the child's logger captured nothing");
     assert_eq!(child.expect("leaks", Duration::from_secs(20)), "0");
-    child.join(Duration::from_secs(20));
+    child.join();
 }
 
 /// A child role that captures the log at level Trace: a logger belongs to the whole process, so it

@@ -351,7 +351,8 @@ fn a_connection_broken_during_list_is_replaced_for_waiting_calls() {
     thread::scope(|scope| {
         let listing = scope.spawn(|| ours.list("*").next());
         until(SOON, "the listing is in progress", || scan.has_triggered());
-        // A call that starts now has half of its time for a connection left when the listing fails.
+        // Time itself is under test: a call that starts then has half of its time for a connection
+        // left when the listing fails.
         thread::sleep(STEADY_T / 2);
         let one = Callers::call(scope, "one", 1, |name| ours.try_lock(name));
         assert!(matches!(

@@ -25,6 +25,9 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("turns", exclusion::turns),
     ("worker", worker::worker),
     crate::bad_input::LOG_CAPTURE,
+    crate::deadlocks::DEADLOCKS,
+    crate::deadlocks::DEADLOCK_AGAIN,
+    crate::long_wait_lines::LONG_WAITS,
     crate::self_waits::SELF_WAITS,
 ];
 

@@ -112,7 +112,7 @@ fn p8_a_wait_ends_at_the_outage_limit_while_connecting_hangs() {
     until(SLACK, "they wait", || {
         holder.inspect("k").unwrap().unwrap().waiters == 2
     });
-    // The client does not reopen a connection right after it was opened, so let some time pass.
+    // Time itself is under test: a connection that was just opened is not reopened at once.
     thread::sleep(2 * P);
     relay.hang();
     let late = Instant::now() + 2 * limit + T + SLACK;
@@ -162,6 +162,7 @@ fn p8_a_wait_ends_at_the_outage_limit_despite_longer_connecting() {
     until(SLACK, "they wait", || {
         holder.inspect("k").unwrap().unwrap().waiters == 2
     });
+    // Time itself is under test, as above.
     thread::sleep(2 * P);
     let since = Instant::now();
     proxy.pause_requests();

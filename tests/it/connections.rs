@@ -309,6 +309,7 @@ fn p9_renewals_of_many_leases_outlast_a_flapping_network() {
         .collect();
     let end = Instant::now() + STEADY_TTL + T;
     while Instant::now() < end {
+        // Time itself is under test: connections live for this long.
         thread::sleep(Duration::from_millis(300));
         proxy.reset_all();
     }
@@ -359,6 +360,7 @@ fn a_pool_never_exceeds_its_configured_size() {
         let mut most = 0;
         while threads.iter().any(|thread| !thread.is_finished()) {
             most = most.max(server.clients().len());
+            // A pause between two polls.
             thread::sleep(Duration::from_millis(2));
         }
         most

@@ -201,7 +201,8 @@ fn a_second_of_waiting_costs_no_more_than_the_check() {
     // The first waiter's check also reads the list.
     let before = lists_read(&server);
     until(SOON, "it is checked once", || lists_read(&server) > before);
-    // One check and one sign of life (R3) a second, however many waiters there are.
+    // Time itself is under test: one check and one sign of life (R3) a second, however many waiters
+    // there are.
     assert_costs(&server, 4, &limit, || thread::sleep(Duration::from_secs(4)));
     drop(waiters);
 }

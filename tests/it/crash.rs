@@ -102,8 +102,8 @@ fn p5_waiters_dead_for_longer_than_the_horizon_cost_nothing() {
     let mut children = queue_up(&server, 20);
     let waiter = mgr.enqueue("k").unwrap();
     children.iter_mut().for_each(Child::kill);
-    // R10 counts in served time (R2), which passes only while requests arrive: the live waiter's
-    // checks are such requests.
+    // Time itself is under test. R10 counts in served time (R2), which passes only while requests
+    // arrive: the live waiter's checks are such requests.
     std::thread::sleep(horizon(TTL) + 2 * check_period(TTL));
     let release = Instant::now();
     guard.unlock().unwrap();

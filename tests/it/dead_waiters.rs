@@ -26,7 +26,7 @@ fn more() -> ScriptedReply {
         .elapsed()
         .expect("it is after 1970")
         .as_micros() as i64;
-    // A script needs a moment for that, and the test does not need to be faster.
+    // Time itself is under test: a script needs a moment for that.
     thread::sleep(Duration::from_millis(1));
     ScriptedReply::array([
         ScriptedReply::bulk("more"),
@@ -140,4 +140,5 @@ fn a_lock_behind_a_hundred_thousand_dead_waiters_is_taken() {
     let guard = until_some(SOON, "all are skipped", || mgr.try_lock("a").unwrap());
     guard.unlock().unwrap();
     record.comes_to_rest();
+    assert_eq!(mgr.stats().dead_waiters.to_string(), MANY);
 }

@@ -68,7 +68,7 @@ fn check_thread_local(mode: &str) {
     child.expect("ended", SOON);
     until(SLACK, "the lock is free", || owner(&server, "k").is_none());
     child.close_stdin();
-    child.join(SOON);
+    child.join();
     assert_nothing_left(&server, "k");
 }
 

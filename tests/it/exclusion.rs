@@ -44,7 +44,7 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     for child in &mut children {
         child.expect("done", RUN);
         child.close_stdin();
-        child.join(SOON);
+        child.join();
     }
 
     let mut turns = Vec::new();
@@ -151,7 +151,7 @@ fn p1_stopped_and_killed_holders_never_overlap_with_others() {
     assert!(lapses > 0, "no process was stopped while it held the lock");
     for child in &mut children {
         child.close_stdin();
-        child.join(SOON);
+        child.join();
     }
 
     let mut seen: Vec<HeldSample> = Vec::new();
@@ -218,6 +218,7 @@ pub(crate) fn sampling_holder(args: &[String]) {
             if before - start > 100_000_000 {
                 break;
             }
+            // A pause between two polls.
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -37,6 +37,7 @@ fn p9_a_hundred_waiters_cost_two_connections_beside_the_pool() {
     let (mut child, _locks) = crowd_of(&server, 1);
     let before = requests(&server);
     let reported = requests_reported(&mut child);
+    // Time itself is under test: the requests of these periods are counted.
     thread::sleep(PERIODS * DEFAULT_CHECK_PERIOD);
     let most = 3 * u64::from(PERIODS);
     let seen = requests(&server) - before;
@@ -52,6 +53,7 @@ fn p9_a_hundred_waiters_cost_two_connections_beside_the_pool() {
 fn p9_a_hundred_waiters_on_a_hundred_names_cost_no_more() {
     let server = Server::start();
     let (mut child, _locks) = crowd_of(&server, CROWD);
+    // Time itself is under test: all names are checked in it.
     thread::sleep(2 * DEFAULT_CHECK_PERIOD);
     check_crowd(&server, &mut child);
 }
@@ -171,12 +173,18 @@ pub(crate) fn crowd(args: &[String]) {
 fn check_sleep(mode: &str) {
     let server = Server::start();
     let mut child = Child::spawn("cycles", &[&server.url(), mode]);
-    let woken: u64 = child
-        .expect("woken", Duration::from_secs(60))
-        .parse()
-        .unwrap();
-    assert!(woken <= 20, "{woken} context switches");
-    child.join(SOON);
+    let woken = child.expect("woken", Duration::from_secs(60));
+    let numbers: Vec<u128> = woken.split(' ').map(|n| n.parse().unwrap()).collect();
+    let [woken, lasted] = numbers[..] else {
+        panic!("{numbers:?}")
+    };
+    // While guards are dropped, it looks once per command timeout for replies that nobody has read.
+    let looks = lasted / DEFAULT_COMMAND_TIMEOUT.as_millis();
+    assert!(
+        woken <= 10 + looks,
+        "{woken} context switches in {lasted} ms"
+    );
+    child.join();
 }
 
 /// Locks and unlocks ten thousand times, and reports how often the renewal thread went to sleep
@@ -189,11 +197,15 @@ pub(crate) fn cycles(args: &[String]) {
     for _ in 0..10 {
         drop(mgr.lock("k").unwrap());
     }
-    let before = sleeps_of(RENEWAL);
+    let (before, started) = (sleeps_of(RENEWAL), Instant::now());
     for _ in 0..10_000 {
         drop(mgr.lock("k").unwrap());
     }
-    report(format_args!("woken {}", sleeps_of(RENEWAL) - before));
+    let lasted = started.elapsed().as_millis();
+    report(format_args!(
+        "woken {} {lasted}",
+        sleeps_of(RENEWAL) - before
+    ));
 }
 
 fn check_end(last: &str) {
@@ -204,7 +216,7 @@ fn check_end(last: &str) {
         server.clients().is_empty()
     });
     child.close_stdin();
-    child.join(SOON);
+    child.join();
 }
 
 /// Starts every thread that a manager can have, and drops its last handle.

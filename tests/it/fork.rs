@@ -29,7 +29,7 @@ fn p1_a_forked_child_gets_closed_and_leaves_parent_locks_alone() {
         assert_eq!(child.expect("child", SOON), "0");
     }
     child.expect("unlocked", SOON);
-    child.join(SOON);
+    child.join();
     until(SLACK, "all is released", || {
         owner(&server, "busy").is_none() && queue(&server, "busy").is_empty()
     });
@@ -44,7 +44,7 @@ fn p1_a_forked_child_leaves_parent_permits_readers_and_writers_alone() {
         assert_eq!(child.expect("child", SOON), "0");
     }
     child.expect("unlocked", SOON);
-    child.join(SOON);
+    child.join();
     for name in ["n", "r", "busy"] {
         Permits::of(&server, name).comes_to_rest();
     }

@@ -72,7 +72,7 @@ fn drop_returns_while_its_release_is_under_way() {
 }
 
 #[test]
-fn drop_waits_for_the_reply_if_told_to() {
+fn wait_on_drop_waits_for_the_reply() {
     let s = setup(|url| patient(url).wait_on_drop(true));
     let guards = [s.ours.lock("a").unwrap(), s.ours.lock("b").unwrap()];
     let both = s.ours.lock_all(["c", "d"]).unwrap();
@@ -123,6 +123,7 @@ fn r12_a_grant_is_dated_by_its_own_send() {
         let first = scope.spawn(|| s.ours.try_lock("a"));
         held.wait(SOON);
         let seen = Instant::now();
+        // Time itself is under test: the two sends are this far apart.
         thread::sleep(LATER);
         let sent = s.proxy.commands();
         let second = scope.spawn(|| s.ours.try_lock("b"));
@@ -293,12 +294,29 @@ fn a_drop_on_a_lane_that_closed_while_idle_has_released() {
     let s = setup(|url| patient(url).check_period(P));
     for _ in 0..5 {
         let guard = s.ours.lock("a").unwrap();
+        // Time itself is under test: the lane is idle for this long.
         thread::sleep(P);
         let _: i64 = s
             .server
             .query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         drop(guard);
         let next = s.other.try_lock("a").unwrap();
+        next.expect("drop had the reply").unlock().unwrap();
+    }
+}
+
+/// Here the write fails, so the drop notices that it cannot leave.
+#[test]
+fn a_drop_whose_write_fails_has_released() {
+    let server = Server::start();
+    let [ours, other] = [build(steady(server.url())), build(steady(server.url()))];
+    for _ in 0..5 {
+        // The server knows the scripts on this connection, and has just answered on it.
+        ours.lock("a").unwrap().unlock().unwrap();
+        let guard = ours.lock("a").unwrap();
+        let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        drop(guard);
+        let next = other.try_lock("a").unwrap();
         next.expect("drop had the reply").unlock().unwrap();
     }
 }

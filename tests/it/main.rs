@@ -8,11 +8,13 @@ mod batched;
 mod behaviour;
 mod child_roles;
 mod connecting;
+mod connection_names;
 mod connections;
 mod counts;
 mod crash;
 mod data_loss;
 mod dead_waiters;
+mod deadlocks;
 mod ends;
 mod exclusion;
 mod exits;
@@ -23,10 +25,14 @@ mod fork;
 mod idle_close;
 mod lanes;
 mod leftovers;
+mod log_capture;
+mod long_wait_lines;
 mod lost_replies;
 mod managers;
 #[cfg(feature = "memory")]
 mod memory;
+#[cfg(feature = "metrics")]
+mod metrics;
 #[cfg(feature = "memory")]
 #[allow(dead_code, unused_imports, reason = "the simulator uses the rest")]
 #[path = "../model/mod.rs"]
@@ -44,11 +50,15 @@ mod refused_writes;
 mod rights;
 mod rules;
 mod self_waits;
+#[cfg(feature = "serde")]
+mod serialized;
+mod server_addresses;
 mod server_clock;
 mod server_faults;
 mod shutdown;
 mod small_pool;
 mod soak_checker;
+mod stats;
 mod subscription;
 mod support;
 mod support_works;

@@ -17,6 +17,7 @@ use crate::support::until;
 /// A caller's request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Want {
+    Mutex,
     Read,
     Write,
     /// The first number of permits, of a semaphore with the second number.
@@ -34,6 +35,7 @@ pub(crate) enum AnyGuard {
 impl Want {
     pub(crate) fn take(self, mgr: &LockManager, name: &str) -> Result<AnyGuard> {
         match self {
+            Want::Mutex => mgr.lock(name).map(AnyGuard::Guard),
             Want::Read => mgr.rw_lock(name).read().map(AnyGuard::Reader),
             Want::Write => mgr.rw_lock(name).write().map(AnyGuard::Writer),
             Want::Permits(many, of) => mgr
@@ -54,6 +56,7 @@ impl Want {
         at_most: Duration,
     ) -> Result<Option<AnyGuard>> {
         Ok(match self {
+            Want::Mutex => mgr.try_lock_for(name, at_most)?.map(AnyGuard::Guard),
             Want::Read => mgr
                 .rw_lock(name)
                 .try_read_for(at_most)?
@@ -72,7 +75,7 @@ impl Want {
     /// How many permits it counts as.
     pub(crate) fn weight(self) -> u32 {
         match self {
-            Want::Read => 1,
+            Want::Mutex | Want::Read => 1,
             Want::Write => 1 << 30,
             Want::Permits(many, _) => many,
         }

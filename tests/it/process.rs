@@ -62,7 +62,7 @@ fn check_under_signals(server: &Server, url: &str, flags: c_int, cycles: u64) {
         threads >= 6 && hits > 1000,
         "{hits} signals in {threads} threads"
     );
-    child.join(SOON);
+    child.join();
     for name in ["k0", "k1", "held"] {
         assert_nothing_left(server, name);
     }
@@ -103,6 +103,7 @@ fn send_signals(flags: c_int) {
                     .iter()
                     .filter(|(_, name)| name != "send-signals")
                     .for_each(|(id, _)| signal_thread(*id, libc::SIGALRM));
+                // Time itself is under test: signals come in the middle of calls.
                 thread::sleep(Duration::from_millis(1));
             }
         })
@@ -217,7 +218,7 @@ fn without_descriptors_calls_fail_in_time_and_later_recover() {
         "the child holds it again"
     );
     child.send("end");
-    child.join(SOON);
+    child.join();
     assert_nothing_left(&server, "kept");
     assert_nothing_left(&server, "free");
 }
@@ -343,13 +344,13 @@ fn p6_a_lease_ends_at_its_deadline_without_its_renewal_thread() {
         .renew()
         .expect("the late release harmed the successor");
     guard.unlock().unwrap();
-    child.join(SOON);
+    child.join();
 }
 
 /// How long the handler keeps the renewal thread asleep.
 const HANDLER_SLEEP: Duration = Duration::from_secs(4);
 
-extern "C" fn sleep(_signal: c_int) {
+extern "C" fn sleep_in_handler(_signal: c_int) {
     let time = libc::timespec {
         tv_sec: HANDLER_SLEEP.as_secs().cast_signed(),
         tv_nsec: 0,
@@ -359,7 +360,7 @@ extern "C" fn sleep(_signal: c_int) {
 }
 
 pub(crate) fn starved_renewal(args: &[String]) {
-    handle(libc::SIGUSR1, sleep, libc::SA_RESTART);
+    handle(libc::SIGUSR1, sleep_in_handler, libc::SA_RESTART);
     let mgr = manager(args[0].as_str(), TTL);
     let guard = mgr.lock("k").unwrap();
     report(format_args!(
@@ -379,6 +380,7 @@ pub(crate) fn starved_renewal(args: &[String]) {
     let mut last_held = machine_time();
     while guard.is_held() {
         last_held = machine_time();
+        // A pause between two polls.
         thread::sleep(Duration::from_millis(1));
     }
     assert!(
@@ -415,7 +417,7 @@ fn p6_a_renewal_thread_panic_reports_all_leases_lost_at_once() {
     assert_eq!(child.expect("verbs", SOON), "Closed Closed Closed");
     server.cont();
     child.expect("dropped", SOON);
-    child.join(SOON);
+    child.join();
     let mgr = manager(server.url(), TTL);
     let guard = mgr
         .try_lock_for("k0", TTL + check_period(TTL) + SLACK)

@@ -10,10 +10,10 @@ use crate::fixtures::{P, Record, SOON, T, TTL, Waiters, build, builder, manager,
 use crate::permits::{PermitWaiters, Permits, Want};
 use crate::support::{SLACK, Server, until};
 
-/// A verb that takes something.
+/// A verb that takes or deletes something.
 type Takes = (&'static str, fn(&LockManager, &str) -> Result<(), Error>);
 
-const TAKES: [Takes; 9] = [
+const TAKES: [Takes; 10] = [
     ("try_lock", |m, name| m.try_lock(name).map(drop)),
     ("lock", |m, name| m.lock(name).map(drop)),
     ("try_lock_for", |m, name| m.try_lock_for(name, P).map(drop)),
@@ -27,6 +27,7 @@ const TAKES: [Takes; 9] = [
     ("force_release", |m, name| {
         m.force_release(name, 1).map(drop)
     }),
+    ("delete", |m, name| m.delete(name).map(drop)),
 ];
 
 fn user(server: &Server, name: &str, rules: &[&str]) -> LockManager {
@@ -301,6 +302,7 @@ fn documented_rights_are_enough() {
         queue.expect_grant(i, P + T + SLACK).unlock().unwrap();
     }
     assert_eq!(server.keys_without_ttl(), Vec::<String>::new());
+    assert!(ours.delete("a").unwrap());
 }
 
 #[test]
@@ -348,4 +350,5 @@ fn documented_rights_are_enough_for_permits_readers_and_writers() {
         .unlock()
         .unwrap();
     assert_eq!(server.keys_without_ttl(), [""; 0]);
+    assert!(ours.delete("n").unwrap() && ours.delete("r").unwrap());
 }

@@ -1,79 +1,17 @@
-//! The server's wall clock steps. On Redis alone. All processes of a machine share its clock, so
-//! the server runs with a preloaded library that shifts the time it reads.
+//! The server's wall clock steps. On Redis alone.
 
-use std::{
-    fs::{self, File},
-    os::unix::fs::FileExt as _,
-    path::PathBuf,
-    process::Command,
-    thread,
-    time::UNIX_EPOCH,
-};
+use std::{thread, time::SystemTime};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
-use tempfile::TempDir;
 
 use crate::fixtures::{
-    P, Record, T, TTL, Verb, Waiters, build, manager, micros, request, server_time, warm_up,
-    with_ttl,
+    P, Record, T, TTL, Verb, Waiters, build, manager, micros, request, warm_up, with_ttl,
 };
 use crate::permits::{self, AnyGuard, PermitWaiters, Permits, Want};
-use crate::support::{Proxy, SLACK, Server, until};
+use crate::support::{Proxy, SLACK, Server, Shifted, until};
 use crate::worker::{self, SOON, expect_got};
 
 const HALF_AN_HOUR: i64 = 30 * 60 * 1_000_000;
-
-/// A server, and the file with the offset of its clock.
-struct Shifted {
-    server: Server,
-    by: File,
-    _dir: TempDir,
-}
-
-impl Shifted {
-    fn start() -> Shifted {
-        Shifted::start_as(Server::start_with_env)
-    }
-
-    fn start_as(start: impl Fn(&[(&str, &str)]) -> Server) -> Shifted {
-        let dir = tempfile::tempdir().unwrap();
-        let [library, by] = ["clock.so", "by"].map(|name| dir.path().join(name));
-        let source =
-            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/shifted_clock.c");
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .arg(&library)
-            .arg(source)
-            .output();
-        let built = built.expect("a C compiler, which the in-memory store needs too");
-        assert!(
-            built.status.success(),
-            "{}",
-            String::from_utf8_lossy(&built.stderr)
-        );
-        fs::write(&by, 0i64.to_ne_bytes()).unwrap();
-        let preload = [
-            ("LD_PRELOAD", library.to_str().unwrap()),
-            ("SHIFTED_CLOCK", by.to_str().unwrap()),
-        ];
-        Shifted {
-            server: start(&preload),
-            by: File::options().write(true).open(&by).unwrap(),
-            _dir: dir,
-        }
-    }
-
-    /// From now on its clock is off by this many µs.
-    fn step_to(&self, micros: i64) {
-        self.by.write_all_at(&micros.to_ne_bytes(), 0).unwrap();
-        // Valkey does not read the clock for every request.
-        until(SOON, "the server has noticed", || {
-            let real = UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
-            let off = server_time(&self.server).cast_signed() - real;
-            (off - micros).abs() < 10_000_000
-        });
-    }
-}
 
 #[test]
 fn a_forward_clock_step_ends_leases_and_ages_no_waiter() {
@@ -290,5 +228,20 @@ fn p6_a_repeated_grant_is_over_before_the_next_one() {
         assert!(!guard.is_held(), "{name}: two guards are held");
         next.unlock().unwrap();
         proxy.accept();
+    }
+}
+
+#[test]
+fn inspect_dates_its_look_by_the_servers_clock() {
+    let shifted = Shifted::start();
+    shifted.step_to(HALF_AN_HOUR);
+    let mgr = manager(shifted.server.url());
+    let _guard = mgr.lock("a").unwrap();
+    for info in [mgr.inspect("a"), mgr.list("a").next().transpose()] {
+        let info = info.unwrap().expect("it is held");
+        let since = info.holder.expect("it is held").since;
+        assert!(info.seen_at.duration_since(since).expect("later") < SOON);
+        let ahead = info.seen_at.duration_since(SystemTime::now());
+        assert!(ahead.expect("the server is ahead") > SOON);
     }
 }

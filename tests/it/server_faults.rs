@@ -112,6 +112,7 @@ fn p8_calls_end_in_time_though_every_reply_demands_another() {
         for status in ["late", "more"] {
             scope.spawn(move || {
                 let scripted_server = scripted_server(move |_| {
+                    // Time itself is under test: the server is slow.
                     thread::sleep(T * 19 / 20);
                     let now = std::time::UNIX_EPOCH
                         .elapsed()

@@ -18,7 +18,7 @@ use crate::{
         warm_up, with_ttl,
     },
     managers::{EndLoops, assert_nothing_left, check_period},
-    support::{Proxy, SLACK, Server, until},
+    support::{Proxy, SLACK, Server, throughout, until},
 };
 
 /// So long that a busy machine answers within the command timeout that belongs to it.
@@ -56,11 +56,7 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
             });
         }
         let end = EndLoops(&over);
-        let start = Instant::now();
-        while start.elapsed() < 2 * TTL {
-            held.check().unwrap();
-            thread::sleep(Duration::from_millis(10));
-        }
+        throughout(2 * TTL, "it is held", || held.check().is_ok());
         let before: Vec<u64> = turns.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         until(
             check_period(TTL) + SLACK,
@@ -117,11 +113,7 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
         .unlock()
         .unwrap();
     unlocked.unlock().unwrap();
-    let start = Instant::now();
-    while start.elapsed() < STEADY_TTL {
-        kept.check().unwrap();
-        thread::sleep(Duration::from_millis(10));
-    }
+    throughout(STEADY_TTL, "it is held", || kept.check().is_ok());
     assert!(
         matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })),
         "the lane got a connection"
@@ -154,11 +146,7 @@ fn p9_a_silent_server_delays_nothing_on_another() {
         || stuck.stats().requests >= before + 3,
     );
     silent.stop();
-    let start = Instant::now();
-    while start.elapsed() < TTL + P {
-        kept.check().unwrap();
-        thread::sleep(Duration::from_millis(10));
-    }
+    throughout(TTL + P, "it is held", || kept.check().is_ok());
     let holder = other.lock("a").unwrap();
     let mut queue = Waiters::of("a");
     queue.add(&ours);

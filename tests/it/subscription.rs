@@ -172,6 +172,7 @@ fn a_manager_in_which_nobody_waits_sends_nothing() {
 fn await_quiet(proxy: &Proxy) {
     until(SOON, "nothing is sent any more", || {
         let sent = proxy.commands();
+        // Time itself is under test: nothing is sent in it.
         thread::sleep(4 * P);
         proxy.commands() == sent
     });

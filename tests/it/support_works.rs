@@ -13,7 +13,7 @@ use redis::Connection;
 use crate::support::{
     Child, Proxy, SLACK, ScriptedReply, ScriptedServer, Server, all_of, contains,
     scripted_server::{is, next_command, next_reply},
-    until,
+    throughout, until,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -162,6 +162,7 @@ fn proxy_delays_chunks_side_by_side() {
     let start = Instant::now();
     for _ in 0..40 {
         stream.write_all(b"PING\r\n").unwrap();
+        // Time itself is under test: each chunk has a delay of its own.
         thread::sleep(Duration::from_millis(1));
     }
     let mut replies = [0; 40 * b"+PONG\r\n".len()];
@@ -343,12 +344,13 @@ fn child_talks_stops_continues_and_ends() {
     assert_eq!(child.expect("args", 2 * SOON), "a,b c");
     child.stop();
     child.send("while it sleeps");
-    thread::sleep(Duration::from_millis(30));
-    assert!(child.pending_lines().is_empty());
+    throughout(Duration::from_millis(30), "it is stopped", || {
+        child.pending_lines().is_empty()
+    });
     child.cont();
     assert_eq!(child.expect("received", SOON), "while it sleeps");
     child.close_stdin();
-    child.join(SOON);
+    child.join();
 
     let mut child = Child::spawn("echo", &[]);
     assert_eq!(child.expect("args", 2 * SOON), "");

@@ -3,9 +3,11 @@
 
 mod circles;
 mod code;
+mod command_line;
 mod docs;
 mod faults;
 mod promises;
+mod sleeps;
 
 use std::{
     env, fs,
@@ -34,10 +36,11 @@ const LAYERS: &[&[&str]] = &[
 /// no module names them.
 const OUTSIDE: &[&str] = &["bin", "sim"];
 
-/// Whether a file of `src` has unit tests alone. A unit test may name whatever it needs.
+/// Whether a file of a crate has unit tests alone. A unit test may name whatever it needs.
 fn is_unit_test(path: &Path) -> bool {
     let name = path.file_stem().and_then(|name| name.to_str());
-    path.starts_with("src") && name.is_some_and(|name| name == "tests" || name.ends_with("_tests"))
+    (path.starts_with("src") || path.starts_with("cli/src"))
+        && name.is_some_and(|name| name == "tests" || name.ends_with("_tests"))
 }
 
 #[test]
@@ -174,7 +177,16 @@ fn default_build_has_no_async_runtime() {
         tree.lines().any(|line| line.starts_with("redis ")),
         "this is not the tree of fairlock:\n{tree}"
     );
-    for runtime in ["tokio", "async-std", "smol", "futures-executor"] {
+    for runtime in [
+        "tokio",
+        "async-std",
+        "smol",
+        "futures-executor",
+        "clap",
+        "ratatui",
+        "serde",
+        "metrics",
+    ] {
         let found = tree
             .lines()
             .find(|line| line.split(' ').next() == Some(runtime));
@@ -225,6 +237,16 @@ fn readme_names_the_promised_rust_version() {
 }
 
 #[test]
+fn readme_is_short() {
+    let text = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let (lines, words) = (text.lines().count(), text.split_whitespace().count());
+    assert!(
+        lines <= 130 && words <= 900,
+        "README.md has {lines} lines and {words} words; the limits are 130 and 900"
+    );
+}
+
+#[test]
 fn architecture_is_short() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let lines = text.lines().count();
@@ -243,7 +265,7 @@ fn nothing_is_skipped_or_left_undone() {
         concat!("unimpl", "emented!("),
     ];
     let mut wrong = Vec::new();
-    for dir in ["src", "tests", "examples", "benches"] {
+    for dir in ["src", "tests", "examples", "benches", "cli"] {
         for (path, text) in read(dir, "rs") {
             for needle in needles {
                 for (at, _) in text.match_indices(needle) {

@@ -212,6 +212,7 @@ fn watch(name: &str, guards: &Guards) {
                 break;
             }
             last = now;
+            // A pause between two polls.
             thread::sleep(Duration::from_millis(1));
         }
         report(format_args!("false {last}"));

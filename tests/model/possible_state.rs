@@ -62,7 +62,7 @@ impl PossibleState {
     }
 
     /// How many attempts still have background work.
-    pub(crate) fn unsettled(&self) -> usize {
+    pub(crate) fn at_work(&self) -> usize {
         self.lost_grants.len() + self.to_requeue.len() + self.releasing.len()
     }
 

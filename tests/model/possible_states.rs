@@ -108,10 +108,10 @@ impl PossibleStates {
 
     /// The largest number of attempts that still have background work in any possible state. The
     /// orders of that work multiply the states, so a test that must be fast keeps this small.
-    pub(crate) fn most_unsettled(&self) -> usize {
+    pub(crate) fn most_at_work(&self) -> usize {
         self.possible
             .iter()
-            .map(PossibleState::unsettled)
+            .map(PossibleState::at_work)
             .max()
             .unwrap_or(0)
     }

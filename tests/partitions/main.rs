@@ -19,7 +19,6 @@ mod history;
 #[path = "../soak/history_writer.rs"]
 #[allow(dead_code, reason = "some of it is for the soak")]
 mod history_writer;
-mod judge;
 mod network;
 mod probe;
 #[path = "../soak/resource.rs"]
@@ -28,6 +27,7 @@ mod resource;
 #[path = "../soak/rng.rs"]
 mod rng;
 mod run;
+mod scenario_checker;
 mod scenarios;
 mod servers;
 #[path = "../it/support/mod.rs"]
@@ -45,8 +45,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use judge::Outcome;
 use network::Network;
+use scenario_checker::Outcome;
 use scenarios::{Scenario, World};
 use servers::Servers;
 

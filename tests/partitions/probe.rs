@@ -57,6 +57,7 @@ impl Pair {
             .filter(|from| arrives[*from])
             .for_each(|from| self.deliver(from));
         if !lost.is_empty() {
+            // Time itself is under test: a datagram would arrive in it.
             thread::sleep(Duration::from_millis(100));
         }
         for (at, text) in &lost {
@@ -83,6 +84,7 @@ impl Pair {
                 if self.probes[1 - from].got(&text) {
                     return;
                 }
+                // A pause between two polls.
                 thread::sleep(Duration::from_millis(2));
             }
             assert!(Instant::now() < deadline, "nothing arrives from {from}");

@@ -1,4 +1,4 @@
-//! Runs one scenario: workers on the clients' hosts, the cut, the repair, and the judgement.
+//! Runs one scenario: workers on the clients' hosts, the cut, the repair, and the check at the end.
 
 use std::{
     env, fs,
@@ -10,9 +10,9 @@ use std::{
 
 use crate::{
     history_writer::{HistoryWriter, now},
-    judge::{self, Outcome, Times},
     resource::{self, Fences},
     rng::Rng,
+    scenario_checker::{self, Outcome, Times},
     scenarios::{CLIENTS, Fault, Grants, Promises, Scenario, World},
     servers::Servers,
     support::Child,
@@ -39,7 +39,7 @@ const LATE_BY: Duration = Duration::from_secs(15);
 /// How long two masters are left alone after the repair: the overlaps that it causes count.
 const AFTERMATH: Duration = Duration::from_millis(1500);
 
-/// Plays a scenario, and judges what the workers and the resource noted in this directory.
+/// Plays a scenario, and checks what the workers and the resource noted in this directory.
 pub(crate) fn play(scenario: &Scenario, world: &World, dir: &Path, seed: u64) -> Outcome {
     fs::create_dir_all(dir).expect("a directory for the notes");
     let sockets = tempfile::tempdir().expect("a directory for a socket");
@@ -66,7 +66,7 @@ pub(crate) fn play(scenario: &Scenario, world: &World, dir: &Path, seed: u64) ->
     });
     let with_queue = !matches!(world.servers, Servers::Quorum(_));
     match played {
-        Ok(times) => judge::judge(scenario, with_queue, dir, times),
+        Ok(times) => scenario_checker::check(scenario, with_queue, dir, times),
         Err(why) => Outcome::failed(why),
     }
 }
@@ -101,7 +101,7 @@ impl Stage<'_> {
                 let who = worker(at);
                 let config = WorkerConfig {
                     url: &url,
-                    ttl: judge::TIMINGS.ttl,
+                    ttl: scenario_checker::TIMINGS.ttl,
                     dir,
                     resource,
                     who: &who,
@@ -122,6 +122,7 @@ impl Stage<'_> {
 
     /// Cuts, repairs, and lets the workers end. An error says who did not.
     fn cut_and_repair(&self, mut workers: Vec<Child>, seed: u64) -> Result<Times, String> {
+        // Time itself is under test: workers work before the cut.
         thread::sleep(CALM);
         let (victim, kind) = match self.scenario.promises {
             Promises::AllWithoutClient(at) => (worker(at), "link-cut"),
@@ -135,6 +136,7 @@ impl Stage<'_> {
         let repaired = now();
         self.world.network.heal_all();
         if kind == "failover" {
+            // Time itself is under test: old and new masters coexist in it.
             thread::sleep(AFTERMATH);
             self.world.servers.demote_old_masters();
         }
@@ -158,8 +160,10 @@ impl Stage<'_> {
             Fault::Steady(cut) => {
                 cut(self.world);
                 done = now();
+                // Time itself is under test: the cut lasts.
                 thread::sleep(self.scenario.lasts);
                 while begun.elapsed() < self.scenario.lasts + LATE_BY && !self.all_granted(done) {
+                    // A pause between two polls.
                     thread::sleep(Duration::from_millis(20));
                 }
             }
@@ -168,8 +172,10 @@ impl Stage<'_> {
                     || begun.elapsed() < self.scenario.lasts + LATE_BY && !self.all_granted(done)
                 {
                     cut(self.world, &mut rng);
+                    // Time itself is under test: the cut lasts.
                     thread::sleep(rng.ms(100..900));
                     self.world.network.heal_all();
+                    // Time itself is under test: the repair lasts.
                     thread::sleep(rng.ms(200..900));
                 }
             }
@@ -179,7 +185,7 @@ impl Stage<'_> {
 
     /// Whether the clients that must be granted locks while the network is cut were granted some.
     fn all_granted(&self, cut: u64) -> bool {
-        let from = cut + self.scenario.settles.as_nanos() as u64;
+        let from = cut + self.scenario.takes_effect_in.as_nanos() as u64;
         let mut clients = self.scenario.grants.iter().enumerate();
         clients.all(|(at, grants)| {
             let path = self.dir.join(format!("{}.log", worker(at)));
@@ -203,6 +209,7 @@ impl Stage<'_> {
                         CLIENTS[at]
                     ));
                 }
+                // A pause between two polls.
                 thread::sleep(Duration::from_millis(20));
             }
         }

@@ -23,7 +23,7 @@ pub(crate) struct Scenario {
     /// At least; longer than a TTL, for which a client that is cut off holds its locks.
     pub(crate) lasts: Duration,
     /// The grants to each client from this long after the cut until the repair.
-    pub(crate) settles: Duration,
+    pub(crate) takes_effect_in: Duration,
     pub(crate) grants: [Grants; 3],
     pub(crate) promises: Promises,
 }
@@ -61,7 +61,7 @@ use Grants::{None as No, Some as Yes, Unknown};
 const fn scenario(
     name: &'static str,
     fault: Fault,
-    [lasts, settles]: [u64; 2],
+    [lasts, takes_effect_in]: [u64; 2],
     grants: [Grants; 3],
     promises: Promises,
 ) -> Scenario {
@@ -69,7 +69,7 @@ const fn scenario(
         name,
         fault,
         lasts: Duration::from_millis(lasts),
-        settles: Duration::from_millis(settles),
+        takes_effect_in: Duration::from_millis(takes_effect_in),
         grants,
         promises,
     }

@@ -13,8 +13,8 @@ use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
 use crate::{
-    judge::TIMINGS,
     network::{Host, Network},
+    scenario_checker::TIMINGS,
     support::until,
 };
 
@@ -340,7 +340,7 @@ impl Servers {
         until(FORMED_WITHIN, "the servers agree on their roles", || {
             let formed = self.is_formed();
             if !formed {
-                // Every look takes several connections.
+                // A pause between two polls: every look takes several connections.
                 thread::sleep(Duration::from_millis(50));
             }
             formed

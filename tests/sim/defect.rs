@@ -57,7 +57,7 @@ pub(crate) enum Defect {
     ForceForgotten,
     /// Only the last two ends without a release are remembered.
     EndsForgotten,
-    /// Of an earlier lease that was ended by force, it is remembered that it lapsed.
+    /// An earlier lease that was ended by force is remembered as lapsed.
     ForceTakenForLapse,
     /// A hand-over repeats the fence of the grant before.
     FenceKept,

@@ -4,7 +4,7 @@
 use super::defect::Defect;
 use super::model::ModelKind;
 use super::model::Promise;
-use super::plan::{Action, LeaseTerms, NetworkFault};
+use super::plan::{Action, LeaseKind, NetworkFault};
 use super::scenarios::{SEMAPHORE, crash, fault, lock, lock_permits, pause, play_of, try_lock};
 
 /// The checker accepts these actions, and some run shows what the exception is for.
@@ -42,7 +42,7 @@ fn lock_fixed(process: u8, hold: u64) -> Action {
         process,
         timeout: None,
         hold,
-        terms: LeaseTerms::Fixed,
+        lease_kind: LeaseKind::Fixed,
         permits: 1,
     }
 }

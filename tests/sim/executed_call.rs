@@ -7,7 +7,7 @@ pub(super) struct ExecutedCall<'a> {
     pub(super) call: &'a Call,
     pub(super) manager: &'a str,
     pub(super) outcome: &'a Outcome,
-    /// What it was told of the grants of other waiters.
+    /// The grants of other waiters that the reply named.
     pub(super) grants: &'a [Grant],
     /// The sender is to send it again, since there is more of the same to do.
     pub(super) more: bool,

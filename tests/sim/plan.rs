@@ -64,7 +64,7 @@ pub(super) enum NetworkFault {
 
 /// The options with which a caller asks for the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LeaseTerms {
+pub(super) enum LeaseKind {
     Renewed,
     Fixed,
     HoldAtLeast,
@@ -80,7 +80,7 @@ pub(super) enum Action {
         process: u8,
         timeout: Option<u64>,
         hold: u64,
-        terms: LeaseTerms,
+        lease_kind: LeaseKind,
         permits: u32,
     },
     TryLock {
@@ -302,17 +302,17 @@ impl Planner {
 
     fn lock(&mut self, process: u8, hold: u64) -> Action {
         let timeout = (self.rng.below(4) == 0).then(|| self.rng.duration_ms());
-        let terms = match self.rng.below(12) {
-            0..2 => LeaseTerms::Fixed,
-            2 => LeaseTerms::HoldAtLeast,
-            3 => LeaseTerms::MaxHold,
-            _ => LeaseTerms::Renewed,
+        let lease_kind = match self.rng.below(12) {
+            0..2 => LeaseKind::Fixed,
+            2 => LeaseKind::HoldAtLeast,
+            3 => LeaseKind::MaxHold,
+            _ => LeaseKind::Renewed,
         };
         Action::Lock {
             process,
             timeout,
             hold,
-            terms,
+            lease_kind,
             permits: permits(self.kind, &mut self.sizes),
         }
     }
@@ -465,7 +465,7 @@ impl Planner {
             process,
             timeout: None,
             hold,
-            terms: LeaseTerms::Fixed,
+            lease_kind: LeaseKind::Fixed,
             permits,
         });
         self.at += 1 + self.lanes.below(by);

@@ -10,13 +10,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::lane::{SimConnection, SimLane};
-use super::plan::{LeaseTerms, NetworkFault, Rng};
+use super::plan::{LeaseKind, NetworkFault, Rng};
 use super::shown_clock::shown_clock;
 use crate::config::Config;
+use crate::diagnosis::facts::Facts;
 use crate::engine::{Doubt, Lease, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::error::Step;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Token};
+use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
 use crate::store::{Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, Store, StoreFault};
 
@@ -110,7 +112,7 @@ pub(super) struct SimFlight {
 /// A thread that wants the lock once.
 pub(super) struct SimCaller {
     pub(super) request: Arc<Request>,
-    pub(super) terms: LeaseTerms,
+    pub(super) lease_kind: LeaseKind,
     pub(super) waiter: Option<QueuedWaiter>,
     pub(super) state: CallerState,
     /// When it entered that state.
@@ -170,7 +172,7 @@ impl SimCaller {
     pub(super) fn new(request: Arc<Request>, state: CallerState, now: u64) -> SimCaller {
         SimCaller {
             request,
-            terms: LeaseTerms::Renewed,
+            lease_kind: LeaseKind::Renewed,
             waiter: None,
             state,
             since: now,
@@ -366,16 +368,16 @@ impl Store for StubStore {
         Err(StoreFault::NotReady)
     }
 
+    fn examine(&self, _config: &Config) -> Facts {
+        Facts::in_memory(Ok(()))
+    }
+
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
         *self.newest.lock()
     }
 
-    fn connects(&self) -> u64 {
-        0
-    }
-
-    fn requests(&self) -> u64 {
-        0
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
     }
 }
 

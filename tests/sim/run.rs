@@ -15,7 +15,7 @@ use super::checker::Checker;
 use super::defect::Defect;
 use super::lane::ReplyInFlight;
 use super::model::Promise;
-use super::plan::{Action, LeaseTerms, PlannedAction, Rng, SLOTS};
+use super::plan::{Action, LeaseKind, PlannedAction, Rng, SLOTS};
 use super::process::{Outage, SimCaller, SimProcess};
 use super::sim_setting::SimSetting;
 use crate::script::{Call, Token, seed_ids};
@@ -212,7 +212,7 @@ impl<'a> Run<'a> {
             process: SLOTS,
             timeout: None,
             hold: 1,
-            terms: LeaseTerms::Renewed,
+            lease_kind: LeaseKind::Renewed,
             permits: self.setting.kind.permits(),
         };
         self.at(self.now, SimEvent::Action(last_caller));

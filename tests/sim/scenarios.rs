@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::breach::Breach;
 use super::defect::Defect;
 use super::model::{ModelKind, Promise};
-use super::plan::{Action, LeaseTerms, NetworkFault, PlannedAction, Rng};
+use super::plan::{Action, LeaseKind, NetworkFault, PlannedAction, Rng};
 use super::process::{Outage, SimProcess};
 use super::run::Run;
 use super::sim_setting::SimSetting;
@@ -76,7 +76,7 @@ pub(super) fn lock_permits(process: u8, hold: u64, permits: u32) -> Action {
         process,
         timeout: None,
         hold,
-        terms: LeaseTerms::Renewed,
+        lease_kind: LeaseKind::Renewed,
         permits,
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn lock_for(process: u8, hold: u64, permits: u32, timeout: u64) -> Ac
         process,
         timeout: Some(timeout),
         hold,
-        terms: LeaseTerms::Renewed,
+        lease_kind: LeaseKind::Renewed,
         permits,
     }
 }
@@ -286,7 +286,7 @@ fn permits_taken_again_while_they_cool_count_once() {
         process: 0,
         timeout: None,
         hold: 17,
-        terms: LeaseTerms::HoldAtLeast,
+        lease_kind: LeaseKind::HoldAtLeast,
         permits: 1,
     };
     let actions = [(1, lock(0, 8)), (600, late), (700, cools)];
@@ -307,7 +307,7 @@ fn forced_release_that_comes_twice_is_not_refused() {
         process: 0,
         timeout: None,
         hold: 17,
-        terms: LeaseTerms::HoldAtLeast,
+        lease_kind: LeaseKind::HoldAtLeast,
         permits: 1,
     };
     let late = fault(2, NetworkFault::Reset { late: Some(1) });
@@ -449,7 +449,7 @@ fn lost_release_of_a_dropped_guard_is_sent_again() {
             process: 0,
             timeout: None,
             hold: 98,
-            terms: LeaseTerms::Renewed,
+            lease_kind: LeaseKind::Renewed,
             permits: 1,
         };
         let actions = [
@@ -526,7 +526,7 @@ fn r7_doubtful_try_for_a_group_is_abandoned() {
     let setting = SimSetting::new(ModelKind::Mutex);
     let outage = Outage::default();
     let mut process = SimProcess::new(1, &setting.config, Rng::new(1), 0, outage);
-    let options = setting.options(LeaseTerms::Renewed);
+    let options = setting.options(LeaseKind::Renewed);
     let request = Arc::new(Request::new(LockSpec::MUTEX, setting.key.clone(), &options));
     for (outcome, resent) in [
         (Outcome::Late, true),
@@ -538,6 +538,7 @@ fn r7_doubtful_try_for_a_group_is_abandoned() {
         let reply = ScriptReply {
             now: Some(1),
             more: false,
+            dead_waiters: 0,
             next_page: 0,
             outcome,
             grants: Vec::new(),

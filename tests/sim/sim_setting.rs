@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::model::ModelKind;
-use super::plan::LeaseTerms;
+use super::plan::LeaseKind;
 use crate::config::{Config, Settings};
 use crate::key::Key;
 use crate::options::LockOptions;
@@ -48,23 +48,23 @@ impl SimSetting {
         }
     }
 
-    pub(super) fn options(&self, terms: LeaseTerms) -> LockOptions {
+    pub(super) fn options(&self, lease_kind: LeaseKind) -> LockOptions {
         let options = LockOptions::new().ttl(self.ttl);
-        match terms {
-            LeaseTerms::Renewed => options,
-            LeaseTerms::Fixed if self.kind == ModelKind::Mutex => {
+        match lease_kind {
+            LeaseKind::Renewed => options,
+            LeaseKind::Fixed if self.kind == ModelKind::Mutex => {
                 LockOptions::new().fixed_lease(self.ttl)
             }
             // Shorter than the leases beside it, so that leases of different length meet.
-            LeaseTerms::Fixed => LockOptions::new().fixed_lease(self.bound),
-            LeaseTerms::HoldAtLeast => options.hold_at_least(self.bound),
-            LeaseTerms::MaxHold => options.max_hold(self.bound),
+            LeaseKind::Fixed => LockOptions::new().fixed_lease(self.bound),
+            LeaseKind::HoldAtLeast => options.hold_at_least(self.bound),
+            LeaseKind::MaxHold => options.max_hold(self.bound),
         }
     }
 
     /// How long a lease with these options is.
-    pub(super) fn full_lease(&self, terms: LeaseTerms) -> Duration {
-        let options = self.options(terms);
+    pub(super) fn full_lease(&self, lease_kind: LeaseKind) -> Duration {
+        let options = self.options(lease_kind);
         options.lease_length().max(options.least_hold())
     }
 

@@ -112,6 +112,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + SLACK * 4;
     while !is_so() {
         assert!(Instant::now() < deadline, "never: {what}");
+        // A pause between two polls.
         thread::sleep(Duration::from_millis(1));
     }
 }

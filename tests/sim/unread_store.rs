@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::config::Config;
+use crate::diagnosis::facts::Facts;
 use crate::error::{Result, Step};
 use crate::key::Key;
 use crate::script::{Call, CallerId};
 use crate::store::clock::{Clock, Time};
 use crate::store::memory::{Memory, Session};
 use crate::store::{
-    Anchor, CallResult, ChannelEvent, Checkout, Deadlines, Link, OnResult, Store, StoreFault,
+    Anchor, CallResult, ChannelEvent, ConnectionWait, Deadlines, Link, OnResult, Store, StoreFault,
 };
 
 #[derive(Clone)]
@@ -145,8 +147,11 @@ impl Store for UnreadStore {
         leave: &dyn Fn(usize) -> Option<OnResult>,
     ) -> Vec<Option<CallResult>> {
         let sent = self.clock().now();
-        let checkout = Checkout::IfFree;
-        let deadlines = Deadlines { checkout, reply_by };
+        let connection = ConnectionWait::Never;
+        let deadlines = Deadlines {
+            connection,
+            reply_by,
+        };
         let results: Vec<_> = calls
             .iter()
             .map(|call| self.send_one(call, deadlines))
@@ -180,7 +185,7 @@ impl Store for UnreadStore {
         self.read_while(|traffic, first| traffic == Traffic::Flows || first.due <= now);
     }
 
-    fn settle(&self, until: Time) {
+    fn read_all_unread(&self, until: Time) {
         self.read_while(|traffic, _| traffic == Traffic::Flows);
         if self.unread() > 0 {
             self.clock().sleep_until(until);
@@ -214,16 +219,16 @@ impl Store for UnreadStore {
         self.0.session.scan(cursor, pattern)
     }
 
+    fn examine(&self, _config: &Config) -> Facts {
+        Facts::in_memory(Ok(()))
+    }
+
     fn anchor(&self, key: &Key) -> Option<Anchor> {
         self.0.session.anchor(key)
     }
 
-    fn connects(&self) -> u64 {
-        0
-    }
-
-    fn requests(&self) -> u64 {
-        self.0.session.requests()
+    fn traffic(&self) -> crate::stats::Traffic {
+        self.0.session.traffic()
     }
 }
 

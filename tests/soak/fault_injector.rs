@@ -340,6 +340,7 @@ impl<'a> FaultInjector<'a> {
                 .repairs
                 .first()
                 .map_or(until, |repair| repair.due.min(until));
+            // Time itself is under test: faults last.
             thread::sleep(next.saturating_duration_since(Instant::now()));
             if self
                 .repairs

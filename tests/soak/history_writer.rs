@@ -59,6 +59,7 @@ impl HistoryWriter {
     pub(crate) fn watch_clock_until(&self, over: impl Fn() -> bool) {
         let mut last = now();
         while !over() {
+            // Time itself is under test: a gap shows that this thread did not run.
             thread::sleep(Duration::from_millis(20));
             let next = now();
             if next - last > Duration::from_millis(100).as_nanos() as u64 {

@@ -213,6 +213,7 @@ fn connect(url: &str, ttl: Duration, lanes: u32, outage_limit: Duration) -> Lock
         {
             Ok(manager) => return manager,
             Err(Error::Unavailable { .. } | Error::Server { .. }) => {
+                // A pause between two polls.
                 thread::sleep(Duration::from_millis(20))
             }
             Err(other) => panic!("{other}"),
@@ -237,6 +238,7 @@ fn watch_queues(manager: &LockManager, history: &HistoryWriter, who: &str, finis
                 history.log_at(after, format_args!("waiting {id} {before}"));
             }
         }
+        // A pause between two polls.
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -270,6 +272,7 @@ impl WorkerThread {
                 self.attempt_one(&id, name, request);
             }
         }
+        // Time itself is under test: attempts begin at random times.
         thread::sleep(self.rng.ms(0..20));
     }
 
@@ -407,6 +410,7 @@ impl WorkerThread {
         }
         if !held {
             for _ in 0..3 {
+                // A pause between two polls.
                 thread::sleep(Duration::from_millis(5));
                 self.look(parts, &guard);
             }
@@ -435,6 +439,7 @@ impl WorkerThread {
             if !self.look(parts, guard) {
                 return false;
             }
+            // Time itself is under test: it holds the lock for a while.
             thread::sleep(self.rng.ms(1..15));
             for (id, name) in parts.iter().filter(|_| writes) {
                 self.resource.write(id, name, guard.fence(name));

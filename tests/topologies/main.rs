@@ -11,11 +11,14 @@ mod cluster_set;
 mod sentinel_set;
 
 mod cluster;
+mod connection_names;
+mod diagnosis;
 mod quorum;
 mod replica_acks;
 mod right_server;
 mod rights;
 mod sentinel;
+mod server_addresses;
 #[cfg(feature = "tls")]
 mod tls;
 mod urls;
@@ -24,6 +27,7 @@ mod urls;
 #[test]
 fn child_process() {
     support::child::play(&[
+        quorum::WARNINGS,
         sentinel::TURNS,
         #[cfg(feature = "tls")]
         tls::DROPS_AND_EXITS,

@@ -1,10 +1,13 @@
 //! Locks on a majority of independent servers.
 
-mod clocks;
+pub(crate) mod clocks;
 mod faults;
 mod fences;
 mod locks;
 mod nodes;
 mod restarts;
-mod set;
+pub(crate) mod set;
 mod waiting;
+mod warnings;
+
+pub(crate) use warnings::WARNINGS;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, LossReason, Quorum, Result};
 
+use crate::connection_names::await_role;
 use crate::support::{SLACK, Server, until, until_some};
 use replica_set::ReplicaSet;
 
@@ -104,6 +105,21 @@ fn becomes_free(other: &LockManager, name: &str) {
 /// The owner's token in the record of a mutex.
 fn owner(server: &Server, name: &str) -> Option<String> {
     server.query(&["HGET", &format!("fairlock:{{{name}}}"), "o"])
+}
+
+#[test]
+fn a_connection_that_awaits_replicas_is_named_so() {
+    let set = ReplicaSet::start(1);
+    let labelled = builder(&set.url())
+        .options(LockOptions::new().ttl(TTL).label("billing"))
+        .replica_acks(1, ACK);
+    let mgr = build(labelled);
+    let _guard = until_some(SOON, "the replica acknowledges it", || mgr.lock("a").ok());
+    // The renewal thread checks the queue over another connection than the renewals'.
+    let _waiter = mgr.enqueue("a").expect("the master answers");
+    for role in ["lane", "acks", "renewal"] {
+        await_role(&set.master, role);
+    }
 }
 
 #[test]
@@ -465,4 +481,20 @@ fn a_store_in_memory_has_no_replicas() {
         Err(Error::Config { what, .. }) => assert_eq!(what, "replica_acks"),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn deleted_name_is_gone_from_the_replicas_too() {
+    let set = ReplicaSet::start(1);
+    let mgr = patient(&set, 1);
+    let guard = lock_acked(&mgr, "a");
+    assert!(!mgr.delete("a").unwrap());
+    guard.unlock().unwrap();
+    assert!(mgr.delete("a").unwrap());
+    let replica = &set.replicas[0].server;
+    until(SOON, "the replica has deleted it", || {
+        replica
+            .query::<Vec<String>>(&["KEYS", "fairlock*"])
+            .is_empty()
+    });
 }

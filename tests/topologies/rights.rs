@@ -97,6 +97,7 @@ fn use_everything(one: &LockManager, other: &LockManager) {
         });
         let renewed = one.stats().renewed;
         until(SOON, "it is renewed", || one.stats().renewed > renewed);
+        // Time itself is under test: the subscription is checked twice in it.
         thread::sleep(TWO_CHECKS);
         holder.unlock().unwrap();
         let next = waiting.join().unwrap().unwrap();
@@ -111,6 +112,9 @@ fn use_everything(one: &LockManager, other: &LockManager) {
     let read = written.downgrade().unwrap();
     one.rw_lock("r").read().unwrap().unlock().unwrap();
     read.unlock().unwrap();
+    for name in ["x", "y", "z", "s", "r"] {
+        assert!(other.delete(name).unwrap());
+    }
 }
 
 /// The first refusal that a user meets. `held` is held by somebody else.

@@ -1,12 +1,13 @@
 //! The main loop without a queue, on the store in memory. The store of a quorum has tests of its
 //! own on real servers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use crate::config::{Config, Settings};
-use crate::engine::waiter::{Askers, QueuedWaiter, WaiterState};
+use crate::engine::waiter::{Askers, CircleWarning, QueuedWaiter, WaiterState};
 use crate::engine::{AtDeadline, EngineHandle, Request};
 use crate::error::Error;
 use crate::manager::LockManager;
@@ -294,21 +295,47 @@ fn lock_lost_before_it_is_taken_is_asked_for_again() {
     assert!(guard.expect("it answers").is_some());
 }
 
-/// The renewal thread looks while the waiter's thread sleeps.
 #[test]
-fn thread_that_waits_for_its_own_lock_is_reported() {
+fn thread_that_waits_for_its_own_lock_is_reported_at_once() {
     let memory = Memory::new();
-    let ours = manager(&memory, |config| config.back_off = Duration::from_millis(8));
+    let ours = plain(&memory);
     let _guard = ours.lock("a").expect("it is free");
     let queued = sleeper(&ours, "a");
-    queued.waiter.state.lock().ask_at = Time::from_nanos(0);
-    let until = ours.engine().now() + SLACK;
-    while !queued.waiter.state.lock().is_warned && ours.engine().now() < until {
-        let step = ours.engine().now() + Duration::from_millis(50);
-        let lease = queued.wait(step, AtDeadline::Keep).expect("it answers");
-        assert!(lease.is_none());
-    }
-    assert!(queued.waiter.state.lock().is_warned);
+    assert!(!is_warned_of(&queued));
+    // No time to ask, and none to wait.
+    let lease = queued.wait(ours.engine().now(), AtDeadline::Keep);
+    assert!(lease.expect("it answers").is_none());
+    assert!(is_warned_of(&queued));
+}
+
+fn is_warned_of(queued: &QueuedWaiter) -> bool {
+    queued.waiter.state.lock().circle_warning == CircleWarning::Logged
+}
+
+#[test]
+fn deadlock_in_the_pause_of_a_warning_is_reported_while_asking() {
+    let memory = Memory::new();
+    let ours = plain(&memory);
+    let _guard = ours.lock("a").expect("it is free");
+    let engine = ours.engine();
+    let names = BTreeSet::from([Arc::from("a")]);
+    let pause = engine.config.long_wait;
+    let begins = engine
+        .waiters
+        .begin_circle_report(names, engine.now(), pause);
+    assert!(begins, "as for another wait");
+    let queued = sleeper(&ours, "a");
+    queued.waiter.state.lock().ask_at = engine.now();
+    let wait = |length| {
+        let until = engine.now() + length;
+        let lease = memory.fast_forward(|| queued.wait(until, AtDeadline::Keep));
+        assert!(lease.expect("it answers").is_none());
+    };
+    wait(pause / 2);
+    assert!(!is_warned_of(&queued));
+    // One wait, which begins in the pause and outlasts it.
+    wait(MINUTE);
+    assert!(is_warned_of(&queued));
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::thread::Thread;
 
 use crossbeam_channel::Sender;
 
 use super::token_release::TokenRelease;
 use crate::engine::lease::Lease;
 use crate::engine::waiter::WaiterEntry;
-use crate::script::{Call, Family};
+use crate::script::{Call, Family, Verb};
 use crate::store::clock::Time;
 
 /// A command from another thread to the renewal thread. New leases have a channel of their own.
@@ -18,8 +19,8 @@ pub(crate) enum Command {
     Abandon(TokenRelease),
     Confirm(Arc<WaiterEntry>),
     Requeue(Arc<WaiterEntry>),
-    /// The waiter has waited for long. Its thread may have taken the lock itself.
-    FindSelfWait(Arc<WaiterEntry>),
+    /// A thread has waited for long: log for whom.
+    ReportLongWait(LongWait),
     /// The subscription is confirmed, and messages may have been missed before. Every name with
     /// waiters is synced at once, and every token is looked up.
     Subscribed,
@@ -33,11 +34,11 @@ pub(crate) enum Command {
 pub(crate) struct EndAll {
     /// The time for replies to the releases. It counts from the command, not from the moment at
     /// which the thread takes it in, so that the shutdown has a bound.
-    pub(crate) give_up_at: Time,
+    pub(crate) report_by: Time,
     pub(crate) report_to: Sender<ShutdownReport>,
 }
 
-/// What a shutdown did, in names.
+/// The names of the locks that a shutdown ended or could not release.
 #[derive(Default)]
 pub(crate) struct ShutdownReport {
     /// The locks that guards lost by it.
@@ -52,10 +53,33 @@ pub(crate) struct OpenShutdown {
     pub(crate) command: EndAll,
 }
 
+/// A wait that is to be reported, because it has lasted for long.
+pub(crate) struct LongWait {
+    pub(super) waiter: Arc<WaiterEntry>,
+    pub(super) thread: Thread,
+    pub(super) since: Time,
+}
+
+impl LongWait {
+    /// The call that asks who holds the lock. `None` if the wait is over.
+    pub(super) fn call(&self) -> Option<Call> {
+        let waits = self.waiter.state.lock().awaits_grant();
+        // One waiter, because a script takes 0 for all.
+        let verb = Verb::Inspect {
+            waiters: 1,
+            from: 0,
+        };
+        waits.then(|| self.waiter.request.call(verb))
+    }
+}
+
 /// A lease, and when it is renewed next.
 pub(crate) struct ScheduledLease {
     pub(crate) lease: Arc<Lease>,
     pub(crate) renew_at: Time,
+    /// When it was to be renewed first. A renewal that fails is tried again later, and stays due
+    /// since then.
+    pub(crate) due_at: Time,
 }
 
 impl Task {
@@ -84,4 +108,6 @@ pub(crate) enum Task {
     Sync(Call),
     /// Ask which of a name's tokens Redis knows.
     Lookup(Call),
+    /// A thread has waited for long: ask who holds the lock, for the log.
+    AskHolder(LongWait),
 }

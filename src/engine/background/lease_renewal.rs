@@ -85,14 +85,23 @@ impl RenewalThread {
 
     fn on_renewed(&mut self, scheduled: ScheduledLease, deadline: Time) {
         let now = self.engine.now();
-        let ScheduledLease { lease, renew_at } = scheduled;
+        let ScheduledLease {
+            lease,
+            renew_at,
+            due_at,
+        } = scheduled;
         if lease.extend(now, deadline) {
-            self.engine.counters.renewed.add(1);
+            self.engine.meter.renewed.add(1);
+            self.engine.meter.renewal_lateness.record(now - due_at);
             let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
             // Renewals keep their rhythm. After a long pause it starts again from now.
             let next = renew_at + period;
             let renew_at = if next > now { next } else { now + period };
-            self.schedule(ScheduledLease { lease, renew_at });
+            self.schedule(ScheduledLease {
+                lease,
+                renew_at,
+                due_at: renew_at,
+            });
         } else if let Some(loss) = lease.loss() {
             // The reply came too late. Some thread has seen the lease lost, and a lost lease is
             // never held again (P6).
@@ -104,7 +113,7 @@ impl RenewalThread {
         // The first renewal opens the thread's connection, and the server may close it while it is
         // idle. The next attempt shows whether renewals fail.
         if !fault.is_no_outage() {
-            self.engine.counters.renewal_failures.add(1);
+            self.engine.meter.renewal_failures.add(1);
             let name = &scheduled.lease.request.key.name;
             if self.renewals_fail {
                 log::debug!("renewing {name:?} failed again: {fault}");

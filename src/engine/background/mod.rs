@@ -2,9 +2,9 @@
 
 mod command;
 mod lease_renewal;
+mod long_wait;
 mod release_upkeep;
 mod schedule;
-mod self_wait;
 mod thread;
 mod token_release;
 mod unread;

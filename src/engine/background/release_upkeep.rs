@@ -34,7 +34,7 @@ impl RenewalThread {
         let now = self.engine.now();
         self.engine.note_release_answered();
         self.engine.wake_asker(&release.call.key);
-        release.report(&answer.reply.outcome);
+        release.report(&answer.reply.outcome, &self.engine.meter);
         if answer.reply.more {
             // The script stopped at its limit of work for one call.
             return self.tasks.put(now, Task::ReleaseToken(release));
@@ -111,7 +111,7 @@ impl RenewalThread {
 
     /// When the next shutdown gives up.
     pub(super) fn shutdown_due(&self) -> Time {
-        let due = self.shutdowns.iter().map(|open| open.command.give_up_at);
+        let due = self.shutdowns.iter().map(|open| open.command.report_by);
         due.min().unwrap_or(Time::NEVER)
     }
 
@@ -128,7 +128,7 @@ impl RenewalThread {
             return;
         }
         let names: Vec<Arc<str>> = self.unreleased().cloned().collect();
-        let is_over = |open: &mut OpenShutdown| names.is_empty() || now >= open.command.give_up_at;
+        let is_over = |open: &mut OpenShutdown| names.is_empty() || now >= open.command.report_by;
         for OpenShutdown {
             mut report,
             command,
@@ -168,7 +168,7 @@ impl RenewalThread {
             // At the latest when the time is up, each of them has failed or is answered.
             self.engine.store.read_unread();
             self.take_in();
-            let is_settled = self.engine.store.unread_due() == Time::NEVER;
+            let all_is_read = self.engine.store.unread_due() == Time::NEVER;
             let batch: Vec<_> = self
                 .tasks
                 .take_all()
@@ -176,7 +176,7 @@ impl RenewalThread {
                 .filter(|task| matches!(task, Task::ReleaseToken(_)))
                 .filter_map(|task| self.with_call(task, now))
                 .collect();
-            if batch.is_empty() && is_settled {
+            if batch.is_empty() && all_is_read {
                 return;
             }
             if now >= until {
@@ -184,12 +184,12 @@ impl RenewalThread {
             }
             self.send_and_wait(batch);
             let next = self.engine.now() + self.engine.config.command_timeout / 8;
-            if is_settled {
+            if all_is_read {
                 // The link wakes the thread when its connection is ready. A release that is still
                 // open then is sent again, at a slower pace.
                 let _ = self.engine.clock.receive(&self.woken, next.min(until));
             } else {
-                self.engine.store.settle(next.min(until));
+                self.engine.store.read_all_unread(next.min(until));
             }
         }
     }

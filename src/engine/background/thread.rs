@@ -124,13 +124,15 @@ impl RenewalThread {
             self.in_hand.clear();
             self.take_in();
             if self.stopping {
-                return self.send_last_releases();
+                self.send_last_releases();
+                return self.engine.publish_traffic();
             }
             let batch = self.collect();
             let is_idle = batch.is_empty();
             self.send(batch);
             self.report_to_shutdowns(self.engine.now());
             if is_idle {
+                self.engine.publish_traffic();
                 self.drop_when_idle.clear();
                 self.sleep();
             }
@@ -202,7 +204,7 @@ impl RenewalThread {
                 Command::Abandon(release) => self.tasks.put(now, Task::ReleaseToken(release)),
                 Command::Confirm(waiter) => self.tasks.put(now, Task::Confirm(waiter)),
                 Command::Requeue(waiter) => self.tasks.put(now, Task::Requeue(waiter)),
-                Command::FindSelfWait(waiter) => self.warn_of_self_waits(&[waiter]),
+                Command::ReportLongWait(wait) => self.tasks.put(now, Task::AskHolder(wait)),
                 Command::Subscribed => self.on_subscribed(now),
                 Command::EndAll(command) => {
                     // A lease of a lock that was taken since the first look must end, too.
@@ -211,7 +213,7 @@ impl RenewalThread {
                         ended: self.end_all(),
                         unreleased: Vec::new(),
                     };
-                    self.settle(&command);
+                    self.read_all_unread(&command);
                     self.shutdowns.push(OpenShutdown { report, command });
                 }
                 Command::DropWhenIdle(sender) => self.drop_when_idle.push(sender),
@@ -301,6 +303,7 @@ impl RenewalThread {
             Task::Requeue(waiter) => self.requeue_call(waiter, now)?,
             Task::Vacate(waiter, family) => self.vacate_call(waiter, *family)?,
             Task::Sync(call) | Task::Lookup(call) => call.clone(),
+            Task::AskHolder(wait) => wait.call()?,
         };
         Some((task, call))
     }
@@ -393,6 +396,7 @@ impl RenewalThread {
                 }
                 Task::Sync(_) => self.on_sync_reply(call, result.answer),
                 Task::Lookup(_) => self.on_lookup_reply(call, result.answer),
+                Task::AskHolder(wait) => self.on_holder_reply(wait, call, result.answer),
             }
         }
     }

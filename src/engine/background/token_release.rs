@@ -8,6 +8,7 @@ use crate::engine::lease::{Lease, loss_from_release, loss_from_resent_release};
 use crate::error::Error;
 use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Mode, Outcome, Token, Verb};
+use crate::stats::Meter;
 use crate::store::Answer;
 use crate::store::clock::Time;
 
@@ -26,7 +27,7 @@ pub(crate) struct TokenRelease {
     pub(crate) may_be_queued: bool,
     /// An earlier attempt had no reply, so this one may be the second release of the token.
     pub(crate) resent: bool,
-    /// Redis has answered. What is left to do is to catch late copies (R7), or to serve waiters
+    /// Redis has answered. The remaining work is to catch late copies (R7), or to serve waiters
     /// behind many dead ones.
     pub(crate) answered: bool,
     pub(crate) report_to: ReportTo,
@@ -95,24 +96,25 @@ impl TokenRelease {
 
     /// Whether a guard released the token, so that other callers wait for it to be gone.
     pub(super) fn is_guards(&self) -> bool {
-        self.has_mode(Mode::Used) || self.has_mode(Mode::Unfinished)
+        matches!(self.call.verb, Verb::Release { mode, .. } if mode.is_guards())
     }
 
-    fn has_mode(&self, wanted: Mode) -> bool {
-        matches!(self.call.verb, Verb::Release { mode, .. } if mode == wanted)
-    }
-
-    /// Sends the result to the caller that waits for it, if any.
-    pub(super) fn report(&mut self, outcome: &Outcome) {
+    /// Sends the result to the caller that waits for it, if any. The first answer to a guard's
+    /// release counts, if it shows a loss. A later one is about late copies (R7).
+    pub(super) fn report(&mut self, outcome: &Outcome, meter: &Meter) {
         let Verb::Release { mode, fence, .. } = self.call.verb else {
             unreachable!("a token is released by a release")
         };
-        self.answered = true;
         let loss = if self.resent {
             loss_from_resent_release(mode, outcome)
         } else {
             loss_from_release(outcome)
         };
+        let is_first = !std::mem::replace(&mut self.answered, true);
+        // Before the caller is woken: it finds the loss counted.
+        if let Some(reason) = loss.filter(|_| is_first && self.is_guards()) {
+            meter.on_found_lost(reason);
+        }
         match std::mem::replace(&mut self.report_to, ReportTo::Nobody) {
             ReportTo::Nobody => {}
             ReportTo::Log => {
@@ -151,4 +153,41 @@ pub(crate) fn warn_of_drop(name: &str, error: &Error) {
 /// answered) can take anything any more. Not every reply says what time it is on the server.
 pub(crate) fn excludes_late_copies(answer: &Answer, not_after: u64) -> bool {
     not_after == 0 || answer.reply.now.is_some_and(|server| server > not_after)
+}
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use crate::script::LockSpec;
+    use crate::stats::Traffic;
+    use crate::store::clock::Time;
+
+    /// How many losses these answers to a release show, one after the other.
+    fn losses(mode: Mode, outcomes: &[Outcome]) -> u64 {
+        let token = Token::new();
+        let fence = 7;
+        let call = Call {
+            spec: LockSpec::MUTEX,
+            key: Key::new("fairlock", "k").expect("it is a name"),
+            verb: Verb::Release { token, fence, mode },
+        };
+        let meter = Meter::new();
+        let mut release = TokenRelease::new(call, token, Time::NEVER);
+        for outcome in outcomes {
+            release.report(outcome, &meter);
+        }
+        meter.read(Traffic::default()).lost
+    }
+
+    #[test]
+    fn only_the_first_answer_to_a_guards_release_counts_as_a_loss() {
+        use Outcome::{Already, Forced, Lapsed, Released};
+        assert_eq!(losses(Mode::Used, &[Forced, Already, Lapsed]), 1);
+        assert_eq!(losses(Mode::Unfinished, &[Lapsed, Lapsed]), 1);
+        // Later answers are to releases that catch late copies (R7).
+        assert_eq!(losses(Mode::Used, &[Released, Already]), 0);
+        assert_eq!(losses(Mode::Lost, &[Lapsed]), 0, "it was counted before");
+        assert_eq!(losses(Mode::Unused, &[Lapsed]), 0, "no guard had it");
+    }
 }

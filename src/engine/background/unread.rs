@@ -37,9 +37,9 @@ impl RenewalThread {
     ///
     /// Each of them has one command timeout. So this ends one after the command was sent, and
     /// leaves the shutdown its time for the releases that are still to be sent.
-    pub(super) fn settle(&self, shutdown: &EndAll) {
+    pub(super) fn read_all_unread(&self, shutdown: &EndAll) {
         let store = &self.engine.store;
-        store.settle(shutdown.give_up_at - self.engine.config.command_timeout);
+        store.read_all_unread(shutdown.report_by - self.engine.config.command_timeout);
         store.read_unread();
     }
 }

@@ -98,7 +98,7 @@ impl RenewalThread {
             // was.
             EnqueueOutcome::Done if waiter.state.lock().is_cancelled() => {}
             EnqueueOutcome::Done => {
-                self.engine.counters.requeued.add(1);
+                self.engine.meter.requeued.add(1);
                 log::info!(
                     "queued for {:?} again: redis no longer knew this waiter",
                     waiter.request.key.name
@@ -190,6 +190,9 @@ impl RenewalThread {
         let now = self.engine.now();
         let name = &call.key.name;
         let waiters = self.engine.waiters.waiters_of(name);
+        // Also while Redis does not answer: a long wait is reported all the same.
+        self.engine.report_postponed_circles(&waiters);
+        self.engine.report_if_long(&waiters);
         let answer = match result {
             Ok(answer) => answer,
             Err(fault) => return self.on_sync_fault(name, &waiters, &fault),
@@ -250,7 +253,6 @@ impl RenewalThread {
         {
             engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
         }
-        self.warn_of_self_waits(waiters);
         let mut suspects = Vec::new();
         for waiter in waiters {
             let mut state = waiter.state.lock();

@@ -1,9 +1,8 @@
 //! A lease: a lock that was granted to this process. It does no I/O and reads no clock. The caller
 //! passes in what happened, and what time it is.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -22,6 +21,9 @@ pub(crate) struct Lease {
     pub(crate) token: Token,
     pub(crate) fence: u64,
     pub(crate) previous: PreviousHolder,
+    /// When this process learned of the grant, or somewhat before. Nothing but the statistics goes
+    /// by it.
+    noticed_at: Time,
     /// When `max_hold` ends it.
     pub(crate) ends_at: Time,
     /// Its waiter was queued, so the registry keeps its token until the lease ends.
@@ -31,8 +33,6 @@ pub(crate) struct Lease {
     pub(crate) not_after: u64,
     /// How many permits it has. A guard can release some of them.
     permits: AtomicU32,
-    /// The thread that got it for its guard, for the warning of a thread that waits for itself.
-    taken_by: OnceLock<ThreadId>,
     state: LeaseState,
     signal: LostSignal,
 }
@@ -54,11 +54,19 @@ impl Lease {
             token: grant.token,
             fence: grant.fence,
             previous: grant.previous,
+            noticed_at: granted,
             was_queued: false,
             not_after: 0,
-            taken_by: OnceLock::new(),
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
+        }
+    }
+
+    /// The same lease, if this process learned of the grant now.
+    pub(crate) fn noticed(self, now: Time) -> Lease {
+        Lease {
+            noticed_at: now,
+            ..self
         }
     }
 
@@ -75,9 +83,14 @@ impl Lease {
         Lease { not_after, ..self }
     }
 
-    pub(crate) fn note_taken_by(&self, thread: ThreadId) {
-        // A lease is handed out once.
-        let _ = self.taken_by.set(thread);
+    /// How long its caller waited for it.
+    pub(crate) fn waited(&self) -> Duration {
+        self.noticed_at - self.request.asked_at
+    }
+
+    /// For how long this process has had it.
+    pub(crate) fn held_for(&self, now: Time) -> Duration {
+        now - self.noticed_at
     }
 
     /// How many permits it has by now.
@@ -90,12 +103,14 @@ impl Lease {
         self.permits.store(permits, Ordering::Relaxed);
     }
 
-    pub(crate) fn taken_by(&self) -> Option<ThreadId> {
-        self.taken_by.get().copied()
-    }
-
     pub(crate) fn is_held(&self, now: Time) -> bool {
         self.state.is_held(now)
+    }
+
+    /// Whether it was released, or its loss is known. Reads no clock: a lease past its deadline is
+    /// over when somebody has looked.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.deadline().is_none()
     }
 
     pub(crate) fn remaining(&self, now: Time) -> Duration {

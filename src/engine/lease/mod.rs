@@ -1,4 +1,5 @@
-//! A held lock: its lease, the atomic state of the lease, its loss, and how replies end it.
+//! A held lock: its lease, the atomic state of the lease, its loss, how replies end it, and which
+//! thread took it.
 
 mod end;
 #[expect(
@@ -8,8 +9,10 @@ mod end;
 mod lease;
 mod lost_signal;
 mod state;
+mod taken;
 
 pub(crate) use end::{loss_from_release, loss_from_renewal, loss_from_resent_release};
 pub(crate) use lease::{Due, Lease, deadline_from_reply, deadline_since, first_lost};
 #[cfg(all(test, fairlock_loom))]
 pub(crate) use state::LeaseState;
+pub(crate) use taken::{EngineId, TakenLease, note_taken, taken_by_this_thread};

@@ -7,6 +7,7 @@ use std::thread;
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
 use crate::engine::waiter::grant_notice::GrantNotice;
+use crate::engine::waiter::nested::{NestedWait, WaitEnds};
 use crate::engine::waiter::registry::WaiterEntry;
 use crate::engine::waiter::state::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, single_result};
@@ -21,6 +22,18 @@ use crate::store::{Answer, StoreFault};
 pub(crate) struct QueuedWaiter {
     pub(crate) engine: Arc<Engine>,
     pub(crate) waiter: Arc<WaiterEntry>,
+}
+
+/// A thread waits until this is dropped.
+pub(crate) struct BegunWait<'a> {
+    waiter: &'a WaiterEntry,
+    _nested: Option<NestedWait>,
+}
+
+impl Drop for BegunWait<'_> {
+    fn drop(&mut self) {
+        self.waiter.state.lock().end_wait();
+    }
 }
 
 /// The caller's choice for its waiter when a wait times out.
@@ -88,7 +101,7 @@ impl QueuedWaiter {
         let waiter = engine
             .waiters
             .register(Arc::clone(request), state, engine.now());
-        engine.counters.waiting.add(1);
+        engine.meter.waiting.add(1);
         QueuedWaiter {
             engine: Arc::clone(engine),
             waiter,
@@ -120,15 +133,52 @@ impl QueuedWaiter {
     /// connection and for the reply.
     pub(crate) fn wait(&self, until: Time, at_deadline: AtDeadline) -> Result<Option<Arc<Lease>>> {
         self.engine.check_fork()?;
-        let state = &self.waiter.state;
-        state.lock().set_sleeper(Some(thread::current()));
-        let end = if self.engine.service.has_queue {
+        let _waits = self.begin_wait(until);
+        self.wait_on(until, at_deadline)
+    }
+
+    /// This thread begins to wait until `until`, in one piece or in several. The renewal thread may
+    /// report the wait until the result is dropped. If it closes a circle of waits, a warning says
+    /// so now, or later if there was one of the same names a short time ago.
+    pub(crate) fn begin_wait(&self, until: Time) -> BegunWait<'_> {
+        let thread = thread::current();
+        let mut state = self.waiter.state.lock();
+        state.begin_wait(thread.clone(), self.engine.now());
+        let is_over = !state.awaits_grant();
+        drop(state);
+        let ends = if until == Time::NEVER {
+            WaitEnds::WithTheLock
+        } else {
+            WaitEnds::AtADeadline
+        };
+        let nested = if is_over {
+            None
+        } else {
+            NestedWait::begin(self.engine.id(), &self.waiter, thread, ends)
+        };
+        let (nested, circle) = nested.unzip();
+        let begun = BegunWait {
+            waiter: &self.waiter,
+            _nested: nested,
+        };
+        if let Some(circle) = circle.flatten() {
+            self.engine.report_circle(&circle);
+        }
+        begun
+    }
+
+    /// Goes on with a wait that has begun.
+    pub(crate) fn wait_on(
+        &self,
+        until: Time,
+        at_deadline: AtDeadline,
+    ) -> Result<Option<Arc<Lease>>> {
+        self.engine.check_fork()?;
+        if self.engine.service.has_queue {
             self.sleep_until_granted(until, at_deadline)
         } else {
             self.ask_until_granted(until, at_deadline)
-        };
-        state.lock().set_sleeper(None);
-        end
+        }
     }
 
     fn sleep_until_granted(
@@ -226,11 +276,12 @@ impl QueuedWaiter {
             if let Err(fault) = self.on_cancel_reply(&call, result.answer) {
                 let is_answer = matches!(fault, StoreFault::NotReplicated { .. });
                 if !is_answer && self.redis_answered_lately(until) {
-                    engine.counters.missed.add(1);
                     return Ok(None);
                 }
                 let waited = engine.now() - started;
-                return Err(fault.into_error(Some(&self.waiter.request.key), waited));
+                return Err(self
+                    .engine
+                    .error(fault, Some(&self.waiter.request.key), waited));
             }
         }
         self.take_grant_or_cancel()
@@ -301,7 +352,6 @@ impl QueuedWaiter {
             // release.
             TakeGrant::Confirm | TakeGrant::NotYet => {
                 self.cancel_in_background();
-                engine.counters.missed.add(1);
                 Ok(None)
             }
         }
@@ -363,8 +413,10 @@ impl QueuedWaiter {
         let waiter = &self.waiter;
         waiter.take_last_refusal().unwrap_or_else(|| {
             let source = "redis did not answer while the caller waited in the queue";
-            StoreFault::unavailable(Step::Reply, source)
-                .into_error(Some(&waiter.request.key), now - waiter.last_reply_at())
+            let fault = StoreFault::unavailable(Step::Reply, source);
+            let silent_for = now - waiter.last_reply_at();
+            self.engine
+                .error(fault, Some(&waiter.request.key), silent_for)
         })
     }
 }
@@ -376,6 +428,6 @@ impl Drop for QueuedWaiter {
         }
         self.cancel_on_drop();
         self.engine.waiters.forget(&self.waiter);
-        self.engine.counters.waiting.sub(1);
+        self.engine.meter.waiting.sub(1);
     }
 }

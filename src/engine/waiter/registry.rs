@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::engine::request::Request;
 use crate::engine::waiter::state::WaiterState;
@@ -92,7 +93,28 @@ impl WaiterEntry {
 /// waiter's state never asks for the registry's mutex.
 pub(crate) struct WaiterRegistry {
     tables: Mutex<Tables>,
+    /// The circles that were reported lately, by their names.
+    circles: Mutex<HashMap<BTreeSet<Arc<str>>, CircleReport>>,
     next_order: AtomicU64,
+}
+
+/// More circles than this are not kept in mind.
+const MOST_CIRCLES: usize = 256;
+/// The longest pause between two reports of circles of the same names. A real deadlock may begin in
+/// it, which is reported only afterwards.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// A report of a circle.
+struct CircleReport {
+    next_at: Time,
+    pause: Duration,
+}
+
+impl CircleReport {
+    /// If nothing more is to be reported until then, the circle has ended.
+    fn ends_at(&self) -> Time {
+        self.next_at + self.pause
+    }
 }
 
 #[derive(Default)]
@@ -103,10 +125,17 @@ struct Tables {
     /// not be taken for an unwanted grant (R13), which would release the guard's lock.
     guarded: HashSet<Token>,
     queues: HashMap<Arc<str>, WaitQueue>,
-    /// How many waiters each name has here, queued or not.
-    registered: HashMap<Arc<str>, usize>,
+    /// The names that have waiters here, queued or not.
+    registered: HashMap<Arc<str>, AwaitedName>,
     /// When each name with a queue is synced next.
     due: BTreeSet<(Time, Arc<str>)>,
+}
+
+/// A name that somebody here waits for.
+struct AwaitedName {
+    waiters: usize,
+    /// When a long wait for it was reported last.
+    reported_at: Option<Time>,
 }
 
 /// This process's waiters in the queue of one name.
@@ -130,6 +159,7 @@ impl WaiterRegistry {
     pub(crate) fn new() -> WaiterRegistry {
         WaiterRegistry {
             tables: Mutex::new(Tables::default()),
+            circles: Mutex::new(HashMap::new()),
             next_order: AtomicU64::new(0),
         }
     }
@@ -154,7 +184,11 @@ impl WaiterRegistry {
         });
         let mut tables = self.tables.lock();
         tables.tokens.insert(token, Arc::clone(&waiter));
-        *tables.registered.entry(name).or_default() += 1;
+        let awaited = tables.registered.entry(name).or_insert(AwaitedName {
+            waiters: 0,
+            reported_at: None,
+        });
+        awaited.waiters += 1;
         waiter
     }
 
@@ -162,6 +196,60 @@ impl WaiterRegistry {
     /// caller has left, whatever token it has in between.
     pub(crate) fn has_waiter(&self, name: &str) -> bool {
         self.tables.lock().registered.contains_key(name)
+    }
+
+    /// Whether a long wait for a name is to be reported now. Then the next report comes when it has
+    /// doubled. So a name on which thousands wait has no more lines than one on which one waits.
+    pub(crate) fn begin_report(&self, name: &str, now: Time, waited: Duration) -> bool {
+        let mut tables = self.tables.lock();
+        let Some(awaited) = tables.registered.get_mut(name) else {
+            return false;
+        };
+        // The half of its wait: so the reports of one waiter come when its wait has doubled, and a
+        // waiter that came later is not silenced by the report of one that waited for long.
+        let is_due = awaited
+            .reported_at
+            .is_none_or(|reported| now - reported >= waited / 2);
+        if is_due {
+            awaited.reported_at = Some(now);
+        }
+        is_due
+    }
+
+    /// Whether a circle of waits for these names is to be reported. Then the next report of one of
+    /// the same names comes after a pause at the earliest. The pause doubles while there are more to
+    /// come, up to [`LONGEST_PAUSE`].
+    ///
+    /// A thread may try again and again to take what it took before, while another thread has the
+    /// guard. Each of its waits seems to close a circle.
+    pub(crate) fn begin_circle_report(
+        &self,
+        names: BTreeSet<Arc<str>>,
+        now: Time,
+        first_pause: Duration,
+    ) -> bool {
+        let mut circles = self.circles.lock();
+        let pause = match circles.get(&names) {
+            Some(last) if now < last.next_at => return false,
+            Some(last) if now < last.ends_at() => last.pause * 2,
+            _ => first_pause,
+        };
+        let pause = pause.min(LONGEST_PAUSE);
+        if circles.len() >= MOST_CIRCLES {
+            circles.retain(|_, last| now < last.ends_at());
+        }
+        if circles.len() >= MOST_CIRCLES {
+            circles.clear();
+        }
+        let next_at = now + pause;
+        circles.insert(names, CircleReport { next_at, pause });
+        true
+    }
+
+    /// How many waiters are registered for a name.
+    pub(crate) fn count(&self, name: &str) -> usize {
+        let tables = self.tables.lock();
+        tables.registered.get(name).map_or(0, |name| name.waiters)
     }
 
     pub(crate) fn owner_of(&self, token: Token) -> TokenOwner {
@@ -217,9 +305,9 @@ impl WaiterRegistry {
         let mut tables = self.tables.lock();
         let tables = &mut *tables;
         tables.tokens.remove(&token);
-        if let Some(count) = tables.registered.get_mut(name) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(awaited) = tables.registered.get_mut(name) {
+            awaited.waiters -= 1;
+            if awaited.waiters == 0 {
                 tables.registered.remove(name);
             }
         }
@@ -345,3 +433,6 @@ pub(crate) fn refusal(fault: &StoreFault, waiter: &WaiterEntry, now: Time) -> Er
         .clone()
         .into_error(Some(&waiter.request.key), now - waiter.last_reply_at())
 }
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests;

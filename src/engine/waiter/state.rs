@@ -4,6 +4,9 @@
 //! The file is long on purpose: all transitions of the stage are in one place, so that the table on
 //! [`Stage`] can be checked against them.
 
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests;
+
 use std::sync::Arc;
 use std::thread::Thread;
 use std::time::Duration;
@@ -56,10 +59,23 @@ pub(crate) struct WaiterState {
     pub(crate) ask_at: Time,
     /// R21 (asking again): the longest that the last pause could be.
     pause: Duration,
-    /// The thread that sleeps until this waiter is granted, until it was looked at.
+    /// The thread that sleeps until this waiter is granted.
     sleeper: Option<Thread>,
-    /// A thread was warned that it waits here for itself. One warning is enough.
-    pub(crate) is_warned: bool,
+    /// When a thread first began to wait. A caller that waits in pieces begins again and again.
+    waits_since: Option<Time>,
+    pub(crate) circle_warning: CircleWarning,
+}
+
+/// The log's warning that a wait is part of a deadlock. One is enough for a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CircleWarning {
+    None,
+    /// A circle was found while the log had a warning of the same names a short time before. `wait`
+    /// is the number of the nested wait that closes it.
+    Postponed {
+        wait: u64,
+    },
+    Logged,
 }
 
 enum Stage {
@@ -115,19 +131,45 @@ impl WaiterState {
             ask_at: Time::NEVER,
             pause: Duration::ZERO,
             sleeper: None,
-            is_warned: false,
+            waits_since: None,
+            circle_warning: CircleWarning::None,
         }
     }
 
-    /// A thread begins to wait, or ends it (`None`).
-    pub(crate) fn set_sleeper(&mut self, sleeper: Option<Thread>) {
-        self.sleeper = sleeper;
+    /// A thread begins to wait.
+    pub(crate) fn begin_wait(&mut self, thread: Thread, now: Time) {
+        self.sleeper = Some(thread);
+        self.waits_since.get_or_insert(now);
     }
 
-    /// The thread that waits. Each wait is returned once: a thread takes no other lock while it
-    /// sleeps, so one look is enough.
-    pub(crate) fn take_sleeper(&mut self) -> Option<Thread> {
-        self.sleeper.take().filter(|_| !self.is_warned)
+    pub(crate) fn end_wait(&mut self) {
+        self.sleeper = None;
+    }
+
+    /// The warning of the circle that this nested wait closes comes later. It is not needed if
+    /// another circle of this wait is logged already.
+    pub(crate) fn postpone_circle(&mut self, wait: u64) {
+        if self.circle_warning != CircleWarning::Logged {
+            self.circle_warning = CircleWarning::Postponed { wait };
+        }
+    }
+
+    /// The circle that this nested wait closed has ended. A later wait may have closed another one.
+    pub(crate) fn end_circle(&mut self, wait: u64) {
+        if self.circle_warning == (CircleWarning::Postponed { wait }) {
+            self.circle_warning = CircleWarning::None;
+        }
+    }
+
+    /// The thread that waits for the grant now, and since when one has.
+    pub(crate) fn long_wait(&self) -> Option<(&Thread, Time)> {
+        let sleeper = self.sleeper.as_ref().filter(|_| self.awaits_grant())?;
+        Some((sleeper, self.waits_since?))
+    }
+
+    /// Whether it has neither ended nor been granted, as far as is known here.
+    pub(crate) fn awaits_grant(&self) -> bool {
+        matches!(self.stage, Stage::Asking | Stage::Queued | Stage::Forgotten)
     }
 
     /// A waiter whose lock was granted before it had to queue.
@@ -233,7 +275,7 @@ impl WaiterState {
         // alone. Below half of the ttl, or without a deadline, a renewal decides.
         match notice.deadline(request) {
             Some(deadline) if deadline - now >= request.ttl / 2 => {
-                self.hold(notice, deadline, request)
+                self.hold(notice, deadline, now, request)
             }
             _ => {
                 self.stage = Stage::Confirming(notice);
@@ -246,9 +288,11 @@ impl WaiterState {
         &mut self,
         notice: GrantNotice,
         deadline: Time,
+        noticed_at: Time,
         request: &Arc<Request>,
     ) -> WaiterAction {
         let lease = Lease::new(Arc::clone(request), &notice.grant, notice.granted, deadline);
+        let lease = lease.noticed(noticed_at);
         let lease = Arc::new(lease.for_queued().with_not_after(self.not_after));
         self.stage = Stage::Granted(Arc::clone(&lease));
         WaiterAction::Keep(lease)
@@ -279,7 +323,12 @@ impl WaiterState {
                     granted: granted.min(sent),
                     extrapolated,
                 };
-                self.hold(notice, deadline_from_reply(request, sent, left), request)
+                self.hold(
+                    notice,
+                    deadline_from_reply(request, sent, left),
+                    sent,
+                    request,
+                )
             }
             Stage::Failed(_) | Stage::Cancelled => self.abandon_token(),
             _ => WaiterAction::Nothing,
@@ -435,11 +484,6 @@ impl WaiterState {
         }
     }
 
-    /// R21 (asking again): whether the pauses do not become longer any more.
-    pub(crate) fn has_longest_pause(&self, most: Duration) -> bool {
-        self.pause >= most
-    }
-
     /// The caller looks. R12 (doubtful grants): a lease with less than half of its ttl left is
     /// confirmed first. Otherwise a process that slept through its turn could take a lock that has
     /// lapsed.
@@ -500,84 +544,5 @@ impl WaiterState {
         let action = self.cancel();
         self.stage = Stage::Failed(error);
         action
-    }
-}
-
-#[cfg(all(test, not(fairlock_loom)))]
-mod tests {
-    use super::*;
-    use crate::key::Key;
-    use crate::options::LockOptions;
-    use crate::script::LockSpec;
-
-    /// A second copy of the request may still be under way. The grant of the first could be over
-    /// when it arrives.
-    #[test]
-    fn r8_notice_counts_only_once_its_request_is_over() {
-        let key = Key::new("fairlock", "a").expect("a good name");
-        let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
-        let now = Time::from_nanos(1_000_000_000_000);
-        let asking_with_notice = || {
-            let token = Token::new();
-            let previous = PreviousHolder::Unknown;
-            let grant = Grant {
-                token,
-                fence: 7,
-                granted_at: 1,
-                left: request.ttl,
-                previous,
-            };
-            let mut state = WaiterState::new(token);
-            let action = state.on_notice(GrantNotice::from_reply(grant, now), now, &request);
-            assert!(
-                matches!(action, WaiterAction::Nothing) && state.is_asking(),
-                "the notice counted while the request was in flight"
-            );
-            assert!(matches!(state.take_grant(now, &request), TakeGrant::NotYet));
-            state
-        };
-        assert!(
-            matches!(asking_with_notice().on_queued(now, 1, 1, 1, &request), WaiterAction::Keep(lease) if lease.fence == 7)
-        );
-        assert!(
-            matches!(asking_with_notice().on_no_reply(1, now, &request), WaiterAction::Keep(lease) if lease.fence == 7)
-        );
-        // A waiter that was cancelled abandons the grant.
-        let mut state = asking_with_notice();
-        assert!(matches!(state.cancel(), WaiterAction::Nothing));
-        assert!(matches!(
-            state.on_no_reply(1, now, &request),
-            WaiterAction::Abandon { .. }
-        ));
-    }
-
-    /// As after a failover to data in which the token still waited: others may have held the lock
-    /// in between.
-    #[test]
-    fn grant_confirmed_with_another_fence_is_another_grant() {
-        let key = Key::new("fairlock", "a").expect("a good name");
-        let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
-        let now = Time::from_nanos(1_000_000_000_000);
-        for (fence, previous) in [(7, PreviousHolder::Released), (9, PreviousHolder::Unknown)] {
-            let token = Token::new();
-            let grant = Grant {
-                token,
-                fence: 7,
-                granted_at: 1,
-                left: Duration::ZERO,
-                previous: PreviousHolder::Released,
-            };
-            let mut state = WaiterState::new(token);
-            assert!(matches!(
-                state.on_granted(GrantNotice::from_reply(grant, now), now, &request),
-                WaiterAction::Confirm
-            ));
-            match state.on_confirmed(now, request.ttl, fence, &request) {
-                WaiterAction::Keep(lease) => {
-                    assert_eq!((lease.fence, lease.previous), (fence, previous))
-                }
-                _ => panic!("the renewal confirmed the grant"),
-            }
-        }
     }
 }

@@ -16,6 +16,9 @@ pub(crate) struct Malformed {
     got: String,
 }
 
+/// One call passes over no more waiters: see queue_head.lua.
+const MOST_PASSED_OVER: u64 = 64;
+
 pub(super) type ParseResult<T> = std::result::Result<T, Malformed>;
 
 pub(super) fn token(value: &Value) -> ParseResult<Token> {
@@ -54,6 +57,16 @@ pub(super) fn flag(value: &Value) -> ParseResult<bool> {
         1 => Ok(true),
         _ => Err(malformed("0 or 1", value)),
     }
+}
+
+/// 1 if there is more of the same to do, and twice the number of waiters of dead processes that
+/// the call passed over.
+pub(super) fn more_and_dead_waiters(value: &Value) -> ParseResult<(bool, u64)> {
+    let number = number(value)?;
+    if number > 1 + 2 * MOST_PASSED_OVER {
+        return Err(malformed("0 or 1, and twice at most 64", value));
+    }
+    Ok((number % 2 == 1, number / 2))
 }
 
 pub(super) fn micros(value: &Value) -> ParseResult<Duration> {

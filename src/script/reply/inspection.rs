@@ -7,17 +7,26 @@ use redis::Value;
 use super::fields::{
     ParseResult, flag, malformed, number, plain, previous, text, texts, time_left,
 };
+use crate::loss::PreviousHolder;
 use crate::script::Family;
 
 /// The result of an `inspect`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Inspection {
+    /// The server's time in µs when it looked. For a quorum: of the node whose holder this is.
+    pub(crate) seen_at: u64,
     /// As the record has it.
     pub(crate) kind: String,
     pub(crate) fence: u64,
     pub(crate) holders: Vec<InspectedHolder>,
     pub(crate) waiters: u64,
     pub(crate) queue: Vec<String>,
+    /// How the last holder ended whose end the server has seen.
+    pub(crate) previous: PreviousHolder,
+    /// The fence of that holder. Only a node of a quorum says it.
+    pub(crate) ended: u64,
+    /// The ticket that was served last; 0 without a queue.
+    pub(crate) served: u64,
 }
 
 impl Inspection {
@@ -51,15 +60,21 @@ pub(crate) struct InspectedHolder {
     pub(crate) request: String,
 }
 
-pub(super) fn seen(family: Family, fields: &[Value], value: &Value) -> ParseResult<Inspection> {
-    match family {
+pub(super) fn seen(
+    family: Family,
+    seen_at: u64,
+    fields: &[Value],
+    value: &Value,
+) -> ParseResult<Inspection> {
+    let seen = match family {
         // Users know both as a mutex.
-        Family::Mutex | Family::Quorum => seen_of_mutex(fields, value),
+        Family::Mutex | Family::Quorum => seen_of_mutex(family, fields, value),
         Family::Permit => seen_of_permits(fields, value),
-    }
+    }?;
+    Ok(Inspection { seen_at, ..seen })
 }
 
-fn seen_of_mutex(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
+fn seen_of_mutex(family: Family, fields: &[Value], value: &Value) -> ParseResult<Inspection> {
     let [
         owner,
         fence,
@@ -69,12 +84,20 @@ fn seen_of_mutex(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
         request,
         label,
         waiters,
-        queue @ ..,
+        rest @ ..,
     ] = fields
     else {
         return Err(malformed("seen with the fields of a mutex", value));
     };
-    previous(how)?;
+    // Older scripts do not send this number, and the waiters' records follow at once.
+    let (last, queue) = match rest {
+        [last @ Value::Int(_), queue @ ..] => (number(last)?, queue),
+        queue => (0, queue),
+    };
+    let (served, ended) = match family {
+        Family::Quorum => (0, last),
+        Family::Mutex | Family::Permit => (last, 0),
+    };
     let fence = number(fence)?;
     let (left, lapsed_for) = time_left(left)?;
     let cools = text(owner)?.is_empty();
@@ -90,11 +113,15 @@ fn seen_of_mutex(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
     // A lock that is free still has the request of its last owner.
     let is_free = cools && lapsed_for.is_some();
     Ok(Inspection {
+        seen_at: 0,
         kind: "mutex/1".to_owned(),
         fence,
         holders: if is_free { Vec::new() } else { vec![holder] },
         waiters: number(waiters)?,
         queue: texts(queue)?,
+        previous: previous(how)?,
+        ended,
+        served,
     })
 }
 
@@ -105,20 +132,31 @@ fn seen_of_permits(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
     };
     let count = usize::try_from(number(count)?).ok();
     let length = count.and_then(|count| count.checked_mul(4));
-    let (holders, queue) = length
+    let (holders, rest) = length
         .and_then(|length| rest.split_at_checked(length))
         .ok_or_else(wrong)?;
+    // Older scripts do not send these two numbers.
+    let (how, served, queue) = match rest {
+        [how @ Value::Int(_), served @ Value::Int(_), queue @ ..] => {
+            (previous(how)?, number(served)?, queue)
+        }
+        queue => (PreviousHolder::Unknown, 0, queue),
+    };
     let holders = holders.chunks(4).map(|holder| match holder {
         [left, cools, permits, text] => holder_of_permits(left, cools, permits, text),
         _ => Err(wrong()),
     });
     let queue = queue.iter().map(waiter_for_permits);
     Ok(Inspection {
+        seen_at: 0,
         kind: text(kind)?.to_owned(),
         fence: number(fence)?,
         holders: holders.collect::<ParseResult<_>>()?,
         waiters: number(waiters)?,
         queue: queue.collect::<ParseResult<_>>()?,
+        previous: how,
+        ended: 0,
+        served,
     })
 }
 

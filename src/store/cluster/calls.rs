@@ -9,7 +9,7 @@ use super::state::ClusterState;
 use crate::script::{Call, Form};
 use crate::store::clock::Time;
 use crate::store::node::{Begun, confirm_grants};
-use crate::store::{CallResult, Checkout, Deadlines, OnResult, StoreFault};
+use crate::store::{CallResult, ConnectionWait, Deadlines, OnResult, StoreFault};
 
 /// How often a call is sent on without a pause. Two nodes can name each other for a moment.
 const HOPS: u32 = 5;
@@ -93,8 +93,8 @@ impl ClusterState {
                 must_pause |= way.take(self, answer, deadlines.reply_by);
             }
             // The first attempt's time for the reply is for all (P8).
-            if let Checkout::Until(_) = deadlines.checkout {
-                deadlines.checkout = Checkout::Until(deadlines.reply_by);
+            if let ConnectionWait::Until(_) = deadlines.connection {
+                deadlines.connection = ConnectionWait::Until(deadlines.reply_by);
             }
             let is_done = open.iter().all(|way| way.result.is_some());
             if is_done || !self.has_time_left(must_pause, deadlines.reply_by) {
@@ -214,8 +214,15 @@ impl ClusterState {
                 way.take(self, asked, reply_by);
             }
         }
-        let checkout = Checkout::IfFree;
-        self.run_ways(&mut ways, Over::Lanes, Deadlines { checkout, reply_by });
+        let connection = ConnectionWait::Never;
+        self.run_ways(
+            &mut ways,
+            Over::Lanes,
+            Deadlines {
+                connection,
+                reply_by,
+            },
+        );
         let ends = ways.into_iter().map(Way::end).zip(has_left);
         ends.map(|(end, has_left)| (!has_left).then_some(end))
             .collect()
@@ -271,12 +278,17 @@ impl<'a> Way<'a> {
             }
             // The node is unreachable. It is not worth another attempt, but the next owner is.
             Next::AfterPause if !self.route.is_refused() => {
-                if !self.await_other_owner(state, &member, reply_by) {
+                if self.await_other_owner(state, &member, reply_by) {
+                    member.node.note_retries(1);
+                } else {
                     self.result = Some(self.route.take_refusal());
                 }
                 false
             }
-            Next::AfterPause => true,
+            Next::AfterPause => {
+                member.node.note_retries(1);
+                true
+            }
         }
     }
 

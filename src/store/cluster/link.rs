@@ -11,7 +11,7 @@ use super::state::ClusterState;
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
-use crate::store::node::{AckedPeer, LinkCall, LinkReply, NodeLink};
+use crate::store::node::{AckedPeer, LinkCall, LinkReply, NodeLink, Role};
 use crate::store::{CallResult, Link, StoreFault};
 
 /// How often a call is sent on before it fails.
@@ -30,7 +30,7 @@ pub(super) struct ClusterLink {
     on_ready: Arc<dyn Fn() + Send + Sync>,
     masters: Vec<MasterLink>,
     /// The calls without a result, by their numbers.
-    jobs: BTreeMap<u64, Job>,
+    open_calls: BTreeMap<u64, OpenCall>,
     /// The results that nobody has fetched.
     results: BTreeMap<u64, CallResult>,
     /// The number of the next call of [`Link::run`]. Those of [`Link::begin`] are far smaller.
@@ -47,7 +47,7 @@ struct MasterLink {
 }
 
 /// A call on its way.
-struct Job {
+struct OpenCall {
     call: Call,
     route: Route,
     hops: u32,
@@ -65,7 +65,7 @@ impl ClusterLink {
             state: Arc::clone(state),
             on_ready,
             masters: Vec::new(),
-            jobs: BTreeMap::new(),
+            open_calls: BTreeMap::new(),
             results: BTreeMap::new(),
             next_run: u64::MAX / 2,
         }
@@ -75,14 +75,14 @@ impl ClusterLink {
         self.masters
             .retain(|m| m.owes_replies() || !m.member.is_retired.load(Ordering::Acquire));
         for (number, call) in (first..).zip(calls) {
-            let job = Job {
+            let open = OpenCall {
                 call: call.clone(),
                 route: Route::new(call),
                 hops: 0,
                 by_source: false,
                 asked: None,
             };
-            self.jobs.insert(number, job);
+            self.open_calls.insert(number, open);
         }
     }
 
@@ -90,8 +90,8 @@ impl ClusterLink {
     /// the replies to calls from number `first` on.
     fn pump(&mut self, first: u64, until: Time) {
         loop {
-            self.send_jobs();
-            let mut has_news = false;
+            self.send_open();
+            let mut has_replies = false;
             for at in 0..self.masters.len() {
                 let master = &mut self.masters[at];
                 // A master that owes only older replies was waited for already.
@@ -102,18 +102,18 @@ impl ClusterLink {
                     Time::from_nanos(0)
                 };
                 let replies = master.receive(wait_until);
-                has_news |= !replies.is_empty();
+                has_replies |= !replies.is_empty();
                 replies.into_iter().for_each(|reply| self.on_reply(reply));
             }
-            let is_done = self.jobs.range(first..).next().is_none();
-            if !has_news && (is_done || self.state.clock.now() >= until) {
+            let is_done = self.open_calls.range(first..).next().is_none();
+            if !has_replies && (is_done || self.state.clock.now() >= until) {
                 return;
             }
         }
     }
 
-    /// Sends the jobs that are not on their way, to all masters before any reply is read.
-    fn send_jobs(&mut self) {
+    /// Sends the open calls that are not on their way, to all masters before any reply is read.
+    fn send_open(&mut self) {
         // Refused at once: it may free those behind it for the next round.
         loop {
             let batches = self.collect();
@@ -127,7 +127,7 @@ impl ClusterLink {
         }
     }
 
-    /// The jobs that are to be sent now, for each master.
+    /// The open calls that are to be sent now, for each master.
     ///
     /// R4 (lost places): once an acquire was redirected, those of its name behind it wait until it
     /// has its result. Together on their way, one could be refused and the next not.
@@ -135,25 +135,25 @@ impl ClusterLink {
         let mut redirected = HashSet::new();
         let mut without_owner = Vec::new();
         let mut batches: Vec<(Arc<Member>, Vec<LinkCall>)> = Vec::new();
-        for (number, job) in &mut self.jobs {
-            if job.call.is_acquire() {
-                let is_behind = redirected.contains(&job.call.key.name);
-                if job.hops > 0 {
-                    redirected.insert(Arc::clone(&job.call.key.name));
+        for (number, open) in &mut self.open_calls {
+            if open.call.is_acquire() {
+                let is_behind = redirected.contains(&open.call.key.name);
+                if open.hops > 0 {
+                    redirected.insert(Arc::clone(&open.call.key.name));
                 }
                 if is_behind {
                     continue;
                 }
             }
-            if job.asked.is_some() {
+            if open.asked.is_some() {
                 continue;
             }
-            let Some(member) = job.route.target(&self.state) else {
+            let Some(member) = open.route.target(&self.state) else {
                 without_owner.push(*number);
                 continue;
             };
-            job.asked = Some(Arc::clone(&member));
-            let call = job.link_call(*number);
+            open.asked = Some(Arc::clone(&member));
+            let call = open.link_call(*number);
             match batches.iter_mut().find(|(m, _)| m.number == member.number) {
                 Some((_, calls)) => calls.push(call),
                 None => batches.push((member, vec![call])),
@@ -161,7 +161,10 @@ impl ClusterLink {
         }
         for number in without_owner {
             self.state.want_refresh();
-            let fault = self.jobs.get(&number).map(|job| job.route.no_owner());
+            let fault = self
+                .open_calls
+                .get(&number)
+                .map(|open| open.route.no_owner());
             if let Some(fault) = fault {
                 self.finish(number, CallResult::not_sent(fault));
             }
@@ -179,7 +182,7 @@ impl ClusterLink {
             self.masters.push(MasterLink {
                 member: Arc::clone(member),
                 acked: AckedPeer::new(&member.node, Arc::clone(&on_ready), self.state.back_off),
-                link: NodeLink::new(&member.node, on_ready, self.state.back_off),
+                link: NodeLink::new(&member.node, Role::Renewal, on_ready, self.state.back_off),
                 newest: 0,
             });
             self.masters.len() - 1
@@ -191,58 +194,58 @@ impl ClusterLink {
         let (number, result) = match reply {
             LinkReply::Result(number, result) => (number, result),
             LinkReply::OtherForm(LinkCall { number, .. }) => {
-                if let Some(job) = self.jobs.get_mut(&number) {
-                    job.by_source = true;
-                    job.asked = None;
-                    job.hops += 1;
+                if let Some(open) = self.open_calls.get_mut(&number) {
+                    open.by_source = true;
+                    open.asked = None;
+                    open.hops += 1;
                 }
                 return;
             }
         };
-        let Some(job) = self.jobs.get_mut(&number) else {
+        let Some(open) = self.open_calls.get_mut(&number) else {
             return;
         };
-        let Some(asked) = job.asked.take() else {
+        let Some(asked) = open.asked.take() else {
             return;
         };
-        job.hops += 1;
-        let is_over = job.hops > HOPS;
-        match job
+        open.hops += 1;
+        let is_over = open.hops > HOPS;
+        match open
             .route
-            .take(&self.state, &job.call, &asked.address, result)
+            .take(&self.state, &open.call, &asked.address, result)
         {
             Next::Done(result) => self.finish(number, result),
             Next::Again if !is_over => {}
             // The renewal thread makes the pause.
             Next::Again | Next::AfterPause => {
-                if let Some(job) = self.jobs.remove(&number) {
-                    self.finish_job(number, &job.call, job.route.into_refusal());
+                if let Some(open) = self.open_calls.remove(&number) {
+                    self.finish_call(number, &open.call, open.route.into_refusal());
                 }
             }
         }
     }
 
     fn finish(&mut self, number: u64, result: CallResult) {
-        if let Some(job) = self.jobs.remove(&number) {
-            self.finish_job(number, &job.call, result);
+        if let Some(open) = self.open_calls.remove(&number) {
+            self.finish_call(number, &open.call, result);
         }
     }
 
     /// R4 (lost places): if an acquire fails, those of its name that waited behind it fail with it.
-    fn finish_job(&mut self, number: u64, call: &Call, result: CallResult) {
+    fn finish_call(&mut self, number: u64, call: &Call, result: CallResult) {
         if let (true, Err(fault)) = (call.is_acquire(), &result.answer) {
             let fault = fault.clone();
-            let waited = |(_, job): &(&u64, &Job)| {
-                job.call.is_acquire() && job.asked.is_none() && job.call.key == call.key
+            let waited = |(_, open): &(&u64, &OpenCall)| {
+                open.call.is_acquire() && open.asked.is_none() && open.call.key == call.key
             };
             let behind: Vec<u64> = self
-                .jobs
+                .open_calls
                 .range(number..)
                 .filter(waited)
                 .map(|(number, _)| *number)
                 .collect();
             for number in behind {
-                self.jobs.remove(&number);
+                self.open_calls.remove(&number);
                 let result = CallResult::not_sent(fault_of_first(&fault));
                 self.results.insert(number, result);
             }
@@ -282,7 +285,7 @@ impl MasterLink {
     }
 }
 
-impl Job {
+impl OpenCall {
     fn link_call(&self, number: u64) -> LinkCall {
         let (mut form, hop) = self.route.form_and_hop();
         form.by_source = self.by_source;
@@ -311,15 +314,17 @@ impl Link for ClusterLink {
         self.add(calls, first);
         let until = self.state.clock.now() + self.state.command_timeout;
         let numbers = first..first + calls.len() as u64;
-        while self.jobs.range(numbers.clone()).next().is_some() && self.state.clock.now() < until {
+        while self.open_calls.range(numbers.clone()).next().is_some()
+            && self.state.clock.now() < until
+        {
             self.pump(first, until);
         }
         numbers
             .map(|number| {
                 let was_sent = self
-                    .jobs
+                    .open_calls
                     .remove(&number)
-                    .is_some_and(|job| job.asked.is_some());
+                    .is_some_and(|open| open.asked.is_some());
                 let late = if was_sent {
                     StoreFault::timed_out(Step::Reply)
                 } else {
@@ -340,7 +345,7 @@ impl Link for ClusterLink {
     }
 
     fn late_results(&mut self) -> Vec<(u64, CallResult)> {
-        if !self.jobs.is_empty() {
+        if !self.open_calls.is_empty() {
             self.pump(u64::MAX, self.state.clock.now());
         }
         std::mem::take(&mut self.results).into_iter().collect()
@@ -401,7 +406,7 @@ mod tests {
             refuse(&mut link, number, "MOVED", "7 10.0.0.3:7002");
         }
         assert_eq!(numbers(link.collect()), [0, 2]);
-        assert_eq!(numbers(link.collect()), []);
+        assert_eq!(numbers(link.collect()), Vec::<u64>::new());
         // The first goes to another node once more, and keeps its turn.
         refuse(&mut link, 0, "ASK", "7 10.0.0.3:7003");
         assert_eq!(numbers(link.collect()), [0]);
@@ -416,7 +421,7 @@ mod tests {
             refuse(&mut link, number, "MOVED", "7 10.0.0.3:7002");
         }
         assert_eq!(numbers(link.collect()), [0]);
-        link.jobs.remove(&0);
+        link.open_calls.remove(&0);
         assert_eq!(numbers(link.collect()), [1]);
     }
 }

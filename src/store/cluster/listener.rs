@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::members::Member;
+use super::slots::SlotMap;
 use super::state::ClusterState;
 use crate::error::Step;
 use crate::store::clock::Time;
@@ -70,10 +71,7 @@ impl ClusterState {
     ) -> Result<(u64, Vec<String>), StoreFault> {
         let (number, within) = (cursor >> CURSOR_BITS, cursor & ((1 << CURSOR_BITS) - 1));
         let map = self.map();
-        let from = |number: u64| {
-            let masters = map.masters().iter().filter(move |m| m.number >= number);
-            masters.min_by_key(|m| m.number)
-        };
+        let from = |number: u64| first_from(&map, number);
         let Some(member) = from(number) else {
             return Ok((0, Vec::new()));
         };
@@ -81,7 +79,8 @@ impl ClusterState {
         let scanned = member.lanes.scan(within, pattern);
         let (next, keys) = scanned.inspect_err(|_| self.want_refresh())?;
         if next >> CURSOR_BITS != 0 {
-            return Err(StoreFault::protocol("a cursor that is too large"));
+            let fault = StoreFault::protocol("a cursor that is too large");
+            return Err(fault.at(member.node.name()));
         }
         let cursor = match (next, from(member.number + 1)) {
             (0, None) => 0,
@@ -90,4 +89,18 @@ impl ClusterState {
         };
         Ok((cursor, keys))
     }
+
+    /// See [`Store::scan_on`](crate::store::Store::scan_on): the first page of the next master.
+    pub(super) fn scan_on(&self, failed: u64) -> u64 {
+        let map = self.map();
+        let asked = first_from(&map, failed >> CURSOR_BITS);
+        let next = asked.and_then(|member| first_from(&map, member.number + 1));
+        next.map_or(0, |member| member.number << CURSOR_BITS)
+    }
+}
+
+/// The master with the smallest number that is not below this one.
+fn first_from(map: &SlotMap, number: u64) -> Option<&Arc<Member>> {
+    let masters = map.masters().iter().filter(|m| m.number >= number);
+    masters.min_by_key(|m| m.number)
 }

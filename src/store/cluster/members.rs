@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::stats::Traffic;
 use crate::store::Address;
 use crate::store::clock::Time;
 use crate::store::node::{Lanes, Node};
@@ -30,12 +31,11 @@ pub(super) struct Members {
 #[derive(Default)]
 struct Registry {
     current: Vec<Arc<Member>>,
-    /// They own no slot any more. Each stays until its unread work is settled.
+    /// They own no slot any more. Each stays until its unread calls have replies.
     retired: Vec<Arc<Member>>,
     met: u64,
     /// The counts of nodes that are gone.
-    connects: u64,
-    requests: u64,
+    gone: Traffic,
 }
 
 impl Members {
@@ -71,7 +71,7 @@ impl Members {
     }
 
     /// Retires all members but these and the targets of ASK. Returns the retired ones. Their
-    /// connections are closed by [`Members::drop_settled`].
+    /// connections are closed by [`Members::drop_finished`].
     pub(super) fn keep(&self, owners: &[Arc<Member>]) -> Vec<Arc<Member>> {
         let mut registry = self.registry.lock();
         let stays = |member: &mut Arc<Member>| {
@@ -89,31 +89,28 @@ impl Members {
         retired
     }
 
-    /// Drops the retired members that nobody uses and whose work is settled.
-    pub(super) fn drop_settled(&self) {
+    /// Drops the retired members that nobody uses and whose calls all have replies.
+    pub(super) fn drop_finished(&self) {
         let mut registry = self.registry.lock();
         if registry.retired.is_empty() {
             return;
         }
         // A caller that may still leave work on a member holds it, or a map that does.
-        let is_settled = |member: &mut Arc<Member>| {
+        let is_finished = |member: &mut Arc<Member>| {
             Arc::strong_count(member) == 1 && member.lanes.unread_due() == Time::NEVER
         };
-        let settled: Vec<_> = registry.retired.extract_if(.., is_settled).collect();
-        for member in &settled {
-            registry.connects += member.node.connects();
-            registry.requests += member.node.requests();
+        let finished: Vec<_> = registry.retired.extract_if(.., is_finished).collect();
+        for member in &finished {
+            registry.gone += member.node.traffic();
         }
         // Closing connections takes time.
         drop(registry);
-        drop(settled);
+        drop(finished);
     }
 
     /// Counts what a node has sent that is no member.
     pub(super) fn count(&self, node: &Node) {
-        let mut registry = self.registry.lock();
-        registry.connects += node.connects();
-        registry.requests += node.requests();
+        self.registry.lock().gone += node.traffic();
     }
 
     /// All members, retired ones too.
@@ -123,14 +120,9 @@ impl Members {
         all.cloned().collect()
     }
 
-    pub(super) fn connects(&self) -> u64 {
-        let gone = self.registry.lock().connects;
-        gone + self.all().iter().map(|m| m.node.connects()).sum::<u64>()
-    }
-
-    pub(super) fn requests(&self) -> u64 {
-        let gone = self.registry.lock().requests;
-        gone + self.all().iter().map(|m| m.node.requests()).sum::<u64>()
+    pub(super) fn traffic(&self) -> Traffic {
+        let gone = self.registry.lock().gone;
+        gone + self.all().iter().map(|m| m.node.traffic()).sum()
     }
 }
 

@@ -9,10 +9,12 @@
 //! | `refresh` | the thread that asks for a new map |
 //! | `redirect` | MOVED, ASK, TRYAGAIN, CLUSTERDOWN: where a refused call goes next |
 //! | `calls` | short calls |
+//! | `examine` | all masters and replicas, examined for a diagnosis |
 //! | `link` | the renewal thread's connections |
 //! | `listener` | the node that carries the subscription |
 
 mod calls;
+mod examine;
 mod link;
 mod listener;
 mod members;
@@ -32,9 +34,11 @@ use super::{
     Anchor, CallResult, ChannelEvent, ClusterSettings, Deadlines, Link, OnResult, Store, StoreFault,
 };
 use crate::config::Config;
+use crate::diagnosis::facts::Facts;
 use crate::error::Result as ApiResult;
 use crate::key::Key;
 use crate::script::{Call, CallerId};
+use crate::stats::Traffic;
 use link::ClusterLink;
 use state::ClusterState;
 
@@ -90,16 +94,16 @@ impl Store for Cluster {
         for member in self.state.members.all() {
             member.lanes.read_unread();
         }
-        self.state.members.drop_settled();
+        self.state.members.drop_finished();
     }
 
-    fn settle(&self, until: Time) {
+    fn read_all_unread(&self, until: Time) {
         let members = self.state.members.all();
         for (at, member) in members.iter().enumerate() {
             // One that is silent leaves the others their share of the time.
             let now = self.state.clock.now();
             let share = (until - now) / (members.len() - at) as u32;
-            member.lanes.settle(now + share);
+            member.lanes.read_all_unread(now + share);
         }
     }
 
@@ -127,19 +131,27 @@ impl Store for Cluster {
         self.state.scan(cursor, pattern)
     }
 
+    fn scan_on(&self, failed: u64) -> u64 {
+        self.state.scan_on(failed)
+    }
+
     fn confirms_grants(&self) -> bool {
         self.state.replica_acks.is_some()
     }
 
+    fn examine(&self, config: &Config) -> Facts {
+        self.state.examine(config)
+    }
+
     fn anchor(&self, key: &Key) -> Option<Anchor> {
-        self.state.settled_owner(key)?.node.anchor()
+        self.state.steady_owner(key)?.node.anchor()
     }
 
-    fn connects(&self) -> u64 {
-        self.state.members.connects()
+    fn server_of(&self, key: &Key) -> Option<Arc<str>> {
+        self.state.owner_of(key)
     }
 
-    fn requests(&self) -> u64 {
-        self.state.members.requests()
+    fn traffic(&self) -> Traffic {
+        self.state.members.traffic()
     }
 }

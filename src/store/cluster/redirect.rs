@@ -191,10 +191,10 @@ fn is_unreached(fault: &StoreFault) -> bool {
 
 /// The fault of a call whose slot nobody is known to own.
 fn no_owner(slot: u16) -> StoreFault {
-    StoreFault::Server {
-        code: "CLUSTERDOWN".to_owned(),
-        message: format!("no node is known to own slot {slot}"),
-    }
+    StoreFault::server(
+        "CLUSTERDOWN",
+        format!("no node is known to own slot {slot}"),
+    )
 }
 
 /// The host and the port in `7798 127.0.0.1:7001`, the text behind MOVED and ASK. The host may be

@@ -11,7 +11,7 @@ use super::slots::{SlotRange, parse_slots};
 use super::state::ClusterState;
 use crate::error::Step;
 use crate::store::clock::Time;
-use crate::store::node::Node;
+use crate::store::node::{Node, Role};
 use crate::store::{Address, StoreFault};
 
 const THREAD: &str = "fairlock-cluster";
@@ -37,13 +37,14 @@ impl ClusterState {
         nodes.rotate_left(first);
         let step = (until - self.clock.now()) / STEPS;
         let (sender, answers) = unbounded();
+        let asked: Vec<String> = nodes.iter().map(Address::to_string).collect();
         let mut failed = None;
         for address in nodes {
             let node = self.node_at(&address);
             let sender = sender.clone();
-            let asked = Arc::clone(&node);
-            node.ask_in_background(cluster_slots(), move |reply| {
-                let node = asked;
+            let own = Arc::clone(&node);
+            node.ask_in_background(Role::SlotMap, cluster_slots(), move |reply| {
+                let node = own;
                 // The refresh may be over.
                 let _ = sender.send(MapAnswer {
                     node,
@@ -65,7 +66,8 @@ impl ClusterState {
                 Err(fault) => failed = failed.or(Some(fault)),
             }
         }
-        Err(failed.unwrap_or_else(|| StoreFault::timed_out(Step::Connect)))
+        let silent = || StoreFault::timed_out(Step::Connect).at(&asked.join(", ").into());
+        Err(failed.unwrap_or_else(silent))
     }
 
     fn take_answer(&self, answer: MapAnswer) -> Result<(), StoreFault> {
@@ -73,7 +75,7 @@ impl ClusterState {
         let reply = answer
             .reply
             .map_err(|fault| fault.naming(self.user(), "+cluster|slots"));
-        let ranges = read_map(reply, &answer.address)?;
+        let ranges = read_map(reply, &answer.address).map_err(|f| f.at(answer.node.name()))?;
         self.install(&ranges);
         Ok(())
     }
@@ -101,10 +103,10 @@ fn read_map(
     let ranges = parse_slots(&reply, asked)?;
     if ranges.is_empty() {
         // It has been reset, or has not met the others yet.
-        return Err(StoreFault::Server {
-            code: "CLUSTERDOWN".to_owned(),
-            message: format!("{asked} knows no owner of any slot"),
-        });
+        return Err(StoreFault::server(
+            "CLUSTERDOWN",
+            format!("{asked} knows no owner of any slot"),
+        ));
     }
     Ok(ranges)
 }

@@ -131,7 +131,7 @@ impl ClusterState {
             log::debug!("{} owns no slot any more", member.address);
         }
         drop(retired);
-        self.members.drop_settled();
+        self.members.drop_finished();
         self.wake_renewal_thread();
     }
 
@@ -159,7 +159,7 @@ impl ClusterState {
 
     /// The node that owns the slot of a key. `None` if nobody does, or if that has changed lately:
     /// the clocks of two nodes may differ.
-    pub(super) fn settled_owner(&self, key: &Key) -> Option<Arc<Member>> {
+    pub(super) fn steady_owner(&self, key: &Key) -> Option<Arc<Member>> {
         let slot = slot_of(key);
         let map = self.map();
         let changed = map.changed_at(slot);
@@ -168,6 +168,13 @@ impl ClusterState {
             return None;
         }
         map.owner(slot).cloned()
+    }
+
+    /// The address of the node that owns the slot of a key.
+    pub(super) fn owner_of(&self, key: &Key) -> Option<Arc<str>> {
+        let map = self.map();
+        let owner = map.owner(slot_of(key))?;
+        Some(Arc::clone(owner.node.name()))
     }
 
     pub(super) fn set_wake(&self, wake: Arc<dyn Fn() + Send + Sync>) {
@@ -229,11 +236,11 @@ pub(super) mod tests {
         let (state, asked) = state();
         let key = Key::new("fairlock", "a").expect("a name");
         state.on_moved(slot_of(&key), ("", 7001), &asked);
-        assert!(state.settled_owner(&key).is_none());
+        assert!(state.steady_owner(&key).is_none());
         thread::sleep(RECENT * 2);
-        assert!(state.settled_owner(&key).is_some());
+        assert!(state.steady_owner(&key).is_some());
         state.on_moved(slot_of(&key), ("", 7002), &asked);
-        assert!(state.settled_owner(&key).is_none());
+        assert!(state.steady_owner(&key).is_none());
     }
 
     /// It owns no slot any more, but what was left there is not read yet.
@@ -246,7 +253,7 @@ pub(super) mod tests {
         assert_ne!(state.member_at(&asked).number, member.number);
         state.members.keep(&[]);
         drop(member);
-        state.members.drop_settled();
+        state.members.drop_finished();
         assert_eq!(state.members.all().len(), 0);
     }
 }

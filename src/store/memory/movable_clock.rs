@@ -18,8 +18,8 @@ use crate::store::clock::{Sleepers, Time, TimeSource, host_time, nanos};
 const FURTHEST: u64 = 100 * 365 * 24 * 3600 * 1_000_000_000;
 
 /// The longest that [`MovableClock::advance`] waits, in the host's time: a background thread that
-/// waits for a reply settles only when that wait is over.
-const SETTLING: Duration = Duration::from_secs(1);
+/// waits for a reply is idle only when that wait is over.
+const LONGEST_UNTIL_IDLE: Duration = Duration::from_secs(1);
 
 /// How long a thread that puts the clock forward waits, in the host's time, if it has nothing to
 /// do.
@@ -58,13 +58,16 @@ impl MovableClock {
     }
 
     /// Puts the clock forward and wakes every thread that sleeps by it. Then waits until everything
-    /// that is due is done, but no longer than [`SETTLING`].
+    /// that is due is done, but no longer than [`LONGEST_UNTIL_IDLE`].
     pub(super) fn advance(&self, by: Duration) {
         let sleepers = self.jump(by);
-        let settled: Vec<_> = sleepers.iter().map(|sleepers| sleepers.settled()).collect();
-        let deadline = Instant::now() + SETTLING;
-        for settled in settled {
-            let _ = settled.recv_deadline(deadline);
+        let idle: Vec<_> = sleepers
+            .iter()
+            .map(|sleepers| sleepers.until_idle())
+            .collect();
+        let deadline = Instant::now() + LONGEST_UNTIL_IDLE;
+        for idle in idle {
+            let _ = idle.recv_deadline(deadline);
         }
     }
 

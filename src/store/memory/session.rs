@@ -9,10 +9,13 @@ use std::time::Duration;
 use super::Memory;
 use super::memory_server::{MemoryServer, NoReply};
 use super::server::{bytes_of, words_of};
+use crate::config::Config;
+use crate::diagnosis::facts::Facts;
 use crate::error::Step;
 use crate::glob::Glob;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Form, ScriptReply};
+use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
 use crate::store::{
     Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, RESENDS_WHEN_CLOSED, Service, Store,
@@ -28,6 +31,7 @@ struct SessionInner {
     caller_id: Arc<CallerId>,
     command_timeout: Duration,
     requests: AtomicU64,
+    retries: AtomicU64,
     service: Service,
 }
 
@@ -50,6 +54,7 @@ impl Session {
             caller_id,
             command_timeout,
             requests: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
             service: Service::QUEUES,
         })))
     }
@@ -109,6 +114,7 @@ impl Session {
             if !is_closed {
                 break;
             }
+            self.0.retries.fetch_add(1, Ordering::Relaxed);
             let next = self.send_once(call, reply_by);
             is_closed = next.is_closed();
             result.take_resent(next);
@@ -186,17 +192,26 @@ impl Store for Session {
         Ok((0, keys))
     }
 
+    fn examine(&self, _config: &Config) -> Facts {
+        let is_down = self.0.server.state.lock().is_down;
+        Facts::in_memory(if is_down {
+            Err(refused().into())
+        } else {
+            Ok(())
+        })
+    }
+
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
         Some(self.anchor_at(self.0.server.clock.now()))
     }
 
     /// There is nothing to connect to.
-    fn connects(&self) -> u64 {
-        0
-    }
-
-    fn requests(&self) -> u64 {
-        self.0.requests.load(Ordering::Relaxed)
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            requests: self.0.requests.load(Ordering::Relaxed),
+            retries: self.0.retries.load(Ordering::Relaxed),
+            ..Traffic::default()
+        }
     }
 }
 

@@ -1,26 +1,33 @@
 //! The handshake: who the caller is, whether this is the right server, and what time it is there.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use redis::{Cmd, RedisError, Value};
 
 use super::Node;
-use super::connection::{Connection, refusal};
+use super::connection::{Connection, fault, refusal};
 use super::first_reply::no_first_reply;
 use super::hello::{Expected, Hello};
+use super::role::{Role, hello};
+use crate::error::Step;
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
+use crate::store::refusal::is_unknown_command;
 use crate::store::{Anchor, Login, StoreFault};
 
 impl Node {
     /// Sends AUTH, ASKING (to a cluster), SELECT, HELLO and TIME as one pipeline, and reads the
-    /// replies, all before `reply_by`.
+    /// replies, all before `reply_by`. HELLO names the connection.
     pub(super) fn shake_hands(
         &self,
         connection: &mut Connection,
+        role: Role,
         reply_by: Time,
     ) -> Result<(), StoreFault> {
-        let commands = self.handshake_commands();
+        // Read once: another handshake may learn meanwhile that names are refused.
+        let name = (!self.refuses_names.load(Ordering::Relaxed)).then_some(role);
+        let commands = self.handshake_commands(name);
         let sent = self.clock.now();
         let left = self.time_left(reply_by)?;
         connection.limit_writes(left)?;
@@ -31,7 +38,12 @@ impl Node {
         let mut replies = self.handshake_replies(connection, commands.len(), reply_by)?;
         let received = self.clock.now();
         let time = replies.pop().unwrap_or_default();
-        let hello = Hello::read(replies.pop().unwrap_or_default());
+        let hello = replies.pop().unwrap_or_default();
+        let hello = match name {
+            Some(_) => self.without_name(connection, hello, reply_by)?,
+            None => hello,
+        };
+        let hello = Hello::read(hello, self.address());
         // First of all: a sentinel knows no SELECT, and a cluster refuses it.
         if let Ok(hello) = &hello {
             self.check_mode(hello, connection, self.time_left(reply_by)?)?;
@@ -42,7 +54,7 @@ impl Node {
             refusal(reply).map_err(|fault| fault.without(self.server.login.password.as_deref()))?;
         }
         let hello = hello?;
-        hello.check_version()?;
+        hello.check_version(self.address())?;
         self.check_role(&hello, connection, self.time_left(reply_by)?)?;
         connection.anchor = Anchor {
             server: server_time(refusal(time)?)?,
@@ -54,7 +66,7 @@ impl Node {
     }
 
     /// HELLO and TIME are the last two.
-    fn handshake_commands(&self) -> Vec<Cmd> {
+    fn handshake_commands(&self, name: Option<Role>) -> Vec<Cmd> {
         let mut commands = Vec::new();
         commands.extend(auth(&self.server.login));
         if self.expected == Expected::ClusterNode {
@@ -67,11 +79,34 @@ impl Node {
             select.arg(self.server.login.database);
             commands.push(select);
         }
-        let mut hello = redis::cmd("HELLO");
-        hello.arg(2);
-        commands.push(hello);
+        commands.push(match name {
+            Some(role) => role.hello(&self.caller_id),
+            None => hello(),
+        });
         commands.push(redis::cmd("TIME"));
         commands
+    }
+
+    /// The reply to a HELLO with a name. A proxy may know HELLO, and refuse the name in it. Then the connection
+    /// goes without, and so do all later ones: a name helps people, and no call depends on it.
+    fn without_name(
+        &self,
+        connection: &mut Connection,
+        reply: Value,
+        reply_by: Time,
+    ) -> Result<Value, StoreFault> {
+        let is_about_arguments = matches!(&reply, Value::ServerError(error)
+            if error.code() == "ERR" && !is_unknown_command(error.details().unwrap_or_default()));
+        if !is_about_arguments {
+            return Ok(reply);
+        }
+        self.refuses_names.store(true, Ordering::Relaxed);
+        connection.limit_writes(self.time_left(reply_by)?)?;
+        connection
+            .send(&[hello()])
+            .map_err(|e| fault(e, Step::Connect))?;
+        connection.limit_reads(self.time_left(reply_by)?)?;
+        connection.receive().map_err(|e| fault(e, Step::Connect))
     }
 
     fn handshake_replies(
@@ -111,7 +146,7 @@ impl Node {
             && let Ok(reply) = connection.receive()
             && let Err(refused) = refusal(reply)
         {
-            return refused;
+            return refused.without(self.server.login.password.as_deref());
         }
         self.no_first_reply(connection, error, reply_by)
     }
@@ -139,7 +174,7 @@ pub(super) fn auth(login: &Login) -> Option<Cmd> {
 }
 
 /// The reply to TIME, in µs.
-fn server_time(value: Value) -> Result<u64, StoreFault> {
+pub(super) fn server_time(value: Value) -> Result<u64, StoreFault> {
     let shown = format!("{value:?}");
     redis::from_redis_value(value)
         .ok()

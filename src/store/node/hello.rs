@@ -37,13 +37,13 @@ pub(super) struct Hello {
 impl Hello {
     /// Reads the reply. Redis lets every user run the command. If a proxy does not, nothing is known,
     /// and the server is taken to be the right one. A server older than Redis 6 does not know it.
-    pub(super) fn read(reply: Value) -> Result<Hello, StoreFault> {
+    pub(super) fn read(reply: Value, server: &Address) -> Result<Hello, StoreFault> {
         match refusal(reply) {
             Ok(Value::Array(fields)) => Ok(Hello::from_fields(&fields)),
             Ok(_) => Ok(Hello::default()),
             Err(StoreFault::Server { code, .. }) if code == "NOPERM" => Ok(Hello::default()),
             Err(StoreFault::Server { message, .. }) if is_unknown_command(&message) => {
-                Err(too_old("older than 6"))
+                Err(too_old(server, "older than 6"))
             }
             Err(other) => Err(other),
         }
@@ -67,11 +67,11 @@ impl Hello {
         hello
     }
 
-    pub(super) fn check_version(&self) -> Result<(), StoreFault> {
+    pub(super) fn check_version(&self, server: &Address) -> Result<(), StoreFault> {
         if self.version.is_empty() || version_numbers(&self.version) >= OLDEST_SERVER {
             return Ok(());
         }
-        Err(too_old(&self.version))
+        Err(too_old(server, &self.version))
     }
 
     fn is_replica(&self) -> bool {
@@ -121,10 +121,10 @@ impl Node {
         }
         // Sentinels may name a replica for a while. It is refused as a write would be.
         if self.expected == Expected::SentinelMaster {
-            return Err(StoreFault::Server {
-                code: "READONLY".to_owned(),
-                message: "this server is a replica now".to_owned(),
-            });
+            return Err(StoreFault::server(
+                "READONLY",
+                "this server is a replica now",
+            ));
         }
         // A master may be demoted and come back, which ends no manager that is running. Until then
         // the server itself refuses the writes.
@@ -199,11 +199,11 @@ fn version_numbers(version: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-fn too_old(version: &str) -> StoreFault {
+fn too_old(server: &Address, version: &str) -> StoreFault {
     StoreFault::Unfit {
         what: "server".to_owned(),
         message: format!(
-            "redis {}.{} or newer; this one is {version}",
+            "redis {}.{} or newer; {server} is {version}",
             OLDEST_SERVER.0, OLDEST_SERVER.1
         ),
     }

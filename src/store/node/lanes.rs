@@ -3,25 +3,26 @@
 //! All calls about a name travel on one lane, so the server runs them in the order in which they were
 //! sent. A call whose connection turns out to be closed is sent again on the lane's next one.
 
+mod command;
+mod left;
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
-
 use super::Node;
 use super::acks::{Confirmer, Renewal, confirm_grants};
-use super::connection::{Connection, refusal};
+use super::connection::Connection;
 use super::lane::{Lane, OpenGuard, Reply, Ticket};
 use super::pipeline::{Hop, Meaning, Pending, Received};
 use super::pool::{ConnectionPool, LaneConnection, script_bit};
-use super::unread::UnreadCall;
+use super::role::Role;
 use crate::error::Step;
 use crate::key::Key;
-use crate::script::{Call, Form, rights_command};
+use crate::script::Call;
 use crate::store::clock::Time;
-use crate::store::{CallResult, Checkout, Deadlines, OnResult, RESENDS_WHEN_CLOSED, StoreFault};
+use crate::store::{CallResult, ConnectionWait, Deadlines, RESENDS_WHEN_CLOSED, StoreFault};
 
 /// A call that is on its way, or why it could not be sent.
 pub(in crate::store) type Begun<'a> = Result<InFlight<'a>, StoreFault>;
@@ -57,7 +58,7 @@ impl Lanes {
         count: u32,
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
-        let first = node.connect_in_time()?;
+        let first = node.connect_in_time(Role::Lane)?;
         Lanes::begin_with(Some(first), node, count, quiet_limit).with_right_to_wait()
     }
 
@@ -68,7 +69,7 @@ impl Lanes {
         count: u32,
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
-        let first = node.connect_until(until)?;
+        let first = node.connect_until(Role::Lane, until)?;
         Lanes::begin_with(Some(first), node, count, quiet_limit).with_right_to_wait()
     }
 
@@ -103,8 +104,13 @@ impl Lanes {
     }
 
     /// Lanes that threads open in the background. They have no pool.
-    pub(in crate::store) fn posted(node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
-        Lanes::over(ConnectionPool::direct(node), node, count, quiet_limit)
+    pub(in crate::store) fn posted(
+        node: &Arc<Node>,
+        role: Role,
+        count: u32,
+        quiet_limit: Duration,
+    ) -> Lanes {
+        Lanes::over(ConnectionPool::direct(node, role), node, count, quiet_limit)
     }
 
     fn over(pool: ConnectionPool, node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
@@ -150,7 +156,7 @@ impl Lanes {
     ) -> Vec<CallResult> {
         let renewals: Vec<Renewal> = renewals.map(|pending| Renewal::routed(&pending)).collect();
         match &self.confirmer {
-            Some(confirmer) => confirmer.renew(renewals, reply_by),
+            Some(confirmer) => self.node.results(confirmer.renew(renewals, reply_by)),
             None => Vec::new(),
         }
     }
@@ -159,129 +165,6 @@ impl Lanes {
         let begun = self.begin_all(calls.iter().map(Pending::undated), deadlines);
         let finish = |begun| self.finish(begun, deadlines);
         begun.into_iter().map(finish).collect()
-    }
-
-    /// Sends calls on open lanes. See [`Store::send`](crate::store::Store::send).
-    pub(in crate::store) fn send(
-        &self,
-        calls: &[Call],
-        reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
-    ) -> Vec<Option<CallResult>> {
-        let begun = self.begin_send(calls.iter().map(Pending::undated), reply_by);
-        self.finish_send(begun, calls.iter(), reply_by, leave)
-    }
-
-    /// The first half of [`Lanes::send`]: sends the calls, and waits for no reply.
-    pub(in crate::store) fn begin_send<'a>(
-        &'a self,
-        calls: impl ExactSizeIterator<Item = Pending<'a>> + Clone,
-        reply_by: Time,
-    ) -> Vec<Begun<'a>> {
-        let deadlines = Deadlines {
-            checkout: Checkout::IfFree,
-            reply_by,
-        };
-        for pending in calls.clone() {
-            // A process that exits closes its sockets. If one has unread bytes then, the peer gets a
-            // reset, and may lose what is behind it. So this reads first.
-            self.lane_of(&pending.call.key).0.read_arrived();
-        }
-        self.begin_all(calls, deadlines)
-    }
-
-    /// The second half of [`Lanes::send`].
-    pub(in crate::store) fn finish_send<'a>(
-        &'a self,
-        begun: Vec<Begun<'a>>,
-        calls: impl Iterator<Item = &'a Call>,
-        reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
-    ) -> Vec<Option<CallResult>> {
-        let deadlines = Deadlines {
-            checkout: Checkout::IfFree,
-            reply_by,
-        };
-        let may_leave: Vec<bool> = begun
-            .iter()
-            .map(|flight| {
-                flight
-                    .as_ref()
-                    .is_ok_and(|flight| may_leave(flight, &begun))
-            })
-            .collect();
-        let end = |(index, (begun, call)): (usize, (Begun<'a>, &Call))| {
-            if let Ok(flight) = &begun
-                && may_leave[index]
-                && let Some(on_result) = leave(index)
-            {
-                let sent = flight.ticket.sent;
-                let generation = flight.generation;
-                let unread =
-                    UnreadCall::new(&self.node, &flight.pending, sent, generation, on_result);
-                flight.lane.yield_to_writer(&flight.ticket);
-                if let Some(unread) = flight.lane.leave(&flight.ticket, unread) {
-                    unread.hand_over(self.finish(begun, deadlines));
-                }
-                return None;
-            }
-            if begun.is_err() {
-                // This caller opens no connection for what others have left.
-                self.lane_of(&call.key).0.fail_resends();
-            }
-            Some(self.finish(begun, deadlines))
-        };
-        begun.into_iter().zip(calls).enumerate().map(end).collect()
-    }
-
-    /// Sends a call that its caller has left at another node, in this form. Returns whether it was
-    /// sent now: if not, somebody must call [`Lanes::read_unread`].
-    pub(in crate::store) fn take_over(
-        &self,
-        call: &Call,
-        (form, hop): (Form, Hop),
-        on_result: OnResult,
-    ) -> bool {
-        // The reply may lie unread for a while, so it must not be that the script is unknown.
-        let form = Form {
-            by_source: true,
-            ..form
-        };
-        let pending = Pending::routed(call, form, hop);
-        let now = self.node.clock.now();
-        let unread = UnreadCall::new(&self.node, &pending, now, self.node.generation(), on_result);
-        let (lane, name) = self.lane_of(&call.key);
-        lane.take_over(name, unread)
-    }
-
-    /// See [`Store::unread_due`](crate::store::Store::unread_due).
-    pub(in crate::store) fn unread_due(&self) -> Time {
-        let due = self.lanes.iter().map(Lane::unread_due);
-        due.min().unwrap_or(Time::NEVER)
-    }
-
-    /// See [`Store::read_unread`](crate::store::Store::read_unread).
-    pub(in crate::store) fn read_unread(&self) {
-        for lane in &self.lanes {
-            lane.read_arrived();
-            lane.end_overdue();
-            lane.fail_resends();
-        }
-    }
-
-    /// See [`Store::settle`](crate::store::Store::settle).
-    pub(in crate::store) fn settle(&self, until: Time) {
-        for lane in &self.lanes {
-            while lane.has_unread() && self.node.clock.now() < until {
-                lane.await_opening(until);
-                // Replies come in order, so the reply to a PING comes behind all others.
-                if let Some(guard) = lane.if_open() {
-                    let ticket = self.send_command(guard, &redis::cmd("PING"));
-                    lane.wait(&ticket, until);
-                }
-                lane.fail_resends();
-            }
-        }
     }
 
     /// Ends the node: closes all its connections at once, also for threads that use them just now.
@@ -294,11 +177,6 @@ impl Lanes {
             }
             lane.fail_resends();
         }
-    }
-
-    /// Whether some call has no reply although its caller has left.
-    pub(in crate::store) fn has_unread(&self) -> bool {
-        self.lanes.iter().any(Lane::has_unread)
     }
 
     /// Sends calls, each on the lane of its name: with one write for each lane, if nobody writes.
@@ -323,7 +201,7 @@ impl Lanes {
             // If the server does not know the script, one source is for all that follow. Otherwise
             // each would be refused, and take a round trip of its own.
             pending.form.by_source = !self.is_script_known(call);
-            let guard = self.open_lane(self.lane_of(&call.key).0, deadlines.checkout)?;
+            let guard = self.open_lane(self.lane_of(&call.key).0, deadlines.connection)?;
             Ok(self.append(pending, guard, deadlines).0)
         };
         let begun: Vec<_> = calls.zip(ready).map(append).collect();
@@ -342,7 +220,8 @@ impl Lanes {
         deadlines: Deadlines,
     ) -> Result<(), StoreFault> {
         let lane = self.lane_of(&pending.call.key).0;
-        self.open_with_rights(lane, pending, deadlines).map(drop)
+        let opened = self.open_with_rights(lane, pending, deadlines);
+        self.node.outcome(opened.map(drop))
     }
 
     /// Sends a call on the lane of its name.
@@ -399,12 +278,12 @@ impl Lanes {
     ) -> Result<NodeGuard<'a>, StoreFault> {
         let mut closed = 0;
         loop {
-            let guard = self.open_lane(lane, deadlines.checkout)?;
+            let guard = self.open_lane(lane, deadlines.connection)?;
             if !pending.call.needs_rights() || self.node.has_rights.load(Ordering::Acquire) {
                 return Ok(guard);
             }
             match self.check_rights(lane, guard, pending, deadlines.reply_by) {
-                Ok(()) => return self.open_lane(lane, deadlines.checkout),
+                Ok(()) => return self.open_lane(lane, deadlines.connection),
                 Err(fault) if fault.is_closed() && closed < RESENDS_WHEN_CLOSED => closed += 1,
                 Err(fault) => return Err(fault),
             }
@@ -412,11 +291,11 @@ impl Lanes {
     }
 
     /// Waits for the answer to a call, and sends the call again for as long as that helps.
-    pub(in crate::store) fn finish(
-        &self,
-        begun: Result<InFlight<'_>, StoreFault>,
-        deadlines: Deadlines,
-    ) -> CallResult {
+    pub(in crate::store) fn finish(&self, begun: Begun<'_>, deadlines: Deadlines) -> CallResult {
+        self.await_answer(begun, deadlines).at(self.node.name())
+    }
+
+    fn await_answer(&self, begun: Begun<'_>, deadlines: Deadlines) -> CallResult {
         let mut flight = match begun {
             Ok(flight) => flight,
             Err(fault) => return CallResult::not_sent(fault),
@@ -424,9 +303,9 @@ impl Lanes {
         // The first attempt's time for the reply is for all: a retry must not lengthen the call
         // (P8).
         let again = Deadlines {
-            checkout: match deadlines.checkout {
-                Checkout::IfFree => Checkout::IfFree,
-                Checkout::Until(_) => Checkout::Until(deadlines.reply_by),
+            connection: match deadlines.connection {
+                ConnectionWait::Never => ConnectionWait::Never,
+                ConnectionWait::Until(_) => ConnectionWait::Until(deadlines.reply_by),
             },
             ..deadlines
         };
@@ -466,7 +345,11 @@ impl Lanes {
                 before = Some(result);
             }
             flight = match self.begin(pending, again) {
-                Ok(flight) => flight,
+                Ok(flight) => {
+                    // Another form of the call is no retry.
+                    self.node.note_retries(before.iter().len());
+                    flight
+                }
                 Err(fault) => {
                     // A release that finds no connection goes to the renewal thread, which looks at
                     // what was left, too. Another caller may be about to open one.
@@ -525,74 +408,6 @@ impl Lanes {
         read.meaning
     }
 
-    /// Asks for the rights. An error if a call that needs them must not be sent.
-    fn check_rights(
-        &self,
-        lane: &NodeLane,
-        mut guard: NodeGuard<'_>,
-        pending: &Pending<'_>,
-        reply_by: Time,
-    ) -> Result<(), StoreFault> {
-        let call = pending.call;
-        let command = rights_command(call, &self.node.caller_id);
-        if pending.hop == Hop::AskTarget {
-            guard.append_asking();
-        }
-        let ticket = self.send_command(guard, &command);
-        let until = (ticket.sent + self.node.command_timeout).min(reply_by);
-        let reply = refusal(lane.wait(&ticket, until).outcome?)?;
-        self.node.note_rights(call, reply)
-    }
-
-    /// Runs one command that is not a script. If the connection turns out to be closed, runs it
-    /// again on another. Blocks until `reply_by` at most.
-    pub(in crate::store) fn request(
-        &self,
-        command: &Cmd,
-        reply_by: Time,
-    ) -> Result<Value, StoreFault> {
-        let checkout_by = (self.node.clock.now() + self.node.command_timeout).min(reply_by);
-        let mut result = self.request_once(command, checkout_by, reply_by);
-        for _ in 0..RESENDS_WHEN_CLOSED {
-            if !result.as_ref().is_err_and(StoreFault::is_closed) {
-                break;
-            }
-            result = self.request_once(command, reply_by, reply_by);
-        }
-        result
-    }
-
-    fn request_once(
-        &self,
-        command: &Cmd,
-        checkout_by: Time,
-        reply_by: Time,
-    ) -> Result<Value, StoreFault> {
-        let lane = &self.lanes[0];
-        let guard = self.open_lane(lane, Checkout::Until(checkout_by))?;
-        let ticket = self.send_command(guard, command);
-        let until = (ticket.sent + self.node.command_timeout).min(reply_by);
-        refusal(lane.wait(&ticket, until).outcome?)
-    }
-
-    fn send_command(&self, mut guard: NodeGuard<'_>, command: &Cmd) -> Ticket {
-        let ticket = guard.append(0, self.quiet_limit, |_, bytes| {
-            self.node.requests.fetch_add(1, Ordering::Relaxed);
-            command.write_packed_command(bytes);
-        });
-        guard.write();
-        ticket
-    }
-
-    /// Publishes an empty message. See [`Store::poke`](crate::store::Store::poke).
-    pub(in crate::store) fn poke(&self, channel: &str, by: Time) {
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(channel).arg("");
-        // The reply shows whether the connection was open. On one that the server had closed, the
-        // message would be lost without a word.
-        let _ = self.request(&publish, by);
-    }
-
     /// Whether the server has run the call's script for the connection of its lane.
     fn is_script_known(&self, call: &Call) -> bool {
         let script = script_bit(call);
@@ -614,22 +429,27 @@ impl Lanes {
     pub(super) fn open_lane<'a>(
         &self,
         lane: &'a NodeLane,
-        checkout: Checkout,
+        connection: ConnectionWait,
     ) -> Result<NodeGuard<'a>, StoreFault> {
         let started = self.node.clock.now();
+        let mut has_waited = false;
         loop {
-            let open = match checkout {
-                Checkout::IfFree => lane.if_open(),
-                Checkout::Until(until) => {
+            let open = match (lane.if_open(), connection) {
+                (Some(guard), _) => Some(guard),
+                (None, ConnectionWait::Never) => None,
+                (None, ConnectionWait::Until(until)) => {
                     let until = until.min(started + self.node.command_timeout);
-                    lane.open(until, || self.pool.connect(until))
-                        .inspect_err(|_| lane.fail_resends())?
+                    let opened = lane.open(until, || self.pool.connect(until));
+                    if !std::mem::replace(&mut has_waited, true) {
+                        self.node.note_connection_wait(started);
+                    }
+                    opened.inspect_err(|_| lane.fail_resends())?
                 }
             };
             let Some(mut guard) = open else {
-                return Err(match checkout {
-                    Checkout::IfFree => StoreFault::NotReady,
-                    Checkout::Until(_) => self
+                return Err(match connection {
+                    ConnectionWait::Never => StoreFault::NotReady,
+                    ConnectionWait::Until(_) => self
                         .pool
                         .no_connection(started, "no connection could be opened in time"),
                 });
@@ -643,18 +463,4 @@ impl Lanes {
             guard.retire();
         }
     }
-}
-
-/// Whether a caller may leave one of the calls that it has just sent.
-fn may_leave(flight: &InFlight<'_>, sent: &[Result<InFlight<'_>, StoreFault>]) -> bool {
-    // These calls were appended one after the other, and all of them may be left. So only what was
-    // on the lane before the first of them counts.
-    let mut on_its_lane = sent
-        .iter()
-        .flatten()
-        .filter(|other| std::ptr::eq(other.lane, flight.lane));
-    let first = on_its_lane.next().unwrap_or(flight);
-    // A server may refuse a script that it has not run for this connection. Nobody might read the
-    // refusal for a command timeout, and the release would not run until then.
-    first.ticket.may_leave && flight.is_script_known
 }

@@ -11,6 +11,7 @@ use super::Node;
 use super::connection::Connection;
 use super::owed::{LinkCall, LinkReply, OwedCall, fail_owed, not_sent};
 use super::pipeline::{Hop, Pending, Pipeline};
+use super::role::Role;
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
@@ -19,6 +20,7 @@ use crate::store::{CallResult, Link, RESENDS_WHEN_CLOSED, StoreFault};
 /// The renewal thread's connection.
 pub(crate) struct NodeLink {
     pub(super) node: Arc<Node>,
+    role: Role,
     on_ready: Arc<dyn Fn() + Send + Sync>,
     back_off: Duration,
     pub(super) state: LinkState,
@@ -59,11 +61,13 @@ impl NodeLink {
     /// The link calls `on_ready` when it can be used again after it could not.
     pub(in crate::store) fn new(
         node: &Arc<Node>,
+        role: Role,
         on_ready: Arc<dyn Fn() + Send + Sync>,
         back_off: Duration,
     ) -> NodeLink {
         NodeLink {
             node: Arc::clone(node),
+            role,
             on_ready,
             back_off,
             state: LinkState::down_for_now(None),
@@ -77,7 +81,9 @@ impl NodeLink {
         self.advance();
         match &mut self.state {
             LinkState::Up(connection) => Ok(connection),
-            LinkState::Down { why: Some(why), .. } => Err(reason_not_sent(why)),
+            LinkState::Down { why: Some(why), .. } => {
+                Err(reason_not_sent(why).at(self.node.name()))
+            }
             LinkState::Down { why: None, .. } | LinkState::Opening(_) => Err(StoreFault::NotReady),
         }
     }
@@ -94,7 +100,10 @@ impl NodeLink {
             && now >= *since + self.back_off
         {
             let on_ready = Arc::clone(&self.on_ready);
-            self.state = match self.node.connect_in_background(move || on_ready()) {
+            self.state = match self
+                .node
+                .connect_in_background(self.role, move || on_ready())
+            {
                 Ok(receiver) => LinkState::Opening(receiver),
                 Err(fault) => LinkState::Down {
                     since: now,
@@ -142,6 +151,9 @@ impl NodeLink {
         started: Time,
         reply_by: Time,
     ) {
+        for result in results.iter_mut() {
+            result.name_server(self.node.name());
+        }
         let LinkState::Up(connection) = &self.state else {
             return;
         };
@@ -170,7 +182,10 @@ impl NodeLink {
         self.state = if slept {
             LinkState::down_for_now(None)
         } else if is_no_fault {
-            log::debug!("the renewal thread's connection was closed and is opened again");
+            let server = self.node.name();
+            log::debug!(
+                "the renewal thread's connection to {server} was closed and is opened again"
+            );
             LinkState::down_for_now(why)
         } else {
             LinkState::Down { since: now, why }
@@ -187,7 +202,7 @@ impl NodeLink {
 /// whether a call was carried out is about the calls before, not about this one.
 fn reason_not_sent(why: &StoreFault) -> StoreFault {
     if why.is_ambiguous() {
-        StoreFault::unavailable(Step::Connect, why.to_string())
+        StoreFault::unavailable(Step::Connect, why.reason())
     } else {
         why.clone()
     }

@@ -2,11 +2,15 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `mod` | [`Node`]: the address, the counters, and how a connection is opened and retired |
+//! | `mod` | [`Node`]: the address, the counters, and which connections are retired |
+//! | `connect` | how a connection is opened, within its time |
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME, and ASKING to a cluster |
+//! | `role` | [`Role`]: what a connection is for, which is a part of its name |
 //! | `hello` | [`Expected`]: what the server must be, and whether it says that it is |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
+//! | `lanes::left` | calls that their callers leave before the reply comes |
+//! | `lanes::command` | commands that are no scripts |
 //! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
@@ -19,6 +23,9 @@
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `query` | a connection for questions about servers |
+//! | `examine` | servers are examined for a diagnosis, all at once |
+//! | `subject` | a server to examine, and the time for that |
+//! | `interview` | the questions to each of them |
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
 //! | `tls` | the handshake of TLS, and what both halves of a socket share then |
@@ -30,10 +37,13 @@
 //! `pipeline`, and all of them name `connection` and `socket`.
 
 mod acks;
+mod connect;
 mod connection;
+mod examine;
 mod first_reply;
 mod handshake;
 mod hello;
+mod interview;
 mod lane;
 mod lanes;
 mod link;
@@ -44,12 +54,14 @@ mod posting;
 mod probe;
 mod query;
 mod rights;
+mod role;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
 mod socket;
 mod stream;
+mod subject;
 mod subscription;
 #[cfg(feature = "tls")]
 mod tls;
@@ -61,23 +73,22 @@ mod uptime;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
-use redis::{Cmd, Value};
 
 use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::CallerId;
+use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Address, Anchor, Link, ServerSettings, StoreFault};
+use crate::store::{Address, Anchor, CallResult, Link, ServerSettings, StoreFault};
 use acks::AckedLink;
 use connection::Connection;
 use stream::Stream;
 
 pub(super) use acks::{AckedPeer, confirm_grants};
+pub(super) use examine::{Question, ask_all, examine_masters, examine_with_replicas};
 pub(super) use hello::Expected;
 pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
@@ -85,6 +96,8 @@ pub(super) use owed::{LinkCall, LinkReply};
 pub(super) use pipeline::{Hop, Pending};
 pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
+pub(super) use role::Role;
+pub(super) use subject::{ExamTime, Subject};
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use scripted_peer::ScriptedPeer;
@@ -92,7 +105,11 @@ pub(crate) use scripted_peer::ScriptedPeer;
 /// A node, and what all connections to it share.
 pub(crate) struct Node {
     server: ServerSettings,
+    /// Its address as errors and the log show it.
+    name: Arc<str>,
     expected: Expected,
+    /// It refused a HELLO with a connection's name, and not one without. A proxy may.
+    refuses_names: AtomicBool,
     /// A handshake has succeeded, so the server was a master at that time if it must be one.
     was_master: AtomicBool,
     caller_id: Arc<CallerId>,
@@ -114,6 +131,9 @@ pub(crate) struct Node {
     sockets: Mutex<Vec<Weak<Stream>>>,
     connects: AtomicU64,
     requests: Arc<AtomicU64>,
+    retries: AtomicU64,
+    connection_waits: AtomicU64,
+    connection_wait_ns: AtomicU64,
 }
 
 impl Node {
@@ -125,8 +145,10 @@ impl Node {
         command_timeout: Duration,
     ) -> Node {
         Node {
+            name: server.address.to_string().into(),
             server,
             expected: Expected::Standalone,
+            refuses_names: AtomicBool::new(false),
             was_master: AtomicBool::new(false),
             caller_id,
             clock,
@@ -141,6 +163,9 @@ impl Node {
             sockets: Mutex::new(Vec::new()),
             connects: AtomicU64::new(0),
             requests: Arc::default(),
+            retries: AtomicU64::new(0),
+            connection_waits: AtomicU64::new(0),
+            connection_wait_ns: AtomicU64::new(0),
         }
     }
 
@@ -152,6 +177,24 @@ impl Node {
 
     pub(super) fn address(&self) -> &Address {
         &self.server.address
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The outcome of a request to this node. Every fault leaves the node through here, or as a
+    /// result through [`Node::results`], and says whose it is from then on.
+    fn outcome<T>(&self, outcome: Result<T, StoreFault>) -> Result<T, StoreFault> {
+        outcome.map_err(|fault| fault.at(&self.name))
+    }
+
+    /// The same for the results of calls.
+    fn results(&self, results: Vec<CallResult>) -> Vec<CallResult> {
+        results
+            .into_iter()
+            .map(|result| result.at(&self.name))
+            .collect()
     }
 
     /// R18 (replica acks): with some, grants and extensions count only if this many replicas have
@@ -176,7 +219,7 @@ impl Node {
         back_off: Duration,
     ) -> Box<dyn Link> {
         match self.replica_acks {
-            None => Box::new(NodeLink::new(self, on_ready, back_off)),
+            None => Box::new(NodeLink::new(self, Role::Renewal, on_ready, back_off)),
             Some(acks) => Box::new(AckedLink::new(self, acks, on_ready, back_off)),
         }
     }
@@ -186,85 +229,30 @@ impl Node {
         *self.anchor.lock()
     }
 
-    /// How many connections were opened.
-    pub(super) fn connects(&self) -> u64 {
-        self.connects.load(Ordering::Relaxed)
-    }
-
-    /// How many commands were sent, of whatever sort.
-    pub(super) fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
-    }
-
-    /// Opens a connection. Bounded by the connect timeout, except that resolving a host's name may
-    /// take longer. A signal, or a stop of this process, is no reason to fail.
-    fn connect(&self) -> Result<Connection, StoreFault> {
-        let started = self.clock.now();
-        let mut outcome = self.connect_once();
-        // A process that slept through the timeout gets one more attempt.
-        let slept = self.clock.now() > started + self.connect_timeout * 2;
-        if is_interrupted(&outcome) || (slept && outcome.is_err()) {
-            outcome = self.connect_once();
+    /// The counts so far.
+    pub(super) fn traffic(&self) -> Traffic {
+        Traffic {
+            connects: self.connects.load(Ordering::Relaxed),
+            requests: self.requests.load(Ordering::Relaxed),
+            retries: self.retries.load(Ordering::Relaxed),
+            connection_waits: self.connection_waits.load(Ordering::Relaxed),
+            // The form of the feature `serde` has whole microseconds.
+            connection_wait_time: Duration::from_micros(
+                self.connection_wait_ns.load(Ordering::Relaxed) / 1000,
+            ),
         }
-        while is_interrupted(&outcome) && self.clock.now() < started + self.connect_timeout {
-            outcome = self.connect_once();
-        }
-        outcome
     }
 
-    fn connect_once(&self) -> Result<Connection, StoreFault> {
-        // Read first: if another thread retires this age while the connection is opened, it is old.
-        let generation = self.generation();
-        let pool_generation = self.pool_generation();
-        self.check_not_ended()?;
-        let started = self.clock.now();
-        let mut connection = Connection::open(&self.server, self.connect_timeout, started)?;
-        connection.generation = generation;
-        connection.pool_generation = pool_generation;
-        self.keep_socket(&connection)?;
-        let outcome = self.shake_hands(&mut connection, started + self.connect_timeout);
-        // The commands of the handshake count when it is over, together with the connection. So the
-        // two counts fit together at any moment.
-        let own_count = std::mem::replace(&mut connection.requests, Arc::clone(&self.requests));
-        let sent = own_count.load(Ordering::Relaxed);
-        self.requests.fetch_add(sent, Ordering::Relaxed);
-        outcome?;
-        self.check_uptime(&mut connection)?;
-        self.connects.fetch_add(1, Ordering::Relaxed);
-        connection.set_read_timeout(self.command_timeout)?;
-        connection.set_write_timeout(self.command_timeout)?;
-        Ok(connection)
+    /// So many calls are sent again.
+    pub(super) fn note_retries(&self, count: usize) {
+        self.retries.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Opens a connection on a thread that nobody joins, since resolving a name may take forever.
-    /// The thread calls `on_ready` when the receiver has the outcome.
-    fn connect_in_background(
-        self: &Arc<Self>,
-        on_ready: impl Fn() + Send + 'static,
-    ) -> Result<Receiver<Result<Connection, StoreFault>>, StoreFault> {
-        let node = Arc::clone(self);
-        let (sender, receiver) = bounded(1);
-        thread::Builder::new()
-            .name("fairlock-connect".to_owned())
-            .spawn(move || {
-                let _ = sender.send(node.connect());
-                on_ready();
-            })
-            .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
-        Ok(receiver)
-    }
-
-    /// Opens a connection within the connect timeout, even if resolving the host's name hangs.
-    fn connect_in_time(self: &Arc<Self>) -> Result<Connection, StoreFault> {
-        self.connect_until(self.clock.now() + self.connect_timeout)
-    }
-
-    /// The same, until `until`.
-    fn connect_until(self: &Arc<Self>, until: Time) -> Result<Connection, StoreFault> {
-        let opened = self.connect_in_background(|| {})?;
-        self.clock
-            .receive(&opened, until)
-            .unwrap_or_else(|| Err(StoreFault::timed_out(Step::Connect)))
+    /// A call has waited until its lane was open, or until none could be opened.
+    fn note_connection_wait(&self, since: Time) {
+        let waited = (self.clock.now() - since).as_nanos() as u64;
+        self.connection_wait_ns.fetch_add(waited, Ordering::Relaxed);
+        self.connection_waits.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Closes all connections, also those that threads use just now, and opens no other.
@@ -298,26 +286,6 @@ impl Node {
         drop(sockets);
         // The node may have ended while this one was opened.
         self.check_not_ended()
-    }
-
-    /// Runs one command on a connection of its own, on a thread that nobody joins, and gives the
-    /// reply to `on_reply`.
-    pub(in crate::store) fn ask_in_background(
-        self: &Arc<Self>,
-        command: Cmd,
-        on_reply: impl FnOnce(Result<Value, StoreFault>) + Send + 'static,
-    ) -> Result<(), StoreFault> {
-        let node = Arc::clone(self);
-        let ask = move || {
-            let connected = node.connect();
-            let timeout = node.command_timeout;
-            on_reply(connected.and_then(|mut opened| opened.request(&command, timeout)));
-        };
-        thread::Builder::new()
-            .name("fairlock-connect".to_owned())
-            .spawn(ask)
-            .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
-        Ok(())
     }
 
     /// Retires all connections that are open now.
@@ -390,8 +358,4 @@ const ENDED: u64 = u64::MAX;
 /// Moves a generation on, once for all threads that have seen the same one.
 fn step(generation: &AtomicU64, seen: u64) {
     let _ = generation.compare_exchange(seen, seen + 1, Ordering::AcqRel, Ordering::Acquire);
-}
-
-fn is_interrupted(outcome: &Result<Connection, StoreFault>) -> bool {
-    outcome.as_ref().is_err_and(StoreFault::is_interrupted)
 }

@@ -430,10 +430,7 @@ impl Node {
 /// R11 (missing keys): a script that was given one key alone and finds a queue can do nothing yet.
 fn answer_of(reply: ScriptReply, sent: Time) -> Result<Answer, StoreFault> {
     if reply.outcome == Outcome::Queued {
-        return Err(StoreFault::Server {
-            code: "TRYAGAIN".to_owned(),
-            message: "the slot is in migration".to_owned(),
-        });
+        return Err(StoreFault::server("TRYAGAIN", "the slot is in migration"));
     }
     Ok(Answer {
         reply,

@@ -12,6 +12,7 @@ use super::Node;
 use super::connection::Connection;
 use super::lane::Connected;
 use super::pipeline::Pending;
+use super::role::Role;
 use super::socket::{SocketReader, SocketWriter};
 use super::stream::Stream;
 use crate::error::Step;
@@ -22,6 +23,7 @@ use crate::store::{Anchor, StoreFault};
 /// The connections to one node, one for each lane.
 pub(super) struct ConnectionPool {
     node: Arc<Node>,
+    role: Role,
     /// `None`: the thread that asks for a connection opens it itself.
     connections: Option<r2d2::Pool<ConnectionFactory>>,
     last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
@@ -89,15 +91,17 @@ impl ConnectionPool {
             .build_unchecked(factory);
         ConnectionPool {
             node: Arc::clone(node),
+            role: Role::Lane,
             connections: Some(connections),
             last_refusal,
         }
     }
 
     /// No pool and no thread: for lanes that other threads open in the background.
-    pub(super) fn direct(node: &Arc<Node>) -> ConnectionPool {
+    pub(super) fn direct(node: &Arc<Node>, role: Role) -> ConnectionPool {
         ConnectionPool {
             node: Arc::clone(node),
+            role,
             connections: None,
             last_refusal: Arc::default(),
         }
@@ -110,7 +114,7 @@ impl ConnectionPool {
     ) -> Result<(LaneConnection, SocketWriter, SocketReader), StoreFault> {
         self.node.check_not_ended()?;
         let (connection, pooled) = match &self.connections {
-            None => (self.node.connect()?, None),
+            None => (self.node.connect(self.role)?, None),
             Some(pool) => {
                 let started = self.node.clock.now();
                 let timeout = (until - started).max(Duration::from_millis(1));
@@ -221,7 +225,7 @@ impl r2d2::ManageConnection for ConnectionFactory {
         if let Some(first) = first {
             return Ok(PooledConnection(Some(first)));
         }
-        let opened = self.node.connect().inspect_err(|fault| {
+        let opened = self.node.connect(Role::Lane).inspect_err(|fault| {
             *self.last_refusal.lock() = Some(ConnectRefusal {
                 at: self.node.clock.now(),
                 fault: fault.clone(),

@@ -17,7 +17,7 @@ use super::unread::UnreadCall;
 use crate::key::Key;
 use crate::script::{Call, rights_command};
 use crate::store::clock::Time;
-use crate::store::{Checkout, OnResult, StoreFault};
+use crate::store::{ConnectionWait, OnResult, StoreFault};
 
 /// Whether a call can be put on its lane now.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,12 +62,13 @@ impl Lanes {
     }
 
     pub(in crate::store) fn is_open(&self, lane: usize) -> bool {
-        self.open_lane(&self.lanes[lane], Checkout::IfFree).is_ok()
+        self.open_lane(&self.lanes[lane], ConnectionWait::Never)
+            .is_ok()
     }
 
     pub(in crate::store) fn readiness(&self, call: &Call) -> Readiness {
         let lane = self.lane_of(&call.key).0;
-        match self.open_lane(lane, Checkout::IfFree) {
+        match self.open_lane(lane, ConnectionWait::Never) {
             Err(_) => Readiness::Closed,
             Ok(_) if call.needs_rights() && !self.node.has_rights.load(Ordering::Acquire) => {
                 Readiness::NeedsRights
@@ -89,8 +90,9 @@ impl Lanes {
 
     /// Opens a lane, for at most one command timeout.
     pub(in crate::store) fn open_number(&self, lane: usize) -> Result<(), StoreFault> {
-        let until = Checkout::Until(Time::NEVER);
-        self.open_lane(&self.lanes[lane], until).map(drop)
+        let until = ConnectionWait::Until(Time::NEVER);
+        let opened = self.open_lane(&self.lanes[lane], until);
+        self.node.outcome(opened.map(drop))
     }
 
     /// R5 (dated requests): the server time after which the node refuses a call that is posted now.
@@ -108,7 +110,7 @@ impl Lanes {
         on_result: OnResult,
     ) -> Result<(), OnResult> {
         let (lane, name) = self.lane_of(&call.key);
-        let Ok(mut guard) = self.open_lane(lane, Checkout::IfFree) else {
+        let Ok(mut guard) = self.open_lane(lane, ConnectionWait::Never) else {
             return Err(on_result);
         };
         let connection = guard.connected();
@@ -129,7 +131,7 @@ impl Lanes {
         on_rights: OnRights,
     ) -> Result<(), OnRights> {
         let (lane, _) = self.lane_of(&call.key);
-        let Ok(mut guard) = self.open_lane(lane, Checkout::IfFree) else {
+        let Ok(mut guard) = self.open_lane(lane, ConnectionWait::Never) else {
             return Err(on_rights);
         };
         let question = RightsQuestion {
@@ -219,7 +221,7 @@ impl Unread for RightsQuestion {
         let noted = outcome
             .and_then(refusal)
             .and_then(|reply| node.note_rights(&call, reply));
-        on_rights(noted);
+        on_rights(node.outcome(noted));
         true
     }
 }

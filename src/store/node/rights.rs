@@ -2,7 +2,7 @@
 //!
 //! A script that Redis refuses a command keeps what it wrote before. So a user without all rights
 //! could take a lock that nobody can release. The node asks for the rights before the first call
-//! that takes something, and again when they may have changed: after READONLY and NOPERM, and after
+//! that takes or deletes something, and again when they may have changed: after READONLY and NOPERM, and after
 //! the server closed a lane's connection, since it may have been replaced.
 
 use std::sync::atomic::Ordering;
@@ -59,23 +59,14 @@ impl Node {
 
     /// Reads the reply, which has the errors of the commands that failed.
     pub(super) fn note_rights(&self, call: &Call, reply: Value) -> Result<(), StoreFault> {
-        let errors: Vec<(String, String)> = redis::from_redis_value(reply)
-            .map_err(|_| StoreFault::protocol("expected a list of errors"))?;
+        let (lacks, is_certain) = lacks(reply)?;
         let mut needed = Vec::new();
-        let mut is_certain = true;
-        for (command, error) in errors {
-            let refusal = Refusal::read_caught(&error);
-            let right = match refusal.lack() {
-                Some(Lack::Command) => format!("+{}", command.to_lowercase()),
-                Some(Lack::Key) => format!("~{}*", call.key.record()),
+        for (command, lack) in lacks {
+            let right = match lack {
+                Lack::Command => format!("+{}", command.to_lowercase()),
+                Lack::Key => format!("~{}*", call.key.record()),
                 // R17 (subscription): a free lock needs no channel. A waiter learns of the lack.
-                Some(Lack::Channel) => continue,
-                None => {
-                    // On a replica, or in a slot that is in migration, say, not every command could be tried.
-                    is_certain &= !passes_by_itself(&refusal.code, &refusal.message)
-                        && !is_of_another_node(&refusal.message);
-                    continue;
-                }
+                Lack::Channel => continue,
             };
             if !needed.contains(&right) {
                 needed.push(right);
@@ -93,4 +84,25 @@ impl Node {
     pub(super) fn forget_rights(&self) {
         self.has_rights.store(false, Ordering::Release);
     }
+}
+
+/// The commands that the user may not run, by the reply to the question for the rights, and what is
+/// lacking for each. And whether every command could be tried.
+pub(super) fn lacks(reply: Value) -> Result<(Vec<(String, Lack)>, bool), StoreFault> {
+    let errors: Vec<(String, String)> = redis::from_redis_value(reply)
+        .map_err(|_| StoreFault::protocol("expected a list of errors"))?;
+    let mut lacks = Vec::new();
+    let mut is_certain = true;
+    for (command, error) in errors {
+        let refusal = Refusal::read_caught(&error);
+        match refusal.lack() {
+            Some(lack) => lacks.push((command, lack)),
+            // On a replica, or in a slot that is in migration, say, not every command could be tried.
+            None => {
+                is_certain &= !passes_by_itself(&refusal.code, &refusal.message)
+                    && !is_of_another_node(&refusal.message);
+            }
+        }
+    }
+    Ok((lacks, is_certain))
 }

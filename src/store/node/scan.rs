@@ -24,7 +24,8 @@ impl Lanes {
             .arg("TYPE")
             .arg("hash");
         let timeouts = self.node.command_timeout * 2;
-        parse_page(self.request(&scan, self.node.clock.now() + timeouts)?)
+        let page = self.request(&scan, self.node.clock.now() + timeouts);
+        self.node.outcome(page.and_then(parse_page))
     }
 }
 

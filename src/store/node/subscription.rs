@@ -8,6 +8,7 @@ use redis::Value;
 
 use super::Node;
 use super::connection::{Connection, fault, refusal};
+use super::role::Role;
 use crate::error::Step;
 use crate::store::{ChannelEvent, StoreFault};
 
@@ -21,7 +22,18 @@ impl Node {
         is_awaited: &dyn Fn() -> bool,
         on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
-        let mut connection = self.connect_in_time()?;
+        let ended = self.listen_on(channel, check_every, is_awaited, on_event);
+        self.outcome(ended)
+    }
+
+    fn listen_on(
+        self: &Arc<Self>,
+        channel: &str,
+        check_every: Duration,
+        is_awaited: &dyn Fn() -> bool,
+        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreFault> {
+        let mut connection = self.connect_in_time(Role::Subscription)?;
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(channel);
         connection.request(&subscribe, self.command_timeout)?;

@@ -68,11 +68,6 @@ impl UnreadCall {
         }
     }
 
-    /// Its caller could not leave, and has the result.
-    pub(super) fn hand_over(self, result: CallResult) {
-        (self.on_result)(result);
-    }
-
     fn pending(&self) -> Pending<'_> {
         Pending::in_form(&self.call, self.not_after, self.form, self.hop)
     }
@@ -97,7 +92,11 @@ impl Unread for UnreadCall {
         // not serve the slot refuses until it does: another node is to be asked.
         let may_pass = fault.is_transient() && !fault.is_ambiguous() && !fault.is_redirect();
         let may_pass = may_pass && (self.hop == Hop::Only || fault.code() != Some("TRYAGAIN"));
-        has_changed || may_pass && fault.code() != Some("READONLY")
+        let may_pass = may_pass && fault.code() != Some("READONLY");
+        // Another form of the call is no retry.
+        self.node
+            .note_retries(usize::from(may_pass && !has_changed));
+        has_changed || may_pass
     }
 
     fn is_asking(&self) -> bool {
@@ -106,7 +105,9 @@ impl Unread for UnreadCall {
 
     fn may_resend(&mut self) -> bool {
         self.closed += 1;
-        self.closed <= RESENDS_WHEN_CLOSED
+        let may_resend = self.closed <= RESENDS_WHEN_CLOSED;
+        self.node.note_retries(usize::from(may_resend));
+        may_resend
     }
 
     fn write(&mut self, bytes: &mut Vec<u8>) {
@@ -147,7 +148,7 @@ impl Unread for UnreadCall {
             first.take_resent(result);
             result = first;
         }
-        (self.on_result)(result);
+        (self.on_result)(result.at(self.node.name()));
         has_sense
     }
 }

@@ -1,5 +1,8 @@
 //! One call, put to all nodes, and what they have answered so far.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +31,8 @@ struct Voter {
     state: VoterState,
     /// How often the connection was closed under the call.
     closed: u32,
+    /// That is why the call is to be sent again.
+    is_to_retry: bool,
     /// How often the node may have carried the call out, in this attempt and those before.
     copies: u32,
 }
@@ -50,6 +55,7 @@ impl Ballot {
             address: Arc::clone(address),
             state: VoterState::Unsent,
             closed: 0,
+            is_to_retry: false,
             copies: 0,
         };
         Ballot {
@@ -70,7 +76,7 @@ impl Ballot {
         }
     }
 
-    /// What the next attempt of a release goes on from.
+    /// The votes from which the next attempt of a release goes on.
     pub(super) fn release_votes(&self) -> Vec<ReleaseVote> {
         let vote = |voter: &Voter| ReleaseVote {
             copies: voter.copies,
@@ -196,11 +202,13 @@ impl Ballot {
         }
     }
 
-    pub(super) fn note_sent(&mut self, node: usize, now: Time) {
+    /// Returns whether it is sent again, since a connection was closed.
+    pub(super) fn note_sent(&mut self, node: usize, now: Time) -> bool {
         self.sent.get_or_insert(now);
         let voter = &mut self.nodes[node];
         voter.state = VoterState::Sent;
         voter.copies += 1;
+        std::mem::take(&mut voter.is_to_retry)
     }
 
     /// The lane was closed before the call was appended.
@@ -220,10 +228,10 @@ impl Ballot {
             return;
         }
         voter.on_result(result.answer.map(|answer| match answer.reply.outcome {
-            Outcome::Kind(kind) => VoterState::Failed(StoreFault::Server {
-                code: "WRONGKIND".to_owned(),
-                message: format!("the record is {kind}, and not of a quorum"),
-            }),
+            Outcome::Kind(kind) => {
+                let message = format!("the record is {kind}, and not of a quorum");
+                VoterState::Failed(StoreFault::server("WRONGKIND", message).at(&voter.address))
+            }
             outcome => VoterState::Answered(outcome),
         }));
     }
@@ -287,6 +295,7 @@ impl Ballot {
                     // R7 (late copies) is kept here, per node.
                     now: None,
                     more: false,
+                    dead_waiters: 0,
                     next_page: 0,
                     outcome,
                     grants: Vec::new(),
@@ -327,7 +336,7 @@ impl Ballot {
         );
         for (at, (address, fault)) in faults.iter().enumerate() {
             let colon = if at == 0 { ':' } else { ';' };
-            let _ = write!(text, "{colon} {address}: {fault}");
+            let _ = write!(text, "{colon} {address}: {}", fault.reason());
         }
         let cannot_tell = self.nodes.iter().filter(|voter| {
             matches!(&voter.state, VoterState::Answered(outcome)
@@ -337,6 +346,11 @@ impl Ballot {
             let _ = write!(text, "; {}: it may have answered before", voter.address);
         }
         let fault = StoreFault::unavailable(Step::Majority, text);
+        let failed: Vec<&str> = faults.iter().map(|(address, _)| &***address).collect();
+        let fault = match failed[..] {
+            [] => fault,
+            _ => fault.at(&failed.join(", ").into()),
+        };
         // An acquire that may have taken something is undone here.
         if was_sent && matches!(self.call.verb, Verb::Release { .. }) {
             StoreFault::InDoubt(Box::new(fault))
@@ -347,7 +361,7 @@ impl Ballot {
 }
 
 impl Voter {
-    /// What a node's answer says. If the node may have carried out an earlier copy of a guard's
+    /// Reads a node's answer. If the node may have carried out an earlier copy of a guard's
     /// release, its answer to the last one may be about the work of that copy.
     ///
     /// P7 (one grant for one request): so the answers of each node are read by its own copies.
@@ -378,164 +392,10 @@ impl Voter {
             // The connection was idle, and the server had closed it: another may do better.
             Err(fault) if fault.is_closed() && self.closed < RESENDS_WHEN_CLOSED => {
                 self.closed += 1;
+                self.is_to_retry = true;
                 VoterState::Unsent
             }
             Err(fault) => VoterState::Failed(fault),
         };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::key::Key;
-    use crate::script::LockSpec;
-
-    fn release(mode: Mode) -> Ballot {
-        let verb = Verb::Release {
-            token: Token::new(),
-            fence: 9,
-            mode,
-        };
-        let call = Call {
-            spec: LockSpec::QUORUM,
-            key: Key::new("fairlock", "name").expect("a good name"),
-            verb,
-        };
-        let addresses = ["a", "b", "c", "d", "e"].map(Arc::from);
-        Ballot::new(call, &addresses)
-    }
-
-    fn send(ballot: &mut Ballot, node: usize) {
-        ballot.note_sent(node, Time::from_nanos(1));
-    }
-
-    fn answer(ballot: &mut Ballot, node: usize, outcome: Outcome) {
-        let answer = Answer {
-            reply: ScriptReply {
-                now: None,
-                more: false,
-                next_page: 0,
-                outcome,
-                grants: Vec::new(),
-            },
-            sent: Time::from_nanos(1),
-            resent: false,
-        };
-        fail_or_answer(ballot, node, Ok(answer));
-    }
-
-    fn fail_or_answer(ballot: &mut Ballot, node: usize, answer: Result<Answer, StoreFault>) {
-        let result = CallResult {
-            answer,
-            not_after: 0,
-        };
-        ballot.on_result(node, 0, result);
-    }
-
-    /// The node may have run the release, and its reply is lost.
-    fn close(ballot: &mut Ballot, node: usize) {
-        let end = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-        fail_or_answer(ballot, node, Err(StoreFault::unavailable(Step::Reply, end)));
-    }
-
-    /// The first copy went to these nodes, and only the answers of `a` and `b` came. `d` and `e`
-    /// could not be reached.
-    fn cut_off(mode: Mode) -> Ballot {
-        let mut ballot = release(mode);
-        for node in 0..3 {
-            send(&mut ballot, node);
-        }
-        for node in 3..5 {
-            ballot.note_failed(node, StoreFault::NotReady);
-        }
-        answer(&mut ballot, 0, Outcome::Released);
-        answer(&mut ballot, 1, Outcome::Released);
-        close(&mut ballot, 2);
-        ballot
-    }
-
-    fn decided(outcome: Outcome) -> Decision {
-        Decision::Decided(outcome)
-    }
-
-    #[test]
-    fn second_copy_finds_the_work_of_the_first() {
-        let mut ballot = cut_off(Mode::Used);
-        send(&mut ballot, 2);
-        answer(&mut ballot, 2, Outcome::Already);
-        assert_eq!(ballot.decision(), decided(Outcome::Released));
-        // A mutex that was left unfinished lapses at its release.
-        let mut ballot = cut_off(Mode::Unfinished);
-        send(&mut ballot, 2);
-        answer(&mut ballot, 2, Outcome::Lapsed);
-        assert_eq!(ballot.decision(), decided(Outcome::Released));
-    }
-
-    #[test]
-    fn second_copy_that_finds_later_holders_proves_nothing() {
-        let mut ballot = cut_off(Mode::Used);
-        for node in 2..5 {
-            send(&mut ballot, node);
-            answer(&mut ballot, node, Outcome::Unknown);
-        }
-        // `d` and `e` never had it.
-        assert_eq!(ballot.decision(), Decision::NoMajority);
-    }
-
-    /// The next holder has come and gone before the second attempt.
-    #[test]
-    fn second_attempt_goes_on_from_the_votes_of_the_first() {
-        let mut first = cut_off(Mode::Used);
-        first.end();
-        assert_eq!(first.decision(), Decision::NoMajority);
-        let mut second = release(Mode::Used);
-        second.resume(first.release_votes());
-        assert_eq!(second.unsent().collect::<Vec<_>>(), [2, 3, 4]);
-        for node in 2..5 {
-            send(&mut second, node);
-            answer(&mut second, node, Outcome::Unknown);
-        }
-        // Two nodes never had it, two had it, and one may have had it.
-        assert_eq!(second.decision(), Decision::NoMajority);
-        let mut third = release(Mode::Used);
-        third.resume(first.release_votes());
-        send(&mut third, 2);
-        answer(&mut third, 2, Outcome::Already);
-        assert_eq!(third.decision(), decided(Outcome::Released));
-    }
-
-    /// P6 (losses are reported): nodes of which each has answered its first copy.
-    #[test]
-    fn lock_that_others_took_is_lost_whatever_was_resent() {
-        // Another token had the same fence there, if it says `already` to the first copy.
-        for found in [Outcome::Unknown, Outcome::Already, Outcome::Lapsed] {
-            let mut ballot = cut_off(Mode::Used);
-            for node in 2..5 {
-                ballot.note_not_sent(node);
-                send(&mut ballot, node);
-            }
-            for node in 3..5 {
-                answer(&mut ballot, node, found.clone());
-            }
-            // Another token took this lease as it had lapsed, so no copy had released it.
-            answer(&mut ballot, 2, Outcome::Lapsed);
-            assert_eq!(ballot.decision(), decided(Outcome::Lapsed), "{found:?}");
-        }
-        let mut ballot = release(Mode::Used);
-        for node in 0..5 {
-            send(&mut ballot, node);
-            let outcome = [Outcome::Released, Outcome::Unknown, Outcome::Already];
-            answer(&mut ballot, node, outcome[node.min(2)].clone());
-        }
-        assert_eq!(ballot.decision(), decided(Outcome::Unknown));
-    }
-
-    #[test]
-    fn copy_that_could_not_be_sent_is_none() {
-        let mut ballot = release(Mode::Used);
-        send(&mut ballot, 0);
-        ballot.note_not_sent(0);
-        assert_eq!(ballot.not_sent_to(), [0, 1, 2, 3, 4]);
     }
 }

@@ -40,15 +40,17 @@ use self::member::Member;
 use self::panel::{Panel, Unreachable};
 use self::shared::Shared;
 use super::clock::{Clock, Time};
-use super::node::{Lanes, Node};
+use super::node::{ExamTime, Lanes, Node, Role, Subject, examine_masters};
 use super::{
-    Anchor, CallResult, ChannelEvent, Checkout, Deadlines, Link, OnResult, ServerSettings, Service,
-    Store, StoreFault,
+    Anchor, CallResult, ChannelEvent, ConnectionWait, Deadlines, Link, OnResult, ServerSettings,
+    Service, Store, StoreFault,
 };
 use crate::config::Config;
+use crate::diagnosis::facts::{Deployment, Facts};
 use crate::error::{Error, Result as ApiResult, Step};
 use crate::key::Key;
-use crate::script::{Call, CallerId};
+use crate::script::{Call, CallerId, LockSpec};
+use crate::stats::Traffic;
 
 /// A majority of independent nodes.
 pub(crate) struct Quorum {
@@ -83,12 +85,12 @@ impl Quorum {
             })
         };
         let nodes: Vec<Arc<Node>> = servers.into_iter().map(node).collect();
-        let panel = |lanes: u32| {
+        let panel = |role: Role, lanes: u32| {
             let desk = Arc::new(Desk::new(clock.clone()).map_err(|error| {
                 StoreFault::unavailable(Step::Connect, error).into_error(None, Duration::ZERO)
             })?);
             let member = |node| {
-                let of_node = Lanes::posted(node, lanes, config.check_period);
+                let of_node = Lanes::posted(node, role, lanes, config.check_period);
                 let of_member = Arc::clone(&desk);
                 let interrupt = Box::new(move || of_member.interrupt());
                 Member::new(node, of_node, lanes, interrupt, config.back_off)
@@ -96,7 +98,7 @@ impl Quorum {
             let members = nodes.iter().map(member).collect();
             Ok::<_, Error>(Arc::new(Panel { members, desk }))
         };
-        let (panel, link_panel) = (panel(config.lanes)?, panel(1)?);
+        let (panel, link_panel) = (panel(Role::Lane, config.lanes)?, panel(Role::Renewal, 1)?);
         let quorum = Quorum {
             shared: Arc::new(Shared::new(clock.clone(), nodes, config)),
             panel,
@@ -141,21 +143,21 @@ impl Quorum {
         }
         let why = |(address, opened): (&Arc<str>, Option<Result<(), StoreFault>>)| {
             let fault = opened.map_or(Some(StoreFault::timed_out(Step::Connect)), Result::err);
-            fault.map(|fault| format!("{address}: {fault}"))
+            fault.map(|fault| format!("{address}: {}", fault.reason()))
         };
-        let why: Vec<String> = self
-            .shared
-            .addresses
-            .iter()
-            .zip(opened())
-            .filter_map(why)
+        let nodes = || self.shared.addresses.iter().zip(opened());
+        let failed: Vec<&str> = nodes()
+            .filter(|(_, opened)| !matches!(opened, Some(Ok(()))))
+            .map(|(address, _)| &**address)
             .collect();
+        let why: Vec<String> = nodes().filter_map(why).collect();
         let text = format!(
             "{open} of {} nodes can be reached: {}",
             self.panel.members.len(),
             why.join("; ")
         );
-        Err(StoreFault::unavailable(Step::Majority, text))
+        let fault = StoreFault::unavailable(Step::Majority, text);
+        Err(fault.at(&failed.join(", ").into()))
     }
 }
 
@@ -173,9 +175,9 @@ impl Store for Quorum {
         let until = deadlines
             .reply_by
             .min(self.shared.clock.now() + self.shared.command_timeout);
-        let unreachable = match deadlines.checkout {
-            Checkout::IfFree => Unreachable::AreLeftOut,
-            Checkout::Until(_) => Unreachable::AreAwaited,
+        let unreachable = match deadlines.connection {
+            ConnectionWait::Never => Unreachable::AreLeftOut,
+            ConnectionWait::Until(_) => Unreachable::AreAwaited,
         };
         self.panel.run(&self.shared, calls, until, unreachable)
     }
@@ -227,7 +229,7 @@ impl Store for Quorum {
         self.shared.undecided.forget_moot(now);
     }
 
-    fn settle(&self, until: Time) {
+    fn read_all_unread(&self, until: Time) {
         let nobody = Arc::new(Caller::new(Vec::new()));
         loop {
             self.read_unread();
@@ -235,7 +237,7 @@ impl Store for Quorum {
             if self.unread_due() == Time::NEVER || now >= until {
                 return;
             }
-            let moment = now + SETTLE_STEP;
+            let moment = now + READ_STEP;
             self.panel
                 .desk
                 .wait(&nobody, &self.panel.members, moment.min(until));
@@ -300,22 +302,33 @@ impl Store for Quorum {
         Ok((if is_last { 0 } else { page.number() }, keys))
     }
 
+    fn examine(&self, config: &Config) -> Facts {
+        let subject = |node: &Arc<Node>| Subject {
+            node: Arc::clone(node),
+            key: Key::for_diagnosis(&config.prefix, 0),
+            spec: LockSpec::QUORUM,
+            listener: None,
+        };
+        let subjects: Vec<Subject> = self.shared.nodes.iter().map(subject).collect();
+        Facts {
+            deployment: Deployment::Quorum,
+            sentinels: Vec::new(),
+            nodes: examine_masters(&subjects, &ExamTime::new(&self.shared.clock, config)),
+        }
+    }
+
     /// Nobody waits for a message, so nobody asks whose clock a grant goes by.
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
         None
     }
 
-    fn connects(&self) -> u64 {
-        self.shared.nodes.iter().map(|node| node.connects()).sum()
-    }
-
-    fn requests(&self) -> u64 {
-        self.shared.nodes.iter().map(|node| node.requests()).sum()
+    fn traffic(&self) -> Traffic {
+        self.shared.nodes.iter().map(|node| node.traffic()).sum()
     }
 }
 
-/// How often [`Store::settle`] looks whether all is settled.
-const SETTLE_STEP: Duration = Duration::from_millis(5);
+/// How often [`Store::read_all_unread`] looks whether all is read.
+const READ_STEP: Duration = Duration::from_millis(5);
 
 impl Quorum {
     /// Leaves a release that was sent, or waits for its result.

@@ -168,10 +168,11 @@ impl Panel {
         let now = shared.clock.now();
         let not_after = lanes.date(until.min(now + shared.command_timeout));
         // Before it is sent: its answer may come before this thread goes on.
-        let token = caller.with(|ballots| {
-            ballots[ballot].note_sent(node, now);
-            ballots[ballot].token()
+        let (is_retry, token) = caller.with(|ballots| {
+            let is_retry = ballots[ballot].note_sent(node, now);
+            (is_retry, ballots[ballot].token())
         });
+        shared.nodes[node].note_retries(usize::from(is_retry));
         if let Some(token) = token {
             shared.add_doubt(token, node, not_after);
         }

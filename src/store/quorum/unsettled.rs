@@ -80,7 +80,7 @@ impl Doubts {
     }
 }
 
-/// What one node has made of a release so far.
+/// The state of a release at one node.
 #[derive(Debug, Clone)]
 pub(super) struct ReleaseVote {
     /// How often it may have carried the release out.

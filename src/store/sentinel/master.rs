@@ -7,6 +7,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::config::{Config, ReplicaAcks};
 use crate::script::CallerId;
+use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::{Expected, Lanes, Node, QueryConnection};
 use crate::store::{Address, Login, SentinelSettings, ServerSettings, StoreFault};
@@ -32,7 +33,7 @@ impl Master {
 /// Connects to masters.
 pub(super) struct MasterOpener {
     login: Login,
-    caller_id: Arc<CallerId>,
+    pub(super) caller_id: Arc<CallerId>,
     clock: Clock,
     pub(super) connect_timeout: Duration,
     command_timeout: Duration,
@@ -98,7 +99,8 @@ impl MasterOpener {
     fn master_of(&self, replica: &Address, until: Time) -> Option<Address> {
         let left = || until - self.clock.now();
         let mut connection =
-            QueryConnection::open(&self.server(replica), &self.clock, left()).ok()?;
+            QueryConnection::open(&self.server(replica), &self.caller_id, &self.clock, left())
+                .ok()?;
         connection.master(left())
     }
 
@@ -114,16 +116,10 @@ impl MasterOpener {
 pub(super) struct Masters {
     current: RwLock<Arc<Master>>,
     retired: Mutex<Vec<Arc<Master>>>,
-    /// The counters of the masters before it.
-    past: Mutex<Counted>,
+    /// The counts of the masters before it.
+    past: Mutex<Traffic>,
     /// Called after each change.
     on_change: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Counted {
-    connects: u64,
-    requests: u64,
 }
 
 impl Masters {
@@ -144,11 +140,7 @@ impl Masters {
     /// also under the calls that use them: these find the new master.
     pub(super) fn replace(&self, next: Master) {
         let old = std::mem::replace(&mut *self.current.write(), Arc::new(next));
-        {
-            let mut past = self.past.lock();
-            past.connects += old.node.connects();
-            past.requests += old.node.requests();
-        }
+        *self.past.lock() += old.node.traffic();
         self.retired.lock().push(Arc::clone(&old));
         old.lanes.end();
         self.forget_retired();
@@ -163,12 +155,9 @@ impl Masters {
         *self.on_change.lock() = Some(wake);
     }
 
-    pub(super) fn connects(&self) -> u64 {
-        self.past.lock().connects + self.current().node.connects()
-    }
-
-    pub(super) fn requests(&self) -> u64 {
-        self.past.lock().requests + self.current().node.requests()
+    pub(super) fn traffic(&self) -> Traffic {
+        let past = *self.past.lock();
+        past + self.current().node.traffic()
     }
 
     fn retired(&self) -> Vec<Arc<Master>> {
@@ -188,9 +177,9 @@ impl Masters {
         self.forget_retired();
     }
 
-    pub(super) fn settle(&self, until: Time) {
+    pub(super) fn read_all_unread(&self, until: Time) {
         for old in self.retired() {
-            old.lanes.settle(until);
+            old.lanes.read_all_unread(until);
         }
         self.forget_retired();
     }

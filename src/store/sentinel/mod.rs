@@ -3,15 +3,17 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod` | [`Sentinel`]: the store |
+//! | `examine` | all servers, examined for a diagnosis |
 //! | `link` | the renewal thread's way to the master |
 //! | `resolver` | [`Resolver`]: which server is the master, and when that is asked again |
 //! | `panel` | all sentinels, asked at once |
 //! | `question` | one sentinel, asked |
 //! | `master` | [`Master`]: one master and all connections to it, and how another one takes its place |
 //!
-//! Files name those below them; `link` and `mod` name `resolver`, and that names `panel` and
+//! Files name those below them; `examine`, `link` and `mod` name `resolver`, and that names `panel` and
 //! `master`.
 
+mod examine;
 mod link;
 mod master;
 mod panel;
@@ -24,13 +26,15 @@ use std::time::Duration;
 
 use super::clock::{Clock, Time};
 use super::{
-    Anchor, CallResult, ChannelEvent, Checkout, Deadlines, Link, OnResult, SentinelSettings, Store,
-    StoreFault,
+    Anchor, CallResult, ChannelEvent, ConnectionWait, Deadlines, Link, OnResult, SentinelSettings,
+    Store, StoreFault,
 };
 use crate::config::Config;
+use crate::diagnosis::facts::Facts;
 use crate::error::Result as ApiResult;
 use crate::key::Key;
 use crate::script::{Call, CallerId};
+use crate::stats::Traffic;
 use link::MasterLink;
 use master::Master;
 use resolver::{Resolver, Trouble};
@@ -71,14 +75,15 @@ impl Sentinel {
                 .collect();
             let again: Vec<Call> = failed.iter().map(|index| calls[*index].clone()).collect();
             // The first attempt's time is for all: a retry must not lengthen the call (P8).
-            let checkout = match deadlines.checkout {
-                Checkout::IfFree => Checkout::IfFree,
-                Checkout::Until(_) => Checkout::Until(deadlines.reply_by),
+            let connection = match deadlines.connection {
+                ConnectionWait::Never => ConnectionWait::Never,
+                ConnectionWait::Until(_) => ConnectionWait::Until(deadlines.reply_by),
             };
             let deadlines = Deadlines {
-                checkout,
+                connection,
                 ..deadlines
             };
+            next.node.note_retries(again.len());
             let new = next.lanes.run(&again, deadlines);
             for (index, result) in failed.into_iter().zip(new) {
                 take_over(&mut results[index], result);
@@ -97,13 +102,13 @@ impl Sentinel {
         deadlines: Deadlines,
     ) -> Option<Arc<Master>> {
         let trouble = results.iter().filter_map(Trouble::of).max()?;
-        match deadlines.checkout {
+        match deadlines.connection {
             // P9 (nothing starves): such a call waits for nothing.
-            Checkout::IfFree => {
+            ConnectionWait::Never => {
                 self.resolver.note_trouble(master, trouble);
                 self.resolver.other_master(master)
             }
-            Checkout::Until(_) => {
+            ConnectionWait::Until(_) => {
                 let until = deadlines.reply_by;
                 self.resolver.await_other_master(master, trouble, until)
             }
@@ -153,9 +158,9 @@ impl Store for Sentinel {
         self.resolver.masters().read_unread();
     }
 
-    fn settle(&self, until: Time) {
-        self.master().lanes.settle(until);
-        self.resolver.masters().settle(until);
+    fn read_all_unread(&self, until: Time) {
+        self.master().lanes.read_all_unread(until);
+        self.resolver.masters().read_all_unread(until);
     }
 
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
@@ -227,16 +232,20 @@ impl Store for Sentinel {
         self.master().node.has_replica_acks()
     }
 
+    fn examine(&self, config: &Config) -> Facts {
+        self.resolver.examine(config)
+    }
+
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
         self.resolver.anchor()
     }
 
-    fn connects(&self) -> u64 {
-        self.resolver.masters().connects()
+    fn server_of(&self, _: &Key) -> Option<Arc<str>> {
+        Some(Arc::clone(self.master().node.name()))
     }
 
-    fn requests(&self) -> u64 {
-        self.resolver.masters().requests()
+    fn traffic(&self) -> Traffic {
+        self.resolver.masters().traffic()
     }
 }
 

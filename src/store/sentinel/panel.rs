@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::question::{Answer, Named, ask};
 use crate::error::Step;
+use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::QueryConnection;
 use crate::store::{Address, SentinelSettings, ServerSettings, StoreFault};
@@ -14,6 +15,7 @@ use crate::store::{Address, SentinelSettings, ServerSettings, StoreFault};
 /// The sentinels. One resolution at a time uses them.
 pub(super) struct Panel {
     service: Arc<str>,
+    caller_id: Arc<CallerId>,
     clock: Clock,
     sentinels: Vec<SentinelState>,
     outcomes: (Sender<Outcome>, Receiver<Outcome>),
@@ -43,7 +45,11 @@ struct Outcome {
 pub(super) type Answers = Vec<Result<Answer, StoreFault>>;
 
 impl Panel {
-    pub(super) fn new(settings: &SentinelSettings, clock: &Clock) -> Panel {
+    pub(super) fn new(
+        settings: &SentinelSettings,
+        caller_id: &Arc<CallerId>,
+        clock: &Clock,
+    ) -> Panel {
         let sentinel = |address: &Address| SentinelState {
             settings: Arc::new(ServerSettings {
                 address: address.clone(),
@@ -55,6 +61,7 @@ impl Panel {
         };
         Panel {
             service: settings.service.as_str().into(),
+            caller_id: Arc::clone(caller_id),
             clock: clock.clone(),
             sentinels: settings.sentinels.iter().map(sentinel).collect(),
             outcomes: unbounded(),
@@ -104,6 +111,15 @@ impl Panel {
         .collect()
     }
 
+    /// All sentinels, for an error that is about none of them alone.
+    pub(super) fn addresses(&self) -> Arc<str> {
+        let all = self
+            .sentinels
+            .iter()
+            .map(|s| s.settings.address.to_string());
+        all.collect::<Vec<_>>().join(", ").into()
+    }
+
     /// Has a thread ask a sentinel, unless one still does.
     fn begin(&mut self, index: usize, until: Time) -> Result<(), StoreFault> {
         let sentinel = &mut self.sentinels[index];
@@ -113,13 +129,15 @@ impl Panel {
         let settings = Arc::clone(&sentinel.settings);
         let open = sentinel.connection.take();
         let service = Arc::clone(&self.service);
+        let caller_id = Arc::clone(&self.caller_id);
         let clock = self.clock.clone();
         let outcomes = self.outcomes.0.clone();
         let round = self.round;
         thread::Builder::new()
             .name("fairlock-ask".to_owned())
             .spawn(move || {
-                let (connection, answer) = ask(open, &settings, &service, &clock, until);
+                let (connection, answer) =
+                    ask(open, &settings, &service, (&caller_id, &clock), until);
                 // The panel may be gone.
                 let _ = outcomes.send(Outcome {
                     round,

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use redis::Value;
 
+use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::QueryConnection;
 use crate::store::refusal::is_unknown_command;
 use crate::store::{Address, ServerSettings, StoreFault};
 
 /// The rights that the two questions need.
-const RIGHTS: [&str; 2] = ["+sentinel|get-master-addr-by-name", "+sentinel|master"];
+pub(super) const RIGHTS: [&str; 2] = ["+sentinel|get-master-addr-by-name", "+sentinel|master"];
 
 /// The answer of a sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub(super) fn ask(
     open: Option<QueryConnection>,
     sentinel: &ServerSettings,
     service: &str,
-    clock: &Clock,
+    (caller_id, clock): (&CallerId, &Clock),
     until: Time,
 ) -> (Option<QueryConnection>, Result<Answer, StoreFault>) {
     let time_left = || (until - clock.now()).max(Duration::from_millis(1));
@@ -46,7 +47,7 @@ pub(super) fn ask(
             answer => return (Some(connection), answer),
         }
     }
-    let mut connection = match QueryConnection::open(sentinel, clock, time_left()) {
+    let mut connection = match QueryConnection::open(sentinel, caller_id, clock, time_left()) {
         Ok(connection) => connection,
         Err(fault) => return (None, Err(fault)),
     };
@@ -82,8 +83,10 @@ fn ask_on(
     }
     let fields = replies.next().unwrap_or(Ok(Value::Nil))?;
     let named = address_of(address).zip(config_epoch_of(fields));
-    let (address, config_epoch) =
-        named.ok_or_else(|| StoreFault::protocol("expected a sentinel's answer about a master"))?;
+    let (address, config_epoch) = named.ok_or_else(|| {
+        let fault = StoreFault::protocol("expected a sentinel's answer about a master");
+        fault.at(&sentinel.address.to_string().into())
+    })?;
     Ok(Answer::Named(Named {
         config_epoch,
         address,
@@ -91,7 +94,7 @@ fn ask_on(
 }
 
 /// Why a server refused a question that this right allows.
-fn why_refused(fault: StoreFault, server: &ServerSettings, right: &str) -> StoreFault {
+pub(super) fn why_refused(fault: StoreFault, server: &ServerSettings, right: &str) -> StoreFault {
     let address = &server.address;
     let tls = server.login.tls.as_ref().map_or("", |_| "s");
     match &fault {
@@ -106,7 +109,7 @@ fn why_refused(fault: StoreFault, server: &ServerSettings, right: &str) -> Store
     }
 }
 
-fn address_of(reply: Value) -> Option<Address> {
+pub(super) fn address_of(reply: Value) -> Option<Address> {
     let (host, port): (String, u16) = redis::from_redis_value(reply).ok()?;
     (!host.is_empty() && port != 0).then_some(Address::Tcp(host, port))
 }

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::error::{Result as ApiResult, Step};
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Address, Anchor, CallResult, SentinelSettings, StoreFault};
+use crate::store::{Address, Anchor, CallResult, SentinelSettings, ServerSettings, StoreFault};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 pub(super) struct Resolver {
@@ -95,8 +95,8 @@ impl Resolver {
     ) -> ApiResult<Arc<Resolver>> {
         let clock = Clock::default();
         let started = clock.now();
+        let mut panel = Panel::new(&settings, &caller_id, &clock);
         let opener = MasterOpener::new(&settings, config, caller_id, &clock);
-        let mut panel = Panel::new(&settings, &clock);
         let answers = panel.ask_all(started + config.connect_timeout / 2);
         let waited = || clock.now() - started;
         let Some(named) = newest(&answers, 0).cloned() else {
@@ -135,6 +135,25 @@ impl Resolver {
 
     pub(super) fn clock(&self) -> Clock {
         self.clock.clone()
+    }
+
+    /// The name of the service.
+    pub(super) fn service(&self) -> &str {
+        &self.settings.service
+    }
+
+    /// The sender of all requests.
+    pub(super) fn caller_id(&self) -> &Arc<CallerId> {
+        &self.opener.caller_id
+    }
+
+    /// How to reach each sentinel.
+    pub(super) fn sentinels(&self) -> Vec<ServerSettings> {
+        let settings = |address: &Address| ServerSettings {
+            address: address.clone(),
+            login: self.settings.sentinel_login.clone(),
+        };
+        self.settings.sentinels.iter().map(settings).collect()
     }
 
     pub(super) fn masters(&self) -> &Masters {
@@ -249,7 +268,8 @@ impl Resolver {
         let trouble = state.trouble.take();
         let panel = state.panel.take();
         drop(state);
-        let mut panel = panel.unwrap_or_else(|| Panel::new(&self.settings, &self.clock));
+        let mut panel = panel
+            .unwrap_or_else(|| Panel::new(&self.settings, &self.opener.caller_id, &self.clock));
         let is_over = EndOnPanic(self);
         let outcome = self.resolve(&mut panel, trouble);
         self.report(outcome);
@@ -358,14 +378,14 @@ fn no_master(service: &str, panel: &Panel, answers: &Answers) -> StoreFault {
     }
     if !answered.is_empty() {
         let why = format!("the sentinels that answer name an old master of {service:?}");
-        return StoreFault::unavailable(Step::Connect, why);
+        return StoreFault::unavailable(Step::Connect, why).at(&panel.addresses());
     }
     let faults = panel.faults(answers);
     let refusal = faults.iter().find_map(|(sentinel, fault)| match fault {
-        StoreFault::Server { code, message } => Some(StoreFault::Server {
-            code: code.clone(),
-            message: format!("{message} (said sentinel {sentinel})"),
-        }),
+        StoreFault::Server { code, message, .. } => {
+            let fault = StoreFault::server(code, format!("{message} (said sentinel {sentinel})"));
+            Some(fault.at(&sentinel.to_string().into()))
+        }
         StoreFault::Unfit { .. } => Some((*fault).clone()),
         StoreFault::Tls { .. } => Some((*fault).clone()),
         _ => None,
@@ -373,22 +393,23 @@ fn no_master(service: &str, panel: &Panel, answers: &Answers) -> StoreFault {
     refusal.unwrap_or_else(|| {
         let all: Vec<String> = faults
             .iter()
-            .map(|(at, why)| format!("{at}: {why}"))
+            .map(|(at, why)| format!("{at}: {}", why.reason()))
             .collect();
         let all = all.join("; ");
-        StoreFault::unavailable(
+        let fault = StoreFault::unavailable(
             Step::Connect,
             format!("no sentinel of {service:?} answers: {all}"),
-        )
+        );
+        fault.at(&panel.addresses())
     })
 }
 
 /// A fault of the server that the sentinels name.
 fn fault_at(address: &Address, service: &str, fault: StoreFault) -> StoreFault {
     match fault {
-        StoreFault::Unavailable { step, source } => {
+        StoreFault::Unavailable { step, source, .. } => {
             let why = format!("{address}, the master of {service:?}: {source}");
-            StoreFault::unavailable(step, why)
+            StoreFault::unavailable(step, why).at(&address.to_string().into())
         }
         other => other,
     }

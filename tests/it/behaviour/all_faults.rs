@@ -159,7 +159,7 @@ fn p8_one_deadline_covers_all_names_together(backend: &Backend) {
             )
         });
         waits_for(&theirs, "a");
-        // Late enough that a second full wait from here on would show.
+        // Time itself is under test: a second full wait from here on would show.
         thread::sleep(WAIT * 9 / 10);
         first.unlock().unwrap();
         let (none, took) = waiting.join().unwrap();

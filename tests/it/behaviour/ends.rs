@@ -237,6 +237,7 @@ fn p8_the_last_handle_ends_within_one_command_timeout_in_silence(backend: &Backe
         // The release of the first guard has no reply yet, and the second follows it on the only
         // lane.
         go("a guard of two", Box::new(move || drop(first)));
+        // Time itself is under test: the second release comes this much later.
         thread::sleep(timeout / 10);
         go(
             "a guard whose lane is busy",
@@ -250,6 +251,7 @@ fn a_lease_past_half_its_time_is_confirmed_before_use(backend: &Backend) {
     let lease = SLACK * 3;
     let mgr = manager(backend, DEFAULT_TTL).with(LockOptions::new().fixed_lease(lease));
     let mut waiter = mgr.enqueue("k").unwrap();
+    // Time itself is under test: more than half of the lease passes.
     thread::sleep(lease * 2 / 3);
     let guard = waiter
         .wait_for(SLACK)

@@ -51,7 +51,7 @@ pub(super) fn call_with_fault<R>(
     manager: &LockManager,
     call: impl FnOnce() -> R,
 ) -> (R, u64) {
-    backend.settle();
+    backend.wait_until_idle();
     let before = calls_sent(manager);
     backend.inject(fault);
     let end = call();

@@ -79,6 +79,7 @@ fn race_for(name: &str, holder: &LockManager, other: &LockManager, granted: &Ato
             start
                 .send(Duration::from_micros(300 + round % 300))
                 .unwrap();
+            // Time itself is under test: the release meets the deadline.
             thread::sleep(delay);
             guard.unlock().unwrap();
             let step = Duration::from_micros(20);

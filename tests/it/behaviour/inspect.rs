@@ -24,6 +24,9 @@ on_both_stores! {
     a_lapsed_lease_is_shown_with_its_holder_and_its_end,
     lapsed_permits_are_shown_beside_live_ones,
     a_noticed_lapse_of_permits_is_shown_until_a_release,
+    the_end_of_the_holder_before_is_shown,
+    the_end_of_a_holder_that_cools_or_lapsed_is_shown,
+    the_number_served_rises_with_each_hand_over,
     an_awaited_lock_without_a_holder_is_shown_as_free,
     the_queue_is_shown_in_order_with_its_labels,
     a_long_queue_is_counted_fully_but_shown_partly,
@@ -204,6 +207,86 @@ fn a_noticed_lapse_of_permits_is_shown_until_a_release(backend: &Backend) {
     assert!(lapsed.lapsed_for.is_some_and(|ago| ago < SLACK));
     next.unlock().unwrap();
     assert_eq!(mgr.inspect("n").unwrap(), None);
+}
+
+fn the_end_of_the_holder_before_is_shown(backend: &Backend) {
+    let mgr = slow(backend);
+    let mutex = mgr.mutex("n");
+    let writer = mgr.rw_lock("n");
+    let semaphore = mgr.semaphore("n", 2);
+    let shown = || (look(&mgr).previous_holder, look(&mgr).to_string());
+    let first = mutex.lock().unwrap();
+    assert_eq!(shown().0, PreviousHolder::Unknown);
+    first.unlock().unwrap();
+    let clean = mutex.lock().unwrap();
+    assert_eq!(shown().0, PreviousHolder::Released);
+    assert!(!shown().1.contains("previous"), "{}", shown().1);
+    assert!(mgr.force_release("n", clean.fence()).unwrap());
+    let after_force = mutex.lock().unwrap();
+    assert_eq!(shown().0, PreviousHolder::Forced);
+    assert!(
+        shown().1.ends_with(", previous holder: forced"),
+        "{}",
+        shown().1
+    );
+    after_force.abandon().unwrap();
+    // The name becomes another kind, and another one. Work that is left half done is still known.
+    let permits = semaphore.acquire_many(2).unwrap();
+    assert_eq!(shown().0, PreviousHolder::Lapsed);
+    permits.unlock().unwrap();
+    let clean = semaphore.acquire().unwrap();
+    assert_eq!(shown().0, PreviousHolder::Released);
+    clean.abandon().unwrap();
+    let write = writer.write().unwrap();
+    assert_eq!(shown().0, PreviousHolder::Lapsed);
+    write.unlock().unwrap();
+}
+
+fn the_end_of_a_holder_that_cools_or_lapsed_is_shown(backend: &Backend) {
+    let mgr = slow(backend);
+    let end = || (look(&mgr).state, look(&mgr).previous_holder);
+    let hold = mgr.with(LockOptions::new().hold_at_least(Duration::from_secs(50)));
+    hold.lock("n").unwrap().unlock().unwrap();
+    assert_eq!(end(), (LockState::Cooling, PreviousHolder::Released));
+    assert!(mgr.force_release("n", look(&mgr).fence).unwrap());
+    hold.lock("n").unwrap().abandon().unwrap();
+    assert_eq!(end(), (LockState::Cooling, PreviousHolder::Lapsed));
+    assert!(mgr.force_release("n", look(&mgr).fence).unwrap());
+    let _permits = mgr.semaphore("n", 2).acquire_many(2).unwrap();
+    lapse_permits(backend, 2);
+    // Nobody has noticed it yet.
+    assert_eq!(end(), (LockState::Lapsed, PreviousHolder::Lapsed));
+    assert!(mgr.force_release("n", look(&mgr).fence).unwrap());
+    let _reader = mgr.rw_lock("n").read().unwrap();
+    let before = look(&mgr).previous_holder;
+    lapse_permits(backend, 1);
+    // A reader leaves nothing half done.
+    assert_eq!(end(), (LockState::Lapsed, before));
+}
+
+fn the_number_served_rises_with_each_hand_over(backend: &Backend) {
+    let mgr = manager(backend);
+    let served = || look(&mgr).served;
+    let enqueue = || mgr.enqueue("n").unwrap();
+    let mutex = mgr.lock("n").unwrap();
+    assert_eq!(served(), 0);
+    let waiters = [enqueue(), enqueue(), enqueue()];
+    let start = served();
+    let mut holder = mutex;
+    for (hand_over, waiter) in (1..).zip(waiters) {
+        drop(holder);
+        holder = waiter.wait().unwrap();
+        assert_eq!(served(), start + hand_over);
+    }
+    drop(holder);
+    let semaphore = mgr.semaphore("n", 1);
+    let holder = semaphore.acquire().unwrap();
+    let waiter = semaphore.enqueue().unwrap();
+    let _next = semaphore.enqueue().unwrap();
+    let start = served();
+    drop(holder);
+    let _holder = waiter.wait().unwrap();
+    assert_eq!(served(), start + 1);
 }
 
 fn an_awaited_lock_without_a_holder_is_shown_as_free(backend: &Backend) {
@@ -403,6 +486,17 @@ fn list_skips_foreign_keys(backend: &Backend) {
         let _: () = binary.query(&mut server.connection()).unwrap();
     }
     assert_eq!(names(&mgr, "*"), ["mine"]);
+    let mut list = mgr.list("*");
+    assert_eq!(list.by_ref().count(), 1);
+    let unreadable = list.take_unreadable();
+    let has = |is: fn(&Error) -> bool| unreadable.iter().any(is);
+    assert!(has(
+        |error| matches!(error, Error::WrongKind { lock, .. } if &**lock == "kind")
+    ));
+    assert!(has(
+        |error| matches!(error, Error::Server { lock: Some(lock), .. } if &**lock == "version")
+    ));
+    assert!(list.take_unreadable().is_empty());
 }
 
 fn list_ends_after_an_error(backend: &Backend) {
@@ -437,7 +531,7 @@ fn p10_another_version_is_refused_by_name_without_a_write(backend: &Backend) {
 fn assert_refused(backend: &Backend, mgr: &LockManager, expected: fn(&Error) -> bool) {
     let record: Vec<String> = backend.query(&["HGETALL", "fairlock:{n}"]);
     let wait = Duration::from_millis(50);
-    let verbs: [(&str, Result<()>); 8] = [
+    let verbs: [(&str, Result<()>); 9] = [
         ("lock", mgr.lock("n").map(drop)),
         ("try_lock", mgr.try_lock("n").map(drop)),
         ("try_lock_for", mgr.try_lock_for("n", wait).map(drop)),
@@ -445,6 +539,7 @@ fn assert_refused(backend: &Backend, mgr: &LockManager, expected: fn(&Error) -> 
         ("mutex", mgr.mutex("n").lock().map(drop)),
         ("inspect", mgr.inspect("n").map(drop)),
         ("force_release", mgr.force_release("n", 7).map(drop)),
+        ("delete", mgr.delete("n").map(drop)),
         // Once more, because the subscription may have been opened since.
         ("lock", mgr.lock("n").map(drop)),
     ];

@@ -11,6 +11,7 @@
 //! | `all`, `reentrant` | several locks at once; one lock taken several times; keys in stripes |
 //! | `semaphore`, `rate_limit`, `rw_lock` | permits, readers and writers |
 //! | `changes` | another capacity, fewer permits, another kind of lock |
+//! | `delete` | a name that nobody uses goes |
 //! | `many_holders` | more holders of a name than one call sees |
 //! | `permit_order`, `permit_loss` | permits among many; data, time or Redis is lost |
 //! | `permit_rules` | the protocol's rules for permits |
@@ -26,6 +27,7 @@ mod all_faults;
 pub(crate) mod bad_input;
 mod changes;
 pub(crate) mod data_loss;
+mod delete;
 mod ends;
 mod exclusion;
 mod fairness;
@@ -49,6 +51,7 @@ mod rules;
 mod rw_lock;
 mod semaphore;
 pub(crate) mod shutdown;
+mod stats;
 mod unfinished;
 mod verbs;
 mod waiter;

@@ -16,7 +16,7 @@ use fairlock::{LockManager, LockOptions, LockState, Loss, LossReason, PreviousHo
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::with_ttl;
 use crate::managers;
-use crate::support::{SLACK, until};
+use crate::support::{SLACK, throughout, until};
 
 const TTL: Duration = Duration::from_secs(2);
 /// The command timeout that a manager derives from that ttl.
@@ -55,11 +55,7 @@ fn ms(ms: u64) -> Duration {
 fn a_lock_is_renewed_while_its_guard_lives(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
-    let taken = Instant::now();
-    until(TTL * 2 + SLACK, "it is renewed past its first ttl", || {
-        assert!(guard.is_held());
-        taken.elapsed() > TTL * 3 / 2
-    });
+    throughout(TTL * 3 / 2, "it is held", || guard.is_held());
     assert!(mgr.stats().renewed >= 2);
     assert!(manager(backend).try_lock("n").unwrap().is_none());
     guard.unlock().unwrap();
@@ -111,6 +107,8 @@ fn a_handle_inherits_the_builders_ttl_and_affects_no_other(backend: &Backend) {
     let last = (Duration::from_secs(60), "last".to_owned());
     assert_eq!((held("c").ttl, held("c").label), last);
     assert_eq!(held("a").manager, held("b").manager);
+    let is_fixed = ["a", "b", "c"].map(|name| held(name).fixed_lease);
+    assert_eq!(is_fixed, [false, false, true]);
 }
 
 /// Sets the options one after the other, each in a `with` of its own, on a manager whose builder
@@ -344,6 +342,12 @@ fn a_label_is_shown_beside_host_process_and_thread(backend: &Backend) {
             let guard = longest.lock("m").unwrap();
             let holder = mgr.inspect("m").unwrap().unwrap().holder.unwrap();
             guard.unlock().unwrap();
+            #[cfg(target_os = "linux")]
+            assert_eq!(
+                holder.thread_id,
+                Some(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+            );
+            assert!(holder.thread_id.is_some());
             holder
         });
         thread.unwrap().join().unwrap()

@@ -13,7 +13,7 @@ use crate::fixtures::{
     H, P, Record, SOON, T, TTL, Waiters, build, builder, manager, steady, warm_up, with_ttl,
 };
 use crate::managers::EndLoops;
-use crate::support::{SLACK, until, until_some};
+use crate::support::{SLACK, throughout, until, until_some};
 
 on_both_stores! {
     p8_drop_and_unlock_in_silence_end_within_a_command_timeout,
@@ -222,10 +222,8 @@ fn p6_a_lease_outlives_an_outage_of_half_its_ttl(backend: &Backend) {
     until(TTL / 2, "a renewal succeeds", || {
         manager.stats().renewed > at_its_return.renewed
     });
-    while start.elapsed() < TTL + TTL / 10 {
-        assert!(guard.is_held());
-        thread::sleep(Duration::from_millis(5));
-    }
+    let rest = (TTL + TTL / 10).saturating_sub(start.elapsed());
+    throughout(rest, "it is held", || guard.is_held());
     assert!(guard.lost().is_empty());
     assert_eq!(manager.stats().lost, 0);
     guard.unlock().unwrap();
@@ -290,11 +288,7 @@ fn p6_is_held_turns_false_by_the_clock_alone(backend: &Backend) {
     until(TTL + SLACK, "it is not held any more", || !guard.is_held());
     assert!(Instant::now() <= deadline + SLACK);
     backend.come_back();
-    let renewed = Instant::now() + TTL / 3;
-    while Instant::now() < renewed {
-        assert!(!guard.is_held(), "a lost guard never recovers");
-        thread::sleep(Duration::from_millis(5));
-    }
+    throughout(TTL / 3, "it is lost", || !guard.is_held());
 }
 
 fn p3_waiters_keep_their_order_over_an_outage(backend: &Backend) {
@@ -347,7 +341,7 @@ fn p3_nobody_overtakes_the_queue_after_an_outage(backend: &Backend) {
             match manager.try_lock("a") {
                 Ok(Some(guard)) => barged.lock().unwrap().push(guard.fence()),
                 Ok(None) => {}
-                // In memory the error comes at once, so the loop pauses.
+                // A pause between two polls: in memory the error comes at once.
                 Err(_) => thread::sleep(Duration::from_millis(1)),
             }
         }

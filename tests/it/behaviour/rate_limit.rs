@@ -26,6 +26,7 @@ fn calls(limited: &LockManager, calls: usize, held_for: Duration) -> Vec<u64> {
     let limiter = limited.semaphore("n", PERMITS);
     let call = |_| {
         let permit = limiter.acquire().unwrap();
+        // Time itself is under test: it holds the permit for a while.
         thread::sleep(held_for);
         let fence = permit.fence();
         permit.unlock().unwrap();

@@ -13,6 +13,7 @@ use fairlock::{
 use super::semaphore::{comes_to_rest, end_leases, queue_up, served};
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{P, SOON, build, steady, with_ttl};
+use crate::support::throughout;
 
 on_both_stores! {
     readers_share_and_writers_exclude,
@@ -145,8 +146,7 @@ fn readers_and_writers_are_served_in_order_of_arrival(backend: &Backend) {
         ours.rw_lock("n").try_read().unwrap().is_none(),
         "a reader does not overtake a writer"
     );
-    thread::sleep(P);
-    assert!(writer.is_empty() && reader.is_empty());
+    throughout(P, "both wait", || writer.is_empty() && reader.is_empty());
     drop(first);
     let writer = served(&writer);
     assert!(reader.is_empty());
@@ -221,8 +221,7 @@ fn a_writer_becomes_a_reader_without_a_gap(backend: &Backend) {
     assert!(downgraded.is_held() && next.is_empty() && behind.is_empty());
     downgraded.renew().unwrap();
     drop(reader);
-    thread::sleep(P);
-    assert!(next.is_empty(), "it still reads");
+    throughout(P, "it still reads", || next.is_empty());
     downgraded.unlock().unwrap();
     let next = served(&next);
     assert!(next.fence() > fence);

@@ -13,7 +13,7 @@ use fairlock::{
 use crate::backend::{Backend, InjectedFault, Keyspace, on_both_stores};
 use crate::fixtures::{self, P, SOON, STEADY_TTL as TTL, build, steady};
 use crate::managers;
-use crate::support::until;
+use crate::support::{throughout, until};
 
 on_both_stores! {
     permits_in_use_never_exceed_the_capacity,
@@ -188,8 +188,7 @@ fn a_heavy_request_is_not_overtaken(backend: &Backend) {
         "one permit is left, but others came first"
     );
     drop(first);
-    thread::sleep(P);
-    assert!(heavy.is_empty() && light.is_empty());
+    throughout(P, "both wait", || heavy.is_empty() && light.is_empty());
     drop(second);
     let heavy = served(&heavy);
     assert!(light.is_empty());
@@ -473,11 +472,9 @@ fn losing_any_single_key_is_survived(backend: &Backend) {
             );
         } else {
             // The holder is still known and still counts.
-            thread::sleep(TTL / 4);
-            assert!(
-                guard.is_held() && waiting.iter().all(Receiver::is_empty),
-                "{key}"
-            );
+            throughout(TTL / 4, key, || {
+                guard.is_held() && waiting.iter().all(Receiver::is_empty)
+            });
             guard.unlock().unwrap();
         }
         let guards = waiting.each_ref().map(served);
@@ -609,8 +606,9 @@ fn options_apply_to_permits(backend: &Backend) {
     // A renewed lease lasts longer than its ttl.
     let short = fixtures::manager(backend);
     let guard = short.semaphore("n", 2).acquire().unwrap();
-    thread::sleep(fixtures::TTL + fixtures::TTL / 4);
-    assert!(guard.is_held() && short.stats().renewed > 0);
+    let longer = fixtures::TTL + fixtures::TTL / 4;
+    throughout(longer, "it is held", || guard.is_held());
+    assert!(short.stats().renewed > 0);
     guard.renew().unwrap();
     guard.unlock().unwrap();
     comes_to_rest(backend, &mgr, "n");
@@ -792,7 +790,7 @@ fn p7_a_release_sent_twice_gets_the_same_answer_twice(backend: &Backend) {
         [LockManager::connect(backend), LockManager::connect(backend)].map(|mgr| mgr.unwrap());
     let permit = ours.semaphore("n", 2).acquire().unwrap();
     assert!(theirs.force_release("n", permit.fence()).unwrap());
-    backend.settle();
+    backend.wait_until_idle();
     backend.inject(InjectedFault::Disconnect);
     let end = permit.unlock();
     assert!(

@@ -14,7 +14,7 @@ use fairlock::{
 
 use crate::backend::{Backend, on_both_stores};
 use crate::managers;
-use crate::support::{SLACK, until};
+use crate::support::{SLACK, throughout, until};
 
 const TTL: Duration = Duration::from_secs(2);
 /// The command timeout that a manager derives from that ttl.
@@ -107,7 +107,7 @@ fn a_shutdown_ends_all_waits_at_once_emptying_the_queue(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
-    let claimed_by_none = mgr.enqueue("granted").unwrap();
+    let ungranted = mgr.enqueue("granted").unwrap();
     let waits = [
         aside(&mgr, |mgr| mgr.lock("n").map(drop)),
         aside(&mgr, |mgr| mgr.try_lock_for("n", Duration::MAX).map(drop)),
@@ -134,7 +134,7 @@ fn a_shutdown_ends_all_waits_at_once_emptying_the_queue(backend: &Backend) {
         assert_closed(waiter.wait());
     });
     repeated.recv_timeout(SLACK).expect("it returns at once");
-    assert_closed(claimed_by_none.wait());
+    assert_closed(ungranted.wait());
     until(SLACK, "the queue is empty", || {
         other.inspect("n").unwrap().unwrap().waiters == 0
     });
@@ -148,11 +148,7 @@ fn a_shutdown_waits_for_guards_which_stay_renewed(backend: &Backend) {
     let guard = mgr.lock("n").unwrap();
     let lost = guard.lost().clone();
     let holder = thread::spawn(move || {
-        let start = Instant::now();
-        while start.elapsed() < TTL * 5 / 4 {
-            guard.check()?;
-            thread::sleep(ms(20));
-        }
+        throughout(TTL * 5 / 4, "it is held", || guard.check().is_ok());
         guard.renew()?;
         guard.unlock()
     });
@@ -298,13 +294,15 @@ pub(crate) fn names(of: &[Arc<str>]) -> Vec<&str> {
 }
 
 /// How soon a manager with time for the others' slack gets an answer, at most.
-const PATIENCE: Duration = SLACK.saturating_mul(2);
+const LONG_TIMEOUT: Duration = SLACK.saturating_mul(2);
 
 /// A manager that has more time for a release than a busy machine delays one.
 pub(crate) fn patient(to: impl Into<Endpoint>) -> LockManager {
-    let options = LockOptions::new().ttl(PATIENCE * 20);
+    let options = LockOptions::new().ttl(LONG_TIMEOUT * 20);
     let builder = LockManager::builder(to).options(options);
-    let builder = builder.command_timeout(PATIENCE).horizon(PATIENCE * 6);
+    let builder = builder
+        .command_timeout(LONG_TIMEOUT)
+        .horizon(LONG_TIMEOUT * 6);
     builder.build().unwrap()
 }
 
@@ -350,7 +348,7 @@ fn shutdowns_of_many_threads_release_all_locks_between_them(backend: &Backend) {
             scope.spawn(|| {
                 let shutdown = mgr.shutdown(Duration::ZERO).unwrap();
                 assert_eq!(names(&shutdown.unreleased), [""; 0]);
-                // Whichever of them ended a lock, it is released when any of them returns.
+                // A lock is released when any of them returns, even if another one ended it.
                 for name in &locks {
                     assert_eq!(other.inspect(name).unwrap(), None);
                 }

@@ -127,6 +127,7 @@ fn the_clock_does_not_run_ahead_of_work() {
         memory.fast_forward(|| {
             let [ours, _] = two(&memory);
             drop(ours.lock("k").unwrap());
+            // Time itself is under test: the thread works for this long.
             thread::sleep(pause);
         });
     });

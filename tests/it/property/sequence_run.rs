@@ -23,7 +23,7 @@ pub(super) const CLIENTS: u8 = 3;
 pub(super) const NAMES: u8 = 2;
 
 /// With more attempts left to the background, the model has too many possible states to compute.
-const MOST_UNSETTLED: usize = 3;
+const MOST_AT_WORK: usize = 3;
 
 /// A step that a client is to make, if it is possible. `pick` chooses the waiter or the guard.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ pub(super) struct SequenceRun<'a> {
     waiters: Vec<(Attempt, usize, AnyWaiter)>,
     guards: Vec<(Attempt, usize, AnyGuard)>,
     attempts: u16,
-    /// Guards that were dropped. Whatever their managers send next for the name comes later.
+    /// Guards that were dropped. Later requests of their managers for the name come behind.
     dropped: Vec<(Attempt, usize)>,
     /// The clients that lost a reply. A drop without a connection, or in an outage, is ordered
     /// before nothing.
@@ -187,16 +187,15 @@ impl<'a> SequenceRun<'a> {
     /// Makes the step, if it is possible.
     pub(super) fn perform(&mut self, step: &PlannedStep) -> StepResult {
         let name = usize::from(step.name);
-        let adds_unsettled = match step.kind {
+        let adds_work = match step.kind {
             StepKind::Cancel | StepKind::Drop => 1,
             StepKind::Expire | StepKind::Lapse | StepKind::ForceRelease { .. } => {
                 self.names[name].states.most_holders().max(1)
             }
             _ => 0,
         };
-        let settled =
-            |name: &NamedLock| name.states.most_unsettled() + adds_unsettled <= MOST_UNSETTLED;
-        if adds_unsettled > 0 && !self.names.iter().all(settled) {
+        let has_room = |name: &NamedLock| name.states.most_at_work() + adds_work <= MOST_AT_WORK;
+        if adds_work > 0 && !self.names.iter().all(has_room) {
             return Ok(());
         }
         match step.kind {

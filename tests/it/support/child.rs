@@ -33,6 +33,10 @@ const ROLE: &str = "FAIRLOCK_CHILD";
 const ARGS: &str = "FAIRLOCK_CHILD_ARGS";
 const MARK: &str = "child: ";
 
+/// For the kernel, to end a process that has done its part. It frees the memory of one process after
+/// the other if they run the same binary. On a machine that is overloaded this took 50 to 100 s.
+const LAST_STEP: Duration = Duration::from_secs(150);
+
 impl Child {
     /// Starts a worker in the role of this name.
     pub(crate) fn spawn(role: &str, args: &[&str]) -> Self {
@@ -165,6 +169,7 @@ impl Child {
             match self.process.try_wait() {
                 Ok(Some(status)) => return Some(status),
                 _ if Instant::now() >= deadline => break,
+                // A pause between two polls.
                 _ => thread::sleep(Duration::from_millis(2)),
             }
         }
@@ -172,10 +177,10 @@ impl Child {
         None
     }
 
-    /// Waits for the worker to end by itself, and panics unless it ended successfully.
+    /// Waits for a worker that has done its part, and panics unless it ended successfully.
     #[track_caller]
-    pub(crate) fn join(&mut self, within: Duration) {
-        let status = self.wait(within);
+    pub(crate) fn join(&mut self) {
+        let status = self.wait(LAST_STEP);
         if !status.success() {
             panic!("{status} (signal {:?}) from {self}", status.signal());
         }
@@ -242,6 +247,7 @@ fn parent_lines() -> &'static Receiver<String> {
             }
             drop(sender);
             while rustix::process::getppid() == parent {
+                // A pause between two polls.
                 thread::sleep(Duration::from_millis(200));
             }
             process::exit(3);

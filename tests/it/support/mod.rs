@@ -14,6 +14,7 @@ pub(crate) mod proxy;
 mod repeated;
 pub(crate) mod scripted_server;
 pub(crate) mod server;
+mod shifted;
 mod wire;
 
 use std::{
@@ -28,6 +29,7 @@ pub(crate) use child::Child;
 pub(crate) use proxy::{Proxy, all_of, contains};
 pub(crate) use scripted_server::{ScriptedReply, ScriptedServer};
 pub(crate) use server::{Server, is_redis_7, is_redis_62};
+pub(crate) use shifted::Shifted;
 
 /// The time that a noisy machine may add to any bound that is promised to users.
 ///
@@ -57,7 +59,25 @@ pub(crate) fn until_some<T>(
             return found;
         }
         assert!(age < deadline, "not within {deadline:?}: {what}");
+        // A pause between two polls.
         sleep(Duration::from_millis(2));
+    }
+}
+
+/// Polls for this long, and panics naming `what` as soon as `pred` is false. It is for a claim that
+/// something does not change.
+#[track_caller]
+pub(crate) fn throughout(time: Duration, what: &str, mut pred: impl FnMut() -> bool) {
+    let start = Instant::now();
+    loop {
+        // The age is read before the poll, so the last poll comes at the end of the time or later.
+        let age = start.elapsed();
+        assert!(pred(), "no longer after {age:?}: {what}");
+        if age >= time {
+            return;
+        }
+        // A pause between two polls.
+        sleep(Duration::from_millis(2).min(time - age));
     }
 }
 

@@ -4,8 +4,8 @@ use std::{fs, time::Duration};
 
 use fairlock::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
-    DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX, DEFAULT_TTL, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE,
-    MIN_TTL,
+    DEFAULT_LONG_WAIT, DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX, DEFAULT_TTL, MAX_LABEL, MAX_TTL,
+    MIN_FIXED_LEASE, MIN_TTL,
 };
 
 use super::{code::code_of, none, place, read, root};
@@ -93,6 +93,7 @@ fn documented_defaults_and_ranges_match_the_code() {
         format!("| `horizon`, H | {}, or half of the ttl |", human(h)),
         format!("from P + 3 T to 2/3 − 1/10 of the ttl | {} |", row(h, 2)),
         format!("| `outage_limit` | {} |", human(DEFAULT_OUTAGE_LIMIT)),
+        format!("| `long_wait` | {} | from 1 ms;", human(DEFAULT_LONG_WAIT)),
     ];
     let absent: Vec<_> = rows.into_iter().filter(|row| !page.contains(row)).collect();
     none(&absent, "docs/CONFIGURATION.md lacks");

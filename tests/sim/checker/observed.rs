@@ -1,4 +1,4 @@
-//! The server's request and its effect, in the terms of the model.
+//! The server's request and its effect, in the words of the model.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -12,7 +12,7 @@ use crate::sim::record::{Cooling, HolderView, RecordView};
 const MAX_HEADS: usize = 64;
 
 impl Checker {
-    /// The request and its answer in the terms of the model. `None` for a request that only looks.
+    /// The request and its answer in the words of the model. `None` for a request that only looks.
     pub(super) fn observed(
         &mut self,
         before: &RecordView,
@@ -117,7 +117,9 @@ impl Checker {
             Verb::Sync { .. } => Op::Sync { client },
             // Only for a node of a quorum.
             Verb::Propose { .. } => return None,
-            Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => return None,
+            Verb::Inspect { .. } | Verb::Vacate | Verb::Delete | Verb::Lookup { .. } => {
+                return None;
+            }
         })
     }
 
@@ -152,9 +154,11 @@ impl Checker {
             | Verb::Propose { token, .. }
             | Verb::Renew { token, .. } => (Some(token), None),
             Verb::Release { token, mode, .. } => (Some(token), Some(mode)),
-            Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => {
-                (None, None)
-            }
+            Verb::Sync { .. }
+            | Verb::Inspect { .. }
+            | Verb::Vacate
+            | Verb::Delete
+            | Verb::Lookup { .. } => (None, None),
         };
         let own = token.and_then(|token| before.holder(token));
         let token_of = |number: u16| self.tokens[usize::from(number)];

@@ -444,10 +444,7 @@ impl FuzzWorld {
                 let code = input
                     .choose(&["OOM", "NOPERM", "LOADING", "PROTOCOL", ""])
                     .to_owned();
-                return Err(StoreFault::Server {
-                    code,
-                    message: input.text(),
-                });
+                return Err(StoreFault::server(code, input.text()));
             }
             _ => {}
         }
@@ -471,10 +468,7 @@ impl FuzzWorld {
             });
         }
         match reply.outcome {
-            Outcome::Queued => Err(StoreFault::Server {
-                code: "TRYAGAIN".to_owned(),
-                message: String::new(),
-            }),
+            Outcome::Queued => Err(StoreFault::server("TRYAGAIN", "")),
             _ => Ok(Answer {
                 reply,
                 sent,

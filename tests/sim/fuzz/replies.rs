@@ -2,7 +2,7 @@
 //! sent.
 
 use super::input::FuzzInput;
-use super::shapes::{HOLDER, SEEN, grants, is_documented, is_token};
+use super::shapes::{HOLDER, SEEN, before_queue, grants, is_documented, is_token};
 use super::values::{ServerFacts, answer, any_call, any_value};
 use crate::inspect::{LockInfo, LockState};
 use crate::key::Key;
@@ -57,8 +57,8 @@ fn check_reply(call: &Call, value: &Value, reply: ScriptReply) {
         )
     {
         assert_eq!(
-            (reply.now, reply.more),
-            (Some(number(now)), number(more) == 1),
+            (reply.now, reply.more, reply.dead_waiters),
+            (Some(number(now)), number(more) % 2 == 1, number(more) / 2),
             "{value:?}"
         );
         let read = match &reply.outcome {
@@ -100,7 +100,19 @@ fn check_reply(call: &Call, value: &Value, reply: ScriptReply) {
             info.queue.len() <= known && (info.state != LockState::Free || info.holder.is_none()),
             "{info:?}"
         );
-        assert_eq!(parts.len(), 3 + fields + known);
+        // An older script does not send these.
+        let before_queue = match parts.get(3 + fields) {
+            Some(Value::Int(_)) => before_queue(call.spec.family).len(),
+            _ => 0,
+        };
+        assert_eq!(parts.len(), 3 + fields + before_queue + known);
+        let last = parts.get(2 + fields + before_queue);
+        let served = if before_queue == 0 {
+            0
+        } else {
+            last.map_or(0, number)
+        };
+        assert_eq!(info.served, served, "{info:?}");
     }
 }
 

@@ -143,6 +143,7 @@ pub fn config(bytes: &[u8]) {
             timeout: duration(&mut input),
         }),
         uptime_check: None,
+        long_wait: maybe_duration(&mut input),
     };
     let _ = format!("{wanted:?}");
     let config = match Config::new(wanted.clone()) {
@@ -251,6 +252,7 @@ fn check_numbers(config: &Config, wanted: &Settings) {
     }
     assert!((1..=64).contains(&config.lanes), "{wanted:?}");
     assert!(config.outage_limit >= t, "{config:?} by {wanted:?}");
+    assert!(config.long_wait >= MS, "{config:?} by {wanted:?}");
     let prefix = &config.prefix;
     assert!((1..=128).contains(&prefix.len()), "{wanted:?}");
     assert!(

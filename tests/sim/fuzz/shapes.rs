@@ -19,7 +19,7 @@ use crate::script::{Call, Family, Grant, Token, Value, Verb};
 /// | `s` | a text |
 /// | `e` | an empty text |
 /// | `h` | the words of a holder |
-pub(super) const SHAPES: [(&str, &str, &str); 26] = [
+pub(super) const SHAPES: [(&str, &str, &str); 27] = [
     ("acquire", "granted", "nnnk"),
     ("acquire", "waiting", "nnnn"),
     ("acquire", "busy", "n"),
@@ -45,20 +45,29 @@ pub(super) const SHAPES: [(&str, &str, &str); 26] = [
     ("sync", "late", ""),
     ("sync", "kind", "s"),
     ("vacate", "vacated", ""),
+    ("vacate", "refused", ""),
     ("vacate", "kind", "s"),
 ];
-/// The same for inspections. After `seen` comes the queue.
+/// The same for inspections. After `seen` come the fields of [`before_queue`], unless the script is an
+/// older one, and then the queue.
 pub(super) const SEEN: [(&str, &str, &str); 3] = [
     ("inspect", "seen", "snnikssn"),
     ("inspect", "absent", ""),
     ("inspect", "kind", "s"),
 ];
+/// The fields of `seen` before the queue, by family. Either all are there, or none.
+pub(super) fn before_queue(family: Family) -> &'static str {
+    match family {
+        Family::Permit => "kn",
+        Family::Mutex | Family::Quorum => "n",
+    }
+}
 /// The report of a grant to another waiter.
 pub(super) const GRANT: &str = "tnnnk";
 
 /// The answers of the permit scripts that differ from the mutex scripts' or are new. After `seen`
-/// come as many holders as its last number says, and then the queue. After `present` comes an entry
-/// for each token.
+/// come as many holders as its last number says, and then what comes for a mutex. After `present`
+/// comes an entry for each token.
 const OF_PERMITS: [(&str, &str, &str); 4] = [
     ("sync", "synced", "ennnknnbnb"),
     ("inspect", "seen", "snnn"),
@@ -105,7 +114,7 @@ pub(super) fn script_of(call: &Call) -> &'static str {
         Verb::Renew { .. } => "renew",
         Verb::Sync { .. } => "sync",
         Verb::Inspect { .. } => "inspect",
-        Verb::Vacate => "vacate",
+        Verb::Vacate | Verb::Delete => "vacate",
         Verb::Lookup { .. } => "lookup",
     }
 }
@@ -135,7 +144,7 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
     };
     let rest_fits = match (text(status), &call.verb) {
         (Some("seen"), _) if of_permits => are_holders_and_queue(&fields[3], rest),
-        (Some("seen"), _) => rest.iter().all(|part| is(part, b's')),
+        (Some("seen"), _) => is_queue(call.spec.family, rest),
         (Some("present"), Verb::Lookup { tokens }) => {
             let is_entry = |entry: &Value| match entry {
                 Value::Array(grant) => are(grant, &GRANT[1..]),
@@ -145,7 +154,19 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
         }
         _ => rest.chunks(GRANT.len()).all(|grant| are(grant, GRANT)),
     };
-    is(now, b'n') && is(more, b'b') && are(fields, letters) && rest_fits
+    is(now, b'n') && is_more(call, more) && are(fields, letters) && rest_fits
+}
+
+/// Scripts that serve the queue add 2 for each dead waiter that they passed over, 64 at most.
+fn is_more(call: &Call, more: &Value) -> bool {
+    match more {
+        Value::Int(more)
+            if matches!(script_of(call), "acquire" | "release" | "sync" | "vacate") =>
+        {
+            (0..=129).contains(more)
+        }
+        more => is(more, b'b'),
+    }
 }
 
 fn letters_of(call: &Call, status: &Value) -> Option<&'static str> {
@@ -178,7 +199,16 @@ fn are_holders_and_queue(count: &Value, rest: &[Value]) -> bool {
     holders
         .chunks(HOLDER.len())
         .all(|holder| are(holder, HOLDER) && matches!(holder[2], Value::Int(0..=0xffff_ffff)))
-        && queue.iter().all(|part| is(part, b's'))
+        && is_queue(Family::Permit, queue)
+}
+
+/// The waiters' records, and the fields before them.
+fn is_queue(family: Family, parts: &[Value]) -> bool {
+    let are_records = |parts: &[Value]| parts.iter().all(|part| is(part, b's'));
+    let letters = before_queue(family);
+    let newer = parts.split_at_checked(letters.len());
+    are_records(parts)
+        || newer.is_some_and(|(fields, queue)| are(fields, letters) && are_records(queue))
 }
 
 /// `kind capacity fence ticket granted-at …`

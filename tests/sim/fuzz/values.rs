@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::input::FuzzInput;
-use super::shapes::{GRANT, HOLDER, shapes_of};
+use super::shapes::{GRANT, HOLDER, before_queue, shapes_of};
 use crate::key::Key;
 use crate::script::{Call, Family, LockSpec, Mode, Page, Token, Value, Verb, parse_value};
 
@@ -116,12 +116,17 @@ pub(super) fn answer(call: &Call, facts: &ServerFacts<'_>, input: &mut FuzzInput
                     .wrapping_add_signed(i64::from(input.byte() as i8) * 1000)
                     as i64,
             );
-            let more = Value::Int(i64::from(input.one_in(8)));
+            let dead_waiters = if input.one_in(8) { input.below(66) } else { 0 };
+            let more = i64::from(input.one_in(8)) + 2 * dead_waiters as i64;
+            let more = Value::Int(more);
             let mut parts = fields(letters, facts, input);
             if status == "seen" && call.spec.family == Family::Permit {
                 let holders = input.below(3);
                 parts[3] = Value::Int(holders as i64);
                 parts.extend((0..holders).flat_map(|_| fields(HOLDER, facts, input)));
+            }
+            if status == "seen" && !input.one_in(4) {
+                parts.extend(fields(before_queue(call.spec.family), facts, input));
             }
             let parts = parts.into_iter().chain(rest);
             Value::Array([bulk(status), now, more].into_iter().chain(parts).collect())

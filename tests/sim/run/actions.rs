@@ -10,7 +10,7 @@ use crate::script::{Mode, Page, Token, Verb};
 use crate::sim::checker::RanAt;
 use crate::sim::defect::Defect;
 use crate::sim::model::{DataLoss, ModelKind};
-use crate::sim::plan::{Action, LeaseTerms, Rng};
+use crate::sim::plan::{Action, LeaseKind, Rng};
 use crate::sim::process::{CallerState, SimCaller, SimProcess};
 use crate::store::memory::keyspace::Keyspace;
 
@@ -326,15 +326,15 @@ impl Run<'_> {
             Action::Lock {
                 timeout,
                 hold,
-                terms,
+                lease_kind,
                 permits,
                 ..
             } => {
                 let id = self.number();
-                let request = self.request(terms, permits);
+                let request = self.request(lease_kind, permits);
                 let waiter = process.engine.register(Arc::clone(&request));
                 let mut caller = SimCaller::new(request, CallerState::Acquiring, self.now);
-                caller.terms = terms;
+                caller.lease_kind = lease_kind;
                 caller.waiter = Some(waiter);
                 caller.retry_until = self.retry_until();
                 caller.hold = hold * MS;
@@ -355,7 +355,7 @@ impl Run<'_> {
 
     fn start_try(&mut self, process: &mut SimProcess, hold: u64, permits: u32) {
         let id = self.number();
-        let request = self.request(LeaseTerms::Renewed, permits);
+        let request = self.request(LeaseKind::Renewed, permits);
         let token = Token::new();
         let call = process.engine.begin_try(&request, token);
         let doubt = Doubt::default();
@@ -369,7 +369,7 @@ impl Run<'_> {
 
     /// Takes the lock by force from the holder of a fence. The fence may be `behind` the holder's.
     fn start_force(&mut self, process: &mut SimProcess, id: u64, behind: u64) {
-        let request = self.request(LeaseTerms::Renewed, 1);
+        let request = self.request(LeaseKind::Renewed, 1);
         let call = request.call(Verb::Release {
             token: Token::new(),
             fence: self.checker.fence_of_a_holder(id).saturating_sub(behind),
@@ -380,15 +380,15 @@ impl Run<'_> {
         self.send_for_caller(process, id, call);
     }
 
-    fn request(&self, terms: LeaseTerms, permits: u32) -> Arc<Request> {
-        let terms = match terms {
-            LeaseTerms::MaxHold if self.defect == Some(Defect::MaxHold) => LeaseTerms::Renewed,
-            terms => terms,
+    fn request(&self, lease_kind: LeaseKind, permits: u32) -> Arc<Request> {
+        let lease_kind = match lease_kind {
+            LeaseKind::MaxHold if self.defect == Some(Defect::MaxHold) => LeaseKind::Renewed,
+            lease_kind => lease_kind,
         };
         let mut request = Request::new(
             self.setting.spec(permits),
             self.setting.key.clone(),
-            &self.setting.options(terms),
+            &self.setting.options(lease_kind),
         );
         if self.defect == Some(Defect::LeftBelieved) {
             // The server does not learn of this. No step of the clock is longer.

@@ -6,7 +6,7 @@ use super::{MS, Run, SimEvent};
 use crate::engine::{Lease, Next};
 use crate::script::{Call, Token};
 use crate::sim::defect::Defect;
-use crate::sim::plan::LeaseTerms;
+use crate::sim::plan::LeaseKind;
 use crate::sim::process::{CallerState, SimCaller, SimProcess, no_reply};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
@@ -307,7 +307,7 @@ impl Run<'_> {
         self.checker.on_guard_taken(lease.token);
         caller.since = self.now;
         caller.state = CallerState::Holding(lease);
-        if caller.terms == LeaseTerms::MaxHold {
+        if caller.lease_kind == LeaseKind::MaxHold {
             caller.must_end_by = self.now + self.setting.bound.as_nanos() as u64;
         }
         let done = self.now + caller.hold;

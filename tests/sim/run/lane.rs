@@ -182,9 +182,9 @@ impl Run<'_> {
             }
             return None;
         };
-        let is_heard = process.inbound_lost_until <= now;
+        let is_delivered = process.inbound_lost_until <= now;
         let connection = process.lane.connection(lane)?;
-        connection.replies_lost |= !is_heard || after.is_none();
+        connection.replies_lost |= !is_delivered || after.is_none();
         if connection.replies_lost {
             return None;
         }
@@ -548,6 +548,7 @@ fn released() -> ScriptReply {
     ScriptReply {
         now: Some(u64::MAX),
         more: false,
+        dead_waiters: 0,
         next_page: 0,
         outcome: Outcome::Released,
         grants: Vec::new(),

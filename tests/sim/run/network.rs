@@ -254,6 +254,7 @@ impl Run<'_> {
             (Verb::Sync { .. }, Some(Defect::Checks)) => Some(ScriptReply {
                 now: Some(self.server_clock()),
                 more: false,
+                dead_waiters: 0,
                 next_page: 0,
                 outcome: Outcome::Synced {
                     owner: None,
@@ -273,6 +274,7 @@ impl Run<'_> {
             ) => Some(ScriptReply {
                 now: Some(u64::MAX),
                 more: false,
+                dead_waiters: 0,
                 next_page: 0,
                 outcome: Outcome::Released,
                 grants: Vec::new(),

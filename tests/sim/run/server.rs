@@ -68,10 +68,10 @@ impl Run<'_> {
         let arrives = match request.lane {
             Some(lane) => self.reply_arrives_at(request.process, lane, request.reply_after),
             None => {
-                let is_heard = self
+                let is_delivered = self
                     .process(request.process)
                     .is_none_or(|process| process.inbound_lost_until <= self.now);
-                let after = request.reply_after.filter(|_| is_heard);
+                let after = request.reply_after.filter(|_| is_delivered);
                 after.map(|after| self.now + after)
             }
         };

@@ -11,7 +11,7 @@ use crate::engine::Lease;
 use crate::script::Token;
 use crate::sim::breach::Breach;
 use crate::sim::model::Promise;
-use crate::sim::plan::LeaseTerms;
+use crate::sim::plan::LeaseKind;
 use crate::sim::process::{CallerState, SimCaller, SimProcess};
 use crate::sim::record::HolderView;
 
@@ -342,7 +342,7 @@ impl Run<'_> {
                 if lease.remaining(local).is_zero() {
                     continue;
                 }
-                let full = self.setting.full_lease(caller.terms);
+                let full = self.setting.full_lease(caller.lease_kind);
                 if lease.remaining(local) > full {
                     let said = format!("{:?} is believed for longer than {full:?}", lease.token);
                     return Err(Breach::new(Promise::Exclusion, said));
@@ -385,7 +385,7 @@ impl Run<'_> {
                 if !lease.remaining(local).is_zero() {
                     continue;
                 }
-                let may_end = lease.request.fixed || caller.terms == LeaseTerms::MaxHold;
+                let may_end = lease.request.fixed || caller.lease_kind == LeaseKind::MaxHold;
                 if !self.watch.fault_seen && !may_end {
                     return Err(Breach::new(
                         Promise::Service,

@@ -337,7 +337,7 @@ fn permits(
             "P6: {holder:?} lapsed, and cannot learn of it: {after:?}"
         ));
     }
-    let is_told_the_truth = match (request, reply) {
+    let is_reply_true = match (request, reply) {
         (SmallRequest::Release(token, ..), SmallReply::Already | SmallReply::NotOwner) => {
             // Without a record, the permits were lost. A stray lease says so of the caller's own.
             (*reply == SmallReply::NotOwner)
@@ -347,7 +347,7 @@ fn permits(
         }
         _ => true,
     };
-    if is_told_the_truth {
+    if is_reply_true {
         Ok(())
     } else {
         Err(format!(

@@ -16,10 +16,7 @@ const ONE_OF_EACH: [Budget; 7] = [
         ..NONE
     },
     Budget { resends: 1, ..NONE },
-    Budget {
-        give_ups: 1,
-        ..NONE
-    },
+    Budget { cancels: 1, ..NONE },
     Budget { crashes: 1, ..NONE },
     Budget {
         requests: 1,
@@ -93,13 +90,13 @@ fn permits_with_several_faults_break_nothing() {
         replies: 1,
         resends: 1,
         delays: 1,
-        give_ups: 1,
+        cancels: 1,
         crashes: 1,
     };
     for budget in [
         Budget {
             messages: 1,
-            give_ups: 1,
+            cancels: 1,
             crashes: 1,
             ..NONE
         },
@@ -121,7 +118,7 @@ fn permits_with_several_faults_break_nothing() {
         },
         Budget {
             delays: 1,
-            give_ups: 1,
+            cancels: 1,
             ..NONE
         },
         Budget {
@@ -154,7 +151,7 @@ fn double_grant_to_a_token_queued_twice_is_found() {
     };
     let budget = Budget {
         delays: 1,
-        give_ups: 1,
+        cancels: 1,
         ..NONE
     };
     assert_found(
@@ -267,7 +264,7 @@ fn r5_permit_grant_to_a_late_request_is_found() {
         mutation,
         Budget {
             delays: 1,
-            give_ups: 1,
+            cancels: 1,
             ..NONE
         },
         "P7",
@@ -432,7 +429,7 @@ fn abandon_that_keeps_granted_permits_is_found() {
         mutation,
         Budget {
             messages: 1,
-            give_ups: 1,
+            cancels: 1,
             ..NONE
         },
         "P7",

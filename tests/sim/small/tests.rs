@@ -24,7 +24,7 @@ pub(crate) const NONE: Budget = Budget {
     replies: 0,
     resends: 0,
     delays: 0,
-    give_ups: 0,
+    cancels: 0,
     crashes: 0,
 };
 
@@ -48,10 +48,7 @@ fn three_clients_with_one_request_sent_twice_break_nothing() {
 
 #[test]
 fn three_clients_with_one_cancelled_waiter_break_nothing() {
-    assert_all_hold(Budget {
-        give_ups: 1,
-        ..NONE
-    });
+    assert_all_hold(Budget { cancels: 1, ..NONE });
 }
 
 #[test]
@@ -71,7 +68,7 @@ fn three_clients_with_several_faults_break_nothing() {
         replies: 1,
         resends: 1,
         delays: 1,
-        give_ups: 1,
+        cancels: 1,
         crashes: 1,
     };
     for budget in [
@@ -87,7 +84,7 @@ fn three_clients_with_several_faults_break_nothing() {
         // 21,225
         Budget {
             messages: 1,
-            give_ups: 1,
+            cancels: 1,
             crashes: 1,
             ..NONE
         },
@@ -112,7 +109,7 @@ fn three_clients_with_several_faults_break_nothing() {
         // 140,122
         Budget {
             delays: 1,
-            give_ups: 1,
+            cancels: 1,
             ..NONE
         },
         Budget {
@@ -136,10 +133,7 @@ fn release_without_the_owner_check_is_found() {
     assert_found(
         SmallSetting::mutex(),
         mutation,
-        Budget {
-            give_ups: 1,
-            ..NONE
-        },
+        Budget { cancels: 1, ..NONE },
         "P1",
     );
 }
@@ -206,7 +200,7 @@ fn abandon_that_keeps_a_grant_is_found() {
         mutation,
         Budget {
             messages: 1,
-            give_ups: 1,
+            cancels: 1,
             ..NONE
         },
         "P7",
@@ -224,7 +218,7 @@ fn r5_grant_to_a_late_request_is_found() {
         mutation,
         Budget {
             delays: 1,
-            give_ups: 1,
+            cancels: 1,
             ..NONE
         },
         "P7",

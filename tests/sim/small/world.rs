@@ -24,7 +24,7 @@ pub(crate) struct Budget {
     /// connection was closed. A client waits for a reply for one tick.
     pub(crate) delays: u8,
     /// A waiter is dropped or cancels at a deadline.
-    pub(crate) give_ups: u8,
+    pub(crate) cancels: u8,
     /// A process ends without cleaning up.
     pub(crate) crashes: u8,
 }
@@ -72,13 +72,13 @@ impl SmallWorld {
                             .then_some(SmallAction::Downgrade(c)),
                     );
                 }
-                ClientStage::Queued if self.budget.give_ups > 0 => {
+                ClientStage::Queued if self.budget.cancels > 0 => {
                     actions.extend([SmallAction::DropWaiter(c), SmallAction::Cancel(c)])
                 }
-                ClientStage::Confirming if self.budget.give_ups > 0 => {
+                ClientStage::Confirming if self.budget.cancels > 0 => {
                     actions.push(SmallAction::DropWaiter(c))
                 }
-                ClientStage::Acquiring if self.budget.give_ups > 0 && client.due_in == 0 => {
+                ClientStage::Acquiring if self.budget.cancels > 0 && client.due_in == 0 => {
                     actions.push(SmallAction::DropWaiter(c))
                 }
                 _ => {}
@@ -246,7 +246,7 @@ impl WorldStep<'_> {
             | RequestFate::ReplyDelayed => budget.delays -= 1,
         }
         match self.event.action {
-            SmallAction::DropWaiter(_) | SmallAction::Cancel(_) => budget.give_ups -= 1,
+            SmallAction::DropWaiter(_) | SmallAction::Cancel(_) => budget.cancels -= 1,
             SmallAction::Crash(_) => budget.crashes -= 1,
             _ => {}
         }

@@ -40,7 +40,11 @@ fn locks_of_all_masters_are_taken_waited_for_and_listed() {
                 })
             })
             .collect();
-        thread::sleep(Duration::from_millis(200));
+        let is_queued = |name: &String| {
+            let info = one.inspect(name).expect("redis answers");
+            info.is_some_and(|info| info.waiters == 1)
+        };
+        until(LONG / 2, "all are queued", || names.iter().all(is_queued));
         drop(guards);
         for waiter in waiting {
             let granted = waiter.join().expect("no panic").expect("redis answers");
@@ -134,4 +138,29 @@ fn cycle_takes_as_many_requests_as_on_one_node() {
     let after = manager.stats();
     assert_eq!(after.requests - before.requests, 600);
     assert_eq!(after.connects, before.connects);
+}
+
+#[test]
+fn unused_names_of_all_masters_are_deleted() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let (one, other) = (manager(&set), manager(&set));
+    for master in 0..3 {
+        let (name, permits) = (set.name_on(master, 0), set.name_on(master, 1));
+        let guard = one.lock(&name).expect("it is free");
+        assert!(!other.delete(&name).expect("redis answers"));
+        let fence = guard.fence();
+        guard.unlock().expect("it was held");
+        let permit = one.semaphore(&permits, 2).acquire().expect("it is free");
+        permit.unlock().expect("it was held");
+        for name in [&name, &permits] {
+            assert!(other.delete(name).expect("redis answers"));
+        }
+        assert_eq!(keys(set.node(master)), [""; 0]);
+        let next = other.lock(&name).expect("it is free");
+        assert!(next.fence() > fence);
+    }
+}
+
+fn keys(node: &Server) -> Vec<String> {
+    node.query(&["KEYS", "*"])
 }

@@ -11,7 +11,7 @@ use crate::support::Server;
 const HOUR: i64 = 3600 * 1_000_000;
 
 /// Servers whose clocks are off by these numbers of µs.
-fn start(offsets: &[i64]) -> (Set, TempDir) {
+pub(crate) fn start(offsets: &[i64]) -> (Set, TempDir) {
     let dir = tempfile::tempdir().expect("a directory");
     let library = dir.path().join("clock.so");
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/shifted_clock.c");

@@ -38,9 +38,11 @@ fn fences_rise_while_random_nodes_die_and_return() {
                 let second = (first + 1 + second) % 5;
                 set.servers[first].kill();
                 set.servers[second].stop();
+                // Time itself is under test: grants go on in an outage, and after it.
                 thread::sleep(Duration::from_millis(50));
                 set.servers[first].restart();
                 set.servers[second].cont();
+                // Time itself is under test, as above.
                 thread::sleep(Duration::from_millis(50));
             }
         });

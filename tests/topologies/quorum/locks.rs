@@ -8,8 +8,8 @@ use std::{
 
 use fairlock::{Error, LockOptions, LockState, LossReason, PreviousHolder};
 
-use super::set::{Set, TIMEOUT, TTL, owner, take};
-use crate::support::{SLACK, Server, until};
+use super::set::{Set, TIMEOUT, TTL, owner, record, take};
+use crate::support::{SLACK, Server, throughout, until};
 
 #[test]
 fn one_client_holds_a_lock_on_all_nodes() {
@@ -155,6 +155,15 @@ fn inspection_and_list_show_what_a_majority_says() {
     let mut names: Vec<String> = names.collect();
     names.sort();
     assert_eq!(names, ["x", "y"]);
+    let previous = |name: &str| {
+        let info = b.inspect(name).expect("a majority answers");
+        let info = info.expect("it is held");
+        (info.previous_holder, info.served)
+    };
+    assert_eq!(previous("x"), (PreviousHolder::Unknown, 0));
+    guard.abandon().expect("it is held");
+    let guard = a.lock("x").expect("a majority answers");
+    assert_eq!(previous("x"), (PreviousHolder::Lapsed, 0));
     drop(guard);
     until(TIMEOUT + SLACK, "it is free", || {
         b.inspect("x").expect("a majority answers").is_none()
@@ -228,11 +237,7 @@ fn held_lock_is_renewed_on_all_nodes() {
         .build()
         .expect("a majority can be reached");
     let guard = take(&manager, "x", TIMEOUT);
-    let started = Instant::now();
-    while started.elapsed() < ttl * 2 {
-        assert!(guard.is_held());
-        thread::sleep(Duration::from_millis(20));
-    }
+    throughout(ttl * 2, "it is held", || guard.is_held());
     let tokens: Vec<_> = set
         .servers
         .iter()
@@ -240,4 +245,23 @@ fn held_lock_is_renewed_on_all_nodes() {
         .collect();
     assert!(tokens[0].is_some() && tokens.iter().all(|token| *token == tokens[0]));
     assert!(manager.stats().renewed >= 3);
+}
+
+/// P2: a node that has forgotten a name would grant it under a smaller fence, or again to a holder
+/// that lost it and still renews.
+#[test]
+fn quorum_deletes_no_name() {
+    let set = Set::start(3);
+    let mgr = set.manager();
+    let guard = take(&mgr, "x", TIMEOUT);
+    set.await_owners("x", 3);
+    guard.unlock().expect("it was held");
+    let refused = mgr.delete("x");
+    assert!(
+        matches!(&refused, Err(Error::Config { what, .. }) if what == "delete"),
+        "{refused:?}"
+    );
+    for server in &set.servers {
+        assert_eq!(server.query::<Vec<String>>(&["KEYS", "*"]), [record("x")]);
+    }
 }

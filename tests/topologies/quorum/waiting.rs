@@ -17,6 +17,12 @@ fn until_waiting(manager: &LockManager, waiters: u64) {
     until(SLACK, "callers wait", || manager.stats().waiting == waiters);
 }
 
+/// Waits until a waiting caller has asked all nodes again, and again.
+fn asks_again(manager: &LockManager) {
+    let most = manager.stats().requests + 12;
+    until(MINUTE, "it asks", || manager.stats().requests >= most);
+}
+
 /// A node that missed the grant, or that a waiting caller took for a moment, has it after a renewal.
 fn await_majority(set: &Set, name: &str) {
     until(TIMEOUT + SLACK, "a majority has an owner", || {
@@ -71,9 +77,9 @@ fn caller_waits_while_one_node_dies_and_comes_back() {
         let waiting = scope.spawn(|| ours.lock("x"));
         until_waiting(&ours, 1);
         set.servers[1].kill();
-        thread::sleep(TIMEOUT);
+        asks_again(&ours);
         set.servers[1].restart();
-        thread::sleep(TIMEOUT);
+        asks_again(&ours);
         guard.unlock().expect("two of three answer");
         let guard = waiting.join().expect("no panic").expect("it is free");
         assert!(guard.is_held());
@@ -189,6 +195,7 @@ fn waiter_of_a_quorum_asks_while_it_waits() {
     // A waiter that has the lock at once is renewed until it is taken or dropped.
     let waiter = ours.enqueue("x").expect("it is free");
     await_majority(&set, "x");
+    // Time itself is under test: the lease would lapse in it.
     thread::sleep(TTL + TIMEOUT);
     await_majority(&set, "x");
     assert!(theirs.try_lock("x").expect("all answer").is_none());
@@ -205,7 +212,7 @@ fn lock_lost_before_its_waiter_takes_it_is_wanted_again() {
     let fence = seen.expect("it is held").fence;
     assert!(theirs.force_release("x", fence).expect("all answer"));
     let guard = theirs.lock("x").expect("it is free");
-    // The next renewal finds the loss.
+    // Time itself is under test: the next renewal finds the loss.
     thread::sleep(TTL / 3 + TIMEOUT);
     let early = waiter.wait_for(TIMEOUT).expect("all answer");
     assert!(early.is_none());

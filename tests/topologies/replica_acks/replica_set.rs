@@ -165,8 +165,10 @@ impl Shared {
     fn pump(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut bytes = vec![0; 1 << 16];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
+            // Time itself is under test: the cable is slow.
             sleep(Duration::from_millis(self.delay_ms.load(Ordering::Acquire)));
             while self.is_held.load(Ordering::Acquire) && !self.is_cut.load(Ordering::Acquire) {
+                // A pause between two polls.
                 sleep(Duration::from_millis(1));
             }
             if self.is_cut.load(Ordering::Acquire) || to.write_all(&bytes[..count]).is_err() {

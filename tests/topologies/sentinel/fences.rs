@@ -2,7 +2,8 @@
 
 use fairlock::LockManager;
 
-use super::common::{build, builder};
+use super::common::{build, builder, manager};
+use crate::sentinel_set::SentinelSet;
 use crate::support::Server;
 
 /// A kind of lock, and where its record has the fence.
@@ -115,4 +116,20 @@ fn fence_far_ahead_of_the_clock_rises_by_one() {
             assert_eq!((*one, *other), (stored + 1, stored + 1), "{fences:?}");
         }
     }
+}
+
+#[test]
+fn deleted_name_is_gone_from_master_and_replicas_and_its_fence_rises() {
+    let set = SentinelSet::start();
+    let mgr = manager(&set);
+    let guard = mgr.lock("a").unwrap();
+    let fence = guard.fence();
+    assert!(!mgr.delete("a").unwrap());
+    guard.unlock().unwrap();
+    assert!(mgr.delete("a").unwrap());
+    set.await_replication();
+    for node in &set.nodes {
+        assert_eq!(node.query::<Vec<String>>(&["KEYS", "fairlock*"]), [""; 0]);
+    }
+    assert!(mgr.lock("a").unwrap().fence() > fence);
 }

@@ -23,6 +23,7 @@ fn idle_manager_asks_the_sentinels_nothing() {
     drop(mgr.enqueue("a").unwrap());
     until(SOON, "the last check is over", || {
         let before = proxy.commands();
+        // Time itself is under test: nothing is sent in it.
         thread::sleep(3 * P);
         proxy.commands() == before
     });
@@ -36,6 +37,7 @@ fn sentinels_are_asked_once_per_check_period_while_locked() {
     let _held = mgr.lock("a").unwrap();
     let before = (proxy.commands(), proxy.connections());
     let periods = 8;
+    // Time itself is under test: the questions of these periods are counted.
     thread::sleep(P * periods);
     let asked = proxy.commands() - before.0;
     // Each question is two commands. A busy machine may be late with some.

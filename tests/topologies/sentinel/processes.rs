@@ -26,6 +26,7 @@ fn turns(args: &[String]) {
                 match mgr.lock("till") {
                     Ok(guard) => {
                         report(format_args!("turn {}", guard.fence()));
+                        // Time itself is under test: it holds the lock for a moment.
                         thread::sleep(Duration::from_millis(5));
                         drop(guard);
                     }
@@ -41,6 +42,7 @@ fn turns(args: &[String]) {
             match mgr.lock(format!("new{}:{number}", std::process::id())) {
                 Ok(guard) => {
                     report("new name");
+                    // Time itself is under test: it holds the lock for a moment.
                     thread::sleep(Duration::from_millis(5));
                     drop(guard);
                 }
@@ -82,6 +84,7 @@ fn workers_of_four_processes_go_on_after_the_masters_death() {
                             None => panic!("{line}"),
                         }
                     }
+                    // A pause between two polls.
                     thread::sleep(Duration::from_millis(1));
                 }
             });

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager};
 
-use super::common::{P, T, TTL, build, builder, manager, moment_of_change};
+use super::common::{P, SOON, T, TTL, build, builder, manager, moment_of_change};
 use crate::sentinel_set::SentinelSet;
-use crate::support::SLACK;
+use crate::support::{SLACK, throughout, until};
 
 /// The manager waits for it once, when it is built, for half the connect timeout.
 #[test]
@@ -38,7 +38,11 @@ fn all_calls(mgr: &LockManager) {
     assert!(mgr.try_lock("b").unwrap().is_none());
     let waits = mgr.clone();
     let waits = thread::spawn(move || waits.lock("b").map(drop));
-    thread::sleep(P);
+    until(SOON, "it is queued", || {
+        mgr.inspect("b")
+            .unwrap()
+            .is_some_and(|info| info.waiters == 1)
+    });
     guard.unlock().unwrap();
     waits.join().unwrap().unwrap();
     mgr.inspect("b").unwrap();
@@ -55,8 +59,7 @@ fn manager_goes_on_without_sentinels_while_the_master_lives() {
     }
     all_calls(&mgr);
     // The sentinels are asked for again and again meanwhile, and the lease is renewed.
-    thread::sleep(TTL + P);
-    assert!(held.is_held());
+    throughout(TTL + P, "it is held", || held.is_held());
     all_calls(&mgr);
     held.unlock().unwrap();
 }

@@ -112,6 +112,19 @@ impl SentinelSet {
         }
     }
 
+    /// Has the sentinels wait for so long that no machine is loaded enough to be called down, and
+    /// waits until each of them says that it could agree with the others on a failover.
+    pub(crate) fn calm(&self) {
+        let after = ["down-after-milliseconds", "4000"];
+        for sentinel in &self.sentinels {
+            sentinel.query::<()>(&[&["SENTINEL", "SET", SERVICE], &after[..]].concat());
+            until(READY_WITHIN, "the sentinel has a quorum", || {
+                let agreed = sentinel.try_query::<String>(&["SENTINEL", "CKQUORUM", SERVICE]);
+                agreed.is_ok()
+            });
+        }
+    }
+
     /// Waits until both replicas have all that the first master has written.
     pub(crate) fn await_replication(&self) {
         static MARKS: AtomicU32 = AtomicU32::new(0);

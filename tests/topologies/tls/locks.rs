@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockManager, LockOptions, PreviousHolder};
 
 use super::{SOON, T, TTL, TlsServer, build, builder, patient};
+use crate::connection_names::await_role;
 use crate::support::child::{Role, report};
 use crate::support::{Child, Proxy, SLACK, until, until_some};
 
@@ -26,6 +27,31 @@ fn locks_exclude_each_other_and_are_handed_over() {
     drop(next);
     let last = ours.try_lock_for("a", SOON).unwrap().expect("it is free");
     last.unlock().unwrap();
+}
+
+#[test]
+fn unused_name_is_deleted() {
+    let server = TlsServer::start();
+    let mgr = server.manager();
+    let guard = mgr.lock("a").unwrap();
+    assert!(!mgr.delete("a").unwrap());
+    guard.unlock().unwrap();
+    assert!(mgr.delete("a").unwrap());
+    assert_eq!(server.server.query::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
+}
+
+#[test]
+fn connections_have_their_names() {
+    let server = TlsServer::start();
+    let labelled = server
+        .builder()
+        .options(LockOptions::new().ttl(TTL).label("billing"));
+    let mgr = build(labelled);
+    let _guard = mgr.lock("a").unwrap();
+    let _waiter = mgr.enqueue("a").unwrap();
+    for role in ["lane", "renewal", "subscription"] {
+        await_role(&server.server, role);
+    }
 }
 
 /// Nobody asks the server for a long time: the period of checks is longer than the test waits.
@@ -129,7 +155,7 @@ fn exit_after_a_drop_releases() {
             &[&server.url(), ca.to_str().unwrap(), &name],
         );
         child.expect("dropped", SOON);
-        child.join(SOON);
+        child.join();
         let guard = until_some(SLACK, "it is released", || other.try_lock(&name).unwrap());
         assert_eq!(guard.previous_holder(), PreviousHolder::Released);
     }

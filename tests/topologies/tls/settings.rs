@@ -1,5 +1,6 @@
 //! Certificates, keys and URLs that do not fit: each is an error of its own.
 
+use std::error::Error as _;
 use std::time::Instant;
 
 use fairlock::{Builder, Error, TlsFailure};
@@ -205,9 +206,26 @@ fn key_is_not_shown() {
     let authority = Authority::new();
     let client = authority.client();
     let builder = builder("rediss://127.0.0.1:1/").tls_identity(client.pem(), client.key_pem());
-    let shown = format!("{builder:?}");
+    let mut shown = format!("{builder:?} {builder:#?}");
     assert!(
         !shown.contains("BEGIN") && !shown.contains("45, 45"),
         "{shown}"
     );
+    // A key in a wrong place, a key of another certificate, and a server that is not there.
+    let (key, trusting) = (client.key_pem(), || builder.clone().tls_ca(authority.pem()));
+    for wrong in [
+        trusting().tls_ca(&key),
+        trusting().tls_identity(&key, &key),
+        trusting().tls_identity(authority.server().pem(), &key),
+        trusting(),
+    ] {
+        let error = wrong.build().expect_err("it cannot work");
+        shown.push_str(&format!("{error} {error:?} {:?}", error.source()));
+    }
+    assert!(!shown.contains("45, 45"), "{shown}");
+    let key = String::from_utf8(key).expect("PEM is text");
+    // The errors say how a key begins.
+    for line in key.lines().filter(|line| !line.starts_with("--")) {
+        assert!(!shown.contains(line), "{shown}");
+    }
 }

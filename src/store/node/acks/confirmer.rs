@@ -11,8 +11,8 @@ use super::{AckedExchange, Renewal};
 use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::store::clock::{Clock, Time};
-use crate::store::node::Node;
 use crate::store::node::connection::Connection;
+use crate::store::node::{Node, Role};
 use crate::store::{CallResult, RESENDS_WHEN_CLOSED, StoreFault};
 use crate::sync::{Condvar, Mutex};
 
@@ -165,7 +165,8 @@ impl Confirmer {
             Some(open) if !self.node.is_retired(&open) => open,
             _ => {
                 let connect_by = self.node.clock.now() + self.node.connect_timeout;
-                self.node.connect_until(reply_by.min(connect_by))?
+                self.node
+                    .connect_until(Role::Acks, reply_by.min(connect_by))?
             }
         };
         Ok(connection.insert(open))

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{AckedExchange, Renewal};
 use crate::config::ReplicaAcks;
 use crate::script::Call;
-use crate::store::node::Node;
 use crate::store::node::link::NodeLink;
+use crate::store::node::{Node, Role};
 use crate::store::{CallResult, Link};
 
 /// If the other calls have taken all the time, the replies to renewals may have arrived meanwhile.
@@ -33,8 +33,8 @@ impl AckedLink {
         AckedLink {
             node: Arc::clone(node),
             acks,
-            renewals: NodeLink::new(node, Arc::clone(&on_ready), back_off),
-            others: NodeLink::new(node, on_ready, back_off),
+            renewals: NodeLink::new(node, Role::Acks, Arc::clone(&on_ready), back_off),
+            others: NodeLink::new(node, Role::Renewal, on_ready, back_off),
         }
     }
 }

@@ -175,6 +175,7 @@ impl ReplicaAcks {
             Ok(acknowledged) => Err(StoreFault::NotReplicated {
                 wanted: self.wanted,
                 acknowledged: *acknowledged,
+                server: None,
             }),
             Err(fault) => Err(fault.clone()),
         }
@@ -236,7 +237,7 @@ fn not_confirmed(fence: u64, renewed: CallResult) -> Option<StoreFault> {
             let fault = StoreFault::unavailable(Step::Reply, gone);
             Some(StoreFault::InDoubt(Box::new(fault)))
         }
-        // Whatever became of the renewal, the grant may stand.
+        // The grant may stand, with or without the renewal.
         Err(fault) if fault.is_ambiguous() => Some(fault),
         Err(fault) => Some(StoreFault::InDoubt(Box::new(fault))),
     }

@@ -8,11 +8,11 @@ use redis::Value;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::store::clock::Time;
-use crate::store::node::Node;
 use crate::store::node::connection::{Connection, fault};
 use crate::store::node::link::{LinkState, NodeLink};
 use crate::store::node::owed::{LinkCall, LinkReply, OwedCall, not_sent};
 use crate::store::node::pool::script_bit;
+use crate::store::node::{Node, Role};
 use crate::store::{CallResult, StoreFault};
 
 /// A link to one node of several, for renewals alone. It sends renewals with one `WAIT` behind them,
@@ -45,7 +45,7 @@ impl AckedPeer {
         Some(AckedPeer {
             node: Arc::clone(node),
             acks: node.replica_acks?,
-            link: NodeLink::new(node, on_ready, back_off),
+            link: NodeLink::new(node, Role::Acks, on_ready, back_off),
             batch: None,
         })
     }

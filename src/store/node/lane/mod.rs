@@ -256,11 +256,11 @@ impl<C: Connected> Lane<C> {
                 }
             }
         }
-        self.give_up(ticket)
+        self.stop_waiting(ticket)
     }
 
     /// A caller stops waiting. If its reply is later than the command timeout, the connection ends.
-    fn give_up(&self, ticket: &Ticket) -> Reply {
+    fn stop_waiting(&self, ticket: &Ticket) -> Reply {
         if let Some(reply) = ticket.slot.end() {
             return reply;
         }

@@ -128,7 +128,7 @@ fn wait(lane: &Lane<Open>, ticket: Ticket, request: u8, no_reply: NoReply) -> Op
     }
     if let Woken::TimedOut = ticket.slot.sleep(&lane.clock, Time::from_nanos(0)) {
         if no_reply == NoReply::GiveUp {
-            lane.give_up(&ticket);
+            lane.stop_waiting(&ticket);
         } else {
             ticket.slot.end();
         }

@@ -1,4 +1,4 @@
-//! Judges a scenario from its notes, by the soak's checker.
+//! Checks a scenario from its notes, by the soak's checker.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -63,7 +63,7 @@ impl Outcome {
     }
 }
 
-pub(crate) fn judge(scenario: &Scenario, with_queue: bool, dir: &Path, times: Times) -> Outcome {
+pub(crate) fn check(scenario: &Scenario, with_queue: bool, dir: &Path, times: Times) -> Outcome {
     let texts: Vec<String> = fs::read_dir(dir)
         .expect("there are notes")
         .map(|entry| fs::read_to_string(entry.unwrap().path()).expect("notes are text"))
@@ -93,7 +93,7 @@ pub(crate) fn judge(scenario: &Scenario, with_queue: bool, dir: &Path, times: Ti
     if scenario.promises != Promises::TwoMasters {
         failures.extend(shared_fences.first().cloned());
     }
-    let from = times.cut + scenario.settles.as_nanos() as u64;
+    let from = times.cut + scenario.takes_effect_in.as_nanos() as u64;
     let mut grants = [0; 3];
     for (at, grants) in grants.iter_mut().enumerate() {
         let within = |a: &&Attempt| {

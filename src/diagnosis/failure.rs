@@ -1,0 +1,127 @@
+//! An error as a finding: what went wrong, and what to do.
+
+use std::error::Error as StdError;
+use std::io;
+
+use super::{Check, Finding, Level};
+use crate::error::{Error, Step, TlsFailure};
+
+/// The error as a finding about a server, or about all of them.
+pub(super) fn finding(error: &Error, check: Check, server: Option<&str>) -> Finding {
+    Finding {
+        check,
+        level: Level::Error,
+        server: server.or_else(|| server_of(error)).map(str::to_owned),
+        message: with_causes(error),
+        remedy: Some(remedy(error)),
+    }
+}
+
+/// The server that the error is about, if it names one.
+fn server_of(error: &Error) -> Option<&str> {
+    match error {
+        Error::Unavailable { server, .. }
+        | Error::NotReplicated { server, .. }
+        | Error::Server { server, .. }
+        | Error::Tls { server, .. } => server.as_deref(),
+        _ => None,
+    }
+}
+
+fn with_causes(error: &Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = StdError::source(error);
+    while let Some(error) = cause {
+        line.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    line
+}
+
+/// The remedy for an error.
+fn remedy(error: &Error) -> String {
+    match error {
+        Error::Unavailable { step, source, .. } => unavailable(*step, &***source),
+        Error::Server { code, message, .. } => refused(code, message),
+        Error::Tls { reason, .. } => tls(*reason).to_owned(),
+        Error::Config { what, .. } => match what.as_str() {
+            "server" | "endpoint" | "url" => "correct the URL as the message says".to_owned(),
+            _ => format!("correct {what} as the message says"),
+        },
+        Error::Closed => "build a new manager".to_owned(),
+        Error::NotReplicated { .. } => "INFO replication: is a replica away or slow?".to_owned(),
+        Error::Lost { .. } | Error::WrongKind { .. } => "docs/TROUBLE.md".to_owned(),
+    }
+}
+
+fn unavailable(step: Step, source: &(dyn StdError + Send + Sync + 'static)) -> String {
+    let kind = source.downcast_ref::<io::Error>().map(io::Error::kind);
+    let text = match (step, kind) {
+        (Step::Connect, Some(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)) => {
+            "nothing listens there: start the server, or correct the host and port"
+        }
+        (Step::Connect, Some(io::ErrorKind::TimedOut)) => {
+            "the server hangs, or a firewall drops packets: try redis-cli PING from this host; if it \
+             is only far away, raise connect_timeout"
+        }
+        (Step::Connect, Some(io::ErrorKind::InvalidData)) => {
+            "another program listens there: correct the host and port"
+        }
+        (Step::Connect, _) => {
+            "try redis-cli PING from this host: are the host, the port and the network right?"
+        }
+        (Step::Majority, _) => "start the servers that the message names",
+        (Step::Send | Step::Reply, _) => {
+            "the server hangs or the network is cut: try redis-cli PING from this host, and \
+             redis-cli SLOWLOG GET on the server"
+        }
+    };
+    text.to_owned()
+}
+
+fn tls(reason: TlsFailure) -> &'static str {
+    match reason {
+        TlsFailure::UnknownIssuer => {
+            "name the authority of the server's certificate: Builder::tls_ca, or --tls-ca FILE"
+        }
+        TlsFailure::Expired => "renew the server's certificate",
+        TlsFailure::NotValidYet => "set this host's clock, or wait until the certificate is valid",
+        TlsFailure::WrongHost => "use a host in the URL that the server's certificate names",
+        TlsFailure::BadCertificate => "replace the server's certificate",
+        TlsFailure::ClientCertificate => {
+            "give a certificate that the server accepts: Builder::tls_identity, or --tls-cert and \
+             --tls-key"
+        }
+        TlsFailure::PlainServer => "use redis:// in the URL, or the server's tls-port",
+        TlsFailure::TlsServer => "use rediss:// in the URL",
+        TlsFailure::Protocol => "CONFIG GET tls-protocols and tls-ciphersuites on the server",
+    }
+}
+
+fn refused(code: &str, message: &str) -> String {
+    let text = match code {
+        "NOAUTH" => "put the password into the URL: redis://:password@host",
+        "WRONGPASS" => "correct the user and the password in the URL",
+        "NOPERM" => return format!("add the right with ACL SETUSER: {message}"),
+        "READONLY" => "use the URL of the master, or a redis-sentinel:// URL",
+        "LOADING" => {
+            "wait until the server has loaded its data; INFO persistence: loading_eta_seconds"
+        }
+        "BUSY" => "SCRIPT KILL ends the script that keeps the server busy",
+        "MISCONF" => {
+            "make room on the server's disk, then BGSAVE; INFO persistence says which write failed"
+        }
+        "NOREPLICAS" => "start the missing replicas, or CONFIG SET min-replicas-to-write 0",
+        "MASTERDOWN" => "INFO replication: the replica has lost its master",
+        "CLUSTERDOWN" => "redis-cli --cluster check shows the slots that have no master",
+        "OOM" => "raise maxmemory",
+        _ if message.starts_with("max number of clients") => {
+            "CONFIG SET maxclients to a larger number"
+        }
+        _ if message.contains("AUTH") && message.contains("without any password") => {
+            "the server has no password: leave it out of the URL"
+        }
+        _ => "docs/TROUBLE.md has the codes of errors",
+    };
+    text.to_owned()
+}

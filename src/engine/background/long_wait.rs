@@ -1,0 +1,232 @@
+//! How long waits are reported: the renewal thread asks who holds the lock, and logs a line.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::command::{Command, LongWait, Task};
+use super::thread::RenewalThread;
+use crate::engine::Engine;
+use crate::engine::waiter::WaiterEntry;
+use crate::script::{Call, Family, InspectedHolder, Inspection, Outcome, Requester};
+use crate::store::{Answer, StoreFault};
+
+impl Engine {
+    /// Reports the waiter of a name that has waited longest, if that is long.
+    ///
+    /// For a queued waiter, the renewal thread calls this at each check of the name. A waiter that
+    /// asks again calls it itself, after each request that was in vain. Looks at memory alone; the
+    /// request follows only if a line is due.
+    pub(in crate::engine) fn report_if_long(&self, waiters: &[Arc<WaiterEntry>]) {
+        let limit = self.config.long_wait;
+        if limit == Duration::MAX {
+            return;
+        }
+        let mut longest: Option<LongWait> = None;
+        for waiter in waiters {
+            if let Some((thread, since)) = waiter.state.lock().long_wait()
+                && longest.as_ref().is_none_or(|longest| since < longest.since)
+            {
+                longest = Some(LongWait {
+                    waiter: Arc::clone(waiter),
+                    thread: thread.clone(),
+                    since,
+                });
+            }
+        }
+        let Some(wait) = longest else {
+            return;
+        };
+        let now = self.now();
+        let waited = now - wait.since;
+        let name = &wait.waiter.request.key.name;
+        if waited >= limit && self.waiters.begin_report(name, now, waited) {
+            self.send_to_background(Command::ReportLongWait(wait));
+        }
+    }
+}
+
+impl RenewalThread {
+    pub(super) fn on_holder_reply(
+        &mut self,
+        wait: LongWait,
+        call: &Call,
+        result: Result<Answer, StoreFault>,
+    ) {
+        let engine = &self.engine;
+        let now = engine.now();
+        let holder = match &result {
+            // The thread's connection is being opened. It will be open soon, or say why not.
+            Err(fault) if fault.is_no_outage() && !fault.is_about_migration() => {
+                let next = self.retry_at(fault);
+                return self.tasks.put(next, Task::AskHolder(wait));
+            }
+            Err(fault) => format!("the holder is not known, because redis did not say: {fault}"),
+            Ok(answer) => {
+                let reply = &answer.reply;
+                holder_text(&reply.outcome, call.spec.family, reply.now)
+            }
+        };
+        let request = &wait.waiter.request;
+        let others = engine.waiters.count(&request.key.name).saturating_sub(1);
+        let position = {
+            let state = wait.waiter.state.lock();
+            if !state.awaits_grant() {
+                return;
+            }
+            state.position()
+        };
+        log::warn!(
+            "thread {:?} has waited {:.1?} for {:?} (label {:?}{}): {holder}{}",
+            wait.thread.name().unwrap_or("-"),
+            now - wait.since,
+            request.key.name,
+            request.label(),
+            Position(position),
+            Others(others)
+        );
+    }
+}
+
+struct Position(Option<u64>);
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .map_or(Ok(()), |position| write!(f, ", position {position}"))
+    }
+}
+
+/// The other waiters of this manager for the name, which this line speaks for.
+struct Others(usize);
+
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str("; 1 more waiter of this manager"),
+            many => write!(f, "; {many} more waiters of this manager"),
+        }
+    }
+}
+
+/// Names the holder, by the reply to an inspect. `server_time` is in µs, if the reply has it.
+fn holder_text(outcome: &Outcome, family: Family, server_time: Option<u64>) -> String {
+    let seen = match outcome {
+        Outcome::Absent => return "nobody holds it".to_owned(),
+        Outcome::Inspection(seen) => seen,
+        other => return format!("the holder is not known: {other:?}"),
+    };
+    let Some(holder) = shown(seen) else {
+        return "nobody holds it".to_owned();
+    };
+    let requester = Requester::parse(&holder.request, family);
+    let who = requester.map_or_else(|| "an unknown holder".to_owned(), |r| r.to_string());
+    if let Some(ago) = holder.lapsed_for {
+        return format!("the lease of {who} ended {ago:.1?} ago, without a release");
+    }
+    if holder.cools {
+        return format!("it cools for {:.1?}, after {who} released it", holder.left);
+    }
+    let held = server_time.map(|now| Duration::from_micros(now.saturating_sub(holder.granted_at)));
+    let held = held.map_or_else(String::new, |held| format!(" for {held:.1?}"));
+    let more = match seen.holders.len() - 1 {
+        0 => String::new(),
+        1 => ", and by 1 more".to_owned(),
+        many => format!(", and by {many} more"),
+    };
+    format!("held{held} by {who}{more}")
+}
+
+/// The holder that a line names: one that holds it, else one that cools, else one that lapsed. If
+/// several hold it, the one that has held it longest.
+fn shown(seen: &Inspection) -> Option<&InspectedHolder> {
+    let rank = |holder: &&InspectedHolder| {
+        let is_lapsed = holder.lapsed_for.is_some();
+        (is_lapsed, holder.cools, holder.granted_at)
+    };
+    seen.holders.iter().min_by_key(rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::PreviousHolder;
+
+    fn holder(granted_at: u64, label: &str) -> InspectedHolder {
+        InspectedHolder {
+            cools: false,
+            fence: 7,
+            granted_at,
+            left: Duration::from_secs(9),
+            lapsed_for: None,
+            permits: 1,
+            request: format!(
+                "1 {granted_at} 0123456789abcdef 10000 0 0 web-1\t4711\tmain#4712\t{label}"
+            ),
+        }
+    }
+
+    fn text(holders: Vec<InspectedHolder>, server_time: Option<u64>) -> String {
+        let seen = Inspection {
+            seen_at: server_time.unwrap_or_default(),
+            kind: "mutex/1".to_owned(),
+            fence: 7,
+            holders,
+            waiters: 1,
+            queue: Vec::new(),
+            previous: PreviousHolder::Released,
+            ended: 0,
+            served: 0,
+        };
+        holder_text(
+            &Outcome::Inspection(Box::new(seen)),
+            Family::Mutex,
+            server_time,
+        )
+    }
+
+    #[test]
+    fn holder_is_named_with_the_time_for_which_it_holds() {
+        assert_eq!(
+            text(vec![holder(1_000_000, "nightly")], Some(66_100_000)),
+            "held for 65.1s by process 4711 on web-1, thread main#4712, label \"nightly\""
+        );
+        assert_eq!(
+            text(vec![holder(1_000_000, "")], None),
+            "held by process 4711 on web-1, thread main#4712"
+        );
+    }
+
+    #[test]
+    fn oldest_of_several_holders_is_named() {
+        let lapsed = InspectedHolder {
+            lapsed_for: Some(Duration::from_secs(1)),
+            ..holder(1, "dead")
+        };
+        let holders = vec![
+            lapsed.clone(),
+            holder(3_000_000, "b"),
+            holder(2_000_000, "a"),
+        ];
+        assert_eq!(
+            text(holders, Some(3_000_000)),
+            "held for 1.0s by process 4711 on web-1, thread main#4712, label \"a\", and by 2 more"
+        );
+        assert!(text(vec![lapsed], None).ends_with("ended 1.0s ago, without a release"));
+    }
+
+    #[test]
+    fn name_without_a_holder_says_so() {
+        assert_eq!(text(Vec::new(), None), "nobody holds it");
+        assert_eq!(
+            holder_text(&Outcome::Absent, Family::Mutex, None),
+            "nobody holds it"
+        );
+        let cools = InspectedHolder {
+            cools: true,
+            ..holder(1, "")
+        };
+        assert!(text(vec![cools], None).starts_with("it cools for 9.0s, after process 4711"));
+    }
+}

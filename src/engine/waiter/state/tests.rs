@@ -1,0 +1,77 @@
+//! A waiter's state machine, event by event.
+
+use super::*;
+use crate::key::Key;
+use crate::options::LockOptions;
+use crate::script::LockSpec;
+
+/// A second copy of the request may still be under way. The grant of the first could be over
+/// when it arrives.
+#[test]
+fn r8_notice_counts_only_once_its_request_is_over() {
+    let key = Key::new("fairlock", "a").expect("a good name");
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
+    let now = Time::from_nanos(1_000_000_000_000);
+    let asking_with_notice = || {
+        let token = Token::new();
+        let previous = PreviousHolder::Unknown;
+        let grant = Grant {
+            token,
+            fence: 7,
+            granted_at: 1,
+            left: request.ttl,
+            previous,
+        };
+        let mut state = WaiterState::new(token);
+        let action = state.on_notice(GrantNotice::from_reply(grant, now), now, &request);
+        assert!(
+            matches!(action, WaiterAction::Nothing) && state.is_asking(),
+            "the notice counted while the request was in flight"
+        );
+        assert!(matches!(state.take_grant(now, &request), TakeGrant::NotYet));
+        state
+    };
+    assert!(
+        matches!(asking_with_notice().on_queued(now, 1, 1, 1, &request), WaiterAction::Keep(lease) if lease.fence == 7)
+    );
+    assert!(
+        matches!(asking_with_notice().on_no_reply(1, now, &request), WaiterAction::Keep(lease) if lease.fence == 7)
+    );
+    // A waiter that was cancelled abandons the grant.
+    let mut state = asking_with_notice();
+    assert!(matches!(state.cancel(), WaiterAction::Nothing));
+    assert!(matches!(
+        state.on_no_reply(1, now, &request),
+        WaiterAction::Abandon { .. }
+    ));
+}
+
+/// As after a failover to data in which the token still waited: others may have held the lock
+/// in between.
+#[test]
+fn grant_confirmed_with_another_fence_is_another_grant() {
+    let key = Key::new("fairlock", "a").expect("a good name");
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
+    let now = Time::from_nanos(1_000_000_000_000);
+    for (fence, previous) in [(7, PreviousHolder::Released), (9, PreviousHolder::Unknown)] {
+        let token = Token::new();
+        let grant = Grant {
+            token,
+            fence: 7,
+            granted_at: 1,
+            left: Duration::ZERO,
+            previous: PreviousHolder::Released,
+        };
+        let mut state = WaiterState::new(token);
+        assert!(matches!(
+            state.on_granted(GrantNotice::from_reply(grant, now), now, &request),
+            WaiterAction::Confirm
+        ));
+        match state.on_confirmed(now, request.ttl, fence, &request) {
+            WaiterAction::Keep(lease) => {
+                assert_eq!((lease.fence, lease.previous), (fence, previous))
+            }
+            _ => panic!("the renewal confirmed the grant"),
+        }
+    }
+}

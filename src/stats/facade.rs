@@ -1,0 +1,92 @@
+//! Emits numbers through the `metrics` facade.
+//!
+//! The recorder is looked up once, when the manager is built: an event then costs one call of the
+//! recorder's own handle, and a branch if there is no recorder. It also lets a program give each
+//! manager a recorder of its own.
+//!
+//! Several managers may share a recorder. Its counters and gauges are then sums over the managers,
+//! since nothing here ever sets a value.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use metrics::{Key, Label, Level, Metadata, Unit, with_recorder};
+
+use super::metric::Metric;
+
+pub(super) const EMITS: bool = true;
+
+const METADATA: Metadata<'static> = Metadata::new("fairlock", Level::INFO, Some("fairlock"));
+
+pub(super) struct Counter(metrics::Counter);
+
+pub(super) struct Gauge(metrics::Gauge);
+
+pub(super) struct Histogram(metrics::Histogram);
+
+impl Counter {
+    pub(super) fn new(metric: Metric) -> Counter {
+        with_recorder(|recorder| {
+            recorder.describe_counter(metric.name.into(), Some(Unit::Count), metric.about.into());
+            Counter(recorder.register_counter(&key_of(metric), &METADATA))
+        })
+    }
+
+    pub(super) fn add(&self, count: u64) {
+        emit(|| self.0.increment(count));
+    }
+}
+
+impl Gauge {
+    pub(super) fn new(metric: Metric) -> Gauge {
+        with_recorder(|recorder| {
+            recorder.describe_gauge(metric.name.into(), Some(Unit::Count), metric.about.into());
+            Gauge(recorder.register_gauge(&key_of(metric), &METADATA))
+        })
+    }
+
+    pub(super) fn add(&self, count: u64) {
+        emit(|| self.0.increment(count as f64));
+    }
+
+    pub(super) fn sub(&self, count: u64) {
+        emit(|| self.0.decrement(count as f64));
+    }
+}
+
+/// Times in seconds.
+impl Histogram {
+    pub(super) fn new(metric: Metric) -> Histogram {
+        with_recorder(|recorder| {
+            recorder.describe_histogram(
+                metric.name.into(),
+                Some(Unit::Seconds),
+                metric.about.into(),
+            );
+            Histogram(recorder.register_histogram(&key_of(metric), &METADATA))
+        })
+    }
+
+    pub(super) fn record(&self, time: Duration) {
+        emit(|| self.0.record(time.as_secs_f64()));
+    }
+
+    /// The same time, so often.
+    pub(super) fn record_many(&self, time: Duration, count: u64) {
+        emit(|| self.0.record_many(time.as_secs_f64(), count as usize));
+    }
+}
+
+/// A recorder is foreign code. An event happens in the middle of a release or a loss, and in `drop`:
+/// if the recorder panics, its number is missing, and nothing else.
+fn emit(emission: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(emission));
+}
+
+fn key_of(metric: Metric) -> Key {
+    let labels = metric.label.into_iter();
+    let labels: Vec<Label> = labels
+        .map(|(label, value)| Label::from_static_parts(label, value))
+        .collect();
+    Key::from_parts(metric.name, labels)
+}

@@ -1,0 +1,375 @@
+//! The one place where events become numbers: those of [`Stats`], and those that the feature
+//! `metrics` emits. Each instrument here does both, so they cannot differ.
+//!
+//! A recorder is foreign code, so no mutex of this crate may be held where one of these methods is
+//! called. A store counts under its mutexes. So it keeps plain numbers ([`Traffic`]), and
+//! [`Meter::publish`] emits what they have grown by.
+//!
+//! docs/METRICS.md has all names.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::facade;
+use super::histogram::LiveHistogram;
+use super::metric::{self, Metric};
+use super::traffic::Traffic;
+use super::{Acquisitions, Losses, Stats};
+use crate::loss::LossReason;
+
+/// How a call that asks for a lock ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AcquireEnd {
+    TimedOut,
+    Cancelled,
+    Failed,
+}
+
+/// The instruments of one manager.
+pub(crate) struct Meter {
+    held: Gauge,
+    pub(crate) waiting: Gauge,
+    at_once: Counter,
+    after_wait: Counter,
+    timed_out: Counter,
+    cancelled: Counter,
+    failed: Counter,
+    /// In the order of [`REASONS`].
+    losses: [Counter; REASONS.len()],
+    pub(crate) handed_over: Counter,
+    pub(crate) renewed: Counter,
+    pub(crate) renewal_failures: Counter,
+    pub(crate) requeued: Counter,
+    pub(crate) background_releases: Counter,
+    pub(crate) dead_waiters: Counter,
+    /// Calls that the engine sent again. Those of the store are in its [`Traffic`].
+    pub(crate) retries: Counter,
+    wait: Timer,
+    hold: Timer,
+    pub(crate) renewal_lateness: Timer,
+    published: PublishedTraffic,
+}
+
+impl Meter {
+    pub(crate) fn new() -> Meter {
+        let ended = |outcome| Counter::new(metric::ACQUISITIONS.with("outcome", outcome));
+        Meter {
+            held: Gauge::new(metric::HELD),
+            waiting: Gauge::new(metric::WAITING),
+            at_once: ended("at_once"),
+            after_wait: ended("after_wait"),
+            timed_out: ended("timed_out"),
+            cancelled: ended("cancelled"),
+            failed: ended("failed"),
+            losses: REASONS.map(|(_, label)| Counter::new(metric::LOSSES.with("reason", label))),
+            handed_over: Counter::new(metric::HANDOVERS),
+            renewed: Counter::new(metric::RENEWALS.with("outcome", "confirmed")),
+            renewal_failures: Counter::new(metric::RENEWALS.with("outcome", "failed")),
+            requeued: Counter::new(metric::REQUEUES),
+            background_releases: Counter::new(metric::BACKGROUND_RELEASES),
+            dead_waiters: Counter::new(metric::DEAD_WAITERS),
+            retries: Counter::new(metric::RETRIES),
+            wait: Timer::new(metric::WAIT),
+            hold: Timer::new(metric::HOLD),
+            renewal_lateness: Timer::new(metric::RENEWAL_LATENESS),
+            published: PublishedTraffic::new(),
+        }
+    }
+
+    /// A caller gets a guard, so long after it asked for it.
+    pub(crate) fn on_granted(&self, wait: Duration, had_to_wait: bool) {
+        self.held.add(1);
+        if had_to_wait {
+            self.after_wait.add(1);
+        } else {
+            self.at_once.add(1);
+        }
+        self.wait.record(wait);
+    }
+
+    /// A caller's request ends without the lock.
+    pub(crate) fn on_not_granted(&self, end: AcquireEnd) {
+        let counter = match end {
+            AcquireEnd::TimedOut => &self.timed_out,
+            AcquireEnd::Cancelled => &self.cancelled,
+            AcquireEnd::Failed => &self.failed,
+        };
+        counter.add(1);
+    }
+
+    /// A guard's lock is released, so long after its grant.
+    pub(crate) fn on_released(&self, hold: Duration) {
+        self.hold.record(hold);
+    }
+
+    /// A guard's lock is lost, so long after its grant.
+    pub(crate) fn on_lost(&self, reason: LossReason, hold: Duration) {
+        self.count_loss(reason);
+        self.hold.record(hold);
+    }
+
+    /// The reply to the release of a guard's lock shows that it was lost before. How long it was
+    /// held was counted when the release began.
+    pub(crate) fn on_found_lost(&self, reason: LossReason) {
+        self.count_loss(reason);
+    }
+
+    fn count_loss(&self, reason: LossReason) {
+        let same = |(known, _): &(LossReason, _)| *known == reason;
+        if let Some(at) = REASONS.iter().position(same) {
+            self.losses[at].add(1);
+        }
+    }
+
+    pub(crate) fn on_guard_dropped(&self) {
+        self.held.sub(1);
+    }
+
+    /// Guards that are alive now.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.get()
+    }
+
+    /// All numbers, with those of the store.
+    pub(crate) fn read(&self, traffic: Traffic) -> Stats {
+        let acquisitions = Acquisitions {
+            at_once: self.at_once.get(),
+            after_wait: self.after_wait.get(),
+            timed_out: self.timed_out.get(),
+            cancelled: self.cancelled.get(),
+            failed: self.failed.get(),
+        };
+        let [expired, taken, max_hold, forced, shutdown] =
+            [0, 1, 2, 3, 4].map(|at| self.losses[at].get());
+        Stats {
+            held: self.held.get(),
+            waiting: self.waiting.get(),
+            granted: acquisitions.at_once + acquisitions.after_wait,
+            handed_over: self.handed_over.get(),
+            missed: acquisitions.timed_out,
+            lost: expired + taken + max_hold + forced + shutdown,
+            renewed: self.renewed.get(),
+            renewal_failures: self.renewal_failures.get(),
+            requeued: self.requeued.get(),
+            dead_waiters: self.dead_waiters.get(),
+            background_releases: self.background_releases.get(),
+            retries: self.retries.get() + traffic.retries,
+            connects: traffic.connects,
+            connection_waits: traffic.connection_waits,
+            connection_wait_time: traffic.connection_wait_time,
+            requests: traffic.requests,
+            acquisitions,
+            losses: Losses {
+                expired,
+                taken,
+                max_hold,
+                forced,
+                shutdown,
+            },
+            wait: self.wait.times.read(),
+            hold: self.hold.times.read(),
+            renewal_lateness: self.renewal_lateness.times.read(),
+        }
+    }
+
+    /// Emits what the store's numbers have grown by, if they are to be emitted. Call it now and
+    /// then: it costs nothing in a build without the feature `metrics`.
+    pub(crate) fn publish(&self, traffic: impl FnOnce() -> Option<Traffic>) {
+        if facade::EMITS {
+            self.published.publish(traffic, &self.retries.emitted);
+        }
+    }
+}
+
+/// A number that only grows.
+pub(crate) struct Counter {
+    count: AtomicU64,
+    emitted: facade::Counter,
+}
+
+impl Counter {
+    fn new(metric: Metric) -> Counter {
+        Counter {
+            count: AtomicU64::new(0),
+            emitted: facade::Counter::new(metric),
+        }
+    }
+
+    pub(crate) fn add(&self, n: u64) {
+        self.count.fetch_add(n, Ordering::Relaxed);
+        self.emitted.add(n);
+    }
+
+    fn get(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that rises and falls.
+pub(crate) struct Gauge {
+    count: AtomicU64,
+    emitted: facade::Gauge,
+}
+
+impl Gauge {
+    fn new(metric: Metric) -> Gauge {
+        Gauge {
+            count: AtomicU64::new(0),
+            emitted: facade::Gauge::new(metric),
+        }
+    }
+
+    pub(crate) fn add(&self, n: u64) {
+        self.count.fetch_add(n, Ordering::Relaxed);
+        self.emitted.add(n);
+    }
+
+    pub(crate) fn sub(&self, n: u64) {
+        self.count.fetch_sub(n, Ordering::Relaxed);
+        self.emitted.sub(n);
+    }
+
+    fn get(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+/// How long something takes.
+pub(crate) struct Timer {
+    times: LiveHistogram,
+    emitted: facade::Histogram,
+}
+
+impl Timer {
+    fn new(metric: Metric) -> Timer {
+        Timer {
+            times: LiveHistogram::new(),
+            emitted: facade::Histogram::new(metric),
+        }
+    }
+
+    pub(crate) fn record(&self, time: Duration) {
+        self.times.count(time);
+        self.emitted.record(time);
+    }
+}
+
+/// The part of a store's traffic that was emitted.
+struct PublishedTraffic {
+    connects: facade::Counter,
+    requests: facade::Counter,
+    connection_wait: facade::Histogram,
+    /// A thread publishes. This is no mutex, since nobody waits for it: another thread goes on, and
+    /// leaves it to the next call.
+    is_publishing: AtomicBool,
+    /// The traffic of the last time: connects, requests, retries, connection waits, their time in
+    /// ns.
+    last: [AtomicU64; 5],
+}
+
+impl PublishedTraffic {
+    fn new() -> PublishedTraffic {
+        PublishedTraffic {
+            connects: facade::Counter::new(metric::CONNECTS),
+            requests: facade::Counter::new(metric::REQUESTS),
+            connection_wait: facade::Histogram::new(metric::CONNECTION_WAIT),
+            is_publishing: AtomicBool::new(false),
+            last: [const { AtomicU64::new(0) }; 5],
+        }
+    }
+
+    fn publish(&self, traffic: impl FnOnce() -> Option<Traffic>, retries: &facade::Counter) {
+        if self.is_publishing.swap(true, Ordering::Acquire) {
+            return;
+        }
+        // A recorder may panic.
+        let _publishing = Publishing(&self.is_publishing);
+        let Some(now) = traffic() else { return };
+        let numbers = [
+            now.connects,
+            now.requests,
+            now.retries,
+            now.connection_waits,
+            now.connection_wait_time.as_nanos() as u64,
+        ];
+        let mut grown = [0; 5];
+        for ((grown, number), last) in grown.iter_mut().zip(numbers).zip(&self.last) {
+            // While a node is replaced, a sum over all nodes may fall for a moment.
+            let last = last.fetch_max(number, Ordering::Relaxed);
+            *grown = number.saturating_sub(last);
+        }
+        let [connects, requests, resent, waits, wait_ns] = grown;
+        for (counter, grown) in [
+            (&self.connects, connects),
+            (&self.requests, requests),
+            (retries, resent),
+        ] {
+            if grown > 0 {
+                counter.add(grown);
+            }
+        }
+        if let Some(mean_ns) = wait_ns.checked_div(waits) {
+            let mean = Duration::from_nanos(mean_ns);
+            self.connection_wait.record_many(mean, waits);
+        }
+    }
+}
+
+struct Publishing<'a>(&'a AtomicBool);
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Each reason, and its label.
+const REASONS: [(LossReason, &str); 5] = [
+    (LossReason::Expired, "expired"),
+    (LossReason::Taken, "taken"),
+    (LossReason::MaxHold, "max_hold"),
+    (LossReason::Forced, "forced"),
+    (LossReason::Shutdown, "shutdown"),
+];
+
+#[cfg(all(test, feature = "metrics"))]
+mod tests {
+    use super::*;
+
+    /// A recorder that panics must not end publication for good, and a sum that falls for a moment
+    /// must not be counted twice.
+    #[test]
+    fn traffic_is_emitted_once_though_it_falls_for_a_moment() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let meter = metrics::with_local_recorder(&recorder, Meter::new);
+        for requests in [5, 3, 5, 8] {
+            let traffic = Traffic {
+                requests,
+                retries: requests,
+                connection_waits: requests,
+                connection_wait_time: Duration::from_secs(requests),
+                ..Traffic::default()
+            };
+            meter.publish(|| Some(traffic));
+        }
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            meter.publish(|| panic!("a store may panic"));
+        }));
+        assert!(panicked.is_err());
+        let traffic = Traffic {
+            requests: 9,
+            ..Traffic::default()
+        };
+        meter.publish(|| Some(traffic));
+        meter.retries.add(1);
+        let shown = recorder.handle().render();
+        for line in [
+            "fairlock_requests_total 9",
+            "fairlock_retries_total 9",
+            "fairlock_connection_wait_seconds_sum 8",
+            "fairlock_connection_wait_seconds_count 8",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The metrics of the facade: their names, and what they count. docs/METRICS.md has them for users.
+
+/// A metric of the facade, with at most one label.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    not(feature = "metrics"),
+    expect(dead_code, reason = "without the feature, nobody reads the names")
+)]
+pub(super) struct Metric {
+    pub(super) name: &'static str,
+    pub(super) label: Option<(&'static str, &'static str)>,
+    pub(super) about: &'static str,
+}
+
+impl Metric {
+    const fn new(name: &'static str, about: &'static str) -> Metric {
+        Metric {
+            name,
+            label: None,
+            about,
+        }
+    }
+
+    pub(super) const fn with(self, label: &'static str, value: &'static str) -> Metric {
+        Metric {
+            label: Some((label, value)),
+            ..self
+        }
+    }
+}
+
+pub(super) const HELD: Metric = Metric::new("fairlock_held", "Guards that are alive now.");
+pub(super) const WAITING: Metric = Metric::new("fairlock_waiting", "Waiters of this process now.");
+pub(super) const ACQUISITIONS: Metric = Metric::new(
+    "fairlock_acquisitions_total",
+    "Requests for a lock, by how they ended.",
+);
+pub(super) const LOSSES: Metric = Metric::new(
+    "fairlock_losses_total",
+    "Locks that were lost before their guard released them, by reason.",
+);
+pub(super) const HANDOVERS: Metric = Metric::new(
+    "fairlock_handovers_total",
+    "Grants that came by hand-over from the holder before.",
+);
+pub(super) const RENEWALS: Metric = Metric::new(
+    "fairlock_renewals_total",
+    "Renewals that Redis confirmed, and those that failed and were retried.",
+);
+pub(super) const REQUEUES: Metric = Metric::new(
+    "fairlock_requeues_total",
+    "Waiters that were queued again because Redis did not know them any more.",
+);
+pub(super) const BACKGROUND_RELEASES: Metric = Metric::new(
+    "fairlock_background_releases_total",
+    "Releases of locks and of places in queues that went to the background.",
+);
+pub(super) const DEAD_WAITERS: Metric = Metric::new(
+    "fairlock_dead_waiters_total",
+    "Waiters of dead processes that calls of this process passed over.",
+);
+pub(super) const RETRIES: Metric =
+    Metric::new("fairlock_retries_total", "Calls that were sent again.");
+pub(super) const CONNECTS: Metric =
+    Metric::new("fairlock_connects_total", "Connections that were opened.");
+pub(super) const REQUESTS: Metric =
+    Metric::new("fairlock_requests_total", "Commands sent to Redis.");
+pub(super) const WAIT: Metric = Metric::new(
+    "fairlock_wait_seconds",
+    "From the call to the grant, for requests that got the lock.",
+);
+pub(super) const HOLD: Metric = Metric::new(
+    "fairlock_hold_seconds",
+    "From the grant to the release or the loss, for each guard.",
+);
+pub(super) const RENEWAL_LATENESS: Metric = Metric::new(
+    "fairlock_renewal_lateness_seconds",
+    "How much later than due a renewal was confirmed.",
+);
+pub(super) const CONNECTION_WAIT: Metric = Metric::new(
+    "fairlock_connection_wait_seconds",
+    "How long a call waited because no connection was open.",
+);

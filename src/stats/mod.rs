@@ -1,0 +1,188 @@
+//! Counts what a manager has done.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `mod` | [`Stats`], what users see |
+//! | `histogram` | [`Histogram`]: how long something took |
+//! | `meter` | [`Meter`]: events become numbers, here and in the facade |
+//! | `metric` | the names in the facade |
+//! | `facade` | emits numbers, with the feature `metrics`; `no_facade` without it |
+//! | `traffic` | [`Traffic`]: what a store counts |
+
+#[cfg(feature = "metrics")]
+mod facade;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_facade.rs"]
+mod facade;
+mod histogram;
+mod meter;
+mod metric;
+mod traffic;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use histogram::Histogram;
+pub(crate) use meter::{AcquireEnd, Meter};
+pub(crate) use traffic::Traffic;
+
+/// Counts of a manager's work since it was built. From
+/// [`LockManager::stats`](crate::LockManager::stats).
+///
+/// The numbers are read one after the other, without a mutex. So they may not all be from the same
+/// moment: an event that happens meanwhile may be in one number and not yet in another. `granted`,
+/// `missed` and `lost` always fit `acquisitions` and `losses` of the same `Stats`.
+///
+/// With the feature `metrics` the same events go to a recorder, as [a page](crate::guide::metrics) says.
+#[non_exhaustive]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct Stats {
+    /// Guards that are alive now. A guard of several names counts once for each name.
+    pub held: u64,
+    /// Waiters of this manager that are in a queue now.
+    pub waiting: u64,
+    /// Guards that were returned to callers, at once or after a wait.
+    pub granted: u64,
+    /// Grants that came by hand-over from the holder before.
+    pub handed_over: u64,
+    /// Calls that returned without the lock because it was taken.
+    pub missed: u64,
+    /// Locks that were lost before their guard released them.
+    pub lost: u64,
+    /// Renewals that Redis confirmed.
+    pub renewed: u64,
+    /// Renewals that failed and were retried. A renewal that found its connection closed is sent
+    /// again on another at once. It counts only if that fails as well.
+    pub renewal_failures: u64,
+    /// Waiters that were queued again because Redis did not know them any more. Redis lost its
+    /// data, or this process was silent for so long that it counted as dead.
+    pub requeued: u64,
+    /// Waiters of dead processes that calls of this manager found at the head of a queue and passed
+    /// over. Each is counted by the one manager that passed over it.
+    pub dead_waiters: u64,
+    /// Releases of locks and of places in queues that went to the background.
+    pub background_releases: u64,
+    /// Calls that were sent again: their connection turned out to be closed, or Redis refused them
+    /// or did not answer, and there was time left. Renewals are in `renewal_failures` instead.
+    pub retries: u64,
+    /// Connections that were opened. Always 0 on the in-memory store.
+    pub connects: u64,
+    /// Calls that waited until a connection was open, or failed because none could be opened. The
+    /// first call on each lane is one of them. Releases are not: they go to the background then. On
+    /// a quorum, where threads in the background open connections, each attempt of theirs counts.
+    /// Always 0 on the in-memory store.
+    pub connection_waits: u64,
+    /// How long they waited, all together.
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
+    pub connection_wait_time: Duration,
+    /// Commands that were sent to Redis, of every sort: calls, renewals, checks, retries, pages of
+    /// `list`, SUBSCRIBE, the PINGs of the subscription, and AUTH, SELECT, HELLO and TIME of each
+    /// new connection, and ASKING on one to a cluster. Redis's own count, in `INFO commandstats`,
+    /// also has the commands that scripts run. The in-memory store counts calls and pages.
+    pub requests: u64,
+    /// How requests for a lock ended.
+    pub acquisitions: Acquisitions,
+    /// Why locks were lost.
+    pub losses: Losses,
+    /// From the call to the grant, for each guard that was returned. For a
+    /// [`Waiter`](crate::Waiter) the call is `enqueue`. A call that got no lock is not in it: a
+    /// timeout says how long its caller was ready to wait, and not how long the lock was taken.
+    pub wait: Histogram,
+    /// From the grant to the release or to the moment at which the loss was noticed, for each guard
+    /// that has ended.
+    pub hold: Histogram,
+    /// How much later than due a renewal was confirmed, for each renewal of the renewal thread that
+    /// Redis confirmed. Each is due a third of the ttl after the one before. So with a healthy
+    /// Redis this is about a round trip. From two thirds of the ttl on the lock is lost. A renewal
+    /// that was never confirmed is not in it, but its loss is counted.
+    pub renewal_lateness: Histogram,
+}
+
+/// How requests for a lock ended. Part of [`Stats`].
+///
+/// A group of several names that is granted counts once for each name. If it is not granted, it
+/// counts once. A call with an option or a name that cannot be ([`Error::Config`]) is not counted.
+///
+/// [`Error::Config`]: crate::Error::Config
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct Acquisitions {
+    /// Granted, and nobody else had the lock.
+    pub at_once: u64,
+    /// Granted after Redis had said that it was taken.
+    pub after_wait: u64,
+    /// It stayed taken until the time was up. A try that finds it taken is one of these.
+    pub timed_out: u64,
+    /// A [`Waiter`](crate::Waiter) was dropped without its lock, or the manager was shut down.
+    pub cancelled: u64,
+    /// The call returned another error.
+    pub failed: u64,
+}
+
+/// How many locks were lost for each [`LossReason`](crate::LossReason). Part of [`Stats`].
+///
+/// Each loss counts once, for the way by which this manager learned of it first: by a renewal, by
+/// its own clock, or by the answer to the release. A loss that shows only in the answer to a release
+/// is the error of [`unlock`](crate::LockGuard::unlock), or a line of the log after a drop. It
+/// reaches neither [`lost`](crate::LockGuard::lost) nor [`on_lost`](crate::LockOptions::on_lost). A
+/// release that never gets an answer counts as no loss.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+pub struct Losses {
+    /// [`LossReason::Expired`](crate::LossReason::Expired)
+    pub expired: u64,
+    /// [`LossReason::Taken`](crate::LossReason::Taken)
+    pub taken: u64,
+    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold)
+    pub max_hold: u64,
+    /// [`LossReason::Forced`](crate::LossReason::Forced)
+    pub forced: u64,
+    /// [`LossReason::Shutdown`](crate::LossReason::Shutdown)
+    pub shutdown: u64,
+}
+
+/// All counts on one line, and a glance at the times:
+/// `held 1, waiting 0, granted 7, …; wait p50 1.5ms p99 40ms max 41ms; hold …; renewal lateness …`.
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [
+            ("held", self.held),
+            ("waiting", self.waiting),
+            ("granted", self.granted),
+            ("handed over", self.handed_over),
+            ("missed", self.missed),
+            ("cancelled", self.acquisitions.cancelled),
+            ("failed", self.acquisitions.failed),
+            ("lost", self.lost),
+            ("renewed", self.renewed),
+            ("renewal failures", self.renewal_failures),
+            ("requeued", self.requeued),
+            ("dead waiters", self.dead_waiters),
+            ("background releases", self.background_releases),
+            ("retries", self.retries),
+            ("connects", self.connects),
+            ("connection waits", self.connection_waits),
+            ("requests", self.requests),
+        ];
+        for (i, (name, count)) in counts.into_iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{name} {count}")?;
+        }
+        let Stats {
+            wait,
+            hold,
+            renewal_lateness,
+            ..
+        } = self;
+        write!(
+            f,
+            "; wait {wait}; hold {hold}; renewal lateness {renewal_lateness}"
+        )
+    }
+}

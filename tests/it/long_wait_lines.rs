@@ -1,0 +1,242 @@
+//! A wait that lasts for long is logged with its holder, and again when it has doubled. On both
+//! stores. A logger belongs to a whole process, so each case is a process of its own.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::{Builder, Endpoint, LockManager, LockOptions};
+
+use crate::{
+    fixtures::{build, with_ttl},
+    log_capture,
+    support::{
+        Child, Server,
+        child::{Role, report},
+        until,
+    },
+    worker::SOON,
+};
+
+pub(crate) const LONG_WAITS: (&str, Role) = ("long_waits", long_waits);
+
+/// A holder keeps its lock although the machine stands still for a while.
+const TTL: Duration = Duration::from_secs(5);
+const CHECK_PERIOD: Duration = Duration::from_millis(125);
+const LONG: Duration = Duration::from_millis(200);
+/// So long that a busy machine does not make a short wait a long one.
+const LONGER: Duration = Duration::from_secs(1);
+
+/// Holds this name with the first manager, whose label is `holds`. Waits for it with the second,
+/// whose label is `wants`.
+type Case = fn(&LockManager, &LockManager, &str);
+
+const LONG_CASES: &[(&str, Case)] = &[
+    ("one wait", |holds, wants, n| {
+        let _guard = holds.lock(n).unwrap();
+        worker(|| {
+            assert!(wants.try_lock_for(n, 12 * LONG).unwrap().is_none());
+        });
+    }),
+    ("wait in pieces", |holds, wants, n| {
+        let _guard = holds.lock(n).unwrap();
+        worker(|| {
+            let mut waiter = wants.enqueue(n).unwrap();
+            let start = Instant::now();
+            while start.elapsed() < 12 * LONG {
+                assert!(waiter.wait_for(LONG / 10).unwrap().is_none());
+            }
+        });
+    }),
+    ("several names", |holds, wants, n| {
+        let _guard = holds.lock(n).unwrap();
+        worker(|| {
+            let all = wants.try_lock_all_for(["a free name", n], 12 * LONG);
+            assert!(all.unwrap().is_none());
+        });
+    }),
+    ("permits", |holds, wants, n| {
+        let _guard = holds.semaphore(n, 3).acquire_many(2).unwrap();
+        worker(|| {
+            let more = wants.semaphore(n, 3).try_acquire_many_for(2, 12 * LONG);
+            assert!(more.unwrap().is_none());
+        });
+    }),
+    ("many waiters", |holds, wants, n| {
+        let _guard = holds.lock(n).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..MANY {
+                let wait = || assert!(wants.try_lock_for(n, 12 * LONG).unwrap().is_none());
+                scope.spawn(move || worker(wait));
+            }
+        });
+    }),
+];
+
+const SHORT_CASES: &[(&str, Case)] = &[("a short wait", |holds, wants, n| {
+    let _guard = holds.lock(n).unwrap();
+    assert!(wants.try_lock_for(n, LONGER / 10).unwrap().is_none());
+    // A place is no wait while nobody waits with it.
+    let mut place = wants.enqueue(n).unwrap();
+    assert!(place.wait_for(LONGER / 10).unwrap().is_none());
+    // Time itself is under test: a wait of this length would be reported.
+    thread::sleep(LONGER + 2 * CHECK_PERIOD);
+})];
+
+const MANY: usize = 50;
+
+fn worker(wait: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        let named = thread::Builder::new().name("worker".to_owned());
+        named.spawn_scoped(scope, wait).unwrap();
+    });
+}
+
+#[test]
+fn long_wait_is_logged_with_its_holder_each_time_it_doubles() {
+    log_capture::on_each_store(|store| {
+        let mut child = Child::spawn(LONG_WAITS.0, &[store, "long"]);
+        let holder = format!(
+            "by process {} on {}, thread ",
+            child.pid(),
+            rustix::system::uname().nodename().to_string_lossy()
+        );
+        let lines = log_capture::receive_lines(&mut child);
+        child.join();
+        for (case, _) in LONG_CASES {
+            let lines = about(&lines, case);
+            check_doubling(case, &lines);
+            let is_first = if *case == "many waiters" {
+                ""
+            } else {
+                "1): held for "
+            };
+            let position = format!("s for {case:?} (label \"wants\", position {is_first}");
+            for part in [
+                "WARN thread \"worker\" has waited ",
+                &position,
+                &holder,
+                "\"holds\"",
+            ] {
+                let has_it = |line: &&String| line.contains(part);
+                assert!(lines.iter().all(has_it), "{case}: no {part} in {lines:#?}");
+            }
+        }
+        let others = format!("; {} more waiters of this manager", MANY - 1);
+        let has_all = |line: &&String| line.ends_with(&others);
+        assert!(
+            about(&lines, "many waiters").iter().any(has_all),
+            "{lines:#?}"
+        );
+    });
+}
+
+#[test]
+fn short_waits_and_places_alone_are_not_logged() {
+    log_capture::on_each_store(|store| {
+        for limit in ["short", "turned off"] {
+            let mut child = Child::spawn(LONG_WAITS.0, &[store, limit]);
+            assert_eq!(log_capture::receive_lines(&mut child), [""; 0], "{limit}");
+            child.join();
+        }
+    });
+}
+
+/// The server hangs, and the caller outlasts that. The line says why it names no holder.
+#[test]
+fn line_says_so_if_the_holder_cannot_be_asked() {
+    let server = Server::start();
+    let mut child = Child::spawn(LONG_WAITS.0, &[&server.url(), "outage"]);
+    child.expect("waits", SOON);
+    server.stop();
+    child.send("stopped");
+    child.expect("logged", SOON);
+    server.cont();
+    child.join();
+}
+
+/// At least three lines, and each comes when the wait has doubled since the one before.
+fn check_doubling(case: &str, lines: &[&String]) {
+    let waited: Vec<Duration> = lines.iter().map(|line| waited(line)).collect();
+    // 200 ms in 2.4 s, and a check every 125 ms: at best after 0.2, 0.4, 0.8 and 1.6 s.
+    assert!((3..=4).contains(&waited.len()), "{case}: {lines:#?}");
+    // The text has tenths of a second.
+    let tenth = Duration::from_millis(100);
+    assert!(waited[0] + tenth >= LONG, "{case}: {lines:#?}");
+    for pair in waited.windows(2) {
+        assert!(pair[1] + 2 * tenth >= 2 * pair[0], "{case}: {lines:#?}");
+    }
+}
+
+/// The time that a line says, `has waited 1.6s` or `has waited 213.4ms`.
+fn waited(line: &str) -> Duration {
+    let (_, rest) = line.split_once("has waited ").expect("the time");
+    let (text, _) = rest.split_once(" for ").expect("the name");
+    let (number, unit) = match text.strip_suffix("ms") {
+        Some(ms) => (ms, 1e-3),
+        None => (text.strip_suffix('s').expect("a unit"), 1.0),
+    };
+    Duration::from_secs_f64(number.parse::<f64>().expect("a number") * unit)
+}
+
+fn about<'a>(lines: &'a [String], name: &str) -> Vec<&'a String> {
+    let named = |line: &&String| line.contains(&format!("{name:?}"));
+    lines.iter().filter(named).collect()
+}
+
+/// A child role: runs cases side by side, and reports what was logged.
+fn long_waits(args: &[String]) {
+    log_capture::start();
+    let store = log_capture::store(&args[0]);
+    let (cases, limit) = match args[1].as_str() {
+        "long" => (LONG_CASES, LONG),
+        "short" => (SHORT_CASES, LONGER),
+        "turned off" => (&LONG_CASES[..1], Duration::MAX),
+        _ => {
+            let wants = labelled(store, "wants").long_wait(LONG);
+            return outage(&build(wants.outage_limit(Duration::MAX)));
+        }
+    };
+    let [holds, wants] =
+        ["holds", "wants"].map(|label| build(labelled(store.clone(), label).long_wait(limit)));
+    thread::scope(|scope| {
+        for (name, case) in cases {
+            let (holds, wants) = (&holds, &wants);
+            scope.spawn(move || case(holds, wants, name));
+        }
+    });
+    log_capture::report_lines();
+}
+
+fn labelled(store: Endpoint, label: &str) -> Builder {
+    let options = LockOptions::new().ttl(TTL).label(label);
+    with_ttl(store, TTL)
+        .check_period(CHECK_PERIOD)
+        .options(options)
+}
+
+/// Waits while the server is stopped, until that is logged.
+fn outage(manager: &LockManager) {
+    let fixed = LockOptions::new().fixed_lease(Duration::from_secs(60));
+    let guard = manager.with(fixed).lock("n").unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let mut waiter = manager.enqueue("n").unwrap();
+            report(format_args!("waits"));
+            crate::support::child::receive().expect("the server is stopped");
+            waiter.wait_for(SOON).unwrap()
+        });
+        let is_logged = || {
+            let is_it = |line: &String| {
+                line.contains("for \"n\" (label \"wants\"")
+                    && line.contains("the holder is not known, because redis did not say: ")
+            };
+            log_capture::lines().iter().any(is_it)
+        };
+        until(SOON, "the wait is logged", is_logged);
+        report(format_args!("logged"));
+        let _ = guard.unlock();
+        assert!(waiting.join().unwrap().is_some());
+    });
+}

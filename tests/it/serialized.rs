@@ -1,0 +1,181 @@
+//! The serialized form of what the crate reports: the feature `serde`. Scripts and dashboards read
+//! it, so the texts here must not change. On no store, but for what one server shows: a form does not
+//! depend on where a value came from.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use fairlock::{
+    Access, Kind, LockInfo, LockManager, LockOptions, LockState, Loss, LossReason, Party,
+    PreviousHolder, Shutdown, Stats,
+};
+use proptest::test_runner::TestRunner;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, from_str, json, to_string};
+
+use crate::support::Server;
+
+const HOLDER: &str = r#"{"manager":"6f1c","host":"web-1","pid":4711,"thread":"main","thread_id":4712,"label":"nightly","since":1700000000.123456,"ttl":10.0,"fixed_lease":false,"fence":1700000000123456,"permits":2,"access":{"permits":{"permits":2}},"lapsed_for":null}"#;
+const LAPSED: &str = r#"{"manager":"77aa","host":"web-2","pid":1,"thread":"-","thread_id":null,"label":"","since":1699999999.0,"ttl":0.25,"fixed_lease":true,"fence":1699999999000000,"permits":1,"access":{"permits":{"permits":1}},"lapsed_for":7.000001}"#;
+const WAITER: &str = r#"{"manager":"77aa","host":"web-2","pid":1,"thread":"-","thread_id":null,"label":"","since":1700000001.5,"ttl":30.0,"fixed_lease":false,"fence":null,"permits":1,"access":{"permits":{"permits":1}},"lapsed_for":null}"#;
+
+fn lock_info() -> String {
+    format!(
+        r#"{{"name":"jobs","seen_at":1700000002.5,"kind":{{"semaphore":{{"permits":3}}}},"state":"held","fence":1700000000123456,"holder":{HOLDER},"holders":[{HOLDER},{LAPSED}],"time_left":9.876543,"waiters":1,"queue":[{WAITER}],"previous_holder":"lapsed","served":17}}"#
+    )
+}
+
+/// The value that a text stands for. It is written as the same text.
+fn read<T: Serialize + DeserializeOwned + PartialEq + Debug>(text: &str) -> T {
+    let value: T = from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+    assert_eq!(to_string(&value).unwrap(), text);
+    assert_eq!(from_str::<T>(&to_string(&value).unwrap()).unwrap(), value);
+    value
+}
+
+#[test]
+fn a_lock_has_this_form_for_good() {
+    let info: LockInfo = read(&lock_info());
+    assert_eq!((&*info.name, info.state), ("jobs", LockState::Held));
+    assert_eq!(info.kind.to_string(), "semaphore of 3 permits");
+    assert_eq!(info.time_left, Duration::from_micros(9_876_543));
+    assert_eq!(info.holder.as_ref(), info.holders.first());
+    assert_eq!(
+        info.holders[1].lapsed_for,
+        Some(Duration::from_micros(7_000_001))
+    );
+    assert_eq!(info.queue[0].fence, None);
+    assert_eq!(info.previous_holder, PreviousHolder::Lapsed);
+    assert_eq!(info.served, 17);
+}
+
+#[test]
+fn every_variant_has_a_name() {
+    assert_eq!(read::<Kind>(r#""mutex""#), Kind::Mutex);
+    assert_eq!(read::<Kind>(r#""rw_lock""#), Kind::RwLock);
+    assert_eq!(
+        read::<Kind>(r#"{"other":"gate"}"#),
+        Kind::Other("gate".into())
+    );
+    assert!(matches!(
+        read(r#"{"semaphore":{"permits":3}}"#),
+        Kind::Semaphore { permits: 3, .. }
+    ));
+    assert_eq!(read::<Access>(r#""owner""#), Access::Owner);
+    assert_eq!(read::<Access>(r#""reader""#), Access::Reader);
+    assert_eq!(read::<Access>(r#""writer""#), Access::Writer);
+    assert!(matches!(
+        read(r#"{"permits":{"permits":2}}"#),
+        Access::Permits { permits: 2, .. }
+    ));
+    for (text, state) in [
+        (r#""held""#, LockState::Held),
+        (r#""cooling""#, LockState::Cooling),
+        (r#""lapsed""#, LockState::Lapsed),
+        (r#""free""#, LockState::Free),
+    ] {
+        assert_eq!(read::<LockState>(text), state);
+    }
+    for (text, how) in [
+        (r#""unknown""#, PreviousHolder::Unknown),
+        (r#""released""#, PreviousHolder::Released),
+        (r#""lapsed""#, PreviousHolder::Lapsed),
+        (r#""forced""#, PreviousHolder::Forced),
+    ] {
+        assert_eq!(read::<PreviousHolder>(text), how);
+    }
+    for (text, reason) in [
+        (r#""expired""#, LossReason::Expired),
+        (r#""taken""#, LossReason::Taken),
+        (r#""max_hold""#, LossReason::MaxHold),
+        (r#""forced""#, LossReason::Forced),
+        (r#""shutdown""#, LossReason::Shutdown),
+    ] {
+        assert_eq!(read::<LossReason>(text), reason);
+        let loss: Loss = read(&format!(
+            r#"{{"name":"é \"1\"","fence":7,"reason":{text}}}"#
+        ));
+        assert_eq!(
+            (&*loss.name, loss.fence, loss.reason),
+            ("é \"1\"", 7, reason)
+        );
+    }
+    let rest: Shutdown = read(r#"{"ended":["a"],"unreleased":["a","b"]}"#);
+    assert_eq!((rest.ended.len(), rest.unreleased.len()), (1, 2));
+}
+
+#[test]
+fn older_and_newer_texts_are_read() {
+    let mut older: Value = from_str(&lock_info()).unwrap();
+    let fields = older.as_object_mut().unwrap();
+    fields.remove("served");
+    fields.remove("previous_holder");
+    fields.insert("added later".to_owned(), json!([1, {}]));
+    fields["holder"]["added later"] = json!(1);
+    fields["holder"]
+        .as_object_mut()
+        .unwrap()
+        .remove("lapsed_for");
+    fields["holders"][1]
+        .as_object_mut()
+        .unwrap()
+        .remove("fixed_lease");
+    let info: LockInfo = from_str(&older.to_string()).unwrap();
+    assert_eq!(info.previous_holder, PreviousHolder::Unknown);
+    assert!(!info.holders[1].fixed_lease);
+    assert_eq!((info.served, info.holder.unwrap().lapsed_for), (0, None));
+    let stats: Stats = from_str(r#"{"held":1,"added later":[]}"#).unwrap();
+    assert_eq!((stats.held, stats.granted), (1, 0));
+    assert_eq!(from_str::<Shutdown>("{}").unwrap(), Shutdown::default());
+    // Whole seconds need no fraction.
+    let party: Party = from_str(&WAITER.replace("30.0", "30")).unwrap();
+    assert_eq!(party.ttl, Duration::from_secs(30));
+}
+
+#[test]
+fn times_that_cannot_be_are_refused() {
+    for wrong in ["-1.0", "1e300", "null", "\"30\""] {
+        let text = WAITER.replace("30.0", wrong);
+        assert!(from_str::<Party>(&text).is_err(), "{wrong}");
+        let text = WAITER.replace("1700000001.5", wrong);
+        assert!(from_str::<Party>(&text).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn every_microsecond_survives() {
+    let since_1970 = 0..4_102_444_800_000_000_u64;
+    TestRunner::default()
+        .run(&(since_1970, 0..86_400_000_000_u64), |(since, length)| {
+            let mut party: Party = from_str(LAPSED).unwrap();
+            party.since = std::time::SystemTime::UNIX_EPOCH + Duration::from_micros(since);
+            party.ttl = Duration::from_micros(length);
+            party.lapsed_for = Some(Duration::from_micros(since));
+            let text = to_string(&party).unwrap();
+            assert_eq!(from_str::<Party>(&text).unwrap(), party, "{text}");
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn what_a_server_shows_survives_the_form() {
+    let server = Server::start();
+    let manager = LockManager::connect(server.url()).unwrap();
+    let labelled = manager.with(LockOptions::new().label("a \"quoted\" label ⌂"));
+    let _guard = labelled.lock("n").unwrap();
+    let _waiter = manager.enqueue("n").unwrap();
+    let _permits = manager.semaphore("s", 3).acquire_many(2).unwrap();
+    let _reader = manager.rw_lock("r").read().unwrap();
+    for name in ["n", "s", "r"] {
+        let info = manager.inspect(name).unwrap().expect("it is held");
+        let text = to_string(&info).unwrap();
+        assert!(!text.contains('\n'), "{text}");
+        assert_eq!(from_str::<LockInfo>(&text).unwrap(), info);
+    }
+    let stats = manager.stats();
+    let text = to_string(&stats).unwrap();
+    assert!(text.contains("\"held\":3"), "{text}");
+    assert_eq!(from_str::<Stats>(&text).unwrap(), stats);
+}
