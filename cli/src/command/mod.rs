@@ -1,0 +1,51 @@
+//! The commands, a file or a folder for each.
+
+mod bench;
+mod completions;
+mod doctor;
+mod ls;
+mod man;
+mod release;
+mod run;
+mod show;
+mod top;
+mod watch;
+mod why_waiting;
+
+use clap::Subcommand;
+
+use crate::connection::Connection;
+use crate::exit::{Exit, Failure};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(run::Run),
+    Ls(ls::Ls),
+    Show(show::Show),
+    Watch(watch::Watch),
+    WhyWaiting(why_waiting::WhyWaiting),
+    Top(top::Top),
+    Release(release::Release),
+    Doctor(doctor::Doctor),
+    Bench(bench::Bench),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+impl Command {
+    pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
+        match self {
+            Command::Run(run) => run.run(connection),
+            Command::Ls(ls) => ls.run(connection),
+            Command::Show(show) => show.run(connection),
+            Command::Watch(watch) => watch.run(connection),
+            Command::WhyWaiting(why_waiting) => why_waiting.run(connection),
+            Command::Top(top) => top.run(connection),
+            Command::Release(release) => release.run(connection),
+            Command::Doctor(doctor) => doctor.run(connection),
+            Command::Bench(bench) => bench.run(connection),
+            Command::Completions(completions) => completions.run(),
+            Command::Man(man) => man.run(),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! `fairlock release`.
+
+use std::io::{self, IsTerminal as _};
+
+use clap::Args;
+use fairlock::{LockInfo, LockState, Party};
+use humantime::format_duration;
+
+use crate::age;
+use crate::connection::Connection;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::printable::printable;
+use crate::times;
+
+/// Takes a lock away from its holder
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Release {
+    /// The name of the lock.
+    name: String,
+    /// Only if this is still the holder's fence. Needed if several holders have different fences.
+    #[arg(long, value_name = "N")]
+    fence: Option<u64>,
+    /// Does not ask. Needed where there is no terminal to ask on.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  fairlock release invoices:42    # shows the holder, and asks
+  fairlock release invoices:42 --yes --fence 1795404011123456
+
+The second one is for a script that has seen this fence.
+
+The holder may go on for a while, believing that it holds the lock. During that time
+only fences protect the data. The command says how long that can be.
+
+Exits with 0 if the lock was taken away, and with 1 if not: it was free already,
+its fence is another one by now, or the answer was no.";
+
+impl Release {
+    pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
+        if !self.yes && !io::stdin().is_terminal() {
+            return Err(Failure::usage(
+                "no terminal to ask on: give --yes to go on without a question",
+            ));
+        }
+        let manager = connection.manager()?;
+        let info = manager.inspect(&self.name)?;
+        let Some(info) = info.filter(is_taken) else {
+            return no(format_args!("{:?} is free already", self.name));
+        };
+        let fence = match (self.fence, &fences(&info)[..]) {
+            (Some(wanted), held) if !held.contains(&wanted) => {
+                return no(format_args!(
+                    "{:?} has another fence by now: {}",
+                    self.name,
+                    join(held)
+                ));
+            }
+            (Some(wanted), _) => wanted,
+            (None, [only]) => *only,
+            (None, held) => {
+                return Err(Failure::usage(format!(
+                    "{:?} has several holders: name one by its --fence (see `fairlock show`): {}",
+                    self.name,
+                    join(held)
+                )));
+            }
+        };
+        explain(&info, fence);
+        if !self.yes && !is_confirmed()? {
+            return no(format_args!("{:?} stays as it is", self.name));
+        }
+        if !manager.force_release(&self.name, fence)? {
+            return no(format_args!(
+                "{:?} is free already, or its fence is no longer {fence}",
+                self.name
+            ));
+        }
+        output::line(format_args!("released {:?}, fence {fence}", self.name))?;
+        Ok(Exit::OK)
+    }
+}
+
+fn no(why: impl std::fmt::Display) -> Result<Exit, Failure> {
+    anstream::eprintln!("fairlock: not released: {why}");
+    Ok(Exit::NO)
+}
+
+fn is_taken(info: &LockInfo) -> bool {
+    matches!(info.state, LockState::Held | LockState::Cooling)
+}
+
+/// The holders that have not lapsed: those that a release can end.
+fn live(info: &LockInfo) -> impl Iterator<Item = &Party> {
+    let holders = info.holders.iter();
+    holders.filter(|holder| holder.lapsed_for.is_none())
+}
+
+/// Their fences, each once.
+fn fences(info: &LockInfo) -> Vec<u64> {
+    let mut fences: Vec<u64> = live(info).filter_map(|holder| holder.fence).collect();
+    fences.sort_unstable();
+    fences.dedup();
+    fences
+}
+
+fn join(fences: &[u64]) -> String {
+    let fences: Vec<String> = fences.iter().map(u64::to_string).collect();
+    fences.join(", ")
+}
+
+/// Shows who loses the lock, and says when each of them will notice.
+fn explain(info: &LockInfo, fence: u64) {
+    let losers: Vec<&Party> = live(info)
+        .filter(|holder| holder.fence == Some(fence))
+        .collect();
+    anstream::eprintln!(
+        "{}: {}, {}, fence {fence}, {} left, {} waiting",
+        printable(&info.name),
+        info.kind,
+        info.state,
+        age::short(info.time_left),
+        info.waiters
+    );
+    for holder in losers.iter().take(LOSERS_SHOWN) {
+        anstream::eprintln!(
+            "  {}, for {}",
+            printable(&holder.to_string()),
+            age::short(times::held(info, holder))
+        );
+    }
+    if losers.len() > LOSERS_SHOWN {
+        anstream::eprintln!("  and {} more", losers.len() - LOSERS_SHOWN);
+    }
+    if losers.len() > 1 {
+        anstream::eprintln!("They share this fence: all {} lose the lock.", losers.len());
+    }
+    anstream::eprintln!("{}", notice(info, &losers));
+}
+
+/// How many of those that share a fence are named before the question.
+const LOSERS_SHOWN: usize = 10;
+
+/// The text that says what the holders will notice, and when.
+fn notice(info: &LockInfo, losers: &[&Party]) -> String {
+    if info.state == LockState::Cooling {
+        return "Its holder has released it already, and notices nothing.".to_owned();
+    }
+    let longest = |fixed| {
+        let those = losers.iter().filter(|holder| holder.fixed_lease == fixed);
+        those.map(|holder| holder.ttl).max()
+    };
+    let left = age::short(info.time_left);
+    let mut lines = Vec::new();
+    if let Some(ttl) = longest(false) {
+        lines.push(format!(
+            "The holder notices at its next renewal, within {} (a third of its ttl, {}) and one \
+             request.",
+            times::about(ttl / 3),
+            format_duration(ttl)
+        ));
+        lines.push(format!(
+            "If it cannot reach Redis, it notices when its lease would have ended, within {left}."
+        ));
+    }
+    if longest(true).is_some() {
+        lines.push(format!(
+            "A holder with a fixed lease notices only when it unlocks, renews, or its lease would \
+             have ended, within {left}."
+        ));
+    }
+    lines.push(
+        "Until then it believes that it holds the lock: only fences protect the data.".to_owned(),
+    );
+    lines.join("\n")
+}
+
+/// Asks on the terminal. No answer is a no.
+fn is_confirmed() -> Result<bool, Failure> {
+    anstream::eprint!("Release it? [y/N] ");
+    let mut answer = String::new();
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::internal(format!("cannot read the answer: {error}")))?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}

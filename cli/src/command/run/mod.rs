@@ -1,0 +1,263 @@
+//! `fairlock run`: a command that runs while a lock is held.
+
+mod command;
+mod foreground;
+mod group;
+mod label;
+mod lock;
+mod messages;
+mod program;
+mod release;
+mod share;
+mod signal_mask;
+mod signals;
+mod supervisor;
+mod times;
+mod wait;
+mod waiting_line;
+
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use fairlock::{DEFAULT_COMMAND_TIMEOUT, Error, LockManager, LockOptions};
+use humantime::format_duration;
+
+use crate::connection::{Connection, TTL_PER_TIMEOUT};
+use crate::duration;
+use crate::exit::{Exit, Failure};
+
+use foreground::Foreground;
+use group::Group;
+use lock::{Held, Lock};
+use messages::Messages;
+use share::{Permits, Share};
+use signal_mask::without_ttou;
+use signals::Signals;
+use supervisor::{Rules, Supervisor};
+use times::Times;
+use wait::{View, WaitSettings, Waited};
+
+/// How long the connection may take, unless `--timeout` says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+const EXAMPLES: &str = "\
+Examples:
+  fairlock run deploy -- ./deploy.sh               wait for the lock, then run
+  fairlock run -n backup -- ./backup.sh            exit with 75 if it is taken
+  fairlock run -w 5m -E 0 sync -- ./sync.sh        wait for 5 minutes at most; busy is no error
+  fairlock run -n --hold-at-least 50m report -- ./report.sh
+                                                   from cron on many hosts: once an hour
+  fairlock run --permits 1/4 encode -- ffmpeg ...  4 at a time, on all hosts together
+  fairlock run --shared data -- ./read.sh          beside others with --shared,
+  fairlock run --exclusive data -- ./write.sh      but not beside this one
+
+Exit codes: that of the command; 128 + n if signal n ended it; 126 if it cannot be executed;
+127 if it is not found; 64 wrong usage; 69 no Redis; 74 the lock was lost; 75 busy.
+
+The command finds FAIRLOCK_NAME, FAIRLOCK_FENCE and FAIRLOCK_PREVIOUS in its environment.";
+
+/// Runs a command while holding a lock
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// The name of the lock.
+    name: String,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+    /// Wait for the lock for at most this time, also through an outage. Default: without end.
+    #[arg(short, long, value_name = "D", conflicts_with = "no_wait")]
+    #[arg(value_parser = duration::parse)]
+    wait: Option<Duration>,
+    /// Do not wait for the lock.
+    #[arg(short, long)]
+    no_wait: bool,
+    /// How long the lock outlives a host that crashed, or that Redis cannot hear. Default: 10s, or
+    /// what a long --timeout needs.
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    ttl: Option<Duration>,
+    /// Keep the lock taken for this time, even if the command ends before.
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    hold_at_least: Option<Duration>,
+    /// End the command if it holds the lock for this time.
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    max_hold: Option<Duration>,
+    /// Take K of the N permits of a semaphore.
+    #[arg(long, value_name = "K/N", conflicts_with_all = ["shared", "exclusive"])]
+    permits: Option<Permits>,
+    /// Hold the lock as a reader, beside other readers.
+    #[arg(short, long, conflicts_with = "exclusive")]
+    shared: bool,
+    /// Hold the lock as the writer that excludes all readers.
+    #[arg(short = 'x', long)]
+    exclusive: bool,
+    /// If the lock is lost: end the command, or let it go on.
+    #[arg(long, value_name = "ACTION", default_value = "term")]
+    on_loss: OnLoss,
+    /// How long the command may take to end after TERM, before KILL. Default: a quarter of the ttl,
+    /// and 10s at most.
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    grace: Option<Duration>,
+    /// The exit code if the lock is taken.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = Exit::BUSY.0)]
+    conflict_exit_code: u8,
+    /// The label that others see beside the host and the process. Default: the command's name.
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    /// Show no progress while waiting.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// The fate of the command if its lock is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnLoss {
+    /// TERM, and KILL after the grace.
+    Term,
+    /// A warning on stderr. Exit code 74 in place of 0.
+    Ignore,
+}
+
+impl Run {
+    pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
+        let ttl = self.ttl.unwrap_or_else(|| connection.ttl());
+        let times = Times::new(ttl, self.grace, self.max_hold)?;
+        // Before a wait that may take hours.
+        program::check(&self.command[0])?;
+        // Its threads log, and must not stop for it while the command has the terminal. They block
+        // the signal as this thread does when it starts them. The command must not inherit that.
+        let manager = without_ttou(|| self.manager(connection, &times))?;
+        let lock = Lock::new(&manager, &self.name, self.share());
+        // Until here a signal ends the process by itself: it has no lock yet, and no place.
+        let signals = Signals::start()?;
+        let messages = Messages::start();
+        let settings = self.wait_settings();
+        match wait::wait_for(lock, &manager, settings, &signals, &messages)? {
+            Waited::Held(held) => self.run_holding(held, &manager, times, &signals, &messages),
+            Waited::Busy(holder) => {
+                if settings.view == View::Line {
+                    messages.say(format!("{}: busy{holder}", self.name));
+                }
+                Ok(Exit(self.conflict_exit_code))
+            }
+            Waited::Signal(signal) => {
+                drop((messages, manager));
+                Ok(signals::end_by(signal, Foreground::find().as_ref()))
+            }
+        }
+    }
+
+    fn run_holding(
+        &self,
+        held: Held,
+        manager: &LockManager,
+        times: Times,
+        signals: &Signals,
+        messages: &Messages,
+    ) -> Result<Exit, Failure> {
+        let foreground = Foreground::find();
+        let receives = signals.receive_stops();
+        let early = match signals.early() {
+            Ok(early) => early,
+            Err(signal) => {
+                held.release_unused(manager);
+                return Ok(signals::end_by(signal, foreground.as_ref()));
+            }
+        };
+        // Much may have happened since the grant: the host may have slept.
+        if held.check().is_err() || held.remaining() <= times.left_at_term() {
+            held.release_unused(manager);
+            let text = format!(
+                "{}: the lock was not renewed in time, so the command does not start",
+                self.name
+            );
+            return Err(Failure::new(Exit::LOST, text));
+        }
+        let command = command::of(&self.command, &held);
+        let group = match receives.and_then(|()| Group::start(command, foreground.as_ref())) {
+            Ok(group) => group,
+            Err(error) => {
+                held.release_unused(manager);
+                return Err(program::failure(&self.command[0], &error));
+            }
+        };
+        let rules = Rules {
+            times,
+            on_loss: self.on_loss,
+        };
+        let supervisor = Supervisor::new(&held, group, foreground, rules, messages);
+        let ended = without_ttou(|| supervisor.run(signals, early));
+        Ok(release::after(&ended, held, self.on_loss, messages))
+    }
+
+    fn manager(&self, connection: &Connection, times: &Times) -> Result<LockManager, Failure> {
+        let label = match &self.label {
+            Some(label) => label.clone(),
+            None => label::of_program(&self.command[0]),
+        };
+        let mut options = LockOptions::new().ttl(times.ttl).label(label);
+        if let Some(least) = self.hold_at_least {
+            options = options.hold_at_least(least);
+        }
+        if let Some(limit) = times.backstop() {
+            options = options.max_hold(limit);
+        }
+        let mut builder = connection.builder()?.options(options);
+        if connection.timeout().is_none() {
+            // The library derives it from the ttl. That of a short ttl is too short for a
+            // connection with TLS to another continent.
+            builder = builder.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if let Some(wait) = self.wait {
+            // An outage does not end a wait before its time.
+            let timeout = connection.timeout().unwrap_or(DEFAULT_COMMAND_TIMEOUT);
+            builder = builder.outage_limit(wait.max(timeout));
+        }
+        builder
+            .build()
+            .map_err(|error| self.refused(error, connection))
+    }
+
+    /// The library says in its own words which times do not fit each other.
+    fn refused(&self, error: Error, connection: &Connection) -> Failure {
+        if let Error::Config { what, .. } = &error
+            && matches!(&**what, "ttl" | "horizon")
+            && let (Some(ttl), Some(timeout)) = (self.ttl, connection.timeout())
+            && let fitting = timeout.saturating_mul(TTL_PER_TIMEOUT)
+            && ttl < fitting
+        {
+            return Failure::usage(format!(
+                "--ttl {} is too short for --timeout {}: make it {}, or --timeout {}",
+                format_duration(ttl),
+                format_duration(timeout),
+                format_duration(fitting),
+                format_duration(ttl / TTL_PER_TIMEOUT)
+            ));
+        }
+        error.into()
+    }
+
+    fn share(&self) -> Share {
+        match &self.permits {
+            Some(permits) => Share::Permits(*permits),
+            None if self.shared => Share::Reader,
+            None if self.exclusive => Share::Writer,
+            None => Share::Alone,
+        }
+    }
+
+    fn wait_settings(&self) -> WaitSettings {
+        // Cron mails every line that a job prints. So without a terminal there is no progress.
+        let is_shown = !self.quiet && std::io::stderr().is_terminal();
+        WaitSettings {
+            at_most: if self.no_wait {
+                Some(Duration::ZERO)
+            } else {
+                self.wait
+            },
+            view: if is_shown { View::Line } else { View::Nothing },
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Stops of the command, and of this process with it: Ctrl-Z, `fg` and `bg`.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
+
+use super::super::OnLoss;
+use super::super::foreground::Foreground;
+use super::{Stage, Supervisor};
+use crate::age::short;
+use crate::job;
+
+/// How long after a resume a TSTP may still be one from before it: CONT may overtake it on its way
+/// from the handler to our channel.
+const LATE_STOP: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HadTerminal {
+    Yes,
+    No,
+}
+
+impl Supervisor<'_> {
+    /// The command was stopped by this signal.
+    pub(super) fn on_stop(&mut self, signal: Signal) {
+        self.is_stopped = true;
+        let Some(foreground) = &self.foreground else {
+            return;
+        };
+        let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
+        if self.stage != Stage::Running || signal == Signal::STOP && !foreground.is_away() {
+            // Somebody else stopped it, and will continue it. The lock is renewed meanwhile.
+        } else if wants_terminal && foreground.give_to_reader(self.group.id()) {
+            self.continue_group();
+        } else if job::can_be_continued() {
+            // Programs that draw on the terminal often handle TSTP and then stop by STOP, as an
+            // inner fairlock does. While they have the terminal, nobody else can type.
+            self.suspend();
+        } else if wants_terminal {
+            self.say("the command needs the terminal, cannot have it, and is ended");
+            self.terminate();
+            // A stopped process does not see TERM.
+            self.continue_group();
+        } else {
+            // No shell is there that could continue it.
+            self.continue_group();
+        }
+    }
+
+    /// Stops this process, its group and that of the command, so that the shell takes over.
+    fn suspend(&mut self) {
+        // It may be that only the command itself has stopped, and not all that it started.
+        self.send(Signal::STOP);
+        if !self.has_warned {
+            self.has_warned = true;
+            let left = short(self.held.remaining());
+            self.say(&format!(
+                "stopped: the lock will be lost in {left} unless the command continues"
+            ));
+        }
+        let had = self.foreground.as_ref().is_some_and(Foreground::is_given);
+        if let Some(foreground) = &self.foreground {
+            foreground.take_back();
+        }
+        self.suspended = Some(if had {
+            HadTerminal::Yes
+        } else {
+            HadTerminal::No
+        });
+        self.messages.flush();
+        // The whole group, as the terminal would do it: a shell takes over only when all of the job
+        // is stopped. TSTP, since STOP would keep another fairlock of a pipeline from stopping its
+        // own command. STOP for this process, since it receives TSTP itself.
+        let _ = kill_current_process_group(Signal::TSTP);
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
+
+    /// Whether a TSTP that arrives now was sent before or during a suspension.
+    pub(super) fn is_late_stop(&self) -> bool {
+        self.suspended.is_some() || self.resumed.is_some_and(|at| at.elapsed() < LATE_STOP)
+    }
+
+    /// This process was continued, or somebody asks it to continue the command.
+    pub(super) fn on_continue(&mut self) {
+        let suspended = self.suspended.take();
+        if suspended.is_some() {
+            self.resumed = Some(Instant::now());
+            // The result shows in `check`. It blocks, but the command is stopped.
+            let _ = self.held.renew();
+        }
+        if self.on_loss == OnLoss::Term && self.held.check().is_err() {
+            // `act` kills it before it has run again.
+            return;
+        }
+        if let Some(foreground) = &self.foreground {
+            match suspended {
+                Some(HadTerminal::Yes) => {
+                    foreground.give(self.group.id());
+                }
+                Some(HadTerminal::No) => {}
+                // Only this process was stopped, and a shell may have taken the terminal.
+                None => foreground.look_again(self.group.id()),
+            }
+        }
+        self.continue_group();
+    }
+
+    fn continue_group(&mut self) {
+        self.is_stopped = false;
+        self.send(Signal::CONT);
+    }
+}

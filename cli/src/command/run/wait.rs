@@ -1,0 +1,278 @@
+//! How the command waits for its lock.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, never, select, tick, unbounded};
+use fairlock::{DEFAULT_COMMAND_TIMEOUT, Error, LockManager};
+use rustix::process::Signal;
+use rustix::termios::tcgetwinsize;
+
+use super::foreground::Foreground;
+use super::lock::{Held, Lock};
+use super::messages::Messages;
+use super::signal_mask::without_ttou;
+use super::signals::{Signals, ends_a_wait};
+use super::waiting_line::{Progress, fit, holder_of};
+use crate::exit::Failure;
+
+/// How often Redis is asked for the holder while the line is shown.
+const LOOK: Duration = Duration::from_secs(2);
+/// How often the line counts on.
+const REDRAW: Duration = Duration::from_secs(1);
+/// The width of a terminal that does not say its own.
+const COLUMNS: u16 = 80;
+
+/// How a wait ended.
+pub(super) enum Waited {
+    Held(Held),
+    /// Others have the lock. The text says who, after a comma.
+    Busy(String),
+    Signal(Signal),
+}
+
+/// For how long to wait, and what to show meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WaitSettings {
+    /// `None`: without end. Zero: not at all.
+    pub(super) at_most: Option<Duration>,
+    pub(super) view: View,
+}
+
+/// How much somebody sees of a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    Line,
+    Nothing,
+}
+
+impl WaitSettings {
+    fn is_shown(&self) -> bool {
+        self.view == View::Line
+    }
+
+    /// When the line counts on.
+    fn redraw(&self) -> Receiver<Instant> {
+        if self.is_shown() {
+            tick(REDRAW)
+        } else {
+            never()
+        }
+    }
+
+    fn is_zero(&self) -> bool {
+        self.at_most == Some(Duration::ZERO)
+    }
+
+    /// The time that is left after this time.
+    fn left(&self, waited: Duration) -> Option<Duration> {
+        Some(self.at_most?.saturating_sub(waited))
+    }
+}
+
+/// Waits for the lock on a thread of its own, so that a signal is noticed at once, whatever that
+/// thread waits for.
+pub(super) fn wait_for(
+    lock: Lock,
+    manager: &LockManager,
+    settings: WaitSettings,
+    signals: &Signals,
+    messages: &Messages,
+) -> Result<Waited, Failure> {
+    let name = lock.name().to_owned();
+    let start = Instant::now();
+    let reports = Wait::start(lock, manager.clone(), settings, start)?;
+    let mut progress: Option<Progress> = None;
+    let foreground = Foreground::find();
+    let redraw = settings.redraw();
+    let ended = loop {
+        select! {
+            recv(reports) -> report => match report {
+                Ok(Report::Progress(newest)) => progress = Some(newest),
+                Ok(Report::Ended(Ok(outcome))) => break Ok(outcome.into_waited()),
+                Ok(Report::Ended(Err(error))) => break Err(error.into()),
+                Err(_) => break Err(Failure::internal("the wait ended without a result")),
+            },
+            recv(signals.received) -> signal => {
+                if let Some(signal) = signal.ok().filter(|signal| ends_a_wait(*signal)) {
+                    // A grant that comes now is released by its report, which nobody receives.
+                    drop(reports);
+                    cancel(manager);
+                    break Ok(Waited::Signal(signal));
+                }
+            }
+            recv(redraw) -> _ => {}
+        }
+        // A background job must not draw over the prompt of the shell.
+        if let Some(progress) = &progress
+            && foreground.as_ref().is_none_or(Foreground::is_ours)
+        {
+            let line = progress.line(&name, start.elapsed(), settings.left(start.elapsed()));
+            messages.show_line(fit(&line, columns()));
+        }
+    };
+    if progress.is_some() {
+        messages.erase_line();
+        // The command must not write behind the line. A terminal that takes no output does not
+        // hold it up for long.
+        messages.flush();
+    }
+    ended
+}
+
+/// Ends the wait of the other thread, and leaves the queue. Blocks for at most a few command
+/// timeouts. Without an answer, the place in the queue is skipped as that of a dead process.
+fn cancel(manager: &LockManager) {
+    // An error means that there is nothing to leave any more.
+    let _ = manager.shutdown(DEFAULT_COMMAND_TIMEOUT);
+}
+
+/// The waiting thread's reports: how it goes, and how it ended.
+enum Report {
+    Progress(Progress),
+    Ended(Result<Outcome, Error>),
+}
+
+enum Outcome {
+    Granted(Granted),
+    Busy(String),
+}
+
+impl Outcome {
+    fn into_waited(self) -> Waited {
+        match self {
+            Outcome::Granted(granted) => granted
+                .take()
+                .map_or_else(|| Waited::Busy(String::new()), Waited::Held),
+            Outcome::Busy(holder) => Waited::Busy(holder),
+        }
+    }
+}
+
+/// A lock that no command runs under yet.
+struct Granted {
+    held: Option<Held>,
+    manager: LockManager,
+}
+
+impl Granted {
+    fn take(mut self) -> Option<Held> {
+        self.held.take()
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.release_unused(&self.manager);
+        }
+    }
+}
+
+/// The waiting thread.
+struct Wait {
+    lock: Lock,
+    manager: LockManager,
+    settings: WaitSettings,
+    start: Instant,
+    reports: Sender<Report>,
+}
+
+impl Wait {
+    /// Starts the thread. Its reports come through the channel.
+    fn start(
+        lock: Lock,
+        manager: LockManager,
+        settings: WaitSettings,
+        start: Instant,
+    ) -> Result<Receiver<Report>, Failure> {
+        let (sender, reports) = unbounded();
+        let wait = Wait {
+            lock,
+            manager,
+            settings,
+            start,
+            reports: sender,
+        };
+        thread::Builder::new()
+            .name("wait".into())
+            // It starts threads of the library, which log.
+            .spawn(move || without_ttou(|| wait.run()))
+            .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
+        Ok(reports)
+    }
+
+    fn run(self) {
+        let end = match self.take() {
+            Ok(Some(held)) => Ok(Outcome::Granted(Granted {
+                held: Some(held),
+                manager: self.manager.clone(),
+            })),
+            Ok(None) => self.busy(),
+            Err(error) => Err(error),
+        };
+        // After a signal nobody receives it.
+        let _ = self.reports.send(Report::Ended(end));
+    }
+
+    /// `None` when the time is over.
+    fn take(&self) -> Result<Option<Held>, Error> {
+        // A lock that is free needs no subscription and no place in the queue.
+        match self.lock.try_take() {
+            Ok(Some(held)) => return Ok(Some(held)),
+            Ok(None) if self.settings.is_zero() => return Ok(None),
+            Ok(None) => {}
+            Err(error) if self.settings.is_zero() => return Err(error),
+            // An error that ends a wait ends it below, too. A slow reply, or a failover, does not.
+            Err(_) => {}
+        }
+        let mut place = self.lock.enqueue()?;
+        loop {
+            let left = self.settings.left(self.start.elapsed());
+            let left = left.unwrap_or(Duration::MAX);
+            let pause = if self.settings.is_shown() {
+                LOOK
+            } else {
+                Duration::MAX
+            };
+            if self.settings.is_shown() && !left.is_zero() {
+                // Without an answer the line says so, and the wait goes on.
+                let info = self.manager.inspect(self.lock.name()).ok();
+                let waiters = info.iter().flatten().map(|info| info.waiters).next();
+                let _ = self.reports.send(Report::Progress(Progress {
+                    // Both are upper bounds, and only the second counts down if others leave.
+                    position: place.position().map(|at| at.min(waiters.unwrap_or(at))),
+                    holder: info.map(|info| holder_of(info.as_ref())),
+                }));
+            }
+            if let Some(held) = place.wait_for(left.min(pause))? {
+                return Ok(Some(held));
+            }
+            if left <= pause {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A wait ends in the same way whether others have the lock or Redis is silent. This tells
+    /// them apart.
+    fn busy(&self) -> Result<Outcome, Error> {
+        if self.settings.is_zero() && !self.settings.is_shown() {
+            return Ok(Outcome::Busy(String::new()));
+        }
+        match self.manager.inspect(self.lock.name()) {
+            Ok(info) => Ok(Outcome::Busy(holder_of(info.as_ref()))),
+            // Redis has just said that the lock is taken.
+            Err(_) if self.settings.is_zero() => Ok(Outcome::Busy(String::new())),
+            Err(error @ (Error::Unavailable { .. } | Error::Tls { .. })) => Err(error),
+            // It answers, so the lock is taken.
+            Err(_) => Ok(Outcome::Busy(String::new())),
+        }
+    }
+}
+
+fn columns() -> usize {
+    let size = tcgetwinsize(std::io::stderr());
+    let columns = size.map_or(COLUMNS, |size| size.ws_col);
+    usize::from(if columns == 0 { COLUMNS } else { columns })
+}

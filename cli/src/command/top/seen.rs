@@ -1,0 +1,117 @@
+//! A name as a look saw it, without the library's types: so that tests can write it down, and a
+//! thousand waiters of a thousand names need no memory.
+//!
+//! Ages are by the server's clock alone, as of the look. Later they grow by this process's
+//! monotonic clock. The two clocks are never compared.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairlock::{LockInfo, LockState, Party, PreviousHolder};
+
+use crate::times;
+
+/// A name at one look, as a row of the table shows it.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) name: Arc<str>,
+    pub(super) kind: String,
+    pub(super) state: LockState,
+    pub(super) fence: u64,
+    /// The number of the ticket served last.
+    pub(super) served: u64,
+    /// One of the holders, or the last one.
+    pub(super) holder: Option<Owner>,
+    pub(super) holders: usize,
+    pub(super) waiters: u64,
+    /// How long the oldest waiter has waited.
+    pub(super) oldest_wait: Option<Duration>,
+    pub(super) time_left: Duration,
+    /// When the look saw it, by this process's clock.
+    pub(super) at: Instant,
+}
+
+/// A holder or a waiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) label: String,
+    pub(super) host: String,
+    pub(super) pid: u32,
+    pub(super) thread: String,
+    /// `owner`, `reader`, `2 permits` …
+    pub(super) access: String,
+    /// How long it has held or waited, as of the look.
+    pub(super) age: Duration,
+    pub(super) fence: Option<u64>,
+    pub(super) lapsed_for: Option<Duration>,
+    /// It does not renew, so it does not notice that it lost the lock.
+    pub(super) has_fixed_lease: bool,
+}
+
+/// A name that is open: all of its holders, and its queue.
+#[derive(Debug, Clone)]
+pub(super) struct Opened {
+    pub(super) seen: Seen,
+    /// How the holder before ended.
+    pub(super) previous: PreviousHolder,
+    pub(super) holders: Vec<Owner>,
+    pub(super) queue: Vec<Owner>,
+}
+
+impl Seen {
+    pub(super) fn new(info: &LockInfo, at: Instant) -> Seen {
+        Seen {
+            name: Arc::clone(&info.name),
+            kind: info.kind.to_string(),
+            state: info.state,
+            fence: info.fence,
+            served: info.served,
+            holder: info.holder.as_ref().map(|holder| Owner::new(info, holder)),
+            holders: info.holders.len(),
+            waiters: info.waiters,
+            oldest_wait: times::oldest_wait(info),
+            time_left: info.time_left,
+            at,
+        }
+    }
+
+    /// How long the holder has held it.
+    pub(super) fn held_for(&self) -> Option<Duration> {
+        let is_held = matches!(self.state, LockState::Held | LockState::Cooling);
+        self.holder
+            .as_ref()
+            .filter(|_| is_held)
+            .map(|holder| holder.age)
+    }
+}
+
+impl Opened {
+    pub(super) fn new(info: &LockInfo, at: Instant) -> Opened {
+        let owners = |parties: &[Party]| {
+            let owner = |party| Owner::new(info, party);
+            parties.iter().map(owner).collect()
+        };
+        Opened {
+            seen: Seen::new(info, at),
+            previous: info.previous_holder,
+            holders: owners(&info.holders),
+            queue: owners(&info.queue),
+        }
+    }
+}
+
+impl Owner {
+    fn new(info: &LockInfo, party: &Party) -> Owner {
+        Owner {
+            label: party.label.clone(),
+            host: party.host.clone(),
+            pid: party.pid,
+            thread: party.thread.clone(),
+            access: party.access.to_string(),
+            age: times::waited(info, party),
+            fence: party.fence,
+            lapsed_for: party.lapsed_for,
+            has_fixed_lease: party.fixed_lease,
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Follows a chain of waits through what was seen of the locks. It asks nobody.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use fairlock::{Kind, LockInfo, LockState, Party};
+
+use super::Locks;
+
+/// The waits are followed through this many names, one behind the other. Only a program that goes
+/// wrong has longer chains.
+const MOST_LINKS: usize = 200;
+
+/// A name and what is behind it: its holders, the names for which they wait, and so on.
+#[derive(Debug)]
+pub(super) struct Chain<'a> {
+    pub(super) first: &'a str,
+    /// The locks of the chain, the first name first. Each once.
+    pub(super) locks: Vec<&'a LockInfo>,
+    pub(super) waits: Vec<Wait<'a>>,
+    pub(super) deadlocks: Vec<Circle<'a>>,
+}
+
+/// A holder of one lock stands in the queue of another.
+#[derive(Debug, Clone)]
+pub(super) struct Wait<'a> {
+    pub(super) holds: &'a LockInfo,
+    pub(super) holder: &'a Party,
+    pub(super) waits_for: &'a LockInfo,
+    pub(super) waiter: &'a Party,
+    /// In the queue, from 1.
+    pub(super) position: usize,
+    /// Whether holder and waiter are surely the same thread.
+    pub(super) is_certain: bool,
+}
+
+/// Waits of which each is for a lock that the next one holds, and the last for one of the first.
+#[derive(Debug)]
+pub(super) struct Circle<'a> {
+    pub(super) waits: Vec<Wait<'a>>,
+    /// Whether it cannot end without help.
+    pub(super) is_certain: bool,
+}
+
+impl Circle<'_> {
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        let held = self.waits.iter().map(|wait| &wait.holds.name);
+        held.cloned().collect()
+    }
+}
+
+/// Whether somebody holds it, or waits for it.
+pub(super) fn is_in_use(info: &LockInfo) -> bool {
+    info.waiters > 0 || matches!(info.state, LockState::Held | LockState::Cooling)
+}
+
+/// The holders that have not lapsed, and do not only cool.
+pub(super) fn live_holders(info: &LockInfo) -> impl Iterator<Item = &Party> {
+    let is_held = info.state == LockState::Held;
+    let holders = info.holders.iter();
+    holders.filter(move |holder| is_held && holder.lapsed_for.is_none())
+}
+
+impl<'a> Chain<'a> {
+    pub(super) fn follow(first: &'a str, locks: &'a Locks) -> Chain<'a> {
+        let mut search = Search {
+            queues: Queues::of(locks),
+            seen: HashSet::new(),
+            path: Vec::new(),
+            chain: Chain {
+                first,
+                locks: Vec::new(),
+                waits: Vec::new(),
+                deadlocks: Vec::new(),
+            },
+        };
+        if let Some(info) = locks.get(first) {
+            search.look_behind(info);
+        }
+        search.chain
+    }
+
+    /// The waits of this holder of this lock.
+    pub(super) fn waits_of(
+        &self,
+        lock: &LockInfo,
+        holder: &Party,
+    ) -> impl Iterator<Item = &Wait<'a>> {
+        let of_holder = move |wait: &&Wait<'a>| {
+            wait.holds.name == lock.name && std::ptr::eq(wait.holder, holder)
+        };
+        self.waits.iter().filter(of_holder)
+    }
+}
+
+struct Search<'a> {
+    queues: Queues<'a>,
+    seen: HashSet<&'a str>,
+    /// The waits that led here.
+    path: Vec<Wait<'a>>,
+    chain: Chain<'a>,
+}
+
+impl<'a> Search<'a> {
+    fn look_behind(&mut self, lock: &'a LockInfo) {
+        self.seen.insert(&lock.name);
+        self.chain.locks.push(lock);
+        for holder in live_holders(lock) {
+            for wait in self.queues.waits_of(lock, holder) {
+                self.chain.waits.push(wait.clone());
+                let next = wait.waits_for;
+                self.path.push(wait);
+                let begins = self
+                    .path
+                    .iter()
+                    .position(|wait| wait.holds.name == next.name);
+                match begins {
+                    Some(begins) => self.note_circle(begins),
+                    None if self.seen.contains(&*next.name) => {}
+                    None if self.path.len() < MOST_LINKS => self.look_behind(next),
+                    None => {}
+                }
+                self.path.pop();
+            }
+        }
+    }
+
+    fn note_circle(&mut self, begins: usize) {
+        let waits = self.path[begins..].to_vec();
+        let holders = waits.iter().map(|wait| wait.holder).cycle().skip(1);
+        let is_certain = waits
+            .iter()
+            .zip(holders)
+            .all(|(wait, taker)| wait.is_certain && cannot_pass(wait, taker));
+        self.chain.deadlocks.push(Circle { waits, is_certain });
+    }
+}
+
+/// Whether a wait cannot end while this holder of its lock keeps what it has.
+fn cannot_pass(wait: &Wait<'_>, taker: &Party) -> bool {
+    match wait.waits_for.kind {
+        Kind::Semaphore { permits, .. } => {
+            u64::from(wait.waiter.permits) + u64::from(taker.permits) > u64::from(permits)
+        }
+        // A second reader waits only behind a writer, and that writer waits for the first.
+        _ => true,
+    }
+}
+
+/// The places in all queues, by who has them.
+struct Queues<'a> {
+    by_manager: HashMap<&'a str, Vec<Place<'a>>>,
+    by_process: HashMap<(&'a str, u32), Vec<Place<'a>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    lock: &'a LockInfo,
+    position: usize,
+    waiter: &'a Party,
+}
+
+impl<'a> Queues<'a> {
+    fn of(locks: &'a Locks) -> Queues<'a> {
+        let mut queues = Queues {
+            by_manager: HashMap::new(),
+            by_process: HashMap::new(),
+        };
+        for lock in locks.values() {
+            for (waiter, position) in lock.queue.iter().zip(1..) {
+                let place = Place {
+                    lock,
+                    position,
+                    waiter,
+                };
+                let of_manager = queues.by_manager.entry(&waiter.manager).or_default();
+                of_manager.push(place);
+                let process = (&*waiter.host, waiter.pid);
+                queues.by_process.entry(process).or_default().push(place);
+            }
+        }
+        queues
+    }
+
+    /// The places of the thread that holds a lock.
+    fn waits_of(&self, holds: &'a LockInfo, holder: &'a Party) -> Vec<Wait<'a>> {
+        let own = self.by_manager.get(&*holder.manager);
+        let process = (&*holder.host, holder.pid);
+        let others = self.by_process.get(&process).into_iter().flatten();
+        let others = others.filter(|place| place.waiter.manager != holder.manager);
+        let places = own.into_iter().flatten().chain(others);
+        let waits = places.filter_map(|place| {
+            Some(Wait {
+                holds,
+                holder,
+                waits_for: place.lock,
+                waiter: place.waiter,
+                position: place.position,
+                is_certain: is_same_thread(holder, place.waiter)?,
+            })
+        });
+        waits.collect()
+    }
+}
+
+/// Whether both are the same thread: surely, maybe (`false`), or not at all (`None`).
+///
+/// The same manager and the same number are the same thread. Another manager may be in the same
+/// process. But processes in containers can have the same host name and the same numbers. A version
+/// that writes no numbers leaves the name of the thread, which others may have, too.
+fn is_same_thread(holder: &Party, waiter: &Party) -> Option<bool> {
+    let is_same_manager = holder.manager == waiter.manager;
+    match (holder.thread_id, waiter.thread_id) {
+        (Some(one), Some(other)) => (one == other).then_some(is_same_manager),
+        _ => (is_same_manager && holder.thread == waiter.thread).then_some(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `name: holders < waiters`, for instance `x: a < b`. A party is a letter, or `3*a` with
+    /// permits; a capital letter has no number, as of an older version.
+    fn locks(texts: &[&str]) -> Locks {
+        let parse = |text: &&str| {
+            let (name, rest) = text.split_once(": ").expect("a name");
+            let (holders, waiters) = rest.split_once('<').expect("holders and waiters");
+            let kind = match name.split_once('/') {
+                Some((_, permits)) => format!(r#"{{"semaphore": {{"permits": {permits}}}}}"#),
+                None => "\"mutex\"".to_owned(),
+            };
+            let parties = |text: &str| {
+                let parties: Vec<String> = text.split_whitespace().map(party).collect();
+                format!("[{}]", parties.join(","))
+            };
+            let state = if holders.trim().is_empty() {
+                "free"
+            } else {
+                "held"
+            };
+            let json = format!(
+                r#"{{"name": "{name}", "seen_at": 2.0, "kind": {kind}, "state": "{state}",
+                "fence": 7, "holder": null, "holders": {},
+                "time_left": 9.5, "waiters": {}, "queue": {}}}"#,
+                parties(holders),
+                waiters.split_whitespace().count(),
+                parties(waiters)
+            );
+            let info: LockInfo = serde_json::from_str(&json).expect("a lock");
+            (Arc::clone(&info.name), info)
+        };
+        texts.iter().map(parse).collect()
+    }
+
+    fn party(text: &str) -> String {
+        let (permits, thread) = text.split_once('*').unwrap_or(("1", text));
+        // `a` and `a2` are one thread, with two managers.
+        let letter = thread.chars().next().expect("a letter");
+        let id = match letter {
+            'A'..='Z' => "null".to_owned(),
+            _ => u32::from(letter).to_string(),
+        };
+        let manager = thread.get(1..).unwrap_or_default();
+        format!(
+            r#"{{"manager": "m{manager}", "host": "h", "pid": 1, "thread": "{letter}",
+            "thread_id": {id}, "label": "", "since": 1.0, "ttl": 10.0, "fence": 7,
+            "permits": {permits}, "access": "owner", "lapsed_for": null}}"#
+        )
+    }
+
+    fn names(chain: &Chain<'_>) -> Vec<String> {
+        chain
+            .locks
+            .iter()
+            .map(|lock| lock.name.to_string())
+            .collect()
+    }
+
+    fn circles(chain: &Chain<'_>) -> Vec<(String, bool)> {
+        let circles = chain.deadlocks.iter();
+        let shown = circles.map(|circle| (circle.names().join(" "), circle.is_certain));
+        shown.collect()
+    }
+
+    #[test]
+    fn chain_ends_at_a_holder_that_does_not_wait() {
+        let locks = locks(&["x: a < z", "y: b < a", "z: c < b", "other: d < e"]);
+        let chain = Chain::follow("x", &locks);
+        assert_eq!(names(&chain), ["x", "y", "z"]);
+        assert_eq!(circles(&chain), []);
+        assert_eq!(chain.waits.len(), 2);
+    }
+
+    #[test]
+    fn circle_is_found_from_outside_and_from_within() {
+        let locks = locks(&["w: d < ", "x: a < b d", "y: b < c", "z: c < a"]);
+        for (from, circle) in [("w", "x z y"), ("x", "x z y"), ("y", "y x z")] {
+            let chain = Chain::follow(from, &locks);
+            assert_eq!(circles(&chain), [(circle.to_owned(), true)], "{from}");
+        }
+    }
+
+    #[test]
+    fn thread_that_waits_for_itself_is_a_circle() {
+        let locks = locks(&["x: a < b a"]);
+        let chain = Chain::follow("x", &locks);
+        assert_eq!(circles(&chain), [("x".to_owned(), true)]);
+        assert_eq!(chain.waits[0].position, 2);
+    }
+
+    #[test]
+    fn every_holder_of_permits_is_followed() {
+        let locks = locks(&["s/4: a 2*b c < d", "x: e < a", "y: f < c"]);
+        let chain = Chain::follow("s/4", &locks);
+        assert_eq!(names(&chain), ["s/4", "x", "y"]);
+    }
+
+    #[test]
+    fn circle_through_permits_that_others_can_release_is_not_certain() {
+        for (semaphore, is_certain) in [("s/4: a b < c", false), ("s/4: 3*a < 2*c", true)] {
+            let locks = locks(&[semaphore, "x: c < a"]);
+            let chain = Chain::follow("s/4", &locks);
+            assert_eq!(circles(&chain), [("s/4 x".to_owned(), is_certain)]);
+        }
+    }
+
+    #[test]
+    fn older_versions_and_other_managers_make_a_circle_uncertain() {
+        for other in ["x: A < b", "x: a2 < b"] {
+            let back = if other.contains('A') {
+                "y: b < A"
+            } else {
+                "y: b < a"
+            };
+            let locks = locks(&[other, back]);
+            let chain = Chain::follow("x", &locks);
+            assert_eq!(circles(&chain), [("x y".to_owned(), false)], "{other}");
+        }
+    }
+
+    #[test]
+    fn name_that_is_reached_twice_is_followed_once() {
+        let locks = locks(&["s/9: a b < c", "x: d < a b", "y: e < d"]);
+        let chain = Chain::follow("s/9", &locks);
+        assert_eq!(names(&chain), ["s/9", "x", "y"]);
+        assert_eq!(chain.waits.len(), 3);
+    }
+
+    #[test]
+    fn long_chain_is_cut() {
+        let texts: Vec<String> = (0..500)
+            .map(|at| format!("n{at}: {} < {}", thread(at), thread(at.wrapping_sub(1))))
+            .collect();
+        fn thread(at: u32) -> char {
+            char::from_u32(0x4e00_u32.wrapping_add(at)).unwrap_or('z')
+        }
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let locks = locks(&texts);
+        assert_eq!(Chain::follow("n0", &locks).locks.len(), MOST_LINKS);
+    }
+}

@@ -1,0 +1,118 @@
+//! The user and the password: where they come from, and how they get into a URL.
+
+use std::env::{self, VarError};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::url;
+use crate::exit::Failure;
+
+/// More than any password or certificate has. A device that never ends is not read to its end.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The login that options and variables ask for. It has no `Debug`, which would show the password.
+pub(super) struct Login {
+    user: Option<String>,
+    password: Option<String>,
+    /// Whether an option says it, and not only the environment.
+    is_by_option: bool,
+}
+
+impl Login {
+    /// Reads the variables and the file of the password. A variable counts where no option is
+    /// given.
+    pub(super) fn of(user: Option<String>, file: Option<PathBuf>) -> Result<Login, Failure> {
+        let is_by_option = user.is_some() || file.is_some();
+        let password = match file {
+            Some(file) => Some(password_in("--password-file", &file)?),
+            None => match (
+                variable("FAIRLOCK_PASSWORD")?,
+                variable("FAIRLOCK_PASSWORD_FILE")?,
+            ) {
+                (Some(_), Some(_)) => {
+                    let message =
+                        "FAIRLOCK_PASSWORD and FAIRLOCK_PASSWORD_FILE are both set; unset one";
+                    return Err(Failure::usage(message));
+                }
+                (None, Some(file)) => {
+                    Some(password_in("FAIRLOCK_PASSWORD_FILE", Path::new(&file))?)
+                }
+                (password, None) => password,
+            },
+        };
+        let user = match user {
+            Some(user) => Some(user),
+            None => variable("FAIRLOCK_USER")?,
+        };
+        Ok(Login {
+            user,
+            password,
+            is_by_option,
+        })
+    }
+
+    /// The URL with this login. A URL's own login goes before the environment's.
+    pub(super) fn add_to(&self, url: &str) -> Result<String, Failure> {
+        if url::has_login(url) {
+            if self.is_by_option {
+                let message = "the URL has a user or a password already; leave out --user and \
+                               --password-file";
+                return Err(Failure::usage(message));
+            }
+            return Ok(url.to_owned());
+        }
+        match (&self.user, &self.password) {
+            (None, None) => Ok(url.to_owned()),
+            (Some(_), None) => {
+                let message = "a user needs a password: --password-file or FAIRLOCK_PASSWORD";
+                Err(Failure::usage(message))
+            }
+            (user, Some(password)) => {
+                let user = user.as_deref().unwrap_or_default();
+                Ok(url::with_login(url, user, password))
+            }
+        }
+    }
+}
+
+/// The password in a file: its text up to the end of its first line. Editors and `echo` end it.
+fn password_in(option: &str, file: &Path) -> Result<String, Failure> {
+    let refuse = |why: &str| Failure::usage(format!("{option}: {}: {why}", file.display()));
+    let text = String::from_utf8(read(option, file)?).map_err(|_| refuse("it is no UTF-8 text"))?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let password = text.strip_suffix('\r').unwrap_or(text);
+    if password.is_empty() {
+        return Err(refuse("it is empty"));
+    }
+    if password.contains('\n') {
+        return Err(refuse("it has more lines than one"));
+    }
+    Ok(password.to_owned())
+}
+
+/// The contents of a file that an option names.
+pub(super) fn read(option: &str, file: &Path) -> Result<Vec<u8>, Failure> {
+    let refuse = |why: String| Failure::usage(format!("{option}: {}: {why}", file.display()));
+    let mut bytes = Vec::new();
+    File::open(file)
+        .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| refuse(error.to_string()))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(refuse(format!("it has more than {MOST_BYTES} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// The value of a variable. An empty one is an error: it was meant to have a value, and the default
+/// would be another Redis.
+pub(super) fn variable(name: &str) -> Result<Option<String>, Failure> {
+    match env::var(name) {
+        Ok(value) if value.is_empty() => Err(Failure::usage(format!(
+            "{name} is empty; give it a value or unset it"
+        ))),
+        Ok(value) => Ok(Some(value)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(Failure::usage(format!("{name} is no UTF-8 text"))),
+    }
+}

@@ -1,0 +1,159 @@
+//! Exit codes, and the failures behind them.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use fairlock::Error;
+
+/// The code that the process ends with. The names are those of sysexits.h where it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exit(pub(crate) u8);
+
+impl Exit {
+    pub(crate) const OK: Exit = Exit(0);
+    /// The answer is no: no such lock, nothing released, a check failed.
+    pub(crate) const NO: Exit = Exit(1);
+    /// The answer to `why-waiting` is a deadlock.
+    pub(crate) const DEADLOCK: Exit = Exit(2);
+    /// The command line is wrong.
+    pub(crate) const USAGE: Exit = Exit(64);
+    /// Redis cannot be reached, or refuses.
+    pub(crate) const NO_REDIS: Exit = Exit(69);
+    /// Something failed here, not in Redis.
+    pub(crate) const INTERNAL: Exit = Exit(70);
+    /// The lock was lost while the command ran.
+    pub(crate) const LOST: Exit = Exit(74);
+    /// Somebody else has the lock.
+    pub(crate) const BUSY: Exit = Exit(75);
+
+    /// A signal ended it: as shells do, 128 and the number.
+    pub(crate) fn of_signal(number: i32) -> Exit {
+        u8::try_from(number)
+            .ok()
+            .and_then(|number| number.checked_add(128))
+            .map_or(Exit::INTERNAL, Exit)
+    }
+}
+
+/// Why a command ended early, with a message for people.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure {
+            exit,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::USAGE, message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::INTERNAL, message)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let exit = match &error {
+            Error::Config { .. } | Error::WrongKind { .. } => Exit::USAGE,
+            Error::Lost { .. } => Exit::LOST,
+            Error::Closed => Exit::INTERNAL,
+            _ => Exit::NO_REDIS,
+        };
+        match &error {
+            Error::Config { what, message, .. } => {
+                Failure::new(exit, format!("{}: {message}", option_of(what)))
+            }
+            _ => Failure::new(exit, with_causes(&error)),
+        }
+    }
+}
+
+/// How a user of the command line says what the library calls so.
+fn option_of(setting: &str) -> &str {
+    match setting {
+        "url" => "--url",
+        "quorum" => "--url",
+        "service" => "--master",
+        "prefix" => "--prefix",
+        "command_timeout" | "connect_timeout" => "--timeout",
+        "replica_acks" => "--replica-acks",
+        "tls" => "--tls",
+        "tls_ca" => "--tls-ca",
+        "tls_identity" => "--tls-cert and --tls-key",
+        "ttl" => "--ttl",
+        "hold_at_least" => "--hold-at-least",
+        "max_hold" => "--max-hold",
+        other => other,
+    }
+}
+
+/// An error's `Display` leaves its cause to `source()`: both, for a line on a terminal.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    line
+}
+
+impl From<&Failure> for Exit {
+    fn from(failure: &Failure) -> Exit {
+        failure.exit
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit.0)
+    }
+}
+
+/// Prints clap's message. Help and version are no errors; all else is wrong usage.
+pub(crate) fn of_usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Nothing is left to do where not even the message can be written.
+        let _ = error.print();
+        return Exit::OK.into();
+    }
+    let message = error.render().to_string();
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    anstream::eprint!("fairlock: {}", without_logins(message));
+    Exit::USAGE.into()
+}
+
+/// The text without the users and passwords of its URLs. clap repeats what it does not understand,
+/// and that may be a URL in the wrong place.
+fn without_logins(text: &str) -> String {
+    let mut clean = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        clean.push_str(before);
+        clean.push_str("://");
+        let end = after.find(char::is_whitespace).unwrap_or(after.len());
+        // A password that is not encoded may have an `@` of its own.
+        rest = match after[..end].rfind('@') {
+            Some(at) => {
+                clean.push_str("...");
+                &after[at..]
+            }
+            None => after,
+        };
+    }
+    clean + rest
+}

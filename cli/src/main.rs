@@ -1,0 +1,54 @@
+//! `fairlock`: locks in Redis for the shell, and a look at those that are there.
+//!
+//! It is built on the public API of the library, and talks to Redis through nothing else.
+//!
+//! - `command/` has a file or a folder for each command.
+//! - `connection/` turns options and variables into the text of a URL, which the library judges.
+//! - `command/run/`: one loop, in `supervisor.rs`, decides all while the command runs, and never
+//!   waits for I/O. It reads the guard's time left. `run` is the subreaper of its command, so it
+//!   knows that the whole group is dead before it releases the lock.
+//! - `command/top/`: threads of their own read keys and look at Redis. View, order and drawing are
+//!   pure.
+//! - `job.rs` and `processes.rs`: what the kernel knows of the job of the shell, and of a group.
+//! - `times.rs`: ages are differences of the server's times. This machine's clock may be off.
+
+#![deny(unsafe_code)]
+
+mod age;
+mod args;
+mod command;
+mod connection;
+mod duration;
+mod exit;
+#[cfg(test)]
+mod help_tests;
+mod job;
+mod logger;
+mod output;
+mod printable;
+mod processes;
+mod progress;
+mod table;
+mod times;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use args::Cli;
+use exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(error) => return exit::of_usage(&error),
+    };
+    logger::start(cli.verbose);
+    match cli.command.run(&cli.connection) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            // Without a reader, the exit code still says it.
+            let _ = writeln!(anstream::stderr(), "fairlock: {failure}");
+            Exit::from(&failure).into()
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Standard output, line by line.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal as _, Write as _};
+
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure};
+use crate::table::Table;
+
+/// The width of a window whose terminal does not say how wide it is.
+const DEFAULT_WIDTH: usize = 80;
+
+/// Prints one line. Where nobody reads any more, as after `| head`, this ends the process.
+pub(crate) fn line(line: impl Display) -> Result<(), Failure> {
+    match writeln!(anstream::stdout().lock(), "{line}") {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            std::process::exit(Exit::OK.0.into())
+        }
+        Err(error) => Err(Failure::internal(format!("cannot write: {error}"))),
+    }
+}
+
+/// Prints one line of JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Failure::internal(format!("cannot write JSON: {error}")))?;
+    line(text)
+}
+
+/// Prints a table that fits a window of this width, with its titles in bold.
+pub(crate) fn table(table: &Table, width: Option<usize>) -> Result<(), Failure> {
+    let bold = anstyle::Style::new().bold();
+    let mut lines = table.lines(width);
+    if let Some(titles) = lines.next() {
+        line(format_args!("{bold}{titles}{bold:#}"))?;
+    }
+    lines.try_for_each(line)
+}
+
+/// How many columns the window has. `None` if standard output is no terminal.
+pub(crate) fn width() -> Option<usize> {
+    let stdout = io::stdout();
+    stdout.is_terminal().then(|| {
+        let size = rustix::termios::tcgetwinsize(&stdout);
+        let columns = size.map_or(0, |size| size.ws_col.into());
+        if columns == 0 { DEFAULT_WIDTH } else { columns }
+    })
+}

@@ -1,0 +1,54 @@
+//! Times as people read them. All of them are the server's: this machine's clock may be off.
+
+use std::time::{Duration, SystemTime};
+
+use fairlock::{LockInfo, Party};
+
+use crate::age;
+
+/// `333ms`, `3.3s`, `1m 40s`.
+pub(crate) fn about(time: Duration) -> String {
+    match time.as_millis() {
+        ms @ 0..1000 => format!("{ms}ms"),
+        _ => age::short(time),
+    }
+}
+
+/// `2026-11-23T03:20:11.123Z`.
+pub(crate) fn moment(at: SystemTime) -> String {
+    // Years that this format has no digits for come only from a broken clock.
+    let last = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+    humantime::format_rfc3339_millis(at.min(last)).to_string()
+}
+
+/// As the JSON has it: in seconds since the Unix epoch.
+pub(crate) fn seconds(at: SystemTime) -> f64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+/// For how long this holder has held the lock, or had held it when its lease ended.
+pub(crate) fn held(info: &LockInfo, holder: &Party) -> Duration {
+    since(info, holder).saturating_sub(holder.lapsed_for.unwrap_or_default())
+}
+
+/// For how long this waiter has waited.
+pub(crate) fn waited(info: &LockInfo, waiter: &Party) -> Duration {
+    since(info, waiter)
+}
+
+/// The holder that has held the lock for the longest time. A lapsed one only if there is no other.
+pub(crate) fn oldest_holder(info: &LockInfo) -> Option<&Party> {
+    let by_age = |holder: &&Party| (holder.lapsed_for.is_some(), holder.since);
+    info.holders.iter().min_by_key(by_age)
+}
+
+/// The longest wait in the queue. `None` if nobody waits.
+pub(crate) fn oldest_wait(info: &LockInfo) -> Option<Duration> {
+    info.queue.iter().map(|waiter| waited(info, waiter)).max()
+}
+
+fn since(info: &LockInfo, party: &Party) -> Duration {
+    // After a step of the server's clock, `since` can be in the future.
+    info.seen_at.duration_since(party.since).unwrap_or_default()
+}

@@ -1,0 +1,150 @@
+//! `fairlock bench`. No test says how fast anything is.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::look::labelled;
+use crate::process::{end, fairlock};
+use crate::support::{Server, until, until_some};
+use crate::terminal::Terminal;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// On a busy machine the server may be slow, and then the default timeout would be an outage.
+fn bench(server: &Server, args: &[&str]) -> Command {
+    fairlock(server, &[&["bench", "--timeout", "10s"], args].concat())
+}
+
+fn keys(server: &Server) -> Vec<String> {
+    server.query(&["KEYS", "*"])
+}
+
+#[test]
+fn bench_prints_each_measurement_next_to_the_round_trip() {
+    let server = Server::start();
+    let args = ["--duration", "30ms", "--threads", "3", "--json"];
+    let ended = end(&mut bench(&server, &args));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("loads the server"), "{ended:?}");
+    let lines: Vec<Value> = ended
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let names: Vec<_> = lines
+        .iter()
+        .map(|line| line["measurement"].as_str().expect("a name"))
+        .collect();
+    let measurements = [
+        "round_trip",
+        "lock_unlock",
+        "lock_drop",
+        "hand_over_one_process",
+        "hand_over_two_managers",
+        "lock_unlock_threads",
+        "all",
+    ];
+    assert_eq!(names, measurements);
+    for line in &lines[..6] {
+        let number = |field: &str| line[field].as_f64().expect("a number");
+        let times = ["p50", "p90", "p99", "max"].map(number);
+        assert!(times[0] > 0.0 && times.is_sorted(), "{line}");
+        assert!(number("round_trips") > 0.0 && number("per_second") > 0.0);
+    }
+    assert_eq!(lines[5]["threads"], 3);
+    let counted: u64 = lines[..6]
+        .iter()
+        .map(|line| line["count"].as_u64().expect("a count"))
+        .sum();
+    assert!(lines[6]["requests"].as_u64() > Some(counted), "{counted}");
+    assert_eq!(keys(&server), [""; 0]);
+}
+
+#[test]
+fn bench_prints_a_table_for_people() {
+    let server = Server::start();
+    // Keys contain these characters in another form.
+    let args = ["--duration", "20ms", "--threads", "1", "--names", "{a}%"];
+    let ended = end(&mut bench(&server, &args));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for part in ["p99", "lock + drop", "hand-over, two managers", "requests"] {
+        assert!(ended.stdout.contains(part), "{part}: {ended:?}");
+    }
+    assert_eq!(keys(&server), [""; 0]);
+}
+
+#[test]
+fn bench_shows_on_a_terminal_how_far_it_is() {
+    let server = Server::start();
+    let bench = bench(&server, &["--duration", "100ms"]);
+    let mut terminal = Terminal::start(&bench, 30, 110);
+    terminal.shows("round 2 of 5: ");
+    assert_eq!(terminal.ends(), Some(0));
+    terminal.shows("requests were sent");
+    assert!(!terminal.text().contains("of 5"), "{}", terminal.text());
+}
+
+#[test]
+fn interrupted_bench_leaves_no_key_behind() {
+    let server = Server::start();
+    // Locks are taken from the second measurement on, and the hand-overs have a queue.
+    for (signal, code, key) in [(Signal::INT, 130, "}"), (Signal::TERM, 143, "}:q")] {
+        let args = ["--duration", "300ms", "--names", "mine"];
+        let mut command = bench(&server, &args);
+        let piped = command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = piped.spawn().expect("the binary starts");
+        until(SOON, "a lock", || {
+            keys(&server).iter().any(|shown| shown.ends_with(key))
+        });
+        kill_process(Pid::from_child(&process), signal).expect("it runs");
+        let status = until_some(SOON, "it ends", || process.try_wait().expect("its state"));
+        assert_eq!(status.code(), Some(code));
+        assert_eq!(keys(&server), [""; 0]);
+    }
+}
+
+#[test]
+fn bench_spares_the_locks_of_others() {
+    let server = Server::start();
+    let guard = labelled(&server, "").lock("fairlock-bench").expect("free");
+    let before = keys(&server);
+    let ended = end(&mut bench(&server, &["--duration", "10ms"]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(keys(&server), before);
+    guard.renew().expect("still held");
+}
+
+#[test]
+fn bench_without_a_server_exits_69() {
+    let server = Server::start();
+    server.kill();
+    let ended = end(&mut bench(&server, &[]));
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+}
+
+#[test]
+fn bench_ends_with_an_error_when_its_server_dies() {
+    let server = Server::start();
+    // An error comes after two timeouts, so these are short. The usual ones would be over before
+    // the kill where the machine is busy.
+    let mut command = fairlock(&server, &["bench", "--timeout", "2s", "--duration", "1h"]);
+    let piped = command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut process = piped.spawn().expect("the binary starts");
+    until(SOON, "it measures", || server.commands_processed() > 100);
+    server.kill();
+    let status = until_some(SOON, "it ends", || process.try_wait().expect("its state"));
+    assert_eq!(status.code(), Some(69));
+}
+
+#[test]
+fn wrong_names_and_threads_exit_64() {
+    let server = Server::start();
+    let long = "x".repeat(512);
+    for args in [["--names", &long], ["--threads", "0"], ["--duration", "5"]] {
+        let ended = end(&mut bench(&server, &args));
+        assert_eq!(ended.code, Some(64), "{ended:?}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Locks to look at.
+
+use std::process::Command;
+use std::time::Duration;
+
+use fairlock::{LockGuard, LockInfo, LockManager, LockOptions, LockState};
+
+use crate::process;
+use crate::support::{Proxy, SLACK, Server, until};
+
+/// How long a server on a busy machine may take to answer.
+const LONG_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A manager whose locks have this label.
+pub(crate) fn labelled(server: &Server, label: &str) -> LockManager {
+    patient(&server.url(), LockOptions::new().label(label))
+}
+
+/// A manager with a long command timeout.
+pub(crate) fn patient(url: &str, options: LockOptions) -> LockManager {
+    let ttl = LockOptions::new().ttl(LONG_TIMEOUT * 10);
+    let builder = LockManager::builder(url).options(ttl);
+    let builder = builder
+        .command_timeout(LONG_TIMEOUT)
+        .horizon(LONG_TIMEOUT * 4);
+    builder.build().expect("a manager").with(options)
+}
+
+/// The binary, on this server and with a long timeout.
+pub(crate) fn fairlock(server: &Server, args: &[&str]) -> Command {
+    let mut command = process::fairlock(server, args);
+    set_long_timeout(&mut command);
+    command
+}
+
+/// Sets the time that the servers have, for a command without an option for it.
+pub(crate) fn set_long_timeout(command: &mut Command) {
+    command.env("FAIRLOCK_TIMEOUT", format!("{}s", LONG_TIMEOUT.as_secs()));
+}
+
+/// One object per line.
+pub(crate) fn objects(stdout: &str) -> Vec<LockInfo> {
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+    stdout.lines().map(parse).collect()
+}
+
+/// Waits until this many wait for the name.
+#[track_caller]
+pub(crate) fn until_awaited(manager: &LockManager, name: &str, waiters: u64) {
+    until(SLACK * 4, "they wait", || {
+        let info = manager.inspect(name).expect("Redis answers");
+        info.map_or(0, |info| info.waiters) == waiters
+    });
+}
+
+/// A lock whose lease ended while its holder could not reach Redis.
+pub(crate) struct Lapsed {
+    _guard: LockGuard,
+    proxy: Proxy,
+}
+
+impl Drop for Lapsed {
+    /// The guard is dropped after this. Its release would wait for a connection in vain.
+    fn drop(&mut self) {
+        self.proxy.accept();
+    }
+}
+
+impl Lapsed {
+    /// The server has a TCP address.
+    pub(crate) fn of(server: &Server, name: &str) -> Lapsed {
+        let proxy = Proxy::to(server.addr());
+        let cut_off = patient(&proxy.url(), LockOptions::new());
+        let brief = LockOptions::new().fixed_lease(Duration::from_millis(500));
+        let cut_off = cut_off.with(brief);
+        let guard = cut_off
+            .try_lock(name)
+            .expect("it answers")
+            .expect("it is free");
+        proxy.refuse();
+        proxy.reset_all();
+        let manager = labelled(server, "");
+        until(SLACK * 4, "it lapses", || {
+            let info = manager.inspect(name).expect("Redis answers");
+            info.is_some_and(|info| info.state == LockState::Lapsed)
+        });
+        Lapsed {
+            _guard: guard,
+            proxy,
+        }
+    }
+}

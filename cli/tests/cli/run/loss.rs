@@ -1,0 +1,250 @@
+//! The lock is lost while the command runs.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use super::{LONG, Run, TTL, TTL_TEXT, is_alive, is_held, manager, previous};
+use crate::process::without_server;
+use crate::support::{Proxy, SLACK, Server, until};
+
+/// The ttl where a process must be dead in time: its margin outlasts the delays of a busy machine.
+const MARGIN_TTL: &str = "4s";
+
+/// Prints its group, and then a line for TERM. A grandchild ignores TERM.
+const TOUGH: &str = "trap 'echo term' TERM
+    (trap '' TERM; while :; do sleep 0.02; done) >&2 &
+    echo $$; while :; do sleep 0.02; done";
+
+/// A server, and a proxy that can cut it off.
+fn cut_off() -> (Server, Proxy) {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    (server, proxy)
+}
+
+/// A command whose locks go through the proxy.
+fn through(proxy: &Proxy, args: &[&str], script: &str) -> Run {
+    let mut command = without_server(&["run"]);
+    command.args(args).args(["a", "--", "sh", "-c", script]);
+    Run::start(command.env("FAIRLOCK_URL", proxy.url()))
+}
+
+/// Another client that waits for the lock. Once it has it, it prints whether the group is alive.
+fn next_holder(server: &Server, group: Pid) -> Run {
+    let group = group.as_raw_nonzero();
+    let script = format!("kill -0 -{group} 2>/dev/null && echo alive || echo dead");
+    let next = Run::script(server, &["--ttl", TTL_TEXT, "a"], &script);
+    until(LONG, "queued", || super::waiters(server, "a") == 1);
+    next
+}
+
+#[test]
+fn group_is_dead_before_the_next_holder_has_the_lock() {
+    let (server, proxy) = cut_off();
+    let mut run = through(&proxy, &["--ttl", MARGIN_TTL], TOUGH);
+    let group = run.pid_line();
+    let mut next = next_holder(&server, group);
+    proxy.pause_requests();
+    assert_eq!(run.line(), "term");
+    assert!(is_held(&server, "a"), "TERM comes before the loss");
+    assert_eq!(next.line(), "dead");
+    let ended = run.ended();
+    assert_eq!(ended.code, Some(74), "{ended:?}");
+    assert!(ended.stderr.contains("cannot be renewed"), "{ended:?}");
+    assert_eq!(next.ended().code, Some(0));
+}
+
+#[test]
+fn stopped_group_is_dead_before_the_next_holder_has_the_lock() {
+    let (server, proxy) = cut_off();
+    let mut run = through(&proxy, &["--ttl", MARGIN_TTL], TOUGH);
+    let group = run.pid_line();
+    let mut next = next_holder(&server, group);
+    kill_process_group(group, Signal::STOP).expect("sent");
+    proxy.pause_requests();
+    assert_eq!(next.line(), "dead");
+    // It was stopped, so it has not seen TERM.
+    run.ends(74, "");
+}
+
+#[test]
+fn command_that_ends_at_term_gives_74_too() {
+    let (server, proxy) = cut_off();
+    let script = "trap 'exit 0' TERM; echo $$; while :; do sleep 0.02; done";
+    let mut run = through(&proxy, &["--ttl", TTL_TEXT], script);
+    run.line();
+    proxy.pause_requests();
+    assert_eq!(run.ended().code, Some(74));
+    // The lock was left before its end, and the work was interrupted.
+    proxy.resume_requests();
+    assert_eq!(previous(&server, &["a"]), "lapsed");
+}
+
+#[test]
+fn short_outage_does_not_end_the_command() {
+    let (server, proxy) = cut_off();
+    let script = "echo $$; sleep 4; echo done";
+    let mut run = through(&proxy, &["--ttl", "4s", "--grace", "100ms"], script);
+    run.line();
+    // A renewal fails, which would be the third of the ttl. The next ones come in time.
+    proxy.pause_requests();
+    // Time itself is under test: the first renewal is due after 1.33 s.
+    std::thread::sleep(Duration::from_millis(1600));
+    proxy.resume_requests();
+    run.ends(0, "done\n");
+    drop(server);
+}
+
+#[test]
+fn server_that_dies_ends_the_command() {
+    let server = Server::start();
+    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "a"], TOUGH);
+    let group = run.pid_line();
+    server.kill();
+    let start = Instant::now();
+    let ended = run.ended();
+    assert_eq!(ended.code, Some(74), "{ended:?}");
+    assert!(ended.stdout.starts_with("term\n"), "{ended:?}");
+    assert!(!is_alive(group));
+    // The lease, and the release that nobody answers.
+    assert!(start.elapsed() < TTL * 2 + SLACK, "{:?}", start.elapsed());
+}
+
+#[test]
+fn forced_release_ends_the_command_at_the_next_renewal() {
+    let server = Server::start();
+    let grace = ["--ttl", TTL_TEXT, "--grace", "300ms", "a"];
+    let mut run = Run::script(&server, &grace, TOUGH);
+    let group = run.pid_line();
+    let fence = manager(&server)
+        .inspect("a")
+        .expect("answers")
+        .expect("held")
+        .fence;
+    assert!(manager(&server).force_release("a", fence).expect("answers"));
+    let start = Instant::now();
+    let ended = run.ends(74, "term\n");
+    assert!(ended.stderr.contains("released by force"), "{ended:?}");
+    assert!(!is_alive(group));
+    let bound = TTL / 3 + Duration::from_millis(300) + SLACK;
+    assert!(start.elapsed() < bound, "{:?}", start.elapsed());
+}
+
+#[test]
+fn lost_data_ends_the_command() {
+    let server = Server::start();
+    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "a"], TOUGH);
+    let group = run.pid_line();
+    server.query::<()>(&["FLUSHALL"]);
+    run.ends(74, "term\n");
+    assert!(!is_alive(group));
+}
+
+#[test]
+fn ignored_loss_is_a_warning_and_74_in_place_of_0() {
+    let server = Server::start();
+    for (code, exit) in [(0, 74), (3, 3)] {
+        let script = format!("echo up; sleep 3; echo on; exit {code}");
+        let args = ["--ttl", TTL_TEXT, "--on-loss", "ignore", "a"];
+        let mut run = Run::script(&server, &args, &script);
+        run.line();
+        server.query::<()>(&["FLUSHALL"]);
+        let ended = run.ends(exit, "on\n");
+        assert!(ended.stderr.contains("the command goes on"), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+}
+
+#[test]
+fn ignored_loss_that_shows_at_the_end_keeps_the_code_of_a_failure() {
+    let server = Server::start();
+    for (code, exit) in [(0, 74), (3, 3)] {
+        let script = format!("trap 'exit {code}' USR1; echo up; while :; do sleep 0.02; done");
+        // No renewal is due before the end.
+        let args = ["--ttl", "60s", "--on-loss", "ignore", "a"];
+        let mut run = Run::script(&server, &args, &script);
+        run.line();
+        server.query::<()>(&["FLUSHALL"]);
+        run.signal(Signal::USR1);
+        let ended = run.ended();
+        assert_eq!(ended.code, Some(exit), "{ended:?}");
+        assert!(ended.stderr.contains("the lock was lost"), "{ended:?}");
+    }
+}
+
+#[test]
+fn max_hold_ends_the_group_and_then_releases_the_lock() {
+    let server = Server::start();
+    let args = ["--max-hold", "500ms", "--grace", "300ms", "a"];
+    let mut run = Run::script(&server, &args, TOUGH);
+    let group = run.pid_line();
+    let mut next = next_holder(&server, group);
+    assert_eq!(run.line(), "term");
+    assert!(is_held(&server, "a"));
+    assert_eq!(next.line(), "dead");
+    let ended = run.ended();
+    assert_eq!(ended.code, Some(74), "{ended:?}");
+    assert!(ended.stderr.contains("for 500ms"), "{ended:?}");
+}
+
+#[test]
+fn holder_after_max_hold_sees_a_lapse() {
+    let server = Server::start();
+    let mut run = Run::script(&server, &["--max-hold", "100ms", "a"], "exec sleep 60");
+    assert_eq!(run.ended().code, Some(74));
+    assert_eq!(previous(&server, &["a"]), "lapsed");
+}
+
+#[test]
+fn command_that_slept_through_the_loss_never_runs_again() {
+    let server = Server::start();
+    // So many that some would say so before KILL comes.
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do
+            (trap 'echo continued' CONT TERM; sleep 60 >&2 & echo up; wait; sleep 60) &
+        done; echo $$; wait";
+    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "a"], script);
+    let mut lines: Vec<String> = (0..11).map(|_| run.line()).collect();
+    lines.retain(|line| line != "up");
+    let group = Pid::from_raw(lines[0].parse().expect("a number")).expect("a process id");
+    // All of it sleeps, as a suspended host does.
+    kill_process_group(group, Signal::STOP).expect("sent");
+    run.signal(Signal::STOP);
+    until(LONG, "the lock lapses", || !is_held(&server, "a"));
+    run.signal(Signal::CONT);
+    let ended = run.ends(74, "");
+    assert!(ended.stderr.contains("killed"), "{ended:?}");
+    assert!(!is_alive(group));
+}
+
+#[test]
+fn no_zombie_and_no_orphan_is_left() {
+    let server = Server::start();
+    // The grandchild's parent is gone, so it is an orphan before its end.
+    let script = "(sh -c 'trap \"\" TERM; sleep 60 & wait' >&2 &); echo $$; sleep 0.2";
+    let mut run = Run::script(&server, &["--grace", "100ms", "a"], script);
+    let group = run.pid_line();
+    assert_eq!(run.ended().code, Some(0));
+    assert!(!is_alive(group));
+    let ps = Command::new("ps")
+        .args(["-eo", "pgid="])
+        .output()
+        .expect("ends");
+    let ids = String::from_utf8(ps.stdout).expect("text");
+    let id = group.as_raw_nonzero().to_string();
+    assert!(!ids.split_whitespace().any(|pgid| pgid == id));
+}
+
+#[test]
+fn fairlock_that_is_killed_leaves_the_lock_to_its_ttl() {
+    let server = Server::start();
+    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "a"], "echo $$; exec sleep 60");
+    let command = run.pid_line();
+    run.process.kill().expect("sent");
+    run.process.wait().expect("ended");
+    // A documented limit: nobody is left that could end it.
+    kill_process(command, Signal::KILL).expect("the command lives on");
+    let guard = manager(&server).try_lock_for("a", LONG).expect("answers");
+    assert!(guard.is_some());
+}

@@ -1,0 +1,212 @@
+//! `fairlock run`.
+
+mod exit_codes;
+mod group;
+mod job_control;
+mod loss;
+mod options;
+mod signals;
+mod waiting;
+
+use std::fs::Permissions;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use fairlock::{LockManager, LockState};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+use tempfile::TempDir;
+
+use crate::look::labelled;
+use crate::process::{Ended, fairlock};
+use crate::support::{Server, until};
+
+/// How long anything may take that has no bound of its own.
+const LONG: Duration = Duration::from_secs(20);
+/// A short ttl, for locks that are to be lost.
+const TTL: Duration = Duration::from_secs(2);
+const TTL_TEXT: &str = "2s";
+
+/// `fairlock run` in the background. Its end takes the command with it.
+pub(super) struct Run {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+/// `fairlock run ARGS --`. On a busy machine the server may be slow, so it has as much time as fits
+/// the default ttl.
+fn run(server: &Server, args: &[&str]) -> Command {
+    let mut command = fairlock(server, &["run"]);
+    if !args.contains(&"--ttl") {
+        command.env("FAIRLOCK_TIMEOUT", "1333ms");
+    }
+    command.args(args).arg("--");
+    command
+}
+
+/// `fairlock run ARGS -- sh -c SCRIPT`.
+fn run_script(server: &Server, args: &[&str], script: &str) -> Command {
+    let mut command = run(server, args);
+    command.args(["sh", "-c", script]);
+    command
+}
+
+impl Run {
+    fn start(command: &mut Command) -> Run {
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let output = BufReader::new(process.stdout.take().expect("piped"));
+        Run { process, output }
+    }
+
+    fn script(server: &Server, args: &[&str], script: &str) -> Run {
+        Run::start(&mut run_script(server, args, script))
+    }
+
+    /// The next line that the command prints.
+    #[track_caller]
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        assert!(line.ends_with('\n'), "no further line after {line:?}");
+        line.trim_end().to_owned()
+    }
+
+    /// A process id that the command prints.
+    #[track_caller]
+    fn pid_line(&mut self) -> Pid {
+        let pid = self.line().parse().ok().and_then(Pid::from_raw);
+        pid.expect("a process id")
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("sent");
+    }
+
+    /// Waits for the end.
+    #[track_caller]
+    fn ended(&mut self) -> Ended {
+        until(LONG, "fairlock run ends", || {
+            self.process.try_wait().expect("waits").is_some()
+        });
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        self.output.read_to_string(&mut stdout).expect("text");
+        let errors = self.process.stderr.as_mut().expect("piped");
+        errors.read_to_string(&mut stderr).expect("text");
+        let code = self.process.wait().expect("ended").code();
+        Ended {
+            code,
+            stdout,
+            stderr,
+        }
+    }
+
+    /// Waits for the end, and compares the exit code, and what the command has printed since the
+    /// lines that were read.
+    #[track_caller]
+    fn ends(&mut self, code: i32, stdout: &str) -> Ended {
+        let ended = self.ended();
+        let end = (ended.code, &*ended.stdout);
+        assert_eq!(end, (Some(code), stdout), "{ended:?}");
+        ended
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|status| status.is_some()) {
+            return;
+        }
+        // Only a failed test comes here with a command that runs.
+        for signal in [Signal::CONT, Signal::TERM] {
+            let _ = kill_process(self.pid(), signal);
+        }
+        for _ in 0..1000 {
+            if self.process.try_wait().is_ok_and(|status| status.is_some()) {
+                return;
+            }
+            // A pause between two polls. `until` panics, and a drop must not.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn manager(server: &Server) -> LockManager {
+    labelled(server, "")
+}
+
+/// Whether somebody holds the lock.
+fn is_held(server: &Server, name: &str) -> bool {
+    let info = manager(server).inspect(name).expect("answers");
+    info.is_some_and(|info| info.state == LockState::Held)
+}
+
+/// Waits until the holder renews the lock.
+#[track_caller]
+fn until_renewed(server: &Server, name: &str) {
+    let left = || {
+        let info = manager(server).inspect(name).expect("answers");
+        info.expect("held").time_left
+    };
+    let mut before = left();
+    until(LONG, "renewed", || {
+        let now = left();
+        let is_renewed = now > before;
+        before = now;
+        is_renewed
+    });
+}
+
+/// How many wait for the lock.
+fn waiters(server: &Server, name: &str) -> u64 {
+    let info = manager(server).inspect(name).expect("answers");
+    info.map_or(0, |info| info.waiters)
+}
+
+/// Whether some process of the group is left, also a dead one that nobody has reaped.
+fn is_alive(group: Pid) -> bool {
+    test_kill_process_group(group).is_ok()
+}
+
+/// The state of a process: `T` if it is stopped.
+#[track_caller]
+fn state(pid: Pid) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    let stat = stat.expect("alive");
+    let rest = &stat[stat.rfind(')').expect("a name") + 2..];
+    rest.chars().next().expect("a state")
+}
+
+/// A program that looks as if it could be executed, and cannot.
+fn broken_program(folder: &TempDir) -> PathBuf {
+    let program = folder.path().join("broken");
+    std::fs::write(&program, "#!/no/such/interpreter\n").expect("written");
+    let right = Permissions::from_mode(0o755);
+    std::fs::set_permissions(&program, right).expect("executable");
+    program
+}
+
+/// Ends a group that a test has made on purpose.
+fn kill_group(group: Pid) {
+    let _ = kill_process_group(group, Signal::KILL);
+}
+
+/// Runs a command on the lock, and returns what its environment says about the holder before.
+fn previous(server: &Server, args: &[&str]) -> String {
+    let script = "echo $FAIRLOCK_PREVIOUS";
+    let ended = crate::process::end(&mut run_script(server, args, script));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    ended.stdout.trim_end().to_owned()
+}

@@ -1,0 +1,157 @@
+//! A pseudo-terminal: a process of its own session runs in it, and the screen can be read.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::num::NonZero;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::process::give_environment;
+use crate::support::{until, until_some};
+
+/// A terminal with one program in its foreground.
+pub(crate) struct Terminal {
+    keyboard: File,
+    screen: Arc<Mutex<vt100::Parser>>,
+    pub(crate) program: Child,
+}
+
+/// A new terminal: the side of its keyboard and screen, and that of its programs.
+pub(crate) fn pair() -> (File, OwnedFd) {
+    // The programs of other tests must not inherit it: the terminal would outlive its test.
+    let keyboard =
+        openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&keyboard).expect("granted");
+    unlockpt(&keyboard).expect("unlocked");
+    let path = ptsname(&keyboard, Vec::new()).expect("a name");
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let end = open(path, flags, Mode::empty()).expect("opens");
+    (File::from(keyboard), end)
+}
+
+impl Terminal {
+    /// Starts a program in a session of its own, with a terminal of this size as its controlling
+    /// terminal.
+    pub(crate) fn start(program: &Command, rows: u16, columns: u16) -> Terminal {
+        let (keyboard, end) = pair();
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(keyboard.as_fd(), size).expect("a size");
+        // `setsid --ctty` makes its standard input the controlling terminal, then runs the program
+        // in its own place.
+        let mut session = Command::new("setsid");
+        session
+            .arg("--ctty")
+            .arg(program.get_program())
+            .args(program.get_args());
+        give_environment(&mut session, program);
+        session.env("TERM", "xterm-256color");
+        let copy = || end.try_clone().expect("a copy");
+        let program = session
+            .stdin(copy())
+            .stdout(copy())
+            .stderr(copy())
+            .spawn()
+            .expect("setsid of util-linux");
+        drop(session);
+        drop(end);
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(
+            cells(rows),
+            cells(columns),
+            1000,
+        )));
+        let (mut output, shown) = (keyboard.try_clone().expect("a copy"), Arc::clone(&screen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // The read fails when the last process has closed its side.
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                shown.lock().expect("the screen").process(&bytes[..count]);
+            }
+        });
+        Terminal {
+            keyboard,
+            screen,
+            program,
+        }
+    }
+
+    /// The text on the screen now.
+    pub(crate) fn text(&self) -> String {
+        self.screen.lock().expect("the screen").screen().contents()
+    }
+
+    /// Whether a program has switched to the alternate screen.
+    pub(crate) fn is_alternate(&self) -> bool {
+        self.screen
+            .lock()
+            .expect("the screen")
+            .screen()
+            .alternate_screen()
+    }
+
+    /// Whether the program gets each key at once, and the terminal echoes none.
+    pub(crate) fn is_raw(&self) -> bool {
+        let modes = tcgetattr(&self.keyboard).expect("modes").local_modes;
+        !modes.intersects(LocalModes::ICANON | LocalModes::ECHO)
+    }
+
+    /// Waits until the program has ended, and returns its exit code.
+    #[track_caller]
+    pub(crate) fn ends(&mut self) -> Option<i32> {
+        until_some(Duration::from_secs(20), "the program ends", || {
+            self.program.try_wait().expect("its state")
+        })
+        .code()
+    }
+
+    /// Types these bytes, for instance `"q"` or `"\x03"`.
+    pub(crate) fn press(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).expect("typed");
+    }
+
+    /// Changes the size of the window.
+    pub(crate) fn resize(&self, rows: u16, columns: u16) {
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(self.keyboard.as_fd(), size).expect("a size");
+        self.screen
+            .lock()
+            .expect("the screen")
+            .screen_mut()
+            .set_size(cells(rows), cells(columns));
+    }
+
+    /// Waits until the screen shows this.
+    #[track_caller]
+    pub(crate) fn shows(&self, what: &str) {
+        until(Duration::from_secs(20), what, || self.text().contains(what));
+    }
+}
+
+fn cells(count: u16) -> NonZero<u16> {
+    NonZero::new(count).expect("a terminal has rows and columns")
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the screen showed:\n{}", self.text());
+        }
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}

@@ -1,0 +1,123 @@
+//! The options of TLS, with certificates that `openssl` makes.
+
+use fairlock::LockManager;
+
+use crate::certificates::{Authority, argument};
+use crate::connection::listed;
+use crate::process::{end, without_server};
+use crate::support::Server;
+use crate::support::server::free_address;
+
+/// A server that demands a certificate of its clients, and the host and port of its TLS.
+fn start(authority: &Authority) -> (Server, String) {
+    let own = authority.server();
+    let ca = authority.file();
+    let mut why = String::new();
+    // Another process may take a port between our check and the server's bind.
+    for _ in 0..20 {
+        let addr = free_address();
+        let port = addr.port().to_string();
+        let arguments = [
+            "--tls-port",
+            &port,
+            "--tls-cert-file",
+            argument(&own.certificate),
+            "--tls-key-file",
+            argument(&own.key),
+            "--tls-ca-cert-file",
+            argument(&ca),
+        ];
+        match Server::tcp_at(free_address(), &arguments) {
+            Ok(server) => return (server, addr.to_string()),
+            Err(e) if e.contains("in use") => why = e,
+            Err(e) => panic!("the tests of TLS need a server with TLS: {e}"),
+        }
+    }
+    panic!("twenty times a port was taken; the last server said: {why}");
+}
+
+#[test]
+fn options_or_variables_encrypt_the_connections() {
+    let authority = Authority::new();
+    let (server, host) = start(&authority);
+    let _guard = LockManager::connect(server.url())
+        .and_then(|manager| manager.lock("encrypted"))
+        .expect("the lock");
+    let (ca, client) = (authority.file(), authority.client());
+    let (plain, encrypted) = (format!("redis://{host}/"), format!("rediss://{host}/"));
+    let files = [
+        ("ca", argument(&ca)),
+        ("cert", argument(&client.certificate)),
+        ("key", argument(&client.key)),
+    ];
+    let options = files.map(|(name, file)| [format!("--tls-{name}"), file.to_owned()]);
+    let variables = files.map(|(name, file)| {
+        let name = format!("FAIRLOCK_TLS_{}", name.to_ascii_uppercase());
+        (name, file)
+    });
+    let by_options = |args: &[&str]| {
+        let mut command = without_server(&["ls", "--json"]);
+        command.args(options.as_flattened()).args(args);
+        command
+    };
+    for args in [&["--url", &encrypted][..], &["--url", &plain, "--tls"]] {
+        assert!(listed(&mut by_options(args)).contains("encrypted"));
+    }
+    let mut by_variables = without_server(&["ls", "--json"]);
+    by_variables.envs(variables.clone());
+    by_variables.env("FAIRLOCK_URL", &plain);
+    by_variables.env("FAIRLOCK_TLS", "true");
+    assert!(listed(&mut by_variables).contains("encrypted"));
+
+    let unused = end(&mut by_options(&["--url", &plain]));
+    assert_eq!(unused.code, Some(64), "{unused:?}");
+    assert!(unused.stderr.contains("--tls"), "{unused:?}");
+    let mut stranger = without_server(&["ls", "--url", &encrypted, "--tls-ca", argument(&ca)]);
+    let refused = end(&mut stranger);
+    assert_eq!(refused.code, Some(69), "{refused:?}");
+    assert!(refused.stderr.contains("certificate"), "{refused:?}");
+}
+
+#[test]
+fn wrong_options_of_tls_exit_64() {
+    let authority = Authority::new();
+    let (ca, client) = (authority.file(), authority.client());
+    let (certificate, key) = (argument(&client.certificate), argument(&client.key));
+    for (args, message) in [
+        (&["--tls-cert", certificate][..], "--tls-key"),
+        (&["--tls-key", key], "--tls-cert"),
+        (&["--tls-ca", "/no/file"], "/no/file"),
+        (&["--tls-ca", key], "--tls-ca"),
+        (
+            &["--tls-cert", certificate, "--tls-key", certificate],
+            "--tls-key",
+        ),
+        (
+            &["--tls-cert", argument(&ca), "--tls-key", key],
+            "--tls-cert",
+        ),
+    ] {
+        let mut command = without_server(&["ls", "--url", "rediss://127.0.0.1:1/"]);
+        let ended = end(command.args(args));
+        assert_eq!(ended.code, Some(64), "{args:?}: {ended:?}");
+        assert!(ended.stderr.contains(message), "{message}: {ended:?}");
+    }
+    let socket = ["ls", "--tls", "--url", "redis+unix:///s"];
+    let ended = end(&mut without_server(&socket));
+    assert_eq!(ended.code, Some(64), "{ended:?}");
+}
+
+#[test]
+fn bench_leaves_no_key_behind_over_tls() {
+    let authority = Authority::new();
+    let (server, host) = start(&authority);
+    let (ca, client) = (authority.file(), authority.client());
+    let url = format!("rediss://{host}/");
+    let mut bench = without_server(&["bench", "--duration", "20ms", "--url", &url]);
+    bench.args(["--timeout", "10s", "--tls-ca", argument(&ca)]);
+    bench.args(["--tls-cert", argument(&client.certificate)]);
+    let ended = end(bench.args(["--tls-key", argument(&client.key)]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.stderr.lines().count(), 1, "no warning: {ended:?}");
+    assert_eq!(server.query::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
+}

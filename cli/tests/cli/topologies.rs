@@ -1,0 +1,225 @@
+//! `ls`, `show` and `bench` where several servers hold the locks.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fairlock::{LockManager, LockOptions};
+
+use crate::cluster_set::ClusterSet;
+use crate::look::{objects, until_awaited};
+use crate::process::{Ended, end, without_server};
+use crate::sentinel_set::{FAILOVER_WITHIN, SERVICE, SentinelSet};
+use crate::support::{Server, until, until_some};
+
+/// The binary with these arguments behind those that say where the locks are.
+fn ended(place: &[&str], args: &[&str]) -> Ended {
+    end(without_server(&[args, place].concat()).env("FAIRLOCK_TIMEOUT", "2s"))
+}
+
+#[track_caller]
+fn ok(place: &[&str], args: &[&str]) -> String {
+    let ended = ended(place, args);
+    assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
+    ended.stdout
+}
+
+/// The first column of each row.
+fn first_column(table: &str) -> BTreeSet<String> {
+    let rows = table.lines().skip(1);
+    rows.map(|row| row.split(' ').next().expect("a name").to_owned())
+        .collect()
+}
+
+fn manager(url: &str) -> LockManager {
+    let options = LockOptions::new()
+        .label("nightly")
+        .ttl(Duration::from_secs(60));
+    LockManager::builder(url)
+        .options(options)
+        .command_timeout(Duration::from_secs(2))
+        .horizon(Duration::from_secs(10))
+        .build()
+        .expect("the servers answer")
+}
+
+/// Table and JSON of `ls` and `show` have this lock, held and awaited.
+#[track_caller]
+fn assert_shown(place: &[&str], name: &str) {
+    let table = ok(place, &["ls"]);
+    let row = table.lines().find(|row| row.starts_with(name));
+    let row = row.unwrap_or_else(|| panic!("{name}: {table}"));
+    assert!(row.contains("nightly") && row.contains("held"), "{table}");
+    let listed = objects(&ok(place, &["ls", name, "--json"]));
+    let page = ok(place, &["show", name]);
+    assert!(
+        page.contains("1 holder") && page.contains("1 waiting"),
+        "{page}"
+    );
+    let shown = objects(&ok(place, &["show", name, "--json"]));
+    for info in [&listed[0], &shown[0]] {
+        assert_eq!((&*info.name, info.waiters), (name, 1));
+        let holder = info.holder.as_ref().expect("it is held");
+        assert_eq!(
+            (&*holder.label, holder.pid),
+            ("nightly", std::process::id())
+        );
+        assert_eq!(holder.fence, Some(info.fence));
+    }
+    let other = ended(place, &["show", "no such name"]);
+    assert_eq!(other.code, Some(1), "{other:?}");
+}
+
+#[test]
+fn a_sentinel_set_is_shown_before_and_after_a_failover() {
+    let set = SentinelSet::start();
+    let mgr = manager(&set.url());
+    let _guard = mgr.lock("invoices:42").expect("it is free");
+    let _waiter = mgr.enqueue("invoices:42").expect("the master answers");
+    until_awaited(&mgr, "invoices:42", 1);
+    let hosts = set.hosts();
+    let url = set.url();
+    let flags = ["--sentinel", &*hosts, "--master", SERVICE];
+    assert_shown(&["--url", &url], "invoices:42");
+    // A sentinel that hangs delays the answer, and does not prevent it.
+    set.sentinels[0].stop();
+    assert_shown(&flags, "invoices:42");
+    set.sentinels[0].cont();
+    set.await_replication();
+    set.nodes[0].kill();
+    let new = set.await_other_master(&set.all(), &set.nodes[0]);
+    assert_shown(&flags, "invoices:42");
+    // Without any sentinel there is no answer. The error names each.
+    set.sentinels.iter().for_each(Server::kill);
+    for args in [&["ls"][..], &["show", "invoices:42"]] {
+        let ended = ended(&flags, args);
+        assert_eq!((ended.code, &*ended.stdout), (Some(69), ""), "{ended:?}");
+        for sentinel in &set.sentinels {
+            let address = sentinel.addr().to_string();
+            assert!(ended.stderr.contains(&address), "{}", ended.stderr);
+        }
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    }
+    let direct = ok(&["--url", &new.url()], &["ls"]);
+    assert!(direct.contains("invoices:42"), "{direct}");
+}
+
+#[test]
+fn a_cluster_is_shown_with_the_names_of_all_its_slots() {
+    let set = ClusterSet::start_with(3, 1, &["--cluster-require-full-coverage", "no"]);
+    let mgr = manager(&set.url());
+    let names: BTreeSet<String> = (0..9).map(|n| set.name_on(n % 3, n / 3)).collect();
+    let _guards: Vec<_> = names
+        .iter()
+        .map(|name| mgr.lock(name).expect("it is free"))
+        .collect();
+    let _waiters: Vec<_> = names
+        .iter()
+        .map(|name| mgr.enqueue(name).expect("the masters answer"))
+        .collect();
+    names.iter().for_each(|name| until_awaited(&mgr, name, 1));
+    // One node is enough to find the others, and a replica will do.
+    let (url, seed) = (set.url(), set.node(4).addr().to_string());
+    for place in [&["--url", &*url][..], &["--cluster", &*seed]] {
+        assert_eq!(first_column(&ok(place, &["ls"])), names);
+        assert_shown(place, names.first().expect("nine names"));
+        assert_shown(place, names.last().expect("nine names"));
+    }
+    // Redis has the places of the waiters on the replica, too, when it takes over.
+    set.node(0).query::<i64>(&["WAIT", "1", "5000"]);
+    set.node(0).kill();
+    let place = ["--url", &*url];
+    until(FAILOVER_WITHIN, "all nodes know who took over", || {
+        ended(&place, &["ls"]).code == Some(0)
+    });
+    assert_shown(&place, &set.name_on(0, 0));
+    assert_eq!(first_column(&ok(&place, &["ls"])), names);
+}
+
+/// A table of what the other nodes have is better than nothing. The exit code says that it is not
+/// all.
+#[test]
+fn a_stopped_node_of_a_cluster_hides_only_its_own_names() {
+    let set = ClusterSet::start_with(3, 0, &["--cluster-require-full-coverage", "no"]);
+    let mgr = manager(&set.url());
+    let names = [0, 1, 2].map(|master| set.name_on(master, 0));
+    let _guards = names
+        .clone()
+        .map(|name| mgr.lock(name).expect("it is free"));
+    let _waiters = names
+        .clone()
+        .map(|name| mgr.enqueue(name).expect("the masters answer"));
+    names.iter().for_each(|name| until_awaited(&mgr, name, 1));
+    let url = set.url();
+    let place = ["--url", &*url];
+    set.node(0).stop();
+    let address = set.node(0).addr().to_string();
+    let others: BTreeSet<String> = names[1..].iter().cloned().collect();
+    let table = ended(&place, &["ls"]);
+    assert_eq!(table.code, Some(69), "{table:?}");
+    assert_eq!(first_column(&table.stdout), others);
+    let lines = ended(&place, &["ls", "--json"]);
+    assert_eq!(lines.code, Some(69), "{lines:?}");
+    let found = objects(&lines.stdout)
+        .into_iter()
+        .map(|info| info.name.to_string());
+    assert_eq!(found.collect::<BTreeSet<_>>(), others);
+    let hidden = ended(&place, &["show", &names[0]]);
+    assert_eq!((hidden.code, &*hidden.stdout), (Some(69), ""), "{hidden:?}");
+    for stderr in [&table.stderr, &lines.stderr, &hidden.stderr] {
+        let about = format!("fairlock: redis at {address} is unavailable");
+        assert!(stderr.starts_with(&about), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+    let page = ok(&place, &["show", &names[1]]);
+    assert!(
+        page.contains("nightly") && page.contains("1 waiting"),
+        "{page}"
+    );
+    set.node(0).cont();
+}
+
+/// Measures for a short time. On a busy machine a server may be slow, so the timeout is long.
+#[track_caller]
+fn assert_measured(place: &[&str]) {
+    let args = ["bench", "--duration", "20ms", "--timeout", "10s", "--json"];
+    let ended = ended(place, &args);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.stderr.lines().count(), 1, "no warning: {ended:?}");
+}
+
+fn keys(server: &Server) -> Vec<String> {
+    server.query(&["KEYS", "fairlock*"])
+}
+
+#[test]
+fn bench_leaves_no_key_behind_sentinels() {
+    let set = SentinelSet::start();
+    let hosts = set.hosts();
+    assert_measured(&["--sentinel", &hosts, "--master", SERVICE]);
+    assert_eq!(keys(&set.nodes[0]), [""; 0]);
+}
+
+#[test]
+fn bench_leaves_no_key_in_a_cluster() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    assert_measured(&["--url", &set.url()]);
+    for node in set.nodes() {
+        assert_eq!(keys(node), [""; 0]);
+    }
+}
+
+#[test]
+fn bench_on_a_quorum_warns_that_its_names_are_left() {
+    let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
+    let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    let place: Vec<&str> = urls.iter().flat_map(|url| ["--url", url]).collect();
+    // A server that has just started has no vote until a ttl is over.
+    let mut args = vec!["bench", "--duration", "20ms"];
+    args.extend(place);
+    let ended = until_some(FAILOVER_WITHIN, "it measures", || {
+        let ended = end(&mut without_server(&args));
+        (ended.code == Some(0)).then_some(ended)
+    });
+    let warning = "names of this bench within an hour, and not now: delete: a quorum";
+    assert!(ended.stderr.contains(warning), "{ended:?}");
+}
