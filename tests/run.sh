@@ -113,7 +113,8 @@ fi
 times=$(mktemp)
 trap 'rm -f "$times"' EXIT
 export FAIRLOCK_TEST_SERVER=$server FAIRLOCK_TEST_TIMES=$times
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-8}
+# Most tests wait for most of their time, so there are more of them than cores.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-12}
 
 # Both packages, unless the arguments choose one. Arguments behind -- are for the tests.
 packages=--workspace
