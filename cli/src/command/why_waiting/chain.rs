@@ -1,11 +1,11 @@
 //! Follows a chain of waits through what was seen of the locks. It asks nobody.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
-use fairlock::{Kind, LockInfo, LockState, Party};
+use fairlock::{LockInfo, LockState, Party};
 
 use super::Locks;
+use super::circles::{Circle, circles};
 
 /// The waits are followed through this many names, one behind the other. Only a program that goes
 /// wrong has longer chains.
@@ -34,21 +34,6 @@ pub(super) struct Wait<'a> {
     pub(super) is_certain: bool,
 }
 
-/// Waits of which each is for a lock that the next one holds, and the last for one of the first.
-#[derive(Debug)]
-pub(super) struct Circle<'a> {
-    pub(super) waits: Vec<Wait<'a>>,
-    /// Whether it cannot end without help.
-    pub(super) is_certain: bool,
-}
-
-impl Circle<'_> {
-    pub(super) fn names(&self) -> Vec<Arc<str>> {
-        let held = self.waits.iter().map(|wait| &wait.holds.name);
-        held.cloned().collect()
-    }
-}
-
 /// Whether somebody holds it, or waits for it.
 pub(super) fn is_in_use(info: &LockInfo) -> bool {
     info.waiters > 0 || matches!(info.state, LockState::Held | LockState::Cooling)
@@ -66,7 +51,6 @@ impl<'a> Chain<'a> {
         let mut search = Search {
             queues: Queues::of(locks),
             seen: HashSet::new(),
-            path: Vec::new(),
             chain: Chain {
                 first,
                 locks: Vec::new(),
@@ -75,8 +59,9 @@ impl<'a> Chain<'a> {
             },
         };
         if let Some(info) = locks.get(first) {
-            search.look_behind(info);
+            search.look_behind(info, 1);
         }
+        search.chain.deadlocks = circles(&search.chain.waits);
         search.chain
     }
 
@@ -96,54 +81,23 @@ impl<'a> Chain<'a> {
 struct Search<'a> {
     queues: Queues<'a>,
     seen: HashSet<&'a str>,
-    /// The waits that led here.
-    path: Vec<Wait<'a>>,
     chain: Chain<'a>,
 }
 
 impl<'a> Search<'a> {
-    fn look_behind(&mut self, lock: &'a LockInfo) {
+    /// `links`: how many locks lead here, this one included.
+    fn look_behind(&mut self, lock: &'a LockInfo, links: usize) {
         self.seen.insert(&lock.name);
         self.chain.locks.push(lock);
         for holder in live_holders(lock) {
             for wait in self.queues.waits_of(lock, holder) {
-                self.chain.waits.push(wait.clone());
                 let next = wait.waits_for;
-                self.path.push(wait);
-                let begins = self
-                    .path
-                    .iter()
-                    .position(|wait| wait.holds.name == next.name);
-                match begins {
-                    Some(begins) => self.note_circle(begins),
-                    None if self.seen.contains(&*next.name) => {}
-                    None if self.path.len() < MOST_LINKS => self.look_behind(next),
-                    None => {}
+                self.chain.waits.push(wait);
+                if links < MOST_LINKS && !self.seen.contains(&*next.name) {
+                    self.look_behind(next, links + 1);
                 }
-                self.path.pop();
             }
         }
-    }
-
-    fn note_circle(&mut self, begins: usize) {
-        let waits = self.path[begins..].to_vec();
-        let holders = waits.iter().map(|wait| wait.holder).cycle().skip(1);
-        let is_certain = waits
-            .iter()
-            .zip(holders)
-            .all(|(wait, taker)| wait.is_certain && cannot_pass(wait, taker));
-        self.chain.deadlocks.push(Circle { waits, is_certain });
-    }
-}
-
-/// Whether a wait cannot end while this holder of its lock keeps what it has.
-fn cannot_pass(wait: &Wait<'_>, taker: &Party) -> bool {
-    match wait.waits_for.kind {
-        Kind::Semaphore { permits, .. } => {
-            u64::from(wait.waiter.permits) + u64::from(taker.permits) > u64::from(permits)
-        }
-        // A second reader waits only behind a writer, and that writer waits for the first.
-        _ => true,
     }
 }
 
@@ -218,6 +172,8 @@ fn is_same_thread(holder: &Party, waiter: &Party) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     /// `name: holders < waiters`, for instance `x: a < b`. A party is a letter, or `3*a` with
@@ -323,6 +279,29 @@ mod tests {
             let chain = Chain::follow("s/4", &locks);
             assert_eq!(circles(&chain), [("s/4 x".to_owned(), is_certain)]);
         }
+    }
+
+    #[test]
+    fn certain_circle_through_another_holder_is_found_from_everywhere() {
+        let locks = locks(&["s/4: a 3*b < 2*c", "x: c < a b"]);
+        for from in ["s/4", "x"] {
+            let chain = Chain::follow(from, &locks);
+            assert_eq!(circles(&chain), [("x s/4".to_owned(), true)], "{from}");
+        }
+    }
+
+    #[test]
+    fn circles_that_share_a_name_are_all_found() {
+        let locks = locks(&[
+            "s/2: a b < c",
+            "x: c < a",
+            "y: d < b",
+            "z: e < d",
+            "w: b < e",
+        ]);
+        let chain = Chain::follow("s/2", &locks);
+        let expected = [("y z w".to_owned(), true), ("s/2 x".to_owned(), false)];
+        assert_eq!(circles(&chain), expected);
     }
 
     #[test]

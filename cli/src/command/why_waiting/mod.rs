@@ -1,6 +1,7 @@
 //! `fairlock why-waiting`.
 
 mod chain;
+mod circles;
 mod report;
 mod shell;
 
