@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use fairlock::{LockInfo, LockState, Party};
 
 use super::Locks;
-use super::circles::{Circle, circles};
+use super::circles::{Circle, Wait, circles};
 
 /// The waits are followed through this many names, one behind the other. Only a program that goes
 /// wrong has longer chains.
@@ -19,19 +19,6 @@ pub(super) struct Chain<'a> {
     pub(super) locks: Vec<&'a LockInfo>,
     pub(super) waits: Vec<Wait<'a>>,
     pub(super) deadlocks: Vec<Circle<'a>>,
-}
-
-/// A holder of one lock stands in the queue of another.
-#[derive(Debug, Clone)]
-pub(super) struct Wait<'a> {
-    pub(super) holds: &'a LockInfo,
-    pub(super) holder: &'a Party,
-    pub(super) waits_for: &'a LockInfo,
-    pub(super) waiter: &'a Party,
-    /// In the queue, from 1.
-    pub(super) position: usize,
-    /// Whether holder and waiter are surely the same thread.
-    pub(super) is_certain: bool,
 }
 
 /// Whether somebody holds it, or waits for it.

@@ -3,9 +3,20 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use fairlock::{Kind, Party};
+use fairlock::{Kind, LockInfo, Party};
 
-use super::chain::Wait;
+/// A holder of one lock stands in the queue of another.
+#[derive(Debug, Clone)]
+pub(super) struct Wait<'a> {
+    pub(super) holds: &'a LockInfo,
+    pub(super) holder: &'a Party,
+    pub(super) waits_for: &'a LockInfo,
+    pub(super) waiter: &'a Party,
+    /// In the queue, from 1.
+    pub(super) position: usize,
+    /// Whether holder and waiter are surely the same thread.
+    pub(super) is_certain: bool,
+}
 
 /// Waits of which each is for a lock that the next one holds, and the last for one of the first.
 #[derive(Debug)]

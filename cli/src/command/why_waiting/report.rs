@@ -6,8 +6,8 @@ use std::time::Duration;
 use fairlock::{Kind, LockInfo, LockState, Party};
 use serde::Serialize;
 
-use super::chain::{Chain, Wait, live_holders};
-use super::circles::Circle;
+use super::chain::{Chain, live_holders};
+use super::circles::{Circle, Wait};
 use super::shell;
 use crate::age;
 use crate::exit::Failure;
