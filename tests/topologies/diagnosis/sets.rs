@@ -48,6 +48,11 @@ fn sentinels(args: &[&str]) -> SentinelSet {
         sentinel_lines: &[],
     });
     set.calm();
+    // A replica may have the data a moment before its master calls it in sync.
+    until(SOON, "the replicas are in sync", || {
+        let info: String = set.nodes[0].query(&["INFO", "replication"]);
+        info.matches("state=online").count() == 2
+    });
     set
 }
 
