@@ -30,7 +30,8 @@ pub const MAX_WAITERS_SHOWN: usize = 1000;
 /// - Fields and variants have their names here, in snake_case. A variant with fields is an object
 ///   with one field: `{"semaphore": {"permits": 3}}`. One without is a text: `"mutex"`.
 /// - Durations are seconds, and times are seconds since the Unix epoch, by the server's clock. Both
-///   are numbers with a fraction, in whole microseconds.
+///   are numbers with a fraction, in whole microseconds. The times of a
+///   [`Histogram`](crate::Histogram) have nanoseconds.
 /// - An absent value is `null`.
 /// - A later version may add fields and variants. Unknown fields are ignored. A field that was added
 ///   may be missing, and then has its default. An unknown variant is an error.

@@ -52,6 +52,8 @@ impl LockManager {
 
     /// Counts of this manager's work so far. Never blocks. It copies some 800 numbers, so it is for
     /// a look every second, and not for every lock.
+    ///
+    /// In a forked child, the counts of connections and requests are 0.
     pub fn stats(&self) -> Stats {
         self.engine().stats()
     }

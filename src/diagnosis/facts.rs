@@ -131,7 +131,8 @@ pub(crate) struct SentinelAnswers {
 
 /// The settings that are asked for, each by a `CONFIG GET` of its own: 6.2 takes no more, and all of
 /// them together would bring passwords.
-pub(crate) const SETTINGS: [&str; 10] = [
+pub(crate) const SETTINGS: [&str; 11] = [
+    "maxmemory",
     "maxmemory-policy",
     "appendfsync",
     "save",

@@ -18,13 +18,18 @@ pub(super) fn eviction(address: &str, answers: &NodeAnswers) -> Vec<Finding> {
         return findings.or_ok(format!("maxmemory-policy is {NO_EVICTION}"));
     }
     let remedy = format!("CONFIG SET maxmemory-policy {NO_EVICTION}");
-    match number(answers, "maxmemory") {
+    let limit = number(answers, "maxmemory").or_else(|_| answers.settings.number("maxmemory"));
+    match limit {
         Ok(0) => findings.warn(
             format!("maxmemory-policy is {policy}: a maxmemory, once set, lets it evict locks"),
             remedy,
         ),
-        _ => findings.fail(
+        Ok(_) => findings.fail(
             format!("maxmemory-policy is {policy}: a lock that is held may be evicted"),
+            remedy,
+        ),
+        Err(_) => findings.warn(
+            format!("maxmemory-policy is {policy}: with a maxmemory, which is not known, locks may be evicted"),
             remedy,
         ),
     }

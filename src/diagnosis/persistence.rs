@@ -17,6 +17,8 @@ enum Durability {
     Somehow,
     /// Snapshots alone.
     Snapshots,
+    /// No append-only file; whether there are snapshots is not known.
+    AtMostSnapshots,
     Nothing,
 }
 
@@ -42,7 +44,7 @@ pub(super) fn persistence(
         return findings.or_ok(format!("{message}; it has no vote for one ttl then"));
     }
     match durability {
-        Durability::Nothing | Durability::Snapshots => findings.warn(
+        Durability::Nothing | Durability::AtMostSnapshots | Durability::Snapshots => findings.warn(
             message,
             "CONFIG SET appendonly yes; with CONFIG SET appendfsync always, not even the newest \
              lock is lost",
@@ -95,16 +97,18 @@ fn disk(findings: &mut Findings<'_>, info: &Info, answers: &NodeAnswers) {
 fn durability(info: &Info, answers: &NodeAnswers) -> Option<Durability> {
     let has_file = info.get("aof_enabled")? == "1";
     let settings = &answers.settings;
-    Some(match (has_file, settings.get("appendfsync")) {
-        (true, Ok("always")) => Durability::Always,
-        (true, Ok("everysec")) => Durability::EverySecond,
-        (true, Ok(_)) => Durability::BySystem,
-        (true, Err(_)) => Durability::Somehow,
-        (false, _) if settings.get("save").is_ok_and(|save| !save.is_empty()) => {
-            Durability::Snapshots
-        }
-        // Without the setting, snapshots are possible. They keep no more than the old locks.
-        (false, _) => Durability::Nothing,
+    if !has_file {
+        return Some(match settings.get("save") {
+            Ok("") => Durability::Nothing,
+            Ok(_) => Durability::Snapshots,
+            Err(_) => Durability::AtMostSnapshots,
+        });
+    }
+    Some(match settings.get("appendfsync") {
+        Ok("always") => Durability::Always,
+        Ok("everysec") => Durability::EverySecond,
+        Ok(_) => Durability::BySystem,
+        Err(_) => Durability::Somehow,
     })
 }
 
@@ -120,6 +124,10 @@ fn loses(durability: Durability) -> &'static str {
         Durability::Somehow => "appendonly yes: a restart keeps locks; appendfsync is not known",
         Durability::Snapshots => {
             "snapshots alone: a restart goes back to the last one, and loses the locks since"
+        }
+        Durability::AtMostSnapshots => {
+            "no append-only file, and snapshots are not known: a restart loses the newest locks, or \
+             all"
         }
         Durability::Nothing => "no append-only file: a restart loses all locks",
     }

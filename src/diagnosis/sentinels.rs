@@ -80,10 +80,11 @@ pub(super) fn sentinel(
             findings.fail(message, remedy);
         }
     }
-    let field = |name: &str| {
-        let fields = answers.fields.as_ref().ok()?;
-        fields.get(name).map(String::as_str)
+    let fields = match &answers.fields {
+        Ok(fields) => fields,
+        Err(unknown) => return findings.or_unknown(unknown),
     };
+    let field = |name: &str| fields.get(name).map(String::as_str);
     findings.or_ok(format!(
         "knows {} other sentinels and {} replicas; {} must agree; down after {} ms",
         field("num-other-sentinels").unwrap_or("some"),
@@ -100,20 +101,21 @@ fn can_lead(sentinel: &SentinelFacts) -> bool {
 }
 
 fn watching(findings: &mut Findings<'_>, answers: &SentinelAnswers, user: &str) {
-    match &answers.master {
-        Ok(Some(_)) => {}
-        Ok(None) => findings.fail(
-            "it does not watch the service of the URL",
-            "SENTINEL MONITOR the service there, or correct the service in the URL",
-        ),
-        Err(Unknown::NoRight(_)) => findings.fail(
+    match (&answers.master, &answers.fields) {
+        // A manager asks both questions.
+        (Err(Unknown::NoRight(_)), _) | (_, Err(Unknown::NoRight(_))) => findings.fail(
             format!("the user {user} may not ask for the master"),
             format!(
                 "ACL SETUSER {user} +sentinel|get-master-addr-by-name +sentinel|master, at the \
                  sentinel"
             ),
         ),
-        Err(unknown) => findings.fail(
+        (Ok(Some(_)), _) => {}
+        (Ok(None), _) => findings.fail(
+            "it does not watch the service of the URL",
+            "SENTINEL MONITOR the service there, or correct the service in the URL",
+        ),
+        (Err(unknown), _) => findings.fail(
             format!("the master is {unknown}"),
             "is it a sentinel? Its port is mostly 26379",
         ),

@@ -403,6 +403,27 @@ fn sentinels_must_agree_and_act_in_time() {
     );
 }
 
+#[test]
+fn sentinel_that_refuses_either_question_is_an_error() {
+    let with = |fields: Unknown| {
+        let mut other = sentinel("s:2", Some("a:1"), &[]);
+        if let Ok(answers) = &mut other.answers {
+            answers.fields = Err(fields);
+        }
+        watched_by(vec![sentinel("s:1", Some("a:1"), &[]), other])
+    };
+    let rule = "ACL SETUSER finder +sentinel|get-master-addr-by-name +sentinel|master";
+    let refused = with(Unknown::NoRight("SENTINEL MASTER"));
+    assert_finds(&refused, Check::Sentinels, Level::Error, rule);
+    let failed = with(Unknown::Failed("ERR why".to_owned()));
+    assert_finds(
+        &failed,
+        Check::Sentinels,
+        Level::Ok,
+        "s:2 sentinels: not known: ERR why",
+    );
+}
+
 /// People read them in this order, and programs may rely on it.
 #[test]
 fn findings_come_in_a_fixed_order() {

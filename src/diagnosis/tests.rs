@@ -18,7 +18,8 @@ pub(super) const INFOS: [&str; 3] = [
 ];
 
 /// The settings of a server that is as it should be.
-const GOOD: [(&str, &str); 10] = [
+const GOOD: [(&str, &str); 11] = [
+    ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
     ("appendfsync", "everysec"),
     ("save", ""),
@@ -391,13 +392,44 @@ fn eviction_is_known_from_either_command() {
         Level::Error,
         "allkeys-lru",
     );
-    let mut without_info = answers(INFOS[1], (&[], &[("maxmemory-policy", "volatile-lru")]));
-    without_info.info = Err(Unknown::NoRight("INFO"));
+    let limited: [(&'static str, &str); 2] =
+        [("maxmemory-policy", "volatile-lru"), ("maxmemory", "1")];
     assert_finds(
-        &diagnosis_of(&single(without_info)),
+        &without_info(&limited),
         Check::Eviction,
         Level::Error,
         "volatile-lru",
+    );
+}
+
+fn without_info(settings: &[(&'static str, &str)]) -> Diagnosis {
+    let mut answers = answers(INFOS[1], (&[], settings));
+    answers.info = Err(Unknown::NoRight("INFO"));
+    diagnosis_of(&single(answers))
+}
+
+#[test]
+fn eviction_is_an_error_only_if_a_maxmemory_is_known() {
+    let unlimited = without_info(&[("maxmemory-policy", "volatile-lru")]);
+    assert_finds(&unlimited, Check::Eviction, Level::Warning, "once set");
+    let mut answers = answers(INFOS[1], (&[], &[]));
+    answers.info = Ok(Info::parse("maxmemory_policy:allkeys-lru"));
+    answers.settings = Settings::default();
+    let unknown = diagnosis_of(&single(answers));
+    assert_finds(&unknown, Check::Eviction, Level::Warning, "not known");
+}
+
+#[test]
+fn snapshots_that_may_exist_are_not_known_without_config() {
+    let mut answers = answers(INFOS[1], (&[("aof_enabled", "0")], &[]));
+    for value in answers.settings.0.values_mut() {
+        *value = Err(Unknown::NoRight("CONFIG GET"));
+    }
+    assert_finds(
+        &diagnosis_of(&single(answers)),
+        Check::Persistence,
+        Level::Warning,
+        "snapshots are not known",
     );
 }
 

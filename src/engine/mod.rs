@@ -97,7 +97,7 @@ use crate::key::Key;
 use crate::kind::Kind;
 use crate::loss::Loss;
 use crate::script::{Call, CallerId, Outcome};
-use crate::stats::{AcquireEnd, Meter, Stats};
+use crate::stats::{AcquireEnd, Meter, Stats, Traffic};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Answer, CallResult, ConnectionWait, Deadlines, Service, Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
@@ -196,19 +196,23 @@ impl Engine {
 
     pub(crate) fn stats(&self) -> Stats {
         self.publish_traffic();
-        self.meter.read(self.store.traffic())
+        self.meter.read(self.traffic().unwrap_or_default())
+    }
+
+    /// The store's counts. `None` in a forked child: another thread of the parent may have held a
+    /// mutex of the store or of the recorder at the fork.
+    fn traffic(&self) -> Option<Traffic> {
+        (!self.is_forked()).then(|| self.store.traffic())
     }
 
     /// Emits what the store has counted. No thread may call this with a mutex held.
     pub(crate) fn publish_traffic(&self) {
-        // In a forked child, another thread of the parent may have held a mutex of the recorder.
-        let counted = || (!self.is_forked()).then(|| self.store.traffic());
-        self.meter.publish(counted);
+        self.meter.publish(|| self.traffic());
     }
 
     /// A caller's request for a lock ends without it.
     pub(crate) fn on_not_granted(&self, end: AcquireEnd) {
-        // As above.
+        // As in `traffic`.
         if self.is_forked() {
             return;
         }

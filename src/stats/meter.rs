@@ -51,6 +51,9 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
+    /// Whether [`Meter::publish`] does anything.
+    pub(crate) const PUBLISHES: bool = facade::EMITS;
+
     pub(crate) fn new() -> Meter {
         let ended = |outcome| Counter::new(metric::ACQUISITIONS.with("outcome", outcome));
         Meter {
@@ -175,7 +178,7 @@ impl Meter {
     /// Emits what the store's numbers have grown by, if they are to be emitted. Call it now and
     /// then: it costs nothing in a build without the feature `metrics`.
     pub(crate) fn publish(&self, traffic: impl FnOnce() -> Option<Traffic>) {
-        if facade::EMITS {
+        if Meter::PUBLISHES {
             self.published.publish(traffic, &self.retries.emitted);
         }
     }
@@ -292,13 +295,15 @@ impl PublishedTraffic {
             now.connection_waits,
             now.connection_wait_time.as_nanos() as u64,
         ];
-        let mut grown = [0; 5];
-        for ((grown, number), last) in grown.iter_mut().zip(numbers).zip(&self.last) {
+        let grown = |at: usize| {
             // While a node is replaced, a sum over all nodes may fall for a moment.
-            let last = last.fetch_max(number, Ordering::Relaxed);
-            *grown = number.saturating_sub(last);
-        }
-        let [connects, requests, resent, waits, wait_ns] = grown;
+            let last = self.last[at].fetch_max(numbers[at], Ordering::Relaxed);
+            numbers[at].saturating_sub(last)
+        };
+        let [connects, requests, resent, waits] = [0, 1, 2, 3].map(grown);
+        // A store counts the time of a wait just before the wait. So a time without a wait stays for
+        // the next call.
+        let wait_ns = if waits > 0 { grown(4) } else { 0 };
         for (counter, grown) in [
             (&self.connects, connects),
             (&self.requests, requests),
@@ -335,6 +340,28 @@ const REASONS: [(LossReason, &str); 5] = [
 #[cfg(all(test, feature = "metrics"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_of_a_connection_wait_is_emitted_with_its_wait() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let meter = metrics::with_local_recorder(&recorder, Meter::new);
+        // Read in the middle of a count: the time is there, and the wait is not.
+        for connection_waits in [0, 1, 1] {
+            let traffic = Traffic {
+                connection_waits,
+                connection_wait_time: Duration::from_secs(5),
+                ..Traffic::default()
+            };
+            meter.publish(|| Some(traffic));
+        }
+        let shown = recorder.handle().render();
+        for line in [
+            "fairlock_connection_wait_seconds_sum 5",
+            "fairlock_connection_wait_seconds_count 1",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
+        }
+    }
 
     /// A recorder that panics must not end publication for good, and a sum that falls for a moment
     /// must not be counted twice.

@@ -30,7 +30,10 @@ impl Metric {
 }
 
 pub(super) const HELD: Metric = Metric::new("fairlock_held", "Guards that are alive now.");
-pub(super) const WAITING: Metric = Metric::new("fairlock_waiting", "Waiters of this process now.");
+pub(super) const WAITING: Metric = Metric::new(
+    "fairlock_waiting",
+    "Callers and waiters without their guard now.",
+);
 pub(super) const ACQUISITIONS: Metric = Metric::new(
     "fairlock_acquisitions_total",
     "Requests for a lock, by how they ended.",

@@ -41,7 +41,9 @@ pub(crate) use traffic::Traffic;
 pub struct Stats {
     /// Guards that are alive now. A guard of several names counts once for each name.
     pub held: u64,
-    /// Waiters of this manager that are in a queue now.
+    /// Callers and waiters of this manager that do not have their guard yet. Each
+    /// [`lock`](crate::LockManager::lock) may be one for its round trip, also if the name is free. A
+    /// call that may not wait is none.
     pub waiting: u64,
     /// Guards that were returned to callers, at once or after a wait.
     pub granted: u64,

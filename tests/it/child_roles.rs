@@ -12,6 +12,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("echo", echo),
     ("exits", exits::exits),
     ("forks", fork::forks),
+    ("forks_for_stats", fork::forks_for_stats),
     ("forks_with_unread", unread_releases::forks_with_unread),
     ("forks_with_permits", fork::forks_with_permits),
     ("shuts_down", shutdown::shuts_down),

@@ -123,6 +123,26 @@ pub(crate) fn forks(args: &[String]) {
     report("unlocked");
 }
 
+/// A thread of the parent may have held a mutex of the store at the fork.
+#[test]
+fn forked_child_reads_its_stats_without_the_store() {
+    let server = Server::start();
+    let mut child = Child::spawn("forks_for_stats", &[&server.url()]);
+    assert_eq!(child.expect("child", SOON), "0");
+    child.join();
+}
+
+pub(crate) fn forks_for_stats(args: &[String]) {
+    let mgr = patient(args[0].as_str());
+    mgr.lock("k").unwrap().unlock().unwrap();
+    assert!(mgr.stats().requests > 0);
+    let wrong = in_child(|| {
+        let stats = mgr.stats();
+        i32::from((stats.granted, stats.requests, stats.connects) != (1, 0, 0))
+    });
+    report(format_args!("child {wrong}"));
+}
+
 /// In the child: calls every method on the inherited copies and drops them. Returns how many calls
 /// behaved wrongly.
 fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {

@@ -21,6 +21,7 @@ on_both_stores! {
     recorder_may_use_the_manager,
     recorder_that_panics_loses_its_numbers_and_nothing_else,
     what_is_emitted_is_what_stats_count,
+    requests_are_emitted_while_only_fixed_leases_are_taken,
     managers_with_one_recorder_add_up,
 }
 
@@ -263,6 +264,24 @@ fn what_is_emitted_is_what_stats_count(on: &Backend) {
         let page = exporter.render();
         value(&page, "fairlock_held") == 0.0 && value(&page, "fairlock_waiting") == 0.0
     });
+}
+
+/// The renewal thread, which emits them, has nothing to do for an hour.
+fn requests_are_emitted_while_only_fixed_leases_are_taken(on: &Backend) {
+    let recorder = recorder();
+    let ours = build_under(&recorder, builder(on));
+    let hour = LockOptions::new().fixed_lease(Duration::from_secs(3600));
+    let ours = ours.with(hour);
+    let _held = ours.lock("held").unwrap();
+    let exporter = recorder.handle();
+    let shown = || value(&exporter.render(), "fairlock_requests_total");
+    for _ in 0..3 {
+        let before = shown();
+        ours.lock("k").unwrap().unlock().unwrap();
+        until(SOON, "both requests are emitted", || {
+            shown() >= before + 2.0
+        });
+    }
 }
 
 /// Whether the exporter shows these numbers.

@@ -15,6 +15,7 @@ use crate::engine::lease::{Due, Lease};
 use crate::engine::waiter::in_order;
 use crate::loss::LossReason;
 use crate::script::Call;
+use crate::stats::Meter;
 use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
 
@@ -140,7 +141,7 @@ impl RenewalThread {
     }
 
     fn sleep(&mut self) {
-        let until = self.next_due();
+        let until = self.next_due().min(self.publish_due());
         self.engine.waker.publish_sleep(until);
         // A command, a lease or a reply left unread that came before this thread published its
         // sleep woke nobody. So the thread looks again.
@@ -152,6 +153,16 @@ impl RenewalThread {
             let _ = self.engine.clock.receive(&self.woken, until);
         }
         self.engine.waker.publish_awake();
+    }
+
+    /// When to publish the store's traffic again. Leases that are not renewed would let this thread
+    /// sleep for as long as they are. While nothing is due at all, the first lease wakes it.
+    fn publish_due(&self) -> Time {
+        if Meter::PUBLISHES && self.next_due() != Time::NEVER {
+            self.engine.now() + self.engine.config.check_period
+        } else {
+            Time::NEVER
+        }
     }
 
     /// When there is something to do, if nothing is sent before.

@@ -235,7 +235,8 @@ impl Node {
             connects: self.connects.load(Ordering::Relaxed),
             requests: self.requests.load(Ordering::Relaxed),
             retries: self.retries.load(Ordering::Relaxed),
-            connection_waits: self.connection_waits.load(Ordering::Relaxed),
+            // Before their time: no wait is read without its time.
+            connection_waits: self.connection_waits.load(Ordering::Acquire),
             // The form of the feature `serde` has whole microseconds.
             connection_wait_time: Duration::from_micros(
                 self.connection_wait_ns.load(Ordering::Relaxed) / 1000,
@@ -252,7 +253,7 @@ impl Node {
     fn note_connection_wait(&self, since: Time) {
         let waited = (self.clock.now() - since).as_nanos() as u64;
         self.connection_wait_ns.fetch_add(waited, Ordering::Relaxed);
-        self.connection_waits.fetch_add(1, Ordering::Relaxed);
+        self.connection_waits.fetch_add(1, Ordering::Release);
     }
 
     /// Closes all connections, also those that threads use just now, and opens no other.

@@ -48,6 +48,11 @@ fn sentinels(args: &[&str]) -> SentinelSet {
         sentinel_lines: &[],
     });
     set.calm();
+    // A replica may have the data a moment before its master calls it in sync.
+    until(SOON, "the replicas are in sync", || {
+        let info: String = set.nodes[0].query(&["INFO", "replication"]);
+        info.matches("state=online").count() == 2
+    });
     set
 }
 
@@ -112,6 +117,34 @@ fn stopped_sentinel_or_replica_is_a_warning_of_its_own() {
         "the server hangs",
     );
     assert_finds(&diagnosis, Check::Messages, Level::Ok, "arrived");
+}
+
+#[test]
+fn sentinel_that_a_manager_may_not_ask_is_an_error() {
+    let set = sentinels(&GOOD);
+    bound(&set.nodes);
+    let manager = manager(set.url());
+    let refusing = &set.sentinels[1];
+    // 6.2 can only add rights for parts of a command.
+    refusing.query::<()>(&[
+        "ACL",
+        "SETUSER",
+        "default",
+        "-sentinel",
+        "+sentinel|get-master-addr-by-name",
+    ]);
+    let diagnosis = in_time(&manager);
+    assert_eq!(
+        complaints_of(&diagnosis, refusing),
+        [Check::Sentinels],
+        "{diagnosis}"
+    );
+    let rule = "ACL SETUSER default +sentinel|get-master-addr-by-name +sentinel|master";
+    assert_finds(&diagnosis, Check::Sentinels, Level::Error, rule);
+    // The remedy, without the words that say where.
+    let words: Vec<&str> = rule.split(' ').collect();
+    refusing.query::<()>(&words);
+    assert_no_complaint(&in_time(&manager));
 }
 
 #[test]
