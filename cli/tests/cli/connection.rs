@@ -244,11 +244,38 @@ fn no_message_shows_a_password() {
         (&["ls"], &[("FAIRLOCK_URL", "redis://:secret@127.0.0.1:1/")]),
         (&["ls", "--help"], &[("FAIRLOCK_URL", "redis://:secret@h")]),
         (&["--help"], &[("FAIRLOCK_PASSWORD", "secret")]),
+        (&["ls", "*", "redis+unix:///s?user=u&pass=secret"], &[]),
+        (
+            &["ls", "*", "redis-sentinel://s/m?sentinelPassword=secret"],
+            &[],
+        ),
+        (
+            &["ls", "--timeout", "redis://s/m?sentinelPassword=secret"],
+            &[],
+        ),
+        (&["ls"], &[("FAIRLOCK_TIMEOUT", "redis://s?pass=secret")]),
+        (&["ls", "--redis://:secret/"], &[]),
+        (&["ls", "*", "redis://u:my secret@h"], &[]),
+        (&["ls", "*", "redis://u:it's\nmy 'secret"], &[]),
+        (&["redis://u", "ls", "redis://u:secret@h"], &[]),
     ] {
         let ended = end(&mut with_variables(args, variables));
         let output = format!("{}{}", ended.stdout, ended.stderr);
         assert!(!output.contains("secret"), "{args:?}: {ended:?}");
     }
+}
+
+#[test]
+fn message_about_a_url_in_the_wrong_place_names_that_place() {
+    let url = "redis+unix:///s?pass=secret";
+    let message = "invalid value 'redis+unix://...' for '--timeout <DURATION>'";
+    refused(&["ls", "--timeout", url], &[], message);
+    refused(&["ls"], &[("FAIRLOCK_TIMEOUT", url)], message);
+    refused(
+        &["ls", "*", url],
+        &[],
+        "unexpected argument 'redis+unix://...'",
+    );
 }
 
 #[test]
