@@ -200,7 +200,7 @@ fn wrong_combinations_exit_64() {
     let dir = TempDir::new().expect("a directory");
     let empty = file(&dir, "empty", "\n");
     let lines = file(&dir, "lines", "a\nb\n");
-    let cases: [Case; 19] = [
+    let cases: [Case; 21] = [
         (&["ls", "--url", "x", "--cluster", "h:1"], &[], "--cluster"),
         // Apart, clap sees no conflict.
         (&["--url", "x", "ls", "--cluster", "h:1"], &[], "give one"),
@@ -216,6 +216,8 @@ fn wrong_combinations_exit_64() {
         (&["ls", "--password-file", "/no/file"], &[], "/no/file"),
         (&["ls", "--replica-timeout", "1s"], &[], "--replica-acks"),
         (&["ls", "--timeout", "5"], &[], "--timeout"),
+        (&["ls", "--timeout", "3h 1ms"], &[], "--timeout can be 3h"),
+        (&["ls", "--timeout", "500000000000y"], &[], "--timeout can"),
         (&["ls", "--prefix", "{"], &[], "--prefix"),
         (&["ls"], &[("FAIRLOCK_URL", "")], "FAIRLOCK_URL is empty"),
         (&["ls"], &[("FAIRLOCK_PASSWORD", "")], "empty"),
@@ -295,7 +297,7 @@ fn silent_server_ends_a_command_within_the_timeout() {
 #[test]
 fn long_timeout_needs_no_other_option() {
     let server = Server::start();
-    for timeout in ["1333ms", "2s", "1m"] {
+    for timeout in ["1333ms", "2s", "1m", "3h"] {
         listed(&mut fairlock(&server, &["ls", "--timeout", timeout]));
     }
 }
