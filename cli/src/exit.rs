@@ -1,5 +1,7 @@
 //! Exit codes, and the failures behind them.
 
+use std::cmp::Reverse;
+use std::env;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -133,27 +135,26 @@ pub(crate) fn of_usage(error: &clap::Error) -> ExitCode {
     }
     let message = error.render().to_string();
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    anstream::eprint!("fairlock: {}", without_logins(message));
+    anstream::eprint!("fairlock: {}", without_urls(message));
     Exit::USAGE.into()
 }
 
-/// The text without the users and passwords of its URLs. clap repeats what it does not understand,
-/// and that may be a URL in the wrong place.
-fn without_logins(text: &str) -> String {
-    let mut clean = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("://") {
-        clean.push_str(before);
-        clean.push_str("://");
-        let end = after.find(char::is_whitespace).unwrap_or(after.len());
-        // A password that is not encoded may have an `@` of its own.
-        rest = match after[..end].rfind('@') {
-            Some(at) => {
-                clean.push_str("...");
-                &after[at..]
-            }
-            None => after,
-        };
-    }
-    clean + rest
+/// The message without the URLs of the command line and of the variables. clap repeats what it does
+/// not understand, and that may be a URL in the wrong place. Its password can be anywhere behind
+/// the scheme, and can have any characters, so the message itself does not show where it ends.
+fn without_urls(message: &str) -> String {
+    let given = env::args_os().chain(env::vars_os().map(|(_, value)| value));
+    let mut urls: Vec<String> = given
+        .filter_map(|text| {
+            let text = text.to_string_lossy();
+            let scheme_end = text.find("://")?;
+            Some(text[scheme_end..].to_owned())
+        })
+        .filter(|url| url != "://")
+        .collect();
+    // One URL may be the beginning of another.
+    urls.sort_by_key(|url| Reverse(url.len()));
+    urls.iter().fold(message.to_owned(), |message, url| {
+        message.replace(url, "://...")
+    })
 }

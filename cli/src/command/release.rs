@@ -1,6 +1,7 @@
 //! `fairlock release`.
 
 use std::io::{self, IsTerminal as _};
+use std::time::Duration;
 
 use clap::Args;
 use fairlock::{LockInfo, LockState, Party};
@@ -118,8 +119,14 @@ fn explain(info: &LockInfo, fence: u64) {
     let losers: Vec<&Party> = live(info)
         .filter(|holder| holder.fence == Some(fence))
         .collect();
+    // The time left is that of the lock, so it may be that of another holder.
+    let at_most = if losers.len() < live(info).count() {
+        "at most "
+    } else {
+        ""
+    };
     anstream::eprintln!(
-        "{}: {}, {}, fence {fence}, {} left, {} waiting",
+        "{}: {}, {}, fence {fence}, {at_most}{} left, {} waiting",
         printable(&info.name),
         info.kind,
         info.state,
@@ -150,13 +157,10 @@ fn notice(info: &LockInfo, losers: &[&Party]) -> String {
     if info.state == LockState::Cooling {
         return "Its holder has released it already, and notices nothing.".to_owned();
     }
-    let longest = |fixed| {
-        let those = losers.iter().filter(|holder| holder.fixed_lease == fixed);
-        those.map(|holder| holder.ttl).max()
-    };
-    let left = age::short(info.time_left);
+    let (fixed, renewed): (Vec<&Party>, Vec<&Party>) =
+        losers.iter().partition(|holder| holder.fixed_lease);
     let mut lines = Vec::new();
-    if let Some(ttl) = longest(false) {
+    if let Some(ttl) = longest_ttl(&renewed) {
         lines.push(format!(
             "The holder notices at its next renewal, within {} (a third of its ttl, {}) and one \
              request.",
@@ -164,19 +168,37 @@ fn notice(info: &LockInfo, losers: &[&Party]) -> String {
             format_duration(ttl)
         ));
         lines.push(format!(
-            "If it cannot reach Redis, it notices when its lease would have ended, within {left}."
+            "If it cannot reach Redis, it notices when its lease would have ended, within {}.",
+            lease_end(info, &renewed, ttl)
         ));
     }
-    if longest(true).is_some() {
+    if let Some(ttl) = longest_ttl(&fixed) {
         lines.push(format!(
             "A holder with a fixed lease notices only when it unlocks, renews, or its lease would \
-             have ended, within {left}."
+             have ended, within {}.",
+            lease_end(info, &fixed, ttl)
         ));
     }
     lines.push(
         "Until then it believes that it holds the lock: only fences protect the data.".to_owned(),
     );
     lines.join("\n")
+}
+
+fn longest_ttl(holders: &[&Party]) -> Option<Duration> {
+    holders.iter().map(|holder| holder.ttl).max()
+}
+
+/// The time within which the leases of these holders end, whose longest ttl this is. Redis shows
+/// only the time left of the longest lease of the lock, and that may be another holder's. A lease
+/// is longer than its ttl only with `hold_at_least`, which Redis does not show.
+fn lease_end(info: &LockInfo, holders: &[&Party], ttl: Duration) -> String {
+    let left = age::short(info.time_left);
+    if info.time_left <= ttl || holders.len() == live(info).count() {
+        return left;
+    }
+    let ttl = times::about(ttl);
+    format!("{ttl}, or within {left} if it has a longer hold_at_least")
 }
 
 /// Asks on the terminal. No answer is a no.

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use clap::{Args, Command};
 use fairlock::{
-    Builder, DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, Endpoint, LockManager, LockOptions, Quorum,
+    Builder, DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, Endpoint, LockManager, LockOptions, MAX_TTL, Quorum,
 };
+use humantime::format_duration;
 
 use crate::duration;
 use crate::exit::Failure;
@@ -35,6 +36,9 @@ const LONGEST_TIMEOUT_OF_DEFAULTS: Duration = Duration::from_millis(1333);
 
 /// A ttl of this many timeouts fits them, however long they are.
 pub(crate) const TTL_PER_TIMEOUT: u32 = 8;
+
+/// No ttl fits a longer timeout.
+const MAX_TIMEOUT: Duration = Duration::from_secs(MAX_TTL.as_secs() / TTL_PER_TIMEOUT as u64);
 
 #[derive(Args)]
 #[command(next_help_heading = HEADING)]
@@ -142,6 +146,10 @@ impl Connection {
             builder = builder.prefix(prefix);
         }
         if let Some(timeout) = self.timeout {
+            if timeout > MAX_TIMEOUT {
+                let most = format_duration(MAX_TIMEOUT);
+                return Err(Failure::usage(format!("--timeout can be {most} at most")));
+            }
             builder = builder.command_timeout(timeout);
             if timeout > LONGEST_TIMEOUT_OF_DEFAULTS {
                 // The user has not heard of the other times that the library wants to fit: take

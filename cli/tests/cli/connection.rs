@@ -200,7 +200,7 @@ fn wrong_combinations_exit_64() {
     let dir = TempDir::new().expect("a directory");
     let empty = file(&dir, "empty", "\n");
     let lines = file(&dir, "lines", "a\nb\n");
-    let cases: [Case; 19] = [
+    let cases: [Case; 21] = [
         (&["ls", "--url", "x", "--cluster", "h:1"], &[], "--cluster"),
         // Apart, clap sees no conflict.
         (&["--url", "x", "ls", "--cluster", "h:1"], &[], "give one"),
@@ -216,6 +216,8 @@ fn wrong_combinations_exit_64() {
         (&["ls", "--password-file", "/no/file"], &[], "/no/file"),
         (&["ls", "--replica-timeout", "1s"], &[], "--replica-acks"),
         (&["ls", "--timeout", "5"], &[], "--timeout"),
+        (&["ls", "--timeout", "3h 1ms"], &[], "--timeout can be 3h"),
+        (&["ls", "--timeout", "500000000000y"], &[], "--timeout can"),
         (&["ls", "--prefix", "{"], &[], "--prefix"),
         (&["ls"], &[("FAIRLOCK_URL", "")], "FAIRLOCK_URL is empty"),
         (&["ls"], &[("FAIRLOCK_PASSWORD", "")], "empty"),
@@ -244,11 +246,38 @@ fn no_message_shows_a_password() {
         (&["ls"], &[("FAIRLOCK_URL", "redis://:secret@127.0.0.1:1/")]),
         (&["ls", "--help"], &[("FAIRLOCK_URL", "redis://:secret@h")]),
         (&["--help"], &[("FAIRLOCK_PASSWORD", "secret")]),
+        (&["ls", "*", "redis+unix:///s?user=u&pass=secret"], &[]),
+        (
+            &["ls", "*", "redis-sentinel://s/m?sentinelPassword=secret"],
+            &[],
+        ),
+        (
+            &["ls", "--timeout", "redis://s/m?sentinelPassword=secret"],
+            &[],
+        ),
+        (&["ls"], &[("FAIRLOCK_TIMEOUT", "redis://s?pass=secret")]),
+        (&["ls", "--redis://:secret/"], &[]),
+        (&["ls", "*", "redis://u:my secret@h"], &[]),
+        (&["ls", "*", "redis://u:it's\nmy 'secret"], &[]),
+        (&["redis://u", "ls", "redis://u:secret@h"], &[]),
     ] {
         let ended = end(&mut with_variables(args, variables));
         let output = format!("{}{}", ended.stdout, ended.stderr);
         assert!(!output.contains("secret"), "{args:?}: {ended:?}");
     }
+}
+
+#[test]
+fn message_about_a_url_in_the_wrong_place_names_that_place() {
+    let url = "redis+unix:///s?pass=secret";
+    let message = "invalid value 'redis+unix://...' for '--timeout <DURATION>'";
+    refused(&["ls", "--timeout", url], &[], message);
+    refused(&["ls"], &[("FAIRLOCK_TIMEOUT", url)], message);
+    refused(
+        &["ls", "*", url],
+        &[],
+        "unexpected argument 'redis+unix://...'",
+    );
 }
 
 #[test]
@@ -268,7 +297,7 @@ fn silent_server_ends_a_command_within_the_timeout() {
 #[test]
 fn long_timeout_needs_no_other_option() {
     let server = Server::start();
-    for timeout in ["1333ms", "2s", "1m"] {
+    for timeout in ["1333ms", "2s", "1m", "3h"] {
         listed(&mut fairlock(&server, &["ls", "--timeout", timeout]));
     }
 }

@@ -170,3 +170,37 @@ fn a_fixed_lease_and_a_cooling_have_words_of_their_own() {
     assert!(ended.stderr.contains("notices nothing"), "{ended:?}");
     assert!(manager.inspect("cooling").unwrap().is_none());
 }
+
+#[test]
+fn a_holder_of_permits_notices_by_the_end_of_its_own_lease() {
+    let server = Server::start();
+    let renewed = manager(&server);
+    let short = renewed.semaphore("s", 2).acquire().unwrap();
+    let hour = LockOptions::new().fixed_lease(Duration::from_secs(3600));
+    let _long = renewed.with(hour).semaphore("s", 2).acquire().unwrap();
+    let fence = short.fence().to_string();
+    let args = ["release", "s", "--yes", "--fence", &fence];
+    let ended = end(&mut fairlock(&server, &args));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    // The lock shows only the longest lease, which is the other holder's.
+    for part in ["at most 59m", "would have ended, within 50s, or within 59m"] {
+        assert!(ended.stderr.contains(part), "{part}: {ended:?}");
+    }
+    let ended = end(&mut fairlock(&server, &["release", "s", "--yes"]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for part in [", 59m", "have ended, within 59m"] {
+        assert!(ended.stderr.contains(part), "{part}: {ended:?}");
+    }
+}
+
+#[test]
+fn hold_at_least_prolongs_the_lease_that_a_holder_believes_in() {
+    let server = Server::start();
+    let hour = LockOptions::new().hold_at_least(Duration::from_secs(3600));
+    let guard = manager(&server).with(hour).lock("n").unwrap();
+    assert!(guard.remaining() > Duration::from_secs(3000));
+    let ended = end(&mut fairlock(&server, &["release", "n", "--yes"]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let part = "would have ended, within 59m";
+    assert!(ended.stderr.contains(part), "{ended:?}");
+}

@@ -376,3 +376,15 @@ impl Drop for Reaped {
         let _ = self.0.wait();
     }
 }
+
+#[test]
+fn an_interval_below_100ms_or_above_a_day_is_refused() {
+    let server = Server::start();
+    for interval in ["99ms", "500000000000y"] {
+        let command = fairlock(&server, &["top", "--interval", interval]);
+        let mut terminal = Terminal::start(&command, 24, 100);
+        let ended = || terminal.program.try_wait().expect("it is ours");
+        let status = until_some(SOON, "it ends", ended);
+        assert_eq!(status.code(), Some(64), "{interval}");
+    }
+}

@@ -228,9 +228,9 @@ fn int_and_term_end_it_even_in_an_outage() {
 }
 
 #[test]
-fn an_interval_below_100ms_is_refused() {
+fn an_interval_below_100ms_or_above_a_day_is_refused() {
     let server = Server::start();
-    for interval in ["99ms", "0s", "1", "-1s"] {
+    for interval in ["99ms", "0s", "1", "-1s", "86401s", "500000000000y"] {
         let option = format!("--interval={interval}");
         let mut watching = Watching::start(&mut fairlock(&server, &["watch", "n", &option]));
         assert_eq!(watching.end().code(), Some(64), "{interval}");

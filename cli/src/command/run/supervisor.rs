@@ -159,8 +159,9 @@ impl<'a> Supervisor<'a> {
         {
             self.cut(Cut::MaxHold);
             let limit = format_duration(limit);
+            // With `--on-loss ignore` the lock may have been lost before.
             self.say(&format!(
-                "the command has held the lock for {limit}, and is ended"
+                "--max-hold {limit} is over, and the command is ended"
             ));
         } else if self.group.end().is_some() {
             // The command has ended, and some process that it started has not. Without the lock
@@ -233,7 +234,10 @@ impl<'a> Supervisor<'a> {
     }
 
     fn cut(&mut self, cut: Cut) {
-        self.cut.get_or_insert(cut);
+        // A loss that was ignored has ended nothing.
+        if matches!(self.cut, None | Some(Cut::Ignored)) {
+            self.cut = Some(cut);
+        }
         self.terminate();
     }
 

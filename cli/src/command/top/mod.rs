@@ -52,16 +52,14 @@ pub(crate) struct Top {
     /// Only names that match: * ? [a-z] and \ as escape
     #[arg(default_value = "*")]
     glob: String,
-    /// How often to look, at most. Looks at many names are rarer, to spare the server
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
+    /// How often to look, at most: 100ms to 1d. Looks at many names are rarer, to spare the server
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::interval)]
     interval: Duration,
     /// The column to sort by, at first
     #[arg(long, value_name = "COLUMN", default_value = "busy")]
     sort: Column,
 }
 
-/// Fewer would only load the server: nobody reads faster.
-const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the screen may show the same ages.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -86,9 +84,6 @@ impl Top {
             return Err(Failure::usage(
                 "top needs a terminal for its keys and its screen; `fairlock ls` prints once",
             ));
-        }
-        if self.interval < LEAST_INTERVAL {
-            return Err(Failure::usage("--interval must be 100ms or longer"));
         }
         let manager = connection.manager()?;
         let (events, incoming) = unbounded();

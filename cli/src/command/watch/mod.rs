@@ -10,6 +10,7 @@ use fairlock::{Error, LockInfo, LockManager};
 use serde::Serialize;
 
 use crate::connection::Connection;
+use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::printable::printable;
@@ -17,18 +18,15 @@ use crate::times;
 
 use change::{Change, changes, first_look};
 
-/// The shortest time between two looks.
-const MIN_INTERVAL: Duration = Duration::from_millis(100);
-
 /// Prints a line for each change of a lock
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Watch {
     /// The name of the lock.
     name: String,
-    /// The time between two looks, at least 100ms. Changes between two looks that undo each other
-    /// are not seen.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    /// The time between two looks, 100ms to 1d. Changes between two looks that undo each other are
+    /// not seen.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::interval)]
     interval: Duration,
     /// One JSON object per line.
     #[arg(long)]
@@ -42,14 +40,6 @@ Examples:
 
 It looks once per interval and compares. If a lock is taken and released between two
 looks, no line says so. Times are the server's. It goes on until a signal ends it.";
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = crate::duration::parse(text)?;
-    if interval < MIN_INTERVAL {
-        return Err("the shortest interval is 100ms".to_owned());
-    }
-    Ok(interval)
-}
 
 /// One line of the output.
 #[derive(Debug, Serialize)]

@@ -186,7 +186,25 @@ fn max_hold_ends_the_group_and_then_releases_the_lock() {
     assert_eq!(next.line(), "dead");
     let ended = run.ended();
     assert_eq!(ended.code, Some(74), "{ended:?}");
-    assert!(ended.stderr.contains("for 500ms"), "{ended:?}");
+    assert!(
+        ended.stderr.contains("--max-hold 500ms is over"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn max_hold_after_an_ignored_loss_exits_74() {
+    let server = Server::start();
+    let args = ["--ttl", TTL_TEXT, "--on-loss", "ignore"];
+    // The loss shows at the first renewal, after a third of the ttl.
+    let args = [&args[..], &["--max-hold", "4s", "a"]].concat();
+    let mut run = Run::script(&server, &args, "echo up; exec sleep 60");
+    run.line();
+    server.query::<()>(&["FLUSHALL"]);
+    let ended = run.ends(74, "");
+    assert!(ended.stderr.contains("the command goes on"), "{ended:?}");
+    assert!(ended.stderr.contains("--max-hold 4s is over"), "{ended:?}");
+    assert!(!ended.stderr.contains("has held"), "{ended:?}");
 }
 
 #[test]
