@@ -27,6 +27,9 @@ const CROWD: usize = 100;
 const PREFIX: &str = "fairlock-";
 /// The thread's name as the kernel shows it: the first 15 bytes.
 const RENEWAL: &str = "fairlock-renewa";
+/// One for the holder. In the crowd's process, one each for the lane, the subscription and the renewal
+/// thread.
+const CONNECTIONS: usize = 4;
 const BACKGROUND_THREADS: [&str; 3] = ["fairlock-listen", "fairlock-pool", RENEWAL];
 
 /// The waiters also cost at most three requests a second.
@@ -104,6 +107,11 @@ fn crowd_of(server: &Server, names: usize) -> (Child, Vec<LockGuard>) {
             .sum::<usize>()
             == CROWD
     });
+    until(
+        SOON,
+        "the crowd's renewal thread has checked a name",
+        || server.clients().len() >= CONNECTIONS,
+    );
     (child, locks)
 }
 
@@ -111,10 +119,8 @@ fn crowd_of(server: &Server, names: usize) -> (Child, Vec<LockGuard>) {
 fn check_crowd(server: &Server, child: &mut Child) {
     child.send("threads");
     assert_eq!(child.expect("threads", SOON), BACKGROUND_THREADS.join(" "));
-    // One for the holder. In the crowd's process, one each for the lane, the subscription and the
-    // renewal thread.
     let clients = server.clients();
-    assert_eq!(clients.len(), 4, "{clients:#?}");
+    assert_eq!(clients.len(), CONNECTIONS, "{clients:#?}");
     child.send("try");
     assert_eq!(
         child.expect("tried", SOON),
