@@ -11,6 +11,7 @@ use crate::support::{until, until_some};
 on_both_stores! {
     every_request_for_a_lock_counts_once_by_its_end,
     groups_count_names_when_granted_and_calls_when_not,
+    group_counts_a_name_found_taken_as_after_wait,
     waits_and_holds_are_measured,
     losses_count_by_their_reasons,
     loss_that_only_the_release_shows_counts_once,
@@ -106,6 +107,23 @@ fn groups_count_names_when_granted_and_calls_when_not(on: &Backend) {
     assert_eq!((stats.wait.count(), stats.hold.count()), (5, 5), "{stats}");
     // The wait of the whole call counts, its first try included.
     assert!(stats.wait.max() >= MOMENT, "{stats}");
+}
+
+/// The first try finds both taken. When the name's turn comes, it is free.
+fn group_counts_a_name_found_taken_as_after_wait(on: &Backend) {
+    let [ours, other] = [manager(on), manager(on)];
+    let [a, b] = ["a", "b"].map(|name| other.lock(name).unwrap());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.lock_all(["a", "b"]).map(drop));
+        until(SOON, "it waits", || {
+            ours.inspect("a").unwrap().unwrap().waiters == 1
+        });
+        b.unlock().unwrap();
+        a.unlock().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    let ends = ours.stats().acquisitions;
+    assert_eq!((ends.at_once, ends.after_wait), (0, 2), "{}", ours.stats());
 }
 
 fn waits_and_holds_are_measured(on: &Backend) {
