@@ -314,9 +314,15 @@ impl Engine {
             Outcome::Granted(grant) => {
                 let notice = GrantNotice::from_reply(grant, answer.sent);
                 let mut state = waiter.state.lock();
+                // An earlier copy of the acquire was queued, and the lock was handed over to it.
+                let is_handed_over = state.has_pending_notice();
                 let action = state.on_granted(notice, now, &waiter.request);
                 drop(state);
-                self.apply(waiter, action);
+                if is_handed_over {
+                    self.apply_hand_over(waiter, action);
+                } else {
+                    self.apply(waiter, action);
+                }
                 EnqueueOutcome::Done
             }
             Outcome::Waiting {
@@ -329,7 +335,7 @@ impl Engine {
                 let mut state = waiter.state.lock();
                 let action = state.on_queued(now, ticket, position, since, &waiter.request);
                 drop(state);
-                self.apply(waiter, action);
+                self.apply_hand_over(waiter, action);
                 // The holder's lease may end before the next check period does.
                 let holder_ends = left + Duration::from_millis(1);
                 self.start_syncing(waiter, now + self.config.check_period.min(holder_ends));
@@ -357,7 +363,7 @@ impl Engine {
         drop(state);
         if !matches!(action, WaiterAction::Nothing) {
             // A notice of the grant has come instead, or the waiter was cancelled.
-            self.apply(waiter, action);
+            self.apply_hand_over(waiter, action);
             self.start_syncing(waiter, now);
             EnqueueOutcome::Done
         } else if fault.is_transient() {

@@ -10,9 +10,12 @@ use crate::key::Key;
 use crate::script::Call;
 use crate::store::Answer;
 
+#[cfg(all(test, feature = "memory"))]
+mod tests;
+
 impl Engine {
     /// Delivers the grants to other waiters of this manager that a reply carries, and counts the
-    /// dead waiters that the call passed over. Every answer to a call comes through here.
+    /// dead waiters that the call passed over. Every answer to a call comes through here, once.
     pub(super) fn deliver_all(&self, call: &Call, answer: &Answer) {
         if answer.reply.dead_waiters > 0 {
             self.meter.dead_waiters.add(answer.reply.dead_waiters);
@@ -47,6 +50,12 @@ impl Engine {
         let mut state = waiter.state.lock();
         let action = state.on_notice(notice, self.now(), &waiter.request);
         drop(state);
+        self.apply_hand_over(waiter, action);
+    }
+
+    /// Like [`Engine::apply`]. If the event gave the waiter its grant, the lock was handed over, and
+    /// that counts.
+    pub(super) fn apply_hand_over(&self, waiter: &Arc<WaiterEntry>, action: WaiterAction) {
         if matches!(action, WaiterAction::Keep(_) | WaiterAction::Confirm) {
             self.meter.handed_over.add(1);
         }

@@ -156,8 +156,8 @@ impl SortedKeys {
     fn take_uncounted(&self, manager: &LockManager, until: Time) -> Result<Option<MultiGuard>> {
         let engine = manager.engine();
         let asked_at = engine.now();
-        let (requests, group) = self.requests(manager, request_to_wait, asked_at)?;
-        match engine.try_acquire_all(&requests, until) {
+        let (tried, group) = self.requests(manager, request_to_wait, asked_at)?;
+        match engine.try_acquire_all(&tried, until) {
             Ok(Some(leases)) => match MultiGuard::new(leases, group, manager) {
                 // The leases are so short, or the process so slow. The wait below gets new ones.
                 Err(Error::Lost { .. }) => {}
@@ -169,6 +169,11 @@ impl SortedKeys {
             Err(error) => return Err(error),
         }
         let (requests, group) = self.requests(manager, request_to_wait, asked_at)?;
+        for (request, tried) in requests.iter().zip(&tried) {
+            if tried.was_taken() {
+                request.note_taken();
+            }
+        }
         let leases = engine.acquire_all(&requests, until)?;
         leases
             .map(|leases| MultiGuard::new(leases, group, manager))

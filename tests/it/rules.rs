@@ -242,6 +242,7 @@ fn r8_a_notice_during_its_unanswered_request_is_one_grant() {
     fault.wait(SOON);
     holder.unlock().unwrap();
     let guard = waiting.join().unwrap();
+    assert_eq!(ours.stats().handed_over, 1);
     assert_eq!(record.number("f"), guard.fence());
     let owner = record.owner();
     guard.renew().unwrap();

@@ -392,7 +392,10 @@ impl RenewalThread {
         results: Vec<CallResult>,
     ) {
         for ((task, call), result) in tasks.into_iter().zip(calls).zip(results) {
-            if let Ok(answer) = &result.answer {
+            // The handler of an acquire's reply delivers its grants, for the callers too.
+            if let Ok(answer) = &result.answer
+                && !matches!(task, Task::Requeue(_))
+            {
                 self.engine.deliver_all(call, answer);
             }
             match task {

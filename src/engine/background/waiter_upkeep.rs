@@ -86,6 +86,7 @@ impl RenewalThread {
         if let Ok(answer) = &result.answer
             && let Some(family) = answer.reply.outcome.other_family(call.spec.family)
         {
+            self.engine.deliver_all(call, answer);
             waiter.on_reply(self.engine.now());
             if answer.resent {
                 waiter.state.lock().note_resent(result.not_after);

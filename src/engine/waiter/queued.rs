@@ -315,7 +315,7 @@ impl QueuedWaiter {
                     let mut state = waiter.state.lock();
                     let action = state.on_granted(notice, engine.now(), &waiter.request);
                     drop(state);
-                    engine.apply(waiter, action);
+                    engine.apply_hand_over(waiter, action);
                 } else if let (true, Verb::Release { token, .. }) = (answer.reply.more, &call.verb)
                 {
                     engine.abandon_token(call, *token, 0, waiter.request.longest());
@@ -331,7 +331,7 @@ impl QueuedWaiter {
                     return Err(fault);
                 }
                 drop(state);
-                engine.apply(waiter, action);
+                engine.apply_hand_over(waiter, action);
             }
         }
         Ok(())

@@ -212,6 +212,11 @@ impl WaiterState {
         }
     }
 
+    /// R8 (grant during a request): whether a grant became known while the request is in flight.
+    pub(crate) fn has_pending_notice(&self) -> bool {
+        matches!(self.stage, Stage::Asking) && self.pending_notice.is_some()
+    }
+
     /// The reply to a request of this token: the token owns the lock.
     pub(crate) fn on_granted(
         &mut self,

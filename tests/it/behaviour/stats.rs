@@ -11,12 +11,14 @@ use crate::support::{until, until_some};
 on_both_stores! {
     every_request_for_a_lock_counts_once_by_its_end,
     groups_count_names_when_granted_and_calls_when_not,
+    group_counts_a_name_found_taken_as_after_wait,
     waits_and_holds_are_measured,
     losses_count_by_their_reasons,
     loss_that_only_the_release_shows_counts_once,
     loss_that_a_late_release_shows_counts_once,
     renewals_are_late_by_the_time_that_redis_was_away,
     dead_waiters_that_are_passed_over_are_counted,
+    dead_waiters_that_a_requeue_passes_over_count_once,
 }
 on_both_stores! {
     redis_with_faults:
@@ -105,6 +107,23 @@ fn groups_count_names_when_granted_and_calls_when_not(on: &Backend) {
     assert_eq!((stats.wait.count(), stats.hold.count()), (5, 5), "{stats}");
     // The wait of the whole call counts, its first try included.
     assert!(stats.wait.max() >= MOMENT, "{stats}");
+}
+
+/// The first try finds both taken. When the name's turn comes, it is free.
+fn group_counts_a_name_found_taken_as_after_wait(on: &Backend) {
+    let [ours, other] = [manager(on), manager(on)];
+    let [a, b] = ["a", "b"].map(|name| other.lock(name).unwrap());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.lock_all(["a", "b"]).map(drop));
+        until(SOON, "it waits", || {
+            ours.inspect("a").unwrap().unwrap().waiters == 1
+        });
+        b.unlock().unwrap();
+        a.unlock().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    let ends = ours.stats().acquisitions;
+    assert_eq!((ends.at_once, ends.after_wait), (0, 2), "{}", ours.stats());
 }
 
 fn waits_and_holds_are_measured(on: &Backend) {
@@ -381,6 +400,33 @@ fn dead_waiters_that_are_passed_over_are_counted(on: &Backend) {
     held.unlock().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
     assert_eq!(ours.stats().dead_waiters, 2 * MANY, "{}", ours.stats());
+}
+
+/// Ends the lease of a mutex, and takes the first waiter out of its queue, as if Redis had lost it.
+const LAPSE_AND_LOSE_FIRST: &str = "
+    local queue, state = unpack(redis.call('HMGET', KEYS[1], 'q', 's'))
+    local entries, records = struct.unpack('<I4I4', queue)
+    redis.call('HDEL', KEYS[1], 'w:' .. redis.call('LPOP', KEYS[2]))
+    redis.call('HSET', KEYS[1],
+      'q', struct.pack('<I4I4', entries - 1, records - 1) .. string.sub(queue, 9),
+      's', struct.pack('<d', 1) .. string.sub(state, 9))
+    return entries - 1";
+
+/// So many that the syncs, which pass over some of them too, leave some for the requeue.
+fn dead_waiters_that_a_requeue_passes_over_count_once(on: &Backend) {
+    const MANY: u64 = 2000;
+    let [ours, other] = [build(steady(on)), build(steady(on))];
+    // Nothing renews it.
+    let fixed = LockOptions::new().fixed_lease(4 * SOON);
+    let _held = other.with(fixed).lock("k").unwrap();
+    let waiter = ours.enqueue("k").unwrap();
+    queue_up_dead(on, "k", "q", MANY);
+    let Record { key, queue, .. } = Record::of(on, "k");
+    let left: i64 = on.query(&["EVAL", LAPSE_AND_LOSE_FIRST, "2", &key, &queue]);
+    assert_eq!(left as u64, MANY);
+    let _guard = waiter.wait().unwrap();
+    until(SOON, "it was queued again", || ours.stats().requeued == 1);
+    assert_eq!(ours.stats().dead_waiters, MANY, "{}", ours.stats());
 }
 
 fn call_that_is_sent_again_counts_as_a_retry(on: &Backend) {

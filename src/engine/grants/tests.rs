@@ -1,0 +1,109 @@
+//! Which grants count as handed over.
+
+use super::*;
+use crate::engine::request::{Request, Wait};
+use crate::engine::waiter::{QueuedWaiter, WaiterState};
+use crate::error::Step;
+use crate::loss::PreviousHolder;
+use crate::manager::LockManager;
+use crate::memory::Memory;
+use crate::options::LockOptions;
+use crate::script::{Grant, LockSpec, Outcome, ScriptReply, Token};
+use crate::store::{CallResult, StoreFault};
+
+/// A waiter whose acquire is in flight, and the grant of its token.
+fn asking(manager: &LockManager) -> (QueuedWaiter, Call, Grant) {
+    let key = manager.key("a").expect("a good name");
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
+    let state = WaiterState::new(Token::new());
+    let queued = QueuedWaiter::register(manager.engine(), &request, state);
+    let now = manager.engine().now();
+    let token = manager.engine().token_to_send(&queued.waiter, now);
+    let token = token.expect("it has none yet");
+    let grant = Grant {
+        token,
+        fence: 1,
+        granted_at: 1,
+        left: request.ttl,
+        previous: PreviousHolder::Released,
+    };
+    (queued, request.acquire(token, Wait::Yes), grant)
+}
+
+fn reply(manager: &LockManager, outcome: Outcome) -> CallResult {
+    let reply = ScriptReply {
+        now: None,
+        more: false,
+        dead_waiters: 0,
+        next_page: 0,
+        outcome,
+        grants: Vec::new(),
+    };
+    CallResult {
+        answer: Ok(Answer {
+            reply,
+            sent: manager.engine().now(),
+            resent: false,
+        }),
+        not_after: 0,
+    }
+}
+
+fn waiting(grant: &Grant) -> Outcome {
+    Outcome::Waiting {
+        ticket: 1,
+        position: 1,
+        left: grant.left,
+        since: 1,
+    }
+}
+
+/// R8 (grant during a request): the message comes first, and counts with the reply.
+#[test]
+fn grant_noticed_during_its_acquire_counts_as_handed_over() {
+    let manager = LockManager::connect(&Memory::new()).expect("it is there");
+    let engine = manager.engine();
+    let no_reply = || CallResult::not_sent(StoreFault::unavailable(Step::Reply, "lost"));
+    let mut counted = 0;
+    let mut ends_with = |end: &dyn Fn(&Grant) -> CallResult| {
+        let (queued, call, grant) = asking(&manager);
+        engine.deliver(&call, GrantNotice::from_reply(grant, engine.now()));
+        assert_eq!(engine.stats().handed_over, counted, "it may be over");
+        let _ = engine.on_acquire_reply(&queued.waiter, &call, end(&grant));
+        counted += 1;
+        assert_eq!(engine.stats().handed_over, counted);
+    };
+    ends_with(&|grant| reply(&manager, waiting(grant)));
+    ends_with(&|_| no_reply());
+    // The connection was closed after the first copy. The second copy finds the grant.
+    ends_with(&|grant| reply(&manager, Outcome::Granted(*grant)));
+    // A lock that is free is not handed over.
+    let (queued, call, grant) = asking(&manager);
+    let granted = reply(&manager, Outcome::Granted(grant));
+    let _ = engine.on_acquire_reply(&queued.waiter, &call, granted);
+    assert_eq!(engine.stats().handed_over, counted);
+}
+
+#[test]
+fn grant_found_by_a_cancel_counts_as_handed_over() {
+    let manager = LockManager::connect(&Memory::new()).expect("it is there");
+    let engine = manager.engine();
+    let (queued, call, grant) = asking(&manager);
+    let queue = reply(&manager, waiting(&grant));
+    let _ = engine.on_acquire_reply(&queued.waiter, &call, queue);
+    let cancel = queued.begin_cancel().expect("it is queued");
+    let granted = reply(&manager, Outcome::Granted(grant)).answer;
+    queued.on_cancel_reply(&cancel, granted).expect("a reply");
+    assert_eq!(engine.stats().handed_over, 1);
+    let (queued, call, grant) = asking(&manager);
+    let queue = reply(&manager, waiting(&grant));
+    let _ = engine.on_acquire_reply(&queued.waiter, &call, queue);
+    let cancel = queued.begin_cancel().expect("it is queued");
+    // The message comes instead of the reply.
+    engine.deliver(&call, GrantNotice::from_reply(grant, engine.now()));
+    let fault = StoreFault::unavailable(Step::Reply, "lost");
+    queued
+        .on_cancel_reply(&cancel, Err(fault))
+        .expect("a grant");
+    assert_eq!(engine.stats().handed_over, 2);
+}
