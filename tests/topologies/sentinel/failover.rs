@@ -81,6 +81,19 @@ fn wait_for_a_connection_to_a_stopped_master_ends_at_failover() {
     assert!(ours <= P + SLACK, "{ours:?}");
 }
 
+#[test]
+fn connection_wait_that_a_failover_ends_is_counted() {
+    let set = SentinelSet::start();
+    let mgr = patient(&set);
+    let _held = mgr.lock("held").unwrap();
+    stop_behind_closed_lanes(&set, &mgr);
+    let before = mgr.stats().connection_waits;
+    assert!(mgr.try_lock("a").unwrap().is_some());
+    let stats = mgr.stats();
+    // One on the stopped master, and one on the next.
+    assert_eq!(stats.connection_waits - before, 2, "{stats}");
+}
+
 /// Stops the master. The lane of this name was open, and its connection is closed.
 fn stop_behind_closed_lanes<'a>(set: &'a SentinelSet, mgr: &LockManager) -> &'a Server {
     mgr.lock("a").unwrap().unlock().unwrap();
