@@ -136,7 +136,10 @@ impl QueuedWaiter {
                 }
                 let waiters = [Arc::clone(waiter)];
                 engine.report_postponed_circles(&waiters);
-                engine.report_if_long(&waiters);
+                // A younger waiter is due earlier each time. It would report only itself, for ever.
+                if engine.askers.has_waited_longest(waiter) {
+                    engine.report_if_long(&waiters);
+                }
                 state = waiter.state.lock();
                 continue;
             }

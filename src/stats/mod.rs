@@ -67,7 +67,10 @@ pub struct Stats {
     /// Releases of locks and of places in queues that went to the background.
     pub background_releases: u64,
     /// Calls that were sent again: their connection turned out to be closed, or Redis refused them
-    /// or did not answer, and there was time left. Renewals are in `renewal_failures` instead.
+    /// or did not answer, and there was time left. Requests that the renewal thread repeats are not
+    /// counted here: renewals (see `renewal_failures`), releases in the background, confirmations of
+    /// grants, and the requests for waiters. But on a quorum, each request to one node counts if
+    /// its connection was closed and it is sent again.
     pub retries: u64,
     /// Connections that were opened. Always 0 on the in-memory store.
     pub connects: u64,

@@ -72,6 +72,19 @@ fn drop_returns_while_its_release_is_under_way() {
 }
 
 #[test]
+fn retry_that_meets_an_unknown_script_counts_once() {
+    let s = setup(patient);
+    let _: String = s.server.query(&["SCRIPT", "FLUSH"]);
+    let before = s.ours.stats().retries;
+    let closed = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
+    let guard = s.ours.lock("a").unwrap();
+    closed.wait(SOON);
+    let stats = s.ours.stats();
+    assert_eq!(stats.retries - before, 1, "{stats}");
+    guard.unlock().unwrap();
+}
+
+#[test]
 fn wait_on_drop_waits_for_the_reply() {
     let s = setup(|url| patient(url).wait_on_drop(true));
     let guards = [s.ours.lock("a").unwrap(), s.ours.lock("b").unwrap()];

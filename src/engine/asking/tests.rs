@@ -339,6 +339,47 @@ fn deadlock_in_the_pause_of_a_warning_is_reported_while_asking() {
 }
 
 #[test]
+fn younger_waiter_does_not_silence_the_one_that_has_waited_longest() {
+    let memory = Memory::new();
+    let (ours, theirs) = (plain(&memory), plain(&memory));
+    let fixed = LockOptions::new().fixed_lease(MINUTE * 60);
+    let _guard = theirs.with(fixed).lock("a").expect("it is free");
+    let engine = ours.engine();
+    let limit = engine.config.long_wait;
+    // True if there was no report yet. It counts as one.
+    let is_first_report = || {
+        engine
+            .waiters
+            .begin_report("a", engine.now(), Duration::MAX)
+    };
+    let wait = |queued: &QueuedWaiter, until| {
+        let lease = queued.wait(until, AtDeadline::Keep);
+        assert!(lease.expect("it answers").is_none());
+    };
+    let [older, younger] = [sleeper(&ours, "a"), sleeper(&ours, "a")];
+    let until = engine.now() + MINUTE;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| wait(&older, until));
+        until_asleep(&older);
+        memory.advance(limit / 10);
+        younger.waiter.state.lock().ask_at = engine.now();
+        memory.fast_forward(|| wait(&younger, engine.now() + 2 * limit));
+        assert_eq!(engine.askers.count("a"), 1, "the older one waits on");
+        assert!(is_first_report(), "the younger one has reported itself");
+        memory.advance(MINUTE);
+        waiting.join().expect("no panic");
+    });
+    // The wait of the older one has more than doubled since then.
+    older.waiter.state.lock().ask_at = engine.now();
+    memory.fast_forward(|| wait(&older, engine.now() + limit / 10));
+    let waited = MINUTE + limit;
+    assert!(
+        !engine.waiters.begin_report("a", engine.now(), waited),
+        "the older one has reported itself"
+    );
+}
+
+#[test]
 fn several_names_are_taken_in_one_order_by_asking() {
     let memory = Memory::new();
     let managers = [plain(&memory), plain(&memory)];

@@ -14,9 +14,9 @@ use crate::store::{Answer, StoreFault};
 impl Engine {
     /// Reports the waiter of a name that has waited longest, if that is long.
     ///
-    /// For a queued waiter, the renewal thread calls this at each check of the name. A waiter that
-    /// asks again calls it itself, after each request that was in vain. Looks at memory alone; the
-    /// request follows only if a line is due.
+    /// For a queued waiter, the renewal thread calls this at each check of the name. Where waiters ask
+    /// again, the one that has waited longest calls it itself, after each request that was in vain.
+    /// Looks at memory alone; the request follows only if a line is due.
     pub(in crate::engine) fn report_if_long(&self, waiters: &[Arc<WaiterEntry>]) {
         let limit = self.config.long_wait;
         if limit == Duration::MAX {

@@ -43,12 +43,13 @@ impl Node {
         let outcome = self.shake_hands(&mut connection, role, started + self.connect_timeout);
         // The commands of the handshake count when it is over, together with the connection. So the
         // two counts fit together at any moment.
-        let own_count = std::mem::replace(&mut connection.requests, Arc::clone(&self.requests));
+        let own_count =
+            std::mem::replace(&mut connection.requests, Arc::clone(&self.counts.requests));
         let sent = own_count.load(Ordering::Relaxed);
-        self.requests.fetch_add(sent, Ordering::Relaxed);
+        self.counts.requests.fetch_add(sent, Ordering::Relaxed);
         outcome?;
         self.check_uptime(&mut connection)?;
-        self.connects.fetch_add(1, Ordering::Relaxed);
+        self.counts.connects.fetch_add(1, Ordering::Relaxed);
         connection.set_read_timeout(self.command_timeout)?;
         connection.set_write_timeout(self.command_timeout)?;
         Ok(connection)

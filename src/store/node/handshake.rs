@@ -157,6 +157,10 @@ impl Node {
         error: impl Into<RedisError>,
         reply_by: Time,
     ) -> StoreFault {
+        // This client has closed the connection. To ask the server why would take long if it hangs.
+        if let Err(ended) = self.check_not_ended() {
+            return ended;
+        }
         let left = reply_by - self.clock.now();
         no_first_reply(connection, &self.server, error.into(), left)
     }

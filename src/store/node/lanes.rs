@@ -325,6 +325,8 @@ impl Lanes {
             // No time is left for another form.
             let outcome =
                 outcome.or_else(|| is_late.then(|| Err(StoreFault::timed_out(Step::Reply))));
+            // Another form of the call is no retry.
+            let is_retry = outcome.is_some();
             if let Some(answer) = outcome {
                 let is_closed = answer.as_ref().is_err_and(StoreFault::is_closed);
                 let result = CallResult { answer, not_after };
@@ -346,8 +348,7 @@ impl Lanes {
             }
             flight = match self.begin(pending, again) {
                 Ok(flight) => {
-                    // Another form of the call is no retry.
-                    self.node.note_retries(before.iter().len());
+                    self.node.note_retries(usize::from(is_retry));
                     flight
                 }
                 Err(fault) => {

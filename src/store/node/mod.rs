@@ -2,7 +2,8 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `mod` | [`Node`]: the address, the counters, and which connections are retired |
+//! | `mod` | [`Node`]: the address, and which connections are retired |
+//! | `counts` | [`Counts`]: what a node has done so far |
 //! | `connect` | how a connection is opened, within its time |
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME, and ASKING to a cluster |
 //! | `role` | [`Role`]: what a connection is for, which is a part of its name |
@@ -39,6 +40,7 @@
 mod acks;
 mod connect;
 mod connection;
+mod counts;
 mod examine;
 mod first_reply;
 mod handshake;
@@ -88,6 +90,7 @@ use connection::Connection;
 use stream::Stream;
 
 pub(super) use acks::{AckedPeer, confirm_grants};
+pub(super) use counts::Counts;
 pub(super) use examine::{Question, ask_all, examine_masters, examine_with_replicas};
 pub(super) use hello::Expected;
 pub(super) use lanes::{Begun, Lanes};
@@ -129,11 +132,7 @@ pub(crate) struct Node {
     uptime: Option<uptime::Uptime>,
     /// The sockets of its connections, for [`Node::end`].
     sockets: Mutex<Vec<Weak<Stream>>>,
-    connects: AtomicU64,
-    requests: Arc<AtomicU64>,
-    retries: AtomicU64,
-    connection_waits: AtomicU64,
-    connection_wait_ns: AtomicU64,
+    counts: Arc<Counts>,
 }
 
 impl Node {
@@ -161,11 +160,7 @@ impl Node {
             anchor: Mutex::new(None),
             uptime: None,
             sockets: Mutex::new(Vec::new()),
-            connects: AtomicU64::new(0),
-            requests: Arc::default(),
-            retries: AtomicU64::new(0),
-            connection_waits: AtomicU64::new(0),
-            connection_wait_ns: AtomicU64::new(0),
+            counts: Arc::default(),
         }
     }
 
@@ -173,6 +168,12 @@ impl Node {
     /// [`Expected::Standalone`].
     pub(super) fn expecting(self, expected: Expected) -> Node {
         Node { expected, ..self }
+    }
+
+    /// The same node, whose work counts here. It may take the place of another one, on which calls
+    /// may still be under way.
+    pub(super) fn counting_in(self, counts: Arc<Counts>) -> Node {
+        Node { counts, ..self }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -231,29 +232,24 @@ impl Node {
 
     /// The counts so far.
     pub(super) fn traffic(&self) -> Traffic {
-        Traffic {
-            connects: self.connects.load(Ordering::Relaxed),
-            requests: self.requests.load(Ordering::Relaxed),
-            retries: self.retries.load(Ordering::Relaxed),
-            // Before their time: no wait is read without its time.
-            connection_waits: self.connection_waits.load(Ordering::Acquire),
-            // The form of the feature `serde` has whole microseconds.
-            connection_wait_time: Duration::from_micros(
-                self.connection_wait_ns.load(Ordering::Relaxed) / 1000,
-            ),
-        }
+        self.counts.traffic()
     }
 
     /// So many calls are sent again.
     pub(super) fn note_retries(&self, count: usize) {
-        self.retries.fetch_add(count as u64, Ordering::Relaxed);
+        self.counts
+            .retries
+            .fetch_add(count as u64, Ordering::Relaxed);
     }
 
     /// A call has waited until its lane was open, or until none could be opened.
     fn note_connection_wait(&self, since: Time) {
         let waited = (self.clock.now() - since).as_nanos() as u64;
-        self.connection_wait_ns.fetch_add(waited, Ordering::Relaxed);
-        self.connection_waits.fetch_add(1, Ordering::Release);
+        let counts = &self.counts;
+        counts
+            .connection_wait_ns
+            .fetch_add(waited, Ordering::Relaxed);
+        counts.connection_waits.fetch_add(1, Ordering::Release);
     }
 
     /// Closes all connections, also those that threads use just now, and opens no other.

@@ -126,7 +126,7 @@ impl<'a> Pending<'a> {
 
     /// Appends the call's bytes, and counts its request.
     pub(super) fn write(&self, node: &Node, bytes: &mut Vec<u8>) {
-        node.requests.fetch_add(1, Ordering::Relaxed);
+        node.counts.requests.fetch_add(1, Ordering::Relaxed);
         let command = self
             .call
             .command(&node.caller_id, self.form, self.not_after);

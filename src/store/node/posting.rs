@@ -208,7 +208,7 @@ impl Unread for RightsQuestion {
     }
 
     fn write(&mut self, bytes: &mut Vec<u8>) {
-        self.node.requests.fetch_add(1, Ordering::Relaxed);
+        self.node.counts.requests.fetch_add(1, Ordering::Relaxed);
         rights_command(&self.call, &self.node.caller_id).write_packed_command(bytes);
     }
 

@@ -7,9 +7,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::config::{Config, ReplicaAcks};
 use crate::script::CallerId;
-use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
-use crate::store::node::{Expected, Lanes, Node, QueryConnection};
+use crate::store::node::{Counts, Expected, Lanes, Node, QueryConnection};
 use crate::store::{Address, Login, SentinelSettings, ServerSettings, StoreFault};
 
 /// A master. It is never changed, only replaced as a whole.
@@ -40,6 +39,8 @@ pub(super) struct MasterOpener {
     check_period: Duration,
     lanes: u32,
     replica_acks: Option<ReplicaAcks>,
+    /// All masters count here. A call may still wait on one that was replaced.
+    counts: Arc<Counts>,
 }
 
 impl MasterOpener {
@@ -58,6 +59,7 @@ impl MasterOpener {
             check_period: config.check_period,
             lanes: config.lanes,
             replica_acks: config.replica_acks,
+            counts: Arc::default(),
         }
     }
 
@@ -86,7 +88,8 @@ impl MasterOpener {
             self.command_timeout,
         )
         .expecting(Expected::SentinelMaster)
-        .with_replica_acks(self.replica_acks);
+        .with_replica_acks(self.replica_acks)
+        .counting_in(Arc::clone(&self.counts));
         let node = Arc::new(node);
         let lanes = Lanes::open_until(until, &node, self.lanes, self.check_period)?;
         Ok(Master {
@@ -116,8 +119,6 @@ impl MasterOpener {
 pub(super) struct Masters {
     current: RwLock<Arc<Master>>,
     retired: Mutex<Vec<Arc<Master>>>,
-    /// The counts of the masters before it.
-    past: Mutex<Traffic>,
     /// Called after each change.
     on_change: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
@@ -127,7 +128,6 @@ impl Masters {
         Masters {
             current: RwLock::new(Arc::new(first)),
             retired: Mutex::default(),
-            past: Mutex::default(),
             on_change: Mutex::default(),
         }
     }
@@ -140,7 +140,6 @@ impl Masters {
     /// also under the calls that use them: these find the new master.
     pub(super) fn replace(&self, next: Master) {
         let old = std::mem::replace(&mut *self.current.write(), Arc::new(next));
-        *self.past.lock() += old.node.traffic();
         self.retired.lock().push(Arc::clone(&old));
         old.lanes.end();
         self.forget_retired();
@@ -153,11 +152,6 @@ impl Masters {
     /// `wake` is called after each change of master, with no mutex held.
     pub(super) fn on_change(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         *self.on_change.lock() = Some(wake);
-    }
-
-    pub(super) fn traffic(&self) -> Traffic {
-        let past = *self.past.lock();
-        past + self.current().node.traffic()
     }
 
     fn retired(&self) -> Vec<Arc<Master>> {

@@ -245,7 +245,7 @@ impl Store for Sentinel {
     }
 
     fn traffic(&self) -> Traffic {
-        self.resolver.masters().traffic()
+        self.master().node.traffic()
     }
 }
 

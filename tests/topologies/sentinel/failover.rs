@@ -41,12 +41,7 @@ fn lock_is_granted_soon_after_sentinels_name_the_new_master() {
 #[test]
 fn call_that_hangs_on_a_stopped_master_ends_at_failover() {
     let set = SentinelSet::start();
-    let mgr = build(
-        builder(set.url())
-            .options(LockOptions::new().ttl(Duration::from_secs(100)))
-            .command_timeout(SOON)
-            .horizon(Duration::from_secs(50)),
-    );
+    let mgr = patient(&set);
     let _held = mgr.lock("held").unwrap();
     mgr.lock("a").unwrap().unlock().unwrap();
     set.await_replication();
@@ -65,6 +60,58 @@ fn call_that_hangs_on_a_stopped_master_ends_at_failover() {
     println!("sentinels' share {:?}, ours {ours:?}", named - stopped);
     assert!(ours <= P + SLACK, "{ours:?}");
     assert!(granted - stopped < SOON, "the call ended by itself");
+}
+
+/// The same, while the call waits for a connection, since the lanes were closed before.
+#[test]
+fn wait_for_a_connection_to_a_stopped_master_ends_at_failover() {
+    let set = SentinelSet::start();
+    let mgr = patient(&set);
+    let _held = mgr.lock("held").unwrap();
+    let old = stop_behind_closed_lanes(&set, &mgr);
+    let (named, granted) = thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            assert!(mgr.try_lock("a").unwrap().is_some());
+            Instant::now()
+        });
+        let (named, _) = moment_of_change(&set, &set.sentinels, old);
+        (named, waits.join().unwrap())
+    });
+    let ours = granted.saturating_duration_since(named);
+    assert!(ours <= P + SLACK, "{ours:?}");
+}
+
+#[test]
+fn connection_wait_that_a_failover_ends_is_counted() {
+    let set = SentinelSet::start();
+    let mgr = patient(&set);
+    let _held = mgr.lock("held").unwrap();
+    stop_behind_closed_lanes(&set, &mgr);
+    let before = mgr.stats().connection_waits;
+    assert!(mgr.try_lock("a").unwrap().is_some());
+    let stats = mgr.stats();
+    // One on the stopped master, and one on the next.
+    assert_eq!(stats.connection_waits - before, 2, "{stats}");
+}
+
+/// Stops the master. The lane of this name was open, and its connection is closed.
+fn stop_behind_closed_lanes<'a>(set: &'a SentinelSet, mgr: &LockManager) -> &'a Server {
+    mgr.lock("a").unwrap().unlock().unwrap();
+    set.await_replication();
+    let old = &set.nodes[0];
+    let _: i64 = old.query(&["CLIENT", "KILL", "TYPE", "normal"]);
+    old.stop();
+    old
+}
+
+/// A manager whose command timeout is longer than a failover.
+fn patient(set: &SentinelSet) -> LockManager {
+    build(
+        builder(set.url())
+            .options(LockOptions::new().ttl(Duration::from_secs(100)))
+            .command_timeout(SOON)
+            .horizon(Duration::from_secs(50)),
+    )
 }
 
 /// Locks and unlocks in a loop while `fail_over` runs and for `rest` after it. Every fence must be

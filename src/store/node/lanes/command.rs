@@ -66,7 +66,7 @@ impl Lanes {
 
     pub(super) fn send_command(&self, mut guard: NodeGuard<'_>, command: &Cmd) -> Ticket {
         let ticket = guard.append(0, self.quiet_limit, |_, bytes| {
-            self.node.requests.fetch_add(1, Ordering::Relaxed);
+            self.node.counts.requests.fetch_add(1, Ordering::Relaxed);
             command.write_packed_command(bytes);
         });
         guard.write();
