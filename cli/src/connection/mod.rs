@@ -152,7 +152,7 @@ impl Connection {
             }
             builder = builder.command_timeout(timeout);
             if timeout > LONGEST_TIMEOUT_OF_DEFAULTS {
-                // The user has not heard of the other times that the library wants to fit: take
+                // The user knows nothing of the other times that the library wants to fit: take
                 // some that do. A command that takes locks may set a ttl of its own.
                 let horizon = timeout.saturating_mul(4);
                 let ttl = self.ttl();

@@ -21,7 +21,7 @@ const PROGRESS: Duration = Duration::from_millis(200);
 pub(super) struct Look {
     pub(super) names: Vec<Seen>,
     pub(super) round_trip: Duration,
-    /// The server's time at `ended`, if there was a name that told it.
+    /// The server's time at `ended`, if there was a name that showed it.
     pub(super) server_time: Option<SystemTime>,
     /// How long the next look will not begin.
     pub(super) pause: Duration,

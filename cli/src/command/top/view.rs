@@ -63,7 +63,7 @@ pub(super) struct OpenedName {
     pub(super) first: usize,
 }
 
-/// The header's news about the looks.
+/// Notes of the header about the looks.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     /// The last look that succeeded, without its names.

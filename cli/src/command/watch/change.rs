@@ -147,7 +147,7 @@ fn is_same(a: &Party, b: &Party) -> bool {
 /// A holder that is not shown any more.
 fn end(before: Option<&LockInfo>, after: Option<&LockInfo>, party: &Party) -> Option<Change> {
     if party.lapsed_for.is_some() {
-        // Its end was a line already. Only the name that it leaves free is news.
+        // Its end was a line already. Only the name that it leaves free is a change.
         return after
             .is_none()
             .then(|| Change::at(Event::Freed, after, "its lapse is forgotten"));
