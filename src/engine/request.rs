@@ -23,6 +23,8 @@ pub(crate) struct Request {
     pub(crate) ttl: Duration,
     pub(crate) fixed: bool,
     pub(crate) hold_at_least: Duration,
+    /// How many further guards of this process one grant may serve. Redis reserves a fence for each.
+    pub(crate) local_handovers: u32,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
     /// When the caller asked for it. `NEVER`: nobody measures how long that takes.
@@ -31,7 +33,8 @@ pub(crate) struct Request {
     was_taken: atomic::AtomicBool,
     /// The locks that are taken together with this one.
     pub(crate) group: Option<Arc<LockGroup>>,
-    /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
+    /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`, and with
+    /// local hand-overs `ttl fixed hold local_handovers label`.
     pub(crate) params: Arc<str>,
 }
 
@@ -56,6 +59,10 @@ impl Request {
         if spec.family == Family::Permit {
             let _ = write!(params, "{} ", spec.weight);
         }
+        let local_handovers = 0;
+        if local_handovers > 0 {
+            let _ = write!(params, "{local_handovers} ");
+        }
         let process = std::process::id();
         let _ = write!(params, "{}\t{process}\t", *HOST);
         let thread = thread::current();
@@ -68,6 +75,7 @@ impl Request {
             ttl,
             fixed: options.is_fixed(),
             hold_at_least: options.least_hold(),
+            local_handovers,
             max_hold: options.hold_limit(),
             on_lost: options.callback().cloned(),
             asked_at: Time::NEVER,
@@ -202,7 +210,8 @@ static HOST: LazyLock<String> = LazyLock::new(|| {
         &rustix::system::uname().nodename().to_string_lossy(),
         &mut host,
     );
-    host
+    // The scripts find a number before it, if there is one, by the space between them.
+    host.replace(' ', "-")
 });
 
 /// Readers split a label at its tabs and show it to people, so its parts have no control

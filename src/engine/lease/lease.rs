@@ -1,6 +1,7 @@
 //! A lease: a lock that was granted to this process. It does no I/O and reads no clock. The caller
 //! passes in what happened, and what time it is.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -81,6 +82,16 @@ impl Lease {
     /// The same lease, if a copy of its acquire may still be under way (R7).
     pub(crate) fn with_not_after(self, not_after: u64) -> Lease {
         Lease { not_after, ..self }
+    }
+
+    /// The fence of its grant, and those that Redis has reserved for local hand-overs.
+    pub(crate) fn fences(&self) -> RangeInclusive<u64> {
+        self.fence..=self.fence + u64::from(self.request.local_handovers)
+    }
+
+    /// The fence of the last guard that had it.
+    pub(crate) fn last_fence(&self) -> u64 {
+        self.fence
     }
 
     /// How long its caller waited for it.
