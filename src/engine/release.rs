@@ -414,7 +414,7 @@ pub(super) fn release_call(lease: &Lease, mode: Mode) -> Call {
     lease.request.call(Verb::Release {
         token: lease.token,
         fence: lease.fence,
-        mode,
+        mode: mode.up_to(lease.fence, lease.last_fence()),
     })
 }
 

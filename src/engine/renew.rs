@@ -96,7 +96,7 @@ impl Engine {
             // Too late. P6 (a loss stays): the lease was seen past its deadline, and is never held
             // again.
             Outcome::Renewed { .. } => LossReason::Expired,
-            Outcome::Gone { ended, how, .. } => loss_from_renewal(renewed.fence, ended, how),
+            Outcome::Gone { ended, how, .. } => loss_from_renewal(renewed.fences(), ended, how),
             _ => LossReason::Taken,
         };
         Err(self.lose(lease, reason))

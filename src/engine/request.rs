@@ -35,7 +35,8 @@ pub(crate) struct Request {
     was_taken: atomic::AtomicBool,
     /// The locks that are taken together with this one.
     pub(crate) group: Option<Arc<LockGroup>>,
-    /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
+    /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`, and with
+    /// local hand-overs `ttl fixed hold local_handovers label`.
     pub(crate) params: Arc<str>,
 }
 
@@ -69,6 +70,9 @@ impl Request {
         );
         if spec.family == Family::Permit {
             let _ = write!(params, "{} ", spec.weight);
+        }
+        if local_handovers > 0 {
+            let _ = write!(params, "{local_handovers} ");
         }
         let process = std::process::id();
         let _ = write!(params, "{}\t{process}\t", *HOST);
@@ -243,7 +247,8 @@ static HOST: LazyLock<String> = LazyLock::new(|| {
         &rustix::system::uname().nodename().to_string_lossy(),
         &mut host,
     );
-    host
+    // The scripts find a number before it, if there is one, by the space between them.
+    host.replace(' ', "-")
 });
 
 /// Readers split a label at its tabs and show it to people, so its parts have no control

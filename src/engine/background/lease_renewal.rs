@@ -71,7 +71,7 @@ impl RenewalThread {
             // and granted it again. Others may have held the lock in between.
             Outcome::Renewed { .. } => self.report_loss(lease, LossReason::Taken),
             Outcome::Gone { ended, how, .. } => {
-                self.report_loss(lease, loss_from_renewal(lease.fence, ended, how));
+                self.report_loss(lease, loss_from_renewal(lease.fences(), ended, how));
             }
             outcome => {
                 log::warn!(

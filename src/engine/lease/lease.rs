@@ -1,6 +1,7 @@
 //! A lease: a lock that was granted to this process. It does no I/O and reads no clock. The caller
 //! passes in what happened, and what time it is.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -99,7 +100,7 @@ impl Lease {
     }
 
     /// The lease that the renewal thread renews for this one: the tenure of a turn.
-    pub(crate) fn renewed_lease<'a>(self: &'a Arc<Self>) -> &'a Arc<Lease> {
+    pub(crate) fn renewed_lease(self: &Arc<Self>) -> &Arc<Lease> {
         self.tenure.as_ref().unwrap_or(self)
     }
 
@@ -139,6 +140,11 @@ impl Lease {
     /// The same lease, if a copy of its acquire may still be under way (R7).
     pub(crate) fn with_not_after(self, not_after: u64) -> Lease {
         Lease { not_after, ..self }
+    }
+
+    /// The fence of its grant, and those that Redis has reserved for local hand-overs.
+    pub(crate) fn fences(&self) -> RangeInclusive<u64> {
+        self.fence..=self.fence + u64::from(self.request.local_handovers)
     }
 
     /// How long its caller waited for it.

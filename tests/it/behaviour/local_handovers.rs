@@ -343,11 +343,13 @@ fn a_lost_turn_that_nobody_took_goes_back_to_its_line(backend: &Backend) {
     guard.unlock().unwrap();
     assert_eq!([a.position(), b.position()], [None, Some(1)]);
     assert!(mgr.force_release("n", fence).unwrap());
-    let requests = mgr.stats().requests;
     until(
         Duration::from_secs(4),
         "the line is granted it again",
-        || mgr.stats().requests > requests + 1 && a.position().is_none(),
+        || {
+            let seen = mgr.inspect("n").unwrap();
+            seen.is_some_and(|info| info.state == LockState::Held && info.fence > fence)
+        },
     );
     let a = granted(a);
     assert!(a.fence() > fence + 1);
