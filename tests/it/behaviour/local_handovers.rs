@@ -30,8 +30,8 @@ on_both_stores! {
     the_last_member_takes_the_place_along,
     a_member_that_is_passed_the_lock_and_dropped_passes_it_on,
     a_turn_that_nobody_takes_is_released_as_unused,
-    unfinished_work_is_reported_to_the_next_turn_alone,
-    unfinished_work_of_the_last_turn_is_reported_to_the_next_holder,
+    the_next_turn_alone_learns_of_unfinished_work,
+    the_next_holder_learns_of_unfinished_work_in_the_last_turn,
     max_hold_ends_a_turn_and_its_tenure,
     a_forced_release_is_reported_to_the_current_turn,
     a_turn_that_ended_reports_no_loss,
@@ -241,7 +241,7 @@ fn a_turn_that_nobody_takes_is_released_as_unused(backend: &Backend) {
     });
 }
 
-fn unfinished_work_is_reported_to_the_next_turn_alone(backend: &Backend) {
+fn the_next_turn_alone_learns_of_unfinished_work(backend: &Backend) {
     let (mgr, other) = (local(&patient(backend), 9), patient(backend));
     let guard = mgr.lock("n").unwrap();
     let [a, b] = [(); 2].map(|()| mgr.enqueue("n").unwrap());
@@ -256,7 +256,7 @@ fn unfinished_work_is_reported_to_the_next_turn_alone(backend: &Backend) {
     assert_eq!(theirs.previous_holder(), PreviousHolder::Released);
 }
 
-fn unfinished_work_of_the_last_turn_is_reported_to_the_next_holder(backend: &Backend) {
+fn the_next_holder_learns_of_unfinished_work_in_the_last_turn(backend: &Backend) {
     let (mgr, other) = (local(&patient(backend), 9), patient(backend));
     let guard = mgr.lock("n").unwrap();
     let a = mgr.enqueue("n").unwrap();
