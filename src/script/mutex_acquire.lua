@@ -3,7 +3,7 @@
 -- KEYS: 1 the record · 2 the queue
 -- ARGV: 1-4 as in mutex_record.lua · 5 token · 6 not_after: the server time in µs after which the
 --   script takes nothing · 7 '1' if the token may wait · 8 'ttl fixed hold label', ttl and hold in
---   ms
+--   ms; 'ttl fixed hold spare label' if the grant reserves that many fences behind its first
 -- Returns: 'granted', now, left, previous, from the short way, with now as the fence and the time
 --   of the grant · granted {fence, granted at, left, previous} · waiting {ticket, position, left,
 --   since} · busy {left} · late · more (call again at once) · queued (both keys are needed) · kind
@@ -21,7 +21,7 @@ if packed_state and now <= not_after
   and (not packed_queue or struct.unpack('<I4', packed_queue) == 0) then
   local lease_end, _, fence, ended_fence, expires_at, _, _, previous, ended_how =
     struct.unpack('<ddddI4I4I4bb', packed_state)
-  local lease_params, ttl, hold, label = string.match(params, '^((%d+) %d (%d+)) (.*)$')
+  local lease_params, ttl, hold, label = string.match(params, '^((%d+) %d (%d+) ?%d*) (.*)$')
   local lease_us = 1000 * math.max(ttl, hold)
   if lease_end == 0 and fence < now and (now + lease_us) / 1000000 + 3600 < expires_at then
     redis.call('HSET', KEYS[1], 'o', token,
@@ -54,7 +54,7 @@ if not owner and lease_end <= now and more == 0 then
   -- The token does not wait: its own process counts as alive, so it would be the owner by now. And
   -- if the list lost its entry, the records of all waiters go.
   owner, new_manager = token, manager
-  new_request, ttl, hold, new_label = string.match(params, '^((%d+) %d (%d+)) (.*)$')
+  new_request, ttl, hold, new_label = string.match(params, '^((%d+) %d (%d+) ?%d*) (.*)$')
   new_request = '0 ' .. now_text .. ' ' .. manager .. ' ' .. new_request
 end
 --include mutex_grant.lua

@@ -166,8 +166,8 @@ impl Defect {
                 "false",
             )],
             Defect::Force => &[(
-                "if fence == callers_fence and (owner",
-                "if fence and (owner",
+                "if is_owners or fence == callers_fence and lease_end",
+                "if owner or lease_end",
             )],
             Defect::OwnerUnchecked => &[(
                 "elseif owner == token and not is_stray then\n  -- R9",
@@ -186,7 +186,7 @@ impl Defect {
                  fields_to_set[#fields_to_set + 1] = token\n",
                 "",
             )],
-            Defect::EndsForgotten => &[(".. earlier_ends, 1, 64)", ".. earlier_ends, 1, 8)")],
+            Defect::EndsForgotten => &[("(earlier_ends, 1, 64)", "(earlier_ends, 1, 8)")],
             Defect::ForceTakenForLapse => &[(
                 "ended_how == 2 and -ended_fence or ended_fence",
                 "ended_fence",
