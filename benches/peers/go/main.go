@@ -1,12 +1,12 @@
 // Lock clients for Go, as a child of benches/peers: it reads orders line by line and answers each
 // with a line of numbers. Times are in ns.
 //
-//	names                              the subjects, which are no numbers
-//	alone SUBJECT KEY CYCLES           each cycle of lock + unlock
-//	crowd SUBJECT KEY THREADS MS       the whole time, then each cycle; a key for each thread
-//	turns SUBJECT KEY THREADS MS HOLD  thread, asked, granted, released of each turn on one key,
-//	                                   which is held for HOLD µs
-//	hold SUBJECT KEY COUNT             takes so many keys and keeps them until "drop", or answers 0
+//	names                                 the subjects, which are no numbers
+//	one_thread SUBJECT KEY CYCLES         each cycle of lock + unlock
+//	own_names SUBJECT KEY THREADS MS      the whole time, then each cycle; a key for each thread
+//	one_name SUBJECT KEY THREADS MS HOLD  thread, asked, granted, released of each turn on one key,
+//	                                      which is held for HOLD µs
+//	hold SUBJECT KEY COUNT                takes so many keys and keeps them until "drop", or answers 0
 //
 // A thread is a goroutine. FAIRLOCK_BENCH_URL names the server.
 package main
@@ -53,13 +53,13 @@ func answer(order []string, subjects []subject, out *bufio.Writer) {
 		s := subjects[number(order[1])]
 		key, count := order[2], number(order[3])
 		switch order[0] {
-		case "alone":
-			numbers = alone(s, key, count)
-		case "crowd":
-			numbers = crowd(s, key, count, milliseconds(order[4]))
-		case "turns":
+		case "one_thread":
+			numbers = oneThread(s, key, count)
+		case "own_names":
+			numbers = ownNames(s, key, count, milliseconds(order[4]))
+		case "one_name":
 			holdFor := time.Duration(number(order[5])) * time.Microsecond
-			numbers = turns(s, key, count, milliseconds(order[4]), holdFor)
+			numbers = oneName(s, key, count, milliseconds(order[4]), holdFor)
 		case "hold":
 			numbers = hold(s, key, count)
 		}
@@ -85,7 +85,7 @@ func must(err error) {
 	}
 }
 
-func alone(s subject, key string, cycles int) []int64 {
+func oneThread(s subject, key string, cycles int) []int64 {
 	lock := s.lock(key)
 	times := make([]int64, cycles)
 	for i := range times {
@@ -96,7 +96,7 @@ func alone(s subject, key string, cycles int) []int64 {
 	return times
 }
 
-func crowd(s subject, key string, threads int, runFor time.Duration) []int64 {
+func ownNames(s subject, key string, threads int, runFor time.Duration) []int64 {
 	times := make([][]int64, threads)
 	elapsed := together(threads, runFor, func(thread int, over *atomic.Bool) {
 		lock := s.lock(fmt.Sprint(key, ":", thread))
@@ -113,7 +113,7 @@ func crowd(s subject, key string, threads int, runFor time.Duration) []int64 {
 	return all
 }
 
-func turns(s subject, key string, threads int, runFor, holdFor time.Duration) []int64 {
+func oneName(s subject, key string, threads int, runFor, holdFor time.Duration) []int64 {
 	taken := make([][]int64, threads)
 	together(threads, runFor, func(thread int, over *atomic.Bool) {
 		lock := s.lock(key)

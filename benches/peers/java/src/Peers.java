@@ -58,20 +58,20 @@ public final class Peers {
         String key = "redisson:" + order[1] + ":" + order[2];
         int count = Integer.parseInt(order[3]);
         LongStream numbers = switch (order[0]) {
-            case "alone" -> alone(lock.apply(key), count);
-            case "crowd" -> crowd(lock, key, count, Long.parseLong(order[4]));
-            case "turns" -> turns(lock, key, count, Long.parseLong(order[4]), Long.parseLong(order[5]));
+            case "one_thread" -> oneThread(lock.apply(key), count);
+            case "own_names" -> ownNames(lock, key, count, Long.parseLong(order[4]));
+            case "one_name" -> oneName(lock, key, count, Long.parseLong(order[4]), Long.parseLong(order[5]));
             case "hold" -> hold(lock, key, count);
             default -> throw new IllegalArgumentException(order[0]);
         };
         return String.join(" ", numbers.mapToObj(Long::toString).toList());
     }
 
-    private static LongStream alone(RLock lock, int cycles) {
+    private static LongStream oneThread(RLock lock, int cycles) {
         return IntStream.range(0, cycles).mapToLong(i -> cycle(lock));
     }
 
-    private static LongStream crowd(Function<String, RLock> locks, String key, int threads, long runMs)
+    private static LongStream ownNames(Function<String, RLock> locks, String key, int threads, long runMs)
             throws InterruptedException {
         List<LongStream.Builder> times = builders(threads);
         long elapsed = together(threads, runMs, (thread, over) -> {
@@ -83,7 +83,7 @@ public final class Peers {
         return LongStream.concat(LongStream.of(elapsed), concat(times));
     }
 
-    private static LongStream turns(
+    private static LongStream oneName(
             Function<String, RLock> locks, String key, int threads, long runMs, long holdUs)
             throws InterruptedException {
         List<LongStream.Builder> taken = builders(threads);
