@@ -469,11 +469,26 @@ impl Engine {
         }
     }
 
-    /// The position of a member: that of its line's place, and one more for each member before it.
-    pub(super) fn position_in_line(&self, member: &WaiterEntry) -> Option<u64> {
+    /// How many others of this manager wait for the name of this waiter.
+    pub(super) fn other_waiters(&self, waiter: &WaiterEntry) -> usize {
         let mut lines = self.lines.lock();
-        let line = lines.known(&member.request)?;
-        let before = line.members_before(member.order())? as u64;
+        let place = lines.known(&waiter.request).and_then(|line| line.place());
+        // The place of a line is registered, and nobody waits for it but the members.
+        let not_others = 1 + usize::from(place.is_some());
+        drop(lines);
+        let registered = self.waiters.count(&waiter.request.key.name);
+        registered.saturating_sub(not_others)
+    }
+
+    /// The position of a waiter. That of a member is the one of its line's place, and one more for
+    /// each member before it.
+    pub(super) fn position_of(&self, waiter: &WaiterEntry) -> Option<u64> {
+        if !waiter.request.is_member() {
+            return waiter.state.lock().position();
+        }
+        let mut lines = self.lines.lock();
+        let line = lines.known(&waiter.request)?;
+        let before = line.members_before(waiter.order())? as u64;
         let first = match line.place() {
             Some((_, place)) => place.state.lock().position()?,
             // A member has the lock.
