@@ -221,13 +221,13 @@ impl Defect {
                 "local kept = 0",
             )],
             Defect::OnePerPage => &[(
-                "HSCAN', holders_key, page_from, 'COUNT', 64",
-                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+                "HSCAN', holders_key, page_from, 'COUNT', 32",
+                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 32 or 1",
             )],
             Defect::LookCutShort => &[
                 (
-                    "HSCAN', holders_key, page_from, 'COUNT', 64",
-                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+                    "HSCAN', holders_key, page_from, 'COUNT', 32",
+                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 32 or 1",
                 ),
                 (
                     "look_cursor = page_to ~= '0' and page_to or ''",
