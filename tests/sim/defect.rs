@@ -255,10 +255,16 @@ impl Defect {
                 "if lease_end - now > 1000 * lease_ms then ends, lease_end, changed = phase > 2, 0, true end\n    \
                  if lease_end - now > 1000 * lease_ms then lease_end,",
             )],
-            Defect::Shortest => &[(
-                "math.min(shortest_lease, look_in)",
-                "math.max(shortest_lease, look_in)",
-            )],
+            Defect::Shortest => &[
+                (
+                    "math.min(shortest_lease, look_in)",
+                    "math.max(shortest_lease, look_in)",
+                ),
+                (
+                    "math.min(shortest, shortest_lease)",
+                    "math.max(shortest, shortest_lease)",
+                ),
+            ],
             Defect::DowngradeR15 => &[(
                 "lease_end = math.min(lease_end, now + 1000 * math.max(ttl, hold))",
                 "",

@@ -76,7 +76,7 @@ fn short_way_that_grants_a_token_again_is_found() {
     assert_found(
         SmallSetting::semaphore(2, [1, 1, 1]),
         mutation,
-        Budget { resends: 1, ..NONE },
+        Budget { replies: 1, ..NONE },
         "count as taken",
     );
 }
