@@ -53,6 +53,8 @@ pub(crate) enum Defect {
     FenceUnchecked,
     /// Like [`Defect::FenceUnchecked`], but only while nobody waits.
     FenceUncheckedAlone,
+    /// A lock that its owner released while nobody waited counts as held until the lease's end.
+    ReleaseTakenForCooling,
     /// A forced release that comes again finds nothing to end.
     ForceForgotten,
     /// Only the last two ends without a release are remembered.
@@ -181,6 +183,10 @@ impl Defect {
                 "if hold == 0 and fence == callers_fence then",
                 "if hold == 0 then",
             )],
+            Defect::ReleaseTakenForCooling => &[(
+                "if not owner and hold == 0 and lease_end > 0 then lease_end, previous = 0, 0 end",
+                "",
+            )],
             Defect::ForceForgotten => &[(
                 "fields_to_set[#fields_to_set + 1] = 'i'\n    \
                  fields_to_set[#fields_to_set + 1] = token\n",
@@ -292,6 +298,7 @@ impl Defect {
             }
             Defect::FenceUnchecked
             | Defect::FenceUncheckedAlone
+            | Defect::ReleaseTakenForCooling
             | Defect::ForceForgotten
             | Defect::EndsForgotten
             | Defect::ForceTakenForLapse => is_mutex,
