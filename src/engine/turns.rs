@@ -532,3 +532,6 @@ fn for_turn(error: Error, turn: &Lease) -> Error {
         other => other,
     }
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests;
