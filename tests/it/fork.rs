@@ -29,7 +29,7 @@ fn p1_a_forked_child_gets_closed_and_leaves_parent_locks_alone() {
 }
 
 #[test]
-fn p1_a_forked_child_leaves_local_handovers_alone() {
+fn forked_child_leaves_local_handovers_alone() {
     let server = Server::start();
     forks_leave_alone(&server, "9");
 }
