@@ -14,6 +14,7 @@ mod short;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -104,14 +105,13 @@ shown, and the one that is farthest from its bound.
         peers::table(lines),
         short::table(lines)
     );
-    for (number, title) in (1..).zip(SECTIONS) {
+    let numbers: BTreeSet<u8> = lines.iter().map(|line| line.figure.section).collect();
+    for number in numbers {
         let mut section: Vec<&Line> = lines
             .iter()
             .filter(|line| line.figure.section == number)
             .collect();
-        if section.is_empty() {
-            continue;
-        }
+        let title = SECTIONS.get(usize::from(number) - 1).unwrap_or(&"More");
         // Those of one title together, and otherwise as they were measured.
         let titles: Vec<String> = section
             .iter()
@@ -120,7 +120,8 @@ shown, and the one that is farthest from its bound.
         section.sort_by_key(|line| titles.iter().position(|title| *title == line.figure.title));
         page += &format!("\n## {number}. {title}\n\n");
         page += &if number == 1 {
-            peers::matrix(&section)
+            let chart = "![The figures beside other crates as bars](benchmarks-peers.svg)";
+            format!("{chart}\n\n{}", peers::matrix(&section))
         } else {
             rows(&section)
         };

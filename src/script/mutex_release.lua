@@ -15,15 +15,13 @@ local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
 
 -- The short way. Most locks are released by their owner while nobody waits. This has the same
--- effect as the parts below, without the queue and the clock.
-if owner == token and mode == 'used' and packed_state
+-- effect as the parts below, without the queue and the clock. The state stays as it is: all who
+-- read a record without an owner and without a hold take its lease as released.
+if owner == token and mode == 'used' and not ARGV[8] and packed_state
   and (not packed_queue or struct.unpack('<I4', packed_queue) == 0) then
-  local _, granted_at, fence, ended_fence, expires_at, ttl, hold, _, ended_how =
-    struct.unpack('<ddddI4I4I4bb', packed_state)
+  local _, _, fence, _, _, _, hold = struct.unpack('<ddddI4I4I4', packed_state)
   if hold == 0 and fence == callers_fence then
     redis.call('HDEL', KEYS[1], 'o')
-    redis.call('HSET', KEYS[1], 's', struct.pack('<ddddI4I4I4bb', 0, granted_at, ARGV[8] or fence,
-                                                 ended_fence, expires_at, ttl, hold, 0, ended_how))
     return 'released'
   end
 end

@@ -53,6 +53,8 @@ pub(crate) enum Defect {
     FenceUnchecked,
     /// Like [`Defect::FenceUnchecked`], but only while nobody waits.
     FenceUncheckedAlone,
+    /// A lock that its owner released while nobody waited counts as held until the lease's end.
+    ReleaseTakenForCooling,
     /// A forced release that comes again finds nothing to end.
     ForceForgotten,
     /// Only the last two ends without a release are remembered.
@@ -181,6 +183,10 @@ impl Defect {
                 "if hold == 0 and fence == callers_fence then",
                 "if hold == 0 then",
             )],
+            Defect::ReleaseTakenForCooling => &[(
+                "if not owner and hold == 0 and lease_end > 0 then lease_end, previous = 0, 0 end",
+                "",
+            )],
             Defect::ForceForgotten => &[(
                 "fields_to_set[#fields_to_set + 1] = 'i'\n    \
                  fields_to_set[#fields_to_set + 1] = token\n",
@@ -221,13 +227,13 @@ impl Defect {
                 "local kept = 0",
             )],
             Defect::OnePerPage => &[(
-                "HSCAN', holders_key, page_from, 'COUNT', 64",
-                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+                "HSCAN', holders_key, page_from, 'COUNT', 32",
+                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 32 or 1",
             )],
             Defect::LookCutShort => &[
                 (
-                    "HSCAN', holders_key, page_from, 'COUNT', 64",
-                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+                    "HSCAN', holders_key, page_from, 'COUNT', 32",
+                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 32 or 1",
                 ),
                 (
                     "look_cursor = page_to ~= '0' and page_to or ''",
@@ -255,10 +261,16 @@ impl Defect {
                 "if lease_end - now > 1000 * lease_ms then ends, lease_end, changed = phase > 2, 0, true end\n    \
                  if lease_end - now > 1000 * lease_ms then lease_end,",
             )],
-            Defect::Shortest => &[(
-                "math.min(shortest_lease, look_in)",
-                "math.max(shortest_lease, look_in)",
-            )],
+            Defect::Shortest => &[
+                (
+                    "math.min(shortest_lease, look_in)",
+                    "math.max(shortest_lease, look_in)",
+                ),
+                (
+                    "math.min(shortest, shortest_lease)",
+                    "math.max(shortest, shortest_lease)",
+                ),
+            ],
             Defect::DowngradeR15 => &[(
                 "lease_end = math.min(lease_end, now + 1000 * math.max(ttl, hold))",
                 "",
@@ -292,6 +304,7 @@ impl Defect {
             }
             Defect::FenceUnchecked
             | Defect::FenceUncheckedAlone
+            | Defect::ReleaseTakenForCooling
             | Defect::ForceForgotten
             | Defect::EndsForgotten
             | Defect::ForceTakenForLapse => is_mutex,

@@ -5,9 +5,11 @@ use crate::support::cores::Cores;
 use crate::support::figure::Figure;
 use crate::support::{Rounds, bare_connection, median, micros, now, quantile, round_trip};
 
-/// Cycles for each subject in a round, and how many before the next one's turn.
+/// Cycles of each subject in a round, one after another, as in a program that uses one crate. In short
+/// turns, each finds the two cores as another one left them, and that costs the slower ones more.
 const CYCLES: usize = 1000;
-const CYCLES_AT_ONCE: usize = 50;
+/// Before them.
+const WARM_UP: usize = 100;
 
 /// The results of all rounds for one subject.
 #[derive(Default)]
@@ -27,8 +29,6 @@ pub(crate) fn measure(url: &str, cores: Cores, subjects: &[Box<dyn Subject>], ro
         .collect();
     let mut trips = Vec::new();
     let mut seen: Vec<Seen> = subjects.iter().map(|_| Seen::default()).collect();
-    // To warm up.
-    round(&mut cycles);
     for _ in 0..rounds {
         trips.push(round_trip(&mut pinged));
         let times = round(&mut cycles);
@@ -59,15 +59,14 @@ pub(crate) fn measure(url: &str, cores: Cores, subjects: &[Box<dyn Subject>], ro
 
 /// The times of each subject, in ns.
 fn round(cycles: &mut [Cycle]) -> Vec<Vec<u64>> {
-    let mut times = vec![Vec::with_capacity(CYCLES); cycles.len()];
-    for _ in 0..CYCLES / CYCLES_AT_ONCE {
-        for (cycle, times) in cycles.iter_mut().zip(&mut times) {
-            for _ in 0..CYCLES_AT_ONCE {
-                let started = now();
-                cycle(&mut || {});
-                times.push(now() - started);
-            }
-        }
-    }
-    times
+    let turn = |cycle: &mut Cycle| {
+        (0..WARM_UP).for_each(|_| cycle(&mut || {}));
+        let timed = |_| {
+            let started = now();
+            cycle(&mut || {});
+            now() - started
+        };
+        (0..CYCLES).map(timed).collect()
+    };
+    cycles.iter_mut().map(turn).collect()
 }

@@ -35,7 +35,7 @@ pub(crate) fn uncontended(url: &str) -> Vec<Box<dyn Subject>> {
 
 /// For a name that several threads want.
 pub(crate) fn waiting(url: &str) -> Vec<Box<dyn Subject>> {
-    let ours = [fairlock(url, Release::Drop)];
+    let ours = [Release::Drop, Release::Local].map(|release| fairlock(url, release));
     ours.into_iter().chain(peers(url, Retry::Default)).collect()
 }
 
@@ -101,15 +101,26 @@ struct Fairlock {
     release: Release,
 }
 
-/// How fairlock releases: a drop mostly does not wait for the reply, `unlock` does.
+/// How fairlock releases.
 #[derive(Clone, Copy, PartialEq)]
 enum Release {
+    /// Mostly does not wait for the reply.
     Drop,
     Unlock,
+    /// A drop that may hand over to a thread of the same process, without Redis.
+    Local,
 }
 
+/// In a row, before Redis is asked again.
+const LOCAL_HANDOVERS: u32 = 100;
+
 fn fairlock(url: &str, release: Release) -> Box<dyn Subject> {
-    let manager = fairlock::LockManager::connect(url).expect("a Redis that answers");
+    let options = fairlock::LockOptions::new().local_handovers(match release {
+        Release::Local => LOCAL_HANDOVERS,
+        Release::Drop | Release::Unlock => 0,
+    });
+    let builder = fairlock::LockManager::builder(url).options(options);
+    let manager = builder.build().expect("a Redis that answers");
     Box::new(Fairlock { manager, release })
 }
 
@@ -118,6 +129,7 @@ impl Subject for Fairlock {
         match self.release {
             Release::Drop => "fairlock, drop",
             Release::Unlock => "fairlock, unlock",
+            Release::Local => "fairlock, local hand-overs",
         }
     }
 
@@ -132,7 +144,7 @@ impl Subject for Fairlock {
             let guard = lock.lock().expect("Redis answers");
             held();
             match release {
-                Release::Drop => drop(guard),
+                Release::Drop | Release::Local => drop(guard),
                 Release::Unlock => guard.unlock().expect("it is still held"),
             }
         })
