@@ -382,9 +382,12 @@ impl Run<'_> {
     /// Takes the lock by force from the holder of a fence. The fence may be `behind` the holder's.
     fn start_force(&mut self, process: &mut SimProcess, id: u64, behind: u64) {
         let request = self.request(LeaseKind::Renewed, 1);
+        // Any fence of the grant, or none of its fences.
+        let turn = id % u64::from(self.setting.local_handovers + 1);
+        let fence = self.checker.fence_of_a_holder(id) + turn;
         let call = request.call(Verb::Release {
             token: Token::new(),
-            fence: self.checker.fence_of_a_holder(id).saturating_sub(behind),
+            fence: fence.saturating_sub(behind),
             mode: Mode::Forced(Page::default()),
         });
         let caller = SimCaller::new(request, CallerState::Forcing, self.now);

@@ -111,6 +111,9 @@ impl Run<'_> {
 
     /// Sends the place of a line. The member of which it is, if any, waits meanwhile.
     pub(super) fn send_place(&mut self, process: &mut SimProcess, place: LinePlace) {
+        if self.defect == Some(Defect::LinePlace) {
+            return;
+        }
         let now = process.local(self.now);
         let Some(call) = process.engine.begin_place(&place, now) else {
             return;
@@ -326,7 +329,10 @@ impl Run<'_> {
         if caller.waiter.take().is_some() && !is_turn && left < lease.request.ttl / 2 {
             self.watch.taken_late = Some(lease.token);
         }
-        self.checker.on_guard_taken(lease.token);
+        let first = lease.renewed_lease().fence;
+        if !self.checker.on_guard_taken(lease.token, first, lease.fence) {
+            self.watch.fence_kept = Some(lease.token);
+        }
         caller.since = self.now;
         caller.state = CallerState::Holding(lease);
         if caller.lease_kind == LeaseKind::MaxHold {
