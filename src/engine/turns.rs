@@ -203,7 +203,7 @@ impl Engine {
         self.replace_place(waiter);
     }
 
-    fn send_place_in_background(&self, place: &Arc<WaiterEntry>) {
+    pub(super) fn send_place_in_background(&self, place: &Arc<WaiterEntry>) {
         self.send_to_background(Command::Requeue(Arc::clone(place)));
     }
 
@@ -335,7 +335,7 @@ impl Engine {
         }
     }
 
-    fn on_passed(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
+    pub(super) fn on_passed(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
         self.meter.local_handovers.add(1);
         self.wake_for_turn(member, turn);
     }

@@ -130,6 +130,10 @@ pub(crate) enum Defect {
     RefusedIsOvertaken,
     /// After a connection has ended, releases that nobody waits for are sent again last.
     ResendOrder,
+    /// The place of a line is never sent.
+    LinePlace,
+    /// A release by force takes the first fence of a grant only.
+    ForceFirstOnly,
 }
 
 impl Defect {
@@ -280,7 +284,10 @@ impl Defect {
                 "math.min(lease_end - now, 1000 * math.max(ttl, hold))",
                 "lease_end - now",
             )],
-            Defect::MaxHold | Defect::Checks => &[],
+            Defect::ForceFirstOnly => {
+                &[("callers_fence <= fence + spare", "callers_fence <= fence")]
+            }
+            Defect::LinePlace | Defect::MaxHold | Defect::Checks => &[],
             Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => &[],
             Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
@@ -308,6 +315,7 @@ impl Defect {
             | Defect::ForceForgotten
             | Defect::EndsForgotten
             | Defect::ForceTakenForLapse => is_mutex,
+            Defect::LinePlace | Defect::ForceFirstOnly => is_mutex,
             Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => {
                 !is_mutex
             }

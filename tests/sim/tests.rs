@@ -311,3 +311,13 @@ fn answer_that_overtakes_a_refused_release_is_found() {
 fn call_sent_again_before_an_earlier_release_is_found() {
     assert_found(Defect::ResendOrder, &[Promise::Order]);
 }
+
+#[test]
+fn line_without_a_place_is_found() {
+    assert_found(Defect::LinePlace, &[Promise::Leftovers]);
+}
+
+#[test]
+fn forced_release_that_takes_the_first_fence_only_is_found() {
+    assert_found(Defect::ForceFirstOnly, &[Promise::Fencing]);
+}

@@ -225,11 +225,12 @@ impl Run<'_> {
         let Some(process) = process else {
             return Ok(());
         };
-        let Some((id, caller)) = process
-            .callers
-            .iter_mut()
-            .find(|(_, caller)| caller.waits_by(token))
-        else {
+        let Some((id, caller)) = process.callers.iter_mut().find(|(_, caller)| {
+            caller
+                .waiter
+                .as_ref()
+                .is_some_and(|waiter| waiter.token() == token)
+        }) else {
             return Ok(());
         };
         let id = *id;
