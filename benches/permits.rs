@@ -46,6 +46,8 @@ fn main() {
     println!();
     let mgr = LockManager::connect(&*redis.url).expect("a Redis");
     let mut crowds: Vec<_> = sizes.iter().map(|size| Crowd::new(&mgr, *size)).collect();
+    beside_a_mutex(&mgr);
+    println!();
     taking(&redis.url, &mgr, &mut crowds);
     println!();
     finding(&mut crowds);
@@ -111,6 +113,54 @@ impl<'a> Crowd<'a> {
                 return took;
             }
             thread::sleep(HOLD);
+        }
+    }
+}
+
+/// A permit that nobody else wants, and the same as a reader and a writer.
+fn beside_a_mutex(mgr: &LockManager) {
+    let name = |kind| format!("bench:kinds:{kind}:{}", process::id());
+    let (mutex, rw_lock, permits) = (name("mutex"), name("rw_lock"), name("semaphore"));
+    let kinds: [(&str, f64, &dyn Fn() -> fairlock::Result<()>); 4] = [
+        ("a mutex", 1.0, &|| mgr.lock(&mutex)?.unlock()),
+        ("a read lock", 1.05, &|| {
+            mgr.rw_lock(&rw_lock).read()?.unlock()
+        }),
+        ("a write lock", 1.08, &|| {
+            mgr.rw_lock(&rw_lock).write()?.unlock()
+        }),
+        ("a semaphore of five", 1.08, &|| {
+            mgr.semaphore(&permits, 5).acquire()?.unlock()
+        }),
+    ];
+    let mut ratios = kinds.map(|_| Rounds::default());
+    let mut medians = kinds.map(|_| Vec::new());
+    for _ in 0..rounds(7) {
+        let mut times = kinds.map(|_| Vec::new());
+        for _ in 0..TURNS {
+            for ((_, _, cycle), times) in kinds.iter().zip(&mut times) {
+                for _ in 0..AT_ONCE {
+                    let started = now();
+                    cycle().expect("nobody else wants it");
+                    times.push(now() - started);
+                }
+            }
+        }
+        let times = times.map(median);
+        for (i, time) in times.into_iter().enumerate() {
+            ratios[i].add(time as f64 / times[0] as f64);
+            medians[i].push(time);
+        }
+    }
+    println!("  lock + unlock        p50          / a mutex");
+    for (((kind, most, _), ratio), times) in kinds.iter().zip(&ratios).zip(medians) {
+        let time = micros(median(times));
+        println!("  {kind:<20}{time:>10}   {ratio}");
+        if *most > 1.0 {
+            Figure::new(8, "Lock + unlock, p50, beside a mutex", *kind, "× a mutex")
+                .beside(format!("{time} here"))
+                .bound(Bound::AtMost(*most))
+                .note(ratio);
         }
     }
 }

@@ -176,7 +176,7 @@ impl LockManager {
     /// it.
     ///
     /// Writes nothing. Blocks for at most two command timeouts, or four for a semaphore or a
-    /// reader/writer lock, and two more for every 64 holders that it shows.
+    /// reader/writer lock, and two more for every 32 holders that it shows.
     ///
     /// # Errors
     /// - [`Config`](Error::Config): the name is not allowed.
@@ -202,8 +202,8 @@ impl LockManager {
     /// with a fixed lease learns of it only when it unlocks or renews.
     ///
     /// Blocks for at most two command timeouts, or four for a semaphore or a reader/writer lock.
-    /// Takes two more for every 64 dead waiters at the head of the queue, and for every 64 holders.
-    /// If a lock has more than 64 readers, they do not lose it all in the same moment.
+    /// Takes two more for every 64 dead waiters at the head of the queue, and for every 32 holders.
+    /// If a lock has more than 32 readers, they do not lose it all in the same moment.
     ///
     /// # Errors
     /// As [`inspect`](LockManager::inspect).
@@ -271,7 +271,7 @@ impl LockManager {
     /// for the lock.
     ///
     /// Blocks for at most four command timeouts. Takes two more if a lease or a waiter ends first, and
-    /// two more for every 64 dead waiters at the head of the queue and for every 64 holders.
+    /// two more for every 64 dead waiters at the head of the queue and for every 32 holders.
     ///
     /// # Errors
     /// As [`inspect`](LockManager::inspect). After [`Unavailable`](Error::Unavailable), Redis may

@@ -39,4 +39,4 @@ pub(crate) use token::{CallerId, Token, random_bits};
 
 /// The rights to the commands that the scripts use.
 pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hlen +hscan +hset +hdel +lindex +llen +lrange +lpop \
-                                 +rpop +rpush +del +pexpireat +pttl +time +publish";
+                                 +rpop +rpush +unlink +pexpireat +pttl +time +publish";

@@ -15,4 +15,4 @@ redis.call('HSET', record_key, 'v', vacated)
 for i = 1, #fields_to_delete, 1000 do
   redis.call('HDEL', record_key, unpack(fields_to_delete, i, math.min(i + 999, #fields_to_delete)))
 end
-redis.call('DEL', queue_key)
+redis.call('UNLINK', queue_key)

@@ -15,10 +15,10 @@ local function try(command, ...)
   end
   return not refused
 end
--- Only RPUSH writes, so DEL is tried before it.
-if try('DEL', key) then
+-- Only RPUSH writes, so UNLINK is tried before it.
+if try('UNLINK', key) then
   try('RPUSH', key, 'x')
-  redis.pcall('DEL', key)
+  redis.pcall('UNLINK', key)
 end
 -- Redis looks for the right before it counts the values.
 try('HSET', key, 'x', 'x', 'x')

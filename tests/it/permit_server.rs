@@ -366,7 +366,7 @@ fn p8_dropping_permits_takes_one_command_timeout_while_redis_is_silent() {
     Permits::of(&server, "x").comes_to_rest();
 }
 
-/// One release serves at most 64 waiters. The process that should send the next request is cut off,
+/// One release serves at most 32 waiters. The process that should send the next request is cut off,
 /// so the waiters' own checks must let the others in.
 #[test]
 fn p4_all_of_many_readers_enter_after_one_bounded_release() {
@@ -405,7 +405,7 @@ fn p4_all_of_many_readers_enter_after_one_bounded_release() {
     record.comes_to_rest();
 }
 
-/// Every call reads one page of at most 64 holders. A call that read all of them would keep the
+/// Every call reads one page, which has 32 holders or a few more. A call that read all of them would keep the
 /// server from all its other clients for that time.
 #[test]
 fn no_call_reads_more_than_one_page_of_many_holders() {
@@ -443,7 +443,7 @@ fn no_call_reads_more_than_one_page_of_many_holders() {
             assert_eq!(calls(all), 0, "{all} reads all holders");
         }
         assert!(
-            calls("hscan") >= 20_000 / 64 / 2,
+            calls("hscan") >= 20_000 / 32 / 2,
             "the holders were looked at"
         );
         assert!(
@@ -453,6 +453,49 @@ fn no_call_reads_more_than_one_page_of_many_holders() {
     }
     kept.unlock().unwrap();
     drop(released);
+}
+
+/// Both a call that ends leases and a call that deletes their entries take one page of 32, or a few
+/// more, among a hundred thousand.
+#[test]
+fn a_call_ends_one_page_of_a_hundred_thousand_lapsed_holders() {
+    const LAPSED: u32 = 100_000;
+    const PAGE: u64 = 2 * 32;
+    let server = Server::start();
+    let mgr = manager(server.url());
+    let record = Permits::of(&server, "n");
+    let [_kept, first, second] = [(); 3].map(|()| {
+        let fixed = mgr.with(LockOptions::new().fixed_lease(SOON));
+        Want::Permits(1, 1_000_000).take(&fixed, "n").unwrap()
+    });
+    let entries = || server.query::<u64>(&["HLEN", &record.holders]);
+    plant_holders(&server, &record, LAPSED, -1);
+    let (taken, before) = (record.used(), entries());
+    first.unlock().unwrap();
+    let ended = taken - 1 - record.used();
+    assert!((1..=PAGE).contains(&ended), "{ended} leases ended");
+    assert_eq!(entries(), before - 1, "they stay for a ttl");
+    // That ttl is over for all, and another look begins.
+    let over = "
+        local page = { '0' }
+        repeat
+          page = redis.call('HSCAN', KEYS[1], page[1], 'COUNT', 1000)
+          for i = 1, #page[2], 2 do
+            if string.sub(page[2][i], 1, 24) == string.rep('0', 24) then
+              redis.call('HSET', KEYS[1], page[2][i],
+                struct.pack('<d', 1) .. string.sub(page[2][i + 1], 9, 16) .. struct.pack('<I4b', 0, 3)
+                  .. string.sub(page[2][i + 1], 22))
+            end
+          end
+        until page[1] == '0'
+        local p = redis.call('HGET', KEYS[1], 'p')
+        redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. struct.pack('<d', 1) .. string.sub(p, 17, 46))
+        return 1";
+    let _: i64 = server.query(&["EVAL", over, "1", &record.holders]);
+    let before = entries();
+    second.unlock().unwrap();
+    let deleted = before - 1 - entries();
+    assert!((1..=PAGE).contains(&deleted), "{deleted} entries deleted");
 }
 
 /// After a restart the cursor of a look may miss holders. Another look finds them.

@@ -32,7 +32,7 @@ pub(super) enum Content {
 }
 
 /// The commands, and how many words each has, its name included. A negative number is a minimum.
-const COMMANDS: [(&str, i8); 18] = [
+const COMMANDS: [(&str, i8); 19] = [
     ("DEL", -2),
     ("HDEL", -3),
     ("HEXISTS", 3),
@@ -51,6 +51,7 @@ const COMMANDS: [(&str, i8); 18] = [
     ("PTTL", 2),
     ("RPOP", -2),
     ("RPUSH", -3),
+    ("UNLINK", -2),
 ];
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -69,7 +70,7 @@ impl Keyspace {
     /// Runs a command at a server's time in ms. Its number of words must fit its arity.
     pub(super) fn run(&mut self, now_ms: i64, name: &str, args: &[Bytes]) -> CommandResult {
         // A key whose time is over is gone, whichever command finds it first.
-        for key in if name == "DEL" { args } else { &args[..1] } {
+        for key in if matches!(name, "DEL" | "UNLINK") { args } else { &args[..1] } {
             if self
                 .keys
                 .get(key)
@@ -80,7 +81,7 @@ impl Keyspace {
             }
         }
         match (name, args) {
-            ("DEL", keys) => Ok(number(
+            ("DEL" | "UNLINK", keys) => Ok(number(
                 keys.iter()
                     .filter(|key| self.keys.remove(*key).is_some())
                     .count(),

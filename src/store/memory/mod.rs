@@ -220,7 +220,7 @@ impl Memory {
     ///
     /// Knows the commands that fairlock's scripts use, and EVAL and EVALSHA: TIME, HGET, HMGET,
     /// HGETALL, HKEYS, HEXISTS, HLEN, HSET, HDEL, LLEN, LINDEX, LRANGE, LPOP, RPOP, RPUSH, DEL,
-    /// PEXPIREAT, PTTL, PUBLISH. The crate's docs/PROTOCOL.md describes the stored data.
+    /// UNLINK, PEXPIREAT, PTTL, PUBLISH. The crate's docs/PROTOCOL.md describes the stored data.
     ///
     /// ```
     /// use fairlock::memory::{Memory, Reply};

@@ -275,7 +275,7 @@ fn that_hardly_checks(backend: &Backend) -> LockManager {
     )
 }
 
-/// One request serves 64 waiters.
+/// One request serves 32 waiters.
 fn a_downgrade_lets_in_more_readers_than_one_request(backend: &Backend) {
     let (ours, theirs) = (that_hardly_checks(backend), that_hardly_checks(backend));
     let writer = ours.rw_lock("n").write().unwrap();

@@ -157,6 +157,7 @@ fn command() -> impl Strategy<Value = Command> {
         "RPUSH",
         "RPUSH",
         "DEL",
+        "UNLINK",
         "PEXPIREAT",
         "hget",
         "Publish",
@@ -194,7 +195,7 @@ fn command() -> impl Strategy<Value = Command> {
         0..10,
     )
         .prop_map(|(by, name, mut keys, mut args, few)| {
-            if name != "DEL" {
+            if !matches!(name, "DEL" | "UNLINK") {
                 keys.truncate(1);
             }
             if few == 0 {
