@@ -121,7 +121,7 @@ shown, and the one that is farthest from its bound.
         page += &format!("\n## {number}. {title}\n\n");
         page += &if number == 1 {
             let chart = "![The figures beside other crates as bars](benchmarks-peers.svg)";
-            format!("{chart}\n\n{}", peers::matrix(&section))
+            format!("{chart}\n\n{}", peers::parts(&section))
         } else {
             rows(&section)
         };
