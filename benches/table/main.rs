@@ -184,7 +184,9 @@ fn spread(line: &Line) -> String {
 
 /// After the point: as many as can mean something.
 fn digits(line: &Line) -> usize {
-    if line.most >= 100.0 {
+    let numbers = [line.least, line.median, line.most];
+    let is_count = !line.figure.unit.starts_with('×') && numbers.iter().all(|n| n.fract() == 0.0);
+    if is_count || line.most >= 100.0 {
         0
     } else if line.most >= 10.0 {
         1
