@@ -82,6 +82,20 @@ pub(crate) fn table(lines: &[Line]) -> String {
     table
 }
 
+/// Says so if the clients for a language did not run: benches/peers leaves them out where their
+/// tools are not installed.
+pub(crate) fn left_out(lines: &[&Line]) -> String {
+    let ran = |language: &str| {
+        lines
+            .iter()
+            .any(|line| line.figure.case.contains(&format!("({language})")))
+    };
+    let absent = ["Go", "Java"].into_iter().filter(|language| !ran(language));
+    absent
+        .map(|language| format!("Without clients for {language}, which did not run.\n"))
+        .collect()
+}
+
 impl Column {
     fn shows(&self, line: &Line) -> bool {
         line.figure.title == self.title && line.cores == self.cores
