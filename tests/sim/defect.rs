@@ -53,6 +53,8 @@ pub(crate) enum Defect {
     FenceUnchecked,
     /// Like [`Defect::FenceUnchecked`], but only while nobody waits.
     FenceUncheckedAlone,
+    /// A lock that its owner released while nobody waited counts as held until the lease's end.
+    ReleaseTakenForCooling,
     /// A forced release that comes again finds nothing to end.
     ForceForgotten,
     /// Only the last two ends without a release are remembered.
@@ -166,8 +168,8 @@ impl Defect {
                 "false",
             )],
             Defect::Force => &[(
-                "if fence == callers_fence and (owner",
-                "if fence and (owner",
+                "if is_owners or fence == callers_fence and lease_end",
+                "if owner or lease_end",
             )],
             Defect::OwnerUnchecked => &[(
                 "elseif owner == token and not is_stray then\n  -- R9",
@@ -181,12 +183,16 @@ impl Defect {
                 "if hold == 0 and fence == callers_fence then",
                 "if hold == 0 then",
             )],
+            Defect::ReleaseTakenForCooling => &[(
+                "if not owner and hold == 0 and lease_end > 0 then lease_end, previous = 0, 0 end",
+                "",
+            )],
             Defect::ForceForgotten => &[(
                 "fields_to_set[#fields_to_set + 1] = 'i'\n    \
                  fields_to_set[#fields_to_set + 1] = token\n",
                 "",
             )],
-            Defect::EndsForgotten => &[(".. earlier_ends, 1, 64)", ".. earlier_ends, 1, 8)")],
+            Defect::EndsForgotten => &[("(earlier_ends, 1, 64)", "(earlier_ends, 1, 8)")],
             Defect::ForceTakenForLapse => &[(
                 "ended_how == 2 and -ended_fence or ended_fence",
                 "ended_fence",
@@ -292,6 +298,7 @@ impl Defect {
             }
             Defect::FenceUnchecked
             | Defect::FenceUncheckedAlone
+            | Defect::ReleaseTakenForCooling
             | Defect::ForceForgotten
             | Defect::EndsForgotten
             | Defect::ForceTakenForLapse => is_mutex,

@@ -5,10 +5,11 @@ use crate::support::cores::Cores;
 use crate::support::figure::Figure;
 use crate::support::{Rounds, bare_connection, median, micros, quantile, round_trip};
 
-/// Cycles of each client in a round, and how many before the next client's turn. The first of these
-/// finds everything cold, and must not decide the p99.
+/// Cycles of each client in a round, one after another, as in a program that uses one client. In short
+/// turns, each finds the two cores as another one left them, and that costs the slower ones more.
 const CYCLES: usize = 1000;
-const CYCLES_AT_ONCE: usize = 250;
+/// Before them.
+const WARM_UP: usize = 100;
 
 /// The results of all rounds for one client.
 #[derive(Default)]
@@ -24,8 +25,6 @@ pub(crate) fn measure(url: &str, cores: Cores, clients: &[Client], rounds: usize
     let mut pinged = bare_connection(url);
     let mut trips = Vec::new();
     let mut seen: Vec<Seen> = clients.iter().map(|_| Seen::default()).collect();
-    // To warm up.
-    round(clients);
     for _ in 0..rounds {
         trips.push(round_trip(&mut pinged));
         let times = round(clients);
@@ -56,11 +55,9 @@ pub(crate) fn measure(url: &str, cores: Cores, clients: &[Client], rounds: usize
 
 /// The times of each client, in ns.
 fn round(clients: &[Client]) -> Vec<Vec<u64>> {
-    let mut times = vec![Vec::with_capacity(CYCLES); clients.len()];
-    for _ in 0..CYCLES / CYCLES_AT_ONCE {
-        for (client, times) in clients.iter().zip(&mut times) {
-            times.extend(client.one_thread("bench:peers:alone", CYCLES_AT_ONCE));
-        }
-    }
-    times
+    let turn = |client: &Client| {
+        let mut times = client.one_thread("bench:peers:alone", WARM_UP + CYCLES);
+        times.split_off(WARM_UP)
+    };
+    clients.iter().map(turn).collect()
 }

@@ -42,15 +42,9 @@ pub(crate) trait Subject: Sync {
 }
 
 pub(crate) fn subjects(url: &str) -> Vec<Box<dyn Subject>> {
-    let manager = LockManager::builder(url)
-        .options(LockOptions::new().ttl(TTL))
-        .build()
-        .expect("a Redis that answers");
-    let mut all: Vec<Box<dyn Subject>> = vec![
-        Box::new(BareFloor(url.to_owned())),
-        Box::new(Drop(manager.clone())),
-        Box::new(Unlock(manager)),
-    ];
+    let ours = [Release::Drop, Release::Unlock, Release::Local];
+    let mut all: Vec<Box<dyn Subject>> = vec![Box::new(BareFloor(url.to_owned()))];
+    all.extend(ours.map(|release| fairlock(url, release)));
     all.extend(peers(url, Retry::Default));
     all.extend(peers(url, Retry::Eager));
     all
@@ -113,45 +107,61 @@ impl Subject for BareFloor {
     }
 }
 
-/// fairlock, as most peers: waits for the reply to the release.
-struct Unlock(LockManager);
-
-impl Subject for Unlock {
-    fn name(&self) -> &'static str {
-        "fairlock, unlock"
-    }
-
-    fn cycle(&self, name: &str) -> Cycle {
-        let lock = self.0.mutex(name);
-        Box::new(move |held| {
-            let guard = lock.lock().expect("Redis answers");
-            held();
-            guard.unlock().expect("it was held");
-        })
-    }
-
-    fn hold(&self, names: Vec<String>) -> Option<Box<dyn Any>> {
-        let lock = |name: String| self.0.lock(name).expect("nobody else wants it");
-        let guards: Vec<LockGuard> = names.into_iter().map(lock).collect();
-        Some(Box::new(guards))
-    }
+struct Fairlock {
+    manager: LockManager,
+    release: Release,
 }
 
-/// fairlock, as its guide uses it.
-struct Drop(LockManager);
+/// How fairlock releases.
+#[derive(Clone, Copy, PartialEq)]
+enum Release {
+    /// Mostly does not wait for the reply.
+    Drop,
+    Unlock,
+    /// A drop that may hand over to a thread of the same process, without Redis.
+    Local,
+}
 
-impl Subject for Drop {
+/// In a row, before Redis is asked again.
+const LOCAL_HANDOVERS: u32 = 100;
+
+fn fairlock(url: &str, release: Release) -> Box<dyn Subject> {
+    let options = LockOptions::new().ttl(TTL).local_handovers(match release {
+        Release::Local => LOCAL_HANDOVERS,
+        Release::Drop | Release::Unlock => 0,
+    });
+    let builder = LockManager::builder(url).options(options);
+    let manager = builder.build().expect("a Redis that answers");
+    Box::new(Fairlock { manager, release })
+}
+
+impl Subject for Fairlock {
     fn name(&self) -> &'static str {
-        "fairlock, drop"
+        match self.release {
+            Release::Drop => "fairlock, drop",
+            Release::Unlock => "fairlock, unlock",
+            Release::Local => "fairlock, local hand-overs",
+        }
     }
 
     fn cycle(&self, name: &str) -> Cycle {
-        let lock = self.0.mutex(name);
+        let lock = self.manager.mutex(name);
+        let release = self.release;
         Box::new(move |held| {
             let guard = lock.lock().expect("Redis answers");
             held();
-            drop(guard);
+            match release {
+                Release::Drop | Release::Local => drop(guard),
+                Release::Unlock => guard.unlock().expect("it is still held"),
+            }
         })
+    }
+
+    /// Once, since they differ only in the release.
+    fn hold(&self, names: Vec<String>) -> Option<Box<dyn Any>> {
+        let lock = |name: String| self.manager.lock(name).expect("nobody else wants it");
+        let hold = || -> Vec<LockGuard> { names.into_iter().map(lock).collect() };
+        (self.release == Release::Drop).then(|| -> Box<dyn Any> { Box::new(hold()) })
     }
 }
 
