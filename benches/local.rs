@@ -75,12 +75,12 @@ fn main() {
     println!("hand-over here / of a FairMutex:  {ratio}");
     println!("shares of two processes:          {equality:.3}");
     let case = format!("{THREADS} threads");
-    Figure::new(11, "turns with local hand-overs / without", &*case, "×")
+    Figure::new(9, "turns with local hand-overs / without", &*case, "×")
         .beside(format!("without: {redis_turns:.0} a second"))
         .bound(Bound::AtLeast(20.0))
         .note(&more);
     Figure::new(
-        11,
+        9,
         "local hand-over, p50 / parking_lot FairMutex",
         &*case,
         "×",
@@ -88,7 +88,7 @@ fn main() {
     .beside(format!("FairMutex: {floor_time}"))
     .bound(Bound::AtMost(3.0))
     .note(&ratio);
-    Figure::new(11, "equal shares of two processes", &*case, "×")
+    Figure::new(9, "equal shares of two processes", &*case, "×")
         .bound(Bound::AtLeast(0.95))
         .note(&equality);
 }

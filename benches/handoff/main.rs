@@ -36,7 +36,7 @@ use std::env;
 
 use evaluate::{Seen, evaluate};
 use support::figure::{Bound, Figure};
-use support::{Rounds, bare_connection, is_bench, round_trip, rounds, server};
+use support::{Rounds, bare_connection, round_trip, rounds, server, sized};
 use turns::{HOLD, Layout, Subject, play, round};
 
 const WAITERS: [usize; 4] = [2, 8, 64, 512];
@@ -78,8 +78,9 @@ fn main() {
         for waiters in WAITERS {
             let name = format!("{waiters} waiters, {}", layout.title);
             let is_chosen = |arg: &&String| name.starts_with(*arg) || name.ends_with(*arg);
-            // The long ones take a minute, which is too much to only see that the bench works.
-            if (waiters < LONG || is_bench()) && (chosen.is_empty() || chosen.iter().any(is_chosen))
+            // The long ones take a minute, which is too much for a first look.
+            if (waiters < LONG || sized(false, false, true))
+                && (chosen.is_empty() || chosen.iter().any(is_chosen))
             {
                 let case = Case::measure(&redis.url, layout, waiters, &mut admin);
                 case.print(layout.title, waiters);

@@ -261,8 +261,8 @@ fn busy_node(left: &Value, fence: &Value) -> ParseResult<Outcome> {
 fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "released, granted, refused, already, lapsed, forced, lost, unknown, queued or \
                     kind, each with its fields";
-    // The short way of a mutex does not ask for the time.
-    if family == Family::Mutex
+    // The short way does not ask for the time.
+    if family != Family::Quorum
         && let Value::BulkString(word) = value
         && word == b"released"
     {

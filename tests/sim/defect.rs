@@ -227,13 +227,13 @@ impl Defect {
                 "local kept = 0",
             )],
             Defect::OnePerPage => &[(
-                "HSCAN', holders_key, page_from, 'COUNT', 64",
-                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+                "HSCAN', holders_key, page_from, 'COUNT', 32",
+                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 32 or 1",
             )],
             Defect::LookCutShort => &[
                 (
-                    "HSCAN', holders_key, page_from, 'COUNT', 64",
-                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+                    "HSCAN', holders_key, page_from, 'COUNT', 32",
+                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 32 or 1",
                 ),
                 (
                     "look_cursor = page_to ~= '0' and page_to or ''",
@@ -261,10 +261,16 @@ impl Defect {
                 "if lease_end - now > 1000 * lease_ms then ends, lease_end, changed = phase > 2, 0, true end\n    \
                  if lease_end - now > 1000 * lease_ms then lease_end,",
             )],
-            Defect::Shortest => &[(
-                "math.min(shortest_lease, look_in)",
-                "math.max(shortest_lease, look_in)",
-            )],
+            Defect::Shortest => &[
+                (
+                    "math.min(shortest_lease, look_in)",
+                    "math.max(shortest_lease, look_in)",
+                ),
+                (
+                    "math.min(shortest, shortest_lease)",
+                    "math.max(shortest, shortest_lease)",
+                ),
+            ],
             Defect::DowngradeR15 => &[(
                 "lease_end = math.min(lease_end, now + 1000 * math.max(ttl, hold))",
                 "",
