@@ -1,4 +1,4 @@
-//! fairlock beside the other crates: a small table, which is the README's too, and all figures.
+//! fairlock beside other clients: a small table, which is the README's too, and all figures.
 
 use std::collections::HashSet;
 use std::fs;
@@ -49,7 +49,7 @@ const COLUMNS: [Column; 5] = [
 const BEGIN: &str = "<!-- benches/run.sh writes this table. -->\n";
 const END: &str = "<!-- Its end. -->\n";
 
-/// A row for each Rust crate with its own defaults. Empty if these benches did not run.
+/// A row for each client with its own defaults. Empty if these benches did not run.
 pub(crate) fn table(lines: &[Line]) -> String {
     let columns: Vec<&Column> = COLUMNS
         .iter()
@@ -59,18 +59,16 @@ pub(crate) fn table(lines: &[Line]) -> String {
         return String::new();
     }
     let heads: Vec<&str> = columns.iter().map(|column| column.head).collect();
-    let mut table = format!("| | {} |\n", heads.join(" | "));
+    // Without spaces around the bars, which would count as words of the README.
+    let mut table = format!("||{}|\n", heads.join("|"));
     table += &format!("|---|{}\n", "--:|".repeat(columns.len()));
     let of_peers: Vec<&Line> = lines
         .iter()
         .filter(|line| line.figure.section == 1)
         .collect();
     for case in cases(&of_peers) {
-        // Set to poll faster than by default, or in another language.
-        if [", retry", "(Go)", "(Java)"]
-            .iter()
-            .any(|mark| case.contains(mark))
-        {
+        // A peer with another setting than the first, as a shorter retry.
+        if case.contains(", ") && !case.contains("fairlock") {
             continue;
         }
         let cells: Vec<String> = columns
@@ -81,9 +79,23 @@ pub(crate) fn table(lines: &[Line]) -> String {
                 line.map_or("–".to_owned(), plain)
             })
             .collect();
-        table += &format!("| {case} | {} |\n", cells.join(" | "));
+        table += &format!("|{case}|{}|\n", cells.join("|"));
     }
     table
+}
+
+/// Says so if the clients for a language did not run: benches/peers leaves them out where their
+/// tools are not installed.
+pub(crate) fn left_out(lines: &[&Line]) -> String {
+    let ran = |language: &str| {
+        lines
+            .iter()
+            .any(|line| line.figure.case.contains(&format!("({language})")))
+    };
+    let absent = ["Go", "Java"].into_iter().filter(|language| !ran(language));
+    absent
+        .map(|language| format!("Without clients for {language}, which did not run.\n"))
+        .collect()
 }
 
 impl Column {
@@ -109,7 +121,7 @@ fn place(page: &str) -> Option<Range<usize>> {
 }
 
 /// A table for each part of the bench, which their titles begin with: "8 threads on one name: turns".
-/// A row for each crate, a column for each figure.
+/// A row for each client, a column for each figure.
 pub(crate) fn parts(lines: &[&Line]) -> String {
     let parts = distinct(lines.iter().map(|line| split(line).0));
     let tables = parts.into_iter().map(|part| {
@@ -118,12 +130,12 @@ pub(crate) fn parts(lines: &[&Line]) -> String {
             .copied()
             .filter(|line| split(line).0 == part)
             .collect();
-        format!("{part}:\n\n{}", by_crate(&lines))
+        format!("{part}:\n\n{}", by_client(&lines))
     });
     tables.collect::<Vec<_>>().join("\n")
 }
 
-fn by_crate(lines: &[&Line]) -> String {
+fn by_client(lines: &[&Line]) -> String {
     let columns = distinct(lines.iter().map(|line| (split(line).1, line.cores)));
     let heads: Vec<String> = columns
         .iter()
@@ -159,7 +171,7 @@ fn split(line: &Line) -> (&str, &str) {
     title.split_once(": ").unwrap_or((title, ""))
 }
 
-/// The names of the crates.
+/// The names of the clients.
 fn cases<'a>(lines: &[&'a Line]) -> Vec<&'a str> {
     distinct(lines.iter().map(|line| line.figure.case.as_str()))
 }
