@@ -260,10 +260,10 @@ impl Seen {
             )
             .beside(format!("{} here; {trip} round trip", times[i]));
             // Only hand-over and enqueue have a bound that is a ratio.
-            let bound = if i < 2 && length > shortest {
-                Bound::AtMost(1.5)
-            } else {
-                Bound::None
+            let bound = match i {
+                0 if length > shortest => Bound::AtMost(1.1),
+                1 if length > shortest => Bound::AtMost(1.5),
+                _ => Bound::None,
             };
             figure.bound(bound).note(&self.ratios[i]);
         }

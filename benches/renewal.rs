@@ -25,7 +25,7 @@ use fairlock::{LockGuard, LockManager, LockOptions};
 use redis::Connection;
 use rustix::time::ClockId;
 use support::figure::{Bound, Figure};
-use support::{Rounds, bare_connection, is_bench, now, read, rounds, server};
+use support::{Rounds, bare_connection, now, read, rounds, server, sized};
 
 /// How many times its ttl a lock is held.
 const TTLS: u32 = 2;
@@ -46,11 +46,11 @@ fn main() {
         args.iter()
             .find_map(|arg| arg.strip_prefix(prefix)?.parse().ok())
     };
-    let (ttl, counts) = if is_bench() {
-        (30, vec![1_000, 10_000, 100_000])
-    } else {
-        (2, vec![200])
-    };
+    let (ttl, counts) = sized(
+        (2, vec![200]),
+        (6, vec![10_000]),
+        (30, vec![1_000, 10_000, 100_000]),
+    );
     let ttl = Duration::from_secs(argument("ttl=").unwrap_or(ttl));
     let counts = argument("locks=").map_or(counts, |count| vec![count as usize]);
     let rounds = rounds(3);
@@ -205,12 +205,14 @@ impl Seen {
             .bound(Bound::AtMost(late_at_most))
             .note(late);
         figure("Holding: processor of the process", "% of a core")
-            .bound(Bound::AtMost(20.0))
+            .bound(Bound::AtMost(5.0))
             .note(load);
         figure("Holding: processor a renewal", "µs")
             .beside(floor)
             .note(each);
-        figure("Holding: processor of the server", "% of a core").note(server);
+        figure("Holding: processor of the server", "% of a core")
+            .bound(Bound::AtMost(6.0))
+            .note(server);
         figure("Holding: script calls", "× 3 a lock and ttl").note(commands);
         figure("Holding: memory in the client", "bytes a lock")
             .bound(Bound::AtMost(1024.0))

@@ -1,21 +1,31 @@
 #!/usr/bin/env bash
-# Runs all benches, those beside other crates included, and makes a table and a chart of what they say: BENCHMARKS.md,
-# benchmarks.svg and benchmarks-peers.svg.
+# Runs all benches, those beside other crates included, and makes tables and charts of what they say: BENCHMARKS.md,
+# benchmarks.svg and benchmarks-peers.svg. A complete run into docs also renews the README's table.
 #
-#   benches/run.sh [DIRECTORY]                                  into docs by default; takes 20 minutes
-#   FAIRLOCK_BENCH_ROUNDS=1 benches/run.sh /tmp/tried           to try it: one round of each
-#   FAIRLOCK_BENCHES='queue peers' benches/run.sh /tmp/tried    some of them
+#   benches/run.sh [DIRECTORY]                      into docs by default; takes 25 minutes
+#   benches/run.sh --quick [DIRECTORY]              a first look, in three minutes; only prints, unless there is a DIRECTORY
+#   FAIRLOCK_BENCHES='queue peers' benches/run.sh --quick       some of them
 #
 # Each bench starts a private redis-server, unless FAIRLOCK_BENCH_URL names one. Nothing else should run at that time.
 set -euo pipefail
-directory=$(realpath "${1:-$(dirname "${BASH_SOURCE[0]}")/../docs}")
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-mkdir -p "$directory"
+if [[ ${1:-} == --quick ]]; then
+    export FAIRLOCK_BENCH_QUICK=1
+    shift
+fi
+top=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
+targets=()
+if [[ $# -gt 0 ]]; then
+    mkdir -p "$1"
+    targets=("$(realpath "$1")")
+elif [[ ! ${FAIRLOCK_BENCH_QUICK:-} ]]; then
+    targets=("$top/docs" "$top/README.md")
+fi
+cd "$top"
 results=$(mktemp)
-trap 'rm -f "$results"' EXIT
 
-benches=${FAIRLOCK_BENCHES:-peers uncontended handoff queue waiting renewal link permits}
+# A quorum's bench makes no figures.
+all=$(sed -n '/^\[\[bench\]\]/{n;s/name = "\(.*\)"/\1/p}' Cargo.toml | grep -vxE 'table|quorum')
+benches=${FAIRLOCK_BENCHES:-peers $all}
 
 # All are built first, so that no compiler runs beside one.
 cargo bench --no-run
@@ -30,5 +40,6 @@ for bench in $benches; do
     fi
     echo
 done
-cargo bench --bench table -- "$results" "$directory"
-echo "=> $directory/BENCHMARKS.md and $directory/benchmarks.svg"
+cargo bench --bench table -- "$results" "${targets[@]}"
+rm "$results"
+[[ ${#targets[@]} == 0 ]] || echo "=> ${targets[*]}"

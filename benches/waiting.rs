@@ -20,7 +20,7 @@ use child::{ChildProcess, serve};
 use fairlock::{LockGuard, LockManager, LockOptions};
 use redis::Connection;
 use support::figure::{Bound, Figure};
-use support::{Rounds, bare_connection, is_bench, rounds, server};
+use support::{Rounds, bare_connection, is_bench, rounds, server, sized};
 
 const THREADS: usize = 1000;
 
@@ -32,7 +32,7 @@ fn main() {
     let redis = server();
     let rounds = rounds(3);
     let threads = if is_bench() { THREADS } else { 50 };
-    let look_for = Duration::from_secs(if is_bench() { 15 } else { 2 });
+    let look_for = Duration::from_secs(sized(2, 5, 15));
     println!(
         "waiting: {threads} threads of one process, {rounds} rounds of {look_for:?}, on {}",
         redis.about

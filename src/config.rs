@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::options::{LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
+use crate::options::{
+    LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
+};
 
 /// How long Redis may go without a successful reply before a wait ends with an error.
 pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
@@ -169,6 +171,7 @@ impl Config {
         if options.hold_limit().is_some_and(|limit| limit.is_zero()) {
             return Err(Error::config("max_hold", "more than zero; it is zero"));
         }
+        check_local_handovers(options)?;
         let label = options.label_text();
         if label.len() > MAX_LABEL || label.contains(char::is_control) {
             let message = format!(
@@ -242,6 +245,20 @@ fn check_ttl(options: &LockOptions) -> Result<()> {
     } else {
         check_range("ttl", ttl, MIN_TTL, MAX_TTL)
     }
+}
+
+fn check_local_handovers(options: &LockOptions) -> Result<()> {
+    let most = options.most_local_handovers();
+    let message = if most > MAX_LOCAL_HANDOVERS {
+        format!("at most {MAX_LOCAL_HANDOVERS}; it is {most}")
+    } else if most > 0 && options.is_fixed() {
+        "not with a fixed lease, which no hand-over would make longer".to_owned()
+    } else if most > 0 && !options.least_hold().is_zero() {
+        "not with hold_at_least, which is about one guard".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::config("local_handovers", message))
 }
 
 fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> Result<()> {

@@ -473,7 +473,9 @@ pub use config::{
 };
 pub use endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server};
 pub use manager::{LockManager, Shutdown};
-pub use options::{DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
+pub use options::{
+    DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
+};
 
 // The locks, and what they give.
 pub use guard::LockGuard;

@@ -2,16 +2,18 @@
 //! names.
 
 use std::env;
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;
 
 use super::Rounds;
+use super::cores::Cores;
 
 /// One figure; its numbers are those of the rounds.
 #[derive(Clone)]
 pub(crate) struct Figure {
-    /// The demand it belongs to, as they are numbered in docs/BENCHMARKS.md.
-    pub(crate) demand: u8,
+    /// Of docs/BENCHMARKS.md.
+    pub(crate) section: u8,
     /// Figures of one title that differ in their case share one picture.
     pub(crate) title: String,
     pub(crate) case: String,
@@ -32,6 +34,8 @@ pub(crate) enum Bound {
 pub(crate) struct Line {
     pub(crate) bench: String,
     pub(crate) figure: Figure,
+    /// Those that the bench and the server ran on.
+    pub(crate) cores: Cores,
     pub(crate) rounds: usize,
     pub(crate) median: f64,
     pub(crate) least: f64,
@@ -39,10 +43,10 @@ pub(crate) struct Line {
 }
 
 impl Figure {
-    pub(crate) fn new(demand: u8, title: &str, case: impl Into<String>, unit: &str) -> Figure {
+    pub(crate) fn new(section: u8, title: &str, case: impl Into<String>, unit: &str) -> Figure {
         let (title, unit) = (title.to_owned(), unit.to_owned());
         Figure {
-            demand,
+            section,
             title,
             case: case.into(),
             unit,
@@ -84,6 +88,7 @@ impl Figure {
         Some(Line {
             bench,
             figure: self,
+            cores: Cores::present(),
             rounds: rounds.0.len(),
             median: rounds.median(),
             least,
@@ -92,23 +97,29 @@ impl Figure {
     }
 }
 
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::None => f.write_str("–"),
+            Bound::AtMost(most) => write!(f, "≤ {most}"),
+            Bound::AtLeast(least) => write!(f, "≥ {least}"),
+        }
+    }
+}
+
 impl Line {
     pub(crate) fn to_text(&self) -> String {
         let Figure {
-            demand,
+            section,
             title,
             case,
             unit,
             floor,
             bound,
         } = &self.figure;
-        let bound = match bound {
-            Bound::None => "–".to_owned(),
-            Bound::AtMost(most) => format!("≤ {most}"),
-            Bound::AtLeast(least) => format!("≥ {least}"),
-        };
         let Line {
             bench,
+            cores,
             rounds,
             median,
             least,
@@ -116,7 +127,7 @@ impl Line {
             ..
         } = self;
         format!(
-            "{demand}\t{bench}\t{title}\t{case}\t{unit}\t{floor}\t{bound}\t{rounds}\t{median}\t{least}\t{most}"
+            "{section}\t{bench}\t{title}\t{case}\t{unit}\t{cores}\t{floor}\t{bound}\t{rounds}\t{median}\t{least}\t{most}"
         )
     }
 
@@ -124,11 +135,12 @@ impl Line {
     pub(crate) fn parse(text: &str) -> Option<Line> {
         let fields: Vec<&str> = text.split('\t').collect();
         let [
-            demand,
+            section,
             bench,
             title,
             case,
             unit,
+            cores,
             floor,
             bound,
             rounds,
@@ -144,7 +156,7 @@ impl Line {
             Some(("≥", least)) => Bound::AtLeast(least.parse().ok()?),
             _ => Bound::None,
         };
-        let figure = Figure::new(demand.parse().ok()?, title, case, unit)
+        let figure = Figure::new(section.parse().ok()?, title, case, unit)
             .beside(floor)
             .bound(bound);
         let [median, least, most] = [median, least, most].map(|number| number.parse().ok());
@@ -152,6 +164,7 @@ impl Line {
         Some(Line {
             bench: bench.to_owned(),
             figure,
+            cores: Cores::parse(cores)?,
             rounds,
             median: median?,
             least: least?,
@@ -159,7 +172,7 @@ impl Line {
         })
     }
 
-    /// `None` if nothing is demanded of it.
+    /// `None` if it has no bound.
     pub(crate) fn is_met(&self) -> Option<bool> {
         match self.figure.bound {
             Bound::None => None,

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "no bench needs all of it")]
 
+pub(crate) mod cores;
 pub(crate) mod figure;
 #[path = "../../examples/support/private_redis.rs"]
 mod private_redis;
@@ -18,9 +19,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) use private_redis::Redis;
 
-/// A private server on TCP, unless `FAIRLOCK_BENCH_URL` names one.
+/// Names a server to measure on, in place of a private one.
+const SERVER_URL: &str = "FAIRLOCK_BENCH_URL";
+
+/// A private server on TCP, unless the environment names one.
 pub(crate) fn server() -> Redis {
-    redis_or_exit("FAIRLOCK_BENCH_URL", Over::Tcp, None)
+    redis_or_exit(SERVER_URL, Over::Tcp, None)
 }
 
 /// A bare connection, without Nagle's delay, which no lock client should have.
@@ -44,7 +48,7 @@ pub(crate) fn manager(url: &str, connections: Option<u32>) -> LockManager {
     builder.build().expect("a Redis that answers")
 }
 
-/// The time of a bare round trip just now, in ns. Some machines have a fast and a slow state.
+/// The time of a bare round trip just now, in ns. It depends on the cores: see `cores`.
 pub(crate) fn round_trip(connection: &mut redis::Connection) -> u64 {
     let ping = redis::cmd("PING");
     median((0..20).map(|_| {
@@ -57,17 +61,31 @@ pub(crate) fn round_trip(connection: &mut redis::Connection) -> u64 {
 /// How many rounds to measure. Only `cargo bench` measures; every other run does one round to show
 /// that the bench works. `FAIRLOCK_BENCH_ROUNDS` sets fewer.
 pub(crate) fn rounds(full: usize) -> usize {
-    if !is_bench() {
-        return 1;
-    }
+    let rounds = sized(1, QUICK_ROUNDS, full).min(full);
     env::var("FAIRLOCK_BENCH_ROUNDS")
         .ok()
         .and_then(|n| n.parse().ok())
-        .map_or(full, |n: usize| n.clamp(1, full))
+        .map_or(rounds, |n: usize| n.clamp(1, rounds))
 }
 
 pub(crate) fn is_bench() -> bool {
     env::args().any(|arg| arg == "--bench")
+}
+
+/// Whether this is for a first look: `benches/run.sh --quick`.
+pub(crate) fn is_quick() -> bool {
+    env::var_os("FAIRLOCK_BENCH_QUICK").is_some()
+}
+
+const QUICK_ROUNDS: usize = 2;
+
+/// The first shows that a bench works, the second is for a first look, and the third measures.
+pub(crate) fn sized<T>(trial: T, quick: T, full: T) -> T {
+    match (is_bench(), is_quick()) {
+        (false, _) => trial,
+        (true, true) => quick,
+        (true, false) => full,
+    }
 }
 
 /// ns, the same for all processes of this host.
@@ -84,6 +102,14 @@ pub(crate) fn median(of: impl IntoIterator<Item = u64>) -> u64 {
     let mut of: Vec<u64> = of.into_iter().collect();
     of.sort_unstable();
     of.get(of.len() / 2).copied().unwrap_or(0)
+}
+
+/// The time that this part of all times do not exceed.
+pub(crate) fn quantile(times: &[u64], q: f64) -> u64 {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let at = (times.len() as f64 * q) as usize;
+    times.get(at).copied().unwrap_or(0)
 }
 
 pub(crate) fn micros(ns: u64) -> String {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::digits;
+use crate::support::cores::Cores;
 use crate::support::figure::{Bound, Figure, Line};
 
 const WIDTH: f64 = 860.0;
@@ -21,21 +22,28 @@ const FEWEST: usize = 3;
 const STYLE: &str = "text{font:13px sans-serif;fill:#24292f}.title{font-weight:bold}.bar{fill:#4c8bc9}\
 .ours{fill:#2c6e49}.spread{stroke:#24292f;stroke-width:1.5}.bound{stroke:#c0392b;stroke-width:1.5;stroke-dasharray:4 3}";
 
-pub(crate) fn draw(lines: &[Line]) -> String {
+pub(crate) fn draw<'a>(lines: impl IntoIterator<Item = &'a Line>) -> String {
+    let lines: Vec<&Line> = lines.into_iter().collect();
     let mut seen = HashSet::new();
     let titles = lines
         .iter()
-        .map(|line| line.figure.title.as_str())
-        .filter(|title| seen.insert(*title));
+        .map(|line| (line.figure.title.as_str(), line.cores))
+        .filter(|of| seen.insert(*of));
     let mut y = 10.0;
     let mut body = String::new();
-    for title in titles {
+    for (title, cores) in titles {
         let bars: Vec<&Line> = lines
             .iter()
-            .filter(|line| line.figure.title == title)
+            .copied()
+            .filter(|line| line.figure.title == title && line.cores == cores)
             .collect();
+        let on = match cores {
+            Cores::Any => "",
+            Cores::One => ", on one core",
+            Cores::Two => ", on two cores",
+        };
         if bars.len() >= FEWEST {
-            y = picture(&mut body, y, title, &bars);
+            y = picture(&mut body, y, &format!("{title}{on}"), &bars);
         }
     }
     format!(

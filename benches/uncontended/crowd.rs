@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use redis::Connection;
 
-use crate::one_thread::quantile;
 use crate::subject::{Cpu, Kind, Measured};
 use crate::support::figure::{Bound, Figure};
-use crate::support::{Rounds, bare_connection, is_bench, median, micros, now, round_trip};
+use crate::support::{
+    Rounds, bare_connection, is_bench, median, micros, now, quantile, round_trip,
+};
 use crate::throughput::throughput;
 
 /// The first is what the others are measured against.

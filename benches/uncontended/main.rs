@@ -6,10 +6,10 @@
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench uncontended
 //!
 //! Without the variable it starts a private redis-server on a port of this host. It measures one
-//! thread, 8 threads and 32 threads, each on a name of its own: the floor, a bare client that sends
-//! the same commands of all threads over one connection, `lock` + drop, and `lock` + `unlock`. All
-//! take turns within a round, so a disturbance of the machine hits each of them. Ratios are the
-//! median of all rounds (least..most).
+//! thread (on one core and on two: support/cores.rs has the reason), 8 threads and 32 threads, each
+//! on a name of its own: the floor, a bare client that sends the same commands of all threads over
+//! one connection, `lock` + drop, and `lock` + `unlock`. All take turns within a round, so a
+//! disturbance of the machine hits each of them. Ratios are the median of all rounds (least..most).
 //!
 //! The cost of a cycle is the processor time of this process and of the server. A profiler shows
 //! more if one of them runs alone; this runs `lock` + drop by 8 threads for 2 s, on 2 lanes:
@@ -37,6 +37,7 @@ use std::env;
 use std::time::Duration;
 
 use subject::{Kind, Measured};
+use support::cores::Cores;
 use support::{rounds, server};
 
 const CROWDS: [usize; 2] = [8, 32];
@@ -55,7 +56,9 @@ fn main() {
         redis.about
     );
     println!();
-    one_thread::measure(&redis.url, rounds(15));
+    Cores::each(&redis.url, |cores| {
+        one_thread::measure(&redis.url, cores, rounds(15))
+    });
     one_thread::count_wakeups(&redis.url);
     for threads in CROWDS {
         println!();

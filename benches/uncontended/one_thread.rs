@@ -5,17 +5,18 @@ use std::fs;
 use redis::Connection;
 
 use crate::subject::{Cpu, Cycle, Kind, Measured};
+use crate::support::cores::Cores;
 use crate::support::figure::{Bound, Figure};
-use crate::support::{Rounds, bare_connection, manager, median, micros, now, round_trip};
+use crate::support::{Rounds, bare_connection, manager, median, micros, now, quantile, round_trip};
 
-/// Cycles for each kind in a round, and how many before the next kind's turn.
+/// Cycles for each kind in a round, and how many before the next kind's turn. In shorter turns, each
+/// finds the two cores as another one left them, and that costs the slower ones more.
 const CYCLES: usize = 2000;
-const CYCLES_AT_ONCE: usize = 50;
+const CYCLES_AT_ONCE: usize = 500;
 
 const KINDS: [Kind; 4] = [Kind::Floor, Kind::Mux, Kind::Drop(None), Kind::Unlock];
 
-/// From this on a round trip counts as slow, in ns. Some machines take 17 µs at some times and 65
-/// µs at others, for hours; and what is saved is another share of each.
+/// From this on a round trip counts as slow, in ns. The saved wait is another share of each.
 const SLOW: u64 = 40_000;
 
 /// The result of a round.
@@ -31,17 +32,15 @@ struct Times {
     rate: u64,
 }
 
-pub(crate) fn measure(url: &str, rounds: usize) {
+pub(crate) fn measure(url: &str, cores: Cores, rounds: usize) {
     let mut admin = bare_connection(url);
     let mut all: Vec<Measured> = KINDS.map(|kind| Measured::new(kind, url, 1)).into();
     round(&mut admin, &mut all);
     all.iter_mut().for_each(Measured::forget);
     let seen: Vec<Round> = (0..rounds).map(|_| round(&mut admin, &mut all)).collect();
 
-    println!("one thread, {rounds} rounds of {CYCLES} cycles each");
-    let (slow, fast): (Vec<_>, Vec<_>) = seen.iter().partition(|round| round.round_trip >= SLOW);
-    show(&slow, 0.65);
-    show(&fast, 1.0);
+    println!("one thread, cores: {cores}, {rounds} rounds of {CYCLES} cycles each");
+    show(&seen);
     Measured::print_costs_of(&all);
 }
 
@@ -85,23 +84,11 @@ fn turn(admin: &mut Connection, measured: &mut Measured, times: &mut Vec<u64>) -
     now() - began
 }
 
-pub(crate) fn quantile(times: &[u64], q: f64) -> u64 {
-    let mut times = times.to_vec();
-    times.sort_unstable();
-    let at = (times.len() as f64 * q) as usize;
-    times.get(at).copied().unwrap_or(0)
-}
-
-/// Rounds of one state of the machine.
-fn show(rounds: &[&Round], most: f64) {
-    if rounds.is_empty() {
-        return;
-    }
-    let trip = micros(median(rounds.iter().map(|round| round.round_trip)));
-    println!(
-        "  {} rounds with a bare round trip of {trip}:",
-        rounds.len()
-    );
+fn show(rounds: &[Round]) {
+    let trip = median(rounds.iter().map(|round| round.round_trip));
+    let most = if trip < SLOW { 1.0 } else { 0.65 };
+    let trip = micros(trip);
+    println!("  a bare round trip takes {trip}");
     println!(
         "  {:<22}{:>12}{:>12}{:>10}   p50 / floor",
         "", "p50", "p99", "cycles/s"
@@ -128,9 +115,8 @@ fn show(rounds: &[&Round], most: f64) {
             Kind::Drop(_) => Bound::AtMost(most),
             Kind::Unlock => Bound::AtMost(1.1),
         };
-        let case = format!("{}, round trip of {trip}", kind.title());
-        Figure::new(2, "One thread, p50", case, "× the floor")
-            .beside(format!("{} bare", micros(floor)))
+        Figure::new(2, "One thread, p50", kind.title(), "× the floor")
+            .beside(format!("{} bare, round trip {trip}", micros(floor)))
             .bound(bound)
             .note(&ratio);
     }

@@ -148,6 +148,9 @@ impl Engine {
         if !self.service.has_queue {
             return self.enter_without_queue(request, until);
         }
+        if request.is_member() {
+            return self.enter_line(request, until);
+        }
         let limit = until.min(self.now() + self.config.outage_limit);
         // R17 (subscription): a waiter must not be enqueued before the subscription. So a manager
         // that has none tries first: a free lock needs no subscription.
@@ -212,7 +215,7 @@ impl Engine {
     /// a grant reaches it whichever way it comes. Past `limit` the acquire is not sent again,
     /// unless Redis passes over dead waiters: that is an answer, and only `until` limits it. False:
     /// it did so until then. After that or an error the caller must drop the waiter.
-    fn send_until_queued(
+    pub(super) fn send_until_queued(
         &self,
         waiter: &Arc<WaiterEntry>,
         until: Time,
@@ -305,7 +308,7 @@ impl Engine {
             Ok(answer) => answer,
             Err(fault) => return self.on_acquire_fault(waiter, fault, result.not_after),
         };
-        waiter.on_reply(now);
+        self.note_reply(waiter, now);
         if answer.resent {
             waiter.state.lock().note_resent(result.not_after);
         }
@@ -401,7 +404,7 @@ pub(crate) fn is_transient(error: &Error) -> bool {
     }
 }
 
-fn for_lock(error: Error, request: &Request) -> Error {
+pub(super) fn for_lock(error: Error, request: &Request) -> Error {
     match error {
         Error::Server {
             server,

@@ -69,7 +69,11 @@ impl Engine {
             WaiterAction::Nothing => {}
             WaiterAction::Keep(lease) => {
                 self.keep_renewed(&lease);
-                waiter.changed.notify_one();
+                if waiter.request.is_place {
+                    self.on_place_granted(waiter);
+                } else {
+                    waiter.changed.notify_one();
+                }
             }
             WaiterAction::Confirm if !self.service.has_queue => self.ask_anew(waiter),
             WaiterAction::Confirm => self.send_to_background(Command::Confirm(Arc::clone(waiter))),
@@ -77,6 +81,8 @@ impl Engine {
             WaiterAction::Abandon { token, not_after } => {
                 self.abandon_queued(&waiter.request, token, not_after);
             }
+            WaiterAction::LeaveLine => self.leave_line(waiter),
+            WaiterAction::PassOn(turn) => self.pass_on(&turn),
         }
     }
 

@@ -25,6 +25,7 @@ use crate::engine::Engine;
 use crate::engine::background::{Command, EndAll, RenewalThread, ShutdownReport, Waker};
 use crate::engine::callbacks::Callbacks;
 use crate::engine::lease::Lease;
+use crate::engine::line::Lines;
 use crate::engine::subscription::SubscriptionStatus;
 use crate::engine::waiter::{Askers, WaiterRegistry};
 use crate::error::{Error, Result, Step};
@@ -111,6 +112,7 @@ impl Engine {
             meter: Meter::new(),
             caller_id,
             waiters: WaiterRegistry::new(),
+            lines: Lines::new(),
             askers: Askers::new(),
             intake,
             new_leases: unbounded(),

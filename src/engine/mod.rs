@@ -14,6 +14,8 @@
 //! | `unread_release` | the release of a dropped guard, whose reply others read |
 //! | `grants` | a grant becomes known, and finds its waiter |
 //! | `request` | what a caller asks for |
+//! | `turns` | local hand-overs: the waiters of a line have the lock in turns |
+//! | `line` | a line's state machine, and all lines |
 //! | `waiter` | the state machine of a waiter, the registry of all, the caller's end |
 //! | `lease` | a held lock, its atomic state, and the signal of its loss |
 //! | `background` | THE MAIN LOOP of the renewal thread, and its tasks |
@@ -70,6 +72,7 @@ mod callbacks;
 mod grants;
 mod lease;
 mod lifecycle;
+mod line;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
 mod multi;
@@ -80,6 +83,7 @@ mod request;
 #[path = "../../tests/sim/stepped_engine.rs"]
 mod stepped;
 mod subscription;
+mod turns;
 mod unread_release;
 mod vacate;
 mod waiter;
@@ -104,6 +108,7 @@ use crate::sync::{Condvar, Mutex};
 use background::{Command, ScheduledLease, Waker};
 use callbacks::Callbacks;
 use lifecycle::Thread;
+use line::Lines;
 use subscription::SubscriptionStatus;
 use waiter::{Askers, WaiterRegistry};
 
@@ -130,6 +135,8 @@ pub(crate) struct Engine {
     /// The services that the store offers.
     service: Service,
     waiters: WaiterRegistry,
+    /// The waiters that hand locks over to each other here.
+    lines: Lines,
     /// The waiters that ask again, where the store has no queue.
     askers: Askers,
     /// Commands to the renewal thread.

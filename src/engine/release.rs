@@ -62,6 +62,9 @@ impl Engine {
         mode: Mode,
         want: WantResult,
     ) -> Result<()> {
+        if lease.tenure().is_some() {
+            return self.release_turn(lease, mode, want);
+        }
         let started = self.now();
         let call = self.begin_release(lease, mode, started)?;
         let mut results = self.send_releases(&[lease], slice::from_ref(&call), started, want);
@@ -306,8 +309,8 @@ impl Engine {
     /// A reply shows that a guard's lease is over. The renewal thread reports the loss and abandons
     /// the token.
     pub(super) fn lose(&self, lease: &Arc<Lease>, reason: LossReason) -> Error {
-        lease.lose(reason);
-        self.send_to_background(Command::ReportLoss(Arc::clone(lease)));
+        lease.renewed_lease().lose(reason);
+        self.send_to_background(Command::ReportLoss(Arc::clone(lease.renewed_lease())));
         let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
         Error::Lost { loss }
     }
@@ -359,7 +362,10 @@ impl Engine {
     }
 
     /// Abandons the token of a lease that has no guard and never will.
-    pub(super) fn abandon_lease(&self, lease: &Lease) {
+    pub(super) fn abandon_lease(&self, lease: &Arc<Lease>) {
+        if lease.tenure().is_some() {
+            return self.pass_on(lease);
+        }
         // R14 (release first, then send).
         lease.close();
         if lease.was_queued {
@@ -408,7 +414,7 @@ pub(super) fn release_call(lease: &Lease, mode: Mode) -> Call {
     lease.request.call(Verb::Release {
         token: lease.token,
         fence: lease.fence,
-        mode,
+        mode: mode.up_to(lease.fence, lease.last_fence()),
     })
 }
 

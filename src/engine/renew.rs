@@ -21,10 +21,7 @@ impl Engine {
     /// Keeps a lease renewed from now on. It wakes the renewal thread only if that would wake too
     /// late by itself: most leases are released before their first renewal is due.
     pub(super) fn keep_renewed(&self, lease: &Arc<Lease>) {
-        let renew_at = lease
-            .request
-            .renewal_period()
-            .map_or(Time::NEVER, |period| self.now() + period);
+        let renew_at = lease.first_renewal(self.now());
         let due = lease.next_due(renew_at);
         let (sender, new_leases) = &self.new_leases;
         // The engine itself has a receiver, so this never fails.
@@ -70,7 +67,8 @@ impl Engine {
             return Err(Error::Lost { loss });
         }
         self.check_fork()?;
-        let call = lease.request.renew(lease.token, lease.fence);
+        let renewed = lease.renewed_lease();
+        let call = renewed.request.renew(renewed.token, renewed.fence);
         let started = self.now();
         let deadlines = self.deadlines(started, Time::NEVER);
         match single_result(self.store.run(slice::from_ref(&call), deadlines)).answer {
@@ -81,14 +79,15 @@ impl Engine {
 
     /// Applies the reply to a renewal that a guard's owner asked for.
     pub(super) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
+        let renewed = lease.renewed_lease();
         let reason = match answer.reply.outcome {
             // A failover went back to older data, and the token was granted again: others may
             // have held the lock in between.
-            Outcome::Renewed { fence, .. } if fence != lease.fence => LossReason::Taken,
+            Outcome::Renewed { fence, .. } if fence != renewed.fence => LossReason::Taken,
             Outcome::Renewed { left, .. }
-                if lease.extend(
+                if renewed.extend(
                     self.now(),
-                    deadline_from_reply(&lease.request, answer.sent, left),
+                    deadline_from_reply(&renewed.request, answer.sent, left),
                 ) =>
             {
                 self.meter.renewed.add(1);
@@ -97,7 +96,7 @@ impl Engine {
             // Too late. P6 (a loss stays): the lease was seen past its deadline, and is never held
             // again.
             Outcome::Renewed { .. } => LossReason::Expired,
-            Outcome::Gone { ended, how, .. } => loss_from_renewal(lease.fence, ended, how),
+            Outcome::Gone { ended, how, .. } => loss_from_renewal(renewed.fences(), ended, how),
             _ => LossReason::Taken,
         };
         Err(self.lose(lease, reason))

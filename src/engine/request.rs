@@ -23,6 +23,10 @@ pub(crate) struct Request {
     pub(crate) ttl: Duration,
     pub(crate) fixed: bool,
     pub(crate) hold_at_least: Duration,
+    /// How many further guards of this process one grant may serve. Redis reserves a fence for each.
+    pub(crate) local_handovers: u32,
+    /// It is the request of a line, and not of one of its members.
+    pub(crate) is_place: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
     /// When the caller asked for it. `NEVER`: nobody measures how long that takes.
@@ -31,7 +35,8 @@ pub(crate) struct Request {
     was_taken: atomic::AtomicBool,
     /// The locks that are taken together with this one.
     pub(crate) group: Option<Arc<LockGroup>>,
-    /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
+    /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`, and with
+    /// local hand-overs `ttl fixed hold local_handovers label`.
     pub(crate) params: Arc<str>,
 }
 
@@ -43,7 +48,17 @@ pub(crate) enum Wait {
 }
 
 impl Request {
+    /// A request of its own, without local hand-overs.
     pub(crate) fn new(spec: LockSpec, key: Key, options: &LockOptions) -> Request {
+        Request::build(spec, key, options, 0)
+    }
+
+    /// A request that waits in a line, if the options allow local hand-overs.
+    pub(crate) fn in_line(spec: LockSpec, key: Key, options: &LockOptions) -> Request {
+        Request::build(spec, key, options, options.most_local_handovers())
+    }
+
+    fn build(spec: LockSpec, key: Key, options: &LockOptions, local_handovers: u32) -> Request {
         let ttl = options.lease_length();
         let mut params = String::with_capacity(112);
         let _ = write!(
@@ -55,6 +70,9 @@ impl Request {
         );
         if spec.family == Family::Permit {
             let _ = write!(params, "{} ", spec.weight);
+        }
+        if local_handovers > 0 {
+            let _ = write!(params, "{local_handovers} ");
         }
         let process = std::process::id();
         let _ = write!(params, "{}\t{process}\t", *HOST);
@@ -68,6 +86,8 @@ impl Request {
             ttl,
             fixed: options.is_fixed(),
             hold_at_least: options.least_hold(),
+            local_handovers,
+            is_place: false,
             max_hold: options.hold_limit(),
             on_lost: options.callback().cloned(),
             asked_at: Time::NEVER,
@@ -80,6 +100,31 @@ impl Request {
     /// The same request of a caller that asked at this time.
     pub(crate) fn asked_at(self, asked_at: Time) -> Request {
         Request { asked_at, ..self }
+    }
+
+    /// The request of the line of which this is a member's. The turns have `max_hold` and `on_lost`,
+    /// each its own.
+    pub(crate) fn for_place(&self) -> Request {
+        Request {
+            spec: self.spec,
+            key: self.key.clone(),
+            ttl: self.ttl,
+            fixed: self.fixed,
+            hold_at_least: self.hold_at_least,
+            local_handovers: self.local_handovers,
+            is_place: true,
+            max_hold: None,
+            on_lost: None,
+            asked_at: Time::NEVER,
+            was_taken: atomic::AtomicBool::new(false),
+            group: None,
+            params: Arc::clone(&self.params),
+        }
+    }
+
+    /// Whether it waits in a line.
+    pub(crate) fn is_member(&self) -> bool {
+        self.local_handovers > 0 && !self.is_place
     }
 
     pub(crate) fn note_taken(&self) {
@@ -202,7 +247,8 @@ static HOST: LazyLock<String> = LazyLock::new(|| {
         &rustix::system::uname().nodename().to_string_lossy(),
         &mut host,
     );
-    host
+    // The scripts find a number before it, if there is one, by the space between them.
+    host.replace(' ', "-")
 });
 
 /// Readers split a label at its tabs and show it to people, so its parts have no control

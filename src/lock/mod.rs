@@ -29,10 +29,16 @@ pub use striped::Striped;
 
 /// A request that may not wait, with the options of the handle.
 fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
+    check_options(manager, spec)?;
+    let request = Request::new(spec, key, &manager.options);
+    Ok(request.asked_at(manager.engine().now()))
+}
+
+fn check_options(manager: &LockManager, spec: LockSpec) -> Result<()> {
     let engine = manager.engine();
     engine.config.check_options(&manager.options)?;
     engine.check_family(spec.family)?;
-    Ok(Request::new(spec, key, &manager.options).asked_at(engine.now()))
+    engine.check_local_handovers(spec.family, &manager.options)
 }
 
 /// A request that may wait, with the options of the handle.
@@ -41,9 +47,17 @@ fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Re
     request_to_try(manager, key, spec)
 }
 
+/// A request that waits for this lock alone, in a line if the options allow local hand-overs.
+fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
+    manager.engine().config.check_wait(&manager.options)?;
+    check_options(manager, spec)?;
+    let request = Request::in_line(spec, key, &manager.options);
+    Ok(Arc::new(request.asked_at(manager.engine().now())))
+}
+
 /// Takes the lock. Waits for as long as Redis answers.
 fn take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<LockGuard> {
-    let request = Arc::new(request_to_wait(manager, key, spec)?);
+    let request = request_for_one(manager, key, spec)?;
     loop {
         // A wait without a deadline ends with a grant or an error, never with `None`.
         if let Some(guard) = guard(
@@ -69,7 +83,7 @@ fn take_until(
     if until <= manager.engine().now() {
         return try_take(manager, key, spec);
     }
-    let request = Arc::new(request_to_wait(manager, key, spec)?);
+    let request = request_for_one(manager, key, spec)?;
     guard(manager, manager.engine().acquire(&request, &[], until))
 }
 
@@ -80,7 +94,7 @@ fn enqueue<G>(
     spec: LockSpec,
     into_guard: fn(LockGuard) -> G,
 ) -> Result<Waiter<G>> {
-    let request = Arc::new(request_to_wait(manager, key, spec)?);
+    let request = request_for_one(manager, key, spec)?;
     let engine = manager.engine();
     let queued = engine.enqueue(&request);
     let queued = queued.inspect_err(|error| engine.on_acquire_error(error))?;

@@ -71,6 +71,9 @@ pub(crate) const LOOKUP_LIMIT: usize = 64;
 pub(crate) enum Mode {
     /// A guard had it.
     Used,
+    /// Several guards had it, one after the other, by local hand-overs. The fence of the last one
+    /// was this.
+    UsedUpTo { fence: u64 },
     /// No guard had it: the token is abandoned.
     Unused,
     /// A guard had it and lost it.
@@ -88,9 +91,17 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
+    /// The same release of a grant whose first fence is `first`, if the last guard had `last`.
+    pub(crate) fn up_to(self, first: u64, last: u64) -> Mode {
+        match self {
+            Mode::Used if last > first => Mode::UsedUpTo { fence: last },
+            mode => mode,
+        }
+    }
+
     /// Whether a guard releases a lock that it believes to hold.
     pub(crate) fn is_guards(self) -> bool {
-        matches!(self, Mode::Used | Mode::Unfinished)
+        matches!(self, Mode::Used | Mode::UsedUpTo { .. } | Mode::Unfinished)
     }
 }
 
@@ -132,7 +143,7 @@ pub(crate) struct Page {
 impl Mode {
     fn as_str(self) -> &'static str {
         match self {
-            Mode::Used => "used",
+            Mode::Used | Mode::UsedUpTo { .. } => "used",
             Mode::Unused => "unused",
             Mode::Lost | Mode::Unfinished => "lost",
             Mode::KeepIfOwner => "keep_if_owner",
@@ -256,6 +267,9 @@ impl Call {
                 token.append_to(cmd);
                 cmd.arg(*fence).arg(mode.as_str());
                 match mode {
+                    Mode::UsedUpTo { fence } => {
+                        cmd.arg(*fence);
+                    }
                     Mode::Reduce { to } => {
                         cmd.arg(*to);
                     }

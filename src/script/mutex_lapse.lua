@@ -5,8 +5,8 @@
 -- ARGV: as in mutex_record.lua
 -- Returns: nothing
 if owner and owner ~= token and lease_end <= now then
-  local holder_manager, fixed =
-    string.match(redis.call('HGET', record_key, 'a') or '', '^%d+ %d+ (%S+) %d+ (%d)')
+  local holder_manager, fixed, spare = string.match(redis.call('HGET', record_key, 'a') or '',
+                                                    '^%d+ %d+ (%S+) %d+ (%d) %d+ ?(%d*)$')
   local holder_died = fixed == '0' and holder_manager ~= manager
   -- If no script served this queue for a while, the server may have been away, and the holder may
   -- be alive. If its process waits here too, the lease gets one step of grace, once in its life
@@ -20,7 +20,8 @@ if owner and owner ~= token and lease_end <= now then
     fields_to_set[#fields_to_set + 1] = string.format('%.0f', fence)
     state_changed, queue_changed = true, true
   else
-    local how = 1
+    local how, last_ended = 1, fence
+    spare = tonumber(spare) or 0
     --include mutex_ended.lua
     owner, lease_end, owner_changed = nil, 0, true
     -- R10 (places of the dead): a renewed lease lapses only if its process died. The lock must not

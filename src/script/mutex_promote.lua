@@ -11,9 +11,10 @@ while entries > 0 and not owner and lease_end <= now do
   if waiter then
     fields_to_delete[#fields_to_delete + 1] = field
     waiter_records = waiter_records - 1
-    -- The record is 'ticket since manager ttl fixed hold label', with ttl and hold in ms.
+    -- The record is 'ticket since manager ttl fixed hold label', with ttl and hold in ms, or with a
+    -- spare before the label: see mutex_ended.lua.
     local request, ticket, waiter_manager, waiter_ttl, waiter_hold, label =
-      string.match(waiter, '^((%d+) %d+ (%S+) (%d+) %d (%d+)) (.*)$')
+      string.match(waiter, '^((%d+) %d+ (%S+) (%d+) %d (%d+) ?%d*) (.*)$')
     served_ticket = ticket + 0
     --include queue_alive.lua
     if is_alive then

@@ -43,6 +43,9 @@ end
 if packed_state then
   lease_end, granted_at, fence, ended_fence, expires_at, ttl, hold, previous, ended_how =
     struct.unpack(STATE, packed_state)
+  -- A release on the short way deletes the owner and leaves the state as it is. Otherwise a lease
+  -- without an owner is a lock that cools: R16 (hold_at_least).
+  if not owner and hold == 0 and lease_end > 0 then lease_end, previous = 0, 0 end
   -- R15 (clock went back): no lease reaches this far, so the server's clock was set back. The lease
   -- is cut to its full length, or the lock would stay taken until the clock is there again.
   local lease_us = 1000 * math.max(ttl, hold)

@@ -3,7 +3,8 @@
 -- KEYS: 1 the record · 2 the queue
 -- ARGV: 1-4 as in mutex_record.lua · 5 token · 6 fence · 7 mode: used (it was a guard) | unused
 --   (nobody had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant
---   that came first) | forced (by fence alone)
+--   that came first) | forced (by fence alone) · 8 used: the last fence of this grant that a guard
+--   had, if that is not the first
 -- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left,
 --   previous} (keep_if_owner) · refused (forced; already if this very request came before, or if
 --   this fence was released by force) · already | lapsed | forced | lost | unknown (it does not
@@ -14,15 +15,13 @@ local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
 
 -- The short way. Most locks are released by their owner while nobody waits. This has the same
--- effect as the parts below, without the queue and the clock.
-if owner == token and mode == 'used' and packed_state
+-- effect as the parts below, without the queue and the clock. The state stays as it is: all who
+-- read a record without an owner and without a hold take its lease as released.
+if owner == token and mode == 'used' and not ARGV[8] and packed_state
   and (not packed_queue or struct.unpack('<I4', packed_queue) == 0) then
-  local _, granted_at, fence, ended_fence, expires_at, ttl, hold, _, ended_how =
-    struct.unpack('<ddddI4I4I4bb', packed_state)
+  local _, _, fence, _, _, _, hold = struct.unpack('<ddddI4I4I4', packed_state)
   if hold == 0 and fence == callers_fence then
     redis.call('HDEL', KEYS[1], 'o')
-    redis.call('HSET', KEYS[1], 's', struct.pack('<ddddI4I4I4bb', 0, granted_at, fence, ended_fence,
-                                                 expires_at, ttl, hold, 0, ended_how))
     return 'released'
   end
 end
@@ -38,9 +37,15 @@ if not queue_key and entries > 0 then return { 'queued', now, 0 } end
 local is_stray = owner == token and callers_fence > 0 and callers_fence ~= fence
 -- how: if the lease of the owner ends without a release, 1 for a loss, 2 for force.
 local status, waiter, how
+-- Only such an end needs the owner's spare: see mutex_ended.lua.
+local request = (mode == 'lost' or mode == 'forced') and redis.call('HGET', record_key, 'a') or ''
+local spare = (string.match(request, '^%d+ %d+ %S+ %d+ %d %d+ (%d+)$') or 0) + 0
+local last_ended = fence
 if mode == 'forced' then
-  if fence == callers_fence and (owner or lease_end > now) then
-    if owner then how = 2 end
+  -- The caller may name the fence of any guard of the grant. A cooling has one fence.
+  local is_owners = owner and fence <= callers_fence and callers_fence <= fence + spare
+  if is_owners or fence == callers_fence and lease_end > now then
+    if owner then how, last_ended = 2, callers_fence end
     owner, lease_end, owner_changed = nil, 0, true
     status = 'released'
     fields_to_set[#fields_to_set + 1] = 'i'
@@ -59,7 +64,8 @@ elseif owner == token and not is_stray then
   status = 'released'
   -- R15 (clock went back): granted_at may be in the future.
   local cool_until = hold > 0 and math.min(granted_at, now) + 1000 * hold or 0
-  if mode == 'used' then previous = 0 end
+  -- P2 (rising fences): the grant gives back the fences that no guard had.
+  if mode == 'used' then previous, fence = 0, (ARGV[8] or fence) + 0 end
   if mode == 'lost' then how = 1 end
   owner, lease_end, owner_changed = nil, 0, true
   -- R16 (hold_at_least): nobody owns the lock, but it counts as held until its least time is over.

@@ -11,9 +11,10 @@
 local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
 local packed_state = redis.call('HGET', KEYS[3], 'p')
 --include record_clock.lua
+--include record_now_text.lua
 --include permit_record.lua
 if not kind then return { 'absent', now, 0 } end
-local page, shown = redis.call('HSCAN', holders_key, ARGV[6], 'COUNT', 64), 0
+local page, shown = redis.call('HSCAN', holders_key, ARGV[6], 'COUNT', 32), 0
 local seen = { 'seen', now, page[1], kind, packed_state and fence or 0, waiter_records, 0 }
 local fields = page[2]
 for i = 1, #fields, 2 do

@@ -23,7 +23,7 @@ end
 -- A release by force gives the grace as well.
 if forced_fence and outage_possible then look_outage = 1 end
 if page_from then
-  local page = redis.call('HSCAN', holders_key, page_from, 'COUNT', 64)
+  local page = redis.call('HSCAN', holders_key, page_from, 'COUNT', 32)
   local fields, weight_seen = page[2], 0
   page_to, state_changed = page[1], packed_state ~= false
   -- The keys must outlast the holders of all pages, so only a page with all holders lowers this.

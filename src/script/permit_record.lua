@@ -7,7 +7,8 @@
 --   of what they hold. It knows a time before which no lease lapses, so that hardly any call has to
 --   look. How parts share locals: see mutex_record.lua.
 -- Expects: kind, packed_queue: the fields 'k' and 'n' of the record · packed_state: the field 'p'
---   of the holders · clock: the reply to TIME · now: the same in µs
+--   of the holders · now: the server's time in µs, and now_text:
+--   the same as text
 -- KEYS: 1 the record (HASH) · 2 the queue (LIST) · 3 the holders (HASH)
 -- ARGV: 1 the caller's manager · 2 P + T in µs · 3 H in µs · 4 prefix of the grant channels
 -- Returns: nothing, unless the record is of another kind. A script's reply is {status, now in µs,
@@ -36,7 +37,6 @@ local holders_to_set, holders_to_delete = { 'p', '' }, {}
 -- How grants are announced: to the caller its own and those of its manager's other waiters, both in
 -- the reply, and those of other managers by messages.
 local own_grant, grants, messages = nil, {}, {}
---include record_now_text.lua
 
 --include permit_kind.lua
 if packed_state then

@@ -12,6 +12,7 @@ local kind, packed_queue, waiter, own_stamp =
   unpack(redis.call('HMGET', KEYS[1], 'k', 'n', 'w:' .. newest, 'm:' .. ARGV[1]))
 local packed_state = redis.call('HGET', KEYS[3], 'p')
 --include record_clock.lua
+--include record_now_text.lua
 --include permit_record.lua
 -- R5 (dated requests): a late copy would keep alive a process that may be dead by now.
 if now > ARGV[5] + 0 then return { 'late', now, 0 } end

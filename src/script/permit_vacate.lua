@@ -10,6 +10,7 @@
 local kind, packed_queue, past = unpack(redis.call('HMGET', KEYS[1], 'k', 'n', 'v'))
 local packed_state = redis.call('HGET', KEYS[3], 'p')
 --include record_clock.lua
+--include record_now_text.lua
 --include permit_record.lua
 local deletes = ARGV[5] == 'delete'
 -- P2 (rising fences): without the keys, the clock is the floor of the next fence.

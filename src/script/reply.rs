@@ -19,8 +19,8 @@ use crate::loss::PreviousHolder;
 
 pub(crate) use fields::Malformed;
 use fields::{
-    ParseResult, flag, malformed, micros, more_and_dead_waiters, number, plain, previous,
-    previous_from, since_of, text, token,
+    ParseResult, flag, malformed, micros, more_and_dead_waiters, number, packed_number, plain,
+    previous, previous_from, since_of, text, token,
 };
 use inspection::seen;
 pub(crate) use inspection::{InspectedHolder, Inspection};
@@ -191,13 +191,11 @@ impl Grant {
 
 fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "granted, waiting, busy, late, more, queued or kind, each with its fields";
-    // The short way of a mutex. The grant was made now, and now is its fence.
+    // The short way of a mutex.
     if family == Family::Mutex
-        && let Value::Array(parts) = value
-        && let [status, now, left, how] = &parts[..]
-        && text(status)? == "granted"
+        && let Value::BulkString(packed) = value
     {
-        let grant = grant(token, [now, now, left, how])?;
+        let grant = packed_grant(token, packed).ok_or_else(|| malformed(expected, value))?;
         return Ok(ScriptReply {
             now: Some(grant.granted_at),
             more: false,
@@ -263,8 +261,8 @@ fn busy_node(left: &Value, fence: &Value) -> ParseResult<Outcome> {
 fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "released, granted, refused, already, lapsed, forced, lost, unknown, queued or \
                     kind, each with its fields";
-    // The short way of a mutex does not ask for the time.
-    if family == Family::Mutex
+    // The short way does not ask for the time.
+    if family != Family::Quorum
         && let Value::BulkString(word) = value
         && word == b"released"
     {
@@ -542,6 +540,21 @@ impl<'a> ReplyParts<'a> {
             _ => Err(malformed(self.expected, self.value)),
         }
     }
+}
+
+/// The lock was granted just now, and now is its fence.
+fn packed_grant(token: Token, packed: &[u8]) -> Option<Grant> {
+    let (now, rest) = packed.split_first_chunk()?;
+    let (left, how) = rest.split_first_chunk()?;
+    let &[how] = how else { return None };
+    let now = packed_number(now)?;
+    Some(Grant {
+        token,
+        fence: now,
+        granted_at: now,
+        left: Duration::from_micros(packed_number(left)?),
+        previous: previous_from(i64::from(how.cast_signed()))?,
+    })
 }
 
 fn grant(token: Token, [fence, granted_at, left, how]: [&Value; 4]) -> ParseResult<Grant> {

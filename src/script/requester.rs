@@ -25,7 +25,7 @@ pub(crate) struct Requester<'a> {
 
 impl<'a> Requester<'a> {
     /// Parses `ticket since manager ttl fixed hold host⇥pid⇥thread#thread_id⇥label`. For permits
-    /// their number comes before the host.
+    /// their number comes before the host. For a mutex with local hand-overs, so does their number.
     pub(crate) fn parse(request: &'a str, family: Family) -> Option<Requester<'a>> {
         let has_permits = family == Family::Permit;
         let mut parts = request.splitn(if has_permits { 8 } else { 7 }, ' ');
@@ -40,7 +40,7 @@ impl<'a> Requester<'a> {
             1
         };
         let mut label = rest.next()?.splitn(4, '\t');
-        let host = label.next()?;
+        let host = without_number(label.next()?);
         let pid = label.next()?.parse().ok()?;
         let (thread, thread_id) = split_thread(label.next()?);
         Some(Requester {
@@ -76,6 +76,15 @@ impl fmt::Display for Requester<'_> {
     }
 }
 
+/// A host has no spaces. If there is a number and a space before it, they are cut off.
+fn without_number(host: &str) -> &str {
+    let is_digit = |c: char| c.is_ascii_digit();
+    match host.split_once(' ') {
+        Some((number, host)) if number.chars().all(is_digit) => host,
+        _ => host,
+    }
+}
+
 /// Splits `name#id`. A name may have a `#` itself, and older versions write no id.
 fn split_thread(text: &str) -> (&str, Option<u32>) {
     let is_digit = |c: char| c.is_ascii_digit();
@@ -106,6 +115,18 @@ mod tests {
             ("worker#99999999999", "worker#99999999999", None),
         ] {
             assert_eq!(split_thread(text), (thread, id), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn request_with_local_handovers_is_read() {
+        for request in [
+            "7 1000 0123456789abcdef 10000 0 0 16 web-1\t4711\tmain#4711\t16 runs",
+            "7 1000 0123456789abcdef 10000 0 0 web-1\t4711\tmain#4711\t16 runs",
+        ] {
+            let requester = Requester::parse(request, Family::Mutex).expect("it is well formed");
+            assert_eq!((requester.ttl_ms, requester.permits), (10_000, 1));
+            assert_eq!((requester.host, requester.label), ("web-1", "16 runs"));
         }
     }
 

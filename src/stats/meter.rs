@@ -37,6 +37,7 @@ pub(crate) struct Meter {
     /// In the order of [`REASONS`].
     losses: [Counter; REASONS.len()],
     pub(crate) handed_over: Counter,
+    pub(crate) local_handovers: Counter,
     pub(crate) renewed: Counter,
     pub(crate) renewal_failures: Counter,
     pub(crate) requeued: Counter,
@@ -66,6 +67,7 @@ impl Meter {
             failed: ended("failed"),
             losses: REASONS.map(|(_, label)| Counter::new(metric::LOSSES.with("reason", label))),
             handed_over: Counter::new(metric::HANDOVERS),
+            local_handovers: Counter::new(metric::LOCAL_HANDOVERS),
             renewed: Counter::new(metric::RENEWALS.with("outcome", "confirmed")),
             renewal_failures: Counter::new(metric::RENEWALS.with("outcome", "failed")),
             requeued: Counter::new(metric::REQUEUES),
@@ -149,6 +151,7 @@ impl Meter {
             waiting: self.waiting.get(),
             granted: acquisitions.at_once + acquisitions.after_wait,
             handed_over: self.handed_over.get(),
+            local_handovers: self.local_handovers.get(),
             missed: acquisitions.timed_out,
             lost: expired + taken + max_hold + forced + shutdown,
             renewed: self.renewed.get(),

@@ -46,6 +46,10 @@ pub(super) const HANDOVERS: Metric = Metric::new(
     "fairlock_handovers_total",
     "Grants that came by hand-over from the holder before.",
 );
+pub(super) const LOCAL_HANDOVERS: Metric = Metric::new(
+    "fairlock_local_handovers_total",
+    "Guards that got their lock from another guard of this manager, without Redis.",
+);
 pub(super) const RENEWALS: Metric = Metric::new(
     "fairlock_renewals_total",
     "Renewals that Redis confirmed, and those that failed and were retried.",

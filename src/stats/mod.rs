@@ -49,6 +49,9 @@ pub struct Stats {
     pub granted: u64,
     /// Grants that came by hand-over from the holder before.
     pub handed_over: u64,
+    /// Guards that got their lock from another guard of this manager, without Redis. See
+    /// [`LockOptions::local_handovers`](crate::LockOptions::local_handovers).
+    pub local_handovers: u64,
     /// Calls that returned without the lock because it was taken.
     pub missed: u64,
     /// Locks that were lost before their guard released them.
@@ -161,6 +164,7 @@ impl fmt::Display for Stats {
             ("waiting", self.waiting),
             ("granted", self.granted),
             ("handed over", self.handed_over),
+            ("local hand-overs", self.local_handovers),
             ("missed", self.missed),
             ("cancelled", self.acquisitions.cancelled),
             ("failed", self.acquisitions.failed),

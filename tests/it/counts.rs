@@ -82,13 +82,13 @@ fn assert_costs(server: &Server, times: u64, limit: &Limit, what: impl FnOnce())
 }
 
 #[test]
-fn an_uncontended_lock_costs_two_requests_and_six_commands() {
+fn an_uncontended_lock_costs_two_requests_and_five_commands() {
     let server = Server::start();
     let mgr = patient(server.url());
     mgr.lock("k").unwrap().unlock().unwrap();
     let limit = Limit {
         scripts: 2.0,
-        commands: 6.0,
+        commands: 5.0,
         bytes: 700,
     };
     assert_costs(&server, TIMES, &limit, || {

@@ -306,6 +306,7 @@ fn is_the_same(page: &str, stats: &fairlock::Stats) -> bool {
         (renewals("confirmed"), stats.renewed),
         (renewals("failed"), stats.renewal_failures),
         (total("handovers"), stats.handed_over),
+        (total("local_handovers"), stats.local_handovers),
         (total("requeues"), stats.requeued),
         (total("dead_waiters"), stats.dead_waiters),
         (total("background_releases"), stats.background_releases),

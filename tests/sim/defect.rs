@@ -57,6 +57,8 @@ pub(crate) enum Defect {
     FenceUnchecked,
     /// Like [`Defect::FenceUnchecked`], but only while nobody waits.
     FenceUncheckedAlone,
+    /// A lock that its owner released while nobody waited counts as held until the lease's end.
+    ReleaseTakenForCooling,
     /// A forced release that comes again finds nothing to end.
     ForceForgotten,
     /// Only the last two ends without a release are remembered.
@@ -170,8 +172,8 @@ impl Defect {
                 "false",
             )],
             Defect::Force => &[(
-                "if fence == callers_fence and (owner",
-                "if fence and (owner",
+                "if is_owners or fence == callers_fence and lease_end",
+                "if owner or lease_end",
             )],
             Defect::OwnerUnchecked => &[(
                 "elseif owner == token and not is_stray then\n  -- R9",
@@ -187,12 +189,16 @@ impl Defect {
                 "if hold == 0 and fence == callers_fence then",
                 "if hold == 0 then",
             )],
+            Defect::ReleaseTakenForCooling => &[(
+                "if not owner and hold == 0 and lease_end > 0 then lease_end, previous = 0, 0 end",
+                "",
+            )],
             Defect::ForceForgotten => &[(
                 "fields_to_set[#fields_to_set + 1] = 'i'\n    \
                  fields_to_set[#fields_to_set + 1] = token\n",
                 "",
             )],
-            Defect::EndsForgotten => &[(".. earlier_ends, 1, 64)", ".. earlier_ends, 1, 8)")],
+            Defect::EndsForgotten => &[("(earlier_ends, 1, 64)", "(earlier_ends, 1, 8)")],
             Defect::ForceTakenForLapse => &[(
                 "ended_how == 2 and -ended_fence or ended_fence",
                 "ended_fence",
@@ -227,13 +233,13 @@ impl Defect {
                 "local kept = 0",
             )],
             Defect::OnePerPage => &[(
-                "HSCAN', holders_key, page_from, 'COUNT', 64",
-                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+                "HSCAN', holders_key, page_from, 'COUNT', 32",
+                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 32 or 1",
             )],
             Defect::LookCutShort => &[
                 (
-                    "HSCAN', holders_key, page_from, 'COUNT', 64",
-                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+                    "HSCAN', holders_key, page_from, 'COUNT', 32",
+                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 32 or 1",
                 ),
                 (
                     "look_cursor = page_to ~= '0' and page_to or ''",
@@ -261,10 +267,16 @@ impl Defect {
                 "if lease_end - now > 1000 * lease_ms then ends, lease_end, changed = phase > 2, 0, true end\n    \
                  if lease_end - now > 1000 * lease_ms then lease_end,",
             )],
-            Defect::Shortest => &[(
-                "math.min(shortest_lease, look_in)",
-                "math.max(shortest_lease, look_in)",
-            )],
+            Defect::Shortest => &[
+                (
+                    "math.min(shortest_lease, look_in)",
+                    "math.max(shortest_lease, look_in)",
+                ),
+                (
+                    "math.min(shortest, shortest_lease)",
+                    "math.max(shortest, shortest_lease)",
+                ),
+            ],
             Defect::DowngradeR15 => &[(
                 "lease_end = math.min(lease_end, now + 1000 * math.max(ttl, hold))",
                 "",
@@ -299,6 +311,7 @@ impl Defect {
             Defect::TogetherUnchecked | Defect::TogetherTooLong => is_mutex,
             Defect::FenceUnchecked
             | Defect::FenceUncheckedAlone
+            | Defect::ReleaseTakenForCooling
             | Defect::ForceForgotten
             | Defect::EndsForgotten
             | Defect::ForceTakenForLapse => is_mutex,

@@ -177,6 +177,8 @@ mod run;
 #[cfg(test)]
 mod scenarios;
 mod served_time;
+#[cfg(test)]
+mod several_turns;
 mod shown_clock;
 mod sim_setting;
 mod simulation;

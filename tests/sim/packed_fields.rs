@@ -1,6 +1,21 @@
 //! The packed fields that only the simulator and the small worlds read and write.
 
-use super::{Packed, double};
+use super::{Packed, PackedState, double};
+
+impl PackedState {
+    /// The state of a lock that nobody owns. The short way of a release leaves it as it is, and all
+    /// scripts take a lease without an owner and without a hold as released.
+    pub(crate) fn without_owner(self) -> PackedState {
+        if self.hold > 0 || self.lease_end == 0 {
+            return self;
+        }
+        PackedState {
+            lease_end: 0,
+            previous: 0,
+            ..self
+        }
+    }
+}
 
 /// The field `q` of a mutex, `n` of permits: the state of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

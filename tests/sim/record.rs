@@ -115,10 +115,11 @@ impl RecordView {
         self.fence = state.fence;
         let owner = fields.get("o").and_then(|token| token_of(token));
         let Some(token) = owner else {
-            if state.lease_end > 0 {
+            let lease_end = state.without_owner().lease_end;
+            if lease_end > 0 {
                 self.cooling.push(Cooling {
                     token: None,
-                    end: state.lease_end,
+                    end: lease_end,
                     permits: 1,
                 });
             }

@@ -165,6 +165,11 @@ fn release_that_ignores_the_fence_without_waiters_is_found() {
 }
 
 #[test]
+fn released_lock_that_counts_as_held_is_found() {
+    assert_found(Defect::ReleaseTakenForCooling, &[Promise::WakeUp]);
+}
+
+#[test]
 fn earlier_ends_that_are_forgotten_are_found() {
     assert_found(Defect::EndsForgotten, &[Promise::Exclusion]);
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::runtime;
 
-const TTL: Duration = Duration::from_secs(10);
+use crate::floor::Floor;
+
+pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 /// Locks, calls what is to be done while it is locked, and unlocks.
 pub(crate) type Cycle = Box<dyn FnMut(&mut dyn FnMut()) + Send>;
@@ -14,7 +16,8 @@ pub(crate) type Cycle = Box<dyn FnMut(&mut dyn FnMut()) + Send>;
 pub(crate) trait Subject {
     fn name(&self) -> &'static str;
 
-    fn is_ours(&self) -> bool {
+    /// Whether it promises that waiters are served in order.
+    fn is_fair(&self) -> bool {
         false
     }
 
@@ -22,11 +25,18 @@ pub(crate) trait Subject {
     fn cycle(&self, name: &str) -> Cycle;
 }
 
-pub(crate) fn subjects(url: &str) -> Vec<Box<dyn Subject>> {
-    let fairlock = Fairlock(fairlock::LockManager::connect(url).expect("a Redis that answers"));
-    let mut all: Vec<Box<dyn Subject>> = vec![Box::new(fairlock)];
-    all.extend(peers(url, Retry::Default));
-    all
+/// For names that nobody else wants. The floor is the first.
+pub(crate) fn uncontended(url: &str) -> Vec<Box<dyn Subject>> {
+    let floor: Box<dyn Subject> = Box::new(Bare(url.to_owned()));
+    let ours = [Release::Drop, Release::Unlock].map(|release| fairlock(url, release));
+    let ours_and_peers = ours.into_iter().chain(peers(url, Retry::Default));
+    [floor].into_iter().chain(ours_and_peers).collect()
+}
+
+/// For a name that several threads want.
+pub(crate) fn waiting(url: &str) -> Vec<Box<dyn Subject>> {
+    let ours = [Release::Drop, Release::Local].map(|release| fairlock(url, release));
+    ours.into_iter().chain(peers(url, Retry::Default)).collect()
 }
 
 /// The peers, set to try again after a millisecond or less.
@@ -69,23 +79,74 @@ const DELAY: Duration = Duration::from_millis(1);
 /// Where it is random, in whole milliseconds, and less than what is set.
 const RANDOM_DELAY: Duration = Duration::from_millis(2);
 
-struct Fairlock(fairlock::LockManager);
+/// The least that a lock on Redis can do: `SET NX PX` and a compare-and-delete script.
+struct Bare(String);
+
+impl Subject for Bare {
+    fn name(&self) -> &'static str {
+        "bare commands"
+    }
+
+    fn cycle(&self, name: &str) -> Cycle {
+        let mut floor = Floor::new(&self.0, &format!("{name}:bare"));
+        Box::new(move |held| {
+            held();
+            floor.cycle();
+        })
+    }
+}
+
+struct Fairlock {
+    manager: fairlock::LockManager,
+    release: Release,
+}
+
+/// How fairlock releases.
+#[derive(Clone, Copy, PartialEq)]
+enum Release {
+    /// Mostly does not wait for the reply.
+    Drop,
+    Unlock,
+    /// A drop that may hand over to a thread of the same process, without Redis.
+    Local,
+}
+
+/// In a row, before Redis is asked again.
+const LOCAL_HANDOVERS: u32 = 100;
+
+fn fairlock(url: &str, release: Release) -> Box<dyn Subject> {
+    let options = fairlock::LockOptions::new().local_handovers(match release {
+        Release::Local => LOCAL_HANDOVERS,
+        Release::Drop | Release::Unlock => 0,
+    });
+    let builder = fairlock::LockManager::builder(url).options(options);
+    let manager = builder.build().expect("a Redis that answers");
+    Box::new(Fairlock { manager, release })
+}
 
 impl Subject for Fairlock {
     fn name(&self) -> &'static str {
-        "fairlock"
+        match self.release {
+            Release::Drop => "fairlock, drop",
+            Release::Unlock => "fairlock, unlock",
+            Release::Local => "fairlock, local hand-overs",
+        }
     }
 
-    fn is_ours(&self) -> bool {
+    fn is_fair(&self) -> bool {
         true
     }
 
     fn cycle(&self, name: &str) -> Cycle {
-        let lock = self.0.mutex(name);
+        let lock = self.manager.mutex(name);
+        let release = self.release;
         Box::new(move |held| {
             let guard = lock.lock().expect("Redis answers");
             held();
-            drop(guard);
+            match release {
+                Release::Drop | Release::Local => drop(guard),
+                Release::Unlock => guard.unlock().expect("it is still held"),
+            }
         })
     }
 }

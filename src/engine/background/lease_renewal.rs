@@ -71,7 +71,7 @@ impl RenewalThread {
             // and granted it again. Others may have held the lock in between.
             Outcome::Renewed { .. } => self.report_loss(lease, LossReason::Taken),
             Outcome::Gone { ended, how, .. } => {
-                self.report_loss(lease, loss_from_renewal(lease.fence, ended, how));
+                self.report_loss(lease, loss_from_renewal(lease.fences(), ended, how));
             }
             outcome => {
                 log::warn!(
@@ -130,6 +130,15 @@ impl RenewalThread {
 
     /// Reports the loss of a lease, once, and abandons its token.
     pub(super) fn report_loss(&mut self, lease: &Arc<Lease>, reason: LossReason) {
+        if let Some(tenure) = lease.tenure() {
+            // `max_hold` ends a turn, and its tenure with it. A turn that its guard has ended has
+            // passed the tenure on.
+            lease.lose(reason);
+            if let Some(loss) = lease.loss() {
+                self.report_loss(tenure, loss.reason);
+            }
+            return;
+        }
         lease.lose(reason);
         // R14 (release first, then send): a lease that its guard has released is not lost.
         let Some(loss) = lease.loss() else { return };
@@ -140,17 +149,25 @@ impl RenewalThread {
                 return self.engine.apply(&waiter, action);
             }
         }
-        // A lock of a group has no guard before all of the group are granted. Its caller finds it
-        // lost, and has not used it.
-        let guarded = lease.request.is_guarded();
-        let reported = if guarded {
-            self.engine.report_loss(lease, &loss)
+        let guarded = if lease.request.is_place {
+            if !lease.report_loss(&loss) {
+                return;
+            }
+            self.report_lost_tenure(lease, reason)
         } else {
-            lease.report_loss(&loss)
+            // A lock of a group has no guard before all of the group are granted. Its caller finds
+            // it lost, and has not used it.
+            let guarded = lease.request.is_guarded();
+            let reported = if guarded {
+                self.engine.report_loss(lease, &loss)
+            } else {
+                lease.report_loss(&loss)
+            };
+            if !reported {
+                return;
+            }
+            guarded
         };
-        if !reported {
-            return;
-        }
         if self.leases.next() == Time::NEVER {
             // No lease is left whose renewal could end the outage in the log. The next failure is
             // the beginning of another one.
@@ -166,6 +183,20 @@ impl RenewalThread {
         self.tasks.put(now, Task::ReleaseToken(release));
     }
 
+    /// Reports the loss of a line's grant to the guard of its current turn, and has the members that
+    /// wait queue again. Whether a guard had the lock.
+    fn report_lost_tenure(&mut self, tenure: &Arc<Lease>, reason: LossReason) -> bool {
+        let lost = self.engine.on_tenure_lost(tenure);
+        if let Some(turn) = &lost.turn {
+            let loss = turn.loss().unwrap_or_else(|| turn.loss_for(reason));
+            self.engine.report_loss(turn, &loss);
+        }
+        if let Some(place) = lost.place {
+            self.tasks.put(self.engine.now(), Task::Requeue(place));
+        }
+        lost.was_used
+    }
+
     /// Ends all leases, for a shutdown. Returns the names of the locks that guards lost by it.
     pub(super) fn end_all(&mut self) -> Vec<Arc<str>> {
         let mut names = Vec::new();
@@ -179,7 +210,8 @@ impl RenewalThread {
         let owed = self.owed.extract_if(.., is_renewal);
         all.extend(owed.filter_map(|(_, (task, _))| task.into_lease()));
         self.in_hand.extend(all.iter().cloned());
-        for lease in all {
+        // A turn ends with its tenure, which is among them.
+        for lease in all.into_iter().filter(|lease| lease.tenure().is_none()) {
             if lease.is_held(self.engine.now()) {
                 if lease.request.is_guarded() {
                     names.push(Arc::clone(&lease.request.key.name));

@@ -49,6 +49,7 @@ impl TokenRelease {
     pub(crate) fn of_lease(lease: &Lease, mode: Mode, now: Time) -> TokenRelease {
         let token = lease.token;
         let fence = lease.fence;
+        let mode = mode.up_to(fence, lease.last_fence());
         let call = lease.request.call(Verb::Release { token, fence, mode });
         TokenRelease {
             not_after: lease.not_after,

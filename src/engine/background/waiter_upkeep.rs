@@ -33,7 +33,7 @@ impl RenewalThread {
             // R18 (replica acks): the waiter's token is released.
             Err(fault @ StoreFault::NotReplicated { .. }) => {
                 let now = self.engine.now();
-                waiter.on_reply(now);
+                self.engine.note_reply(&waiter, now);
                 let error = refusal(&fault, &waiter, now);
                 return self.fail(&waiter, error);
             }
@@ -51,7 +51,7 @@ impl RenewalThread {
             (_, Verb::Renew { token, .. }) => waiter.state.lock().on_absent(*token, answer.sent),
             _ => return,
         };
-        waiter.on_reply(self.engine.now());
+        self.engine.note_reply(&waiter, self.engine.now());
         self.engine.apply(&waiter, action);
     }
 
@@ -87,17 +87,20 @@ impl RenewalThread {
             && let Some(family) = answer.reply.outcome.other_family(call.spec.family)
         {
             self.engine.deliver_all(call, answer);
-            waiter.on_reply(self.engine.now());
+            self.engine.note_reply(&waiter, self.engine.now());
             if answer.resent {
                 waiter.state.lock().note_resent(result.not_after);
             }
             let task = Task::Vacate(waiter, family);
             return self.tasks.put(self.engine.now(), task);
         }
+        let is_again = waiter.state.lock().was_queued() || !waiter.request.is_place;
         match self.engine.on_acquire_reply(&waiter, call, result) {
             // A waiter that was cancelled by now was not queued again. One that has taken its grant
             // was.
             EnqueueOutcome::Done if waiter.state.lock().is_cancelled() => {}
+            // The place of a line may be sent first by this thread.
+            EnqueueOutcome::Done if !is_again => {}
             EnqueueOutcome::Done => {
                 self.engine.meter.requeued.add(1);
                 log::info!(
@@ -129,7 +132,7 @@ impl RenewalThread {
             Err(fault) => return self.on_vacate_fault(waiter, family, &fault),
         };
         let now = self.engine.now();
-        waiter.on_reply(now);
+        self.engine.note_reply(&waiter, now);
         match answer.reply.outcome {
             Outcome::Vacated => self.tasks.put(now, Task::Requeue(waiter)),
             _ if answer.reply.more => self.tasks.put(now, Task::Vacate(waiter, family)),
@@ -160,9 +163,10 @@ impl RenewalThread {
     }
 
     fn fail(&self, waiter: &Arc<WaiterEntry>, error: Error) {
-        let action = waiter.state.lock().fail(error);
+        let action = waiter.state.lock().fail(error.clone());
         waiter.changed.notify_one();
         self.engine.apply(waiter, action);
+        self.engine.on_waiter_failed(waiter, &error);
     }
 
     /// Notes that Redis did not answer a call about this waiter's name, with two exceptions. If
@@ -173,6 +177,9 @@ impl RenewalThread {
         let slept = now - self.last_sent_at > self.engine.config.command_timeout * 2;
         if !slept && !fault.is_no_outage() {
             waiter.on_no_reply(now);
+            for member in self.engine.members_of(waiter) {
+                member.on_no_reply(now);
+            }
         }
     }
 
@@ -191,14 +198,18 @@ impl RenewalThread {
         let now = self.engine.now();
         let name = &call.key.name;
         let waiters = self.engine.waiters.waiters_of(name);
+        let members = waiters
+            .iter()
+            .flat_map(|waiter| self.engine.members_of(waiter));
+        let all: Vec<Arc<WaiterEntry>> = waiters.iter().cloned().chain(members).collect();
         // Also while Redis does not answer: a long wait is reported all the same.
-        self.engine.report_postponed_circles(&waiters);
-        self.engine.report_if_long(&waiters);
+        self.engine.report_postponed_circles(&all);
+        self.engine.report_if_long(&all);
         let answer = match result {
             Ok(answer) => answer,
-            Err(fault) => return self.on_sync_fault(name, &waiters, &fault),
+            Err(fault) => return self.on_sync_fault(name, &all, &fault),
         };
-        waiters.iter().for_each(|waiter| waiter.on_reply(now));
+        all.iter().for_each(|waiter| waiter.on_reply(now));
         match &answer.reply.outcome {
             Outcome::Synced { .. } => self.on_synced(call, &waiters, &answer),
             Outcome::Absent => self.on_record_absent(call, &waiters, answer.sent),

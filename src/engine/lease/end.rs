@@ -1,5 +1,7 @@
 //! The end of a lease, as a reply reports it.
 
+use std::ops::RangeInclusive;
+
 use crate::loss::{LossReason, PreviousHolder};
 use crate::script::{Mode, Outcome};
 
@@ -23,15 +25,16 @@ pub(crate) fn loss_from_resent_release(mode: Mode, outcome: &Outcome) -> Option<
     }
 }
 
-/// Why a lease is gone, by the reply to a renewal. The reply names the fence of the last grant that
-/// ended without a release, and how that grant ended.
+/// Why a lease with these fences is gone, by the reply to a renewal. The reply names the fence of the
+/// last grant that ended without a release, and how that grant ended. If it was released by force,
+/// that is the fence which the caller of `force_release` named.
 pub(crate) fn loss_from_renewal(
-    lease_fence: u64,
+    fences: RangeInclusive<u64>,
     ended_fence: u64,
     ended_how: PreviousHolder,
 ) -> LossReason {
     match ended_how {
-        _ if ended_fence != lease_fence => LossReason::Taken,
+        _ if !fences.contains(&ended_fence) => LossReason::Taken,
         PreviousHolder::Forced => LossReason::Forced,
         _ => LossReason::Expired,
     }

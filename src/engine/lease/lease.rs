@@ -1,8 +1,9 @@
 //! A lease: a lock that was granted to this process. It does no I/O and reads no clock. The caller
 //! passes in what happened, and what time it is.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -15,7 +16,11 @@ use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Grant, Token};
 use crate::store::clock::Time;
 
-/// A lock that was granted to this process.
+/// A lock that was granted to this process, or one turn of a line that has such a lock.
+///
+/// A turn is the lease of one guard. It has its own end, and its tenure's token and deadline: it is
+/// held while neither of the two has ended. The renewal thread renews the tenure, whichever turn is
+/// current.
 pub(crate) struct Lease {
     pub(crate) request: Arc<Request>,
     pub(crate) token: Token,
@@ -33,6 +38,10 @@ pub(crate) struct Lease {
     pub(crate) not_after: u64,
     /// How many permits it has. A guard can release some of them.
     permits: AtomicU32,
+    /// The fence of the last guard that had it, if it is the tenure of a line. 0: none had it yet.
+    last_fence: AtomicU64,
+    /// If it is a turn: the grant that it is a turn of.
+    tenure: Option<Arc<Lease>>,
     state: LeaseState,
     signal: LostSignal,
 }
@@ -57,9 +66,59 @@ impl Lease {
             noticed_at: granted,
             was_queued: false,
             not_after: 0,
+            last_fence: AtomicU64::new(0),
+            tenure: None,
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
         }
+    }
+
+    /// The turn of a request, which begins now. Its fence is larger than the tenure's by `offset`.
+    pub(crate) fn turn(
+        tenure: &Arc<Lease>,
+        request: Arc<Request>,
+        offset: u32,
+        previous: PreviousHolder,
+        now: Time,
+    ) -> Lease {
+        let grant = Grant {
+            token: tenure.token,
+            fence: tenure.fence + u64::from(offset),
+            granted_at: 0,
+            left: Duration::ZERO,
+            previous,
+        };
+        Lease {
+            tenure: Some(Arc::clone(tenure)),
+            ..Lease::new(request, &grant, now, Time::NEVER)
+        }
+    }
+
+    /// The tenure of a turn. `None` for a lease that is no turn.
+    pub(crate) fn tenure(&self) -> Option<&Arc<Lease>> {
+        self.tenure.as_ref()
+    }
+
+    /// The lease that the renewal thread renews for this one: the tenure of a turn.
+    pub(crate) fn renewed_lease(self: &Arc<Self>) -> &Arc<Lease> {
+        self.tenure.as_ref().unwrap_or(self)
+    }
+
+    /// A guard had this turn of the tenure, and it has ended.
+    pub(crate) fn note_last_turn(&self, turn: &Lease) {
+        self.last_fence.store(turn.fence, Ordering::Relaxed);
+    }
+
+    /// The fence of the last guard that had it.
+    pub(crate) fn last_fence(&self) -> u64 {
+        self.last_fence.load(Ordering::Relaxed).max(self.fence)
+    }
+
+    /// When its first renewal is due after `now`. Never for a turn, or for a fixed lease.
+    pub(crate) fn first_renewal(&self, now: Time) -> Time {
+        let period = self.request.renewal_period();
+        let period = period.filter(|_| self.tenure.is_none());
+        period.map_or(Time::NEVER, |period| now + period)
     }
 
     /// The same lease, if this process learned of the grant now.
@@ -83,6 +142,11 @@ impl Lease {
         Lease { not_after, ..self }
     }
 
+    /// The fence of its grant, and those that Redis has reserved for local hand-overs.
+    pub(crate) fn fences(&self) -> RangeInclusive<u64> {
+        self.fence..=self.fence + u64::from(self.request.local_handovers)
+    }
+
     /// How long its caller waited for it.
     pub(crate) fn waited(&self) -> Duration {
         self.noticed_at - self.request.asked_at
@@ -104,23 +168,47 @@ impl Lease {
     }
 
     pub(crate) fn is_held(&self, now: Time) -> bool {
+        self.follow_tenure(now);
         self.state.is_held(now)
+    }
+
+    /// A turn is lost with its tenure. P6 (a loss stays): this is written before anybody answers.
+    fn follow_tenure(&self, now: Time) {
+        if let Some(tenure) = &self.tenure
+            && !tenure.state.is_held(now)
+            && let Some(reason) = tenure.state.lost()
+        {
+            self.state.lose(reason);
+        }
     }
 
     /// Whether it was released, or its loss is known. Reads no clock: a lease past its deadline is
     /// over when somebody has looked.
     pub(crate) fn is_over(&self) -> bool {
-        self.state.deadline().is_none()
+        self.deadline().is_none()
+    }
+
+    /// `None` if it has ended.
+    fn deadline(&self) -> Option<Time> {
+        let own = self.state.deadline()?;
+        match &self.tenure {
+            Some(tenure) => tenure.state.deadline(),
+            None => Some(own),
+        }
     }
 
     pub(crate) fn remaining(&self, now: Time) -> Duration {
-        self.state
-            .deadline()
+        self.deadline()
             .map_or(Duration::ZERO, |deadline| deadline - now)
     }
 
     /// The loss, if the lease is lost.
     pub(crate) fn loss(&self) -> Option<Loss> {
+        if let Some(tenure) = &self.tenure
+            && let Some(reason) = tenure.state.lost()
+        {
+            self.state.lose(reason);
+        }
         self.state.lost().map(|reason| self.loss_for(reason))
     }
 
@@ -154,6 +242,7 @@ impl Lease {
     /// R14 (release first, then send): ends the lease here, before its release is sent. An error if
     /// the lease is lost.
     pub(crate) fn release(&self, now: Time) -> Result<(), Loss> {
+        self.follow_tenure(now);
         self.state
             .release(now)
             .map_err(|reason| self.loss_for(reason))?;
@@ -187,7 +276,7 @@ impl Lease {
         if self.state.is_released() {
             return Due::Drop;
         }
-        if !self.state.is_held(now) {
+        if !self.is_held(now) {
             // It may have been released since the first look: then there is no loss to report.
             return self.state.lost().map_or(Due::Drop, Due::Lose);
         }

@@ -113,6 +113,9 @@ impl QueuedWaiter {
         if self.engine.is_forked() {
             return None;
         }
+        if self.waiter.request.is_member() {
+            return self.engine.position_in_line(&self.waiter);
+        }
         self.waiter.state.lock().position()
     }
 
@@ -232,7 +235,7 @@ impl QueuedWaiter {
     }
 
     fn next_step(&self, call: &WaitCall, now: Time) -> WaitStep {
-        let last_reply_at = self.waiter.last_reply_at();
+        let last_reply_at = self.waiter.last_reply_at().min(now);
         let silent_since = match call.at_deadline {
             AtDeadline::Cancel => last_reply_at.max(call.entered),
             // A caller that waits in pieces enters again and again. That must not hide an outage.
@@ -369,7 +372,7 @@ impl QueuedWaiter {
         let engine = &self.engine;
         let action = self.waiter.state.lock().cancel();
         let WaiterAction::Abandon { token, not_after } = action else {
-            return;
+            return engine.apply(&self.waiter, action);
         };
         let call = self.waiter.request.call(Verb::Release {
             token,

@@ -39,6 +39,7 @@ impl WaiterEntry {
         self.order
     }
 
+    /// When Redis last answered. `NEVER` while this process has the lock: there is nothing to ask.
     pub(crate) fn last_reply_at(&self) -> Time {
         Time::from_nanos(self.last_reply.load(Ordering::Acquire))
     }
@@ -47,6 +48,17 @@ impl WaiterEntry {
         self.last_reply.fetch_max(at.as_nanos(), Ordering::AcqRel);
         *self.last_refusal.lock() = None;
         self.wake_if_asked();
+    }
+
+    /// A member of its line has the lock. Until that line asks Redis, nobody is silent.
+    pub(crate) fn note_turn(&self) {
+        self.last_reply
+            .store(Time::NEVER.as_nanos(), Ordering::Release);
+    }
+
+    /// The line asks Redis now.
+    pub(crate) fn note_line_asks(&self, at: Time) {
+        self.last_reply.store(at.as_nanos(), Ordering::Release);
     }
 
     pub(crate) fn last_unanswered_at(&self) -> Time {

@@ -31,7 +31,8 @@ pub(crate) struct WaiterState {
     /// | Queued     | the token is in the queue in Redis             | Granted, Confirming, Forgotten; Asking, to cancel |
     /// | Forgotten  | Redis does not know the token any more (R4)    | Asking with a new token, Granted, Confirming |
     /// | Confirming | granted, but in doubt: a renewal decides (R12) | Granted, Forgotten                 |
-    /// | Granted    | a lease, renewed until the caller takes it     | Taken, Confirming                  |
+    /// | InLine     | a member of a line, which has the place        | Granted                            |
+    /// | Granted    | a lease, renewed until the caller takes it     | Taken, Confirming; a turn: InLine  |
     /// | Taken      | a guard has the lease; notices may still come  | –                                  |
     /// | Failed     | the wait failed; every look gets the error     | Cancelled                          |
     /// | Cancelled  | nobody waits here any more                     | –                                  |
@@ -83,6 +84,7 @@ enum Stage {
     Queued,
     Forgotten,
     Confirming(GrantNotice),
+    InLine,
     Granted(Arc<Lease>),
     Taken,
     Failed(Error),
@@ -105,6 +107,10 @@ pub(crate) enum WaiterAction {
         token: Token,
         not_after: u64,
     },
+    /// The waiter is no member of its line any more.
+    LeaveLine,
+    /// R13 (unwanted grants): the waiter was given this turn, and nobody wants it.
+    PassOn(Arc<Lease>),
 }
 
 /// A waiter's state, as its caller finds it.
@@ -169,7 +175,39 @@ impl WaiterState {
 
     /// Whether it has neither ended nor been granted, as far as is known here.
     pub(crate) fn awaits_grant(&self) -> bool {
-        matches!(self.stage, Stage::Asking | Stage::Queued | Stage::Forgotten)
+        matches!(
+            self.stage,
+            Stage::Asking | Stage::Queued | Stage::Forgotten | Stage::InLine
+        )
+    }
+
+    /// A member of a line. Its token is never sent.
+    pub(crate) fn in_line() -> WaiterState {
+        WaiterState {
+            stage: Stage::InLine,
+            ..WaiterState::new(Token::new())
+        }
+    }
+
+    /// The line gives its member this turn. False if the member does not wait any more.
+    #[must_use]
+    pub(crate) fn on_turn(&mut self, turn: &Arc<Lease>) -> bool {
+        let waits = matches!(self.stage, Stage::InLine);
+        if waits {
+            self.stage = Stage::Granted(Arc::clone(turn));
+        }
+        waits
+    }
+
+    /// The turn is lost. If the caller has not taken it, this waiter is a member again. Else the
+    /// result is false.
+    #[must_use]
+    pub(crate) fn on_turn_lost(&mut self, turn: &Arc<Lease>) -> bool {
+        let untaken = matches!(&self.stage, Stage::Granted(granted) if Arc::ptr_eq(granted, turn));
+        if untaken {
+            self.stage = Stage::InLine;
+        }
+        untaken
     }
 
     /// A waiter whose lock was granted before it had to queue.
@@ -254,6 +292,8 @@ impl WaiterState {
             }
             Stage::Queued | Stage::Forgotten => self.accept(notice, now, request),
             Stage::Confirming(_) | Stage::Granted(_) | Stage::Taken => WaiterAction::Nothing,
+            // The token of a member is never sent.
+            Stage::InLine => WaiterAction::Nothing,
             Stage::Failed(_) | Stage::Cancelled => self.abandon_token(),
         }
     }
@@ -451,6 +491,11 @@ impl WaiterState {
         matches!(self.stage, Stage::Asking)
     }
 
+    /// Whether Redis has ever said that it is queued.
+    pub(crate) fn was_queued(&self) -> bool {
+        self.queued_at != Time::NEVER
+    }
+
     pub(crate) fn is_queued(&self) -> bool {
         matches!(self.stage, Stage::Queued)
     }
@@ -494,6 +539,15 @@ impl WaiterState {
     /// lapsed.
     pub(crate) fn take_grant(&mut self, now: Time, request: &Arc<Request>) -> TakeGrant {
         match std::mem::replace(&mut self.stage, Stage::Cancelled) {
+            // A turn that is lost already goes back to its line, by the renewal thread.
+            Stage::Granted(lease) if lease.tenure().is_some() => {
+                if lease.is_held(now) {
+                    self.stage = Stage::Taken;
+                    return TakeGrant::Taken(lease);
+                }
+                self.stage = Stage::Granted(lease);
+                TakeGrant::NotYet
+            }
             Stage::Granted(lease) => {
                 if lease.is_held(now) && lease.remaining(now) >= request.ttl / 2 {
                     self.stage = Stage::Taken;
@@ -524,6 +578,8 @@ impl WaiterState {
         }
         match std::mem::replace(&mut self.stage, Stage::Cancelled) {
             Stage::Queued | Stage::Confirming(_) => self.abandon_token(),
+            Stage::InLine => WaiterAction::LeaveLine,
+            Stage::Granted(turn) if turn.tenure().is_some() => WaiterAction::PassOn(turn),
             Stage::Granted(lease) => {
                 // R14 (release first, then send): the renewal thread must not renew it after this.
                 lease.close();

@@ -112,11 +112,12 @@ pub(super) fn plain<N: FromStr + ToString>(text: &str) -> Option<N> {
 /// When the row began to which a stamp belongs: the second of two numbers, packed as Lua's are.
 pub(super) fn since_of(stamp: &[u8]) -> Option<u64> {
     let (alive_until, since) = stamp.split_first_chunk()?;
-    whole_number(f64::from_le_bytes(*alive_until))
-        .and(whole_number(f64::from_le_bytes(since.try_into().ok()?)))
+    packed_number(alive_until).and(packed_number(since.try_into().ok()?))
 }
 
-fn whole_number(number: f64) -> Option<u64> {
+/// A whole number, packed as Lua's are.
+pub(super) fn packed_number(bytes: &[u8; 8]) -> Option<u64> {
+    let number = f64::from_le_bytes(*bytes);
     // From 2^53 on, a number of Lua's need not be exact.
     const TOO_LARGE: f64 = 9_007_199_254_740_992.0;
     (number.fract() == 0.0 && (0.0..TOO_LARGE).contains(&number)).then_some(number as u64)

@@ -19,9 +19,13 @@ fn parse_of_permits(verb: Verb, reply: &str) -> ParseResult<ScriptReply> {
 }
 
 fn parse_as(spec: LockSpec, verb: Verb, reply: &str) -> ParseResult<ScriptReply> {
-    let key = Key::new("fairlock", "n").expect("a good name");
     let value = redis::parse_redis_value(reply.replace('|', "\r\n").as_bytes()).expect("a value");
-    ScriptReply::parse(&Call { spec, key, verb }, &value)
+    ScriptReply::parse(&call(spec, verb), &value)
+}
+
+fn call(spec: LockSpec, verb: Verb) -> Call {
+    let key = Key::new("fairlock", "n").expect("a good name");
+    Call { spec, key, verb }
 }
 
 fn acquire() -> Verb {
@@ -61,8 +65,14 @@ fn malformed_replies_to_acquire_and_release_are_refused() {
         released("$8|released|")
             .is_ok_and(|reply| reply.now.is_none() && reply.outcome == Outcome::Released)
     );
-    let granted = |answer: &str| parse(acquire(), answer);
-    let short = Grant {
+    let granted = |bytes: Vec<u8>| {
+        let call = call(LockSpec::MUTEX, acquire());
+        ScriptReply::parse(&call, &Value::BulkString(bytes))
+    };
+    let short = |now: f64, left: f64, how: i8| {
+        granted([&now.to_le_bytes()[..], &left.to_le_bytes(), &[how as u8]].concat())
+    };
+    let expected = Grant {
         token: token(),
         fence: 7,
         granted_at: 7,
@@ -70,10 +80,20 @@ fn malformed_replies_to_acquire_and_release_are_refused() {
         previous: PreviousHolder::Lapsed,
     };
     assert!(
-        granted("*4|+granted|:7|:5|:1|")
-            .is_ok_and(|reply| reply.outcome == Outcome::Granted(short))
+        short(7.0, 5.0, 1).is_ok_and(|reply| reply.outcome == Outcome::Granted(expected))
+            && short(7.0, 5.0, -1).is_ok()
     );
-    assert!(granted("*4|+granted|:7|:5|:3|").is_err() && granted("*4|+waiting|:7|:5|:1|").is_err());
+    for bad in [
+        (7.5, 5.0, 1),
+        (7.0, -5.0, 1),
+        (7.0, 5.0, 3),
+        (f64::NAN, 5.0, 1),
+    ] {
+        assert!(short(bad.0, bad.1, bad.2).is_err(), "{bad:?}");
+    }
+    assert!(granted(vec![0; 16]).is_err() && granted(vec![0; 18]).is_err());
+    assert!(granted(vec![0; 17]).is_ok() && granted(b"granted".to_vec()).is_err());
+    assert!(parse(acquire(), "*4|+granted|:7|:5|:1|").is_err());
     assert!(released("$7|already|").is_err() && parse(renewal(), "$8|released|").is_err());
 }
 
@@ -143,8 +163,8 @@ fn malformed_replies_to_lookup_are_refused() {
 #[test]
 fn malformed_replies_about_permits_are_refused() {
     let released = |answer: &str| parse_of_permits(release(), answer);
-    assert!(released("*3|+already|:7|:0|").is_ok());
-    for answer in ["$8|released|", "*3|+unknown|:7|:0|", "*3|+queued|:7|:0|"] {
+    assert!(released("*3|+already|:7|:0|").is_ok() && released("$8|released|").is_ok());
+    for answer in ["$7|already|", "*3|+unknown|:7|:0|", "*3|+queued|:7|:0|"] {
         assert!(released(answer).is_err(), "{answer}");
     }
     let granted = |answer: &str| parse_of_permits(acquire(), answer);

@@ -133,7 +133,7 @@ impl ServerModel {
     pub(super) fn on_mutex_released(&mut self, token: Token, fence: u64, mode: Mode) {
         match mode {
             Mode::Lost | Mode::Unfinished => self.count_end(),
-            Mode::Used => {
+            Mode::Used | Mode::UsedUpTo { .. } => {
                 let released = EndedLease {
                     fence,
                     how: PreviousHolder::Released,

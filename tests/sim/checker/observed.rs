@@ -279,7 +279,7 @@ fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
 
 fn release(mode: Mode, attempt: Attempt) -> Op {
     match mode {
-        Mode::Used => Op::Unlock(attempt),
+        Mode::Used | Mode::UsedUpTo { .. } => Op::Unlock(attempt),
         Mode::Lost | Mode::Unfinished => Op::Drop(attempt),
         Mode::Reduce { .. } => Op::Downgrade(attempt),
         Mode::Unused | Mode::KeepIfOwner | Mode::Forced(_) => Op::Cancel(attempt),

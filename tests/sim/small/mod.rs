@@ -67,6 +67,7 @@ mod check_world;
 mod client;
 mod event;
 mod peace;
+mod permit_short_way_tests;
 mod permit_tests;
 mod record_keys;
 mod record_state;

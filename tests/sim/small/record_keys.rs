@@ -471,7 +471,10 @@ fn read_mutex(fields: &BTreeMap<Bytes, Bytes>, record: &mut RecordState) -> Resu
             },
             waited: !request.starts_with("0 "),
         }];
-    } else if state.lease_end > 0 {
+        return Ok(state.previous);
+    }
+    let state = state.without_owner();
+    if state.lease_end > 0 {
         return Err("a lease end without an owner, although nobody uses hold_at_least".to_owned());
     }
     Ok(state.previous)

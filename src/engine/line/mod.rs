@@ -1,0 +1,93 @@
+//! The lines of one manager: its waiters whose requests allow local hand-overs. `state` is the
+//! machine that decides; `engine/turns.rs` carries out what it decides.
+
+mod state;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::lease::Lease;
+use crate::engine::request::Request;
+use crate::engine::waiter::WaiterEntry;
+use crate::sync::{Mutex, MutexGuard};
+
+pub(crate) use state::{AfterTurn, LineState, Turn, TurnEnd};
+
+pub(crate) type Line = LineState<Arc<WaiterEntry>, Arc<Lease>>;
+
+/// Requests with the same key wait in the same line.
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct LineKey {
+    name: Arc<str>,
+    ttl: Duration,
+    local_handovers: u32,
+}
+
+impl LineKey {
+    fn of(request: &Request) -> LineKey {
+        LineKey {
+            name: Arc::clone(&request.key.name),
+            ttl: request.ttl,
+            local_handovers: request.local_handovers,
+        }
+    }
+}
+
+/// All lines that have members, a place or a turn.
+///
+/// Order of mutexes: this one, then the registry's, then a waiter's state. It is never held over
+/// I/O, a notification or a callback.
+pub(crate) struct Lines {
+    lines: Mutex<HashMap<LineKey, Line>>,
+}
+
+impl Lines {
+    pub(crate) fn new() -> Lines {
+        Lines {
+            lines: Mutex::new(HashMap::new()),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> LockedLines<'_> {
+        LockedLines(self.lines.lock())
+    }
+}
+
+/// The lines, while this thread has their mutex.
+pub(crate) struct LockedLines<'a>(MutexGuard<'a, HashMap<LineKey, Line>>);
+
+impl LockedLines<'_> {
+    /// The line of a request, which may be new.
+    pub(crate) fn line(&mut self, request: &Request) -> &mut Line {
+        let max = request.local_handovers;
+        let line = self.0.entry(LineKey::of(request));
+        line.or_insert_with(|| LineState::new(max))
+    }
+
+    /// The line of a request, if there is one.
+    pub(crate) fn known(&mut self, request: &Request) -> Option<&mut Line> {
+        self.0.get_mut(&LineKey::of(request))
+    }
+
+    /// The line whose place this is.
+    pub(crate) fn line_of_place(&mut self, place: &WaiterEntry) -> Option<&mut Line> {
+        let line = self.known(&place.request)?;
+        let number = line.place().map(|(number, _)| number);
+        (number == Some(place.order())).then_some(line)
+    }
+
+    /// The line that has this grant.
+    pub(crate) fn line_of_tenure(&mut self, tenure: &Arc<Lease>) -> Option<&mut Line> {
+        let line = self.known(&tenure.request)?;
+        let held = line.tenure()?;
+        Arc::ptr_eq(&held.lease, tenure).then_some(line)
+    }
+
+    pub(crate) fn forget_if_idle(&mut self, request: &Request) {
+        let key = LineKey::of(request);
+        if self.0.get(&key).is_some_and(LineState::is_idle) {
+            self.0.remove(&key);
+        }
+    }
+}

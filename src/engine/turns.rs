@@ -1,0 +1,519 @@
+//! Local hand-overs: the waiters of a line have the lock one after the other, without Redis. `line`
+//! decides, and this file carries it out.
+//!
+//! A member of a line is a waiter like any other, but its token is never sent. The line's place is
+//! one more waiter, and the only one that Redis and the renewal thread's syncs know. No thread waits
+//! for the place: when it is granted, the first member gets a turn, and is woken.
+
+use std::slice;
+use std::sync::Arc;
+
+use crate::engine::acquire::{Entered, for_lock};
+use crate::engine::background::{Command, TokenRelease};
+use crate::engine::lease::Lease;
+use crate::engine::line::{AfterTurn, Line, Turn, TurnEnd};
+use crate::engine::release::{ReleaseOutcome, WantResult, loss_result, release_call};
+use crate::engine::request::{Request, Wait};
+use crate::engine::waiter::{
+    EnqueueOutcome, QueuedWaiter, TakeGrant, WaiterAction, WaiterEntry, WaiterState,
+};
+use crate::engine::{Engine, single_result};
+use crate::error::{Error, Result};
+use crate::loss::{Loss, LossReason, PreviousHolder};
+use crate::options::LockOptions;
+use crate::script::{Call, Family, Mode, Token};
+use crate::store::clock::Time;
+use crate::store::{CallResult, StoreFault};
+
+/// What became of the lock when a turn ended.
+pub(super) enum Ended {
+    /// This member has it now, and is to be woken.
+    PassedTo(Arc<WaiterEntry>, Arc<Lease>),
+    /// The grant has ended here, and is to be released.
+    Left(Leaving),
+}
+
+/// A line has ended its tenure.
+pub(super) struct Leaving {
+    pub(super) tenure: Arc<Lease>,
+    /// How the grant is released.
+    pub(super) mode: Mode,
+    /// The place of the members that still wait. It is registered, and to be sent before the
+    /// release, so that no waiter behind it is served first.
+    pub(super) place: Option<Arc<WaiterEntry>>,
+}
+
+/// The lost tenure of a line.
+pub(super) struct LostTenure {
+    /// The turn whose guard has lost the lock.
+    pub(super) turn: Option<Arc<Lease>>,
+    /// The place of the members that still wait.
+    pub(super) place: Option<Arc<WaiterEntry>>,
+    /// A guard has had the lock in this tenure.
+    pub(super) was_used: bool,
+}
+
+impl Engine {
+    /// Takes a place in the line of a request. If the line has none in Redis's queue, this thread
+    /// takes one for it.
+    ///
+    /// R17 (subscription): the subscription comes first, also if the lock is free.
+    pub(super) fn enter_line(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Time,
+    ) -> Result<Entered> {
+        let limit = until.min(self.now() + self.config.outage_limit);
+        if !self.subscription.is_started() {
+            self.await_subscription(limit)
+                .map_err(|error| for_lock(error, request))?;
+        }
+        let (queued, place) = self.join_line(request);
+        // A shutdown fails every waiter that is registered when it runs. If it ran before this
+        // registration, this check finds it.
+        self.check_open()?;
+        let Some(place) = place else {
+            return Ok(Entered::Queued(queued));
+        };
+        let sent = self.send_until_queued(&place, until, limit);
+        if matches!(sent, Ok(true)) {
+            return Ok(Entered::Queued(queued));
+        }
+        // Only this member fails. The renewal thread goes on for the others.
+        drop(queued);
+        match sent {
+            Ok(_) => {
+                self.send_place_in_background(&place);
+                Ok(Entered::NotYet)
+            }
+            Err(error) => {
+                self.replace_place(&place);
+                Err(error)
+            }
+        }
+    }
+
+    /// [`Error::Config`] if the options allow local hand-overs, and this kind of lock or this store
+    /// has none.
+    pub(crate) fn check_local_handovers(
+        &self,
+        family: Family,
+        options: &LockOptions,
+    ) -> Result<()> {
+        let message = if options.most_local_handovers() == 0 {
+            return Ok(());
+        } else if family == Family::Permit {
+            "only mutexes and re-entrant mutexes are handed over within a process"
+        } else if !self.service.has_queue {
+            "a quorum has no queue, so it has no local hand-overs"
+        } else {
+            return Ok(());
+        };
+        Err(Error::config("local_handovers", message))
+    }
+
+    /// A new member of its line, and the line's place if that is to be sent now.
+    pub(super) fn join_line(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+    ) -> (QueuedWaiter, Option<Arc<WaiterEntry>>) {
+        let queued = QueuedWaiter::register(self, request, WaiterState::in_line());
+        let member = &queued.waiter;
+        let mut lines = self.lines.lock();
+        let line = lines.line(request);
+        if line.join(member.order(), Arc::clone(member)) {
+            let place = self.register_place(line, request);
+            return (queued, Some(place));
+        }
+        if line.tenure().is_some() {
+            member.note_turn();
+        }
+        (queued, None)
+    }
+
+    /// R1 (registered before sent): the line has a place, and nothing of it is sent yet.
+    fn register_place(&self, line: &mut Line, request: &Request) -> Arc<WaiterEntry> {
+        let now = self.now();
+        let state = WaiterState::new(Token::new());
+        let place = self
+            .waiters
+            .register(Arc::new(request.for_place()), state, now);
+        line.set_place(place.order(), Arc::clone(&place));
+        for member in line.members() {
+            member.note_line_asks(now);
+        }
+        place
+    }
+
+    /// A waiter is no member of its line any more. If it was the last one, the line's place is
+    /// cancelled in the background.
+    pub(super) fn leave_line(&self, member: &WaiterEntry) {
+        let mut lines = self.lines.lock();
+        let Some(line) = lines.known(&member.request) else {
+            return;
+        };
+        let place = line.leave(member.order());
+        lines.forget_if_idle(&member.request);
+        drop(lines);
+        if let Some(place) = place {
+            self.cancel_place(&place);
+        }
+    }
+
+    fn cancel_place(&self, place: &Arc<WaiterEntry>) {
+        let action = place.state.lock().cancel();
+        self.apply(place, action);
+        self.waiters.forget(place);
+    }
+
+    /// The place was refused for good. If its line has other members, it gets another place, which
+    /// the renewal thread sends.
+    fn replace_place(&self, place: &Arc<WaiterEntry>) {
+        let mut lines = self.lines.lock();
+        let Some(line) = lines.line_of_place(place) else {
+            return;
+        };
+        let new = self.register_place(line, &place.request);
+        drop(lines);
+        self.cancel_place(place);
+        self.send_place_in_background(&new);
+    }
+
+    /// A waiter failed. If it is the place of a line, so does the line's first member, and the others
+    /// get another place.
+    pub(super) fn on_waiter_failed(&self, waiter: &Arc<WaiterEntry>, error: &Error) {
+        if !waiter.request.is_place {
+            return;
+        }
+        let mut lines = self.lines.lock();
+        let Some(line) = lines.line_of_place(waiter) else {
+            return;
+        };
+        let first = line.next_member();
+        let last = line.members().next().is_none();
+        drop(lines);
+        if let Some((_, first)) = first {
+            // Its caller finds the error. Nothing of it was sent.
+            let _ = first.state.lock().fail(error.clone());
+            first.changed.notify_one();
+            if last {
+                return self.leave_line(&first);
+            }
+        }
+        self.replace_place(waiter);
+    }
+
+    fn send_place_in_background(&self, place: &Arc<WaiterEntry>) {
+        self.send_to_background(Command::Requeue(Arc::clone(place)));
+    }
+
+    /// Redis has granted the place of a line, and the renewal thread keeps that grant: its first
+    /// member gets a turn.
+    pub(super) fn on_place_granted(&self, place: &Arc<WaiterEntry>) {
+        let now = self.now();
+        let mut lines = self.lines.lock();
+        // Without a line, the place was cancelled, and whoever did that abandons the grant.
+        let Some(line) = lines.line_of_place(place) else {
+            return;
+        };
+        let taken = place.state.lock().take_grant(now, &place.request);
+        let tenure = match taken {
+            TakeGrant::Taken(tenure) => tenure,
+            TakeGrant::Confirm => {
+                drop(lines);
+                return self.apply(place, WaiterAction::Confirm);
+            }
+            TakeGrant::Failed(_) | TakeGrant::NotYet => return,
+        };
+        self.waiters.mark_guarded(tenure.token);
+        line.begin_tenure(Arc::clone(&tenure));
+        let given = self.give_turn(line, &tenure, 0, tenure.previous, now);
+        if given.is_some() {
+            line.members().for_each(|member| member.note_turn());
+        } else {
+            line.end_tenure();
+            lines.forget_if_idle(&place.request);
+        }
+        drop(lines);
+        self.waiters.forget(place);
+        match given {
+            Some((member, turn)) => self.wake_for_turn(&member, &turn),
+            None => self.abandon_lease(&tenure),
+        }
+    }
+
+    /// Gives a turn to the first member that still waits.
+    fn give_turn(
+        &self,
+        line: &mut Line,
+        tenure: &Arc<Lease>,
+        fence_offset: u32,
+        previous: PreviousHolder,
+        now: Time,
+    ) -> Option<(Arc<WaiterEntry>, Arc<Lease>)> {
+        while let Some((number, member)) = line.next_member() {
+            let request = Arc::clone(&member.request);
+            let turn = Arc::new(Lease::turn(tenure, request, fence_offset, previous, now));
+            if member.state.lock().on_turn(&turn) {
+                if fence_offset > 0 || tenure.request.was_taken() {
+                    member.request.note_taken();
+                }
+                line.set_turn(number, Arc::clone(&member), Arc::clone(&turn));
+                return Some((member, turn));
+            }
+        }
+        None
+    }
+
+    fn wake_for_turn(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
+        if turn.request.max_hold.is_some() {
+            self.keep_renewed(turn);
+        }
+        member.changed.notify_one();
+    }
+
+    /// Ends a turn here. Sends nothing, and wakes nobody.
+    ///
+    /// R14 (release first, then send): if the grant is to be released, it has ended here.
+    pub(super) fn end_turn(&self, turn: &Arc<Lease>, mode: Mode, now: Time) -> Result<Ended> {
+        let lost = |loss: Loss| Error::Lost { loss };
+        let tenure = turn.renewed_lease();
+        let mut lines = self.lines.lock();
+        turn.release(now).map_err(lost)?;
+        if mode != Mode::Unused {
+            tenure.note_last_turn(turn);
+        }
+        let end = turn_end(mode);
+        let Some(line) = lines.line_of_tenure(tenure) else {
+            return Err(lost(turn.loss_for(LossReason::Expired)));
+        };
+        let next = line.end_turn(end, tenure.remaining(now), tenure.request.ttl);
+        if let AfterTurn::Pass { fence_offset } = next {
+            let previous = previous_holder(line, tenure);
+            if let Some((member, turn)) = self.give_turn(line, tenure, fence_offset, previous, now)
+            {
+                return Ok(Ended::PassedTo(member, turn));
+            }
+        }
+        // If it is lost, the renewal thread finds it in the line.
+        tenure
+            .release(now)
+            .map_err(|loss| lost(turn.loss_for(loss.reason)))?;
+        let mode = release_mode(line.end_tenure());
+        let waits = line.has_members();
+        let place = waits.then(|| self.register_place(line, &tenure.request));
+        lines.forget_if_idle(&tenure.request);
+        Ok(Ended::Left(Leaving {
+            tenure: Arc::clone(tenure),
+            mode,
+            place,
+        }))
+    }
+
+    /// Ends the turn of a guard. Passes the lock on if it may, without any I/O. Else it is released,
+    /// and the line's new place goes out in the same write before the release. Blocks as
+    /// [`Engine::release`].
+    pub(super) fn release_turn(
+        self: &Arc<Self>,
+        turn: &Arc<Lease>,
+        mode: Mode,
+        want: WantResult,
+    ) -> Result<()> {
+        let started = self.now();
+        let ended = self.end_turn(turn, mode, started)?;
+        if mode != Mode::Unused {
+            self.meter.on_released(turn.held_for(started));
+        }
+        match ended {
+            Ended::PassedTo(member, next) => {
+                self.on_passed(&member, &next);
+                Ok(())
+            }
+            Ended::Left(leaving) => self
+                .leave(&leaving, started, want)
+                .map_err(|error| for_turn(error, turn)),
+        }
+    }
+
+    fn on_passed(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
+        self.meter.local_handovers.add(1);
+        self.wake_for_turn(member, turn);
+    }
+
+    fn leave(self: &Arc<Self>, leaving: &Leaving, started: Time, want: WantResult) -> Result<()> {
+        let Leaving {
+            tenure,
+            mode,
+            place,
+        } = leaving;
+        let release = release_call(tenure, *mode);
+        let result = match place {
+            Some(place) => Some(self.send_place_and_release(place, &release, started)),
+            None => self
+                .send_releases(&[tenure], slice::from_ref(&release), started, want)
+                .pop()
+                .flatten(),
+        };
+        let Some(result) = result else {
+            return Ok(());
+        };
+        match self.on_release_reply(tenure, &release, started, result.answer) {
+            ReleaseOutcome::Answered(reason) => loss_result(tenure, reason),
+            ReleaseOutcome::Open(open) => {
+                let sent = self.release_in_background(tenure, started, *open, want);
+                self.await_background_release(sent)
+            }
+        }
+    }
+
+    /// One write, in this order, and both replies are awaited: waiters that were queued before come
+    /// first, and no try can come between.
+    fn send_place_and_release(
+        &self,
+        place: &Arc<WaiterEntry>,
+        release: &Call,
+        started: Time,
+    ) -> CallResult {
+        let deadlines = self.at_once(started);
+        // Without a token, nobody wants the place any more.
+        let Some(token) = self.token_to_send(place, started) else {
+            return single_result(self.store.run(slice::from_ref(release), deadlines));
+        };
+        let acquire = place.request.acquire(token, Wait::Yes);
+        let calls = [acquire, release.clone()];
+        let mut results = self.store.run(&calls, deadlines);
+        let released = results.pop();
+        let queued = single_result(results);
+        match self.on_acquire_reply(place, &calls[0], queued) {
+            EnqueueOutcome::Done => {}
+            EnqueueOutcome::More | EnqueueOutcome::Again | EnqueueOutcome::RetryLater(_) => {
+                self.send_place_in_background(place);
+            }
+            EnqueueOutcome::Rejected(error) => {
+                self.on_waiter_failed(place, &error);
+            }
+        }
+        released.unwrap_or_else(|| CallResult::not_sent(StoreFault::NotReady))
+    }
+
+    /// R13 (unwanted grants): a member was given a turn that nobody wants. Sends nothing itself: this
+    /// may be the renewal thread.
+    pub(super) fn pass_on(&self, turn: &Arc<Lease>) {
+        let now = self.now();
+        match self.end_turn(turn, Mode::Unused, now) {
+            Ok(Ended::PassedTo(member, next)) => self.on_passed(&member, &next),
+            Ok(Ended::Left(leaving)) => {
+                if let Some(place) = &leaving.place {
+                    self.send_place_in_background(place);
+                }
+                self.abandon(TokenRelease::of_lease(&leaving.tenure, leaving.mode, now));
+            }
+            // The renewal thread reports the loss to nobody.
+            Err(_) => {}
+        }
+    }
+
+    /// The grant of a line is lost. A member that has not taken its turn yet comes back, as the
+    /// first of the line.
+    pub(super) fn on_tenure_lost(&self, tenure: &Arc<Lease>) -> LostTenure {
+        let mut lines = self.lines.lock();
+        let Some(line) = lines.line_of_tenure(tenure) else {
+            return LostTenure {
+                turn: None,
+                place: None,
+                was_used: false,
+            };
+        };
+        let mut was_used = line.tenure().is_some_and(|held| held.last_end().is_some());
+        let mut lost = None;
+        if let Some(Turn {
+            number,
+            member,
+            lease,
+        }) = line.lose_tenure()
+        {
+            let is_back = member.state.lock().on_turn_lost(&lease);
+            if is_back {
+                lease.close();
+                let _ = line.join(number, member);
+            } else {
+                was_used = true;
+                lost = Some(lease);
+            }
+        }
+        let waits = line.has_members();
+        let place = waits.then(|| self.register_place(line, &tenure.request));
+        lines.forget_if_idle(&tenure.request);
+        LostTenure {
+            turn: lost,
+            place,
+            was_used,
+        }
+    }
+
+    /// The members of the line whose place this waiter is. None for any other waiter.
+    pub(super) fn members_of(&self, waiter: &WaiterEntry) -> Vec<Arc<WaiterEntry>> {
+        if !waiter.request.is_place {
+            return Vec::new();
+        }
+        let mut lines = self.lines.lock();
+        let line = lines.line_of_place(waiter);
+        line.map_or_else(Vec::new, |line| line.members().cloned().collect())
+    }
+
+    /// Redis answered about this waiter's name, and so about the members whose place it is.
+    pub(super) fn note_reply(&self, waiter: &WaiterEntry, now: Time) {
+        waiter.on_reply(now);
+        for member in self.members_of(waiter) {
+            member.on_reply(now);
+        }
+    }
+
+    /// The position of a member: that of its line's place, and one more for each member before it.
+    pub(super) fn position_in_line(&self, member: &WaiterEntry) -> Option<u64> {
+        let mut lines = self.lines.lock();
+        let line = lines.known(&member.request)?;
+        let before = line.members_before(member.order())? as u64;
+        let first = match line.place() {
+            Some((_, place)) => place.state.lock().position()?,
+            // A member has the lock.
+            None => 1,
+        };
+        Some(first + before)
+    }
+}
+
+fn turn_end(mode: Mode) -> TurnEnd {
+    match mode {
+        Mode::Unused => TurnEnd::Unused,
+        Mode::Unfinished => TurnEnd::Unfinished,
+        _ => TurnEnd::Finished,
+    }
+}
+
+fn release_mode(last_end: TurnEnd) -> Mode {
+    match last_end {
+        TurnEnd::Unused => Mode::Unused,
+        TurnEnd::Unfinished => Mode::Unfinished,
+        TurnEnd::Finished => Mode::Used,
+    }
+}
+
+/// How the holder before the next turn ended.
+fn previous_holder(line: &Line, tenure: &Lease) -> PreviousHolder {
+    match line.tenure().and_then(|held| held.last_end()) {
+        Some(TurnEnd::Unfinished) => PreviousHolder::Lapsed,
+        Some(_) => PreviousHolder::Released,
+        None => tenure.previous,
+    }
+}
+
+/// The release of a grant failed, and its last turn was this one.
+fn for_turn(error: Error, turn: &Lease) -> Error {
+    match error {
+        Error::Lost { loss } => Error::Lost {
+            loss: turn.loss_for(loss.reason),
+        },
+        other => other,
+    }
+}
