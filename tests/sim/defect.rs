@@ -49,6 +49,10 @@ pub(crate) enum Defect {
     Force,
     /// A release succeeds for a caller that does not own the lock.
     OwnerUnchecked,
+    /// Renewals that go together renew whatever owner a name has.
+    TogetherUnchecked,
+    /// Renewals that go together give a lease twice its time.
+    TogetherTooLong,
     /// A release ends whatever lease its token has, as if it were the one that the caller knows.
     FenceUnchecked,
     /// Like [`Defect::FenceUnchecked`], but only while nobody waits.
@@ -179,6 +183,8 @@ impl Defect {
                 "elseif owner == token and not is_stray then\n  -- R9",
                 "elseif owner then\n  -- R9",
             )],
+            Defect::TogetherUnchecked => &[("fields[3] == tokens[4 + i] and", "fields[3] and")],
+            Defect::TogetherTooLong => &[("left, fence = 1000 * ttl", "left, fence = 2000 * ttl")],
             Defect::FenceUnchecked => &[(
                 "owner == token and callers_fence > 0 and callers_fence ~= fence",
                 "false",
@@ -309,6 +315,7 @@ impl Defect {
             Defect::Force | Defect::OwnerUnchecked | Defect::FenceKept | Defect::Unknown => {
                 is_mutex
             }
+            Defect::TogetherUnchecked | Defect::TogetherTooLong => is_mutex,
             Defect::FenceUnchecked
             | Defect::FenceUncheckedAlone
             | Defect::ReleaseTakenForCooling

@@ -47,7 +47,8 @@
 //! order. If one is lost or late, so is all that is behind it on the connection. When a
 //! connection ends, everything without a reply is in doubt: it may have run, or may run yet, in its
 //! order. Most guards are dropped and not unlocked. The engine decides whether the caller leaves
-//! once its release is written. The renewal thread has a connection of its own.
+//! once its release is written. The renewal thread has a connection of its own. It renews a mutex in one call with two
+//! others: a token that never had the lock, and a name without a record.
 //!
 //! # What can fail
 //!

@@ -145,6 +145,16 @@ fn release_without_the_owner_check_is_found() {
 }
 
 #[test]
+fn renewals_together_that_ignore_the_owner_are_found() {
+    assert_found(Defect::TogetherUnchecked, &[Promise::BadInput]);
+}
+
+#[test]
+fn renewals_together_that_give_too_much_time_are_found() {
+    assert_found(Defect::TogetherTooLong, &[Promise::Service]);
+}
+
+#[test]
 fn release_that_ignores_the_fence_is_found() {
     assert_found(Defect::FenceUnchecked, &[Promise::Exclusion]);
 }
