@@ -46,7 +46,7 @@ impl SimSetting {
     /// themselves.
     pub(super) fn of_run(seed: u64) -> SimSetting {
         let kind = plan::kind(seed);
-        let hands_over = kind == ModelKind::Mutex && seed % 3 == 0;
+        let hands_over = kind == ModelKind::Mutex && seed.is_multiple_of(3);
         SimSetting {
             local_handovers: if hands_over { 2 } else { 0 },
             ..SimSetting::new(kind)
