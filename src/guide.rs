@@ -54,5 +54,8 @@ pub mod comparison {}
 #[doc = include_str!("../docs/BENCHMARKS.md")]
 pub mod benchmarks {}
 
+#[doc = include_str!("../docs/COSTS.md")]
+pub mod costs {}
+
 #[doc = include_str!("../docs/PROTOCOL.md")]
 pub mod protocol {}

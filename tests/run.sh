@@ -82,7 +82,28 @@ install_network_tools() {
     exit 1
 }
 
-[[ " $* " != *" --test partitions "* ]] || install_network_tools
+# The target `it` counts system calls.
+install_strace() {
+    ! command -v strace >/dev/null || return 0
+    if [[ $EUID -eq 0 && -f /etc/debian_version ]] && command -v apt-get >/dev/null; then
+        echo "run.sh: no strace here; installing it" >&2
+        {
+            DEBIAN_FRONTEND=noninteractive apt-get update -q
+            DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends strace
+        } >&2
+        return
+    fi
+    echo "run.sh: no strace here. Install the package of this name and try again" >&2
+    exit 1
+}
+
+case " $* " in
+    *" --server "* | *" --lib "*) ;;
+    *" --test it "*) install_strace ;;
+    *" --test partitions "*) install_network_tools ;;
+    *" --test "*) ;;
+    *) install_strace ;;
+esac
 
 server=${FAIRLOCK_TEST_SERVER-}
 if [[ -n $server ]] && ! is_server "$server"; then

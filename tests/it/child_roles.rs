@@ -2,7 +2,8 @@
 
 use crate::support::child::{Role, receive, report};
 use crate::{
-    ends, exclusion, exits, footprint, fork, idle_close, process, shutdown, unread_releases, worker,
+    counts, ends, exclusion, exits, footprint, fork, idle_close, process, shutdown,
+    unread_releases, worker,
 };
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
@@ -19,6 +20,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("signalled", process::signalled),
     ("idle_close", idle_close::idle_close),
     ("last_handle", footprint::last_handle),
+    ("operations", counts::system_calls::operations),
     ("panicking_logger", process::panicking_logger),
     ("without_descriptors", process::without_descriptors),
     ("starved_renewal", process::starved_renewal),

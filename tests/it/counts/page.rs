@@ -1,0 +1,60 @@
+//! The tables of docs/COSTS.md, which have the expected counts.
+
+use std::{fs, path::Path};
+
+/// What one operation costs.
+#[derive(Debug)]
+pub(super) struct Costs {
+    /// Calls of a script.
+    pub(super) requests: f64,
+    /// Commands within the scripts.
+    pub(super) commands: f64,
+    /// In both directions.
+    pub(super) bytes: f64,
+    /// `None` if the page has none.
+    pub(super) system_calls: Option<f64>,
+}
+
+impl Costs {
+    /// The row of this operation.
+    #[track_caller]
+    pub(super) fn of(operation: &str) -> Costs {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/COSTS.md");
+        let page = fs::read_to_string(path).expect("docs/COSTS.md");
+        let start = format!("| {operation} | ");
+        let mut rows = page.lines().filter_map(|line| line.strip_prefix(&start));
+        let row = rows
+            .next()
+            .unwrap_or_else(|| panic!("docs/COSTS.md has no row {operation:?}"));
+        assert!(rows.next().is_none(), "two rows {operation:?}");
+        let cells: Vec<Option<f64>> = row
+            .trim_end_matches(" |")
+            .split(" | ")
+            .map(|cell| cell.parse().ok())
+            .collect();
+        let [Some(requests), Some(commands), Some(bytes), system_calls] = cells[..] else {
+            panic!("{operation}: {row}");
+        };
+        Costs {
+            requests,
+            commands,
+            bytes,
+            system_calls,
+        }
+    }
+
+    /// Renewals and checks may add the fractions during a measurement.
+    pub(super) fn is_within(&self, row: &Costs) -> bool {
+        self.requests <= row.requests + 0.1
+            && self.commands <= row.commands + 0.5
+            && self.bytes <= row.bytes + 1.0
+    }
+
+    /// As the row, and not less: the page must stay true.
+    pub(super) fn is(&self, row: &Costs) -> bool {
+        self.is_within(row)
+            && self.requests >= row.requests - 0.05
+            && self.commands >= row.commands - 0.1
+            && self.bytes >= row.bytes * 0.9
+    }
+}
