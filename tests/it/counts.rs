@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use fairlock::{LockManager, LockOptions};
 
+use crate::behaviour::many_holders::plant_holders;
 use crate::fixtures::SOON;
 use crate::managers::manager;
+use crate::permits::Permits;
 use crate::support::{SLACK, Server, until};
-use operations::OPERATIONS;
+use operations::{OPERATIONS, quiet};
 use page::Costs;
 
 /// How often each operation is repeated, so that one-time costs do not count.
@@ -149,4 +151,27 @@ fn a_thousand_waiters_cost_no_more_than_their_row_says() {
         "{seen:.2?}, more than {row:?}: {commands:?}"
     );
     drop(waiters);
+}
+
+/// Each call looks at one page of the holders, however many there are.
+#[test]
+fn a_permit_beside_a_hundred_thousand_costs_what_its_row_says() {
+    let server = Server::start();
+    let mgr = quiet(&server.url());
+    let permits = mgr.semaphore("k", 1_000_000);
+    let _kept = permits.acquire().unwrap();
+    permits.acquire().unwrap().unlock().unwrap();
+    plant_holders(&server, &Permits::of(&server, "k"), 100_000, 60_000_000);
+    let (seen, commands) = costs(&server, TIMES, || {
+        for _ in 0..TIMES {
+            permits.acquire().unwrap().unlock().unwrap();
+        }
+    });
+    let operation = "semaphore, beside 100,000 other holders: acquire + unlock";
+    println!("{operation}: {seen:.2?}");
+    let row = Costs::of(operation);
+    assert!(
+        seen.is(&row),
+        "{operation}: {seen:.2?}, not {row:?}: {commands:?}"
+    );
 }

@@ -74,7 +74,7 @@ pub(super) const OPERATIONS: &[(&str, Prepare)] = &[
 ];
 
 /// A manager that neither renews nor checks anything while a test counts.
-fn quiet(url: &str) -> LockManager {
+pub(super) fn quiet(url: &str) -> LockManager {
     let builder = with_ttl(url, Duration::from_secs(600)).command_timeout(Duration::from_secs(5));
     build(
         builder
