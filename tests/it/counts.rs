@@ -110,7 +110,7 @@ fn permits_cost_two_requests_and_eight_commands_or_nine_beside_others() {
         let limit = Limit {
             scripts: 2.0,
             commands,
-            bytes: 820,
+            bytes: 800,
         };
         assert_costs(&server, TIMES, &limit, || {
             for _ in 0..TIMES {
@@ -133,7 +133,7 @@ fn read_and_write_locks_cost_two_requests_and_eight_commands() {
     let limit = Limit {
         scripts: 2.0,
         commands: 8.0,
-        bytes: 850,
+        bytes: 830,
     };
     assert_costs(&server, 2 * TIMES, &limit, || {
         (0..TIMES).for_each(|_| cycle())

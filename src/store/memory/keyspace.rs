@@ -70,7 +70,11 @@ impl Keyspace {
     /// Runs a command at a server's time in ms. Its number of words must fit its arity.
     pub(super) fn run(&mut self, now_ms: i64, name: &str, args: &[Bytes]) -> CommandResult {
         // A key whose time is over is gone, whichever command finds it first.
-        for key in if matches!(name, "DEL" | "UNLINK") { args } else { &args[..1] } {
+        for key in if matches!(name, "DEL" | "UNLINK") {
+            args
+        } else {
+            &args[..1]
+        } {
             if self
                 .keys
                 .get(key)
