@@ -117,11 +117,14 @@ impl<'a> Crowd<'a> {
     }
 }
 
+/// Takes a lock and releases it.
+type Cycle<'a> = &'a dyn Fn() -> fairlock::Result<()>;
+
 /// A permit that nobody else wants, and the same as a reader and a writer.
 fn beside_a_mutex(mgr: &LockManager) {
     let name = |kind| format!("bench:kinds:{kind}:{}", process::id());
     let (mutex, rw_lock, permits) = (name("mutex"), name("rw_lock"), name("semaphore"));
-    let kinds: [(&str, f64, &dyn Fn() -> fairlock::Result<()>); 4] = [
+    let kinds: [(&str, f64, Cycle<'_>); 4] = [
         ("a mutex", 1.0, &|| mgr.lock(&mutex)?.unlock()),
         ("a read lock", 1.05, &|| {
             mgr.rw_lock(&rw_lock).read()?.unlock()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all benches, those beside other crates included, and makes tables and charts of what they say: BENCHMARKS.md,
+# Runs all benches, those beside other lock clients included, and makes tables and charts of what they say: BENCHMARKS.md,
 # benchmarks.svg and benchmarks-peers.svg. A complete run into docs also renews the README's table.
 #
 #   benches/run.sh [DIRECTORY]                      into docs by default; takes 25 minutes
@@ -7,6 +7,7 @@
 #   FAIRLOCK_BENCHES='queue peers' benches/run.sh --quick       some of them
 #
 # Each bench starts a private redis-server, unless FAIRLOCK_BENCH_URL names one. Nothing else should run at that time.
+# Lock clients for Go run only where go is installed, those for Java where mvn is, and neither in a first look.
 set -euo pipefail
 if [[ ${1:-} == --quick ]]; then
     export FAIRLOCK_BENCH_QUICK=1

@@ -7,7 +7,7 @@
 //! compared. So a bench of single round trips pins both ends, and measures each of the two cases.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::{env, fmt, fs, process};
+use std::{env, fmt, fs};
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -30,9 +30,10 @@ static PINNED: AtomicU8 = AtomicU8::new(Cores::Any as u8);
 impl Cores {
     const ALL: [Cores; 3] = [Cores::Any, Cores::One, Cores::Two];
 
-    /// Calls `measure` for each case that this machine allows: with both ends on one core and then
-    /// on two. Only a private server can be pinned; beside another one the scheduler chooses.
-    pub(crate) fn each(url: &str, mut measure: impl FnMut(Cores)) {
+    /// Calls `measure` for each case that this machine allows: with the server and these processes
+    /// on one core, and then on two. Only a private server can be pinned; beside another one the
+    /// scheduler chooses.
+    pub(crate) fn each(url: &str, clients: &[u32], mut measure: impl FnMut(Cores)) {
         let available = available();
         let [first, second, ..] = available[..] else {
             return measure(Cores::Any);
@@ -43,12 +44,12 @@ impl Cores {
         let server = server_pid(url);
         for (cores, client) in [(Cores::One, first), (Cores::Two, second)] {
             pin(server, &[first]);
-            pin(process::id(), &[client]);
+            clients.iter().for_each(|process| pin(*process, &[client]));
             PINNED.store(cores as u8, Ordering::Relaxed);
             measure(cores);
         }
         pin(server, &available);
-        pin(process::id(), &available);
+        clients.iter().for_each(|process| pin(*process, &available));
         PINNED.store(Cores::Any as u8, Ordering::Relaxed);
     }
 

@@ -5,7 +5,7 @@
 //!     cargo bench --bench table -- RESULTS DIRECTORY README.md   and the table of the README
 //!
 //! RESULTS is the file that `FAIRLOCK_BENCH_RESULTS` named while the benches ran. `BENCHMARKS.md`,
-//! `benchmarks.svg` and `benchmarks-peers.svg` (other crates alone) go into the directory. The
+//! `benchmarks.svg` and `benchmarks-peers.svg` (other clients alone) go into the directory. The
 //! README's table stands between two comments.
 
 mod chart;
@@ -23,9 +23,9 @@ use std::{env, thread};
 use support::figure::{Bound, Figure, Line};
 use support::{Rounds, is_bench, server};
 
-/// The first has figures of several crates; in the others all figures are fairlock's.
+/// The first has figures of several clients; in the others all figures are fairlock's.
 const SECTIONS: [&str; 9] = [
-    "Beside other crates",
+    "Beside other clients",
     "A lock that nobody else wants",
     "Hand-over",
     "The length of the queue",
@@ -120,8 +120,9 @@ shown, and the one that is farthest from its bound.
         section.sort_by_key(|line| titles.iter().position(|title| *title == line.figure.title));
         page += &format!("\n## {number}. {title}\n\n");
         page += &if number == 1 {
-            let chart = "![The figures beside other crates as bars](benchmarks-peers.svg)";
-            format!("{chart}\n\n{}", peers::matrix(&section))
+            let chart = "![The figures beside other clients as bars](benchmarks-peers.svg)";
+            let left_out = peers::left_out(&section);
+            format!("{left_out}\n{chart}\n\n{}", peers::parts(&section))
         } else {
             rows(&section)
         };
@@ -184,7 +185,9 @@ fn spread(line: &Line) -> String {
 
 /// After the point: as many as can mean something.
 fn digits(line: &Line) -> usize {
-    if line.most >= 100.0 {
+    let numbers = [line.least, line.median, line.most];
+    let is_count = !line.figure.unit.starts_with('×') && numbers.iter().all(|n| n.fract() == 0.0);
+    if is_count || line.most >= 100.0 {
         0
     } else if line.most >= 10.0 {
         1
@@ -246,7 +249,8 @@ fn try_it() {
     for row in [
         "| Hand-over: 10 queued | any | 1.50 (1.25..2.00) × with 10 | 3 | 1.0 µs | ≤ 1.4 | **missed** |",
         "| Hand-over: 100 & more | any | 1.50 (1.25..2.00) × with 10 | 3 | 1.0 µs | ≤ 1.6 | met |",
-        "| rslock 0.10 | 1.5 |",
+        "|rslock 0.10|1.5|",
+        "Without clients for Java, which did not run.",
     ] {
         assert!(page.contains(row), "{row} is missing in\n{page}");
     }

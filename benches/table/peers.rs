@@ -1,7 +1,8 @@
-//! fairlock beside the other crates: a small table, which is the README's too, and all figures.
+//! fairlock beside other clients: a small table, which is the README's too, and all figures.
 
 use std::collections::HashSet;
 use std::fs;
+use std::hash::Hash;
 use std::ops::Range;
 
 use crate::spread;
@@ -48,7 +49,7 @@ const COLUMNS: [Column; 5] = [
 const BEGIN: &str = "<!-- benches/run.sh writes this table. -->\n";
 const END: &str = "<!-- Its end. -->\n";
 
-/// A row for each crate with its own defaults. Empty if these benches did not run.
+/// A row for each client with its own defaults. Empty if these benches did not run.
 pub(crate) fn table(lines: &[Line]) -> String {
     let columns: Vec<&Column> = COLUMNS
         .iter()
@@ -58,15 +59,16 @@ pub(crate) fn table(lines: &[Line]) -> String {
         return String::new();
     }
     let heads: Vec<&str> = columns.iter().map(|column| column.head).collect();
-    let mut table = format!("| | {} |\n", heads.join(" | "));
+    // Without spaces around the bars, which would count as words of the README.
+    let mut table = format!("||{}|\n", heads.join("|"));
     table += &format!("|---|{}\n", "--:|".repeat(columns.len()));
     let of_peers: Vec<&Line> = lines
         .iter()
         .filter(|line| line.figure.section == 1)
         .collect();
     for case in cases(&of_peers) {
-        // They are set to poll faster than they do by default.
-        if case.contains(", retry") {
+        // A peer with another setting than the first, as a shorter retry.
+        if case.contains(", ") && !case.contains("fairlock") {
             continue;
         }
         let cells: Vec<String> = columns
@@ -77,9 +79,23 @@ pub(crate) fn table(lines: &[Line]) -> String {
                 line.map_or("–".to_owned(), plain)
             })
             .collect();
-        table += &format!("| {case} | {} |\n", cells.join(" | "));
+        table += &format!("|{case}|{}|\n", cells.join("|"));
     }
     table
+}
+
+/// Says so if the clients for a language did not run: benches/peers leaves them out where their
+/// tools are not installed.
+pub(crate) fn left_out(lines: &[&Line]) -> String {
+    let ran = |language: &str| {
+        lines
+            .iter()
+            .any(|line| line.figure.case.contains(&format!("({language})")))
+    };
+    let absent = ["Go", "Java"].into_iter().filter(|language| !ran(language));
+    absent
+        .map(|language| format!("Without clients for {language}, which did not run.\n"))
+        .collect()
 }
 
 impl Column {
@@ -104,38 +120,66 @@ fn place(page: &str) -> Option<Range<usize>> {
     Some(begin..begin + page[begin..].find(END)?)
 }
 
-/// A row for each figure, a column for each crate.
-pub(crate) fn matrix(lines: &[&Line]) -> String {
-    let cases = cases(lines);
-    let mut matrix = format!("| figure | cores | {} |\n", cases.join(" | "));
-    matrix += &format!("|---|---|{}\n", "---|".repeat(cases.len()));
-    let mut seen = HashSet::new();
-    for first in lines {
-        if !seen.insert((&first.figure.title, first.cores)) {
-            continue;
-        }
-        let of_row =
-            |line: &&&Line| line.figure.title == first.figure.title && line.cores == first.cores;
-        let cells: Vec<String> = cases
+/// A table for each part of the bench, which their titles begin with: "8 threads on one name: turns".
+/// A row for each client, a column for each figure.
+pub(crate) fn parts(lines: &[&Line]) -> String {
+    let parts = distinct(lines.iter().map(|line| split(line).0));
+    let tables = parts.into_iter().map(|part| {
+        let lines: Vec<&Line> = lines
             .iter()
-            .map(|case| {
-                let mut row = lines.iter().filter(of_row);
-                let line = row.find(|line| line.figure.case == **case);
+            .copied()
+            .filter(|line| split(line).0 == part)
+            .collect();
+        format!("{part}:\n\n{}", by_client(&lines))
+    });
+    tables.collect::<Vec<_>>().join("\n")
+}
+
+fn by_client(lines: &[&Line]) -> String {
+    let columns = distinct(lines.iter().map(|line| (split(line).1, line.cores)));
+    let heads: Vec<String> = columns
+        .iter()
+        .map(|(what, cores)| {
+            let mut lines = lines.iter();
+            let line = lines.find(|line| split(line).1 == *what);
+            let unit = line.map_or("", |line| line.figure.unit.as_str());
+            match cores {
+                Cores::Any => format!("{what}, {unit}"),
+                cores => format!("{what}, {unit}, cores: {cores}"),
+            }
+        })
+        .collect();
+    let mut table = format!("| | {} |\n", heads.join(" | "));
+    table += &format!("|---|{}\n", "---|".repeat(columns.len()));
+    for case in cases(lines) {
+        let cells: Vec<String> = columns
+            .iter()
+            .map(|column| {
+                let mut of_case = lines.iter().filter(|line| line.figure.case == case);
+                let line = of_case.find(|line| (split(line).1, line.cores) == *column);
                 line.map_or("–".to_owned(), |line| spread(line))
             })
             .collect();
-        let (title, unit) = (&first.figure.title, &first.figure.unit);
-        let cells = cells.join(" | ");
-        matrix += &format!("| {title}, {unit} | {} | {cells} |\n", first.cores);
+        table += &format!("| {case} | {} |\n", cells.join(" | "));
     }
-    matrix
+    table
 }
 
-/// In the order in which they were measured.
+/// The part of the bench, and what was measured in it.
+fn split(line: &Line) -> (&str, &str) {
+    let title = line.figure.title.as_str();
+    title.split_once(": ").unwrap_or((title, ""))
+}
+
+/// The names of the clients.
 fn cases<'a>(lines: &[&'a Line]) -> Vec<&'a str> {
+    distinct(lines.iter().map(|line| line.figure.case.as_str()))
+}
+
+/// Each one once, in the order in which they were measured.
+fn distinct<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = HashSet::new();
-    let cases = lines.iter().map(|line| line.figure.case.as_str());
-    cases.filter(|case| seen.insert(*case)).collect()
+    all.filter(|one| seen.insert(*one)).collect()
 }
 
 /// The median for people: "62,331"; the head has the unit.

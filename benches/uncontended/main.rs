@@ -33,8 +33,8 @@ mod support;
 #[path = "../support/throughput.rs"]
 mod throughput;
 
-use std::env;
 use std::time::Duration;
+use std::{env, process};
 
 use subject::{Kind, Measured};
 use support::cores::Cores;
@@ -56,7 +56,7 @@ fn main() {
         redis.about
     );
     println!();
-    Cores::each(&redis.url, |cores| {
+    Cores::each(&redis.url, &[process::id()], |cores| {
         one_thread::measure(&redis.url, cores, rounds(15))
     });
     one_thread::count_wakeups(&redis.url);

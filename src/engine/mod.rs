@@ -122,7 +122,7 @@ pub(crate) use lifecycle::EngineHandle;
 pub(crate) use release::WantResult;
 pub(crate) use request::{LockGroup, Request};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
-pub(crate) use stepped::{Next, SteppedEngine, Tasks};
+pub(crate) use stepped::{GuardRelease, LinePlace, Next, SteppedEngine, Tasks};
 pub(crate) use waiter::{AtDeadline, QueuedWaiter};
 
 /// All that the handles, guards, waiters and threads of one manager share.

@@ -203,7 +203,7 @@ impl Engine {
         self.replace_place(waiter);
     }
 
-    fn send_place_in_background(&self, place: &Arc<WaiterEntry>) {
+    pub(super) fn send_place_in_background(&self, place: &Arc<WaiterEntry>) {
         self.send_to_background(Command::Requeue(Arc::clone(place)));
     }
 
@@ -335,7 +335,7 @@ impl Engine {
         }
     }
 
-    fn on_passed(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
+    pub(super) fn on_passed(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
         self.meter.local_handovers.add(1);
         self.wake_for_turn(member, turn);
     }
@@ -469,11 +469,26 @@ impl Engine {
         }
     }
 
-    /// The position of a member: that of its line's place, and one more for each member before it.
-    pub(super) fn position_in_line(&self, member: &WaiterEntry) -> Option<u64> {
+    /// How many others of this manager wait for the name of this waiter.
+    pub(super) fn other_waiters(&self, waiter: &WaiterEntry) -> usize {
         let mut lines = self.lines.lock();
-        let line = lines.known(&member.request)?;
-        let before = line.members_before(member.order())? as u64;
+        let place = lines.known(&waiter.request).and_then(|line| line.place());
+        // The place of a line is registered, and nobody waits for it but the members.
+        let not_others = 1 + usize::from(place.is_some());
+        drop(lines);
+        let registered = self.waiters.count(&waiter.request.key.name);
+        registered.saturating_sub(not_others)
+    }
+
+    /// The position of a waiter. That of a member is the one of its line's place, and one more for
+    /// each member before it.
+    pub(super) fn position_of(&self, waiter: &WaiterEntry) -> Option<u64> {
+        if !waiter.request.is_member() {
+            return waiter.state.lock().position();
+        }
+        let mut lines = self.lines.lock();
+        let line = lines.known(&waiter.request)?;
+        let before = line.members_before(waiter.order())? as u64;
         let first = match line.place() {
             Some((_, place)) => place.state.lock().position()?,
             // A member has the lock.
@@ -517,3 +532,6 @@ fn for_turn(error: Error, turn: &Lease) -> Error {
         other => other,
     }
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests;

@@ -6,6 +6,7 @@
 //! | `token` | [`Token`]: an attempt's id; [`CallerId`]: what a manager says about itself |
 //! | `call` | [`Call`]: a request, and the command that it becomes |
 //! | `registry` | the table family x verb -> script, and how a script's parts are included |
+//! | `renewals` | renewals of several mutexes by one script call |
 //! | `reply` | [`ScriptReply`]: what a script answers, one function per verb |
 //! | `packed` | the packed fields of a record, for the in-memory store |
 
@@ -13,6 +14,7 @@ mod call;
 #[cfg(feature = "memory")]
 pub(crate) mod packed;
 mod registry;
+mod renewals;
 mod reply;
 mod requester;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -28,6 +30,7 @@ pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, rights_command
 pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
+pub(crate) use renewals::{RENEWALS_LIMIT, renewals_command, renewals_script_id, split_renewals};
 pub(crate) use reply::{Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply, Vote};
 pub(crate) use requester::Requester;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

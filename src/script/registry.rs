@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 
 use Family::{Mutex, Permit, Quorum};
-use VerbName::{Acquire, Inspect, Lookup, Release, Renew, Sync, Vacate};
+use VerbName::{Acquire, Inspect, Lookup, Release, Renew, RenewMany, Sync, Vacate};
 
 use super::Family;
 
 /// How many scripts there are.
-pub(crate) const SCRIPTS: usize = 17;
+pub(crate) const SCRIPTS: usize = 18;
 
 /// Family × verb → script. A script's number is its row. A single command looks up the tokens of a
 /// mutex. A quorum has no queue, and nothing is deleted there, so it has no scripts for these.
@@ -16,6 +16,7 @@ const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
     (Mutex, Acquire, include_str!("mutex_acquire.lua")),
     (Mutex, Release, include_str!("mutex_release.lua")),
     (Mutex, Renew, include_str!("mutex_renew.lua")),
+    (Mutex, RenewMany, include_str!("mutex_renew_many.lua")),
     (Mutex, Sync, include_str!("mutex_sync.lua")),
     (Mutex, Inspect, include_str!("mutex_inspect.lua")),
     (Mutex, Vacate, include_str!("mutex_vacate.lua")),
@@ -32,12 +33,13 @@ const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
     (Quorum, Inspect, include_str!("quorum_inspect.lua")),
 ];
 
-/// The name of a verb of a [`Call`](super::Call), in the table.
+/// The name of a verb of a [`Call`](super::Call), in the table, or of a script for several calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum VerbName {
     Acquire,
     Release,
     Renew,
+    RenewMany,
     Sync,
     Inspect,
     Vacate,
@@ -131,10 +133,13 @@ mod tests {
     #[test]
     fn every_verb_that_needs_one_has_one_script() {
         for family in [Mutex, Permit, Quorum] {
-            for verb in [Acquire, Release, Renew, Sync, Inspect, Vacate, Lookup] {
+            for verb in [
+                Acquire, Release, Renew, RenewMany, Sync, Inspect, Vacate, Lookup,
+            ] {
                 let is_its = |row: &&(Family, VerbName, &str)| (row.0, row.1) == (family, verb);
                 let scripts = TABLE.iter().filter(is_its).count();
                 let has_none = (family, verb) == (Mutex, Lookup)
+                    || family != Mutex && verb == RenewMany
                     || family == Quorum && matches!(verb, Sync | Vacate | Lookup);
                 let expected = usize::from(!has_none);
                 assert_eq!(scripts, expected, "{family:?} {verb:?}");

@@ -322,8 +322,9 @@ fn p10_a_broken_record_fails_only_its_own_callers() {
         ours,
     } = one_connection(patient);
     ours.lock("spoilt").unwrap().unlock().unwrap();
-    // The field that says how the last holder ended gets a value that does not exist.
-    Record::of(&server, "spoilt").set(&[("d", "5")]);
+    // The field that says how the last holder ended gets a value that does not exist. It counts once
+    // the lease's end is 0.
+    Record::of(&server, "spoilt").set(&[("e", "0"), ("d", "5")]);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let before = Callers::call(scope, "before", 3, |name| ours.try_lock(name));

@@ -174,28 +174,43 @@ fn queueing_and_the_hand_over_cost_two_requests() {
 }
 
 #[test]
-fn a_renewal_costs_one_request_and_four_commands() {
-    const LOCKS: usize = 50;
-    let server = Server::start();
-    let mgr = manager(server.url(), Duration::from_secs(1));
-    let guards: Vec<_> = (0..LOCKS)
-        .map(|i| mgr.lock(format!("k{i}")).unwrap())
-        .collect();
+fn a_lone_renewal_costs_one_request_and_four_commands() {
     let limit = Limit {
         scripts: 1.0,
         commands: 4.0,
-        bytes: 290,
+        bytes: 330,
     };
+    assert_renewals_cost(1, &limit);
+}
+
+/// A name's data and HMGET and HSET, and a share of the call, of TIME and of PEXPIREAT.
+#[test]
+fn fifty_renewals_cost_one_request_and_two_commands_each() {
+    let limit = Limit {
+        scripts: 1.0 / 50.0,
+        commands: 2.0,
+        bytes: 140,
+    };
+    assert_renewals_cost(50, &limit);
+}
+
+#[track_caller]
+fn assert_renewals_cost(locks: usize, limit: &Limit) {
+    let server = Server::start();
+    let mgr = manager(server.url(), Duration::from_secs(1));
+    let guards: Vec<_> = (0..locks)
+        .map(|i| mgr.lock(format!("k{i}")).unwrap())
+        .collect();
     // The first renewals make the script known to the server.
     until(
         Duration::from_secs(1) + SLACK,
         "every lease is renewed once",
-        || mgr.stats().renewed >= LOCKS as u64,
+        || mgr.stats().renewed >= locks as u64,
     );
     let renewed = mgr.stats().renewed;
-    assert_costs(&server, 4 * LOCKS as u64, &limit, || {
+    assert_costs(&server, 4 * locks as u64, limit, || {
         until(Duration::from_secs(4) + SLACK, "four renewals each", || {
-            mgr.stats().renewed >= renewed + 4 * LOCKS as u64
+            mgr.stats().renewed >= renewed + 4 * locks as u64
         });
     });
     assert!(guards.iter().all(|guard| guard.is_held()));

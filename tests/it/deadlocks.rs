@@ -58,6 +58,10 @@ type Case = fn(&Scene<'_>);
 const CIRCLES: &[(&str, Case)] = &[
     ("two threads", |s| two_threads(s, s.one, s.one)),
     ("two managers", |s| two_threads(s, s.one, s.other)),
+    ("members of lines", |s| {
+        let local = s.one.with(LockOptions::new().local_handovers(9));
+        two_threads(s, &local, &local);
+    }),
     ("five threads", |s| {
         let names: Vec<String> = ["x", "v", "w", "y", "z"].map(|of| s.name(of)).into();
         let met = Barrier::new(5);

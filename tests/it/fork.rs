@@ -8,7 +8,8 @@ use std::{
 };
 
 use fairlock::{
-    Error, LockGuard, LockManager, MultiGuard, ReentrantGuard, SemaphoreGuard, Waiter, WriteGuard,
+    Error, LockGuard, LockManager, LockOptions, MultiGuard, ReentrantGuard, SemaphoreGuard, Waiter,
+    WriteGuard,
 };
 
 use crate::{
@@ -24,16 +25,26 @@ const FORKS: u32 = 20;
 #[test]
 fn p1_a_forked_child_gets_closed_and_leaves_parent_locks_alone() {
     let server = Server::start();
-    let mut child = Child::spawn("forks", &[&server.url()]);
+    forks_leave_alone(&server, "0");
+}
+
+#[test]
+fn forked_child_leaves_local_handovers_alone() {
+    let server = Server::start();
+    forks_leave_alone(&server, "9");
+}
+
+fn forks_leave_alone(server: &Server, local_handovers: &str) {
+    let mut child = Child::spawn("forks", &[&server.url(), local_handovers]);
     for _ in 0..FORKS {
         assert_eq!(child.expect("child", SOON), "0");
     }
     child.expect("unlocked", SOON);
     child.join();
     until(SLACK, "all is released", || {
-        owner(&server, "busy").is_none() && queue(&server, "busy").is_empty()
+        owner(server, "busy").is_none() && queue(server, "busy").is_empty()
     });
-    assert_nothing_left(&server, "k");
+    assert_nothing_left(server, "k");
 }
 
 #[test]
@@ -97,7 +108,9 @@ pub(crate) fn forks_with_permits(args: &[String]) {
 }
 
 pub(crate) fn forks(args: &[String]) {
+    let local_handovers = args[1].parse().unwrap();
     let mgr = patient(args[0].as_str());
+    let mgr = mgr.with(LockOptions::new().local_handovers(local_handovers));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..3 {

@@ -63,6 +63,17 @@ const LONG_CASES: &[(&str, Case)] = &[
             assert!(more.unwrap().is_none());
         });
     }),
+    ("a member of a line", |_, wants, n| {
+        // The lock is held by the same line, so no check asks Redis about the waiter.
+        let local = wants.with(LockOptions::new().local_handovers(9));
+        let _guard = local
+            .with(LockOptions::new().label("holds"))
+            .lock(n)
+            .unwrap();
+        worker(|| {
+            assert!(local.try_lock_for(n, 12 * LONG).unwrap().is_none());
+        });
+    }),
     ("many waiters", |holds, wants, n| {
         let _guard = holds.lock(n).unwrap();
         thread::scope(|scope| {

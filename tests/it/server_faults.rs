@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, LockOptions};
+use fairlock::{Error, LockGuard, LockManager, LockOptions, LossReason};
 
 use crate::connections::{granted, scripted_server, server_that_answers};
 use crate::fixtures::{
@@ -457,6 +457,59 @@ fn r20_checks_are_carried_out_without_memory() {
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
     all_change();
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
+}
+
+#[test]
+fn r20_renewals_that_go_together_are_carried_out_without_memory() {
+    let server = Server::start();
+    let ours = manager(server.url());
+    let held: Vec<_> = (0..10)
+        .map(|i| ours.lock(format!("a{i}")).unwrap())
+        .collect();
+    let renewed_again = || {
+        let before = ours.stats().renewed;
+        until(2 * SOON, "all of them are renewed", || {
+            ours.stats().renewed >= before + 2 * held.len() as u64
+        });
+    };
+    renewed_again();
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
+    renewed_again();
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(ours.stats().renewal_failures, 0);
+}
+
+#[test]
+fn a_key_without_rights_harms_no_renewal_of_another() {
+    let server = Server::start();
+    let rules = [
+        "ACL",
+        "SETUSER",
+        "u",
+        "on",
+        ">p",
+        "~fairlock:*",
+        "&*",
+        "+@all",
+    ];
+    let _: () = server.query(&rules);
+    let ours = manager(format!("{}?user=u&pass=p", server.url()));
+    let held: Vec<_> = (0..10)
+        .map(|i| ours.lock(format!("a{i}")).unwrap())
+        .collect();
+    // Only this user's keys change, not its connections.
+    let keys = (1..10).map(|i| format!("~fairlock:{{a{i}}}*"));
+    let rules = ["ACL", "SETUSER", "u", "resetkeys"].map(str::to_owned);
+    let rules: Vec<String> = rules.into_iter().chain(keys).collect();
+    let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+    let _: () = server.query(&rules);
+    let loss = held[0].lost().recv_timeout(SOON);
+    assert_eq!(
+        loss.expect("it cannot be renewed").reason,
+        LossReason::Expired
+    );
+    assert!(held[1..].iter().all(LockGuard::is_held));
 }
 
 #[test]

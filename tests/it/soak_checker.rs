@@ -8,7 +8,7 @@ mod history;
 
 use std::time::Duration;
 
-use checker::{Finding, Rule, Timings, check, longest_wait, overlap_spans};
+use checker::{Finding, Rule, Timings, check, local_handovers, longest_wait, overlap_spans};
 use history::History;
 
 /// These histories use a nanosecond where reality has a millisecond: a lease lasts 2,000 ns.
@@ -71,6 +71,54 @@ const CLEAN: [&str; 19] = [
     "210 b.0 ended b1 lost:Expired",
     "220 - key fairlock:{n} 3600000",
 ];
+
+/// One process has a mutex with one local hand-over again and again while another one waits.
+fn line_of_a_while_b_waits(turns: usize) -> Vec<String> {
+    let mut lines = vec![
+        "100 b.0 ask b1 n enqueue line:1".to_owned(),
+        "110 b.0 queued b1".to_owned(),
+    ];
+    for turn in 0..turns {
+        let at = 200 + 10 * turn;
+        lines.extend([
+            format!("{at} a.0 ask a{turn} n lock line:1"),
+            format!("{} a.0 granted a{turn} {}", at + 1, 7 + turn),
+            format!("{} a.0 held a{turn} {}", at + 2, at + 3),
+            format!("{} a.0 release a{turn}", at + 4),
+            format!("{} a.0 ended a{turn} released", at + 5),
+        ]);
+    }
+    lines.push("900 b.0 granted b1 90".to_owned());
+    lines.push("910 b.0 ended b1 released".to_owned());
+    lines
+}
+
+#[test]
+fn a_line_has_two_tenures_before_a_waiter_and_no_more() {
+    let violates = |turns| {
+        let lines = line_of_a_while_b_waits(turns);
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        !found(&lines, Rule::Order).violations.is_empty()
+    };
+    assert!(!violates(4));
+    assert!(violates(5));
+}
+
+#[test]
+fn members_of_one_line_keep_their_order() {
+    let lines = [
+        "100 a.0 ask a1 n enqueue line:9",
+        "110 a.0 queued a1",
+        "120 a.0 ask a2 n lock line:9",
+        "130 a.0 granted a2 7",
+        "140 a.0 granted a1 8",
+    ];
+    assert_eq!(found(&lines, Rule::Order).violations.len(), 1);
+    assert_eq!(local_handovers(&read(&lines)), 1);
+    let others = lines.map(|line| line.replace("a.0 ask a2", "b.0 ask a2"));
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    assert_eq!(found(&others, Rule::Order).violations.len(), 0);
+}
 
 #[test]
 fn a_clean_history_passes_and_every_rule_is_checked() {

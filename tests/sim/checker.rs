@@ -130,8 +130,20 @@ impl Checker {
     }
 
     /// A grant of this token became a guard.
-    pub(super) fn on_guard_taken(&mut self, token: Token) {
+    /// P2: the fences of turns rise, and every later grant has a larger one. False: this one does
+    /// not rise.
+    #[must_use]
+    pub(super) fn on_guard_taken(&mut self, token: Token, first_fence: u64, fence: u64) -> bool {
         self.grants.guarded.insert(token);
+        let holder = self.record.holder(token);
+        if holder.is_none_or(|holder| holder.fence != first_fence || holder.spare == 0) {
+            return true;
+        }
+        // Without this, only the first fence would bound those of later grants.
+        let floor = &mut self.model.lock.fence_floor;
+        *floor = fence.max(*floor);
+        let last = self.grants.turns.insert((token, first_fence), fence);
+        last.is_none_or(|last| last < fence)
     }
 
     /// The replica catches up.

@@ -49,6 +49,10 @@ pub(crate) enum Defect {
     Force,
     /// A release succeeds for a caller that does not own the lock.
     OwnerUnchecked,
+    /// Renewals that go together renew whatever owner a name has.
+    TogetherUnchecked,
+    /// Renewals that go together give a lease twice its time.
+    TogetherTooLong,
     /// A release ends whatever lease its token has, as if it were the one that the caller knows.
     FenceUnchecked,
     /// Like [`Defect::FenceUnchecked`], but only while nobody waits.
@@ -130,6 +134,10 @@ pub(crate) enum Defect {
     RefusedIsOvertaken,
     /// After a connection has ended, releases that nobody waits for are sent again last.
     ResendOrder,
+    /// The place of a line is never sent.
+    LinePlace,
+    /// A release by force takes the first fence of a grant only.
+    ForceFirstOnly,
 }
 
 impl Defect {
@@ -175,6 +183,8 @@ impl Defect {
                 "elseif owner == token and not is_stray then\n  -- R9",
                 "elseif owner then\n  -- R9",
             )],
+            Defect::TogetherUnchecked => &[("fields[3] == tokens[4 + i] and", "fields[3] and")],
+            Defect::TogetherTooLong => &[("left, fence = 1000 * ttl", "left, fence = 2000 * ttl")],
             Defect::FenceUnchecked => &[(
                 "owner == token and callers_fence > 0 and callers_fence ~= fence",
                 "false",
@@ -280,7 +290,10 @@ impl Defect {
                 "math.min(lease_end - now, 1000 * math.max(ttl, hold))",
                 "lease_end - now",
             )],
-            Defect::MaxHold | Defect::Checks => &[],
+            Defect::ForceFirstOnly => {
+                &[("callers_fence <= fence + spare", "callers_fence <= fence")]
+            }
+            Defect::LinePlace | Defect::MaxHold | Defect::Checks => &[],
             Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => &[],
             Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
@@ -302,12 +315,14 @@ impl Defect {
             Defect::Force | Defect::OwnerUnchecked | Defect::FenceKept | Defect::Unknown => {
                 is_mutex
             }
+            Defect::TogetherUnchecked | Defect::TogetherTooLong => is_mutex,
             Defect::FenceUnchecked
             | Defect::FenceUncheckedAlone
             | Defect::ReleaseTakenForCooling
             | Defect::ForceForgotten
             | Defect::EndsForgotten
             | Defect::ForceTakenForLapse => is_mutex,
+            Defect::LinePlace | Defect::ForceFirstOnly => is_mutex,
             Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => {
                 !is_mutex
             }

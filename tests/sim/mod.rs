@@ -21,7 +21,9 @@
 //! `simulate` plays runs. Each run is made from a seed, in one thread and without any real clock:
 //! the same seed makes the same run. Every other run is of a mutex. The rest are in turn of two
 //! kinds: a semaphore of three permits, of which callers take one to three at once, and a
-//! reader/writer lock, whose writers downgrade now and then.
+//! reader/writer lock, whose writers downgrade now and then. In every third run of a mutex,
+//! processes hand it over within themselves, up to twice in one grant. A forced release may then
+//! name any fence of the grant. `several_turns` shows script by script which fences count as used.
 //!
 //! | part | what it has | what it uses |
 //! |---|---|---|
@@ -45,7 +47,8 @@
 //! order. If one is lost or late, so is all that is behind it on the connection. When a
 //! connection ends, everything without a reply is in doubt: it may have run, or may run yet, in its
 //! order. Most guards are dropped and not unlocked. The engine decides whether the caller leaves
-//! once its release is written. The renewal thread has a connection of its own.
+//! once its release is written. The renewal thread has a connection of its own. It renews a mutex in one call with two
+//! others: a token that never had the lock, and a name without a record.
 //!
 //! # What can fail
 //!

@@ -14,7 +14,7 @@ use super::plan::{LeaseKind, NetworkFault, Rng};
 use super::shown_clock::shown_clock;
 use crate::config::Config;
 use crate::diagnosis::facts::Facts;
-use crate::engine::{Doubt, Lease, QueuedWaiter, Request, SteppedEngine, Tasks};
+use crate::engine::{Doubt, Lease, LinePlace, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::error::Step;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Token};
@@ -133,6 +133,7 @@ pub(super) struct SimCaller {
 /// | Acquiring   | the reply to its acquire, or a pause and another acquire |
 /// | Waiting     | its grant, or its deadline                             |
 /// | Cancelling  | the reply to its release, and then the lock or nothing |
+/// | Placing     | the reply to the acquire of its process's line         |
 /// | Trying      | the reply to an acquire that does not wait             |
 /// | Holding     | the end of its work                                    |
 /// | Releasing   | the reply to its release                               |
@@ -143,6 +144,7 @@ pub(super) enum CallerState {
     Acquiring,
     Waiting,
     Cancelling,
+    Placing(LinePlace),
     Trying { token: Token, doubt: Doubt },
     Holding(Arc<Lease>),
     Releasing(Arc<Lease>, Time),
@@ -157,6 +159,7 @@ impl CallerState {
             CallerState::Acquiring => "acquiring",
             CallerState::Waiting => "waiting",
             CallerState::Cancelling => "cancelling",
+            CallerState::Placing(_) => "placing",
             CallerState::Trying { .. } => "trying",
             CallerState::Holding(_) => "holding",
             CallerState::Releasing(..) => "releasing",
@@ -182,13 +185,6 @@ impl SimCaller {
             lost_at: None,
             must_end_by: u64::MAX,
         }
-    }
-
-    /// Whether it waits by this token.
-    pub(super) fn waits_by(&self, token: Token) -> bool {
-        self.waiter
-            .as_ref()
-            .is_some_and(|waiter| waiter.token() == token)
     }
 
     /// Whether it is in the queue, or on its way there.
@@ -283,6 +279,12 @@ impl SimProcess {
     /// How long one way through the network takes, in ns.
     pub(super) fn latency(&mut self) -> u64 {
         50_000 + self.rng.below(400_000)
+    }
+
+    /// Whether a caller waits by this token, or its line does.
+    pub(super) fn waits_by(&self, caller: &SimCaller, token: Token) -> bool {
+        let waiter = caller.waiter.as_ref();
+        waiter.is_some_and(|waiter| self.engine.waits_by(waiter, token))
     }
 
     /// The guards that its callers hold.

@@ -42,6 +42,8 @@ pub(super) struct HolderView {
     pub(super) ttl: u64,
     pub(super) hold: u64,
     pub(super) permits: u32,
+    /// How many fences behind its first the grant has reserved.
+    pub(super) spare: u64,
     /// It has had its time of grace.
     pub(super) spared: bool,
 }
@@ -76,6 +78,13 @@ pub(super) struct Accounting {
     pub(super) look_outage: bool,
     /// The shortest lease among them.
     pub(super) shortest: u64,
+}
+
+impl HolderView {
+    /// Whether this is a fence of its grant.
+    pub(super) fn has_fence(&self, fence: u64) -> bool {
+        (self.fence..=self.fence + self.spare).contains(&fence)
+    }
 }
 
 impl RecordView {
@@ -136,6 +145,7 @@ impl RecordView {
             ttl: request.ttl,
             hold: request.hold,
             permits: 1,
+            spare: request.number.unwrap_or_default(),
             spared,
         });
     }
@@ -193,6 +203,7 @@ impl RecordView {
                     ttl: request.ttl,
                     hold: request.hold,
                     permits: packed.weight,
+                    spare: 0,
                     spared: packed.phase == 1,
                 });
             }
@@ -318,19 +329,23 @@ impl<'a> Fields<'a> {
             token: token_of(token)?,
             waits: waiter.is_some(),
             manager: request.manager,
-            permits: request.permits,
+            permits: if self.text("k") == "mutex/1" {
+                1
+            } else {
+                request.number.unwrap_or(1) as u32
+            },
         })
     }
 }
 
-/// `ticket since manager ttl fixed hold`, and for permits how many. There the ttl and the hold are
-/// in ms.
+/// `ticket since manager ttl fixed hold`, and a number: for permits how many, for a mutex the spare,
+/// if it is not 0. There the ttl and the hold are in ms.
 struct RecordedRequest {
     since: u64,
     manager: String,
     ttl: u64,
     hold: u64,
-    permits: u32,
+    number: Option<u64>,
 }
 
 impl RecordedRequest {
@@ -342,8 +357,8 @@ impl RecordedRequest {
             manager: words.get(2).copied().unwrap_or_default().to_owned(),
             ttl: number(3).unwrap_or_default() * 1000,
             hold: number(5).unwrap_or_default() * 1000,
-            // A mutex has its label there.
-            permits: number(6).map_or(1, |permits| permits as u32),
+            // A mutex without a spare has its label there.
+            number: number(6),
         }
     }
 }

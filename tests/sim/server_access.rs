@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
+use redis::Value;
+
 use super::{Server, words_of};
-use crate::script::{Call, CallerId, Form, ScriptReply};
+use crate::key::Key;
+use crate::script::{Call, CallerId, Form, ScriptReply, Token, renewals_command, split_renewals};
 use crate::store::memory::keyspace::{Bytes, Content, KeyEntry, Keyspace};
 
 impl Server {
@@ -16,8 +19,39 @@ impl Server {
         not_after: u64,
     ) -> Result<ScriptReply, String> {
         let command = call.command(caller_id, Form::default(), not_after);
-        let value = self.run(now, &words_of(&command))?;
+        let value = match self.renew_together(now, call, caller_id)? {
+            Some(value) => value,
+            None => self.run(now, &words_of(&command))?,
+        };
         ScriptReply::parse(call, &value).map_err(|malformed| malformed.to_string())
+    }
+
+    /// Renews a mutex as the renewal thread does that has renewals of other names, too. Returns what
+    /// the reply says about this call; `None` if it must be sent alone.
+    ///
+    /// The others are a token that never had the lock, before it, and a name without a record,
+    /// behind it.
+    pub(crate) fn renew_together(
+        &mut self,
+        now: u64,
+        call: &Call,
+        caller_id: &CallerId,
+    ) -> Result<Option<Value>, String> {
+        if !call.is_renewed_with(call) {
+            return Ok(None);
+        }
+        let stranger = call.renewal(Token::parse(&"0".repeat(32)).expect("a token"));
+        let absent = Call {
+            key: Key::new("fairlock", "absent").expect("a name"),
+            ..call.clone()
+        };
+        let calls = [&stranger, call, &absent];
+        let command = renewals_command(calls.into_iter(), caller_id, false);
+        let value = self.run(now, &words_of(&command))?;
+        match split_renewals(calls.len(), &value).as_deref() {
+            Some([None, reply, None]) => Ok(reply.clone()),
+            _ => Err(format!("{value:?} renews what is not held")),
+        }
     }
 }
 

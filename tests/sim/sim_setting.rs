@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::model::ModelKind;
-use super::plan::LeaseKind;
+use super::plan::{self, LeaseKind};
 use crate::config::{Config, Settings};
 use crate::key::Key;
 use crate::options::LockOptions;
@@ -19,6 +19,8 @@ pub(super) struct SimSetting {
     /// The `hold_at_least`, the `max_hold` and, of permits, the fixed lease of callers that ask
     /// for one.
     pub(super) bound: Duration,
+    /// How often a process hands a mutex over within itself, in one grant.
+    pub(super) local_handovers: u32,
 }
 
 impl SimSetting {
@@ -36,6 +38,18 @@ impl SimSetting {
             key,
             ttl,
             bound: ttl / 3,
+            local_handovers: 0,
+        }
+    }
+
+    /// The setting of a run: in every third run of a mutex, processes hand it over within
+    /// themselves.
+    pub(super) fn of_run(seed: u64) -> SimSetting {
+        let kind = plan::kind(seed);
+        let hands_over = kind == ModelKind::Mutex && seed.is_multiple_of(3);
+        SimSetting {
+            local_handovers: if hands_over { 2 } else { 0 },
+            ..SimSetting::new(kind)
         }
     }
 

@@ -77,7 +77,7 @@ pub(crate) fn simulate(
     let mut server = server_of(defect);
     let mut tally = Tally { steps: 0, runs: 0 };
     for seed in seed.. {
-        let setting = SimSetting::new(plan::kind(seed));
+        let setting = SimSetting::of_run(seed);
         if tally.steps >= steps {
             break;
         }

@@ -9,9 +9,12 @@ use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
 use crate::engine::background::{Command, RenewalThread, Task};
 #[cfg(test)]
 use crate::engine::multi::GroupOutcome;
-use crate::engine::release::{ReleaseOutcome, WantResult};
+use crate::engine::release::{ReleaseOutcome, WantResult, release_call};
 use crate::engine::request::Wait;
-use crate::engine::waiter::{EnqueueOutcome, TakeGrant, WaiterAction, WaiterState};
+use crate::engine::turns::Ended;
+use crate::engine::waiter::{
+    EnqueueOutcome, TakeGrant, TokenOwner, WaiterAction, WaiterEntry, WaiterState,
+};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 use crate::script::{Call, CallerId, Mode, Token};
 use crate::store::clock::Time;
@@ -27,6 +30,17 @@ pub(crate) struct SteppedEngine {
 
 /// The tasks that the replies to a pipeline belong to.
 pub(crate) struct Tasks(Vec<Task>);
+
+/// The place of a line in Redis's queue. No thread waits for it.
+pub(crate) struct LinePlace(Arc<WaiterEntry>);
+
+/// What the drop of a guard sends.
+pub(crate) struct GuardRelease {
+    pub(crate) lease: Arc<Lease>,
+    /// The place of the waiters of this process, which is sent first.
+    pub(crate) place: Option<LinePlace>,
+    pub(crate) call: Call,
+}
 
 /// A caller's next step after the reply to its acquire.
 pub(crate) enum Next {
@@ -95,9 +109,44 @@ impl SteppedEngine {
         self.engine.waiters.all().len()
     }
 
-    /// A waiter whose acquire was not sent yet.
-    pub(crate) fn register(&self, request: Arc<Request>) -> QueuedWaiter {
-        QueuedWaiter::register(&self.engine, &request, WaiterState::new(Token::new()))
+    /// A waiter whose acquire was not sent yet. If its request allows local hand-overs, it is in the
+    /// line, and the line's place comes with it if that is to be sent.
+    pub(crate) fn register(&self, request: Arc<Request>) -> (QueuedWaiter, Option<LinePlace>) {
+        if request.is_member() {
+            let (queued, place) = self.engine.join_line(&request);
+            return (queued, place.map(LinePlace));
+        }
+        let state = WaiterState::new(Token::new());
+        (QueuedWaiter::register(&self.engine, &request, state), None)
+    }
+
+    /// The acquire of a line's place. `None` if nobody wants it any more.
+    pub(crate) fn begin_place(&self, place: &LinePlace, now: Time) -> Option<Call> {
+        let token = self.engine.token_to_send(&place.0, now)?;
+        Some(place.0.request.acquire(token, Wait::Yes))
+    }
+
+    /// Applies the reply to that acquire. Without one, the renewal thread sends it again.
+    pub(crate) fn on_place_reply(&self, place: &LinePlace, call: &Call, answer: Answered) {
+        match self.engine.on_acquire_reply(&place.0, call, answer) {
+            EnqueueOutcome::Done => {}
+            EnqueueOutcome::Rejected(error) => self.engine.on_waiter_failed(&place.0, &error),
+            _ => self.engine.send_place_in_background(&place.0),
+        }
+    }
+
+    /// Whether the waiter is queued by this token: its own, or that of its line's place.
+    pub(crate) fn waits_by(&self, queued: &QueuedWaiter, token: Token) -> bool {
+        let waiter = &queued.waiter;
+        if !waiter.request.is_member() {
+            return queued.token() == token;
+        }
+        let place = match self.engine.waiters.owner_of(token) {
+            TokenOwner::Waiter(place) => place,
+            _ => return false,
+        };
+        let members = self.engine.members_of(&place);
+        members.iter().any(|member| Arc::ptr_eq(member, waiter))
     }
 
     /// Whether the waiter is queued, as far as it knows.
@@ -224,9 +273,10 @@ impl SteppedEngine {
     }
 
     /// The owner of a guard renews it: the call to send, unless the lease is lost.
-    pub(crate) fn begin_renew(&self, lease: &Lease) -> Option<Call> {
+    pub(crate) fn begin_renew(&self, lease: &Arc<Lease>) -> Option<Call> {
+        let renewed = lease.renewed_lease();
         let is_held = lease.is_held(self.engine.now());
-        is_held.then(|| lease.request.renew(lease.token, lease.fence))
+        is_held.then(|| renewed.request.renew(renewed.token, renewed.fence))
     }
 
     pub(crate) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: Answered) {
@@ -253,11 +303,29 @@ impl SteppedEngine {
             .is_ok()
     }
 
-    /// A guard is dropped: the call to send, unless the lease is lost.
-    pub(crate) fn begin_release(&self, lease: &Lease) -> Option<Call> {
-        self.engine
-            .begin_release(lease, Mode::Used, self.engine.now())
-            .ok()
+    /// A guard is dropped: what to send, unless the lease is lost, or another thread of the process
+    /// has the lock now.
+    pub(crate) fn begin_release(&self, lease: &Arc<Lease>) -> Option<GuardRelease> {
+        let now = self.engine.now();
+        if lease.tenure().is_none() {
+            let call = self.engine.begin_release(lease, Mode::Used, now).ok()?;
+            return Some(GuardRelease {
+                lease: Arc::clone(lease),
+                place: None,
+                call,
+            });
+        }
+        match self.engine.end_turn(lease, Mode::Used, now).ok()? {
+            Ended::PassedTo(member, turn) => {
+                self.engine.on_passed(&member, &turn);
+                None
+            }
+            Ended::Left(leaving) => Some(GuardRelease {
+                call: release_call(&leaving.tenure, leaving.mode),
+                lease: leaving.tenure,
+                place: leaving.place.map(LinePlace),
+            }),
+        }
     }
 
     /// After the release of a dropped guard is written: what is to be done with its reply if the

@@ -145,6 +145,16 @@ fn release_without_the_owner_check_is_found() {
 }
 
 #[test]
+fn renewals_together_that_ignore_the_owner_are_found() {
+    assert_found(Defect::TogetherUnchecked, &[Promise::BadInput]);
+}
+
+#[test]
+fn renewals_together_that_give_too_much_time_are_found() {
+    assert_found(Defect::TogetherTooLong, &[Promise::Service]);
+}
+
+#[test]
 fn release_that_ignores_the_fence_is_found() {
     assert_found(Defect::FenceUnchecked, &[Promise::Exclusion]);
 }
@@ -310,4 +320,14 @@ fn answer_that_overtakes_a_refused_release_is_found() {
 #[test]
 fn call_sent_again_before_an_earlier_release_is_found() {
     assert_found(Defect::ResendOrder, &[Promise::Order]);
+}
+
+#[test]
+fn line_without_a_place_is_found() {
+    assert_found(Defect::LinePlace, &[Promise::Leftovers]);
+}
+
+#[test]
+fn forced_release_that_takes_the_first_fence_only_is_found() {
+    assert_found(Defect::ForceFirstOnly, &[Promise::Fencing]);
 }

@@ -5,7 +5,10 @@
 //! correct. Some promises have exceptions: data were lost, or a process was silent for too long.
 //! The checker excuses those cases and counts them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::history::{Attempt, Fault, Grant, History};
 
@@ -84,6 +87,19 @@ pub(crate) fn longest_wait(history: &History, timings: &Timings) -> Duration {
         .filter(|a| a.may_wait())
         .map(|a| checker.wait_end(a).saturating_sub(a.asked));
     Duration::from_nanos(waits.max().unwrap_or(0))
+}
+
+/// How many locks a process certainly handed over within itself: only then two fences follow each
+/// other without a gap.
+pub(crate) fn local_handovers(history: &History) -> usize {
+    let fences: BTreeSet<(&str, u64)> = history
+        .attempts
+        .iter()
+        .filter(|a| a.demand.local_handovers > 0)
+        .filter_map(|a| Some((a.name.as_str(), a.granted.as_ref()?.fence)))
+        .collect();
+    let follows = |(name, fence): &&(&str, u64)| fences.contains(&(*name, fence - 1));
+    fences.iter().filter(follows).count()
 }
 
 /// When two holds that exclude each other certainly overlapped: one span for each pair.
@@ -276,6 +292,7 @@ impl<'a> HistoryChecker<'a> {
     fn order(&self) -> Finding {
         let mut finding = Finding::new(Rule::Order);
         for attempts in self.names.values() {
+            self.line_order(attempts, &mut finding);
             let mut waiting: Vec<&Attempt> = Vec::new();
             let mut queued: Vec<&Attempt> = attempts
                 .iter()
@@ -290,7 +307,10 @@ impl<'a> HistoryChecker<'a> {
                 }
                 waiting.retain(|a| self.queued_until(a).is_some_and(|until| until > b.asked));
                 let Some(grant) = &b.granted else { continue };
-                for a in &waiting {
+                // Processes that hand over within themselves take turns as `line_order` says.
+                let is_one_line =
+                    |a: &&&Attempt| b.demand.local_handovers == 0 || a.worker == b.worker;
+                for a in waiting.iter().filter(is_one_line) {
                     let overtaken = match &a.granted {
                         // A reader has the fence of the writer before it.
                         Some(own) if a.demand.reads() && !b.demand.reads() => {
@@ -319,6 +339,38 @@ impl<'a> HistoryChecker<'a> {
             }
         }
         finding
+    }
+
+    /// With local hand-overs, the threads of one process wait in one line. Before a waiter comes the
+    /// tenure that another process has when it comes, and at most one more for each tenure of its
+    /// own process until its turn. A tenure of another process has a limited number of turns, and
+    /// one of its own has at least one.
+    fn line_order(&self, attempts: &[&Attempt], finding: &mut Finding) {
+        for a in attempts.iter().filter(|a| a.demand.local_handovers > 0) {
+            let (Some(queued), Some(own)) = (a.queued, &a.granted) else {
+                continue;
+            };
+            let mut turns = BTreeMap::<&str, usize>::new();
+            for b in attempts {
+                let came_first = |grant: &&Grant| grant.fence < own.fence && grant.at > queued;
+                if b.granted.as_ref().filter(came_first).is_some() {
+                    *turns.entry(&b.worker).or_default() += 1;
+                }
+            }
+            let tenures = turns.remove(a.worker.as_str()).unwrap_or(0) + 2;
+            let most = tenures * (a.demand.local_handovers + 1);
+            finding.checked += 1;
+            if let Some((other, turns)) = turns.into_iter().find(|(_, turns)| *turns > most) {
+                if self.may_have_lost_its_place(a, own.at) {
+                    finding.excused += 1;
+                    continue;
+                }
+                finding.add_violation(format!(
+                    "{} was queued for {:?} at {queued}; {other} had it {turns} times before it",
+                    a.id, a.name
+                ));
+            }
+        }
     }
 
     fn wake_up(&self) -> Finding {

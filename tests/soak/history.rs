@@ -23,7 +23,7 @@
 //! | `key <key> <pttl>` | coordinator | at the end of the run |
 //!
 //! A demand is `read` or `write` for a reader/writer lock, or `2/3` for two of a semaphore's three
-//! permits. Without a demand, the attempt is for a mutex. A call for several mutexes has one
+//! permits, or `line:4` for a mutex with four local hand-overs. Without a demand, the attempt is for a mutex. A call for several mutexes has one
 //! attempt for each.
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +35,9 @@ pub(crate) struct Demand {
     pub(crate) of: u64,
     /// For a reader/writer lock, whose readers have the fence of the writer before them.
     pub(crate) rw: bool,
+    /// How often one process may hand the lock over within itself before it serves the others. 0: it
+    /// does not.
+    pub(crate) local_handovers: usize,
 }
 
 impl Demand {
@@ -42,11 +45,13 @@ impl Demand {
         permits: 1,
         of: 1,
         rw: false,
+        local_handovers: 0,
     };
     const WRITE: Demand = Demand {
         permits: u32::MAX as u64,
         of: u32::MAX as u64,
         rw: true,
+        local_handovers: 0,
     };
     const READ: Demand = Demand {
         permits: 1,
@@ -57,14 +62,20 @@ impl Demand {
         Some(match word {
             "read" => Demand::READ,
             "write" => Demand::WRITE,
-            _ => {
-                let (permits, of) = word.split_once('/')?;
-                Demand {
-                    permits: permits.parse().ok()?,
-                    of: of.parse().ok()?,
-                    rw: false,
+            _ => match word.strip_prefix("line:") {
+                Some(handovers) => Demand {
+                    local_handovers: handovers.parse().ok()?,
+                    ..Demand::MUTEX
+                },
+                None => {
+                    let (permits, of) = word.split_once('/')?;
+                    Demand {
+                        permits: permits.parse().ok()?,
+                        of: of.parse().ok()?,
+                        ..Demand::MUTEX
+                    }
                 }
-            }
+            },
         })
     }
 

@@ -221,6 +221,7 @@ fn report(dir: &Path) -> Vec<Finding> {
         .iter()
         .filter(|a| a.queued.is_some())
         .count();
+    let local_handovers = checker::local_handovers(&history);
     let downgrades = grants.clone().filter(|g| g.downgraded.is_some()).count();
     let refused = history
         .writes
@@ -238,7 +239,8 @@ fn report(dir: &Path) -> Vec<Finding> {
         grants.filter(|g| g.lost.is_some()).count()
     );
     println!(
-        "of them {}, downgrades {downgrades}; seen in a queue {queued}",
+        "of them {}, downgrades {downgrades}; seen in a queue {queued}; at least {local_handovers} \
+         local hand-overs",
         list(&kinds)
     );
     println!("writes {}, refused {refused}", history.writes.len());

@@ -25,6 +25,9 @@ use crate::{
 };
 
 const MUTEXES: [&str; 4] = ["ledger", "mail", "orders", "stock"];
+/// Mutexes that the threads of a worker hand over to each other.
+const LINES: [&str; 1] = ["press"];
+const LOCAL_HANDOVERS: u32 = 4;
 const RW_LOCKS: [&str; 2] = ["atlas", "index"];
 const SEMAPHORES: [&str; 2] = ["desks", "looms"];
 const PERMITS: u32 = 3;
@@ -114,6 +117,7 @@ impl WorkerConfig<'_> {
 #[derive(Clone, Copy)]
 enum LockRequest {
     Mutex,
+    Line,
     Read,
     Write,
     Permits(u32),
@@ -124,6 +128,7 @@ impl fmt::Display for LockRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LockRequest::Mutex => write!(f, "1/1"),
+            LockRequest::Line => write!(f, "line:{LOCAL_HANDOVERS}"),
             LockRequest::Read => write!(f, "read"),
             LockRequest::Write => write!(f, "write"),
             LockRequest::Permits(permits) => write!(f, "{permits}/{PERMITS}"),
@@ -148,6 +153,8 @@ struct WorkerThread {
     resource: Resource,
     rng: Rng,
     load: Load,
+    /// A quorum has no local hand-overs.
+    has_lines: bool,
     who: String,
     attempts: usize,
 }
@@ -178,6 +185,7 @@ pub(crate) fn work(args: &[String]) {
                 resource: Resource::connect(resource),
                 rng: Rng::new(seed.wrapping_mul(31).wrapping_add(number as u64)),
                 load,
+                has_lines: !url.contains(' '),
                 who: format!("{who}.{number}"),
                 attempts: 0,
             };
@@ -253,6 +261,10 @@ impl WorkerThread {
         };
         match kind {
             0..=2 => self.attempt_several(&id),
+            3..=17 if self.has_lines => {
+                let name = *self.rng.pick(&LINES);
+                self.attempt_one(&id, name, LockRequest::Line);
+            }
             3..=44 => {
                 let name = *self.rng.pick(&MUTEXES);
                 self.attempt_one(&id, name, LockRequest::Mutex);
@@ -280,7 +292,8 @@ impl WorkerThread {
         let mut verb = *self
             .rng
             .pick(&["enqueue", "enqueue", "lock", "try_lock_for", "try_lock"]);
-        if verb == "enqueue" && !matches!(request, LockRequest::Mutex) {
+        let is_mutex = matches!(request, LockRequest::Mutex | LockRequest::Line);
+        if verb == "enqueue" && !is_mutex {
             verb = "lock";
         }
         let at_most = self.rng.ms(10..800);
@@ -293,16 +306,18 @@ impl WorkerThread {
                 .history
                 .log(format_args!("ask {id} {name} {verb} {request}")),
         }
-        let manager = self
-            .manager
-            .with(LockOptions::new().ttl(self.ttl).label(id));
+        let mut options = LockOptions::new().ttl(self.ttl).label(id);
+        if matches!(request, LockRequest::Line) {
+            options = options.local_handovers(LOCAL_HANDOVERS);
+        }
+        let manager = self.manager.with(options);
         let rw = manager.rw_lock(name);
         let permits = manager.semaphore(name, PERMITS);
         let got = match (request, verb) {
-            (LockRequest::Mutex, "enqueue") => self.enqueue(&manager, id, name).map(mutex),
-            (LockRequest::Mutex, "lock") => manager.lock(name).map(Some).map(mutex),
-            (LockRequest::Mutex, "try_lock_for") => manager.try_lock_for(name, at_most).map(mutex),
-            (LockRequest::Mutex, _) => manager.try_lock(name).map(mutex),
+            (_, "enqueue") => self.enqueue(&manager, id, name).map(mutex),
+            (_, "lock") if is_mutex => manager.lock(name).map(Some).map(mutex),
+            (_, "try_lock_for") if is_mutex => manager.try_lock_for(name, at_most).map(mutex),
+            (LockRequest::Mutex | LockRequest::Line, _) => manager.try_lock(name).map(mutex),
             (LockRequest::Read, "lock") => rw.read().map(Guard::Reader).map(Some),
             (LockRequest::Read, "try_lock_for") => rw
                 .try_read_for(at_most)

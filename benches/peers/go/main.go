@@ -27,7 +27,8 @@ var epoch = time.Now()
 func now() int64 { return int64(time.Since(epoch)) }
 
 func main() {
-	subjects := connect(os.Getenv("FAIRLOCK_BENCH_URL"))
+	// A slash at the end is an empty number of a database to one of them.
+	subjects := connect(strings.TrimSuffix(os.Getenv("FAIRLOCK_BENCH_URL"), "/"))
 	orders := bufio.NewScanner(os.Stdin)
 	out := bufio.NewWriter(os.Stdout)
 	for orders.Scan() {

@@ -40,10 +40,10 @@ func connect(url string) []subject {
 	onRedigo := redsync.New(redigopool.NewPool(pool))
 	often := []redsync.Option{redsync.WithTries(math.MaxInt), redsync.WithRetryDelay(eager)}
 	return []subject{
-		{"redsync 4.18 on go-redis (Go)", false, redsyncLock(onGoRedis)},
-		{"redsync 4.18 on go-redis (Go), retry 1 ms", false, redsyncLock(onGoRedis, often...)},
-		{"redsync 4.18 on redigo (Go)", false, redsyncLock(onRedigo)},
-		{"redsync 4.18 on redigo (Go), retry 1 ms", false, redsyncLock(onRedigo, often...)},
+		{"redsync 4.18 (Go)", false, redsyncLock(onGoRedis)},
+		{"redsync 4.18 (Go), retry 1 ms", false, redsyncLock(onGoRedis, often...)},
+		{"redsync 4.18 (Go), on redigo", false, redsyncLock(onRedigo)},
+		{"redsync 4.18 (Go), on redigo, retry 1 ms", false, redsyncLock(onRedigo, often...)},
 		{"bsm/redislock 0.9 (Go)", false, redislockLock(client, 100*time.Millisecond)},
 		{"bsm/redislock 0.9 (Go), retry 1 ms", false, redislockLock(client, eager)},
 		{"rueidislock 1.0 (Go)", true, rueidislockLock(url)},

@@ -1,34 +1,22 @@
 //! One name that several threads want: how often they get it, how soon the next one has it, how long
 //! they wait, and whether all have equal shares.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use crate::subject::Subject;
+use crate::client::{Client, Turn};
 use crate::support::figure::{Bound, Figure};
-use crate::support::{Rounds, median, now, sized};
+use crate::support::{Rounds, median, sized};
 
 const THREADS: usize = 8;
 /// Fewer hand-overs say nothing about their median.
 const ENOUGH: usize = 20;
 
-/// A turn of one thread; times are in ns.
-struct Turn {
-    thread: usize,
-    asked: u64,
-    granted: u64,
-    released: u64,
-    /// Not if the thread waited beyond the end: that is a wait, but no turn of this time.
-    counts: bool,
-}
-
-/// The results of all rounds for one subject.
+/// The results of all rounds for one client.
 #[derive(Default)]
 struct Seen {
     rate: Rounds,
-    /// µs from a release until a thread that waited has the lock, unless the same thread takes it.
+    /// µs from before a release until a thread that waited has the lock, unless the same thread
+    /// takes it.
     handover: Rounds,
     /// ms
     longest: Rounds,
@@ -38,55 +26,65 @@ struct Seen {
     equality: Rounds,
 }
 
-pub(crate) fn measure(subjects: &[Box<dyn Subject>], hold: Duration, rounds: usize) {
+pub(crate) fn measure<'a>(
+    clients: impl Iterator<Item = &'a Client>,
+    hold: Duration,
+    rounds: usize,
+) {
     let run_for = Duration::from_secs(sized(1, 1, 5));
-    let mut seen: Vec<Seen> = subjects.iter().map(|_| Seen::default()).collect();
-    for subject in subjects {
-        // To warm up: fairlock subscribes when it first has to wait.
-        take_turns(&**subject, "bench:peers:wanted:first", hold, run_for / 20);
-    }
+    let take_turns = |client: &Client, name: &str, run_for| {
+        let key = format!("bench:peers:wanted:{}:{name}", hold.as_millis());
+        client.one_name(&key, THREADS, run_for, hold)
+    };
+    // To warm up: some subscribe when they first have to wait. Those that cannot wait are left out.
+    let mut waiting: Vec<(&Client, Seen)> = clients
+        .filter(|client| !take_turns(client, "first", run_for / 20).is_empty())
+        .map(|client| (client, Seen::default()))
+        .collect();
     for round in 0..rounds {
-        for (subject, seen) in subjects.iter().zip(&mut seen) {
-            let name = format!("bench:peers:wanted:{}:{round}", hold.as_millis());
-            seen.add(take_turns(&**subject, &name, hold, run_for));
+        for (client, seen) in &mut waiting {
+            seen.add(take_turns(client, &round.to_string(), run_for), run_for);
         }
     }
     println!("\n{THREADS} threads on one name, held for {hold:?}, {rounds} rounds of {run_for:?}");
     println!(
-        "  {:<28}{:<24}{:<24}{:<26}fewest, most turns of a thread",
+        "  {:<44}{:<24}{:<24}{:<26}fewest, most turns of a thread",
         "", "turns/s", "hand-over, µs", "longest wait, ms"
     );
-    for (subject, seen) in subjects.iter().zip(&seen) {
-        seen.show(&**subject, hold);
+    for (client, seen) in &waiting {
+        seen.show(client, hold);
     }
 }
 
 impl Seen {
-    fn add(&mut self, (mut turns, lasted): (Vec<Turn>, u64)) {
+    fn add(&mut self, mut turns: Vec<Turn>, run_for: Duration) {
         turns.sort_unstable_by_key(|turn| turn.granted);
+        let longest = turns.iter().map(|turn| turn.granted - turn.asked).max();
+        self.longest.add(longest.unwrap_or(0) as f64 / 1e6);
+        // A thread that waited beyond the end did wait, but had no turn in this time.
+        let started = turns.iter().map(|turn| turn.asked).min().unwrap_or(0);
+        turns.retain(|turn| turn.granted < started + run_for.as_nanos() as u64);
         let mut counts = [0u32; THREADS];
-        let in_time = turns.iter().filter(|turn| turn.counts);
-        in_time.for_each(|turn| counts[turn.thread] += 1);
+        turns
+            .iter()
+            .for_each(|turn| counts[turn.thread as usize] += 1);
         let [fewest, most] = [counts.iter().min(), counts.iter().max()];
         let [fewest, most] = [fewest, most].map(|count| count.copied().map_or(0.0, f64::from));
-        let longest = turns.iter().map(|turn| turn.granted - turn.asked).max();
         let handovers: Vec<u64> = turns
             .windows(2)
             .filter(|pair| pair[0].thread != pair[1].thread && pair[1].asked < pair[0].released)
             .map(|pair| pair[1].granted.saturating_sub(pair[0].released))
             .collect();
-        let rate = f64::from(counts.iter().sum::<u32>()) * 1e9 / lasted as f64;
-        self.rate.add(rate);
+        self.rate.add(turns.len() as f64 / run_for.as_secs_f64());
         if handovers.len() >= ENOUGH {
             self.handover.add(median(handovers) as f64 / 1e3);
         }
-        self.longest.add(longest.unwrap_or(0) as f64 / 1e6);
         self.fewest.add(fewest);
         self.most.add(most);
         self.equality.add(fewest / most.max(1.0));
     }
 
-    fn show(&self, subject: &dyn Subject, hold: Duration) {
+    fn show(&self, client: &Client, hold: Duration) {
         let Seen {
             rate,
             handover,
@@ -95,9 +93,11 @@ impl Seen {
             most,
             equality,
         } = self;
+        // A client that mostly serves one thread may have too few hand-overs.
+        let shown = format!("{handover:.0}");
         println!(
-            "  {:<28}{rate:<24.0}{handover:<24.0}{longest:<26.1}{fewest:.0}, {most:.0}",
-            subject.name()
+            "  {:<44}{rate:<24.0}{shown:<24}{longest:<26.1}{fewest:.0}, {most:.0}",
+            client.name
         );
         let figure = |what: &str, unit: &str| {
             let held = if hold.is_zero() {
@@ -106,7 +106,7 @@ impl Seen {
                 format!("held for {hold:?}")
             };
             let title = format!("{THREADS} threads on one name, {held}: {what}");
-            Figure::new(1, &title, subject.name(), unit)
+            Figure::new(1, &title, &client.name, unit)
         };
         figure("turns", "a second").note(rate);
         figure("hand-over, p50", "µs").note(handover);
@@ -114,7 +114,7 @@ impl Seen {
         figure("fewest turns of a thread", "turns").note(fewest);
         figure("most turns of a thread", "turns").note(most);
         // fairlock's turns are within 5 % of each other.
-        let bound = if subject.is_fair() {
+        let bound = if client.is_ours() {
             Bound::AtLeast(0.95)
         } else {
             Bound::None
@@ -124,51 +124,4 @@ impl Seen {
             .bound(bound)
             .note(equality);
     }
-}
-
-/// All turns, and how long the threads began new ones, in ns.
-fn take_turns(
-    subject: &dyn Subject,
-    name: &str,
-    hold: Duration,
-    run_for: Duration,
-) -> (Vec<Turn>, u64) {
-    let over = AtomicBool::new(false);
-    let all = Mutex::new(Vec::new());
-    let started = now();
-    let mut ended = 0;
-    thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let mut cycle = subject.cycle(name);
-            let (over, all) = (&over, &all);
-            scope.spawn(move || {
-                let mut turns = Vec::new();
-                while !over.load(Ordering::Relaxed) {
-                    let asked = now();
-                    cycle(&mut || {
-                        let granted = now();
-                        let counts = !over.load(Ordering::Relaxed);
-                        if !hold.is_zero() {
-                            thread::sleep(hold);
-                        }
-                        turns.push(Turn {
-                            thread,
-                            asked,
-                            granted,
-                            released: now(),
-                            counts,
-                        });
-                    });
-                }
-                all.lock().expect("no thread panicked").extend(turns);
-            });
-        }
-        thread::sleep(run_for);
-        over.store(true, Ordering::Relaxed);
-        ended = now();
-    });
-    (
-        all.into_inner().expect("no thread panicked"),
-        ended - started,
-    )
 }

@@ -1,49 +1,56 @@
-//! fairlock and its peers, each as its own documentation uses it, and the peers also set to try
-//! again sooner.
+//! fairlock and its peers for Rust, each as its own documentation uses it, and the peers also set to
+//! try again sooner. By default redlock and rslock retry after a random time of less than 200 ms,
+//! redis-lock after 1 s. redlock opens a connection for each request and has no other mode.
+//! redis-lock and rslock have a connection for each thread; rslock also has a runtime of its own,
+//! on which nothing else runs. fairlock has one manager with its lanes.
 
-use std::sync::Arc;
+use std::any::Any;
+use std::cell::Cell;
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::Duration;
 
-use tokio::runtime;
+use fairlock::{LockGuard, LockManager, LockOptions};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use tokio::task::LocalSet;
 
 use crate::floor::Floor;
 
-pub(crate) const TTL: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(10);
 
 /// Locks, calls what is to be done while it is locked, and unlocks.
 pub(crate) type Cycle = Box<dyn FnMut(&mut dyn FnMut()) + Send>;
 
-pub(crate) trait Subject {
+pub(crate) trait Subject: Sync {
     fn name(&self) -> &'static str;
-
-    /// Whether it promises that waiters are served in order.
-    fn is_fair(&self) -> bool {
-        false
-    }
 
     /// For one thread.
     fn cycle(&self, name: &str) -> Cycle;
+
+    /// Whether its cycle waits for its turn.
+    fn waits(&self) -> bool {
+        true
+    }
+
+    /// Holds all of these names until the value is dropped; `None` if it does not renew locks.
+    fn hold(&self, _: Vec<String>) -> Option<Box<dyn Any>> {
+        None
+    }
 }
 
-/// For names that nobody else wants. The floor is the first.
-pub(crate) fn uncontended(url: &str) -> Vec<Box<dyn Subject>> {
-    let floor: Box<dyn Subject> = Box::new(Bare(url.to_owned()));
-    let ours = [Release::Drop, Release::Unlock].map(|release| fairlock(url, release));
-    let ours_and_peers = ours.into_iter().chain(peers(url, Retry::Default));
-    [floor].into_iter().chain(ours_and_peers).collect()
+pub(crate) fn subjects(url: &str) -> Vec<Box<dyn Subject>> {
+    let ours = [Release::Drop, Release::Unlock, Release::Local];
+    let mut all: Vec<Box<dyn Subject>> = vec![Box::new(BareFloor(url.to_owned()))];
+    all.extend(ours.map(|release| fairlock(url, release)));
+    all.extend(peers(url, Retry::Default));
+    all.extend(peers(url, Retry::Eager));
+    all
 }
 
-/// For a name that several threads want.
-pub(crate) fn waiting(url: &str) -> Vec<Box<dyn Subject>> {
-    let ours = [Release::Drop, Release::Local].map(|release| fairlock(url, release));
-    ours.into_iter().chain(peers(url, Retry::Default)).collect()
-}
-
-/// The peers, set to try again after a millisecond or less.
-pub(crate) fn eager(url: &str) -> Vec<Box<dyn Subject>> {
-    peers(url, Retry::Eager)
-}
-
+/// The peers that poll.
 fn peers(url: &str, retry: Retry) -> Vec<Box<dyn Subject>> {
     let mut all: Vec<Box<dyn Subject>> = Vec::new();
     let client = redis_of_redis_lock::Client::open(url).expect("a URL that names a Redis");
@@ -79,25 +86,29 @@ const DELAY: Duration = Duration::from_millis(1);
 /// Where it is random, in whole milliseconds, and less than what is set.
 const RANDOM_DELAY: Duration = Duration::from_millis(2);
 
-/// The least that a lock on Redis can do: `SET NX PX` and a compare-and-delete script.
-struct Bare(String);
+/// What no lock on Redis can do without, on a connection for each thread.
+struct BareFloor(String);
 
-impl Subject for Bare {
+impl Subject for BareFloor {
     fn name(&self) -> &'static str {
         "bare commands"
     }
 
     fn cycle(&self, name: &str) -> Cycle {
-        let mut floor = Floor::new(&self.0, &format!("{name}:bare"));
+        let mut floor = Floor::new(&self.0, &format!("{name}:floor"));
         Box::new(move |held| {
-            held();
             floor.cycle();
+            held();
         })
+    }
+
+    fn waits(&self) -> bool {
+        false
     }
 }
 
 struct Fairlock {
-    manager: fairlock::LockManager,
+    manager: LockManager,
     release: Release,
 }
 
@@ -115,11 +126,11 @@ enum Release {
 const LOCAL_HANDOVERS: u32 = 100;
 
 fn fairlock(url: &str, release: Release) -> Box<dyn Subject> {
-    let options = fairlock::LockOptions::new().local_handovers(match release {
+    let options = LockOptions::new().ttl(TTL).local_handovers(match release {
         Release::Local => LOCAL_HANDOVERS,
         Release::Drop | Release::Unlock => 0,
     });
-    let builder = fairlock::LockManager::builder(url).options(options);
+    let builder = LockManager::builder(url).options(options);
     let manager = builder.build().expect("a Redis that answers");
     Box::new(Fairlock { manager, release })
 }
@@ -133,10 +144,6 @@ impl Subject for Fairlock {
         }
     }
 
-    fn is_fair(&self) -> bool {
-        true
-    }
-
     fn cycle(&self, name: &str) -> Cycle {
         let lock = self.manager.mutex(name);
         let release = self.release;
@@ -148,6 +155,13 @@ impl Subject for Fairlock {
                 Release::Unlock => guard.unlock().expect("it is still held"),
             }
         })
+    }
+
+    /// Once, since they differ only in the release.
+    fn hold(&self, names: Vec<String>) -> Option<Box<dyn Any>> {
+        let lock = |name: String| self.manager.lock(name).expect("nobody else wants it");
+        let hold = || -> Vec<LockGuard> { names.into_iter().map(lock).collect() };
+        (self.release == Release::Drop).then(|| -> Box<dyn Any> { Box::new(hold()) })
     }
 }
 
@@ -199,10 +213,7 @@ impl Subject for Rslock {
     }
 
     fn cycle(&self, name: &str) -> Cycle {
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
+        let runtime = runtime();
         let mut manager = rslock::LockManager::new(vec![self.url.as_str()]);
         if self.retry == Retry::Eager {
             manager.set_retry(u32::MAX, RANDOM_DELAY);
@@ -219,6 +230,45 @@ impl Subject for Rslock {
             });
         })
     }
+
+    /// By its `using`, in a task for each name.
+    fn hold(&self, names: Vec<String>) -> Option<Box<dyn Any>> {
+        if self.retry == Retry::Eager {
+            return None;
+        }
+        let manager = rslock::LockManager::new(vec![self.url.as_str()]);
+        let (end, ended) = oneshot::channel::<()>();
+        let held = Arc::new(Barrier::new(2));
+        let all_held = Arc::clone(&held);
+        thread::spawn(move || {
+            let tasks = LocalSet::new();
+            let left = Rc::new(Cell::new(names.len()));
+            for name in names {
+                let (manager, left, held) = (manager.clone(), Rc::clone(&left), Arc::clone(&held));
+                tasks.spawn_local(async move {
+                    let routine = async || {
+                        left.set(left.get() - 1);
+                        if left.get() == 0 {
+                            held.wait();
+                        }
+                        pending::<()>().await;
+                    };
+                    manager.using(name.as_bytes(), TTL, routine).await
+                });
+            }
+            // Ends when the sender is dropped, and all tasks with it.
+            let _ = tasks.block_on(&runtime(), ended);
+        });
+        all_held.wait();
+        Some(Box::new(end))
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
 }
 
 struct Redlock {

@@ -68,14 +68,11 @@ impl RenewalThread {
             }
         };
         let request = &wait.waiter.request;
-        let others = engine.waiters.count(&request.key.name).saturating_sub(1);
-        let position = {
-            let state = wait.waiter.state.lock();
-            if !state.awaits_grant() {
-                return;
-            }
-            state.position()
-        };
+        if !wait.waiter.state.lock().awaits_grant() {
+            return;
+        }
+        let others = engine.other_waiters(&wait.waiter);
+        let position = engine.position_of(&wait.waiter);
         log::warn!(
             "thread {:?} has waited {:.1?} for {:?} (label {:?}{}): {holder}{}",
             wait.thread.name().unwrap_or("-"),

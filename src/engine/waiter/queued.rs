@@ -113,10 +113,7 @@ impl QueuedWaiter {
         if self.engine.is_forked() {
             return None;
         }
-        if self.waiter.request.is_member() {
-            return self.engine.position_in_line(&self.waiter);
-        }
-        self.waiter.state.lock().position()
+        self.engine.position_of(&self.waiter)
     }
 
     #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -192,9 +189,17 @@ impl QueuedWaiter {
         let engine = &self.engine;
         let waiter = &self.waiter;
         let mut call = WaitCall::new(engine.now(), until, at_deadline);
+        let mut check_at = Time::NEVER;
         let mut state = waiter.state.lock();
         loop {
             let now = engine.now();
+            if now >= check_at {
+                check_at = Time::NEVER;
+                drop(state);
+                engine.report_postponed_circles(slice::from_ref(waiter));
+                engine.report_if_long(slice::from_ref(waiter));
+                state = waiter.state.lock();
+            }
             match state.take_grant(now, &waiter.request) {
                 TakeGrant::Taken(lease) => {
                     drop(state);
@@ -230,6 +235,12 @@ impl QueuedWaiter {
                     answer_by
                 }
             };
+            if waiter.last_reply_at() == Time::NEVER {
+                // The line of this waiter has the lock, so no sync of the renewal thread checks it.
+                let config = &engine.config;
+                check_at = state.check_at(now, config.long_wait, config.check_period);
+            }
+            let wake_at = wake_at.min(check_at);
             engine.clock.wait(&waiter.changed, &mut state, wake_at);
         }
     }

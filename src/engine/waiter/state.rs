@@ -173,6 +173,18 @@ impl WaiterState {
         Some((sleeper, self.waits_since?))
     }
 
+    /// When a waiter that no sync checks looks at its own wait. A long wait is reported after `limit`,
+    /// and again when it has doubled; a postponed circle is looked for after `period`.
+    pub(crate) fn check_at(&self, now: Time, limit: Duration, period: Duration) -> Time {
+        let report = self
+            .waits_since
+            .map_or(Time::NEVER, |since| since + limit.max((now - since) * 2));
+        match self.circle_warning {
+            CircleWarning::Postponed { .. } => report.min(now + period),
+            CircleWarning::None | CircleWarning::Logged => report,
+        }
+    }
+
     /// Whether it has neither ended nor been granted, as far as is known here.
     pub(crate) fn awaits_grant(&self) -> bool {
         matches!(

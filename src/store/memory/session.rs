@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use redis::{Cmd, Value};
+
 use super::Memory;
 use super::memory_server::{MemoryServer, NoReply};
 use super::server::{bytes_of, words_of};
@@ -14,7 +16,9 @@ use crate::diagnosis::facts::Facts;
 use crate::error::Step;
 use crate::glob::Glob;
 use crate::key::Key;
-use crate::script::{Call, CallerId, Form, ScriptReply};
+use crate::script::{
+    Call, CallerId, Form, RENEWALS_LIMIT, ScriptReply, renewals_command, split_renewals,
+};
 use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
 use crate::store::{
@@ -71,27 +75,53 @@ impl Session {
 
     /// Sends a call once. The server replies at once, so many calls cannot run out of time.
     fn send_once(&self, call: &Call, reply_by: Time) -> CallResult {
-        let SessionInner {
-            server,
-            caller_id,
-            command_timeout,
-            requests,
-            ..
-        } = &*self.0;
-        let sent = server.clock.now();
-        let reply_by = reply_by.min(sent + *command_timeout).max(sent + SHORTEST);
+        let sent = self.0.server.clock.now();
+        let reply_by = self.reply_by(sent, reply_by);
         let not_after = self.anchor_at(sent).server_time_at_least(reply_by);
+        let command = call.command(&self.0.caller_id, Form::default(), not_after);
+        let answer = self.request(&command, reply_by);
+        let answer = answer.and_then(|value| answer_of(call, &value, sent));
+        CallResult { answer, not_after }
+    }
+
+    /// Renews several mutexes by one request, as a node's link does. Those that need a request of
+    /// their own get it then.
+    fn renew_together(&self, calls: &[Call], reply_by: Time) -> Vec<CallResult> {
+        let sent = self.0.server.clock.now();
+        let by = self.reply_by(sent, reply_by);
+        let not_after = self.anchor_at(sent).server_time_at_least(by);
+        let command = renewals_command(calls.iter(), &self.0.caller_id, false);
+        let replies = match self.request(&command, by) {
+            Ok(value) => Ok(split_renewals(calls.len(), &value)),
+            Err(refused) if refused.code().is_some() => Ok(None),
+            Err(fault) => Err(fault),
+        };
+        let result = |(index, call): (usize, &Call)| {
+            let answer = match &replies {
+                Ok(replies) => match replies.as_ref().and_then(|all| all[index].as_ref()) {
+                    Some(value) => answer_of(call, value, sent),
+                    None => return self.send_once(call, reply_by),
+                },
+                Err(fault) => Err(fault.clone()),
+            };
+            CallResult { answer, not_after }
+        };
+        calls.iter().enumerate().map(result).collect()
+    }
+
+    fn reply_by(&self, sent: Time, reply_by: Time) -> Time {
+        let latest = sent + self.0.command_timeout;
+        reply_by.min(latest).max(sent + SHORTEST)
+    }
+
+    /// Sends a request once.
+    fn request(&self, command: &Cmd, reply_by: Time) -> Result<Value, StoreFault> {
+        let SessionInner {
+            server, requests, ..
+        } = &*self.0;
         requests.fetch_add(1, Ordering::Relaxed);
-        let command = call.command(caller_id, Form::default(), not_after);
-        let answer = match server.request(&words_of(&command)) {
-            Ok(Ok(value)) => match ScriptReply::parse(call, &value) {
-                Ok(reply) => Ok(Answer {
-                    reply,
-                    sent,
-                    resent: false,
-                }),
-                Err(malformed) => Err(malformed.into()),
-            },
+        match server.request(&words_of(command)) {
+            Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => {
                 let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
                 Err(StoreFault::refused(code, message))
@@ -102,8 +132,7 @@ impl Session {
                 server.clock.sleep_until(reply_by);
                 Err(StoreFault::timed_out(Step::Reply))
             }
-        };
-        CallResult { answer, not_after }
+        }
     }
 
     /// Sends a call, and again if its connection closes, as a lane does.
@@ -218,11 +247,27 @@ impl Store for Session {
 impl Link for Session {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
         let reply_by = self.0.server.clock.now() + self.0.command_timeout;
-        calls
-            .iter()
-            .map(|call| self.send_once(call, reply_by))
-            .collect()
+        let mut results = Vec::with_capacity(calls.len());
+        for run in calls.chunk_by(Call::is_renewed_with) {
+            match run {
+                [call] => results.push(self.send_once(call, reply_by)),
+                renewals => results.extend(
+                    renewals
+                        .chunks(RENEWALS_LIMIT)
+                        .flat_map(|some| self.renew_together(some, reply_by)),
+                ),
+            }
+        }
+        results
     }
+}
+
+fn answer_of(call: &Call, value: &Value, sent: Time) -> Result<Answer, StoreFault> {
+    Ok(Answer {
+        reply: ScriptReply::parse(call, value)?,
+        sent,
+        resent: false,
+    })
 }
 
 fn refused() -> StoreFault {

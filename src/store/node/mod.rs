@@ -9,6 +9,7 @@
 //! | `role` | [`Role`]: what a connection is for, which is a part of its name |
 //! | `hello` | [`Expected`]: what the server must be, and whether it says that it is |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
+//! | `together` | renewals of a pipeline that one command does together |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
 //! | `lanes::left` | calls that their callers leave before the reply comes |
 //! | `lanes::command` | commands that are no scripts |
@@ -70,6 +71,7 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "no_tls.rs"]
 mod tls;
+mod together;
 mod unread;
 mod uptime;
 

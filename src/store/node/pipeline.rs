@@ -9,12 +9,12 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use super::Node;
 use super::connection::{Connection, fault, refusal};
 use crate::error::Step;
-use crate::script::{Call, Form, Outcome, SCRIPTS, ScriptReply};
+use crate::script::{Call, Form, Outcome, ScriptReply};
 use crate::store::clock::Time;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
@@ -33,11 +33,13 @@ pub(in crate::store) struct Pending<'a> {
     /// stops waiting knows it: R7 (late copies).
     pub(super) not_after: u64,
     pub(super) form: Form,
+    /// It is a renewal that goes in one command with its neighbours.
+    pub(super) together: bool,
     /// Which call of its lane it was when it was sent last. 0: it was not sent on a lane yet.
     pub(super) number: u64,
     /// The connection of its lane that it was sent on last. 0: none.
     connection: u64,
-    is_answered: bool,
+    pub(super) is_answered: bool,
 }
 
 /// How a call was routed to the node.
@@ -84,6 +86,7 @@ impl<'a> Pending<'a> {
             hop: Hop::Only,
             not_after,
             form: Form::default(),
+            together: false,
             number: 0,
             connection: 0,
             is_answered: false,
@@ -202,40 +205,6 @@ impl<'a> Pipeline<'a> {
             on_answer(index, Err(fault.clone()));
         }
     }
-
-    /// The commands of the calls without an answer.
-    pub(super) fn commands(&self, node: &Node) -> Vec<Cmd> {
-        let unanswered = || self.pending.iter().filter(|pending| !pending.is_answered);
-        // R4 (lost places): of several acquires, one that the server refuses with
-        // NOSCRIPT would be sent again behind the others and enqueued in another order. So such a
-        // pipeline always begins with the source.
-        let acquires_by_source = unanswered()
-            .filter(|pending| pending.call.is_acquire())
-            .count()
-            > 1;
-        let mut has_source = [false; SCRIPTS];
-        let mut command = |pending: &Pending<'_>| {
-            let wants_source =
-                pending.form.by_source || (acquires_by_source && pending.call.is_acquire());
-            // One source restores the script for all calls that follow it in the pipeline.
-            let script = pending.call.script_id().filter(|_| wants_source);
-            let by_source = script.is_some_and(|id| !std::mem::replace(&mut has_source[id], true));
-            let form = Form {
-                by_source,
-                ..pending.form
-            };
-            let not_after = pending.not_after;
-            pending.call.command(&node.caller_id, form, not_after)
-        };
-        let mut commands = Vec::with_capacity(self.pending.len());
-        for pending in unanswered() {
-            if pending.hop == Hop::AskTarget {
-                commands.push(redis::cmd("ASKING"));
-            }
-            commands.push(command(pending));
-        }
-        commands
-    }
 }
 
 impl Node {
@@ -263,6 +232,7 @@ impl Node {
             pending: calls.iter().map(date).collect(),
             reply_by,
         };
+        pipeline.join_renewals();
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         while pipeline.has_unanswered() {
             self.round_trip(connection, &mut pipeline, &mut |index, answer| {
@@ -339,38 +309,38 @@ impl Node {
         reply_by: Time,
         on_answer: &mut OnAnswer<'_>,
     ) -> Result<(), StoreFault> {
-        for (index, pending) in pipeline.unanswered() {
-            if pending.hop == Hop::AskTarget {
+        for group in pipeline.groups() {
+            if pipeline.pending[group[0]].hop == Hop::AskTarget {
                 connection.limit_reads(self.time_left(reply_by)?)?;
                 connection.receive().map_err(|e| fault(e, Step::Reply))?;
             }
             // Each reply may take only the time that the replies before it have left.
             connection.limit_reads(self.time_left(reply_by)?)?;
-            let value = connection.receive().map_err(|e| fault(e, Step::Reply))?;
-            let read = self.read_reply(
-                pending,
-                Received {
+            let reply = connection.receive().map_err(|e| fault(e, Step::Reply))?;
+            let received = self.clock.now();
+            for (index, value) in pipeline.split_reply(&group, reply) {
+                let pending = &mut pipeline.pending[index];
+                let received = Received {
                     value,
                     sent,
-                    received: self.clock.now(),
+                    received,
                     generation: connection.generation,
-                },
-            );
-            if let Some(anchor) = read.anchor {
-                connection.anchor = anchor;
-            }
-            let Meaning::Answer(answer) = read.meaning else {
-                continue;
-            };
-            if read.is_malformed {
+                };
+                let read = self.read_reply(pending, received);
+                if let Some(anchor) = read.anchor {
+                    connection.anchor = anchor;
+                }
+                let Meaning::Answer(answer) = read.meaning else {
+                    continue;
+                };
                 pending.is_answered = true;
                 on_answer(index, answer);
-                // Nobody knows which requests the next replies answer, and those may be good.
-                // So their calls are sent again on another connection.
-                return Err(behind_malformed_reply());
+                if read.is_malformed {
+                    // Nobody knows which requests the next replies answer, and those may be good.
+                    // So their calls are sent again on another connection.
+                    return Err(behind_malformed_reply());
+                }
             }
-            pending.is_answered = true;
-            on_answer(index, answer);
         }
         Ok(())
     }

@@ -298,11 +298,11 @@ fn unlock_reports_a_loss_that_was_not_noticed(backend: &Backend) {
     }
 }
 
-/// Gives the lock to the owner of these fields, under another fence.
+/// Gives the lock to the owner of these fields, under another fence, as a script does after a release.
 fn grant_again(record: &Record<'_>, fields: &BTreeMap<String, String>, fence: u64) {
     let fence = fence.to_string();
     let kept = ["o", "a", "l", "e"].map(|field| (field, &*fields[field]));
-    record.set(&[&kept[..], &[("f", &*fence)]].concat());
+    record.set(&[&kept[..], &[("f", &*fence), ("d", "0")]].concat());
 }
 
 /// Late copies of the acquire, or older data, grant the lock to the guard's token again.

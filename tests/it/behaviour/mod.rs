@@ -9,6 +9,7 @@
 //! | `waiter`, `long_waits`, `long_queues`, `grant_or_timeout` | waiting in the queue |
 //! | `exclusion`, `fairness` | one holder at a time, in order |
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
+//! | `renewals` | leases that are renewed together |
 //! | `all`, `reentrant` | several locks at once; one lock taken several times; keys in stripes |
 //! | `semaphore`, `rate_limit`, `rw_lock` | permits, readers and writers |
 //! | `changes` | another capacity, fewer permits, another kind of lock |
@@ -49,6 +50,7 @@ mod permit_order;
 mod permit_rules;
 mod rate_limit;
 mod reentrant;
+mod renewals;
 mod rules;
 mod rw_lock;
 mod semaphore;

@@ -95,7 +95,8 @@ pub(super) trait StoreUnderTest {
         let look = "local fields, left = redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1)
                     for i = 1, #fields, 2 do
                       local field, value = fields[i], fields[i + 1]
-                      if field == 'o' or string.find(field, '^w:') or field == 's' and struct.unpack('<d', value) > 0 then
+                      local is_cooling = field == 's' and struct.unpack('<d', value) > 0 and struct.unpack('<I4', string.sub(value, 41)) > 0
+                      if field == 'o' or string.find(field, '^w:') or is_cooling then
                         left[#left + 1] = field
                       elseif field == 'q' or field == 'n' then
                         local entries, waiters = struct.unpack('<I4I4', value)

@@ -9,7 +9,8 @@ use crate::sim::model::ModelKind;
 use crate::sim::model::Promise;
 use crate::sim::record::HolderView;
 
-/// How many ends without a release a mutex remembers: the last one, and eight before it.
+/// How many ends without a release a mutex remembers: the last one, and eight before it. A release by
+/// force that named a later fence counts twice.
 const ENDS_REMEMBERED: u32 = 9;
 
 /// The server's knowledge about a lease that ended without a release or, for a mutex, about one
@@ -17,12 +18,16 @@ const ENDS_REMEMBERED: u32 = 9;
 #[derive(Clone)]
 pub(super) struct EndedLease {
     pub(super) fence: u64,
+    /// The fence that a release by force named, if that ended it. Else the same.
+    named_fence: u64,
     pub(super) how: PreviousHolder,
     pub(super) ttl: u64,
     /// When the server forgets it, by its clock.
     known_until: u64,
     /// How many leases of a mutex ended without a release since.
     ends_since: u32,
+    /// How many entries the record has got since.
+    entries_since: u32,
 }
 
 impl Checker {
@@ -93,10 +98,10 @@ impl EndedLease {
             }
             Reported::Gone {
                 ended: fence, how, ..
-            } if self.ends_since == 0 => *how == self.how && *fence == self.fence,
+            } if self.ends_since == 0 => *how == self.how && *fence == self.named_fence,
             Reported::Gone { ended: fence, .. } => *fence > self.fence,
-            Reported::Unknown => self.ends_since >= ENDS_REMEMBERED,
-            _ if self.ends_since >= ENDS_REMEMBERED => false,
+            Reported::Unknown => self.entries_since >= ENDS_REMEMBERED,
+            _ if self.entries_since >= ENDS_REMEMBERED => false,
             Reported::Already => self.how == PreviousHolder::Released,
             Reported::Lapsed => self.how == PreviousHolder::Lapsed,
             Reported::Forced => self.how == PreviousHolder::Forced,
@@ -111,20 +116,24 @@ impl ServerModel {
         &mut self,
         kind: ModelKind,
         holder: &HolderView,
+        named_fence: u64,
         how: PreviousHolder,
         clock: u64,
     ) {
+        let more_entries = u32::from(named_fence > holder.fence);
         if kind == ModelKind::Mutex {
-            self.count_end();
+            self.count_end(1 + more_entries);
         }
         self.ended.insert(
             holder.token,
             EndedLease {
                 fence: holder.fence,
+                named_fence,
                 how,
                 ttl: holder.ttl,
                 known_until: clock + holder.ttl,
                 ends_since: 0,
+                entries_since: more_entries,
             },
         );
     }
@@ -132,14 +141,16 @@ impl ServerModel {
     /// A release ended a lease of a mutex.
     pub(super) fn on_mutex_released(&mut self, token: Token, fence: u64, mode: Mode) {
         match mode {
-            Mode::Lost | Mode::Unfinished => self.count_end(),
+            Mode::Lost | Mode::Unfinished => self.count_end(1),
             Mode::Used | Mode::UsedUpTo { .. } => {
                 let released = EndedLease {
                     fence,
+                    named_fence: fence,
                     how: PreviousHolder::Released,
                     ttl: 0,
                     known_until: u64::MAX,
                     ends_since: 0,
+                    entries_since: 0,
                 };
                 self.ended.insert(token, released);
             }
@@ -147,10 +158,11 @@ impl ServerModel {
         }
     }
 
-    fn count_end(&mut self) {
-        self.ended
-            .values_mut()
-            .for_each(|ended| ended.ends_since += 1);
+    fn count_end(&mut self, entries: u32) {
+        for ended in self.ended.values_mut() {
+            ended.ends_since += 1;
+            ended.entries_since += entries;
+        }
     }
 
     /// The server's clock shows this. It may have gone back: then nothing is known for longer than

@@ -17,6 +17,8 @@ pub(super) struct Grants {
     pub(super) last: HashMap<Token, LastGrant>,
     /// Every grant, by its token and fence.
     pub(super) times: HashMap<(Token, u64), GrantTimes>,
+    /// The fence of the last guard of each grant with turns, by the grant's token and fence.
+    pub(super) turns: HashMap<(Token, u64), u64>,
     /// Tokens whose grant became a guard.
     pub(super) guarded: HashSet<Token>,
     /// How many failovers there had been when each token first waited in the queue.
@@ -98,7 +100,7 @@ impl Checker {
                 if matches!(mode, Mode::Forced(_)) {
                     self.forced.insert(token);
                     self.last_forced = Some((token, mode, self.disturbances));
-                    for holder in before.holders.iter().filter(|h| h.fence == fence) {
+                    for holder in before.holders.iter().filter(|h| h.has_fence(fence)) {
                         self.grants.note_released(holder.token);
                         self.grants.note_forced(holder, at.now);
                     }
@@ -139,16 +141,17 @@ impl Checker {
     ) -> Result<(), Breach> {
         let is_over = |holder: &&HolderView| self.record.same(holder).is_none();
         for holder in before.holders.iter().filter(is_over) {
-            let how = match executed.call.verb {
+            let (how, named_fence) = match executed.call.verb {
                 Verb::Release {
                     mode: Mode::Forced(_),
                     fence,
                     ..
-                } if fence == holder.fence => PreviousHolder::Forced,
+                } if holder.has_fence(fence) => (PreviousHolder::Forced, fence),
                 Verb::Release { token, .. } if token == holder.token => continue,
-                _ => PreviousHolder::Lapsed,
+                _ => (PreviousHolder::Lapsed, holder.fence),
             };
-            self.model.lease_ended(self.kind, holder, how, at.clock);
+            self.model
+                .lease_ended(self.kind, holder, named_fence, how, at.clock);
         }
         for HolderView { token, fence, .. } in self.record.granted_since(before) {
             let grant = LastGrant {

@@ -104,10 +104,15 @@ impl Checker {
                 fence,
                 mode: Mode::Forced(_),
                 ..
-            } => Op::ForceRelease {
-                client,
-                fence: *fence,
-            },
+            } => {
+                // The model knows a grant by its first fence.
+                let holder = before
+                    .holders
+                    .iter()
+                    .find(|holder| holder.has_fence(*fence));
+                let fence = holder.map_or(*fence, |holder| holder.fence);
+                Op::ForceRelease { client, fence }
+            }
             // It ends without a trace, as a token does that nobody wants.
             Verb::Release { token, .. } if self.stray_holder(before, executed).is_some() => {
                 Op::Cancel(self.attempt(*token, client))

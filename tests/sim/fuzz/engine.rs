@@ -150,7 +150,7 @@ impl FuzzWorld {
         match which % 16 {
             0 | 1 if self.callers.len() < MOST_OF_EACH => {
                 let request = request(input);
-                let queued = self.engine.register(Arc::clone(&request));
+                let (queued, _) = self.engine.register(Arc::clone(&request));
                 self.callers.push(FuzzCaller {
                     request,
                     queued,
@@ -185,7 +185,8 @@ impl FuzzWorld {
             10 if at < self.guards.len() && which >= 16 => self.downgrade(at),
             10 if at < self.guards.len() => {
                 let lease = self.guards.remove(at).lease;
-                if let Some(call) = self.engine.begin_release(&lease) {
+                if let Some(release) = self.engine.begin_release(&lease) {
+                    let call = release.call;
                     let sent = self.now();
                     let left = self.engine.leave(&lease, &call, sent);
                     self.releases.push(FuzzRelease {

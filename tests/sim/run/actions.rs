@@ -331,8 +331,13 @@ impl Run<'_> {
                 ..
             } => {
                 let id = self.number();
-                let request = self.request(lease_kind, permits);
-                let waiter = process.engine.register(Arc::clone(&request));
+                let max = match lease_kind {
+                    LeaseKind::Renewed | LeaseKind::MaxHold => self.setting.local_handovers,
+                    LeaseKind::Fixed | LeaseKind::HoldAtLeast => 0,
+                };
+                let request = self.request_with(lease_kind, permits, max);
+                let (waiter, place) = process.engine.register(Arc::clone(&request));
+                let is_member = request.is_member();
                 let mut caller = SimCaller::new(request, CallerState::Acquiring, self.now);
                 caller.lease_kind = lease_kind;
                 caller.waiter = Some(waiter);
@@ -346,8 +351,15 @@ impl Run<'_> {
                     };
                     self.at(caller.deadline, deadline);
                 }
+                if is_member {
+                    caller.state = CallerState::Waiting;
+                }
                 process.callers.insert(id, caller);
-                self.send_acquire(process, id);
+                match place {
+                    Some(place) => self.send_place(process, place),
+                    None if is_member => {}
+                    None => self.send_acquire(process, id),
+                }
             }
             _ => {}
         }
@@ -370,9 +382,12 @@ impl Run<'_> {
     /// Takes the lock by force from the holder of a fence. The fence may be `behind` the holder's.
     fn start_force(&mut self, process: &mut SimProcess, id: u64, behind: u64) {
         let request = self.request(LeaseKind::Renewed, 1);
+        // Any fence of the grant, or none of its fences.
+        let turn = id % u64::from(self.setting.local_handovers + 1);
+        let fence = self.checker.fence_of_a_holder(id) + turn;
         let call = request.call(Verb::Release {
             token: Token::new(),
-            fence: self.checker.fence_of_a_holder(id).saturating_sub(behind),
+            fence: fence.saturating_sub(behind),
             mode: Mode::Forced(Page::default()),
         });
         let caller = SimCaller::new(request, CallerState::Forcing, self.now);
@@ -380,15 +395,20 @@ impl Run<'_> {
         self.send_for_caller(process, id, call);
     }
 
-    fn request(&self, lease_kind: LeaseKind, permits: u32) -> Arc<Request> {
+    /// The request of a caller that takes the lock for itself alone.
+    pub(super) fn request(&self, lease_kind: LeaseKind, permits: u32) -> Arc<Request> {
+        self.request_with(lease_kind, permits, 0)
+    }
+
+    fn request_with(&self, lease_kind: LeaseKind, permits: u32, max: u32) -> Arc<Request> {
         let lease_kind = match lease_kind {
             LeaseKind::MaxHold if self.defect == Some(Defect::MaxHold) => LeaseKind::Renewed,
             lease_kind => lease_kind,
         };
-        let mut request = Request::new(
+        let mut request = Request::in_line(
             self.setting.spec(permits),
             self.setting.key.clone(),
-            &self.setting.options(lease_kind),
+            &self.setting.options(lease_kind).local_handovers(max),
         );
         if self.defect == Some(Defect::LeftBelieved) {
             // The server does not learn of this. No step of the clock is longer.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{MS, Run, SimEvent};
-use crate::engine::{Lease, Next};
+use crate::engine::{GuardRelease, Lease, LinePlace, Next};
 use crate::script::{Call, Token};
 use crate::sim::defect::Defect;
 use crate::sim::plan::LeaseKind;
@@ -109,15 +109,34 @@ impl Run<'_> {
         self.leave(process, id);
     }
 
+    /// Sends the place of a line. The member of which it is, if any, waits meanwhile.
+    pub(super) fn send_place(&mut self, process: &mut SimProcess, place: LinePlace) {
+        if self.defect == Some(Defect::LinePlace) {
+            return;
+        }
+        let now = process.local(self.now);
+        let Some(call) = process.engine.begin_place(&place, now) else {
+            return;
+        };
+        let id = self.number();
+        let request = self.request(LeaseKind::Renewed, 1);
+        let caller = SimCaller::new(request, CallerState::Placing(place), self.now);
+        process.callers.insert(id, caller);
+        self.send_for_caller(process, id, call);
+    }
+
     /// The caller releases its guard, and waits for the reply. Without an open connection the
     /// renewal thread sends the release.
     fn release_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>) {
         let started = process.local(self.now);
-        let Some(call) = process.engine.begin_release(lease) else {
+        let Some(release) = process.engine.begin_release(lease) else {
             return self.end_caller(process, id);
         };
-        let state = CallerState::Releasing(Arc::clone(lease), started);
-        self.set_state(process, id, state);
+        let GuardRelease { lease, place, call } = release;
+        self.set_state(process, id, CallerState::Releasing(lease, started));
+        if let Some(place) = place {
+            self.send_place(process, place);
+        }
         self.read_lane(process);
         if process.lane.is_open() {
             self.send_for_caller(process, id, call);
@@ -210,6 +229,10 @@ impl Run<'_> {
                     }
                 }
             }
+            (CallerState::Placing(place), _) => {
+                engine.on_place_reply(place, call, result);
+                self.end_caller(process, id);
+            }
             (CallerState::Forcing, _) => self.end_caller(process, id),
             (CallerState::Renewing(lease), _) => {
                 engine.on_renew_reply(lease, result);
@@ -301,10 +324,15 @@ impl Run<'_> {
             return;
         };
         // R12 (doubtful grants): with less left, the waiter must have the grant confirmed.
-        if caller.waiter.take().is_some() && left < lease.request.ttl / 2 {
+        // A turn is in no doubt.
+        let is_turn = lease.tenure().is_some();
+        if caller.waiter.take().is_some() && !is_turn && left < lease.request.ttl / 2 {
             self.watch.taken_late = Some(lease.token);
         }
-        self.checker.on_guard_taken(lease.token);
+        let first = lease.renewed_lease().fence;
+        if !self.checker.on_guard_taken(lease.token, first, lease.fence) {
+            self.watch.fence_kept = Some(lease.token);
+        }
         caller.since = self.now;
         caller.state = CallerState::Holding(lease);
         if caller.lease_kind == LeaseKind::MaxHold {

@@ -1,6 +1,7 @@
 //! The life of a request at the server, and of the messages that it publishes.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use super::{MS, RequestInFlight, Run, SimEvent};
 use crate::script::{Grant, Outcome, ScriptReply, Token, Verb};
@@ -34,7 +35,7 @@ impl Run<'_> {
         }
         let own_holders = self.own_holders(&request);
         let clock = self.server_clock();
-        let value = self.server.run(clock, &request.words);
+        let value = self.run_request(clock, &request);
         self.watch.on_sign_of_life(&request.manager);
         let call = &request.calls[request.index];
         let reply = match &value {
@@ -47,6 +48,20 @@ impl Run<'_> {
         self.send_messages()?;
         self.put_reply(&request, own_holders, value);
         Ok(())
+    }
+
+    /// Runs a request. The link renews a mutex together with others, and alone if that did nothing
+    /// about it: in the same exchange, so at the same time here.
+    fn run_request(&mut self, clock: u64, request: &RequestInFlight) -> CommandResult {
+        let is_of_link = request.lane.is_none();
+        let process = self.process(request.process).filter(|_| is_of_link);
+        if let Some(caller_id) = process.map(|process| Arc::clone(&process.caller_id)) {
+            let call = &request.calls[request.index];
+            if let Some(reply) = self.server.renew_together(clock, call, &caller_id)? {
+                return Ok(reply);
+            }
+        }
+        self.server.run(clock, &request.words)
     }
 
     /// The process has crashed, and its kernel has reset the connection.
@@ -225,11 +240,12 @@ impl Run<'_> {
         let Some(process) = process else {
             return Ok(());
         };
-        let Some((id, caller)) = process
-            .callers
-            .iter_mut()
-            .find(|(_, caller)| caller.waits_by(token))
-        else {
+        let Some((id, caller)) = process.callers.iter_mut().find(|(_, caller)| {
+            caller
+                .waiter
+                .as_ref()
+                .is_some_and(|waiter| waiter.token() == token)
+        }) else {
             return Ok(());
         };
         let id = *id;

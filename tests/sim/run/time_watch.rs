@@ -5,6 +5,7 @@
 //! is away, all processes count as disturbed. A bound begins at the latest of these times.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::{MS, Run};
 use crate::engine::Lease;
@@ -37,6 +38,8 @@ pub(super) struct TimeWatch {
     refused: HashSet<Token>,
     /// A caller got an answer that does not know of an earlier drop of its process.
     pub(super) overtaken: Option<Token>,
+    /// A guard has a fence that is not larger than the one before it.
+    pub(super) fence_kept: Option<Token>,
     /// A waiter took a grant with less than half its ttl left.
     pub(super) taken_late: Option<Token>,
     /// Something has gone wrong in this run.
@@ -167,7 +170,7 @@ impl Run<'_> {
             }
             CallerState::Releasing(lease, _) => lease.token == token,
             CallerState::Trying { token: own, .. } => *own == token,
-            _ => caller.waits_by(token),
+            _ => process.waits_by(caller, token),
         };
         self.checker.excepted_since(token, holder.fence).is_some()
             || self.checker.may_have_come_back(token)
@@ -184,8 +187,9 @@ impl Run<'_> {
             .live_holders(self.server_clock())
             .filter_map(|holder| {
                 let process = self.process_of(&holder.manager)?;
-                let waits =
-                    |caller: &SimCaller| caller.is_waiting() && caller.waits_by(holder.token);
+                let waits = |caller: &SimCaller| {
+                    caller.is_waiting() && process.waits_by(caller, holder.token)
+                };
                 let disturbed_until = process.disturbed_until().max(server);
                 process
                     .callers
@@ -259,14 +263,19 @@ impl Run<'_> {
     /// Until when every process with a waiter was disturbed. `None`: no process has a waiter.
     fn waiters_disturbed_until(&self) -> Option<u64> {
         let record = self.checker.record();
-        let is_queued = |caller: &SimCaller| {
-            let waiter = caller.waiter.as_ref();
-            caller.is_waiting() && waiter.is_some_and(|waiter| record.is_queued(waiter.token()))
+        let is_queued = |process: &&SimProcess| {
+            let queue = record.queue.iter().filter(|entry| entry.waits);
+            let mut waiting = process
+                .callers
+                .values()
+                .filter(|caller| caller.is_waiting());
+            let tokens: Vec<Token> = queue.map(|entry| entry.token).collect();
+            waiting.any(|caller| tokens.iter().any(|token| process.waits_by(caller, *token)))
         };
         self.processes
             .iter()
             .flatten()
-            .filter(|process| process.callers.values().any(is_queued))
+            .filter(is_queued)
             .map(SimProcess::disturbed_until)
             .min()
             .map(|disturbed_until| disturbed_until.max(self.server_disturbed_until()))
@@ -359,7 +368,8 @@ impl Run<'_> {
                     && !process.misdated.contains(&lease.token)
                 {
                     let clock = self.server_clock();
-                    self.checker.check_held(clock, lease.token, lease.fence)?;
+                    self.checker
+                        .check_held(clock, lease.token, lease.renewed_lease().fence)?;
                 }
             }
         }
@@ -374,6 +384,10 @@ impl Run<'_> {
                 Promise::Service,
                 format!("{token:?} became a guard with less than half its ttl left"),
             ));
+        }
+        if let Some(token) = self.watch.fence_kept {
+            let said = format!("two guards of {token:?} have fences that do not rise");
+            return Err(Breach::new(Promise::Fencing, said));
         }
         let lateness = self.renewal_lateness();
         for process in self.processes.iter().flatten() {
@@ -410,7 +424,8 @@ impl Run<'_> {
     /// P1, P6: a guard may still believe that it is held if only the server knows better. The next
     /// answered renewal ends that. A lease without renewals ends at its own
     /// end, which is at most one lease later.
-    fn is_excepted(&self, process: &SimProcess, held_since: u64, lease: &Lease) -> bool {
+    fn is_excepted(&self, process: &SimProcess, held_since: u64, lease: &Arc<Lease>) -> bool {
+        let lease = lease.renewed_lease();
         let Some(since) = self.checker.excepted_since(lease.token, lease.fence) else {
             return false;
         };

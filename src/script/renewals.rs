@@ -1,0 +1,69 @@
+//! Renewals of several mutexes by one script call.
+
+use redis::{Cmd, Value};
+
+use super::registry::{self, VerbName};
+use super::{Call, CallerId, Family, Verb};
+
+/// The most names of one call. A name takes about 3 µs of the server's time, and no script call
+/// should take a millisecond, not even on a server that is several times slower.
+pub(crate) const RENEWALS_LIMIT: usize = 64;
+
+impl Call {
+    /// Whether this and the other call are renewals that one script call can do together.
+    pub(crate) fn is_renewed_with(&self, other: &Call) -> bool {
+        let is_one = |call: &Call| call.spec.family == Family::Mutex && call.is_renewal();
+        is_one(self) && is_one(other)
+    }
+}
+
+/// The number of the script that renews several mutexes.
+pub(crate) fn renewals_script_id() -> usize {
+    registry::script_id(Family::Mutex, VerbName::RenewMany).expect("a row of the table")
+}
+
+/// The command that does these renewals of mutexes. `by_source`: R20 (write order).
+pub(crate) fn renewals_command<'a>(
+    calls: impl ExactSizeIterator<Item = &'a Call> + Clone,
+    caller_id: &CallerId,
+    by_source: bool,
+) -> Cmd {
+    let script = registry::script(renewals_script_id());
+    let mut cmd = Cmd::with_capacity(2 * calls.len() + 7, 128 * calls.len());
+    if by_source {
+        cmd.arg("EVAL").arg(&script.source);
+    } else {
+        cmd.arg("EVALSHA").arg(&script.sha);
+    }
+    cmd.arg(calls.len());
+    for call in calls.clone() {
+        cmd.arg(call.key.record());
+    }
+    caller_id.append_to(&mut cmd);
+    for call in calls {
+        if let Verb::Renew { token, .. } = &call.verb {
+            token.append_to(&mut cmd);
+        }
+    }
+    cmd
+}
+
+/// The reply to each of so many renewals, as if its call had been sent alone. An inner `None`: the
+/// script did nothing about that name, and its call must be sent alone. `None` if this is no reply to
+/// so many renewals.
+pub(crate) fn split_renewals(calls: usize, reply: &Value) -> Option<Vec<Option<Value>>> {
+    let Value::Array(parts) = reply else {
+        return None;
+    };
+    let [status, now, more, fields @ ..] = &parts[..] else {
+        return None;
+    };
+    let alone = |fields: &[Value]| {
+        let is_done = fields != [Value::Int(0), Value::Int(0)];
+        is_done.then(|| {
+            let parts = [status, now, more].into_iter().chain(fields);
+            Value::Array(parts.cloned().collect())
+        })
+    };
+    (fields.len() == 2 * calls).then(|| fields.chunks(2).map(alone).collect())
+}

@@ -1,0 +1,102 @@
+//! Renewals that one command does together: which of a pipeline's calls a command serves, and what
+//! its reply says to each of them.
+
+use redis::{Cmd, Value};
+
+use super::Node;
+use super::pipeline::{Hop, Pending, Pipeline};
+use crate::script::{
+    Form, RENEWALS_LIMIT, SCRIPTS, renewals_command, renewals_script_id, split_renewals,
+};
+
+impl Pipeline<'_> {
+    /// Has renewals of mutexes that follow each other go together. A lone one is sent as ever.
+    pub(super) fn join_renewals(&mut self) {
+        let neighbours = |a: &Pending<'_>, b: &Pending<'_>| a.call.is_renewed_with(b.call);
+        for renewals in self.pending.chunk_by_mut(neighbours) {
+            let is_lone = renewals.len() == 1;
+            renewals.iter_mut().for_each(|one| one.together = !is_lone);
+        }
+    }
+
+    /// The calls without an answer, by their indices: one group for each command.
+    pub(super) fn groups(&self) -> Vec<Vec<usize>> {
+        let is_unanswered = |index: &usize| !self.pending[*index].is_answered;
+        let unanswered: Vec<usize> = (0..self.pending.len()).filter(is_unanswered).collect();
+        unanswered
+            .chunk_by(|a, b| self.pending[*a].together && self.pending[*b].together)
+            .flat_map(|run| run.chunks(RENEWALS_LIMIT))
+            .map(<[usize]>::to_vec)
+            .collect()
+    }
+
+    /// The commands of the calls without an answer, one for each of their groups.
+    pub(super) fn commands(&self, node: &Node) -> Vec<Cmd> {
+        // R4 (lost places): of several acquires, one that the server refuses with
+        // NOSCRIPT would be sent again behind the others and enqueued in another order. So such a
+        // pipeline always begins with the source.
+        let acquires = self
+            .pending
+            .iter()
+            .filter(|pending| pending.call.is_acquire());
+        let acquires_by_source = acquires.filter(|pending| !pending.is_answered).count() > 1;
+        let mut has_source = [false; SCRIPTS];
+        let mut command = |group: &[usize]| {
+            let pending = &self.pending[group[0]];
+            let wants_source =
+                pending.form.by_source || (acquires_by_source && pending.call.is_acquire());
+            let script = if pending.together {
+                Some(renewals_script_id())
+            } else {
+                pending.call.script_id()
+            };
+            // One source restores the script for all calls that follow it in the pipeline.
+            let script = script.filter(|_| wants_source);
+            let by_source = script.is_some_and(|id| !std::mem::replace(&mut has_source[id], true));
+            if pending.together {
+                let calls = group.iter().map(|index| self.pending[*index].call);
+                return renewals_command(calls, &node.caller_id, by_source);
+            }
+            let form = Form {
+                by_source,
+                ..pending.form
+            };
+            let not_after = pending.not_after;
+            pending.call.command(&node.caller_id, form, not_after)
+        };
+        let mut commands = Vec::with_capacity(self.pending.len());
+        for group in self.groups() {
+            if self.pending[group[0]].hop == Hop::AskTarget {
+                commands.push(redis::cmd("ASKING"));
+            }
+            commands.push(command(&group));
+        }
+        commands
+    }
+
+    /// The replies to the calls of a group, with their indices. A call without one is sent alone next,
+    /// unless the server only lacks the script: the script did nothing about its name, or the server
+    /// refused the command. It may have refused that for one name alone.
+    pub(super) fn split_reply(&mut self, group: &[usize], reply: Value) -> Vec<(usize, Value)> {
+        if !self.pending[group[0]].together {
+            return vec![(group[0], reply)];
+        }
+        let is_refused = matches!(reply, Value::ServerError(_));
+        let is_unknown_script =
+            matches!(&reply, Value::ServerError(refused) if refused.code() == "NOSCRIPT");
+        let replies = match split_renewals(group.len(), &reply) {
+            Some(replies) => replies,
+            None if is_refused => vec![None; group.len()],
+            // No call has such a reply, so its reader finds that it is malformed.
+            None => return vec![(group[0], Value::Array(vec![reply]))],
+        };
+        let mut answered = Vec::with_capacity(group.len());
+        for (index, reply) in group.iter().zip(replies) {
+            let pending = &mut self.pending[*index];
+            pending.form.by_source = is_unknown_script;
+            pending.together = is_unknown_script;
+            answered.extend(reply.map(|reply| (*index, reply)));
+        }
+        answered
+    }
+}
