@@ -4,8 +4,9 @@
 -- ARGV: 1-4 as in permit_record.lua · 5 token · 6 not_after: the server time in µs after which the
 --   script takes nothing · 7 '1' if the token may wait · 8 'ttl fixed hold permits label', ttl and
 --   hold in ms · 9 'kind capacity'
--- Returns: granted {fence, granted at, left, previous} · waiting {ticket, position, left, since} ·
---   busy {left} · late · more (call again at once) · kind {kind}
+-- Returns: now, left, previous and fence alone, packed as '<ddbd', from the short way, which grants
+--   the permits now · granted {fence, granted at, left, previous} · waiting {ticket, position, left,
+--   since} · busy {left} · late · more (call again at once) · kind {kind}
 
 local token, not_after, params, wanted_kind = ARGV[5], ARGV[6] + 0, ARGV[8], ARGV[9]
 local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
@@ -51,7 +52,8 @@ if kind == wanted_kind and packed_state and #packed_state == 46 and not packed_h
                token, struct.pack('<dI4I4I4bb', now + lease_us, ttl, hold, weight, 0, previous)
                       .. kind .. ' ' .. fence_text .. ' 0 ' .. now_text .. ' ' .. ARGV[1] .. ' '
                       .. params)
-    return { 'granted', now, 0, fence, now, lease_us, previous }
+    -- One value: see mutex_acquire.lua.
+    return struct.pack('<ddbd', now, lease_us, previous, fence)
   end
 end
 

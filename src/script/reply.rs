@@ -191,11 +191,12 @@ impl Grant {
 
 fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "granted, waiting, busy, late, more, queued or kind, each with its fields";
-    // The short way of a mutex.
-    if family == Family::Mutex
+    // The short way.
+    if family != Family::Quorum
         && let Value::BulkString(packed) = value
     {
-        let grant = packed_grant(token, packed).ok_or_else(|| malformed(expected, value))?;
+        let grant = packed_grant(family, token, packed);
+        let grant = grant.ok_or_else(|| malformed(expected, value))?;
         return Ok(ScriptReply {
             now: Some(grant.granted_at),
             more: false,
@@ -542,15 +543,21 @@ impl<'a> ReplyParts<'a> {
     }
 }
 
-/// The lock was granted just now, and now is its fence.
-fn packed_grant(token: Token, packed: &[u8]) -> Option<Grant> {
+/// The lock was granted just now. For a mutex, now is its fence.
+fn packed_grant(family: Family, token: Token, packed: &[u8]) -> Option<Grant> {
     let (now, rest) = packed.split_first_chunk()?;
-    let (left, how) = rest.split_first_chunk()?;
-    let &[how] = how else { return None };
+    let (left, rest) = rest.split_first_chunk()?;
+    let (&how, rest) = rest.split_first()?;
     let now = packed_number(now)?;
+    let fence = match family {
+        Family::Mutex if rest.is_empty() => now,
+        // A reader has the fence of the writer before it.
+        Family::Permit => packed_number(rest.try_into().ok()?)?,
+        _ => return None,
+    };
     Some(Grant {
         token,
-        fence: now,
+        fence,
         granted_at: now,
         left: Duration::from_micros(packed_number(left)?),
         previous: previous_from(i64::from(how.cast_signed()))?,

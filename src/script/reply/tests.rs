@@ -167,6 +167,25 @@ fn malformed_replies_about_permits_are_refused() {
     for answer in ["$7|already|", "*3|+unknown|:7|:0|", "*3|+queued|:7|:0|"] {
         assert!(released(answer).is_err(), "{answer}");
     }
+    let short = |bytes: Vec<u8>| {
+        let call = call(LockSpec::any(Family::Permit), acquire());
+        ScriptReply::parse(&call, &Value::BulkString(bytes))
+    };
+    let packed = [
+        &7f64.to_le_bytes()[..],
+        &5f64.to_le_bytes(),
+        &[1],
+        &6f64.to_le_bytes(),
+    ];
+    let expected = Grant {
+        token: token(),
+        fence: 6,
+        granted_at: 7,
+        left: Duration::from_micros(5),
+        previous: PreviousHolder::Lapsed,
+    };
+    assert!(short(packed.concat()).is_ok_and(|reply| reply.outcome == Outcome::Granted(expected)));
+    assert!(short(packed[..3].concat()).is_err() && short(vec![0; 26]).is_err());
     let granted = |answer: &str| parse_of_permits(acquire(), answer);
     assert!(
         granted("*7|+granted|:7|:0|:7|:7|:5|:1|").is_ok()
