@@ -1,6 +1,6 @@
 -- Purpose: extends the leases of several mutexes in one call, because most of what a renewal costs
---   is the call itself. A lease is extended if its token is the owner and nobody waits. All other
---   records stay as they are, and the client renews each of them by mutex_renew.lua.
+--   is the call itself. A lease is extended if its token is the owner. All other records stay as
+--   they are, and the client renews each of them by mutex_renew.lua.
 --   R20 (write order): all records are read before the first write, and that is PEXPIREAT. So the
 --   leases are extended when memory is out, too.
 -- KEYS: the records (HASH)
@@ -11,12 +11,14 @@
 -- Locals, because each use of a global costs a look-up.
 local keys, tokens, call, read = KEYS, ARGV, redis.call, redis.pcall
 local pack, unpack, sub = struct.pack, struct.unpack, string.sub
-local states, expiries, reply = {}, {}, { 'renewed', now, 0 }
+local states, queues, expiries, reply = {}, {}, {}, { 'renewed', now, 0 }
 for i = 1, #keys do
   -- A key of another type must not fail the others. Its error has no fields.
   local fields = read('HMGET', keys[i], 's', 'q', 'o')
   local packed_state, left, fence = fields[1], 0, 0
-  if fields[3] == tokens[4 + i] and not fields[2] and packed_state and #packed_state == 46 then
+  local packed_queue = fields[2]
+  if fields[3] == tokens[4 + i] and packed_state and #packed_state == 46
+    and (not packed_queue or #packed_queue == 44) then
     local lease_end, granted_at, newest_fence, ended_fence, expires_at, ttl, hold =
       unpack('<ddddI4I4I4', packed_state)
     left, fence = 1000 * ttl, newest_fence
@@ -32,11 +34,23 @@ for i = 1, #keys do
       packed_state = sub(packed_state, 1, 32) .. pack('<I4', expires_at) .. sub(packed_state, 37)
     end
     states[i] = pack('<d', lease_end) .. sub(packed_state, 9)
+    if packed_queue then
+      -- As in queue_record.lua, R2 (served time).
+      local entries, _, looked_at, served_time = unpack('<I4I4dd', packed_queue)
+      if entries > 0 then
+        served_time = served_time + math.max(0, math.min(now - looked_at, ARGV[2] + 0))
+        queues[i] = sub(packed_queue, 1, 8) .. pack('<dd', now, served_time) .. sub(packed_queue, 25)
+      end
+    end
   end
   reply[2 + 2 * i], reply[3 + 2 * i] = left, fence
 end
 for _, expiry in ipairs(expiries) do call('PEXPIREAT', expiry[1], expiry[2]) end
 for i = 1, #keys do
-  if states[i] then call('HSET', keys[i], 's', states[i]) end
+  if queues[i] then
+    call('HSET', keys[i], 's', states[i], 'q', queues[i])
+  elseif states[i] then
+    call('HSET', keys[i], 's', states[i])
+  end
 end
 return reply

@@ -56,6 +56,7 @@ mod server_addresses;
 mod server_clock;
 mod server_faults;
 mod shutdown;
+mod slow_link;
 mod small_pool;
 mod soak_checker;
 mod stats;

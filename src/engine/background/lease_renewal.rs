@@ -9,7 +9,7 @@ use super::token_release::TokenRelease;
 use crate::engine::lease::{Due, Lease, deadline_from_reply, loss_from_renewal};
 use crate::engine::waiter::{TokenOwner, WaiterAction};
 use crate::loss::LossReason;
-use crate::script::{Call, Mode, Outcome};
+use crate::script::{Call, Family, Mode, Outcome};
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
@@ -46,6 +46,8 @@ impl RenewalThread {
             }
         }
         early.into_iter().for_each(|s| self.schedule(s));
+        // Renewals of mutexes go together where they are neighbours.
+        batch.sort_by_key(|(_, call)| call.spec.family != Family::Mutex);
         batch
     }
 

@@ -234,10 +234,17 @@ impl Node {
         };
         pipeline.join_renewals();
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
+        let mut is_joined = pipeline.is_joined();
         while pipeline.has_unanswered() {
             self.round_trip(connection, &mut pipeline, &mut |index, answer| {
                 answers[index] = Some(answer);
             });
+            // The renewals that were left out go alone now, and have the time of a lone renewal.
+            // Otherwise a slow link could never answer them, since they meet again each time.
+            if is_joined && !pipeline.is_joined() {
+                is_joined = false;
+                pipeline.reply_by = reply_by.max(self.clock.now() + self.command_timeout);
+            }
         }
         let results = answers.into_iter().zip(pipeline.pending);
         results

@@ -19,6 +19,12 @@ impl Pipeline<'_> {
         }
     }
 
+    /// Whether calls without an answer go together.
+    pub(super) fn is_joined(&self) -> bool {
+        let mut pending = self.pending.iter();
+        pending.any(|pending| pending.together && !pending.is_answered)
+    }
+
     /// The calls without an answer, by their indices: one group for each command.
     pub(super) fn groups(&self) -> Vec<Vec<usize>> {
         let is_unanswered = |index: &usize| !self.pending[*index].is_answered;

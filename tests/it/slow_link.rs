@@ -1,0 +1,34 @@
+//! Renewals over a link whose round trip takes most of a command timeout. On Redis alone, since the
+//! in-memory store has no link.
+
+use fairlock::{LockGuard, LockManager};
+
+use crate::fixtures::{T, TTL, manager, warm_up};
+use crate::support::{Proxy, Server, throughout};
+
+const ALL: usize = 12;
+
+/// Locks for which another manager has waited in vain.
+fn once_contended(ours: &LockManager, other: &LockManager) -> Vec<LockGuard> {
+    let take = |i: usize| {
+        let name = format!("a{i}");
+        let guard = ours.lock(&*name).unwrap();
+        let found = other.try_lock_for(&*name, T / 40).unwrap();
+        assert!(found.is_none(), "it is taken");
+        guard
+    };
+    (0..ALL).map(take).collect()
+}
+
+#[test]
+fn locks_for_which_somebody_waited_are_renewed_over_a_slow_link() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (manager(proxy.url()), manager(server.url()));
+    warm_up(&ours);
+    let guards = once_contended(&ours, &other);
+    proxy.delay(T * 13 / 40);
+    throughout(2 * TTL, "all are held", || {
+        guards.iter().all(LockGuard::is_held)
+    });
+}
