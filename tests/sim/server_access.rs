@@ -18,12 +18,23 @@ impl Server {
         caller_id: &CallerId,
         not_after: u64,
     ) -> Result<ScriptReply, String> {
+        match self.renew_together(now, call, caller_id)? {
+            Some(value) => parse(call, &value),
+            None => self.run_alone(now, call, caller_id, not_after),
+        }
+    }
+
+    /// The same, but a renewal of a mutex does not go together with others.
+    pub(crate) fn run_alone(
+        &mut self,
+        now: u64,
+        call: &Call,
+        caller_id: &CallerId,
+        not_after: u64,
+    ) -> Result<ScriptReply, String> {
         let command = call.command(caller_id, Form::default(), not_after);
-        let value = match self.renew_together(now, call, caller_id)? {
-            Some(value) => value,
-            None => self.run(now, &words_of(&command))?,
-        };
-        ScriptReply::parse(call, &value).map_err(|malformed| malformed.to_string())
+        let value = self.run(now, &words_of(&command))?;
+        parse(call, &value)
     }
 
     /// Renews a mutex as the renewal thread does that has renewals of other names, too. Returns what
@@ -53,6 +64,10 @@ impl Server {
             _ => Err(format!("{value:?} renews what is not held")),
         }
     }
+}
+
+fn parse(call: &Call, value: &Value) -> Result<ScriptReply, String> {
+    ScriptReply::parse(call, value).map_err(|malformed| malformed.to_string())
 }
 
 impl Keyspace {

@@ -90,7 +90,11 @@ impl ScriptRunner {
             Arrival::Late => NOW - 1,
         };
         let caller_id = &self.caller_ids[usize::from(request.token().client)];
-        let reply = self.server.run_call(NOW, &call, caller_id, not_after)?;
+        let reply = if self.setting.renews_together {
+            self.server.run_call(NOW, &call, caller_id, not_after)?
+        } else {
+            self.server.run_alone(NOW, &call, caller_id, not_after)?
+        };
         if reply.more {
             return Err("three clients are too few to pass over 64 waiters".to_owned());
         }

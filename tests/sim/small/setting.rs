@@ -12,6 +12,8 @@ pub(crate) struct SmallSetting {
     pub(super) kind: ModelKind,
     /// In rising order. Processes that ask for the same number are alike.
     permits: [u32; CLIENTS as usize],
+    /// Each renewal of a mutex comes together with others.
+    pub(super) renews_together: bool,
 }
 
 impl Default for SmallSetting {
@@ -26,6 +28,15 @@ impl SmallSetting {
         SmallSetting {
             kind: ModelKind::Mutex,
             permits: [1; CLIENTS as usize],
+            renews_together: true,
+        }
+    }
+
+    /// Each renewal comes alone.
+    pub(crate) fn renewing_alone(self) -> SmallSetting {
+        SmallSetting {
+            renews_together: false,
+            ..self
         }
     }
 
@@ -35,6 +46,7 @@ impl SmallSetting {
         SmallSetting {
             kind: ModelKind::Semaphore(all),
             permits,
+            renews_together: false,
         }
     }
 
@@ -52,6 +64,7 @@ impl SmallSetting {
         SmallSetting {
             kind: ModelKind::ReadWrite(all),
             permits,
+            renews_together: false,
         }
     }
 

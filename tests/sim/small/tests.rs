@@ -231,6 +231,11 @@ fn renewal_that_extends_nothing_is_found() {
         line: "lease_end, state_changed = math.max(lease_end, now + 1000 * ttl), true",
         instead: "",
     };
+    assert_found(SmallSetting::mutex().renewing_alone(), mutation, NONE, "P6");
+    let mutation = ScriptMutation {
+        line: "lease_end = now + left",
+        instead: "",
+    };
     assert_found(SmallSetting::mutex(), mutation, NONE, "P6");
 }
 
