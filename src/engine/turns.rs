@@ -120,6 +120,10 @@ impl Engine {
         let queued = QueuedWaiter::register(self, request, WaiterState::in_line());
         let member = &queued.waiter;
         let mut lines = self.lines.lock();
+        // A shutdown has failed it, and found it in no line.
+        if !member.state.lock().awaits_grant() {
+            return (queued, None);
+        }
         let line = lines.line(request);
         if line.join(member.order(), Arc::clone(member)) {
             let place = self.register_place(line, request);
@@ -190,15 +194,13 @@ impl Engine {
             return;
         };
         let first = line.next_member();
-        let last = line.members().next().is_none();
         drop(lines);
         if let Some((_, first)) = first {
             // Its caller finds the error. Nothing of it was sent.
             let _ = first.state.lock().fail(error.clone());
             first.changed.notify_one();
-            if last {
-                return self.leave_line(&first);
-            }
+            // The last one takes the place along, unless another has come since.
+            self.leave_line(&first);
         }
         self.replace_place(waiter);
     }
@@ -432,13 +434,20 @@ impl Engine {
             lease,
         }) = line.lose_tenure()
         {
-            let is_back = member.state.lock().on_turn_lost(&lease);
-            if is_back {
-                lease.close();
-                let _ = line.join(number, member);
-            } else {
+            let mut state = member.state.lock();
+            let is_back = state.on_turn_lost(&lease);
+            let is_taken = state.is_taken();
+            drop(state);
+            if is_taken {
                 was_used = true;
                 lost = Some(lease);
+            } else {
+                // Its caller has left, or waits for the next turn.
+                lease.close();
+                if is_back {
+                    member.note_turn();
+                    let _ = line.join(number, member);
+                }
             }
         }
         let waits = line.has_members();

@@ -58,7 +58,11 @@ impl WaiterEntry {
 
     /// The line asks Redis now.
     pub(crate) fn note_line_asks(&self, at: Time) {
-        self.last_reply.store(at.as_nanos(), Ordering::Release);
+        let (never, at) = (Time::NEVER.as_nanos(), at.as_nanos());
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = self
+            .last_reply
+            .compare_exchange(never, at, order.0, order.1);
     }
 
     pub(crate) fn last_unanswered_at(&self) -> Time {

@@ -516,6 +516,11 @@ impl WaiterState {
         matches!(self.stage, Stage::Confirming(_))
     }
 
+    /// Its caller has the lease.
+    pub(crate) fn is_taken(&self) -> bool {
+        matches!(self.stage, Stage::Taken)
+    }
+
     pub(crate) fn is_ended(&self) -> bool {
         matches!(
             self.stage,
