@@ -93,7 +93,7 @@ fn main() {
         .note(&equality);
 }
 
-/// What the threads did in one round.
+/// The work of the threads in one round.
 struct Seen {
     /// A second.
     turns: u64,

@@ -1,4 +1,4 @@
-//! What the turns of a round say.
+//! The figures of a round of turns.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -163,7 +163,7 @@ impl Case {
         figure("The server's scripts in a turn", "µs")
             .beside(format!("{:.0} µs", self.bare.scripts.median()))
             .note(&self.fairlock.scripts);
-        // Of a few waiters, a pause of the machine takes most of what the bound leaves.
+        // With a few waiters, a pause of the machine takes most of what the bound leaves.
         let longest = if waiters < 8 {
             Bound::None
         } else {

@@ -98,7 +98,7 @@ A lock and its release are two requests of one round trip each, as with any lock
 runs on the same host, where the scripts' own time shows most, unless a link is named.
 
 {}
-The bounds are those that fairlock was designed for. Of several cases, the range of their medians is
+The bounds are those that fairlock was designed for. For several cases, the range of their medians is
 shown, and the one that is farthest from its bound.
 
 {}",

@@ -12,7 +12,7 @@ use crate::support::figure::Line;
 /// A column of the small table.
 struct Column {
     head: &'static str,
-    /// Of the figure, and of the cores that it was measured on.
+    /// Names the figure, and the cores that it was measured on.
     title: &'static str,
     cores: Cores,
 }

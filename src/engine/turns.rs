@@ -25,7 +25,7 @@ use crate::script::{Call, Family, Mode, Token};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
-/// What became of the lock when a turn ended.
+/// The lock's state after a turn.
 pub(super) enum Ended {
     /// This member has it now, and is to be woken.
     PassedTo(Arc<WaiterEntry>, Arc<Lease>),

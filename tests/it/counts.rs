@@ -42,7 +42,7 @@ fn count(server: &Server) -> Count {
     }
 }
 
-/// What the server counts for each of these `times`, and the calls of all its commands.
+/// The server's counts for each of these `times`, and the calls of all its commands.
 fn costs(server: &Server, times: u64, what: impl FnOnce()) -> (Costs, BTreeMap<String, u64>) {
     let before = count(server);
     // The queries of this function cost bytes too.

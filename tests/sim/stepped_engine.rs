@@ -34,7 +34,7 @@ pub(crate) struct Tasks(Vec<Task>);
 /// The place of a line in Redis's queue. No thread waits for it.
 pub(crate) struct LinePlace(Arc<WaiterEntry>);
 
-/// What the drop of a guard sends.
+/// The requests that the drop of a guard sends.
 pub(crate) struct GuardRelease {
     pub(crate) lease: Arc<Lease>,
     /// The place of the waiters of this process, which is sent first.

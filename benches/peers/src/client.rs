@@ -75,7 +75,7 @@ impl Client {
         (elapsed, times)
     }
 
-    /// What these threads had of one key, each for the same time, in no order. None if it cannot
+    /// The turns that these threads had of one key, each for the same time, in no order. None if it cannot
     /// wait.
     pub(crate) fn one_name(
         &self,

@@ -1,4 +1,4 @@
-//! What it costs to hold and renew many locks, for the clients that renew. fairlock and Redisson
+//! The cost of holding and renewing many locks, for the clients that renew. fairlock and Redisson
 //! renew in each third of the ttl, rueidislock in each half, and rslock's `using` once in 0.94 of it.
 
 use std::thread;
@@ -46,7 +46,7 @@ pub(crate) fn measure(url: &str, clients: &[Client]) {
     }
 }
 
-/// What the client's process and the server have used so far.
+/// The processor time that the client's process and the server have used so far.
 struct Used {
     /// ns
     at: u64,

@@ -86,7 +86,7 @@ const DELAY: Duration = Duration::from_millis(1);
 /// Where it is random, in whole milliseconds, and less than what is set.
 const RANDOM_DELAY: Duration = Duration::from_millis(2);
 
-/// What no lock on Redis can do without, on a connection for each thread.
+/// The least that a lock on Redis does, on a connection for each thread.
 struct BareFloor(String);
 
 impl Subject for BareFloor {

@@ -1,5 +1,5 @@
-//! The state machine of one line. It is pure: it does no I/O and reads no clock. The engine tells
-//! it what happened, and does what it returns, while it holds the mutex of the lines.
+//! The state machine of one line. It is pure: it does no I/O and reads no clock. The engine calls
+//! it with what happened, and does what it returns, while it holds the mutex of the lines.
 //!
 //! A *line* is one manager's waiters for the same name, ttl and number of local hand-overs. Only
 //! the line's own *place* is in the queue in Redis. A *tenure* is one grant by Redis. Within a
@@ -68,7 +68,7 @@ pub(crate) enum TurnEnd {
     Unused,
 }
 
-/// What a line does after a turn.
+/// The line's choice after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterTurn {
     /// The next member gets a turn, under a fence that is larger than the first by this.

@@ -1,4 +1,4 @@
-//! What becomes of a line whose place Redis refuses.
+//! A line whose place Redis refuses.
 
 use std::thread;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-/// What one operation costs.
+/// The cost of one operation.
 #[derive(Debug)]
 pub(super) struct Costs {
     /// Calls of a script.

@@ -59,7 +59,7 @@ fn call_that_hangs_on_a_stopped_master_ends_at_failover() {
     let ours = granted.saturating_duration_since(named);
     println!("sentinels' share {:?}, ours {ours:?}", named - stopped);
     assert!(ours <= P + SLACK, "{ours:?}");
-    assert!(granted - stopped < PATIENCE, "the call ended by itself");
+    assert!(granted - stopped < LONG_TIMEOUT, "the call ended by itself");
 }
 
 /// The same, while the call waits for a connection, since the lanes were closed before.
@@ -106,15 +106,15 @@ fn stop_behind_closed_lanes<'a>(set: &'a SentinelSet, mgr: &LockManager) -> &'a 
 
 /// The command timeout of a [`patient`] manager. Sentinels that do not agree at once try again after
 /// ten seconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A manager whose command timeout is longer than a failover.
 fn patient(set: &SentinelSet) -> LockManager {
     build(
         builder(set.url())
-            .options(LockOptions::new().ttl(10 * PATIENCE))
-            .command_timeout(PATIENCE)
-            .horizon(5 * PATIENCE),
+            .options(LockOptions::new().ttl(10 * LONG_TIMEOUT))
+            .command_timeout(LONG_TIMEOUT)
+            .horizon(5 * LONG_TIMEOUT),
     )
 }
 
