@@ -21,6 +21,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("idle_close", idle_close::idle_close),
     ("last_handle", footprint::last_handle),
     ("operations", counts::system_calls::operations),
+    ("waits", counts::system_calls::waits),
     ("panicking_logger", process::panicking_logger),
     ("without_descriptors", process::without_descriptors),
     ("starved_renewal", process::starved_renewal),

@@ -1,9 +1,16 @@
 //! The system calls of each operation, which `strace` counts in a process of its own.
 
-use std::{collections::BTreeMap, env, fs, process::Command};
+use std::{collections::BTreeMap, env, fs, process::Command, thread, time::Duration};
 
-use super::{operations::OPERATIONS, page::Costs};
-use crate::support::{Child, Server, child::report};
+use fairlock::LockManager;
+
+use super::{
+    operations::{OPERATIONS, quiet},
+    page::Costs,
+};
+use crate::fixtures::SOON;
+use crate::managers::manager;
+use crate::support::{Child, Server, child::report, until};
 
 /// How often each operation is repeated.
 const TIMES: usize = 200;
@@ -12,6 +19,29 @@ const END: &str = "child: end ";
 
 #[test]
 fn each_operation_makes_few_system_calls() {
+    let trace = trace_of("operations");
+    let mut wrong = Vec::new();
+    for (operation, _) in OPERATIONS {
+        let calls = calls_between(&trace, operation, Threads::All);
+        wrong.extend(excess(operation, TIMES, &calls));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn renewals_and_waiters_make_few_system_calls() {
+    let trace = trace_of("waits");
+    let mut wrong = Vec::new();
+    for (operation, times, _) in WAITS {
+        // The main thread only polls until they are done.
+        let calls = calls_between(&trace, operation, Threads::AllButMain);
+        wrong.extend(excess(operation, times, &calls));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What this child of a test does, as `strace` shows it.
+fn trace_of(role: &str) -> String {
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace");
@@ -20,26 +50,34 @@ fn each_operation_makes_few_system_calls() {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-s", "100", "-o"]).arg(&trace);
     strace.arg(env::current_exe().expect("a running test has a binary"));
-    let mut child = Child::spawn_by(strace, "operations", &[&server.url()]);
+    let mut child = Child::spawn_by(strace, role, &[&server.url()]);
     child.join();
-    let text = fs::read_to_string(&trace).expect("strace wrote it");
-    let mut wrong = Vec::new();
-    for (operation, _) in OPERATIONS {
-        let calls = calls_between(&text, operation);
-        let each = calls.values().sum::<usize>() as f64 / TIMES as f64;
-        println!("{operation}: {each:.2} system calls");
-        let most = Costs::of(operation).system_calls.expect("it has a limit");
-        // The renewal thread adds the fraction.
-        if each > most + 0.5 {
-            wrong.push(format!("{operation}: {each} system calls each: {calls:?}"));
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    fs::read_to_string(&trace).expect("strace wrote it")
 }
 
-/// The calls of all threads, by their names, between the two lines of this operation.
+/// A complaint, if the operation took more calls than its row says.
+fn excess(operation: &str, times: usize, calls: &BTreeMap<&str, usize>) -> Option<String> {
+    let each = calls.values().sum::<usize>() as f64 / times as f64;
+    println!("{operation}: {each:.2} system calls: {calls:?}");
+    let most = Costs::of(operation).system_calls.expect("it has a limit");
+    // The renewal thread adds the fraction.
+    (each > most + 0.5).then(|| format!("{operation}: {each} system calls each: {calls:?}"))
+}
+
+/// The threads whose calls count.
+#[derive(PartialEq)]
+enum Threads {
+    All,
+    AllButMain,
+}
+
+/// The calls by their names, between the two lines that the main thread wrote for this operation.
 #[track_caller]
-fn calls_between<'a>(trace: &'a str, operation: &str) -> BTreeMap<&'a str, usize> {
+fn calls_between<'a>(
+    trace: &'a str,
+    operation: &str,
+    threads: Threads,
+) -> BTreeMap<&'a str, usize> {
     let (_, rest) = trace
         .split_once(&format!("{BEGIN}{operation}"))
         .unwrap_or_else(|| panic!("no {operation} in {trace}"));
@@ -48,20 +86,24 @@ fn calls_between<'a>(trace: &'a str, operation: &str) -> BTreeMap<&'a str, usize
         .expect("it ends");
     let mut counts = BTreeMap::new();
     // The first line is the rest of the line that marks the begin, the last one that of the end.
-    let mut lines: Vec<&str> = calls.lines().skip(1).collect();
-    lines.pop();
-    for line in lines {
-        let call = line
-            .split_once(' ')
-            .map_or(line, |(_, call)| call.trim_start());
+    let mut lines: Vec<(&str, &str)> = calls.lines().skip(1).filter_map(split_thread).collect();
+    let (main, _) = lines.pop().expect("the line that ends it");
+    for (thread, call) in lines {
         // A call that another thread interrupts has a second line, for its end.
         if let Some((name, _)) = call.split_once('(')
             && !call.starts_with('<')
+            && (threads == Threads::All || thread != main)
         {
             *counts.entry(name).or_default() += 1;
         }
     }
     counts
+}
+
+/// A line of the trace: the thread and its call.
+fn split_thread(line: &str) -> Option<(&str, &str)> {
+    let (thread, call) = line.split_once(' ')?;
+    Some((thread, call.trim_start()))
 }
 
 /// Runs each operation between two lines, which its writes show in the trace.
@@ -74,4 +116,58 @@ pub(crate) fn operations(args: &[String]) {
         (0..TIMES).for_each(|_| cycle());
         report(format_args!("end {operation}"));
     }
+}
+
+/// Costs of a second, or of a renewal: how many of them are measured, and how.
+const WAITS: [(&str, usize, fn(&str, &str)); 3] = [
+    ("a lone renewal", 4, |url, operation| {
+        hold(url, operation, 1)
+    }),
+    ("each of 50 renewals", 200, |url, operation| {
+        hold(url, operation, 50)
+    }),
+    ("a second of 1,000 waiters", 4, wait_behind_a_holder),
+];
+
+/// Marks some time for each row in the trace.
+pub(crate) fn waits(args: &[String]) {
+    for (operation, _, run) in WAITS {
+        run(&args[0], operation);
+    }
+}
+
+/// Four renewals of each lease.
+fn hold(url: &str, operation: &str, locks: u64) {
+    let mgr = manager(url, Duration::from_secs(1));
+    let guards: Vec<_> = (0..locks)
+        .map(|i| mgr.lock(format!("k{i}")).unwrap())
+        .collect();
+    let renewed = |times: u64| {
+        let all = mgr.stats().renewed + times * locks;
+        until(SOON, "every lease is renewed", || {
+            mgr.stats().renewed >= all
+        });
+    };
+    // The first renewals make the script known to the server.
+    renewed(1);
+    report(format_args!("begin {operation}"));
+    renewed(4);
+    report(format_args!("end {operation}"));
+    assert!(guards.iter().all(|guard| guard.is_held()));
+}
+
+/// Four seconds of a thousand waiters.
+fn wait_behind_a_holder(url: &str, operation: &str) {
+    let holder = quiet(url);
+    let _guard = holder.lock("k").unwrap();
+    let mgr = LockManager::connect(url).unwrap();
+    let waiters: Vec<_> = (0..1000).map(|_| mgr.enqueue("k").unwrap()).collect();
+    // The first check makes its script known to the server.
+    let asked = mgr.stats().requests;
+    until(SOON, "they are checked", || mgr.stats().requests > asked);
+    report(format_args!("begin {operation}"));
+    // Time itself is under test: one check and one sign of life (R3) a second.
+    thread::sleep(Duration::from_secs(4));
+    report(format_args!("end {operation}"));
+    drop(waiters);
 }
