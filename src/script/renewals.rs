@@ -49,8 +49,8 @@ pub(crate) fn renewals_command<'a>(
 }
 
 /// The reply to each of so many renewals, as if its call had been sent alone. An inner `None`: the
-/// script did nothing about that name, and its call must be sent alone. `None` if this is no reply to
-/// so many renewals.
+/// script did nothing about that name, or its record is damaged, and its call must be sent alone.
+/// `None` if this is no reply to so many renewals.
 pub(crate) fn split_renewals(calls: usize, reply: &Value) -> Option<Vec<Option<Value>>> {
     let Value::Array(parts) = reply else {
         return None;
@@ -59,7 +59,8 @@ pub(crate) fn split_renewals(calls: usize, reply: &Value) -> Option<Vec<Option<V
         return None;
     };
     let alone = |fields: &[Value]| {
-        let is_done = fields != [Value::Int(0), Value::Int(0)];
+        // A malformed reply ends the connection. So it must not be part of the others' reply.
+        let is_done = matches!(fields, [Value::Int(1..), Value::Int(1..)]);
         is_done.then(|| {
             let parts = [status, now, more].into_iter().chain(fields);
             Value::Array(parts.cloned().collect())

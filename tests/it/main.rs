@@ -47,6 +47,7 @@ mod process;
 #[cfg(feature = "memory")]
 mod property;
 mod refused_writes;
+mod renewals;
 mod rights;
 mod rules;
 mod self_waits;

@@ -429,6 +429,47 @@ fn p4_a_permit_grant_in_a_lost_reply_costs_one_check() {
     assert_eq!(s.ours.stats().requeued, 0);
 }
 
+/// One call grants to 32 waiters at most. The copy of an acquire that finds its own waiter among them
+/// says nothing of the others, so their checks must serve them.
+#[test]
+fn p4_an_acquire_sent_twice_leaves_others_to_their_next_check() {
+    const T: Duration = Duration::from_secs(5);
+    let patient = |url: String| {
+        let builder = with_ttl(url, 10 * T).command_timeout(T).check_period(P);
+        build(builder.horizon(P + 3 * T))
+    };
+    let server = Server::tcp();
+    let (ours_proxy, theirs_proxy) = (Proxy::to(server.addr()), Proxy::to(server.addr()));
+    let (ours, theirs) = (patient(ours_proxy.url()), patient(theirs_proxy.url()));
+    let record = Permits::of(&server, "a");
+    for mgr in [&ours, &theirs] {
+        warm_up(mgr);
+        Want::Write.take(mgr, "a").unwrap().unlock().unwrap();
+    }
+    let lapses = theirs.with(LockOptions::new().fixed_lease(10 * T));
+    let lapses = Want::Write.take(&lapses, "a").unwrap();
+    let mut queue = PermitWaiters::of(&server, "a");
+    let first = ours_proxy.swallow_and_reset_when(request(Verb::Acquire, "a"));
+    let second = ours_proxy.hold_request_when(request(Verb::Acquire, "a"));
+    queue.add(&ours, Want::Read);
+    assert!(says(&first.wait(SOON), "waiting"));
+    second.wait(SOON);
+    for _ in 1..40 {
+        queue.add(&theirs, Want::Read);
+    }
+    theirs_proxy.pause_requests();
+    record.was_away(P);
+    assert!(says(&second.release(), "granted"));
+    let mut readers = queue.expect_grants(0..32, SOON);
+    assert_eq!(record.used(), 32);
+    theirs_proxy.resume_requests();
+    readers.extend(queue.expect_grants(32..40, P + SLACK));
+    assert!(readers.iter().all(|reader| reader.is_held()));
+    drop((readers, lapses));
+    assert_eq!(ours.stats().requeued + theirs.stats().requeued, 0);
+    record.comes_to_rest();
+}
+
 type SetFault = Box<dyn Fn(&Proxy) -> ProxyFault>;
 
 #[test]

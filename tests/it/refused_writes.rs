@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager};
 
-use crate::fixtures::{P, SOON, build, warm_up, with_ttl};
+use crate::fixtures::{P, SOON, build, steady, warm_up, with_ttl};
 use crate::permits::Want;
+use crate::renewals::{all_are_held, are_renewed, hold_many};
 use crate::support::{SLACK, Server, is_redis_62, until};
 
 /// So long that the server's state can change within one call.
@@ -90,17 +91,21 @@ const TRIES: [Tries; 3] = [
     },
 ];
 
+fn enter(server: &Server, state: &State) {
+    send(server, state.enter);
+    if state.code == "MISCONF" {
+        until(SOON, "the save has failed", || {
+            let info: String = server.query(&["INFO", "persistence"]);
+            info.contains("rdb_last_bgsave_status:err")
+        });
+    }
+}
+
 /// Enters the state, and calls each verb until the server has refused it several times.
 fn in_state(state: &State, then: impl Fn(&Server, thread::ScopedJoinHandle<Result<bool, Error>>)) {
     for verb in TRIES {
         let (server, manager) = server(&[]);
-        send(&server, state.enter);
-        if state.code == "MISCONF" {
-            until(SOON, "the save has failed", || {
-                let info: String = server.query(&["INFO", "persistence"]);
-                info.contains("rdb_last_bgsave_status:err")
-            });
-        }
+        enter(&server, state);
         let errors = server.counted("total_error_replies");
         thread::scope(|scope| {
             let tries = scope.spawn(|| verb(&manager));
@@ -157,6 +162,36 @@ fn p8_a_try_ends_in_the_words_of_a_server_that_refuses_writes() {
                         state.code
                     );
                 });
+            });
+        }
+    });
+}
+
+/// Renewals that the server refuses count for nothing. They are sent again until it takes them.
+#[test]
+fn locks_renewed_together_outlast_a_state_that_refuses_writes() {
+    thread::scope(|scope| {
+        for state in &STATES {
+            scope.spawn(move || {
+                let (server, _) = server(&[]);
+                let manager = build(steady(server.url()));
+                let guards = hold_many(&manager);
+                are_renewed(&manager, 1);
+                enter(&server, state);
+                let errors = server.counted("total_error_replies");
+                let refused = |count| {
+                    until(SOON, "renewals are refused", || {
+                        server.counted("total_error_replies") >= errors + count
+                    });
+                };
+                // The first of them are refused together, and then each alone.
+                refused(10);
+                let renewed = manager.stats().renewed;
+                refused(100);
+                assert_eq!(manager.stats().renewed, renewed, "{}", state.code);
+                send(&server, state.leave);
+                are_renewed(&manager, 2);
+                all_are_held(&manager, &guards);
             });
         }
     });

@@ -91,14 +91,10 @@ impl Session {
         let by = self.reply_by(sent, reply_by);
         let not_after = self.anchor_at(sent).server_time_at_least(by);
         let command = renewals_command(calls.iter(), &self.0.caller_id, false);
-        let replies = match self.request(&command, by) {
-            Ok(value) => Ok(split_renewals(calls.len(), &value)),
-            Err(refused) if refused.code().is_some() => Ok(None),
-            Err(fault) => Err(fault),
-        };
+        let replies = replies_of_renewals(calls.len(), self.request(&command, by));
         let result = |(index, call): (usize, &Call)| {
             let answer = match &replies {
-                Ok(replies) => match replies.as_ref().and_then(|all| all[index].as_ref()) {
+                Ok(replies) => match &replies[index] {
                     Some(value) => answer_of(call, value, sent),
                     None => return self.send_once(call, reply_by),
                 },
@@ -262,6 +258,20 @@ impl Link for Session {
     }
 }
 
+/// The reply to each of several renewals. An inner `None`: its call must be sent alone. If the reply
+/// is malformed, then so is that of each call.
+fn replies_of_renewals(
+    calls: usize,
+    reply: Result<Value, StoreFault>,
+) -> Result<Vec<Option<Value>>, StoreFault> {
+    match reply {
+        Ok(value) => Ok(split_renewals(calls, &value)
+            .unwrap_or_else(|| vec![Some(Value::Array(vec![value])); calls])),
+        Err(refused) if refused.code().is_some() => Ok(vec![None; calls]),
+        Err(fault) => Err(fault),
+    }
+}
+
 fn answer_of(call: &Call, value: &Value, sent: Time) -> Result<Answer, StoreFault> {
     Ok(Answer {
         reply: ScriptReply::parse(call, value)?,
@@ -279,4 +289,29 @@ fn refused() -> StoreFault {
 
 fn closed() -> StoreFault {
     StoreFault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::UnexpectedEof))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::{LockSpec, Token, Verb};
+
+    #[test]
+    fn malformed_reply_to_renewals_together_is_malformed_for_each() {
+        let call = Call {
+            spec: LockSpec::MUTEX,
+            key: Key::new("fairlock", "a").expect("a good name"),
+            verb: Verb::Renew {
+                token: Token::new(),
+                fence: 0,
+                params: "".into(),
+            },
+        };
+        let replies = replies_of_renewals(2, Ok(Value::Nil)).expect("a reply came");
+        for reply in replies {
+            let reply = reply.expect("no call is sent alone");
+            let fault = answer_of(&call, &reply, Time::from_nanos(0)).expect_err("it is malformed");
+            assert_eq!(fault.code(), Some("PROTOCOL"));
+        }
+    }
 }

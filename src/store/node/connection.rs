@@ -26,6 +26,8 @@ pub(super) struct Connection {
     /// The scripts of renewals that the server has run for this connection, a bit for each. Only
     /// connections that await replicas note them.
     pub(super) known_scripts: u64,
+    /// The server refuses keys of several slots in one command. So renewals do not go together.
+    pub(super) refuses_several_slots: bool,
     /// The count of the node's requests.
     pub(super) requests: Arc<AtomicU64>,
 }
@@ -62,6 +64,7 @@ impl Connection {
             broken: false,
             opened: now,
             known_scripts: 0,
+            refuses_several_slots: false,
             requests: Arc::default(),
         }
     }

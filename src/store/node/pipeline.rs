@@ -232,7 +232,9 @@ impl Node {
             pending: calls.iter().map(date).collect(),
             reply_by,
         };
-        pipeline.join_renewals();
+        if !connection.refuses_several_slots {
+            pipeline.join_renewals();
+        }
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         let mut is_joined = pipeline.is_joined();
         while pipeline.has_unanswered() {
@@ -325,6 +327,9 @@ impl Node {
             connection.limit_reads(self.time_left(reply_by)?)?;
             let reply = connection.receive().map_err(|e| fault(e, Step::Reply))?;
             let received = self.clock.now();
+            // A proxy may hide a cluster. It would refuse each further command, too.
+            connection.refuses_several_slots |= matches!(
+                &reply, Value::ServerError(refused) if refused.code() == "CROSSSLOT");
             for (index, value) in pipeline.split_reply(&group, reply) {
                 let pending = &mut pipeline.pending[index];
                 let received = Received {

@@ -11,6 +11,7 @@ on_both_stores! {
     a_lost_record_is_reported_and_harms_no_other_renewal,
     a_lock_with_another_owner_is_reported_and_harms_no_other_renewal,
     a_damaged_record_harms_no_other_renewal,
+    a_damaged_fence_harms_no_other_renewal,
     one_key_of_another_type_harms_no_other_renewal,
     a_lock_with_waiters_is_renewed_beside_others,
     r15_renewals_together_shorten_a_lease_after_a_clock_step,
@@ -93,6 +94,12 @@ fn a_damaged_record_harms_no_other_renewal(backend: &Backend) {
     let reason = loss_among_others(backend, |record| {
         let _: u64 = backend.query(&["HSET", &record.key, "s", "damaged"]);
     });
+    assert_eq!(reason, LossReason::Expired);
+}
+
+/// The reply to its renewal is malformed, whether it came alone or with others.
+fn a_damaged_fence_harms_no_other_renewal(backend: &Backend) {
+    let reason = loss_among_others(backend, |record| record.set(&[("f", "-5")]));
     assert_eq!(reason, LossReason::Expired);
 }
 

@@ -119,6 +119,12 @@ impl Proxy {
         self.shared.switch(|s| s.trickle = pause);
     }
 
+    /// From now on each reply with the bytes `from` has `to` in their place.
+    pub(crate) fn replace_in_replies(&self, from: &str, to: &str) {
+        let replaced = (from.as_bytes().to_vec(), to.as_bytes().to_vec());
+        self.shared.switch(|s| s.replaced = Some(replaced));
+    }
+
     /// From the next request that matches on, all replies on that connection come byte by byte,
     /// with `pause` before each.
     pub(crate) fn trickle_when(

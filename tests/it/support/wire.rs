@@ -52,6 +52,8 @@ pub(super) struct Switches {
     /// The next bytes from a server end after this many of them, and their connection ends. For raw
     /// proxies.
     pub(super) cut_next: Option<usize>,
+    /// In each reply, these bytes are replaced by those.
+    pub(super) replaced: Option<(Vec<u8>, Vec<u8>)>,
     pub(super) armed: Vec<ArmedFault>,
     pub(super) connections: Vec<Weak<Connection>>,
 }
@@ -313,6 +315,7 @@ impl Shared {
             let mut then_close = false;
             while let Some(length) = next_reply(&pending) {
                 let mut reply: Vec<u8> = pending.drain(..length).collect();
+                self.replace(&mut reply);
                 match self.apply(connection, replies, &mut reply) {
                     ReplyEnd::Passes => {}
                     ReplyEnd::Cut => then_close = true,
@@ -333,6 +336,17 @@ impl Shared {
             });
         }
         let _ = queue.send(Item::End { due: self.due() });
+    }
+
+    fn replace(&self, reply: &mut Vec<u8>) {
+        let switches = self.switches.lock().unwrap();
+        let Some((from, to)) = &switches.replaced else {
+            return;
+        };
+        let found = reply.windows(from.len()).position(|bytes| bytes == from);
+        if let Some(at) = found {
+            reply.splice(at..at + from.len(), to.iter().copied());
+        }
     }
 
     /// Applies the fault of one reply, if it has any.

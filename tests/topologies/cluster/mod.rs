@@ -2,6 +2,7 @@
 
 mod basics;
 mod failures;
+mod hidden;
 mod moved_slots;
 mod nodes;
 

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{LockManager, LockOptions};
+use fairlock::{LockGuard, LockManager, LockOptions};
 
 use super::common::{P, SOON, T, TTL, build, builder, manager, moment_of_change};
 use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup, is_master};
@@ -161,19 +161,27 @@ fn check_no_error_surfaces<'a>(
     guard.unlock().unwrap();
 }
 
+/// So many locks that one call does not renew them all.
+fn hold_many(mgr: &LockManager) -> Vec<LockGuard> {
+    let names = (0..70).map(|number| format!("held-{number}"));
+    names.map(|name| mgr.lock(name).unwrap()).collect()
+}
+
 #[test]
 fn no_error_surfaces_in_a_failover_by_sentinels() {
     let set = SentinelSet::start();
     let mgr = manager(&set);
-    let held = mgr.lock("held").unwrap();
+    let held = hold_many(&mgr);
     // A failover by sentinels loses what its new master does not have yet.
     set.await_replication();
     check_no_error_surfaces(&mgr, TTL, || {
         set.sentinels[1].query::<()>(&["SENTINEL", "FAILOVER", SERVICE]);
         set.await_other_master(&set.all(), &set.nodes[0])
     });
-    assert!(held.is_held(), "{:?}", held.lost().try_recv());
-    held.unlock().unwrap();
+    for guard in held {
+        assert!(guard.is_held(), "{:?}", guard.lost().try_recv());
+        guard.unlock().unwrap();
+    }
 }
 
 /// The sentinels go on naming the old master, which is a replica now.
@@ -181,7 +189,7 @@ fn no_error_surfaces_in_a_failover_by_sentinels() {
 fn no_error_surfaces_in_a_plain_failover() {
     let set = SentinelSet::start();
     let mgr = manager(&set);
-    let held = mgr.lock("held").unwrap();
+    let held = hold_many(&mgr);
     check_no_error_surfaces(&mgr, TTL, || {
         set.nodes[0].query::<()>(&["FAILOVER"]);
         until(SOON, "the old master is a replica", || {
@@ -195,8 +203,10 @@ fn no_error_surfaces_in_a_plain_failover() {
             set.nodes[1..].iter().find(|node| is_master(node))
         })
     });
-    assert!(held.is_held());
-    held.unlock().unwrap();
+    for guard in held {
+        assert!(guard.is_held(), "{:?}", guard.lost().try_recv());
+        guard.unlock().unwrap();
+    }
 }
 
 #[test]
