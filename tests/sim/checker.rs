@@ -7,12 +7,14 @@
 mod ended;
 mod grants;
 mod observed;
+mod turns;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use ended::EndedLease;
 use grants::Grants;
+use turns::Turns;
 
 use super::accounting;
 use super::breach::Breach;
@@ -55,6 +57,7 @@ pub(super) struct Checker {
     /// Entries of the queue were lost, or their count, and no request has counted them since.
     miscounted: bool,
     grants: Grants,
+    turns: Turns,
     /// When data was last lost or the clock last stepped.
     disturbed_at: Option<u64>,
     disturbances: u32,
@@ -111,6 +114,7 @@ impl Checker {
             last_forced: None,
             miscounted: false,
             grants: Grants::default(),
+            turns: Turns::new(setting.local_handovers + 1),
             disturbed_at: None,
             disturbances: 0,
             clock_steps: 0,
@@ -127,23 +131,6 @@ impl Checker {
         self.clock_steps += 1;
         self.model.on_clock(at.clock);
         self.note_disturbance(at.now);
-    }
-
-    /// A grant of this token became a guard.
-    /// P2: the fences of turns rise, and every later grant has a larger one. False: this one does
-    /// not rise.
-    #[must_use]
-    pub(super) fn on_guard_taken(&mut self, token: Token, first_fence: u64, fence: u64) -> bool {
-        self.grants.guarded.insert(token);
-        let holder = self.record.holder(token);
-        if holder.is_none_or(|holder| holder.fence != first_fence || holder.spare == 0) {
-            return true;
-        }
-        // Without this, only the first fence would bound those of later grants.
-        let floor = &mut self.model.lock.fence_floor;
-        *floor = fence.max(*floor);
-        let last = self.grants.turns.insert((token, first_fence), fence);
-        last.is_none_or(|last| last < fence)
     }
 
     /// The replica catches up.
@@ -183,6 +170,7 @@ impl Checker {
 
     fn on_data_changed(&mut self, now: u64, keyspace: &Keyspace) {
         self.miscounted = true;
+        self.turns.forget_waiters();
         self.note_disturbance(now);
         self.record = RecordView::read(keyspace, &self.key);
     }
@@ -274,6 +262,7 @@ impl Checker {
         self.forget_expired(at.clock);
         self.record_request(at, &before, executed);
         self.record_grants(at, &before, executed)?;
+        self.note_waiters();
         accounting::check_lease_times(at.clock, &before, &after, executed)?;
         accounting::check_cooling(at.clock, &before, &after, executed)?;
         if self.checks_left {

@@ -136,6 +136,8 @@ pub(crate) enum Defect {
     ResendOrder,
     /// The place of a line is never sent.
     LinePlace,
+    /// A line hands the lock over once more than its options allow. It reserves a fence for that, too.
+    OneTurnMore,
     /// A release by force takes the first fence of a grant only.
     ForceFirstOnly,
 }
@@ -293,7 +295,7 @@ impl Defect {
             Defect::ForceFirstOnly => {
                 &[("callers_fence <= fence + spare", "callers_fence <= fence")]
             }
-            Defect::LinePlace | Defect::MaxHold | Defect::Checks => &[],
+            Defect::LinePlace | Defect::OneTurnMore | Defect::MaxHold | Defect::Checks => &[],
             Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => &[],
             Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
@@ -322,7 +324,7 @@ impl Defect {
             | Defect::ForceForgotten
             | Defect::EndsForgotten
             | Defect::ForceTakenForLapse => is_mutex,
-            Defect::LinePlace | Defect::ForceFirstOnly => is_mutex,
+            Defect::LinePlace | Defect::OneTurnMore | Defect::ForceFirstOnly => is_mutex,
             Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => {
                 !is_mutex
             }

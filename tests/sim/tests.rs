@@ -328,6 +328,11 @@ fn line_without_a_place_is_found() {
 }
 
 #[test]
+fn line_with_one_turn_more_than_allowed_is_found() {
+    assert_found(Defect::OneTurnMore, &[Promise::Order]);
+}
+
+#[test]
 fn forced_release_that_takes_the_first_fence_only_is_found() {
     assert_found(Defect::ForceFirstOnly, &[Promise::Fencing]);
 }

@@ -17,8 +17,6 @@ pub(super) struct Grants {
     pub(super) last: HashMap<Token, LastGrant>,
     /// Every grant, by its token and fence.
     pub(super) times: HashMap<(Token, u64), GrantTimes>,
-    /// The fence of the last guard of each grant with turns, by the grant's token and fence.
-    pub(super) turns: HashMap<(Token, u64), u64>,
     /// Tokens whose grant became a guard.
     pub(super) guarded: HashSet<Token>,
     /// How many failovers there had been when each token first waited in the queue.

@@ -405,6 +405,10 @@ impl Run<'_> {
             LeaseKind::MaxHold if self.defect == Some(Defect::MaxHold) => LeaseKind::Renewed,
             lease_kind => lease_kind,
         };
+        let max = match self.defect {
+            Some(Defect::OneTurnMore) if max > 0 => max + 1,
+            _ => max,
+        };
         let mut request = Request::in_line(
             self.setting.spec(permits),
             self.setting.key.clone(),

@@ -330,9 +330,8 @@ impl Run<'_> {
             self.watch.taken_late = Some(lease.token);
         }
         let first = lease.renewed_lease().fence;
-        if !self.checker.on_guard_taken(lease.token, first, lease.fence) {
-            self.watch.fence_kept = Some(lease.token);
-        }
+        let taken = self.checker.on_guard_taken(lease.token, first, lease.fence);
+        self.watch.wrong_turn = taken.err().or(self.watch.wrong_turn.take());
         caller.since = self.now;
         caller.state = CallerState::Holding(lease);
         if caller.lease_kind == LeaseKind::MaxHold {

@@ -38,8 +38,8 @@ pub(super) struct TimeWatch {
     refused: HashSet<Token>,
     /// A caller got an answer that does not know of an earlier drop of its process.
     pub(super) overtaken: Option<Token>,
-    /// A guard has a fence that is not larger than the one before it.
-    pub(super) fence_kept: Option<Token>,
+    /// A guard has a turn that it must not have.
+    pub(super) wrong_turn: Option<Breach>,
     /// A waiter took a grant with less than half its ttl left.
     pub(super) taken_late: Option<Token>,
     /// Something has gone wrong in this run.
@@ -385,9 +385,8 @@ impl Run<'_> {
                 format!("{token:?} became a guard with less than half its ttl left"),
             ));
         }
-        if let Some(token) = self.watch.fence_kept {
-            let said = format!("two guards of {token:?} have fences that do not rise");
-            return Err(Breach::new(Promise::Fencing, said));
+        if let Some(breach) = &self.watch.wrong_turn {
+            return Err(breach.clone());
         }
         let lateness = self.renewal_lateness();
         for process in self.processes.iter().flatten() {

@@ -136,7 +136,7 @@ fn server_view(setting: &SmallSetting, before: &RecordState, after: &RecordState
 }
 
 /// P6: a lease has its full time after a grant and after a renewal. P7: only a grant raises the
-/// fence.
+/// fence, and the end of a grant that has reserved more than one.
 fn leases_are_full(
     before: &RecordState,
     request: SmallRequest,
@@ -144,7 +144,10 @@ fn leases_are_full(
 ) -> Result<(), String> {
     let after = &execution.record;
     let granted = new_holders(before, after);
-    if granted.is_empty() && after.fence != before.fence {
+    let gives_fences_back =
+        |holder: &HolderState| holder.spare > 0 && after.holder(holder.token).is_none();
+    if granted.is_empty() && after.fence != before.fence && !before.holding().any(gives_fences_back)
+    {
         return Err("P7: the fence changed without a grant".to_owned());
     }
     let renewed = matches!(request, SmallRequest::Renew(_))
@@ -216,11 +219,14 @@ fn previous_holder(
         setting.kind.raises_fence(holder.permits) && execution.answer.reply == SmallReply::Released
     };
     let released = match request {
+        SmallRequest::Force(..) if execution.answer.reply == SmallReply::Released => {
+            Some(PreviousHolder::Forced)
+        }
         SmallRequest::Release(token, _, mode)
             if before.holder(token).filter(was_released).is_some() =>
         {
             match mode {
-                ReleaseMode::Used | ReleaseMode::Downgrade => Some(PreviousHolder::Released),
+                ReleaseMode::Used(_) | ReleaseMode::Downgrade => Some(PreviousHolder::Released),
                 ReleaseMode::Lost => Some(PreviousHolder::Lapsed),
                 ReleaseMode::Unused | ReleaseMode::KeepIfOwner => None,
             }
@@ -374,12 +380,16 @@ fn in_words_of_the_model(
         }
         SmallRequest::Acquire(_) => Op::Enqueue(own),
         SmallRequest::Release(..) if is_stray(before, request) => Op::Cancel(own),
-        SmallRequest::Release(_, _, ReleaseMode::Used) => Op::Unlock(own),
+        SmallRequest::Release(_, _, ReleaseMode::Used(_)) => Op::Unlock(own),
         SmallRequest::Release(_, _, ReleaseMode::Lost) => Op::Drop(own),
         SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::KeepIfOwner) => {
             Op::Cancel(own)
         }
         SmallRequest::Release(_, _, ReleaseMode::Downgrade) => Op::Downgrade(own),
+        SmallRequest::Force(token, fence) => Op::ForceRelease {
+            client: token.client,
+            fence: forced_fence(before, fence, reply).into(),
+        },
         SmallRequest::Renew(_) => Op::Renew(own),
         SmallRequest::Sync(token) => Op::Sync {
             client: token.client,
@@ -397,6 +407,8 @@ fn in_words_of_the_model(
             ModelOutcome::Released
         }
         _ if is_stray(before, request) => ModelOutcome::Forbidden,
+        SmallReply::Refused => ModelOutcome::Refused,
+        SmallReply::Already if matches!(op, Op::ForceRelease { .. }) => ModelOutcome::Refused,
         SmallReply::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
         SmallReply::Released => ModelOutcome::Released,
         SmallReply::Already | SmallReply::NotOwner | SmallReply::Gone => ModelOutcome::Lost,
@@ -405,6 +417,20 @@ fn in_words_of_the_model(
         SmallReply::Absent => ModelOutcome::Absent,
     };
     (op, outcome)
+}
+
+/// The fence of a release by force, as the model names it: the first of its grant.
+fn forced_fence(before: &RecordState, fence: u32, reply: &SmallReply) -> u32 {
+    if *reply == SmallReply::Already {
+        // It ended a lease before, and must end no other.
+        return 0;
+    }
+    let is_its =
+        |holder: &&HolderState| (holder.fence..=holder.fence + holder.spare).contains(&fence);
+    before
+        .holding()
+        .find(is_its)
+        .map_or(fence, |holder| holder.fence)
 }
 
 /// Whether a release ends a lease that is not the one that the caller knows: a late copy of the

@@ -4,14 +4,17 @@ use super::client::ClientStage;
 use super::record_state::CLIENTS;
 use super::world::SmallWorld;
 
-/// P1 as clients see it. A client that believes that it holds the lock does hold it, with its fence
+/// P1, P2 as clients see it. A client that believes that it holds the lock does hold it, with its fence
 /// and permits, and for at least as long. All clients together believe in no more permits than
-/// there are.
+/// there are. The fence of a guard is one that its grant has reserved.
+///
+/// A client whose lock was released by force believes in it until it learns that.
 pub(super) fn check_world(world: &SmallWorld) -> Result<(), String> {
     let mut believed = 0;
     for (c, client) in (0..CLIENTS)
         .zip(&world.clients)
         .filter(|(_, client)| client.stage == ClientStage::Holding)
+        .filter(|(_, client)| client.token != world.forced)
     {
         let permits = if client.downgraded {
             1
@@ -26,6 +29,12 @@ pub(super) fn check_world(world: &SmallWorld) -> Result<(), String> {
             return Err(format!(
                 "P1: {:?} believes that it holds the lock, but the holders are {:?}",
                 client.token, world.record.holders
+            ));
+        }
+        if holder.is_some_and(|holder| u32::from(client.turn) > holder.spare) {
+            return Err(format!(
+                "P2: {:?} is in turn {}, and the record is {:?}",
+                client.token, client.turn, world.record
             ));
         }
         believed += permits;

@@ -30,6 +30,8 @@ pub(super) struct Client {
     pub(super) due_in: u8,
     /// The fence of the lease.
     pub(super) fence: u32,
+    /// How far behind it the fence of the guard is: which turn this is.
+    pub(super) turn: u8,
     /// The time left of the lease by the client's own clock.
     pub(super) left: u8,
     /// Since the token was first sent (R6: token lifetime).
@@ -178,10 +180,16 @@ impl Client {
         };
     }
 
+    /// The guard's token and fence.
+    pub(super) fn guard(&self) -> Option<(SmallToken, u32)> {
+        let token = self.token.filter(|_| self.stage == ClientStage::Holding);
+        token.map(|token| (token, self.fence + u32::from(self.turn)))
+    }
+
     /// Ends the lease before its release is sent (R14: release first, then send). The background
     /// repeats a release that gets no answer.
     pub(super) fn unlock(&mut self) -> SmallRequest {
-        let at = self.add_release(self.own_token(), self.fence, ReleaseMode::Used);
+        let at = self.add_release(self.own_token(), self.fence, ReleaseMode::Used(self.turn));
         self.reset();
         self.send_release(at)
     }

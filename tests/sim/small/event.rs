@@ -17,7 +17,11 @@ pub(super) struct SmallEvent {
 pub(super) enum SmallAction {
     Start(u8),
     Due(u8, DueAction),
+    /// A local hand-over: the next guard of the same grant has the lock.
+    TakeTurn(u8),
     Unlock(u8),
+    /// The lock is released by force. The fence is this far behind the last one that was granted.
+    Force(u8, u8),
     Downgrade(u8),
     DropWaiter(u8),
     Cancel(u8),
@@ -77,6 +81,8 @@ impl fmt::Display for SmallEvent {
             Action::Due(_, DueAction::Release(_)) => {
                 f.write_str("releases a token in the background")?
             }
+            Action::TakeTurn(_) => f.write_str("hands the lock over within itself")?,
+            Action::Force(_, behind) => write!(f, "releases the lock by force by fence +{behind}")?,
             Action::Unlock(_) => f.write_str("releases")?,
             Action::Downgrade(_) => f.write_str("keeps one permit")?,
             Action::DropWaiter(_) => f.write_str("drops its waiter")?,
@@ -108,7 +114,9 @@ impl SmallAction {
         match self {
             SmallAction::Start(c)
             | SmallAction::Due(c, _)
+            | SmallAction::TakeTurn(c)
             | SmallAction::Unlock(c)
+            | SmallAction::Force(c, _)
             | SmallAction::Downgrade(c)
             | SmallAction::DropWaiter(c)
             | SmallAction::Cancel(c)
@@ -122,7 +130,8 @@ impl SmallAction {
     pub(super) fn sends_request(self) -> bool {
         !matches!(
             self,
-            SmallAction::Crash(_)
+            SmallAction::TakeTurn(_)
+                | SmallAction::Crash(_)
                 | SmallAction::Arrive(..)
                 | SmallAction::Deliver(_)
                 | SmallAction::Tick

@@ -3,7 +3,8 @@
 //!
 //! The name is a mutex, or it has permits ([`SmallSetting`]): readers and writers, or a semaphore
 //! of which each process asks for one permit or several. A writer may downgrade to one permit at
-//! any moment.
+//! any moment. With local hand-overs, a grant of the mutex reserves several fences, and the guards
+//! of its process use as many of them as they like.
 //!
 //! # How it works
 //!
@@ -19,7 +20,8 @@
 //! - Time goes on only when nobody has anything left to do at that moment. All times are relative
 //!   to now, and stop where they no longer matter: a lease that lapsed long ago is a lapsed lease.
 //! - After each step, `renumber` numbers fences, tickets, tokens and rows of stamps again, in their
-//!   order. It also swaps processes that ask for the same number of permits. For permits, it keeps
+//!   order. The distance of two fences stays, as long as it is at most what a grant reserves. It
+//!   also swaps processes that ask for the same number of permits. For permits, it keeps
 //!   fences distinct only if they belong to one token. A new fence is compared with the record's,
 //!   and that is at least as large as every holder's.
 //! - A script does the same to the same record every time. So the interpreter runs each pair of
@@ -33,6 +35,9 @@
 //! - Permits: the record counts as many permits as taken as the holders have. No holder lapses
 //!   before the time from which scripts look for lapsed leases. A lapsed holder can learn of its
 //!   lapse.
+//! - Local hand-overs: each guard has a larger fence than all guards before it, of whatever process,
+//!   and one that its grant has reserved. To check that, the clock does not hide an old fence: it is
+//!   behind all of them, so the next fence is the next number.
 //! - Processes: a process that believes that it holds permits has a holder's entry with that fence,
 //!   at least as many permits and at least as much time. All of them together believe in no more
 //!   permits than there are.
@@ -51,8 +56,8 @@
 //! The search does not explore:
 //! - more than one waiter per process, and so the ticket by which a waiter notices that its turn is
 //!   over while other waiters of its process are queued;
-//! - leases of different lengths, fixed leases, `hold_at_least`, `try_lock`, forced releases, and
-//!   names that change their kind;
+//! - leases of different lengths, fixed leases, `hold_at_least`, `try_lock`, forced releases of
+//!   permits, and names that change their kind;
 //! - queues longer than three, data loss, outages longer than a request, and clocks that step.
 //!
 //! The simulator and the tests of the behaviours cover those. Two worlds count as the same if two
@@ -77,6 +82,7 @@ mod script_runner;
 mod search;
 mod setting;
 mod tests;
+mod turn_tests;
 mod world;
 
 pub(crate) use report::{Report, SmallViolation};

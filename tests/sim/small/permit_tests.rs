@@ -92,6 +92,7 @@ fn permits_with_several_faults_break_nothing() {
         delays: 1,
         cancels: 1,
         crashes: 1,
+        ..NONE
     };
     for budget in [
         Budget {

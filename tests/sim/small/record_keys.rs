@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::record_state::{
     HolderState, HolderStatus, RecordState, STEP, SmallStamp, SmallToken, TTL,
 };
-use super::setting::SmallSetting;
+use super::setting::{SmallSetting, spare_words};
 use crate::key::Key;
 use crate::loss::PreviousHolder;
 use crate::script::packed;
@@ -23,6 +23,9 @@ pub(super) const TTL_MS: u64 = TTL as u64 * TICK / 1000;
 pub(super) const NOW: u64 = 1_000_000_000_000;
 /// The base of fences and of rows of stamps. It lies before now, as it must.
 const MARKS: u64 = NOW - 1_000_000;
+/// The base of fences that are ahead of the clock. More than a minute ahead, a new fence is the next
+/// number.
+const FENCES_AHEAD: u64 = NOW + 61_000_000;
 /// Served time before a script runs.
 const SERVED: u64 = 1_000_000_000;
 /// The last ticket that was served before a script runs.
@@ -78,7 +81,7 @@ impl RecordKeys {
         }
         for stamp in &record.stamps {
             let alive_until = (SERVED as i64 + i64::from(stamp.ahead) * TICK as i64) as u64;
-            let since = fence(stamp.since);
+            let since = MARKS + u64::from(stamp.since);
             fields.push((
                 format!("m:c{}", stamp.client),
                 packed::PackedStamp { alive_until, since }.pack(),
@@ -119,8 +122,8 @@ impl RecordKeys {
         let mut fields = Vec::new();
         let mut set = |name: &str, value: &str| fields.push((name.to_owned(), value.into()));
         let mut state = packed::PackedState {
-            fence: fence(record.fence),
-            ended_fence: fence(record.ended_fence),
+            fence: self.fence(record.fence),
+            ended_fence: self.fence(record.ended_fence),
             expires_at: EXPIRES as u32,
             previous: -1,
             ended_how: 1,
@@ -130,14 +133,21 @@ impl RecordKeys {
             let waited = u8::from(owner.waited);
             let client = owner.token.client;
             set("o", &real_token(owner.token).simple());
-            set("a", &format!("{waited} {NOW} c{client} {TTL_MS} 0 0"));
+            let spare = spare_words(owner.spare);
+            set(
+                "a",
+                &format!("{waited} {NOW} c{client} {TTL_MS} 0 0{spare}"),
+            );
             set("l", "-");
             if owner.status == HolderStatus::Spared {
-                set("u", &fence(record.fence).to_string());
+                set("u", &self.fence(record.fence).to_string());
             }
             state.granted_at = NOW;
             state.lease_end = time_after(owner.left);
             state.ttl = TTL_MS as u32;
+        }
+        if let Some(request) = record.forced_by {
+            fields.push(("i".to_owned(), real_token(request).simple().into()));
         }
         fields.push(("s".to_owned(), state.pack()));
         fields
@@ -150,7 +160,7 @@ impl RecordKeys {
             0
         };
         let state = packed::PackedPermits {
-            fence: fence(record.fence),
+            fence: self.fence(record.fence),
             next_lapse: record.next_lapse.map_or(0, time_after),
             shortest_lease: lease_ms,
             longest_lease: lease_ms,
@@ -185,7 +195,7 @@ impl RecordKeys {
             };
             let client = holder.token.client;
             let params = self.setting.params(client, TTL_MS);
-            let fence = fence(holder.fence);
+            let fence = self.fence(holder.fence);
             let words = format!("{kind} {fence} 1 {NOW} c{client} {params} -");
             (real_token(holder.token).simple(), packed.pack(&words))
         };
@@ -228,7 +238,7 @@ impl RecordKeys {
             return Err(format!("the record is of another kind: {kind:?}"));
         }
         let how = match self.setting.family() {
-            Family::Mutex | Family::Quorum => read_mutex(fields, &mut record)?,
+            Family::Mutex | Family::Quorum => self.read_mutex(fields, &mut record)?,
             Family::Permit => {
                 let holders = holders.ok_or("a record without the state of permits")?;
                 self.read_permits(holders.0, &mut record)?
@@ -248,6 +258,7 @@ impl RecordKeys {
             -1 => PreviousHolder::Unknown,
             0 => PreviousHolder::Released,
             1 => PreviousHolder::Lapsed,
+            2 => PreviousHolder::Forced,
             _ => {
                 return Err(format!(
                     "the record says that the last holder ended as {how}"
@@ -278,7 +289,7 @@ impl RecordKeys {
         let known_fields = match self.setting.family() {
             // The ends before the last one, in `z`, are no part of a world. So a release may be
             // answered that nothing is known, which says as little here as that its lease lapsed.
-            Family::Mutex | Family::Quorum => "k o a l s q u c z",
+            Family::Mutex | Family::Quorum => "k o a l s q u c z i",
             Family::Permit => "k n c",
         };
         let queue = self.unpack_queue_field(fields)?;
@@ -364,7 +375,7 @@ impl RecordKeys {
         if state.capacity != self.setting.kind.permits() {
             return Err(format!("the record has a capacity of {}", state.capacity));
         }
-        record.fence = mark(state.fence);
+        record.fence = self.fence_mark(state.fence);
         record.next_lapse = (state.next_lapse > 0).then(|| ticks_until(state.next_lapse));
         if record.next_lapse.is_some()
             && (
@@ -422,11 +433,79 @@ impl RecordKeys {
         Ok(HolderState {
             token,
             permits: packed.weight,
-            fence: mark(parse(fence)?),
+            fence: self.fence_mark(parse(fence)?),
+            spare: 0,
             left: ticks_until(packed.lease_end),
             status,
             waited: false,
         })
+    }
+
+    fn read_mutex(
+        &self,
+        fields: &BTreeMap<Bytes, Bytes>,
+        record: &mut RecordState,
+    ) -> Result<i8, String> {
+        let field = |name: &str| fields.get(name.as_bytes()).map(text);
+        let state = match fields.get(&b"s"[..]) {
+            Some(bytes) => {
+                packed::PackedState::unpack(bytes).ok_or("the state of the mutex is too short")?
+            }
+            None => packed::PackedState::default(),
+        };
+        record.fence = self.fence_mark(state.fence);
+        record.ended_fence = self.fence_mark(state.ended_fence);
+        let forced_by = field("i").map(|request| parse_token(&request));
+        record.forced_by = forced_by.transpose()?;
+        if let Some(owner) = field("o") {
+            let token = parse_token(&owner)?;
+            let request = field("a").unwrap_or_default();
+            if request.split(' ').nth(2) != Some(&format!("c{}", token.client)) {
+                return Err(format!(
+                    "the owner is {token:?}, and the request is {request:?}"
+                ));
+            }
+            let was_spared = field("u").is_some_and(|spared| spared == state.fence.to_string());
+            record.holders = vec![HolderState {
+                token,
+                permits: 1,
+                fence: record.fence,
+                spare: request.split(' ').nth(6).map_or(Ok(0), parse)?,
+                left: ticks_until(state.lease_end),
+                status: if was_spared {
+                    HolderStatus::Spared
+                } else {
+                    HolderStatus::Holds
+                },
+                waited: !request.starts_with("0 "),
+            }];
+            return Ok(state.previous);
+        }
+        let state = state.without_owner();
+        if state.lease_end > 0 {
+            return Err(
+                "a lease end without an owner, although nobody uses hold_at_least".to_owned(),
+            );
+        }
+        Ok(state.previous)
+    }
+
+    /// A fence as the record has it.
+    pub(super) fn fence(&self, mark: u32) -> u64 {
+        self.fences() + u64::from(mark)
+    }
+
+    /// The small number of a fence.
+    pub(super) fn fence_mark(&self, fence: u64) -> u32 {
+        u32::try_from(fence.saturating_sub(self.fences())).unwrap_or(u32::MAX)
+    }
+
+    fn fences(&self) -> u64 {
+        if self.setting.fences_ahead {
+            FENCES_AHEAD
+        } else {
+            MARKS
+        }
     }
 }
 
@@ -438,46 +517,6 @@ fn read_queue(list: Option<&VecDeque<Bytes>>, record: &mut RecordState) -> Resul
             .collect::<Result<_, _>>()?;
     }
     Ok(())
-}
-
-fn read_mutex(fields: &BTreeMap<Bytes, Bytes>, record: &mut RecordState) -> Result<i8, String> {
-    let field = |name: &str| fields.get(name.as_bytes()).map(text);
-    let state = match fields.get(&b"s"[..]) {
-        Some(bytes) => {
-            packed::PackedState::unpack(bytes).ok_or("the state of the mutex is too short")?
-        }
-        None => packed::PackedState::default(),
-    };
-    record.fence = mark(state.fence);
-    record.ended_fence = mark(state.ended_fence);
-    if let Some(owner) = field("o") {
-        let token = parse_token(&owner)?;
-        let request = field("a").unwrap_or_default();
-        if request.split(' ').nth(2) != Some(&format!("c{}", token.client)) {
-            return Err(format!(
-                "the owner is {token:?}, and the request is {request:?}"
-            ));
-        }
-        let was_spared = field("u").is_some_and(|spared| spared == state.fence.to_string());
-        record.holders = vec![HolderState {
-            token,
-            permits: 1,
-            fence: record.fence,
-            left: ticks_until(state.lease_end),
-            status: if was_spared {
-                HolderStatus::Spared
-            } else {
-                HolderStatus::Holds
-            },
-            waited: !request.starts_with("0 "),
-        }];
-        return Ok(state.previous);
-    }
-    let state = state.without_owner();
-    if state.lease_end > 0 {
-        return Err("a lease end without an owner, although nobody uses hold_at_least".to_owned());
-    }
-    Ok(state.previous)
 }
 
 fn write_key(server: &mut Server, command: &str, key: &str, arguments: Vec<Bytes>) {
@@ -508,12 +547,7 @@ pub(super) fn small_token(token: Token) -> SmallToken {
     }
 }
 
-/// A fence, or another mark, as the record has it.
-pub(super) fn fence(mark: u32) -> u64 {
-    MARKS + u64::from(mark)
-}
-
-/// The small number of a fence or another mark.
+/// The small number of a row of stamps.
 pub(super) fn mark(number: u64) -> u32 {
     u32::try_from(number.saturating_sub(MARKS)).unwrap_or(u32::MAX)
 }

@@ -46,6 +46,8 @@ pub(super) struct RecordState {
     pub(super) fence: u32,
     /// The fence of the last lease that ended. Only a mutex has this.
     pub(super) ended_fence: u32,
+    /// The request that last released the lock by force, until the next world.
+    pub(super) forced_by: Option<SmallToken>,
     /// Ticks since a script last brought served time up to date. At most one more than the step,
     /// since a longer time makes no difference.
     pub(super) since_served: u8,
@@ -64,6 +66,8 @@ pub(super) struct HolderState {
     pub(super) token: SmallToken,
     pub(super) permits: u32,
     pub(super) fence: u32,
+    /// How many fences behind its first the grant has reserved. Permits reserve none.
+    pub(super) spare: u32,
     /// Ticks until the lease ends, or, after its lapse, until the entry is deleted; 0 if that time
     /// has come.
     pub(super) left: u8,
@@ -95,6 +99,8 @@ pub(super) enum SmallRequest {
     Acquire(SmallToken),
     /// With the fence that the client knows, or 0.
     Release(SmallToken, u32, ReleaseMode),
+    /// A release by force. The token is the request's own, and the fence is of any turn of a grant.
+    Force(SmallToken, u32),
     Renew(SmallToken),
     Sync(SmallToken),
     Lookup(SmallToken),
@@ -103,7 +109,8 @@ pub(super) enum SmallRequest {
 /// Why a token is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum ReleaseMode {
-    Used,
+    /// The last guard had the fence that is this far behind the first of the grant.
+    Used(u8),
     Unused,
     Lost,
     KeepIfOwner,
@@ -135,6 +142,8 @@ pub(super) enum SmallReply {
     Late,
     Released,
     Already,
+    /// To a release by force: nobody holds the lock with this fence.
+    Refused,
     /// To a release: the token did not hold the lock, and its fence does not tell why.
     NotOwner,
     Renewed {
@@ -187,6 +196,7 @@ impl SmallRequest {
         match self {
             SmallRequest::Acquire(token)
             | SmallRequest::Release(token, ..)
+            | SmallRequest::Force(token, _)
             | SmallRequest::Renew(token)
             | SmallRequest::Sync(token)
             | SmallRequest::Lookup(token) => token,
@@ -201,9 +211,10 @@ impl SmallRequest {
 }
 
 impl ReleaseMode {
-    pub(super) fn mode(self) -> Mode {
+    /// The mode of a release of a grant with this first fence.
+    pub(super) fn mode(self, first: u64) -> Mode {
         match self {
-            ReleaseMode::Used => Mode::Used,
+            ReleaseMode::Used(behind) => Mode::Used.up_to(first, first + u64::from(behind)),
             ReleaseMode::Unused => Mode::Unused,
             ReleaseMode::Lost => Mode::Lost,
             ReleaseMode::KeepIfOwner => Mode::KeepIfOwner,

@@ -1,7 +1,7 @@
 //! Renumbering: worlds that differ only in the names of tokens, fences and clients become equal, so
 //! the search visits them once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::client::{Client, ClientStage};
@@ -29,6 +29,10 @@ impl SmallWorld {
 
     /// Resets what decides nothing any more.
     fn reset_unused(&mut self) {
+        self.record.forced_by = None;
+        let may_use =
+            |token: &SmallToken| self.clients[usize::from(token.client)].token == Some(*token);
+        self.forced = self.forced.filter(may_use);
         for client in &mut self.clients {
             if client.stage != ClientStage::Acquiring {
                 client.age = 0;
@@ -66,7 +70,9 @@ impl SmallWorld {
         });
     }
 
-    /// Only the order of fences counts. For permits, only the order of one token's own fences
+    /// Only the order of fences counts, and for a mutex with turns how far two fences are apart, up
+    /// to the spare: whether one is among those that the grant of the other has reserved. For
+    /// permits, only the order of one token's own fences
     /// counts: a new fence is compared with the record's, which is at least as large as every
     /// holder's.
     fn number_fences(&mut self) {
@@ -76,14 +82,27 @@ impl SmallWorld {
         self.each_fence(&mut |token, fence| {
             fences.insert((whose(token), *fence));
         });
+        let most = self.setting.spare + 1;
         let RecordState {
             fence, ended_fence, ..
         } = &mut self.record;
         if !has_permits {
-            fences.extend([*fence, *ended_fence].map(|fence| (None, fence)));
+            fences.extend([*fence, *ended_fence, self.last_used].map(|fence| (None, fence)));
         }
         fences.retain(|(_, fence)| *fence > 0);
-        let number = |token, fence| fences.range((token, 1)..(token, fence)).count() as u32 + 1;
+        let mut numbers = BTreeMap::new();
+        let mut last: Option<(Option<SmallToken>, u32, u32)> = None;
+        for (token, fence) in fences {
+            let number = match last {
+                Some((before, smaller, number)) if before == token => {
+                    number + (fence - smaller).min(most)
+                }
+                _ => 1,
+            };
+            numbers.insert((token, fence), number);
+            last = Some((token, fence, number));
+        }
+        let number = |token, fence: u32| numbers[&(token, fence)];
         let mut largest = 1;
         self.each_fence(&mut |token, fence| {
             if *fence > 0 {
@@ -94,7 +113,10 @@ impl SmallWorld {
         let RecordState {
             fence, ended_fence, ..
         } = &mut self.record;
-        for fence in [fence, ended_fence].into_iter().filter(|fence| **fence > 0) {
+        for fence in [fence, ended_fence, &mut self.last_used]
+            .into_iter()
+            .filter(|fence| **fence > 0)
+        {
             *fence = if has_permits {
                 largest
             } else {
@@ -213,6 +235,7 @@ impl SmallWorld {
             .iter_mut()
             .for_each(|(token, _)| f(token));
         self.messages.iter_mut().for_each(|grant| f(&mut grant.to));
+        self.forced.iter_mut().for_each(&mut *f);
         self.clients
             .iter_mut()
             .for_each(|client| client.each_token(f));
@@ -237,7 +260,9 @@ impl SmallWorld {
                 .for_each(|release| f(release.token, &mut release.fence));
             client.each_grant(&mut |grant| f(grant.to, &mut grant.fence));
             for flight in &mut client.in_flight {
-                if let SmallRequest::Release(token, fence, _) = &mut flight.request {
+                if let SmallRequest::Release(token, fence, _) | SmallRequest::Force(token, fence) =
+                    &mut flight.request
+                {
                     f(*token, fence);
                 }
             }
@@ -255,6 +280,7 @@ impl Client {
             match &mut flight.request {
                 SmallRequest::Acquire(token)
                 | SmallRequest::Release(token, ..)
+                | SmallRequest::Force(token, _)
                 | SmallRequest::Renew(token)
                 | SmallRequest::Sync(token)
                 | SmallRequest::Lookup(token) => {

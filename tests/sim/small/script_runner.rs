@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::check;
-use super::record_keys::{NOW, RecordKeys, TICK, TTL_MS, fence, mark, real_token, small_token};
+use super::record_keys::{NOW, RecordKeys, TICK, TTL_MS, mark, real_token, small_token};
 use super::record_state::{
     Arrival, CLIENTS, Execution, HORIZON, RecordState, STEP, SmallAnswer, SmallGrant, SmallReply,
     SmallRequest,
 };
 use super::setting::SmallSetting;
 use crate::key::Key;
-use crate::script::{Call, CallerId, Grant, Outcome, ScriptReply, Verb};
+use crate::script::{Call, CallerId, Grant, Mode, Outcome, Page, ScriptReply, Verb};
 use crate::sim::mutation::{ScriptMutation, server_with};
 use crate::store::memory::server::Server;
 
@@ -100,8 +100,8 @@ impl ScriptRunner {
         }
         let mut reports = reported_grants(&reply);
         let answer = SmallAnswer {
-            reply: small_reply(&call, reply.outcome)?,
-            grants: reply.grants.iter().map(small_grant).collect(),
+            reply: self.small_reply(&call, reply.outcome)?,
+            grants: self.small_grants(&reply.grants),
         };
         let published = self.published_grants(&call)?;
         reports.extend(&published);
@@ -109,7 +109,7 @@ impl ScriptRunner {
         Ok(Execution {
             record,
             answer,
-            published: published.iter().map(small_grant).collect(),
+            published: self.small_grants(&published),
             last_ended,
             reported: reports
                 .iter()
@@ -127,14 +127,22 @@ impl ScriptRunner {
                 may_wait: true,
                 params: Arc::from(self.setting.params(client, TTL_MS) + " -"),
             },
-            SmallRequest::Release(_, known_fence, mode) => Verb::Release {
-                token,
-                fence: if known_fence == 0 {
+            SmallRequest::Release(_, known_fence, mode) => {
+                let fence = if known_fence == 0 {
                     0
                 } else {
-                    fence(known_fence)
-                },
-                mode: mode.mode(),
+                    self.keys.fence(known_fence)
+                };
+                Verb::Release {
+                    token,
+                    fence,
+                    mode: mode.mode(fence),
+                }
+            }
+            SmallRequest::Force(_, fence) => Verb::Release {
+                token,
+                fence: self.keys.fence(fence),
+                mode: Mode::Forced(Page::default()),
             },
             SmallRequest::Renew(_) => Verb::Renew {
                 token,
@@ -183,56 +191,67 @@ fn reported_grants(reply: &ScriptReply) -> Vec<Grant> {
         .collect()
 }
 
-fn small_grant(grant: &Grant) -> SmallGrant {
-    SmallGrant {
-        to: small_token(grant.token),
-        fence: mark(grant.fence),
-        left: ticks(grant.left),
+impl ScriptRunner {
+    fn small_grants(&self, grants: &[Grant]) -> Vec<SmallGrant> {
+        grants.iter().map(|grant| self.small_grant(grant)).collect()
+    }
+
+    fn small_grant(&self, grant: &Grant) -> SmallGrant {
+        SmallGrant {
+            to: small_token(grant.token),
+            fence: self.keys.fence_mark(grant.fence),
+            left: ticks(grant.left),
+        }
+    }
+
+    fn small_reply(&self, call: &Call, outcome: Outcome) -> Result<SmallReply, String> {
+        Ok(match outcome {
+            Outcome::Granted(grant) => SmallReply::Granted(self.small_grant(&grant)),
+            Outcome::Waiting { since, .. } => SmallReply::Waiting { since: mark(since) },
+            Outcome::Late => SmallReply::Late,
+            Outcome::Released => SmallReply::Released,
+            Outcome::Already => SmallReply::Already,
+            Outcome::Refused => SmallReply::Refused,
+            Outcome::Lapsed | Outcome::Forced | Outcome::Lost | Outcome::Unknown => {
+                SmallReply::NotOwner
+            }
+            Outcome::Renewed { left, .. } => SmallReply::Renewed { left: ticks(left) },
+            Outcome::Gone { .. } => SmallReply::Gone,
+            Outcome::Synced {
+                owner,
+                owner_waited_here,
+                left,
+                since,
+                newest_known,
+                ..
+            } => SmallReply::Synced {
+                owner: owner.as_ref().map(|owner| self.small_grant(owner)),
+                ours: owner_waited_here,
+                since: mark(since),
+                known: newest_known,
+                left: ticks(left),
+            },
+            Outcome::Absent => SmallReply::Absent,
+            Outcome::Present {
+                owner,
+                since,
+                waiting,
+            } => match &call.verb {
+                // A holder of permits has no `owner` here. Its grant is in the rest of the answer.
+                Verb::Lookup { tokens } => SmallReply::Present {
+                    waits: waiting == [true],
+                    owns: owner.is_some_and(|owner| tokens.contains(&owner)),
+                    since: mark(since),
+                },
+                _ => {
+                    return Err("a request that is no lookup was answered like a lookup".to_owned());
+                }
+            },
+            other => return Err(format!("no request here can be answered {other:?}")),
+        })
     }
 }
 
 fn ticks(left: Duration) -> u8 {
     (left.as_micros() as u64 / TICK) as u8
-}
-
-fn small_reply(call: &Call, outcome: Outcome) -> Result<SmallReply, String> {
-    Ok(match outcome {
-        Outcome::Granted(grant) => SmallReply::Granted(small_grant(&grant)),
-        Outcome::Waiting { since, .. } => SmallReply::Waiting { since: mark(since) },
-        Outcome::Late => SmallReply::Late,
-        Outcome::Released => SmallReply::Released,
-        Outcome::Already => SmallReply::Already,
-        Outcome::Lapsed | Outcome::Lost | Outcome::Unknown => SmallReply::NotOwner,
-        Outcome::Renewed { left, .. } => SmallReply::Renewed { left: ticks(left) },
-        Outcome::Gone { .. } => SmallReply::Gone,
-        Outcome::Synced {
-            owner,
-            owner_waited_here,
-            left,
-            since,
-            newest_known,
-            ..
-        } => SmallReply::Synced {
-            owner: owner.as_ref().map(small_grant),
-            ours: owner_waited_here,
-            since: mark(since),
-            known: newest_known,
-            left: ticks(left),
-        },
-        Outcome::Absent => SmallReply::Absent,
-        Outcome::Present {
-            owner,
-            since,
-            waiting,
-        } => match &call.verb {
-            // A holder of permits has no `owner` here. Its grant is in the rest of the answer.
-            Verb::Lookup { tokens } => SmallReply::Present {
-                waits: waiting == [true],
-                owns: owner.is_some_and(|owner| tokens.contains(&owner)),
-                since: mark(since),
-            },
-            _ => return Err("a request that is no lookup was answered like a lookup".to_owned()),
-        },
-        other => return Err(format!("no request here can be answered {other:?}")),
-    })
 }

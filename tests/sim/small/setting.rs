@@ -14,6 +14,10 @@ pub(crate) struct SmallSetting {
     permits: [u32; CLIENTS as usize],
     /// Each renewal of a mutex comes together with others.
     pub(super) renews_together: bool,
+    /// How many fences each grant of the mutex reserves behind its first, for further turns.
+    pub(super) spare: u32,
+    /// The fences are ahead of the server's clock, so the next one is the next number.
+    pub(super) fences_ahead: bool,
 }
 
 impl Default for SmallSetting {
@@ -29,6 +33,23 @@ impl SmallSetting {
             kind: ModelKind::Mutex,
             permits: [1; CLIENTS as usize],
             renews_together: true,
+            spare: 0,
+            fences_ahead: false,
+        }
+    }
+
+    /// Each grant reserves this many fences behind its first. The processes hand the lock over
+    /// within themselves.
+    pub(crate) fn with_turns(self, spare: u32) -> SmallSetting {
+        SmallSetting { spare, ..self }
+    }
+
+    /// The clock does not hide a fence that was given out before: the server's clock went back, and
+    /// the fences are ahead of it.
+    pub(crate) fn with_fences_ahead(self) -> SmallSetting {
+        SmallSetting {
+            fences_ahead: true,
+            ..self
         }
     }
 
@@ -47,6 +68,7 @@ impl SmallSetting {
             kind: ModelKind::Semaphore(all),
             permits,
             renews_together: false,
+            ..SmallSetting::mutex()
         }
     }
 
@@ -65,6 +87,7 @@ impl SmallSetting {
             kind: ModelKind::ReadWrite(all),
             permits,
             renews_together: false,
+            ..SmallSetting::mutex()
         }
     }
 
@@ -94,10 +117,11 @@ impl SmallSetting {
         }
     }
 
-    /// The parameters of a client's acquire, as a script reads them: ttl, fixed, hold, permits.
+    /// The parameters of a client's acquire, as a script reads them: ttl, fixed, hold, and the permits
+    /// or the spare.
     pub(super) fn params(&self, client: u8, ttl_ms: u64) -> String {
         match self.family() {
-            Family::Mutex | Family::Quorum => format!("{ttl_ms} 0 0"),
+            Family::Mutex | Family::Quorum => format!("{ttl_ms} 0 0{}", spare_words(self.spare)),
             Family::Permit => format!("{ttl_ms} 0 0 {}", self.permits(client)),
         }
     }
@@ -112,9 +136,19 @@ impl SmallSetting {
     }
 }
 
+/// The spare as the scripts write it behind the other numbers of a request.
+pub(super) fn spare_words(spare: u32) -> String {
+    if spare == 0 {
+        String::new()
+    } else {
+        format!(" {spare}")
+    }
+}
+
 impl fmt::Display for SmallSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
+            ModelKind::Mutex if self.spare > 0 => write!(f, "mutex with {} more turns", self.spare),
             ModelKind::Mutex => f.write_str("mutex"),
             ModelKind::Semaphore(all) => write!(f, "{:?} of {all} permits", self.permits),
             ModelKind::ReadWrite(_) => {

@@ -26,6 +26,7 @@ pub(crate) const NONE: Budget = Budget {
     delays: 0,
     cancels: 0,
     crashes: 0,
+    forces: 0,
 };
 
 #[test]
@@ -70,6 +71,7 @@ fn three_clients_with_several_faults_break_nothing() {
         delays: 1,
         cancels: 1,
         crashes: 1,
+        ..NONE
     };
     for budget in [
         // 6,590

@@ -27,6 +27,8 @@ pub(crate) struct Budget {
     pub(crate) cancels: u8,
     /// A process ends without cleaning up.
     pub(crate) crashes: u8,
+    /// The lock is released by force.
+    pub(crate) forces: u8,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -35,6 +37,10 @@ pub(super) struct SmallWorld {
     pub(super) clients: [Client; CLIENTS as usize],
     /// Delayed messages.
     pub(super) messages: Vec<SmallGrant>,
+    /// With turns: the largest fence that a guard had, or can have of a grant that ended by force.
+    pub(super) last_used: u32,
+    /// The token whose grant ended by force, while its client may not know that.
+    pub(super) forced: Option<SmallToken>,
     pub(super) budget: Budget,
     pub(super) setting: SmallSetting,
 }
@@ -44,7 +50,13 @@ pub(super) type NextWorld = (SmallEvent, Result<SmallWorld, String>);
 
 impl SmallWorld {
     pub(super) fn new(setting: SmallSetting, budget: Budget) -> SmallWorld {
+        // With fences ahead of the clock, somebody had the lock before.
+        let record = RecordState {
+            fence: u32::from(setting.fences_ahead),
+            ..RecordState::default()
+        };
         SmallWorld {
+            record,
             setting,
             budget,
             ..SmallWorld::default()
@@ -67,6 +79,10 @@ impl SmallWorld {
                 ClientStage::Idle => actions.push(SmallAction::Start(c)),
                 ClientStage::Holding => {
                     actions.push(SmallAction::Unlock(c));
+                    // As in the line of the engine: the lease must have half its time left.
+                    let may_pass =
+                        u32::from(client.turn) < self.setting.spare && 2 * client.left >= TTL;
+                    actions.extend(may_pass.then_some(SmallAction::TakeTurn(c)));
                     actions.extend(
                         (self.setting.writes(c) && !client.downgraded)
                             .then_some(SmallAction::Downgrade(c)),
@@ -85,6 +101,11 @@ impl SmallWorld {
             }
             if self.budget.crashes > 0 && client.stage != ClientStage::Crashed {
                 actions.push(SmallAction::Crash(c));
+            }
+            if self.budget.forces > 0 && client.stage != ClientStage::Crashed {
+                // The last of these is no fence of the grant.
+                let behind = 0..=self.setting.spare as u8 + 1;
+                actions.extend(behind.map(|behind| SmallAction::Force(c, behind)));
             }
             actions.extend((0..client.in_flight.len()).map(|at| SmallAction::Arrive(c, at)));
         }
@@ -164,7 +185,7 @@ impl SmallWorld {
             event,
             published: false,
         };
-        let result = step.act();
+        let result = step.act().and_then(|()| step.note_guards(&self.clients));
         let WorldStep {
             world, published, ..
         } = step;
@@ -195,6 +216,17 @@ impl WorldStep<'_> {
                 let token = SmallToken { client, number };
                 let request = next_request(self.client(client), due, token);
                 self.send(client, request)
+            }
+            SmallAction::TakeTurn(c) => {
+                self.client(c).turn += 1;
+                Ok(())
+            }
+            SmallAction::Force(client, behind) => {
+                let fence = self.world.record.fence + u32::from(behind);
+                self.send(
+                    client,
+                    SmallRequest::Force(SmallToken { client, number }, fence),
+                )
             }
             SmallAction::Unlock(c) => {
                 let request = self.client(c).unlock();
@@ -248,8 +280,45 @@ impl WorldStep<'_> {
         match self.event.action {
             SmallAction::DropWaiter(_) | SmallAction::Cancel(_) => budget.cancels -= 1,
             SmallAction::Crash(_) => budget.crashes -= 1,
+            SmallAction::Force(..) => budget.forces -= 1,
             _ => {}
         }
+    }
+
+    /// The lock is released by force. Its process may not know that for a while, and use all fences
+    /// that are reserved for it.
+    fn note_forced(&mut self) {
+        let world = &mut self.world;
+        if let Some(holder) = world.record.holding().next() {
+            world.forced = Some(holder.token);
+            world.last_used = world.last_used.max(holder.fence + world.setting.spare);
+        }
+    }
+
+    /// P2: each guard has a larger fence than all guards before it.
+    fn note_guards(&mut self, before: &[Client]) -> Result<(), String> {
+        let world = &mut self.world;
+        if world.setting.spare == 0 {
+            return Ok(());
+        }
+        for (client, before) in world.clients.iter().zip(before) {
+            let Some((token, fence)) = client.guard().filter(|_| client.guard() != before.guard())
+            else {
+                continue;
+            };
+            // Those of a grant that ended by force count already.
+            if world.forced == Some(token) {
+                continue;
+            }
+            if fence <= world.last_used {
+                return Err(format!(
+                    "P2: a guard of {token:?} has the fence {fence}, and a guard before it had {}",
+                    world.last_used
+                ));
+            }
+            world.last_used = fence;
+        }
+        Ok(())
     }
 
     fn client(&mut self, c: u8) -> &mut Client {
@@ -329,9 +398,10 @@ impl WorldStep<'_> {
         let first = self.run_script(request, Arrival::InTime)?;
         let second = self.run_script(request, Arrival::InTime)?;
         let agree = match (request, &first.reply) {
-            (SmallRequest::Release(_, _, ReleaseMode::Used), SmallReply::Released) => {
-                second.reply == SmallReply::Already
-            }
+            (
+                SmallRequest::Release(_, _, ReleaseMode::Used(_)) | SmallRequest::Force(..),
+                SmallReply::Released,
+            ) => second.reply == SmallReply::Already,
             (SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::Lost), _) => true,
             (_, reply) => *reply == second.reply,
         };
@@ -352,6 +422,11 @@ impl WorldStep<'_> {
         arrival: Arrival,
     ) -> Result<SmallAnswer, String> {
         let execution = self.runner.run(&self.world.record, request, arrival)?;
+        if matches!(request, SmallRequest::Force(..))
+            && execution.answer.reply == SmallReply::Released
+        {
+            self.note_forced();
+        }
         self.world.record = execution.record.clone();
         for grant in &execution.published {
             self.published = true;

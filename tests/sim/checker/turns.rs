@@ -1,0 +1,101 @@
+//! P2, P3: the turns of local hand-overs. A grant has no more turns than it has reserved fences for,
+//! and their fences rise. A waiter waits for at most so many turns of each other process.
+
+use std::collections::HashMap;
+
+use super::Checker;
+use crate::script::Token;
+use crate::sim::breach::Breach;
+use crate::sim::model::Promise;
+use crate::sim::record::HolderView;
+
+/// The turns of grants, and who waited meanwhile.
+pub(super) struct Turns {
+    /// How many turns a grant may have.
+    most: u32,
+    /// The fence of the last guard of each grant with turns, by the grant's token and fence.
+    last: HashMap<(Token, u64), u64>,
+    /// The waiters in Redis's queue.
+    waiters: HashMap<Token, TurnsSeen>,
+}
+
+/// The turns that began while a waiter waited.
+struct TurnsSeen {
+    manager: String,
+    /// How many each other manager had.
+    by_manager: HashMap<String, u32>,
+}
+
+impl Turns {
+    pub(super) fn new(most: u32) -> Turns {
+        Turns {
+            most,
+            last: HashMap::new(),
+            waiters: HashMap::new(),
+        }
+    }
+
+    /// Data was lost or came back, so waiters may have places before those that they know.
+    pub(super) fn forget_waiters(&mut self) {
+        self.waiters.clear();
+    }
+}
+
+impl Checker {
+    /// A grant of this token became a guard.
+    pub(in crate::sim) fn on_guard_taken(
+        &mut self,
+        token: Token,
+        first_fence: u64,
+        fence: u64,
+    ) -> Result<(), Breach> {
+        self.grants.guarded.insert(token);
+        let holder = self.record.holder(token).cloned();
+        let is_turn = |holder: &HolderView| holder.fence == first_fence && holder.spare > 0;
+        let Some(holder) = holder.filter(is_turn) else {
+            return Ok(());
+        };
+        // Without this, only the first fence would bound those of later grants.
+        let floor = &mut self.model.lock.fence_floor;
+        *floor = fence.max(*floor);
+        self.count_turn(&holder.manager)?;
+        let last = self.turns.last.insert((token, first_fence), fence);
+        if !holder.has_fence(fence) || last.is_some_and(|last| last >= fence) {
+            let said = format!("a guard of {holder:?} has the fence {fence} after {last:?}");
+            return Err(Breach::new(Promise::Fencing, said));
+        }
+        Ok(())
+    }
+
+    /// P3: a waiter waits for at most one grant of each manager before it, which has so many turns.
+    fn count_turn(&mut self, manager: &str) -> Result<(), Breach> {
+        let most = self.turns.most;
+        let waiters = self.turns.waiters.iter_mut();
+        for (waiter, seen) in waiters.filter(|(_, seen)| seen.manager != manager) {
+            let turns = seen.by_manager.entry(manager.to_owned()).or_default();
+            *turns += 1;
+            if *turns > most {
+                let said = format!(
+                    "{waiter:?} of {} waits while {manager} has its turn number {turns}, \
+                     and {most} are allowed",
+                    seen.manager
+                );
+                return Err(Breach::new(Promise::Order, said));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes who waits after a request.
+    pub(super) fn note_waiters(&mut self) {
+        let record = &self.record;
+        let waiters = &mut self.turns.waiters;
+        waiters.retain(|token, _| record.is_queued(*token));
+        for entry in record.queue.iter().filter(|entry| entry.waits) {
+            waiters.entry(entry.token).or_insert_with(|| TurnsSeen {
+                manager: entry.manager.clone(),
+                by_manager: HashMap::new(),
+            });
+        }
+    }
+}
