@@ -106,6 +106,11 @@ impl FenceRange {
         }
     }
 
+    /// The least fence that it can be.
+    pub(crate) fn least(self) -> u64 {
+        self.above + 1
+    }
+
     pub(crate) fn is_known(self) -> bool {
         self.below - self.above == 2
     }

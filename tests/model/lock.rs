@@ -193,17 +193,26 @@ impl ModelLock {
                     })
                     .collect());
             }
-            (
-                Op::Unlock(attempt) | Op::Drop(attempt) | Op::Cancel(attempt),
-                ModelOutcome::Released,
-            ) if self.is_held_by(*attempt) => {
-                next.release(*attempt);
+            (Op::Unlock(attempt) | Op::Cancel(attempt), ModelOutcome::Released)
+                if self.is_held_by(*attempt) =>
+            {
+                next.release(*attempt, 0);
+            }
+            (Op::UnlockAfterTurns(attempt, behind), ModelOutcome::Released)
+                if self.is_held_by(*attempt) && *behind <= u64::from(attempt.spare) =>
+            {
+                next.release(*attempt, *behind);
+            }
+            // Nobody says which turn was the last.
+            (Op::Drop(attempt), ModelOutcome::Released) if self.is_held_by(*attempt) => {
+                next.release(*attempt, attempt.spare.into());
             }
             (Op::Downgrade(attempt), ModelOutcome::Downgraded) if self.is_held_by(*attempt) => {
                 next.downgrade(*attempt)
             }
             (
                 Op::Unlock(attempt)
+                | Op::UnlockAfterTurns(attempt, _)
                 | Op::Drop(attempt)
                 | Op::Cancel(attempt)
                 | Op::Downgrade(attempt),
@@ -218,7 +227,8 @@ impl ModelLock {
             (Op::Renew(attempt), ModelOutcome::Lost) if !self.is_held_by(*attempt) => {}
             // The server's answer to a guard was wrong about its lock. So two processes can believe
             // that they hold it.
-            (Op::Unlock(_) | Op::Drop(_) | Op::Cancel(_) | Op::Renew(_) | Op::Downgrade(_), _) => {
+            (Op::Unlock(_) | Op::UnlockAfterTurns(..) | Op::Drop(_), _)
+            | (Op::Cancel(_) | Op::Renew(_) | Op::Downgrade(_), _) => {
                 return Err(Promise::Exclusion);
             }
             (Op::Sync { client }, ModelOutcome::Done) => {
@@ -319,7 +329,10 @@ impl ModelLock {
         {
             self.learn(attempt, fence)?;
         }
-        Ok(())
+        match seen.last_fence {
+            Some(fence) if fence != self.fence_floor => Err(Promise::Fencing),
+            _ => Ok(()),
+        }
     }
 
     /// The promise that is broken if the record has other holders than these.

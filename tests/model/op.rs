@@ -17,6 +17,9 @@ pub(crate) struct Attempt {
     pub(crate) lease: LeaseTerm,
     /// How many permits it asks for. A mutex has one.
     pub(crate) permits: u32,
+    /// How many fences its grant reserves behind the first, for further turns. Only a mutex has
+    /// these.
+    pub(crate) spare: u32,
 }
 
 /// The use of a name.
@@ -99,6 +102,8 @@ pub(crate) enum Op {
     Cancel(Attempt),
     /// Release a guard, and look at the result.
     Unlock(Attempt),
+    /// The same after several turns. The last one's fence is this far behind the first.
+    UnlockAfterTurns(Attempt, u64),
     /// Drop a guard.
     Drop(Attempt),
     /// Release all permits but one.
@@ -217,4 +222,6 @@ pub(crate) struct Observation {
     pub(crate) holders: BTreeMap<u16, u64>,
     /// The waiters, in the order of the queue.
     pub(crate) queue: Vec<u16>,
+    /// The last fence of a mutex that counts as used, if the test looked.
+    pub(crate) last_fence: Option<u64>,
 }

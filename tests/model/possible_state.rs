@@ -312,7 +312,7 @@ impl PossibleState {
 
     /// The release of a guard or of a waiter reaches the server.
     fn release(&mut self, attempt: Attempt) {
-        self.at_server(|lock| lock.release(attempt));
+        self.at_server(|lock| lock.release(attempt, 0));
         self.releasing.remove(&attempt);
         self.to_requeue.remove(&attempt);
         self.lost_grants.retain(|lost| lost.attempt != attempt);

@@ -262,6 +262,7 @@ impl Checker {
         self.forget_expired(at.clock);
         self.record_request(at, &before, executed);
         self.record_grants(at, &before, executed)?;
+        self.check_last_fence(&before, executed)?;
         self.note_waiters();
         accounting::check_lease_times(at.clock, &before, &after, executed)?;
         accounting::check_cooling(at.clock, &before, &after, executed)?;

@@ -138,6 +138,12 @@ pub(crate) enum Defect {
     LinePlace,
     /// A line hands the lock over once more than its options allow. It reserves a fence for that, too.
     OneTurnMore,
+    /// A grant that ends without a release gives back the fences that it had reserved.
+    ReserveForgotten,
+    /// A release leaves the first fence of its grant, whatever its guards had.
+    LastFenceForgotten,
+    /// A release names the first fence of its grant, whatever its guards had.
+    LastFenceUnnamed,
     /// A release by force takes the first fence of a grant only.
     ForceFirstOnly,
 }
@@ -295,7 +301,13 @@ impl Defect {
             Defect::ForceFirstOnly => {
                 &[("callers_fence <= fence + spare", "callers_fence <= fence")]
             }
-            Defect::LinePlace | Defect::OneTurnMore | Defect::MaxHold | Defect::Checks => &[],
+            Defect::ReserveForgotten => &[("fence = fence + spare", "")],
+            Defect::LastFenceForgotten => &[(
+                "previous, fence = 0, (ARGV[8] or fence) + 0",
+                "previous = 0",
+            )],
+            Defect::LinePlace | Defect::OneTurnMore | Defect::LastFenceUnnamed => &[],
+            Defect::MaxHold | Defect::Checks => &[],
             Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => &[],
             Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
@@ -325,6 +337,8 @@ impl Defect {
             | Defect::EndsForgotten
             | Defect::ForceTakenForLapse => is_mutex,
             Defect::LinePlace | Defect::OneTurnMore | Defect::ForceFirstOnly => is_mutex,
+            Defect::ReserveForgotten | Defect::LastFenceForgotten => is_mutex,
+            Defect::LastFenceUnnamed => is_mutex,
             Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => {
                 !is_mutex
             }

@@ -72,7 +72,8 @@
 //! The model checks each request:
 //!
 //! - P1 in the record: no more callers hold than may.
-//! - P2: fences rise.
+//! - P2: fences rise. Those that a grant has reserved for turns count as used from its release on up
+//!   to the one that this names, and all of them if it ends otherwise.
 //! - P3: the order of the queue, and who was passed over in it.
 //! - P4: a free lock went to the first waiter. The exception is a request that passed over 64 heads
 //!   while there were more: it is to be sent again.
@@ -85,6 +86,9 @@
 //!   fence.
 //! - P7: no request takes anything after its caller has stopped waiting. No token is granted again,
 //!   unless it was released. A grant that nobody wants is released in P + 3 T.
+//! - P2: the fence of a turn is one that its grant has reserved, and larger than that of the turn
+//!   before. A release names the last one.
+//! - P3: no waiter waits for more turns of a process than one grant may have.
 //! - P3: a process takes lost places again in their order. No answer that counts says that a guard
 //!   still has the lock which its process dropped before it sent the call.
 //! - R6 (token lifetime): no token is sent for longer than its ttl.

@@ -13,6 +13,7 @@ const fn attempt(number: u16, client: u8, lease: LeaseTerm) -> Attempt {
         client,
         lease,
         permits: 1,
+        spare: 0,
     }
 }
 
@@ -132,6 +133,7 @@ fn overtaking_breaks_the_order() {
     let shown = Observation {
         holders: [(A.number, 10)].into(),
         queue: vec![C.number, B.number],
+        last_fence: None,
     };
     assert_breaks(
         &then(&[(Op::Inspect, ModelOutcome::Seen(Some(shown)))]),
@@ -170,6 +172,7 @@ fn second_fence_for_one_request_breaks_one_grant() {
     let twice = Observation {
         holders: [(A.number, 10)].into(),
         queue: vec![B.number, B.number],
+        last_fence: None,
     };
     assert_breaks(
         &then(&[(Op::Inspect, ModelOutcome::Seen(Some(twice)))]),
@@ -300,6 +303,7 @@ fn small_request_that_overtakes_a_large_one_breaks_the_order() {
     let shown = Observation {
         holders: [(A.number, 10), (C.number, 11)].into(),
         queue: vec![HEAVY.number],
+        last_fence: None,
     };
     let seen = [
         &light_waits[..],

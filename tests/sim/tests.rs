@@ -333,6 +333,17 @@ fn line_with_one_turn_more_than_allowed_is_found() {
 }
 
 #[test]
+fn reserved_fences_that_are_given_out_again_are_found() {
+    for defect in [
+        Defect::ReserveForgotten,
+        Defect::LastFenceForgotten,
+        Defect::LastFenceUnnamed,
+    ] {
+        assert_found(defect, &[Promise::Fencing]);
+    }
+}
+
+#[test]
 fn forced_release_that_takes_the_first_fence_only_is_found() {
     assert_found(Defect::ForceFirstOnly, &[Promise::Fencing]);
 }

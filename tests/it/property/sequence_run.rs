@@ -596,6 +596,7 @@ impl<'a> SequenceRun<'a> {
             client: step.client,
             lease,
             permits,
+            spare: 0,
         }
     }
 
@@ -718,6 +719,7 @@ fn observation(info: &LockInfo) -> Observation {
             .iter()
             .map(|waiter| number(&waiter.label))
             .collect(),
+        last_fence: None,
     }
 }
 

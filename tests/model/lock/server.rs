@@ -146,7 +146,27 @@ impl ModelLock {
         if is_sign_of_death(attempt, noticer) {
             self.presumed_dead.insert(attempt.client);
         }
-        self.holders.retain(|grant| grant.attempt != attempt);
+        let lapsed = |grant: &ModelGrant| grant.attempt == attempt;
+        self.end_grants(lapsed);
+    }
+
+    /// These grants end without a release. Nobody says how many of their fences were used, so all
+    /// count as used.
+    fn end_grants(&mut self, have_ended: impl Fn(&ModelGrant) -> bool) {
+        let ended: Vec<ModelGrant> = self
+            .holders
+            .extract_if(.., |grant| have_ended(grant))
+            .collect();
+        for grant in ended {
+            self.count_used(&grant, grant.attempt.spare.into());
+        }
+    }
+
+    /// P2: this many fences behind the first of a grant count as used, and later ones are larger.
+    fn count_used(&mut self, grant: &ModelGrant, behind: u64) {
+        if behind > 0 {
+            self.fence_floor = self.fence_floor.max(grant.fence.least() + behind);
+        }
     }
 
     /// A request notices the lapsed leases, and the server hands over what is free.
@@ -158,7 +178,7 @@ impl ModelLock {
     /// The holders with this fence lose the lock.
     pub(crate) fn force_release(&mut self, fence: u64) {
         self.cooling.retain(|grant| !grant.fence.is(fence));
-        self.holders.retain(|grant| !grant.fence.is(fence));
+        self.end_grants(|grant| grant.fence.is(fence));
     }
 
     /// The lease has its full time again.
@@ -231,8 +251,9 @@ impl ModelLock {
         });
     }
 
-    /// A holder or a waiter releases its token.
-    pub(crate) fn release(&mut self, attempt: Attempt) {
+    /// A holder or a waiter releases its token. The last fence that a guard had is this far behind
+    /// the first of the grant.
+    pub(crate) fn release(&mut self, attempt: Attempt, behind: u64) {
         self.remove_from_queue(attempt);
         self.notice_lapses(attempt.client, Some(attempt));
         if let Some(at) = self
@@ -241,6 +262,7 @@ impl ModelLock {
             .position(|grant| grant.attempt == attempt)
         {
             let grant = self.holders.remove(at);
+            self.count_used(&grant, behind);
             if self.view.must_cool {
                 // The attempt may be cooling already: a copy of its acquire came in that time, was
                 // granted, and is now released too.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::{Checker, ServerModel};
 use crate::script::{self, Mode, Token, Verb};
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
+use crate::sim::model::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView};
 use crate::sim::record::{Cooling, HolderView, RecordView};
 
 /// How many heads of a queue one request looks at.
@@ -72,8 +72,10 @@ impl Checker {
                 params,
                 ..
             } => {
-                // `ttl fixed hold label`
+                // `ttl fixed hold label`, or `ttl fixed hold spare label`. No label here is a number.
                 let is_fixed = params.split(' ').nth(1) == Some("1");
+                let spare = params.split(' ').nth(3).and_then(|word| word.parse().ok());
+                let spare = spare.filter(|_| self.kind == ModelKind::Mutex);
                 // An earlier request of the token may have been a release, which says neither.
                 let attempt = Attempt {
                     lease: if is_fixed {
@@ -82,6 +84,7 @@ impl Checker {
                         LeaseTerm::Renewed
                     },
                     permits: executed.call.spec.weight,
+                    spare: spare.unwrap_or(0),
                     ..self.attempt(*token, client)
                 };
                 self.attempts.insert(*token, attempt);
@@ -117,7 +120,9 @@ impl Checker {
             Verb::Release { token, .. } if self.stray_holder(before, executed).is_some() => {
                 Op::Cancel(self.attempt(*token, client))
             }
-            Verb::Release { token, mode, .. } => release(*mode, self.attempt(*token, client)),
+            Verb::Release { token, fence, mode } => {
+                release(*mode, *fence, self.attempt(*token, client))
+            }
             Verb::Renew { token, .. } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
             // Only for a node of a quorum.
@@ -235,7 +240,11 @@ impl Checker {
                 queue.push(number);
             }
         }
-        Observation { holders, queue }
+        Observation {
+            holders,
+            queue,
+            last_fence: (self.kind == ModelKind::Mutex).then_some(record.fence),
+        }
     }
 
     pub(super) fn client(&mut self, manager: &str) -> u8 {
@@ -254,6 +263,7 @@ impl Checker {
                 client,
                 lease: LeaseTerm::Renewed,
                 permits: 1,
+                spare: 0,
             }
         })
     }
@@ -282,9 +292,10 @@ fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
     }
 }
 
-fn release(mode: Mode, attempt: Attempt) -> Op {
+fn release(mode: Mode, first_fence: u64, attempt: Attempt) -> Op {
     match mode {
-        Mode::Used | Mode::UsedUpTo { .. } => Op::Unlock(attempt),
+        Mode::Used => Op::Unlock(attempt),
+        Mode::UsedUpTo { fence } => Op::UnlockAfterTurns(attempt, fence - first_fence),
         Mode::Lost | Mode::Unfinished => Op::Drop(attempt),
         Mode::Reduce { .. } => Op::Downgrade(attempt),
         Mode::Unused | Mode::KeepIfOwner | Mode::Forced(_) => Op::Cancel(attempt),

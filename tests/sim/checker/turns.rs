@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 
 use super::Checker;
-use crate::script::Token;
+use crate::script::{Mode, Token, Verb};
 use crate::sim::breach::Breach;
+use crate::sim::executed_call::ExecutedCall;
 use crate::sim::model::Promise;
-use crate::sim::record::HolderView;
+use crate::sim::record::{HolderView, RecordView};
 
 /// The turns of grants, and who waited meanwhile.
 pub(super) struct Turns {
@@ -55,9 +56,6 @@ impl Checker {
         let Some(holder) = holder.filter(is_turn) else {
             return Ok(());
         };
-        // Without this, only the first fence would bound those of later grants.
-        let floor = &mut self.model.lock.fence_floor;
-        *floor = fence.max(*floor);
         self.count_turn(&holder.manager)?;
         let last = self.turns.last.insert((token, first_fence), fence);
         if !holder.has_fence(fence) || last.is_some_and(|last| last >= fence) {
@@ -65,6 +63,34 @@ impl Checker {
             return Err(Breach::new(Promise::Fencing, said));
         }
         Ok(())
+    }
+
+    /// P2: who releases a grant names the last fence that a guard had. The model compares it with the
+    /// record, and so with the fences of later grants.
+    pub(super) fn check_last_fence(
+        &self,
+        before: &RecordView,
+        executed: &ExecutedCall<'_>,
+    ) -> Result<(), Breach> {
+        let Verb::Release { token, fence, mode } = executed.call.verb else {
+            return Ok(());
+        };
+        let named = match mode {
+            Mode::UsedUpTo { fence } => fence,
+            Mode::Used | Mode::Unused => fence,
+            _ => return Ok(()),
+        };
+        let last = self.turns.last.get(&(token, fence)).copied();
+        let is_its = before
+            .holder(token)
+            .is_some_and(|holder| holder.fence == fence);
+        match last.filter(|last| is_its && named < *last) {
+            Some(last) => {
+                let said = format!("{mode:?} of {token:?}, of which a guard had the fence {last}");
+                Err(Breach::new(Promise::Fencing, said))
+            }
+            None => Ok(()),
+        }
     }
 
     /// P3: a waiter waits for at most one grant of each manager before it, which has so many turns.

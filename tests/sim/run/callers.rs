@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{MS, Run, SimEvent};
 use crate::engine::{GuardRelease, Lease, LinePlace, Next};
-use crate::script::{Call, Token};
+use crate::script::{Call, Mode, Token, Verb};
 use crate::sim::defect::Defect;
 use crate::sim::plan::LeaseKind;
 use crate::sim::process::{CallerState, SimCaller, SimProcess, no_reply};
@@ -132,7 +132,17 @@ impl Run<'_> {
         let Some(release) = process.engine.begin_release(lease) else {
             return self.end_caller(process, id);
         };
-        let GuardRelease { lease, place, call } = release;
+        let GuardRelease {
+            lease,
+            place,
+            mut call,
+        } = release;
+        if self.defect == Some(Defect::LastFenceUnnamed)
+            && let Verb::Release { mode, .. } = &mut call.verb
+            && let Mode::UsedUpTo { .. } = mode
+        {
+            *mode = Mode::Used;
+        }
         self.set_state(process, id, CallerState::Releasing(lease, started));
         if let Some(place) = place {
             self.send_place(process, place);

@@ -77,6 +77,7 @@ fn compare_with_model(
             .iter()
             .map(|attempt| attempt.number)
             .collect(),
+        last_fence: (setting.family() == Family::Mutex).then_some(after.fence.into()),
     };
     let (op, outcome) = in_words_of_the_model(setting, before, request, reply);
     let caller = request.token();
@@ -144,10 +145,9 @@ fn leases_are_full(
 ) -> Result<(), String> {
     let after = &execution.record;
     let granted = new_holders(before, after);
-    let gives_fences_back =
-        |holder: &HolderState| holder.spare > 0 && after.holder(holder.token).is_none();
-    if granted.is_empty() && after.fence != before.fence && !before.holding().any(gives_fences_back)
-    {
+    // The model says what the end of a grant with a spare makes of it.
+    let has_turns = before.holding().any(|holder| holder.spare > 0);
+    if granted.is_empty() && after.fence != before.fence && !has_turns {
         return Err("P7: the fence changed without a grant".to_owned());
     }
     let renewed = matches!(request, SmallRequest::Renew(_))
@@ -380,7 +380,9 @@ fn in_words_of_the_model(
         }
         SmallRequest::Acquire(_) => Op::Enqueue(own),
         SmallRequest::Release(..) if is_stray(before, request) => Op::Cancel(own),
-        SmallRequest::Release(_, _, ReleaseMode::Used(_)) => Op::Unlock(own),
+        SmallRequest::Release(_, _, ReleaseMode::Used(behind)) => {
+            Op::UnlockAfterTurns(own, behind.into())
+        }
         SmallRequest::Release(_, _, ReleaseMode::Lost) => Op::Drop(own),
         SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::KeepIfOwner) => {
             Op::Cancel(own)
@@ -452,6 +454,7 @@ fn attempt(setting: &SmallSetting, token: SmallToken) -> Attempt {
         client: token.client,
         lease: LeaseTerm::Renewed,
         permits: setting.permits(token.client),
+        spare: setting.spare,
     }
 }
 
