@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::engine::acquire::{Entered, for_lock};
 use crate::engine::background::{Command, TokenRelease};
 use crate::engine::lease::Lease;
-use crate::engine::line::{AfterTurn, Line, Turn, TurnEnd};
+use crate::engine::line::{AfterTurn, Line, LockedLines, Turn, TurnEnd};
 use crate::engine::release::{ReleaseOutcome, WantResult, loss_result, release_call};
 use crate::engine::request::{Request, Wait};
 use crate::engine::waiter::{
@@ -49,8 +49,8 @@ pub(super) struct LostTenure {
     pub(super) turn: Option<Arc<Lease>>,
     /// The place of the members that still wait.
     pub(super) place: Option<Arc<WaiterEntry>>,
-    /// A guard has had the lock in this tenure.
-    pub(super) was_used: bool,
+    /// How the grant is released.
+    pub(super) mode: Mode,
 }
 
 impl Engine {
@@ -278,16 +278,16 @@ impl Engine {
     ///
     /// R14 (release first, then send): if the grant is to be released, it has ended here.
     pub(super) fn end_turn(&self, turn: &Arc<Lease>, mode: Mode, now: Time) -> Result<Ended> {
-        let lost = |loss: Loss| Error::Lost { loss };
         let tenure = turn.renewed_lease();
         let mut lines = self.lines.lock();
-        turn.release(now).map_err(lost)?;
+        turn.release(now).map_err(|loss| Error::Lost { loss })?;
         if mode != Mode::Unused {
             tenure.note_last_turn(turn);
         }
         let end = turn_end(mode);
         let Some(line) = lines.line_of_tenure(tenure) else {
-            return Err(lost(turn.loss_for(LossReason::Expired)));
+            let loss = turn.loss_for(LossReason::Expired);
+            return Err(Error::Lost { loss });
         };
         let next = line.end_turn(end, tenure.remaining(now), tenure.request.ttl);
         if let AfterTurn::Pass { fence_offset } = next {
@@ -297,19 +297,39 @@ impl Engine {
                 return Ok(Ended::PassedTo(member, turn));
             }
         }
-        // If it is lost, the renewal thread finds it in the line.
-        tenure
-            .release(now)
-            .map_err(|loss| lost(turn.loss_for(loss.reason)))?;
+        self.end_tenure(&mut lines, turn, mode, now)
+            .map(Ended::Left)
+    }
+
+    /// Ends the tenure of a turn that has ended, and that no other follows.
+    fn end_tenure(
+        &self,
+        lines: &mut LockedLines<'_>,
+        turn: &Arc<Lease>,
+        mode: Mode,
+        now: Time,
+    ) -> Result<Leaving> {
+        let tenure = turn.renewed_lease();
+        // If it is lost, the renewal thread finds it in the line, and no turn with it. So the loss is
+        // counted here, like one that the reply to a release reports.
+        if let Err(Loss { reason, .. }) = tenure.release(now) {
+            if mode != Mode::Unused {
+                self.meter.on_released(turn.held_for(now));
+                self.meter.on_found_lost(reason);
+            }
+            let loss = turn.loss_for(reason);
+            return Err(Error::Lost { loss });
+        }
+        let line = lines.line(&tenure.request);
         let mode = release_mode(line.end_tenure());
         let waits = line.has_members();
         let place = waits.then(|| self.register_place(line, &tenure.request));
         lines.forget_if_idle(&tenure.request);
-        Ok(Ended::Left(Leaving {
+        Ok(Leaving {
             tenure: Arc::clone(tenure),
             mode,
             place,
-        }))
+        })
     }
 
     /// Ends the turn of a guard. Passes the lock on if it may, without any I/O. Else it is released,
@@ -369,7 +389,9 @@ impl Engine {
     }
 
     /// One write, in this order, and both replies are awaited: waiters that were queued before come
-    /// first, and no try can come between.
+    /// first, and no try can come between. There is one exception: if the server has forgotten the
+    /// script of the acquire and knows that of the release, the acquire comes behind. Then the line
+    /// loses its order, and no more. To send the source each time would cost more than that.
     fn send_place_and_release(
         &self,
         place: &Arc<WaiterEntry>,
@@ -383,7 +405,7 @@ impl Engine {
         };
         let acquire = place.request.acquire(token, Wait::Yes);
         let calls = [acquire, release.clone()];
-        let mut results = self.store.run(&calls, deadlines);
+        let mut results = self.acquire_or_vacate(&calls, deadlines);
         let released = results.pop();
         let queued = single_result(results);
         match self.on_acquire_reply(place, &calls[0], queued) {
@@ -423,10 +445,11 @@ impl Engine {
             return LostTenure {
                 turn: None,
                 place: None,
-                was_used: false,
+                mode: Mode::Unused,
             };
         };
-        let mut was_used = line.tenure().is_some_and(|held| held.last_end().is_some());
+        // If no guard has the current turn, the last one that had a turn counts.
+        let mut mode = release_mode(line.tenure().and_then(|held| held.last_end()));
         let mut lost = None;
         if let Some(Turn {
             number,
@@ -439,7 +462,7 @@ impl Engine {
             let is_taken = state.is_taken();
             drop(state);
             if is_taken {
-                was_used = true;
+                mode = Mode::Lost;
                 lost = Some(lease);
             } else {
                 // Its caller has left, or waits for the next turn.
@@ -456,7 +479,7 @@ impl Engine {
         LostTenure {
             turn: lost,
             place,
-            was_used,
+            mode,
         }
     }
 
@@ -515,11 +538,12 @@ fn turn_end(mode: Mode) -> TurnEnd {
     }
 }
 
-fn release_mode(last_end: TurnEnd) -> Mode {
+/// How a grant is released whose last guard ended like this. `None`: no guard had it.
+fn release_mode(last_end: Option<TurnEnd>) -> Mode {
     match last_end {
-        TurnEnd::Unused => Mode::Unused,
-        TurnEnd::Unfinished => Mode::Unfinished,
-        TurnEnd::Finished => Mode::Used,
+        None | Some(TurnEnd::Unused) => Mode::Unused,
+        Some(TurnEnd::Unfinished) => Mode::Unfinished,
+        Some(TurnEnd::Finished) => Mode::Used,
     }
 }
 
