@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::{Config, Settings};
-use crate::engine::waiter::AtDeadline;
+use crate::engine::background::Command;
+use crate::engine::request::{Request, Wait};
+use crate::engine::waiter::{AtDeadline, QueuedWaiter};
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::memory::Memory;
 use crate::script::{CallerId, LockSpec, Verb};
 use crate::store::memory::Session;
+use crate::store::{CallResult, StoreFault};
 
 fn request(manager: &LockManager) -> Arc<Request> {
     request_of(manager.key("a").expect("a good name"), 9)
