@@ -359,6 +359,10 @@ impl Engine {
         not_after: u64,
     ) -> EnqueueOutcome {
         let now = self.now();
+        // R11 (missing keys): a node answered. Members of a line learn of it here alone.
+        if fault.is_about_migration() {
+            self.note_reply(waiter, now);
+        }
         // R7 (late copies): no copy can be on its way if the request was certainly never delivered.
         let not_after = if fault.is_ambiguous() { not_after } else { 0 };
         let mut state = waiter.state.lock();

@@ -76,6 +76,7 @@ mod line;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
 mod multi;
+mod place;
 mod release;
 mod renew;
 mod request;

@@ -1,5 +1,5 @@
 //! Local hand-overs: the waiters of a line have the lock one after the other, without Redis. `line`
-//! decides, and this file carries it out.
+//! decides, this file carries it out, and `place.rs` has the line's place in Redis's queue.
 //!
 //! A member of a line is a waiter like any other, but its token is never sent. The line's place is
 //! one more waiter, and the only one that Redis and the renewal thread's syncs know. No thread waits
@@ -8,22 +8,17 @@
 use std::slice;
 use std::sync::Arc;
 
-use crate::engine::acquire::{Entered, for_lock};
-use crate::engine::background::{Command, TokenRelease};
+use crate::engine::Engine;
+use crate::engine::background::TokenRelease;
 use crate::engine::lease::Lease;
-use crate::engine::line::{AfterTurn, Line, Turn, TurnEnd};
+use crate::engine::line::{AfterTurn, Line, LockedLines, Turn, TurnEnd};
 use crate::engine::release::{ReleaseOutcome, WantResult, loss_result, release_call};
-use crate::engine::request::{Request, Wait};
-use crate::engine::waiter::{
-    EnqueueOutcome, QueuedWaiter, TakeGrant, WaiterAction, WaiterEntry, WaiterState,
-};
-use crate::engine::{Engine, single_result};
+use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterEntry};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::options::LockOptions;
-use crate::script::{Call, Family, Mode, Token};
+use crate::script::{Family, Mode};
 use crate::store::clock::Time;
-use crate::store::{CallResult, StoreFault};
 
 /// The lock's state after a turn.
 pub(super) enum Ended {
@@ -49,50 +44,11 @@ pub(super) struct LostTenure {
     pub(super) turn: Option<Arc<Lease>>,
     /// The place of the members that still wait.
     pub(super) place: Option<Arc<WaiterEntry>>,
-    /// A guard has had the lock in this tenure.
-    pub(super) was_used: bool,
+    /// How the grant is released.
+    pub(super) mode: Mode,
 }
 
 impl Engine {
-    /// Takes a place in the line of a request. If the line has none in Redis's queue, this thread
-    /// takes one for it.
-    ///
-    /// R17 (subscription): the subscription comes first, also if the lock is free.
-    pub(super) fn enter_line(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        until: Time,
-    ) -> Result<Entered> {
-        let limit = until.min(self.now() + self.config.outage_limit);
-        if !self.subscription.is_started() {
-            self.await_subscription(limit)
-                .map_err(|error| for_lock(error, request))?;
-        }
-        let (queued, place) = self.join_line(request);
-        // A shutdown fails every waiter that is registered when it runs. If it ran before this
-        // registration, this check finds it.
-        self.check_open()?;
-        let Some(place) = place else {
-            return Ok(Entered::Queued(queued));
-        };
-        let sent = self.send_until_queued(&place, until, limit);
-        if matches!(sent, Ok(true)) {
-            return Ok(Entered::Queued(queued));
-        }
-        // Only this member fails. The renewal thread goes on for the others.
-        drop(queued);
-        match sent {
-            Ok(_) => {
-                self.send_place_in_background(&place);
-                Ok(Entered::NotYet)
-            }
-            Err(error) => {
-                self.replace_place(&place);
-                Err(error)
-            }
-        }
-    }
-
     /// [`Error::Config`] if the options allow local hand-overs, and this kind of lock or this store
     /// has none.
     pub(crate) fn check_local_handovers(
@@ -110,103 +66,6 @@ impl Engine {
             return Ok(());
         };
         Err(Error::config("local_handovers", message))
-    }
-
-    /// A new member of its line, and the line's place if that is to be sent now.
-    pub(super) fn join_line(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-    ) -> (QueuedWaiter, Option<Arc<WaiterEntry>>) {
-        let queued = QueuedWaiter::register(self, request, WaiterState::in_line());
-        let member = &queued.waiter;
-        let mut lines = self.lines.lock();
-        // A shutdown has failed it, and found it in no line.
-        if !member.state.lock().awaits_grant() {
-            return (queued, None);
-        }
-        let line = lines.line(request);
-        if line.join(member.order(), Arc::clone(member)) {
-            let place = self.register_place(line, request);
-            return (queued, Some(place));
-        }
-        if line.tenure().is_some() {
-            member.note_turn();
-        }
-        (queued, None)
-    }
-
-    /// R1 (registered before sent): the line has a place, and nothing of it is sent yet.
-    fn register_place(&self, line: &mut Line, request: &Request) -> Arc<WaiterEntry> {
-        let now = self.now();
-        let state = WaiterState::new(Token::new());
-        let place = self
-            .waiters
-            .register(Arc::new(request.for_place()), state, now);
-        line.set_place(place.order(), Arc::clone(&place));
-        for member in line.members() {
-            member.note_line_asks(now);
-        }
-        place
-    }
-
-    /// A waiter is no member of its line any more. If it was the last one, the line's place is
-    /// cancelled in the background.
-    pub(super) fn leave_line(&self, member: &WaiterEntry) {
-        let mut lines = self.lines.lock();
-        let Some(line) = lines.known(&member.request) else {
-            return;
-        };
-        let place = line.leave(member.order());
-        lines.forget_if_idle(&member.request);
-        drop(lines);
-        if let Some(place) = place {
-            self.cancel_place(&place);
-        }
-    }
-
-    fn cancel_place(&self, place: &Arc<WaiterEntry>) {
-        let action = place.state.lock().cancel();
-        self.apply(place, action);
-        self.waiters.forget(place);
-    }
-
-    /// The place was refused for good. If its line has other members, it gets another place, which
-    /// the renewal thread sends.
-    fn replace_place(&self, place: &Arc<WaiterEntry>) {
-        let mut lines = self.lines.lock();
-        let Some(line) = lines.line_of_place(place) else {
-            return;
-        };
-        let new = self.register_place(line, &place.request);
-        drop(lines);
-        self.cancel_place(place);
-        self.send_place_in_background(&new);
-    }
-
-    /// A waiter failed. If it is the place of a line, so does the line's first member, and the others
-    /// get another place.
-    pub(super) fn on_waiter_failed(&self, waiter: &Arc<WaiterEntry>, error: &Error) {
-        if !waiter.request.is_place {
-            return;
-        }
-        let mut lines = self.lines.lock();
-        let Some(line) = lines.line_of_place(waiter) else {
-            return;
-        };
-        let first = line.next_member();
-        drop(lines);
-        if let Some((_, first)) = first {
-            // Its caller finds the error. Nothing of it was sent.
-            let _ = first.state.lock().fail(error.clone());
-            first.changed.notify_one();
-            // The last one takes the place along, unless another has come since.
-            self.leave_line(&first);
-        }
-        self.replace_place(waiter);
-    }
-
-    pub(super) fn send_place_in_background(&self, place: &Arc<WaiterEntry>) {
-        self.send_to_background(Command::Requeue(Arc::clone(place)));
     }
 
     /// Redis has granted the place of a line, and the renewal thread keeps that grant: its first
@@ -278,16 +137,16 @@ impl Engine {
     ///
     /// R14 (release first, then send): if the grant is to be released, it has ended here.
     pub(super) fn end_turn(&self, turn: &Arc<Lease>, mode: Mode, now: Time) -> Result<Ended> {
-        let lost = |loss: Loss| Error::Lost { loss };
         let tenure = turn.renewed_lease();
         let mut lines = self.lines.lock();
-        turn.release(now).map_err(lost)?;
+        turn.release(now).map_err(|loss| Error::Lost { loss })?;
         if mode != Mode::Unused {
             tenure.note_last_turn(turn);
         }
         let end = turn_end(mode);
         let Some(line) = lines.line_of_tenure(tenure) else {
-            return Err(lost(turn.loss_for(LossReason::Expired)));
+            let loss = turn.loss_for(LossReason::Expired);
+            return Err(Error::Lost { loss });
         };
         let next = line.end_turn(end, tenure.remaining(now), tenure.request.ttl);
         if let AfterTurn::Pass { fence_offset } = next {
@@ -297,19 +156,39 @@ impl Engine {
                 return Ok(Ended::PassedTo(member, turn));
             }
         }
-        // If it is lost, the renewal thread finds it in the line.
-        tenure
-            .release(now)
-            .map_err(|loss| lost(turn.loss_for(loss.reason)))?;
+        self.end_tenure(&mut lines, turn, mode, now)
+            .map(Ended::Left)
+    }
+
+    /// Ends the tenure of a turn that has ended, and that no other follows.
+    fn end_tenure(
+        &self,
+        lines: &mut LockedLines<'_>,
+        turn: &Arc<Lease>,
+        mode: Mode,
+        now: Time,
+    ) -> Result<Leaving> {
+        let tenure = turn.renewed_lease();
+        // If it is lost, the renewal thread finds it in the line, and no turn with it. So the loss is
+        // counted here, like one that the reply to a release reports.
+        if let Err(Loss { reason, .. }) = tenure.release(now) {
+            if mode != Mode::Unused {
+                self.meter.on_released(turn.held_for(now));
+                self.meter.on_found_lost(reason);
+            }
+            let loss = turn.loss_for(reason);
+            return Err(Error::Lost { loss });
+        }
+        let line = lines.line(&tenure.request);
         let mode = release_mode(line.end_tenure());
         let waits = line.has_members();
         let place = waits.then(|| self.register_place(line, &tenure.request));
         lines.forget_if_idle(&tenure.request);
-        Ok(Ended::Left(Leaving {
+        Ok(Leaving {
             tenure: Arc::clone(tenure),
             mode,
             place,
-        }))
+        })
     }
 
     /// Ends the turn of a guard. Passes the lock on if it may, without any I/O. Else it is released,
@@ -368,36 +247,6 @@ impl Engine {
         }
     }
 
-    /// One write, in this order, and both replies are awaited: waiters that were queued before come
-    /// first, and no try can come between.
-    fn send_place_and_release(
-        &self,
-        place: &Arc<WaiterEntry>,
-        release: &Call,
-        started: Time,
-    ) -> CallResult {
-        let deadlines = self.at_once(started);
-        // Without a token, nobody wants the place any more.
-        let Some(token) = self.token_to_send(place, started) else {
-            return single_result(self.store.run(slice::from_ref(release), deadlines));
-        };
-        let acquire = place.request.acquire(token, Wait::Yes);
-        let calls = [acquire, release.clone()];
-        let mut results = self.store.run(&calls, deadlines);
-        let released = results.pop();
-        let queued = single_result(results);
-        match self.on_acquire_reply(place, &calls[0], queued) {
-            EnqueueOutcome::Done => {}
-            EnqueueOutcome::More | EnqueueOutcome::Again | EnqueueOutcome::RetryLater(_) => {
-                self.send_place_in_background(place);
-            }
-            EnqueueOutcome::Rejected(error) => {
-                self.on_waiter_failed(place, &error);
-            }
-        }
-        released.unwrap_or_else(|| CallResult::not_sent(StoreFault::NotReady))
-    }
-
     /// R13 (unwanted grants): a member was given a turn that nobody wants. Sends nothing itself: this
     /// may be the renewal thread.
     pub(super) fn pass_on(&self, turn: &Arc<Lease>) {
@@ -423,10 +272,11 @@ impl Engine {
             return LostTenure {
                 turn: None,
                 place: None,
-                was_used: false,
+                mode: Mode::Unused,
             };
         };
-        let mut was_used = line.tenure().is_some_and(|held| held.last_end().is_some());
+        // If no guard has the current turn, the last one that had a turn counts.
+        let mut mode = release_mode(line.tenure().and_then(|held| held.last_end()));
         let mut lost = None;
         if let Some(Turn {
             number,
@@ -439,7 +289,7 @@ impl Engine {
             let is_taken = state.is_taken();
             drop(state);
             if is_taken {
-                was_used = true;
+                mode = Mode::Lost;
                 lost = Some(lease);
             } else {
                 // Its caller has left, or waits for the next turn.
@@ -456,54 +306,8 @@ impl Engine {
         LostTenure {
             turn: lost,
             place,
-            was_used,
+            mode,
         }
-    }
-
-    /// The members of the line whose place this waiter is. None for any other waiter.
-    pub(super) fn members_of(&self, waiter: &WaiterEntry) -> Vec<Arc<WaiterEntry>> {
-        if !waiter.request.is_place {
-            return Vec::new();
-        }
-        let mut lines = self.lines.lock();
-        let line = lines.line_of_place(waiter);
-        line.map_or_else(Vec::new, |line| line.members().cloned().collect())
-    }
-
-    /// Redis answered about this waiter's name, and so about the members whose place it is.
-    pub(super) fn note_reply(&self, waiter: &WaiterEntry, now: Time) {
-        waiter.on_reply(now);
-        for member in self.members_of(waiter) {
-            member.on_reply(now);
-        }
-    }
-
-    /// How many others of this manager wait for the name of this waiter.
-    pub(super) fn other_waiters(&self, waiter: &WaiterEntry) -> usize {
-        let mut lines = self.lines.lock();
-        let place = lines.known(&waiter.request).and_then(|line| line.place());
-        // The place of a line is registered, and nobody waits for it but the members.
-        let not_others = 1 + usize::from(place.is_some());
-        drop(lines);
-        let registered = self.waiters.count(&waiter.request.key.name);
-        registered.saturating_sub(not_others)
-    }
-
-    /// The position of a waiter. That of a member is the one of its line's place, and one more for
-    /// each member before it.
-    pub(super) fn position_of(&self, waiter: &WaiterEntry) -> Option<u64> {
-        if !waiter.request.is_member() {
-            return waiter.state.lock().position();
-        }
-        let mut lines = self.lines.lock();
-        let line = lines.known(&waiter.request)?;
-        let before = line.members_before(waiter.order())? as u64;
-        let first = match line.place() {
-            Some((_, place)) => place.state.lock().position()?,
-            // A member has the lock.
-            None => 1,
-        };
-        Some(first + before)
     }
 }
 
@@ -515,11 +319,12 @@ fn turn_end(mode: Mode) -> TurnEnd {
     }
 }
 
-fn release_mode(last_end: TurnEnd) -> Mode {
+/// How a grant is released whose last guard ended like this. `None`: no guard had it.
+fn release_mode(last_end: Option<TurnEnd>) -> Mode {
     match last_end {
-        TurnEnd::Unused => Mode::Unused,
-        TurnEnd::Unfinished => Mode::Unfinished,
-        TurnEnd::Finished => Mode::Used,
+        None | Some(TurnEnd::Unused) => Mode::Unused,
+        Some(TurnEnd::Unfinished) => Mode::Unfinished,
+        Some(TurnEnd::Finished) => Mode::Used,
     }
 }
 

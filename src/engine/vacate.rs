@@ -55,7 +55,13 @@ impl Engine {
         }
     }
 
-    fn acquire_or_vacate(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+    /// Sends acquires as [`Engine::send_acquires`], all by these deadlines, and releases nothing. Other
+    /// calls for the same names may be among them: they are sent again as well.
+    pub(super) fn acquire_or_vacate(
+        &self,
+        calls: &[Call],
+        deadlines: Deadlines,
+    ) -> Vec<CallResult> {
         let mut results = self.store.run(calls, deadlines);
         let mut refused = Vec::new();
         let mut vacates = Vec::new();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{LossReason, PreviousHolder};
+use fairlock::{LockOptions, LossReason, PreviousHolder};
 
 use crate::backend::Backend;
 use crate::behaviour::data_loss::loses_everything;
@@ -121,6 +121,27 @@ fn p1_unexpired_leases_survive_a_restart_that_kept_the_data() {
         "every waiter kept its place"
     );
     Record::of(&server, "a").comes_to_rest();
+}
+
+/// The server knows the script of a release, and no other. A member that has the last turn leaves, so
+/// the renewal thread sends the place of its line and the release of the tenure.
+#[test]
+fn a_line_keeps_its_order_when_scripts_are_forgotten() {
+    let server = Server::start();
+    let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
+    let ours = ours.with(LockOptions::new().local_handovers(1));
+    let guard = ours.lock("a").unwrap();
+    let [idle, mut last] = [(); 2].map(|()| ours.enqueue("a").unwrap());
+    guard.unlock().unwrap();
+    let others = other.lock("b").unwrap();
+    let _: String = server.query(&["SCRIPT", "FLUSH"]);
+    others.unlock().unwrap();
+    let before = ours.stats().handed_over;
+    drop(idle);
+    let last = last.wait_for(SOON).unwrap().expect("it is the next");
+    let handed_over = ours.stats().handed_over - before;
+    assert_eq!(handed_over, 1, "the release came first");
+    last.unlock().unwrap();
 }
 
 #[test]

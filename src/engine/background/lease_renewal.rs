@@ -151,7 +151,7 @@ impl RenewalThread {
                 return self.engine.apply(&waiter, action);
             }
         }
-        let guarded = if lease.request.is_place {
+        let mode = if lease.request.is_place {
             if !lease.report_loss(&loss) {
                 return;
             }
@@ -168,7 +168,7 @@ impl RenewalThread {
             if !reported {
                 return;
             }
-            guarded
+            if guarded { Mode::Lost } else { Mode::Unused }
         };
         if self.leases.next() == Time::NEVER {
             // No lease is left whose renewal could end the outage in the log. The next failure is
@@ -178,16 +178,18 @@ impl RenewalThread {
         if lease.was_queued {
             self.engine.waiters.forget_guarded(lease.token);
         }
-        // The next holder learns that this one did not end well, if it was a guard.
-        let mode = if guarded { Mode::Lost } else { Mode::Unused };
+        // The next holder learns whether the last guard ended well. The loss is counted.
         let now = self.engine.now();
-        let release = TokenRelease::of_lease(lease, mode, now);
+        let release = TokenRelease {
+            is_guards: false,
+            ..TokenRelease::of_lease(lease, mode, now)
+        };
         self.tasks.put(now, Task::ReleaseToken(release));
     }
 
     /// Reports the loss of a line's grant to the guard of its current turn, and has the members that
-    /// wait queue again. Whether a guard had the lock.
-    fn report_lost_tenure(&mut self, tenure: &Arc<Lease>, reason: LossReason) -> bool {
+    /// wait queue again. Returns how the grant is released.
+    fn report_lost_tenure(&mut self, tenure: &Arc<Lease>, reason: LossReason) -> Mode {
         let lost = self.engine.on_tenure_lost(tenure);
         if let Some(turn) = &lost.turn {
             let loss = turn.loss().unwrap_or_else(|| turn.loss_for(reason));
@@ -196,7 +198,7 @@ impl RenewalThread {
         if let Some(place) = lost.place {
             self.tasks.put(self.engine.now(), Task::Requeue(place));
         }
-        lost.was_used
+        lost.mode
     }
 
     /// Ends all leases, for a shutdown. Returns the names of the locks that guards lost by it.

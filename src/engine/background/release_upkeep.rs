@@ -93,7 +93,7 @@ impl RenewalThread {
         for shutdown in &mut self.shutdowns {
             shutdown.report.unreleased.push(Arc::clone(name));
         }
-        if release.is_guards() {
+        if release.is_guards {
             log::warn!("{name:?} could not be released and is left to its ttl: {fault}");
         } else {
             // No guard has a lock by this token, or its loss was reported.

@@ -285,22 +285,24 @@ impl RenewalThread {
     }
 
     fn collect_tasks(&mut self, now: Time) -> Vec<(Task, Call)> {
-        let mut batch = Vec::new();
+        let mut others = Vec::new();
         let mut requeues = Vec::new();
-        while batch.len() + requeues.len() < PIPELINE / 4
+        while others.len() + requeues.len() < PIPELINE / 4
             && let Some(task) = self.tasks.take_due(now)
         {
             match task {
                 Task::Requeue(waiter) => requeues.push(waiter),
-                task => batch.extend(self.with_call(task, now)),
+                task => others.extend(self.with_call(task, now)),
             }
         }
         // R4 (lost places): waiters are enqueued again in the order in which they came.
         in_order(&mut requeues);
-        for waiter in requeues {
-            batch.extend(self.with_call(Task::Requeue(waiter), now));
-        }
-        batch
+        // They go before releases, because the new place of a line comes before the release of its
+        // tenure. If the acquire is refused for now, the release does not wait for it, and the line
+        // loses its order.
+        let requeues = requeues.into_iter();
+        let requeues = requeues.filter_map(|waiter| self.with_call(Task::Requeue(waiter), now));
+        requeues.chain(others).collect()
     }
 
     /// A task with its call; `None` if it is not needed any more.

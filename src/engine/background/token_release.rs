@@ -30,6 +30,9 @@ pub(crate) struct TokenRelease {
     /// Redis has answered. The remaining work is to catch late copies (R7), or to serve waiters
     /// behind many dead ones.
     pub(crate) answered: bool,
+    /// A guard released the token, and believed to hold it. So it counts if the token was lost, and
+    /// other callers wait for it to be gone.
+    pub(crate) is_guards: bool,
     pub(crate) report_to: ReportTo,
 }
 
@@ -72,9 +75,11 @@ impl TokenRelease {
     }
 
     fn new(call: Call, token: Token, expires: Time) -> TokenRelease {
+        let is_guards = matches!(call.verb, Verb::Release { mode, .. } if mode.is_guards());
         TokenRelease {
             call,
             token,
+            is_guards,
             not_after: 0,
             expires,
             may_be_queued: false,
@@ -95,11 +100,6 @@ impl TokenRelease {
         )
     }
 
-    /// Whether a guard released the token, so that other callers wait for it to be gone.
-    pub(super) fn is_guards(&self) -> bool {
-        matches!(self.call.verb, Verb::Release { mode, .. } if mode.is_guards())
-    }
-
     /// Sends the result to the caller that waits for it, if any. The first answer to a guard's
     /// release counts, if it shows a loss. A later one is about late copies (R7).
     pub(super) fn report(&mut self, outcome: &Outcome, meter: &Meter) {
@@ -113,13 +113,13 @@ impl TokenRelease {
         };
         let is_first = !std::mem::replace(&mut self.answered, true);
         // Before the caller is woken: it finds the loss counted.
-        if let Some(reason) = loss.filter(|_| is_first && self.is_guards()) {
+        if let Some(reason) = loss.filter(|_| is_first && self.is_guards) {
             meter.on_found_lost(reason);
         }
         match std::mem::replace(&mut self.report_to, ReportTo::Nobody) {
             ReportTo::Nobody => {}
             ReportTo::Log => {
-                if let Some(reason) = loss.filter(|_| self.is_guards()) {
+                if let Some(reason) = loss.filter(|_| self.is_guards) {
                     let name = Arc::clone(&self.call.key.name);
                     let loss = Loss {
                         name,

@@ -1,6 +1,12 @@
-//! Which grants count as handed over.
+//! Which grants count as handed over, and whom they wake.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::bounded;
 
 use super::*;
+use crate::engine::AtDeadline;
 use crate::engine::request::{Request, Wait};
 use crate::engine::waiter::{QueuedWaiter, WaiterState};
 use crate::error::Step;
@@ -9,6 +15,7 @@ use crate::manager::LockManager;
 use crate::memory::Memory;
 use crate::options::LockOptions;
 use crate::script::{Grant, LockSpec, Outcome, ScriptReply, Token};
+use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
 /// A waiter whose acquire is in flight, and the grant of its token.
@@ -106,4 +113,39 @@ fn grant_found_by_a_cancel_counts_as_handed_over() {
         .on_cancel_reply(&cancel, Err(fault))
         .expect("a grant");
     assert_eq!(engine.stats().handed_over, 2);
+}
+
+/// The caller asks Redis, which has been silent, and has no mutex then.
+#[test]
+fn grant_that_comes_while_a_caller_asks_wakes_it() {
+    let memory = Memory::new();
+    let silence = Duration::from_secs(20);
+    let manager = LockManager::builder(&memory)
+        .options(LockOptions::new().ttl(Duration::from_secs(60)))
+        .command_timeout(Duration::from_secs(5))
+        .horizon(Duration::from_secs(20))
+        .outage_limit(silence)
+        .build()
+        .expect("a manager");
+    let engine = manager.engine();
+    let (queued, _, grant) = asking(&manager);
+    let (queued, waiter) = (&queued, &queued.waiter);
+    memory.advance(silence);
+    thread::scope(|scope| {
+        let (sender, ended) = bounded(1);
+        let tables = engine.waiters.hold();
+        scope.spawn(move || sender.send(queued.wait(Time::NEVER, AtDeadline::Keep)));
+        let until = Instant::now() + Duration::from_secs(3);
+        while !waiter.awaits_reply() {
+            assert!(Instant::now() < until, "it does not ask");
+            thread::yield_now();
+        }
+        let now = engine.now();
+        let notice = GrantNotice::from_reply(grant, now);
+        let action = waiter.state.lock().on_granted(notice, now, &waiter.request);
+        engine.apply(waiter, action);
+        drop(tables);
+        let found = ended.recv_timeout(Duration::from_secs(3));
+        assert!(matches!(found, Ok(Ok(Some(_)))), "it sleeps on");
+    });
 }

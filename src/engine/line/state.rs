@@ -166,11 +166,11 @@ impl<W: Clone, L> LineState<W, L> {
         }
     }
 
-    /// The grant is released. How its last guard ended; `Unused` if there was none.
-    pub(crate) fn end_tenure(&mut self) -> TurnEnd {
+    /// The grant is released. How its last guard ended. `None`: no guard had it.
+    pub(crate) fn end_tenure(&mut self) -> Option<TurnEnd> {
         let end = self.tenure().and_then(|tenure| tenure.last_end);
         self.stage = LineStage::Idle;
-        end.unwrap_or(TurnEnd::Unused)
+        end
     }
 
     /// The grant is lost. Returns the turn that was lost with it. If its member has not taken it
@@ -273,7 +273,7 @@ mod tests {
     fn tenure_has_no_more_hand_overs_than_the_option_says() {
         let mut line = waiting(4, 2);
         assert_eq!(turns(&mut line, TTL), [1, 2, 3]);
-        assert_eq!(line.end_tenure(), TurnEnd::Finished);
+        assert_eq!(line.end_tenure(), Some(TurnEnd::Finished));
         assert!(line.has_members() && !line.is_idle());
         line.set_place(10, 10);
         assert_eq!(turns(&mut line, TTL), [4]);
@@ -314,13 +314,13 @@ mod tests {
                     AfterTurn::Pass { .. }
                 ));
             }
-            assert_eq!(line.end_tenure(), end);
+            assert_eq!(line.end_tenure(), Some(end));
         }
         let mut unused = waiting(1, 9);
         unused.begin_tenure("grant");
         let _ = give_turn(&mut unused);
         assert_eq!(unused.end_turn(TurnEnd::Unused, TTL, TTL), AfterTurn::Leave);
-        assert_eq!(unused.end_tenure(), TurnEnd::Unused);
+        assert_eq!(unused.end_tenure(), None);
     }
 
     #[test]

@@ -1,18 +1,46 @@
-//! A line whose place Redis refuses.
+//! Lines whose place Redis refuses, or whose tenure is lost, and the order in which a line sends.
 
 use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::engine::waiter::AtDeadline;
+use crate::config::{Config, Settings};
+use crate::engine::background::Command;
+use crate::engine::request::{Request, Wait};
+use crate::engine::waiter::{AtDeadline, QueuedWaiter};
+use crate::key::Key;
 use crate::manager::LockManager;
 use crate::memory::Memory;
-use crate::script::LockSpec;
+use crate::script::{CallerId, LockSpec, Verb};
+use crate::store::memory::Session;
+use crate::store::{CallResult, StoreFault};
 
 fn request(manager: &LockManager) -> Arc<Request> {
-    let key = manager.key("a").expect("a good name");
-    let options = LockOptions::new().local_handovers(9);
+    request_of(manager.key("a").expect("a good name"), 9)
+}
+
+fn request_of(key: Key, local_handovers: u32) -> Arc<Request> {
+    let options = LockOptions::new().local_handovers(local_handovers);
     Arc::new(Request::in_line(LockSpec::MUTEX, key, &options))
+}
+
+/// A line's first member, and the line's place, which is not sent yet.
+fn first_of_line(manager: &LockManager) -> (QueuedWaiter, Arc<WaiterEntry>) {
+    let engine = manager.engine();
+    engine.start_subscription().expect("a thread");
+    let (first, place) = engine.join_line(&request(manager));
+    (first, place.expect("it is the first of the line"))
+}
+
+/// Sends the place of a line of a free lock. Returns the tenure.
+fn take_free_lock(engine: &Arc<Engine>, place: &Arc<WaiterEntry>) -> Arc<Lease> {
+    let limit = engine.now() + Duration::from_secs(3);
+    engine
+        .send_until_queued(place, Time::NEVER, limit)
+        .expect("it is free");
+    let mut lines = engine.lines.lock();
+    let line = lines.known(&place.request).expect("a line");
+    Arc::clone(&line.tenure().expect("held").lease)
 }
 
 fn refused() -> Error {
@@ -24,9 +52,7 @@ fn refused_place_fails_only_the_first_member() {
     let memory = Memory::new();
     let manager = LockManager::builder(&memory).build().expect("a manager");
     let engine = manager.engine();
-    engine.start_subscription().expect("a thread");
-    let (first, place) = engine.join_line(&request(&manager));
-    let place = place.expect("it is the first of the line");
+    let (first, place) = first_of_line(&manager);
     let (second, none) = engine.join_line(&request(&manager));
     assert!(none.is_none(), "the line has a place");
     engine.on_waiter_failed(&place, &refused());
@@ -59,9 +85,7 @@ fn member_that_joins_while_the_place_fails_gets_the_lock() {
     let memory = Memory::new();
     let manager = LockManager::builder(&memory).build().expect("a manager");
     let engine = manager.engine();
-    engine.start_subscription().expect("a thread");
-    let (first, place) = engine.join_line(&request(&manager));
-    let place = place.expect("it is the first of the line");
+    let (first, place) = first_of_line(&manager);
     let second = thread::scope(|scope| {
         let held = first.waiter.state.lock();
         scope.spawn(|| engine.on_waiter_failed(&place, &refused()));
@@ -88,18 +112,8 @@ fn no_loss_is_reported_to_a_caller_that_left() {
     let memory = Memory::new();
     let manager = LockManager::builder(&memory).build().expect("a manager");
     let engine = manager.engine();
-    engine.start_subscription().expect("a thread");
-    let (first, place) = engine.join_line(&request(&manager));
-    let place = place.expect("it is the first of the line");
-    let limit = engine.now() + Duration::from_secs(3);
-    engine
-        .send_until_queued(&place, Time::NEVER, limit)
-        .expect("it is free");
-    let tenure = {
-        let mut lines = engine.lines.lock();
-        let line = lines.known(&request(&manager)).expect("a line");
-        Arc::clone(&line.tenure().expect("held").lease)
-    };
+    let (first, place) = first_of_line(&manager);
+    let tenure = take_free_lock(engine, &place);
     tenure.lose(LossReason::Expired);
     drop(first); // no guard was ever made
     let lost = engine.on_tenure_lost(&tenure);
@@ -107,7 +121,7 @@ fn no_loss_is_reported_to_a_caller_that_left() {
         lost.turn.is_none(),
         "a loss is reported for a turn that nobody took"
     );
-    assert!(!lost.was_used);
+    assert_eq!(lost.mode, Mode::Unused);
 }
 
 #[test]
@@ -123,4 +137,88 @@ fn another_place_does_not_restart_the_outage_limit() {
     }
     engine.replace_place(&place.expect("first"));
     assert_eq!(second.waiter.last_reply_at(), before, "nobody has answered");
+}
+
+/// The thread's pipelines are collected here, as if no connection had been open before.
+#[test]
+fn place_of_a_line_is_sent_before_the_release_of_its_tenure() {
+    let (config, _) = Config::new(Settings::default()).expect("the defaults fit");
+    let step = config.check_period + config.command_timeout;
+    let caller_id = Arc::new(CallerId::new(&config.prefix, step, config.horizon));
+    let memory = Memory::new();
+    let session = Session::open(&memory, config.command_timeout, Arc::clone(&caller_id));
+    let store = Box::new(session.expect("it is up"));
+    let (engine, mut renewal) = Engine::new(config, store, caller_id);
+    let key = Key::new("fairlock", "a").expect("a good name");
+    let request = request_of(key, 1);
+    let (first, place) = engine.join_line(&request);
+    take_free_lock(&engine, &place.expect("it is the first of the line"));
+    let members = [(); 2].map(|()| engine.join_line(&request).0);
+    let [second, third] = members;
+    drop(first);
+    // The tenure may have no third turn.
+    drop(second);
+    renewal.take_in();
+    let calls = renewal.collect().into_iter().map(|(_, call)| call.verb);
+    let names: Vec<&str> = calls
+        .map(|verb| match verb {
+            Verb::Acquire { .. } => "acquire",
+            Verb::Release { .. } => "release",
+            _ => "other",
+        })
+        .collect();
+    assert_eq!(names, ["acquire", "release"]);
+    drop(third);
+}
+
+#[test]
+fn loss_that_the_last_release_of_a_tenure_finds_is_counted_once() {
+    let memory = Memory::new();
+    let manager = LockManager::builder(&memory).build().expect("a manager");
+    let engine = manager.engine();
+    let (first, place) = first_of_line(&manager);
+    let tenure = take_free_lock(engine, &place);
+    let turn = first.wait(Time::NEVER, AtDeadline::Cancel);
+    let turn = turn.expect("no error").expect("the lock is free");
+    drop(first);
+    let other = LockManager::connect(&memory).expect("a manager");
+    let forced = other.force_release("a", tenure.fence);
+    assert!(forced.expect("redis answers"));
+    let now = engine.now();
+    {
+        let mut lines = engine.lines.lock();
+        turn.release(now).expect("it is held");
+        tenure.note_last_turn(&turn);
+        let line = lines.line_of_tenure(&tenure).expect("it has the lock");
+        let next = line.end_turn(TurnEnd::Finished, tenure.remaining(now), turn.request.ttl);
+        assert_eq!(next, AfterTurn::Leave);
+        // The renewal thread learns of it between the two steps.
+        tenure.lose(LossReason::Forced);
+        let left = engine.end_tenure(&mut lines, &turn, Mode::Used, now);
+        assert!(matches!(left, Err(Error::Lost { .. })));
+    }
+    assert_eq!(manager.stats().lost, 1);
+    engine.send_to_background(Command::ReportLoss(tenure));
+    // Returns when the renewal thread has the reply to its release.
+    memory.advance(Duration::from_millis(1));
+    assert!(engine.lines.lock().known(&request(&manager)).is_none());
+    assert_eq!(manager.stats().lost, 1, "no guard has lost it again");
+}
+
+#[test]
+fn answer_about_a_migration_reaches_all_members() {
+    let memory = Memory::new();
+    let manager = LockManager::builder(&memory).build().expect("a manager");
+    let engine = manager.engine();
+    let (first, place) = first_of_line(&manager);
+    let (second, _) = engine.join_line(&request(&manager));
+    let token = engine.token_to_send(&place, engine.now());
+    let call = place.request.acquire(token.expect("new"), Wait::Yes);
+    memory.advance(Duration::from_secs(1));
+    let now = engine.now();
+    let fault = StoreFault::server("TRYAGAIN", "the slot is in migration");
+    let _ = engine.on_acquire_reply(&place, &call, CallResult::not_sent(fault));
+    for member in [&first, &second] {
+        assert!(member.waiter.last_reply_at() >= now, "a node has answered");
+    }
 }

@@ -84,6 +84,8 @@ impl WaitCall {
 /// The next step of a waiter without a grant.
 enum WaitStep {
     Sleep(Time),
+    /// Redis was asked, and must answer by then.
+    AwaitReply(Time),
     /// The time is up.
     NotYet,
     /// Ask Redis, which has been silent, before the wait ends.
@@ -220,19 +222,17 @@ impl QueuedWaiter {
                     call.answer_by = None;
                     wake_at
                 }
+                WaitStep::AwaitReply(answer_by) => answer_by,
                 WaitStep::Ask => {
-                    let answer_by = self.answer_by(&call, now);
-                    call.answer_by = Some(answer_by);
+                    let timeouts = if now < until { 2 } else { 1 };
+                    call.answer_by = Some(now + engine.config.command_timeout * timeouts);
                     waiter.wake_on_reply();
                     // The registry's mutex is never asked for under a waiter's.
                     drop(state);
                     engine.sync_now(&waiter.request.key);
                     state = waiter.state.lock();
-                    if !waiter.awaits_reply() {
-                        // The reply came before this thread slept, so its notification woke nobody.
-                        continue;
-                    }
-                    answer_by
+                    // A reply or a grant may have come by now, and its notification woke nobody.
+                    continue;
                 }
             };
             if waiter.last_reply_at() == Time::NEVER {
@@ -261,23 +261,16 @@ impl QueuedWaiter {
         {
             return WaitStep::NotYet;
         }
-        let answer_is_late = call
-            .answer_by
-            .is_some_and(|by| now >= by && self.waiter.awaits_reply());
-        if answer_is_late || self.was_unanswered(now) {
-            WaitStep::Outage
-        } else {
-            WaitStep::Ask
+        if self.was_unanswered(now) {
+            return WaitStep::Outage;
         }
-    }
-
-    /// By when Redis must answer a question that is asked now.
-    fn answer_by(&self, call: &WaitCall, now: Time) -> Time {
         // If a reply came since the last question, the clock has jumped again: Redis gets its full
         // time again.
-        let asked_before = call.answer_by.filter(|_| self.waiter.awaits_reply());
-        let timeouts = if now < call.until { 2 } else { 1 };
-        asked_before.unwrap_or(now + self.engine.config.command_timeout * timeouts)
+        match call.answer_by.filter(|_| self.waiter.awaits_reply()) {
+            Some(answer_by) if now >= answer_by => WaitStep::Outage,
+            Some(answer_by) => WaitStep::AwaitReply(answer_by),
+            None => WaitStep::Ask,
+        }
     }
 
     /// Leaves the queue at a deadline, but keeps a grant that came first.

@@ -426,6 +426,12 @@ impl WaiterRegistry {
             .map_or_else(Vec::new, |queue| queue.waiters.values().cloned().collect())
     }
 
+    /// While the result lives, no other thread gets at the tables.
+    #[cfg(all(test, feature = "memory"))]
+    pub(crate) fn hold(&self) -> impl Sized + '_ {
+        self.tables.lock()
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<WaiterEntry>> {
         self.tables.lock().tokens.values().cloned().collect()
     }

@@ -38,19 +38,13 @@ impl Pipeline<'_> {
 
     /// The commands of the calls without an answer, one for each of their groups.
     pub(super) fn commands(&self, node: &Node) -> Vec<Cmd> {
-        // R4 (lost places): of several acquires, one that the server refuses with
-        // NOSCRIPT would be sent again behind the others and enqueued in another order. So such a
-        // pipeline always begins with the source.
-        let acquires = self
-            .pending
-            .iter()
-            .filter(|pending| pending.call.is_acquire());
-        let acquires_by_source = acquires.filter(|pending| !pending.is_answered).count() > 1;
         let mut has_source = [false; SCRIPTS];
         let mut command = |group: &[usize]| {
             let pending = &self.pending[group[0]];
-            let wants_source =
-                pending.form.by_source || (acquires_by_source && pending.call.is_acquire());
+            // An acquire that the server refuses with NOSCRIPT would be sent again behind the others.
+            // R4 (lost places): other acquires would be enqueued before it. And the release of a
+            // line's tenure would come before the line's new place.
+            let wants_source = pending.form.by_source || pending.call.is_acquire();
             let script = if pending.together {
                 Some(renewals_script_id())
             } else {

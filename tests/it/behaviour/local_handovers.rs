@@ -36,6 +36,8 @@ on_both_stores! {
     a_forced_release_is_reported_to_the_current_turn,
     a_turn_that_ended_reports_no_loss,
     a_lost_turn_that_nobody_took_goes_back_to_its_line,
+    a_lost_turn_that_nobody_took_says_how_the_last_guard_ended,
+    a_line_takes_a_name_that_became_another_kind,
     a_shutdown_ends_the_waits_of_all_members,
     a_shutdown_ends_the_current_turn,
     a_reentrant_mutex_is_handed_over,
@@ -357,6 +359,45 @@ fn a_lost_turn_that_nobody_took_goes_back_to_its_line(backend: &Backend) {
     a.unlock().unwrap();
     granted(b).unlock().unwrap();
     assert_eq!(mgr.stats().lost, 0, "no guard has lost anything");
+}
+
+fn a_lost_turn_that_nobody_took_says_how_the_last_guard_ended(backend: &Backend) {
+    let (mgr, other) = (local(&patient(backend), 9), patient(backend));
+    let short = mgr.with(LockOptions::new().max_hold(Duration::from_millis(150)));
+    for (is_finished, previous) in [
+        (true, PreviousHolder::Released),
+        (false, PreviousHolder::Lapsed),
+    ] {
+        let guard = mgr.lock("n").unwrap();
+        let idle = short.enqueue("n").unwrap();
+        let theirs = other.enqueue("n").unwrap();
+        if is_finished {
+            guard.unlock().unwrap();
+        } else {
+            guard.abandon().unwrap();
+        }
+        assert_eq!(idle.position(), None, "it was passed the lock");
+        backend.pass(Duration::from_millis(200));
+        let theirs = granted(theirs);
+        assert_eq!(theirs.previous_holder(), previous);
+        drop(idle);
+        theirs.unlock().unwrap();
+    }
+    assert_eq!(mgr.stats().lost, 0, "no guard has lost anything");
+}
+
+fn a_line_takes_a_name_that_became_another_kind(backend: &Backend) {
+    let (mgr, other) = (local(&patient(backend), 1), patient(backend));
+    let guard = mgr.lock("n").unwrap();
+    let [a, b] = [(); 2].map(|()| mgr.enqueue("n").unwrap());
+    guard.unlock().unwrap();
+    let a = granted(a);
+    assert!(other.force_release("n", a.fence()).unwrap());
+    let permit = other.semaphore("n", 2).acquire().unwrap();
+    permit.unlock().unwrap();
+    // Nobody uses the name any more. The next tenure of the line needs it as a mutex.
+    assert!(matches!(a.unlock(), Err(Error::Lost { .. })));
+    granted(b).unlock().unwrap();
 }
 
 fn a_shutdown_ends_the_waits_of_all_members(backend: &Backend) {

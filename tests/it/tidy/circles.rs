@@ -28,6 +28,7 @@ const ENGINE: &[&[&str]] = &[
         "acquire",
         "asking",
         "attempt",
+        "place",
         "release",
         "renew",
         "turns",

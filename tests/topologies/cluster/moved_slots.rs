@@ -179,16 +179,22 @@ fn wait_outlasts_a_migration_longer_than_the_outage_limit() {
         .outage_limit(limit)
         .build()
         .expect("the cluster is in order");
+    let in_line = impatient.with(LockOptions::new().local_handovers(9));
     let held = one.lock(&name).expect("it is free");
     set.begin_migration(slot, 1);
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| impatient.try_lock_for(&name, Duration::from_secs(30)));
-        throughout(limit * 4, "it waits", || !waiter.is_finished());
+        // One of the last two sends the place of their line, and the other waits for it.
+        let waiters = [&impatient, &in_line, &in_line].map(|manager| {
+            scope.spawn(|| {
+                let granted = manager.try_lock_for(&name, Duration::from_secs(30));
+                assert!(granted.expect("no error").is_some());
+            })
+        });
+        let wait = || waiters.iter().all(|waiter| !waiter.is_finished());
+        throughout(limit * 4, "they wait", wait);
         set.move_keys(slot, 0, 1);
         set.end_migration(slot, 1);
         held.unlock().expect("it is held");
-        let granted = waiter.join().expect("no panic").expect("no error");
-        assert!(granted.is_some());
     });
 }
 
