@@ -250,6 +250,33 @@ fn r2_served_time_that_never_grows_is_found() {
     assert_found(SmallSetting::mutex(), mutation, NONE, "R2");
 }
 
+/// These lines are in the script of renewals that come together, and in no other.
+#[test]
+fn r2_batched_renewal_that_counts_no_served_time_is_found() {
+    for (line, instead) in [
+        (
+            "served_time = served_time + math.max(0, math.min(now - looked_at, ARGV[2] + 0))",
+            "",
+        ),
+        (
+            "pack('<dd', now, served_time)",
+            "pack('<dd', looked_at, served_time)",
+        ),
+    ] {
+        let mutation = ScriptMutation { line, instead };
+        assert_found(SmallSetting::mutex(), mutation, NONE, "R2");
+    }
+}
+
+#[test]
+fn batched_renewal_of_another_s_lease_is_found() {
+    let mutation = ScriptMutation {
+        line: "fields[3] == tokens[4 + i] and",
+        instead: "fields[3] and",
+    };
+    assert_found(SmallSetting::mutex(), mutation, NONE, "not held");
+}
+
 #[test]
 fn r13_sync_that_claims_a_foreign_owner_is_found() {
     let mutation = ScriptMutation {
