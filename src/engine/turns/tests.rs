@@ -12,7 +12,7 @@ use crate::script::LockSpec;
 fn request(manager: &LockManager) -> Arc<Request> {
     let key = manager.key("a").expect("a good name");
     let options = LockOptions::new().local_handovers(9);
-    Arc::new(Request::in_line(LockSpec::MUTEX, key, &options))
+    Arc::new(Request::in_line(LockSpec::MUTEX, key, &options, 1))
 }
 
 fn refused() -> Error {
