@@ -12,6 +12,10 @@
 //! - the same lock with up to [`MAX`] local hand-overs in a row;
 //! - a `parking_lot::FairMutex`, which its thread also hands over to the next at each release. It is
 //!   the floor: no lock that is handed over from thread to thread can be faster.
+//!
+//! A profiler shows more if one of them runs alone: `redis`, `here` or `mutex`, for 2 s.
+//!
+//!     FAIRLOCK_BENCH_URL=redis://host/ perf record -g local-0123abcd --bench alone here
 
 #[path = "support/child.rs"]
 mod child;
@@ -42,6 +46,9 @@ fn main() {
         return share();
     }
     let redis = server();
+    if let Some(at) = args.iter().position(|arg| arg == "alone") {
+        return alone(&redis.url, args.get(at + 1).map_or("here", String::as_str));
+    }
     println!("local: {THREADS} threads on one lock, on {}", redis.about);
     let manager = LockManager::connect(&redis.url).expect("a Redis that answers");
     let local = manager.with(LockOptions::new().local_handovers(MAX));
@@ -53,11 +60,7 @@ fn main() {
     for _ in 0..rounds(9) {
         let through_redis = lock_turns(&manager);
         let here = lock_turns(&local);
-        let floor = turns(|| {
-            let guard = mutex.lock();
-            let taken = now();
-            (taken, move || FairMutexGuard::unlock_fair(guard))
-        });
+        let floor = mutex_turns(&mutex);
         more.add(here.turns as f64 / through_redis.turns as f64);
         ratio.add(here.handover as f64 / floor.handover as f64);
         equality.add(shares(&redis.url));
@@ -93,6 +96,25 @@ fn main() {
         .note(&equality);
 }
 
+/// Runs one subject for a profiler.
+fn alone(url: &str, subject: &str) {
+    let manager = LockManager::connect(url).expect("a Redis that answers");
+    let local = manager.with(LockOptions::new().local_handovers(MAX));
+    let mutex = FairMutex::new(());
+    let rounds = (0..4).map(|_| match subject {
+        "redis" => lock_turns(&manager),
+        "mutex" => mutex_turns(&mutex),
+        _ => lock_turns(&local),
+    });
+    for seen in rounds {
+        let handover = micros(seen.handover);
+        println!(
+            "{subject}: {} turns a second, hand-over p50 {handover}",
+            seen.turns
+        );
+    }
+}
+
 /// The work of the threads in one round.
 struct Seen {
     /// A second.
@@ -121,6 +143,14 @@ fn lock_turns(manager: &LockManager) -> Seen {
         let guard = manager.lock("local").expect("a lock");
         let taken = now();
         (taken, move || drop(guard))
+    })
+}
+
+fn mutex_turns(mutex: &FairMutex<()>) -> Seen {
+    turns(|| {
+        let guard = mutex.lock();
+        let taken = now();
+        (taken, move || FairMutexGuard::unlock_fair(guard))
     })
 }
 

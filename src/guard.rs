@@ -182,10 +182,11 @@ impl LockGuard {
     /// # Errors
     /// [`Error::Lost`] with the reason; [`Error::Closed`] in a forked child.
     pub fn check(&self) -> Result<()> {
-        if self.running.engine().is_forked() {
+        let engine = self.running.engine();
+        if engine.is_forked() {
             return Err(Error::Closed);
         }
-        if self.is_held() {
+        if self.lease.is_held(engine.now()) {
             Ok(())
         } else {
             Err(self.loss())
@@ -270,10 +271,10 @@ impl LockGuard {
     }
 
     fn release(mut self, mode: Mode) -> Result<()> {
-        self.unlocked = true;
         if self.running.engine().is_forked() {
             return Err(Error::Closed);
         }
+        self.unlocked = true;
         let engine = self.running.engine();
         engine.release(&self.lease, mode, WantResult::Yes)
     }
@@ -318,7 +319,8 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let engine = self.running.engine();
-        if engine.is_forked() {
+        // `unlock` has looked before it released the lock.
+        if !self.unlocked && engine.is_forked() {
             return;
         }
         if !self.unlocked

@@ -128,9 +128,16 @@ impl<G> Waiter<G> {
 
 impl<G> Drop for Waiter<G> {
     fn drop(&mut self) {
-        if self.queued.is_some() {
-            self.running.engine().on_not_granted(self.last_end);
+        let Some(queued) = self.queued.take() else {
+            return;
+        };
+        let engine = self.running.engine();
+        if engine.is_forked() {
+            // As with the engine, the child leaks its copy: the waiter is the parent's.
+            std::mem::forget(queued);
+            return;
         }
+        engine.on_not_granted(self.last_end);
     }
 }
 

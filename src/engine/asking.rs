@@ -46,8 +46,8 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        // The waiter's own token is never sent.
-        let queued = QueuedWaiter::register(self, request, WaiterState::new(Token::new()));
+        let state = WaiterState::new(Token::never_sent());
+        let queued = QueuedWaiter::register(self, request, state);
         // A shutdown fails every waiter that is registered when it runs. If it ran before this
         // registration, this check finds it.
         self.check_open()?;

@@ -276,7 +276,7 @@ fn drop_meets_waiter(look: LookForWaiters) {
 
 fn request() -> Arc<Request> {
     let key = Key::new("fairlock", "k").expect("a valid name");
-    Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()))
+    Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1))
 }
 
 fn grant(token: Token) -> Grant {
@@ -299,6 +299,6 @@ fn lease() -> Lease {
 
 fn lease_in(group: &Arc<LockGroup>) -> Lease {
     let key = Key::new("fairlock", "k").expect("a valid name");
-    let request = Request::new(LockSpec::MUTEX, key, &LockOptions::new()).in_group(group);
+    let request = Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1).in_group(group);
     Lease::new(Arc::new(request), &grant(Token::new()), EARLY, DEADLINE)
 }

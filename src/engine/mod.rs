@@ -167,9 +167,9 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// [`Error::Closed`] after a shutdown, and in a forked child.
+    /// [`Error::Closed`] after a shutdown.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.is_forked() || self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) {
             Err(Error::Closed)
         } else {
             Ok(())
@@ -185,6 +185,13 @@ impl Engine {
         }
     }
 
+    /// The id of this process. [`Error::Closed`] in a forked child.
+    pub(crate) fn process(&self) -> Result<u32> {
+        self.check_fork().map(|()| self.process)
+    }
+
+    /// This is a system call. So a public call looks once, when it begins: only its own thread would
+    /// run on in a child, and it forks nothing.
     pub(crate) fn is_forked(&self) -> bool {
         std::process::id() != self.process
     }

@@ -49,16 +49,27 @@ pub(crate) enum Wait {
 
 impl Request {
     /// A request of its own, without local hand-overs.
-    pub(crate) fn new(spec: LockSpec, key: Key, options: &LockOptions) -> Request {
-        Request::build(spec, key, options, 0)
+    pub(crate) fn new(spec: LockSpec, key: Key, options: &LockOptions, process: u32) -> Request {
+        Request::build(spec, key, options, process, 0)
     }
 
     /// A request that waits in a line, if the options allow local hand-overs.
-    pub(crate) fn in_line(spec: LockSpec, key: Key, options: &LockOptions) -> Request {
-        Request::build(spec, key, options, options.most_local_handovers())
+    pub(crate) fn in_line(
+        spec: LockSpec,
+        key: Key,
+        options: &LockOptions,
+        process: u32,
+    ) -> Request {
+        Request::build(spec, key, options, process, options.most_local_handovers())
     }
 
-    fn build(spec: LockSpec, key: Key, options: &LockOptions, local_handovers: u32) -> Request {
+    fn build(
+        spec: LockSpec,
+        key: Key,
+        options: &LockOptions,
+        process: u32,
+        local_handovers: u32,
+    ) -> Request {
         let ttl = options.lease_length();
         let mut params = String::with_capacity(112);
         let _ = write!(
@@ -74,7 +85,6 @@ impl Request {
         if local_handovers > 0 {
             let _ = write!(params, "{local_handovers} ");
         }
-        let process = std::process::id();
         let _ = write!(params, "{}\t{process}\t", *HOST);
         let thread = thread::current();
         push_plain(thread.name().unwrap_or("-"), &mut params);

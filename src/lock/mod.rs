@@ -27,10 +27,12 @@ pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{MAX_PERMITS, Semaphore, SemaphoreGuard};
 pub use striped::Striped;
 
-/// A request that may not wait, with the options of the handle.
+/// A request that may not wait, with the options of the handle. Every call that takes a lock makes
+/// one first, and so finds out whether this is a forked child.
 fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
     check_options(manager, spec)?;
-    let request = Request::new(spec, key, &manager.options);
+    let process = manager.engine().process()?;
+    let request = Request::new(spec, key, &manager.options, process);
     Ok(request.asked_at(manager.engine().now()))
 }
 
@@ -51,7 +53,8 @@ fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Re
 fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
     manager.engine().config.check_wait(&manager.options)?;
     check_options(manager, spec)?;
-    let request = Request::in_line(spec, key, &manager.options);
+    let process = manager.engine().process()?;
+    let request = Request::in_line(spec, key, &manager.options, process);
     Ok(Arc::new(request.asked_at(manager.engine().now())))
 }
 

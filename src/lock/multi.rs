@@ -361,14 +361,13 @@ impl MultiGuard {
     }
 
     fn release(mut self, mode: Mode) -> Result<()> {
-        self.unlocked = true;
-        self.group.close();
         let engine = self.running.engine();
         if engine.is_forked() {
-            Err(Error::Closed)
-        } else {
-            engine.release_all(&self.leases, mode, WantResult::Yes)
+            return Err(Error::Closed);
         }
+        self.unlocked = true;
+        self.group.close();
+        engine.release_all(&self.leases, mode, WantResult::Yes)
     }
 
     fn lease(&self, name: &str) -> Option<&Arc<Lease>> {
@@ -381,7 +380,8 @@ impl MultiGuard {
 impl Drop for MultiGuard {
     fn drop(&mut self) {
         let engine = self.running.engine();
-        if engine.is_forked() {
+        // As in `LockGuard`.
+        if !self.unlocked && engine.is_forked() {
             return;
         }
         self.group.close();

@@ -1,5 +1,6 @@
 //! The sender of a call: an attempt's token, and its manager.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::Cmd;
@@ -13,6 +14,17 @@ pub(crate) struct Token(pub(super) Uuid);
 impl Token {
     pub(crate) fn new() -> Token {
         Token(new_id())
+    }
+
+    /// A token that is never sent. It is unique in this process, which costs no system call.
+    pub(crate) fn never_sent() -> Token {
+        #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
+        if let Some(id) = super::seeded_ids::next() {
+            return Token(id);
+        }
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        // A random uuid has a version in its upper half.
+        Token(Uuid::from_u64_pair(0, LAST.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// Reads a token in the form that records have. The other forms of a uuid are refused.

@@ -123,8 +123,11 @@ pub(crate) fn forks(args: &[String]) {
         for _ in 0..FORKS {
             let held = [mgr.lock("k").unwrap(), mgr.lock("l").unwrap()];
             let waiter = mgr.enqueue("k").unwrap();
+            let queue = || mgr.inspect("k").unwrap().unwrap().queue;
+            let before = queue();
             let failures = in_child(|| inherit(&mgr, &held, &waiter));
             report(format_args!("child {failures}"));
+            assert_eq!(queue(), before);
             held.iter().for_each(|guard| guard.renew().unwrap());
             for guard in held {
                 guard.unlock().unwrap();

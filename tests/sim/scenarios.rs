@@ -527,7 +527,12 @@ fn r7_doubtful_try_for_a_group_is_abandoned() {
     let outage = Outage::default();
     let mut process = SimProcess::new(1, &setting.config, Rng::new(1), 0, outage);
     let options = setting.options(LeaseKind::Renewed);
-    let request = Arc::new(Request::new(LockSpec::MUTEX, setting.key.clone(), &options));
+    let request = Arc::new(Request::new(
+        LockSpec::MUTEX,
+        setting.key.clone(),
+        &options,
+        1,
+    ));
     for (outcome, resent) in [
         (Outcome::Late, true),
         (Outcome::More, true),

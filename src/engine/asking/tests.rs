@@ -45,7 +45,7 @@ fn patient(memory: &Memory) -> LockManager {
 /// A waiter of this name, whose next pause has no end.
 fn sleeper(manager: &LockManager, name: &str) -> QueuedWaiter {
     let key = manager.key(name).expect("a good name");
-    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let state = WaiterState::new(Token::new());
     let queued = QueuedWaiter::register(manager.engine(), &request, state);
     queued.waiter.state.lock().ask_at = Time::from_nanos(u64::MAX - 1);

@@ -21,7 +21,7 @@ use crate::store::{CallResult, StoreFault};
 /// A waiter whose acquire is in flight, and the grant of its token.
 fn asking(manager: &LockManager) -> (QueuedWaiter, Call, Grant) {
     let key = manager.key("a").expect("a good name");
-    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let state = WaiterState::new(Token::new());
     let queued = QueuedWaiter::register(manager.engine(), &request, state);
     let now = manager.engine().now();

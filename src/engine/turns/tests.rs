@@ -21,7 +21,7 @@ fn request(manager: &LockManager) -> Arc<Request> {
 
 fn request_of(key: Key, local_handovers: u32) -> Arc<Request> {
     let options = LockOptions::new().local_handovers(local_handovers);
-    Arc::new(Request::in_line(LockSpec::MUTEX, key, &options))
+    Arc::new(Request::in_line(LockSpec::MUTEX, key, &options, 1))
 }
 
 /// A line's first member, and the line's place, which is not sent yet.

@@ -48,8 +48,11 @@ impl NestedWait {
         ends: WaitEnds,
     ) -> Option<(NestedWait, Option<Circle>)> {
         let takes = taken_by_this_thread();
+        if takes.is_empty() {
+            return None;
+        }
         let process = std::process::id();
-        if takes.is_empty() || !belongs_to(process) {
+        if !belongs_to(process) {
             return None;
         }
         let wait = Wait {

@@ -175,7 +175,6 @@ impl QueuedWaiter {
         until: Time,
         at_deadline: AtDeadline,
     ) -> Result<Option<Arc<Lease>>> {
-        self.engine.check_fork()?;
         if self.engine.service.has_queue {
             self.sleep_until_granted(until, at_deadline)
         } else {
@@ -430,9 +429,6 @@ impl QueuedWaiter {
 
 impl Drop for QueuedWaiter {
     fn drop(&mut self) {
-        if self.engine.is_forked() {
-            return;
-        }
         self.cancel_on_drop();
         self.engine.waiters.forget(&self.waiter);
         self.engine.meter.waiting.sub(1);

@@ -193,11 +193,11 @@ impl WaiterState {
         )
     }
 
-    /// A member of a line. Its token is never sent.
+    /// A member of a line.
     pub(crate) fn in_line() -> WaiterState {
         WaiterState {
             stage: Stage::InLine,
-            ..WaiterState::new(Token::new())
+            ..WaiterState::new(Token::never_sent())
         }
     }
 

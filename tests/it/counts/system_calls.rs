@@ -118,8 +118,11 @@ pub(crate) fn operations(args: &[String]) {
     }
 }
 
+/// Marks in the trace what it measures at the server with this URL, as this operation.
+type Measure = fn(&str, &str);
+
 /// Costs of a second, or of a renewal: how many of them are measured, and how.
-const WAITS: [(&str, usize, fn(&str, &str)); 3] = [
+const WAITS: [(&str, usize, Measure); 3] = [
     ("a lone renewal", 4, |url, operation| {
         hold(url, operation, 1)
     }),

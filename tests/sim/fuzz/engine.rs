@@ -568,5 +568,10 @@ fn request(input: &mut FuzzInput<'_>) -> Arc<Request> {
         .iter()
         .filter(|(_, other)| other.kind() == spec.kind())
         .collect();
-    Arc::new(Request::new(spec, key(input.choose(&of_kind).0), &options))
+    Arc::new(Request::new(
+        spec,
+        key(input.choose(&of_kind).0),
+        &options,
+        1,
+    ))
 }

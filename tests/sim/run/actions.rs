@@ -413,6 +413,7 @@ impl Run<'_> {
             self.setting.spec(permits),
             self.setting.key.clone(),
             &self.setting.options(lease_kind).local_handovers(max),
+            1,
         );
         if self.defect == Some(Defect::LeftBelieved) {
             // The server does not learn of this. No step of the clock is longer.

@@ -10,7 +10,7 @@ use crate::script::LockSpec;
 #[test]
 fn r8_notice_counts_only_once_its_request_is_over() {
     let key = Key::new("fairlock", "a").expect("a good name");
-    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let now = Time::from_nanos(1_000_000_000_000);
     let asking_with_notice = || {
         let token = Token::new();
@@ -51,7 +51,7 @@ fn r8_notice_counts_only_once_its_request_is_over() {
 #[test]
 fn grant_confirmed_with_another_fence_is_another_grant() {
     let key = Key::new("fairlock", "a").expect("a good name");
-    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let now = Time::from_nanos(1_000_000_000_000);
     for (fence, previous) in [(7, PreviousHolder::Released), (9, PreviousHolder::Unknown)] {
         let token = Token::new();
