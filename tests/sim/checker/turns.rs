@@ -65,8 +65,8 @@ impl Checker {
         Ok(())
     }
 
-    /// P2: who releases a grant names the last fence that a guard had. The model compares it with the
-    /// record, and so with the fences of later grants.
+    /// P2: a release names the last fence that a guard of its grant had. The model compares it with
+    /// the record, and so with the fences of later grants.
     pub(super) fn check_last_fence(
         &self,
         before: &RecordView,
@@ -93,7 +93,8 @@ impl Checker {
         }
     }
 
-    /// P3: a waiter waits for at most one grant of each manager before it, which has so many turns.
+    /// P3: a waiter waits for at most one grant of each manager before it, and a grant has only so
+    /// many turns.
     fn count_turn(&mut self, manager: &str) -> Result<(), Breach> {
         let most = self.turns.most;
         let waiters = self.turns.waiters.iter_mut();

@@ -21,9 +21,9 @@
 //!   to now, and stop where they no longer matter: a lease that lapsed long ago is a lapsed lease.
 //! - After each step, `renumber` numbers fences, tickets, tokens and rows of stamps again, in their
 //!   order. The distance of two fences stays, as long as it is at most what a grant reserves. It
-//!   also swaps processes that ask for the same number of permits. For permits, it keeps
-//!   fences distinct only if they belong to one token. A new fence is compared with the record's,
-//!   and that is at least as large as every holder's.
+//!   also swaps processes that ask for the same number of permits. For permits, it keeps fences
+//!   distinct only if they belong to one token. A new fence is compared with the record's, and that
+//!   is at least as large as every holder's.
 //! - A script does the same to the same record every time. So the interpreter runs each pair of
 //!   record and request once, and `script_runner` looks the result up afterwards.
 //!
