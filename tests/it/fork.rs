@@ -184,8 +184,12 @@ fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
             .next()
             .is_some_and(|first| first.is_err_and(closed)),
         !mgr.force_release("k", first.fence()).is_err_and(closed),
+        !mgr.delete("k").is_err_and(closed),
+        mgr.diagnose().findings.is_empty(),
         !mgr.shutdown(Duration::ZERO).is_err_and(closed),
         first.is_held() || !first.remaining().is_zero(),
+        !first.lost().try_recv().is_err_and(|e| e.is_disconnected()),
+        waiter.position().is_some(),
         !first.check().is_err_and(closed),
         !first.renew().is_err_and(closed),
         !waiter.wait_for(Duration::from_secs(1)).is_err_and(closed),
@@ -212,6 +216,8 @@ fn inherit_permits(
         !mgr.semaphore("n", 3).try_acquire_many(2).is_err_and(closed),
         !mgr.rw_lock("x").read().is_err_and(closed),
         !mgr.rw_lock("x").try_write().is_err_and(closed),
+        !mgr.rw_lock("x").enqueue_read().is_err_and(closed),
+        !mgr.semaphore("n", 3).enqueue().is_err_and(closed),
         !mgr.rw_lock("r")
             .try_read_for(Duration::from_secs(1))
             .is_err_and(closed),
@@ -222,6 +228,7 @@ fn inherit_permits(
         first.is_held() || writer.is_held() || both.is_held() || again.is_held(),
         !first.renew().is_err_and(closed),
         !both.check().is_err_and(closed),
+        !both.lost().try_recv().is_err_and(|e| e.is_disconnected()),
         !first.release_permits(1).is_err_and(closed),
         !first.unlock().is_err_and(closed),
         !writer.downgrade().is_err_and(closed),
