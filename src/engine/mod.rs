@@ -15,6 +15,7 @@
 //! | `grants` | a grant becomes known, and finds its waiter |
 //! | `request` | what a caller asks for |
 //! | `turns` | local hand-overs: the waiters of a line have the lock in turns |
+//! | `place` | the place of a line in Redis's queue |
 //! | `line` | a line's state machine, and all lines |
 //! | `waiter` | the state machine of a waiter, the registry of all, the caller's end |
 //! | `lease` | a held lock, its atomic state, and the signal of its loss |

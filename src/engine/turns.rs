@@ -73,7 +73,7 @@ impl Engine {
     pub(super) fn on_place_granted(&self, place: &Arc<WaiterEntry>) {
         let now = self.now();
         let mut lines = self.lines.lock();
-        // Without a line, the place was cancelled, and whoever did that abandons the grant.
+        // Without a line, the place was cancelled. The thread that did that abandons the grant.
         let Some(line) = lines.line_of_place(place) else {
             return;
         };
