@@ -5,6 +5,8 @@
 use std::sync::Arc;
 
 use crate::config::Config;
+#[cfg(test)]
+use crate::config::Settings;
 use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
 use crate::engine::background::{Command, RenewalThread, Task};
 #[cfg(test)]
@@ -16,8 +18,12 @@ use crate::engine::waiter::{
     EnqueueOutcome, TakeGrant, TokenOwner, WaiterAction, WaiterEntry, WaiterState,
 };
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
+#[cfg(test)]
+use crate::memory::Memory;
 use crate::script::{Call, CallerId, Mode, Token};
 use crate::store::clock::Time;
+#[cfg(test)]
+use crate::store::memory::Session;
 use crate::store::{CallResult, OnResult, Store};
 
 type Answered = CallResult;
@@ -48,6 +54,18 @@ pub(crate) enum Next {
     AskAgain,
     AskLater,
     Fail,
+}
+
+#[cfg(test)]
+impl Engine {
+    /// An engine on a store in memory, and the renewal thread that a test plays.
+    pub(super) fn without_threads(memory: &Memory) -> (Arc<Engine>, RenewalThread) {
+        let (config, _) = Config::new(Settings::default()).expect("the defaults fit");
+        let step = config.check_period + config.command_timeout;
+        let caller_id = Arc::new(CallerId::new(&config.prefix, step, config.horizon));
+        let session = Session::open(memory, config.command_timeout, Arc::clone(&caller_id));
+        Engine::new(config, Box::new(session.expect("it is up")), caller_id)
+    }
 }
 
 impl SteppedEngine {

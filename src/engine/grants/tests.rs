@@ -20,12 +20,15 @@ use crate::store::{CallResult, StoreFault};
 
 /// A waiter whose acquire is in flight, and the grant of its token.
 fn asking(manager: &LockManager) -> (QueuedWaiter, Call, Grant) {
-    let key = manager.key("a").expect("a good name");
+    asking_engine(manager.engine())
+}
+
+fn asking_engine(engine: &Arc<Engine>) -> (QueuedWaiter, Call, Grant) {
+    let key = Key::new("fairlock", "a").expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let state = WaiterState::new(Token::new());
-    let queued = QueuedWaiter::register(manager.engine(), &request, state);
-    let now = manager.engine().now();
-    let token = manager.engine().token_to_send(&queued.waiter, now);
+    let queued = QueuedWaiter::register(engine, &request, state);
+    let token = engine.token_to_send(&queued.waiter, engine.now());
     let token = token.expect("it has none yet");
     let grant = Grant {
         token,
@@ -148,4 +151,41 @@ fn grant_that_comes_while_a_caller_asks_wakes_it() {
         let found = ended.recv_timeout(Duration::from_secs(3));
         assert!(matches!(found, Ok(Ok(Some(_)))), "it sleeps on");
     });
+}
+
+/// The caller asks for a confirmation, and has no mutex then. Not each round meets that moment.
+#[test]
+fn grant_that_is_confirmed_before_its_caller_sleeps_wakes_it() {
+    let memory = Memory::new();
+    let (engine, _renewal) = Engine::without_threads(&memory);
+    for _ in 0..50 {
+        let (queued, _, grant) = asking_engine(&engine);
+        let (queued, waiter) = (&queued, &queued.waiter);
+        let now = engine.now();
+        let notice = GrantNotice::from_reply(grant, now);
+        let action = waiter.state.lock().on_granted(notice, now, &waiter.request);
+        assert!(matches!(action, WaiterAction::Keep(_)));
+        // Less than half of the ttl is left.
+        memory.advance(waiter.request.ttl * 3 / 5);
+        let until = engine.now() + Duration::from_secs(8);
+        thread::scope(|scope| {
+            let (sender, ended) = bounded(1);
+            scope.spawn(move || sender.send(queued.wait(until, AtDeadline::Keep)));
+            engine.apply(waiter, confirmed(waiter, engine.now()));
+            let found = ended.recv_timeout(Duration::from_secs(3));
+            assert!(matches!(found, Ok(Ok(Some(_)))), "it sleeps on");
+        });
+    }
+}
+
+/// Confirms the waiter's grant as soon as it is in doubt.
+fn confirmed(waiter: &WaiterEntry, now: Time) -> WaiterAction {
+    loop {
+        if let Some(mut state) = waiter.state.try_lock()
+            && state.is_confirming()
+        {
+            return state.on_confirmed(now, waiter.request.ttl, 1, &waiter.request);
+        }
+        std::hint::spin_loop();
+    }
 }

@@ -4,15 +4,13 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{Config, Settings};
 use crate::engine::background::Command;
 use crate::engine::request::{Request, Wait};
 use crate::engine::waiter::{AtDeadline, QueuedWaiter};
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::memory::Memory;
-use crate::script::{CallerId, LockSpec, Verb};
-use crate::store::memory::Session;
+use crate::script::{LockSpec, Verb};
 use crate::store::{CallResult, StoreFault};
 
 fn request(manager: &LockManager) -> Arc<Request> {
@@ -126,11 +124,11 @@ fn no_loss_is_reported_to_a_caller_that_left() {
 
 #[test]
 fn another_place_does_not_restart_the_outage_limit() {
-    let memory = Memory::new();
-    let manager = LockManager::builder(&memory).build().expect("a manager");
-    let engine = manager.engine();
-    let (_first, place) = engine.join_line(&request(&manager));
-    let (second, _) = engine.join_line(&request(&manager));
+    let (engine, _renewal) = Engine::without_threads(&Memory::new());
+    let key = Key::new("fairlock", "a").expect("a good name");
+    let request = request_of(key, 9);
+    let (_first, place) = engine.join_line(&request);
+    let (second, _) = engine.join_line(&request);
     let before = second.waiter.last_reply_at();
     while engine.now() <= before {
         thread::yield_now();
@@ -142,13 +140,7 @@ fn another_place_does_not_restart_the_outage_limit() {
 /// The thread's pipelines are collected here, as if no connection had been open before.
 #[test]
 fn place_of_a_line_is_sent_before_the_release_of_its_tenure() {
-    let (config, _) = Config::new(Settings::default()).expect("the defaults fit");
-    let step = config.check_period + config.command_timeout;
-    let caller_id = Arc::new(CallerId::new(&config.prefix, step, config.horizon));
-    let memory = Memory::new();
-    let session = Session::open(&memory, config.command_timeout, Arc::clone(&caller_id));
-    let store = Box::new(session.expect("it is up"));
-    let (engine, mut renewal) = Engine::new(config, store, caller_id);
+    let (engine, mut renewal) = Engine::without_threads(&Memory::new());
     let key = Key::new("fairlock", "a").expect("a good name");
     let request = request_of(key, 1);
     let (first, place) = engine.join_line(&request);

@@ -211,6 +211,8 @@ impl QueuedWaiter {
                     drop(state);
                     engine.apply(waiter, WaiterAction::Confirm);
                     state = waiter.state.lock();
+                    // The confirmation may have come by now, and its notification woke nobody.
+                    continue;
                 }
                 TakeGrant::NotYet => {}
             }

@@ -3,6 +3,7 @@
 
 use super::{Budget, SmallSetting};
 
+use super::permit_tests::{LATE_COPY, ONE_CRASH};
 use super::tests::{NONE, assert_found};
 use crate::sim::mutation::ScriptMutation;
 
@@ -58,11 +59,7 @@ fn short_way_of_a_late_request_is_found() {
     assert_found(
         SmallSetting::readers_and_writers(1),
         mutation,
-        Budget {
-            delays: 1,
-            cancels: 1,
-            ..NONE
-        },
+        LATE_COPY,
         "P7",
     );
 }
@@ -140,7 +137,7 @@ fn short_release_that_notices_no_lapse_of_others_is_found() {
     assert_found(
         SmallSetting::readers_and_writers(1),
         mutation,
-        Budget { crashes: 1, ..NONE },
+        ONE_CRASH,
         "P7",
     );
 }

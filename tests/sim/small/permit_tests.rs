@@ -26,6 +26,14 @@ const ONE_OF_EACH: [Budget; 7] = [
     Budget { delays: 1, ..NONE },
 ];
 
+/// A request may come late, and its caller may have given up.
+pub(super) const LATE_COPY: Budget = Budget {
+    delays: 1,
+    cancels: 1,
+    ..NONE
+};
+pub(super) const ONE_CRASH: Budget = Budget { crashes: 1, ..NONE };
+
 #[test]
 fn permits_without_faults_break_nothing() {
     for setting in [
@@ -150,11 +158,7 @@ fn double_grant_to_a_token_queued_twice_is_found() {
         line: "local waiter = head ~= removed_token and not queue_forgotten and not skip[head]",
         instead: "local waiter = head ~= removed_token and not queue_forgotten",
     };
-    let budget = Budget {
-        delays: 1,
-        cancels: 1,
-        ..NONE
-    };
+    let budget = LATE_COPY;
     assert_found(
         SmallSetting::readers_and_writers(1),
         mutation,
@@ -249,7 +253,7 @@ fn permit_hand_over_to_a_dead_head_is_found() {
     assert_found(
         SmallSetting::readers_and_writers(3),
         mutation,
-        Budget { crashes: 1, ..NONE },
+        ONE_CRASH,
         "P3",
     );
 }
@@ -263,11 +267,7 @@ fn r5_permit_grant_to_a_late_request_is_found() {
     assert_found(
         SmallSetting::readers_and_writers(1),
         mutation,
-        Budget {
-            delays: 1,
-            cancels: 1,
-            ..NONE
-        },
+        LATE_COPY,
         "P7",
     );
 }
@@ -385,7 +385,7 @@ fn lapsed_holder_that_is_deleted_at_once_is_found() {
     assert_found(
         SmallSetting::semaphore(2, [1, 1, 2]),
         mutation,
-        Budget { crashes: 1, ..NONE },
+        ONE_CRASH,
         "P6",
     );
 }
@@ -400,7 +400,7 @@ fn reported_lapse_of_a_reader_is_found() {
     assert_found(
         SmallSetting::readers_and_writers(1),
         mutation,
-        Budget { crashes: 1, ..NONE },
+        ONE_CRASH,
         "P6",
     );
 }
@@ -414,7 +414,7 @@ fn unreported_lapse_of_a_writer_is_found() {
     assert_found(
         SmallSetting::readers_and_writers(1),
         mutation,
-        Budget { crashes: 1, ..NONE },
+        ONE_CRASH,
         "P6",
     );
 }
