@@ -138,7 +138,7 @@ pub(crate) enum Defect {
     LinePlace,
     /// A line hands the lock over once more than its options allow. It reserves a fence for that, too.
     OneTurnMore,
-    /// A grant that ends without a release gives back the fences that it had reserved.
+    /// A grant that ends without a release frees the fences that it had reserved.
     ReserveForgotten,
     /// A release leaves the first fence of its grant, whatever its guards had.
     LastFenceForgotten,

@@ -40,7 +40,7 @@ fn renewals_and_waiters_make_few_system_calls() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What this child of a test does, as `strace` shows it.
+/// The system calls of this child of a test, as `strace` shows them.
 fn trace_of(role: &str) -> String {
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
