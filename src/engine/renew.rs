@@ -63,10 +63,10 @@ impl Engine {
 
     /// Renews a guard's lease now. Blocks for at most two command timeouts.
     pub(crate) fn renew(&self, lease: &Arc<Lease>) -> Result<()> {
+        self.check_fork()?;
         if let Some(loss) = lease.loss_at(self.now()) {
             return Err(Error::Lost { loss });
         }
-        self.check_fork()?;
         let renewed = lease.renewed_lease();
         let call = renewed.request.renew(renewed.token, renewed.fence);
         let started = self.now();

@@ -299,7 +299,8 @@ impl RenewalThread {
         in_order(&mut requeues);
         // They go before releases, because the new place of a line comes before the release of its
         // tenure. If the acquire is refused for now, the release does not wait for it, and the line
-        // loses its order.
+        // loses its order. If the tenure has lapsed in Redis by now, the acquire takes the lock from
+        // it, as any waiter's may, and the release reports that.
         let requeues = requeues.into_iter();
         let requeues = requeues.filter_map(|waiter| self.with_call(Task::Requeue(waiter), now));
         requeues.chain(others).collect()

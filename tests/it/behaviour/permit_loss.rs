@@ -74,6 +74,11 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
     for (waiter, want) in wait.iter().enumerate() {
         queue.add(&managers[waiter % 2], *want);
     }
+    // Redis has queued them all. Their managers have read that, too: this reply comes behind theirs.
+    // A waiter whose reply is lost would ask again at once, and come before the others.
+    for manager in &managers {
+        assert!(manager.inspect("a").unwrap().is_some());
+    }
 
     disaster();
     for holder in &holders {
