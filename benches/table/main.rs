@@ -40,6 +40,9 @@ const SECTIONS: [&str; 9] = [
 /// by valgrind's callgrind on redis-server 7.0.15, as the difference of 2000 and 1000 requests.
 const WHERE_THE_TIME_GOES: &str = include_str!("where_the_time_goes.md");
 
+/// Figures that no bench of this folder makes.
+const MEASURED_APART: &str = include_str!("measured_apart.md");
+
 fn main() {
     let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let Some((results, targets)) = args.split_first() else {
@@ -127,7 +130,7 @@ shown, and the one that is farthest from its bound.
             rows(&section)
         };
     }
-    page + "\n" + WHERE_THE_TIME_GOES
+    page + "\n" + MEASURED_APART + WHERE_THE_TIME_GOES
 }
 
 /// A row for each figure.
