@@ -125,6 +125,10 @@ fn a_lock_behind_a_hundred_thousand_dead_waiters_is_taken() {
     let queued = record.starting("w:").pop().unwrap();
     let request = record.field(&queued).unwrap();
     drop(waiter);
+    // A drop does not wait for its reply. Its release must not meet what is written below.
+    until(SOON, "the waiter has left", || {
+        record.starting("w:").is_empty()
+    });
     // Waiters like that one, but of a process that has no stamp. Then nobody holds the lock.
     let words: Vec<&str> = request.split(' ').collect();
     let request = request.replace(words[2], "gone");
