@@ -25,7 +25,7 @@ mod throughput;
 
 use std::cell::Cell;
 use std::env;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use child::ChildProcess;
@@ -157,14 +157,19 @@ fn mutex_turns(mutex: &FairMutex<()>) -> Seen {
 /// All threads take turns. A turn says when it began, and how it ends.
 fn turns<R: FnOnce()>(take: impl Fn() -> (u64, R) + Sync) -> Seen {
     let released = AtomicU64::new(0);
+    let last = AtomicUsize::new(THREADS);
     let seen = parking_lot::Mutex::new(Vec::new());
-    let cycles = (0..THREADS).map(|_| {
-        let (take, released) = (&take, &released);
+    let cycles = (0..THREADS).map(|thread| {
+        let (take, released, last) = (&take, &released, &last);
         let mut handovers = Kept::new(&seen);
         move || {
             let (taken, release) = take();
             let before = released.load(Ordering::Relaxed);
-            handovers.push(taken.saturating_sub(before));
+            // A bare mutex is handed over only to a thread that sleeps by then. Its own thread may
+            // have it many times in a row, which is no hand-over.
+            if last.swap(thread, Ordering::Relaxed) != thread {
+                handovers.push(taken.saturating_sub(before));
+            }
             released.store(now(), Ordering::Relaxed);
             release();
         }
