@@ -2,8 +2,8 @@
 # Runs all benches, those beside other lock clients included, and makes tables and charts of what they say: BENCHMARKS.md,
 # benchmarks.svg and benchmarks-peers.svg. A complete run into docs also renews the README's table.
 #
-#   benches/run.sh [DIRECTORY]                      into docs by default; takes 25 minutes
-#   benches/run.sh --quick [DIRECTORY]              a first look, in three minutes; only prints, unless there is a DIRECTORY
+#   benches/run.sh [DIRECTORY]                      into docs by default; takes 35 minutes
+#   benches/run.sh --quick [DIRECTORY]              a first look, in five minutes; only prints, unless there is a DIRECTORY
 #   FAIRLOCK_BENCHES='queue peers' benches/run.sh --quick       some of them
 #
 # Each bench starts a private redis-server, unless FAIRLOCK_BENCH_URL names one. Nothing else should run at that time.
