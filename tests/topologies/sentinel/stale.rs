@@ -46,6 +46,7 @@ fn sentinel_that_names_the_old_master_is_not_believed() {
     until(TTL / 3 + T + SLACK, "it is renewed", || {
         mgr.stats().renewed > renewed
     });
+    assert!(new.query::<i64>(&["PTTL", "fairlock:{held}"]) > 0);
     assert!(held.is_held(), "{:?}", held.lost().try_recv());
     let written: Vec<String> = old.query(&["KEYS", "fairlock:*"]);
     assert!(written.is_empty(), "{written:?} in the old master");
