@@ -53,7 +53,7 @@ fn main() {
     );
     let ttl = Duration::from_secs(argument("ttl=").unwrap_or(ttl));
     let counts = argument("locks=").map_or(counts, |count| vec![count as usize]);
-    let rounds = rounds(3);
+    let rounds = rounds(sized(1, 1, 3));
     println!(
         "renewal: held for {TTLS} TTLs of {ttl:?}, {rounds} rounds, on {}",
         redis.about
