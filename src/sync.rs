@@ -16,6 +16,7 @@ pub(crate) use model::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, fence,
 /// loom's types, with the methods that parking_lot's have.
 #[cfg(fairlock_loom)]
 mod model {
+    use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
 
     pub(crate) use loom::sync::MutexGuard;
@@ -41,18 +42,27 @@ mod model {
         }
     }
 
-    /// A model never sleeps: its threads look once, as if their deadline had passed.
-    #[derive(Debug)]
-    pub(crate) struct Condvar;
+    /// A model never sleeps: its threads look once, as if their deadline had passed. A model can ask
+    /// at its end whether somebody would have been woken.
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(std::sync::atomic::AtomicBool);
 
     impl Condvar {
         pub(crate) fn new() -> Condvar {
-            Condvar
+            Condvar::default()
         }
 
-        pub(crate) fn notify_one(&self) {}
+        pub(crate) fn notify_one(&self) {
+            self.0.store(true, Relaxed);
+        }
 
-        pub(crate) fn notify_all(&self) {}
+        pub(crate) fn notify_all(&self) {
+            self.notify_one();
+        }
+
+        pub(crate) fn was_notified(&self) -> bool {
+            self.0.load(Relaxed)
+        }
 
         pub(crate) fn wait<T>(&self, _: &mut MutexGuard<'_, T>) {
             unreachable!("models do not sleep")

@@ -43,7 +43,11 @@ impl<C: Connected> Lane<C> {
         entry.unread = Some(Box::new(unread));
         open.unread += 1;
         // The caller may have been asked to read.
-        open.ask_next_to_read();
+        let next = open.ask_next_to_read();
+        drop(state);
+        if let Some(slot) = next {
+            slot.wake();
+        }
         None
     }
 

@@ -310,10 +310,15 @@ impl<C: Connected> Lane<C> {
 
     /// Nobody waits for the reply any more, and nobody wants it.
     fn forget(&self, mut state: MutexGuard<'_, LaneState<C>>, ticket: &Ticket) {
-        if let Some(open) = state.with_entry(ticket) {
-            open.entry(ticket.number).has_left = true;
-            open.unread += 1;
-            open.ask_next_to_read();
+        let Some(open) = state.with_entry(ticket) else {
+            return;
+        };
+        open.entry(ticket.number).has_left = true;
+        open.unread += 1;
+        let next = open.ask_next_to_read();
+        drop(state);
+        if let Some(slot) = next {
+            slot.wake();
         }
     }
 

@@ -61,12 +61,14 @@ impl<C: Connected> OpenLane<C> {
         self.reader.is_none() && self.is_awaited
     }
 
-    /// Asks the first caller that waits to read, if nobody reads.
-    pub(super) fn ask_next_to_read(&self) {
-        if self.reader.is_some() {
-            let mut waiting = self.queue.iter().filter(|entry| !entry.has_left);
-            waiting.find(|entry| entry.slot.ask_to_read());
-        }
+    /// Asks the first caller that waits to read, if nobody reads. It must be woken once the lane's
+    /// mutex is free: earlier, it would only wait for that.
+    #[must_use]
+    pub(super) fn ask_next_to_read(&self) -> Option<Arc<Slot>> {
+        self.reader.as_ref()?;
+        let waiting = self.queue.iter().filter(|entry| !entry.has_left);
+        let mut slots = waiting.map(|entry| &entry.slot);
+        slots.find(|slot| slot.ask_to_read()).cloned()
     }
 
     /// Whether so many callers wait that one write for all is worth a yield of its writer. With few

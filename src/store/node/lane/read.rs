@@ -144,18 +144,25 @@ impl<C: Connected> Lane<C> {
             }
         }
         let is_free = ended_by.is_none() && is_done(open.first, open.next());
-        let reader = if is_free {
+        let (reader, next) = if is_free {
             open.reader = Some(reader);
-            open.ask_next_to_read();
-            None
+            (None, open.ask_next_to_read())
         } else {
             let expected = open.queue.len();
-            Some(Role { reader, expected })
+            (Some(Role { reader, expected }), None)
+        };
+        let wake_next = || {
+            if let Some(slot) = next {
+                slot.wake();
+            }
         };
         if must_write {
+            // A write can block.
+            wake_next();
             self.write(state);
         } else {
             drop(state);
+            wake_next();
         }
         for (entry, value) in answered {
             if !entry.end(Ok(value), received) {

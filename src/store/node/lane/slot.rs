@@ -103,6 +103,12 @@ impl Slot {
         }
     }
 
+    /// Whether a sleeping caller would have been woken.
+    #[cfg(all(test, fairlock_loom))]
+    pub(super) fn was_woken(&self) -> bool {
+        self.changed.was_notified()
+    }
+
     /// The reply, if it has come. After this, nobody waits here any more.
     pub(super) fn end(&self) -> Option<Reply> {
         match std::mem::replace(&mut *self.turn.lock(), Turn::Over) {
@@ -123,15 +129,18 @@ impl Slot {
         }
     }
 
-    /// Asks the caller to read. False if it does not wait any more.
+    /// Asks the caller to read, once it is woken. False if it does not wait any more.
     pub(super) fn ask_to_read(&self) -> bool {
         let mut turn = self.turn.lock();
-        if !matches!(*turn, Turn::Waiting | Turn::Reading) {
-            return false;
+        let is_waiting = matches!(*turn, Turn::Waiting | Turn::Reading);
+        if is_waiting {
+            *turn = Turn::Reading;
         }
-        *turn = Turn::Reading;
-        drop(turn);
+        is_waiting
+    }
+
+    /// Wakes the caller, which was asked to read.
+    pub(super) fn wake(&self) {
         self.changed.notify_one();
-        true
     }
 }
