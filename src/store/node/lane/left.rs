@@ -24,7 +24,8 @@ impl<C: Connected> Lane<C> {
         }
     }
 
-    /// Leaves a request: `unread` gets its reply, whichever thread reads it.
+    /// Leaves a request: `unread` gets its reply, whichever thread reads it. The caller has not begun
+    /// to wait, so it is not the one that was asked to read.
     ///
     /// Returns `unread` if the caller must wait: its request was answered, or its connection has
     /// ended, or another thread is still to write it, which a process that exits now never does.
@@ -42,12 +43,6 @@ impl<C: Connected> Lane<C> {
         entry.has_left = true;
         entry.unread = Some(Box::new(unread));
         open.unread += 1;
-        // The caller may have been asked to read.
-        let next = open.ask_next_to_read();
-        drop(state);
-        if let Some(slot) = next {
-            slot.wake();
-        }
         None
     }
 
