@@ -3,7 +3,7 @@
 # benchmarks.svg and benchmarks-peers.svg. A complete run into docs also renews the README's table.
 #
 #   benches/run.sh [DIRECTORY]                      into docs by default; takes 35 minutes
-#   benches/run.sh --quick [DIRECTORY]              a first look, in a few minutes; only prints, unless there is a DIRECTORY
+#   benches/run.sh --quick [DIRECTORY]              a first look, in less than three minutes; only prints, unless there is a DIRECTORY
 #   FAIRLOCK_BENCHES='queue peers' benches/run.sh --quick       some of them
 #
 # Each bench starts a private redis-server, unless FAIRLOCK_BENCH_URL names one. Nothing else should run at that time.

@@ -30,7 +30,7 @@ fn main() {
         return crowd(&args[at + 1..]);
     }
     let redis = server();
-    let rounds = rounds(3);
+    let rounds = rounds(sized(1, 1, 3));
     let threads = if is_bench() { THREADS } else { 50 };
     let look_for = Duration::from_secs(sized(2, 5, 15));
     println!(

@@ -77,8 +77,8 @@ fn page(lines: &[Line], machine: &str) -> String {
     let mut page = format!(
         "# Benchmarks
 
-`benches/run.sh` made this page. Anyone can run it, in 35 minutes. `benches/run.sh --quick` takes a few
-minutes. It ran on {machine}.
+`benches/run.sh` made this page. Anyone can run it, in 35 minutes. `benches/run.sh --quick` takes less
+than three. It ran on {machine}.
 
 ![Charts of the figures below](benchmarks.svg)
 

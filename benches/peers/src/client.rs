@@ -35,7 +35,7 @@ pub(crate) fn clients(url: &str) -> Vec<Client> {
     rust.arg("child");
     let mut all = Program::start(rust, url);
     if is_quick() {
-        println!("the clients for Go and Java are left out of a first look");
+        println!("the clients for Go and Java, and the part `held`, are left out of a first look");
         return all;
     }
     for (language, program) in [("Go", go()), ("Java", java())] {

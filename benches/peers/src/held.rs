@@ -8,11 +8,11 @@ use redis::Connection;
 
 use crate::client::Client;
 use crate::support::figure::Figure;
-use crate::support::{Rounds, bare_connection, is_bench, now, sized};
+use crate::support::{Rounds, bare_connection, is_bench, now};
 
 pub(crate) fn measure(url: &str, clients: &[Client]) {
     let locks = if is_bench() { 10_000 } else { 200 };
-    let hold_for = Duration::from_secs(sized(1, 10, 25));
+    let hold_for = Duration::from_secs(if is_bench() { 25 } else { 1 });
     println!("\n{locks} locks held for {hold_for:?} with a ttl of 10 s");
     println!(
         "  {:<44}{:<14}{:<14}server, s of processor",

@@ -42,7 +42,7 @@ use std::{env, process};
 
 use client::{Client, clients};
 use support::cores::Cores;
-use support::{rounds, server, sized};
+use support::{is_quick, rounds, server, sized};
 
 fn main() {
     let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
@@ -71,20 +71,17 @@ fn main() {
         // Some clients wait for seconds for the last of their threads.
         let rounds = rounds(sized(1, 1, 3));
         one_name::measure(all.iter(), Duration::ZERO, rounds);
-        one_name::measure(
-            all.iter().chain(&eager),
-            Duration::from_millis(1),
-            rounds,
-        );
+        one_name::measure(all.iter().chain(&eager), Duration::from_millis(1), rounds);
     }
-    if is_wanted("held") {
+    // It takes as long as half of the others.
+    if is_wanted("held") && !is_quick() {
         held::measure(&redis.url, &all);
     }
 }
 
 /// Opens connections, and gives Java's compiler the time it takes.
 fn warm_up(clients: &[Client]) {
-    let run_for = Duration::from_millis(sized(50, 500, 1000));
+    let run_for = Duration::from_millis(sized(50, 200, 1000));
     for client in clients {
         client.own_names("bench:peers:first", 8, run_for);
     }
