@@ -194,6 +194,55 @@ fn default_build_has_no_async_runtime() {
     }
 }
 
+/// `tests/run.sh` names the targets, since it builds the library's own tests another way.
+#[test]
+fn whole_suite_has_all_tests() {
+    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
+        .current_dir(root())
+        .output()
+        .expect("cargo can be run");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo metadata failed: {message}");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let script = fs::read_to_string(root().join("tests/run.sh")).expect("tests/run.sh");
+    let runs: Vec<Vec<&str>> = script
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("run --workspace "))
+        .map(|arguments| arguments.split(' ').collect())
+        .collect();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let targets = packages
+        .iter()
+        .flat_map(|package| package["targets"].as_array().expect("targets"));
+    let mut wrong = Vec::new();
+    for target in targets {
+        let (kind, name) = (&target["kind"][0], &target["name"]);
+        let (kind, name) = (kind.as_str().unwrap(), name.as_str().unwrap());
+        let mut needed = Vec::new();
+        if target["test"] == true {
+            needed.push(match kind {
+                "lib" => vec!["--lib".to_owned()],
+                "bin" => vec!["--bins".to_owned()],
+                _ => vec![format!("--{kind}"), name.to_owned()],
+            });
+        }
+        if target["doctest"] == true {
+            needed.push(vec!["--doc".to_owned()]);
+        }
+        for arguments in needed {
+            let has_them = |run: &Vec<&str>| {
+                run.windows(arguments.len())
+                    .any(|some| some == arguments.as_slice())
+            };
+            if !runs.iter().any(has_them) {
+                wrong.push(arguments.join(" "));
+            }
+        }
+    }
+    none(&wrong, "tests/run.sh does not run all tests");
+}
+
 #[test]
 fn commands_in_readme_exist() {
     let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
