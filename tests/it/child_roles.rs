@@ -20,6 +20,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("signalled", process::signalled),
     ("idle_close", idle_close::idle_close),
     ("last_handle", footprint::last_handle),
+    ("contends", counts::contended::contends),
     ("operations", counts::system_calls::operations),
     ("waits", counts::system_calls::waits),
     ("panicking_logger", process::panicking_logger),

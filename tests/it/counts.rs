@@ -2,6 +2,7 @@
 //! compared with docs/COSTS.md, so that no cost grows unnoticed. On Redis alone: its own counters
 //! are read.
 
+pub(crate) mod contended;
 mod operations;
 mod page;
 pub(crate) mod system_calls;
@@ -65,6 +66,7 @@ fn costs(server: &Server, times: u64, what: impl FnOnce()) -> (Costs, BTreeMap<S
         commands: each(commands.values().sum::<u64>() - scripts - of("info")),
         bytes: each((bytes - before.bytes).saturating_sub(asking)),
         system_calls: None,
+        by_load: None,
     };
     (costs, commands)
 }

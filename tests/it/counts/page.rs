@@ -13,6 +13,8 @@ pub(super) struct Costs {
     pub(super) bytes: f64,
     /// `None` if the page has none.
     pub(super) system_calls: Option<f64>,
+    /// After a plus: those whose number depends on the load, where they are counted apart.
+    pub(super) by_load: Option<f64>,
 }
 
 impl Costs {
@@ -27,12 +29,21 @@ impl Costs {
             .next()
             .unwrap_or_else(|| panic!("docs/COSTS.md has no row {operation:?}"));
         assert!(rows.next().is_none(), "two rows {operation:?}");
-        let cells: Vec<Option<f64>> = row
+        let mut cells: Vec<Option<f64>> = row
             .trim_end_matches(" |")
+            .replace(" + ", " | ")
             .split(" | ")
             .map(|cell| cell.parse().ok())
             .collect();
-        let [Some(requests), Some(commands), Some(bytes), system_calls] = cells[..] else {
+        cells.resize(5, None);
+        let [
+            Some(requests),
+            Some(commands),
+            Some(bytes),
+            system_calls,
+            by_load,
+        ] = cells[..]
+        else {
             panic!("{operation}: {row}");
         };
         Costs {
@@ -40,6 +51,7 @@ impl Costs {
             commands,
             bytes,
             system_calls,
+            by_load,
         }
     }
 
