@@ -233,7 +233,9 @@ impl LockGuard {
     /// Releases the lock, waits for Redis's reply, and reports whether you held the lock to the end.
     ///
     /// Blocks for at most one command timeout. `Ok`: Redis has released the lock, and you held it
-    /// until then.
+    /// until then. If it passes the lock to a waiter of this manager instead, as
+    /// [`local_handovers`](crate::LockOptions::local_handovers) allows, it does not ask Redis. Then
+    /// `Ok` says only that no loss was known here.
     ///
     /// # Errors
     /// - [`Error::Lost`]: you did not hold the lock any more.
