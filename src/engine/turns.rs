@@ -267,6 +267,8 @@ impl Engine {
     /// The grant of a line is lost. A member that has not taken its turn yet comes back, as the
     /// first of the line.
     pub(super) fn on_tenure_lost(&self, tenure: &Arc<Lease>) -> LostTenure {
+        // Dropped after the mutex is free: it may be the last owner of an `on_lost`.
+        let _unneeded;
         let mut lines = self.lines.lock();
         let Some(line) = lines.line_of_tenure(tenure) else {
             return LostTenure {
@@ -296,8 +298,9 @@ impl Engine {
                 lease.close();
                 if is_back {
                     member.note_turn();
-                    let _ = line.join(number, member);
+                    let _ = line.join(number, Arc::clone(&member));
                 }
+                _unneeded = (member, lease);
             }
         }
         let waits = line.has_members();

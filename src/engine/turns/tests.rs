@@ -1,5 +1,7 @@
 //! Lines whose place Redis refuses, or whose tenure is lost, and the order in which a line sends.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -120,6 +122,44 @@ fn no_loss_is_reported_to_a_caller_that_left() {
         "a loss is reported for a turn that nobody took"
     );
     assert_eq!(lost.mode, Mode::Unused);
+}
+
+/// Notes whether another thread can lock the lines while this is dropped.
+struct LockedAtDrop(Arc<Engine>, Arc<AtomicBool>);
+
+impl Drop for LockedAtDrop {
+    fn drop(&mut self) {
+        let (engine, (done, wait)) = (Arc::clone(&self.0), mpsc::channel());
+        thread::spawn(move || {
+            drop(engine.lines.lock());
+            done.send(())
+        });
+        let is_free = wait.recv_timeout(Duration::from_secs(3)).is_ok();
+        self.1.store(is_free, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn callback_of_a_caller_that_left_is_dropped_without_the_mutex_of_the_lines() {
+    let memory = Memory::new();
+    let manager = LockManager::builder(&memory).build().expect("a manager");
+    let engine = manager.engine();
+    engine.start_subscription().expect("a thread");
+    let was_free = Arc::new(AtomicBool::new(false));
+    let captured = LockedAtDrop(Arc::clone(engine), Arc::clone(&was_free));
+    let options = LockOptions::new().local_handovers(9).on_lost(move |_| {
+        let _ = &captured;
+    });
+    let key = manager.key("a").expect("a good name");
+    let request = Arc::new(Request::in_line(LockSpec::MUTEX, key, &options, 1));
+    drop(options);
+    let (first, place) = engine.join_line(&request);
+    let tenure = take_free_lock(engine, &place.expect("it is the first of the line"));
+    tenure.lose(LossReason::Expired);
+    drop((first, request));
+    engine.on_tenure_lost(&tenure);
+    drop(tenure);
+    assert!(was_free.load(Ordering::SeqCst), "the mutex was locked");
 }
 
 #[test]
