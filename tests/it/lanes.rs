@@ -341,7 +341,8 @@ fn a_dropped_lock_is_free_for_every_later_call_of_its_manager() {
     let mgr = build(steady(server.url()));
     let (sender, taken) = crossbeam_channel::bounded::<String>(0);
     thread::scope(|scope| {
-        let (mgr, taken) = (&mgr, &taken);
+        let mgr = &mgr;
+        // The channel ends with this thread.
         scope.spawn(move || {
             for name in taken {
                 let guard = mgr.try_lock(&name).unwrap();

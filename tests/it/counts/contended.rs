@@ -96,6 +96,7 @@ fn complaints(contenders: &Contenders) -> Vec<String> {
         }
     }
     let operation = contenders.operation;
+    let seen = seen.without_names("-");
     println!("{operation}: {seen:.2?}");
     let row = Costs::of(operation);
     let mut wrong = Vec::from_iter(excess(operation, times as usize, &calls));

@@ -55,6 +55,17 @@ impl Costs {
         }
     }
 
+    /// Without the names that each take of a lock sends, since their lengths differ: those of the host and
+    /// of this thread, and the numbers of the process and of the thread.
+    pub(super) fn without_names(mut self, thread: &str) -> Costs {
+        let uname = rustix::system::uname();
+        let host = uname.nodename().to_string_lossy().chars().take(64).count();
+        let number = std::process::id().to_string().len();
+        let takes = self.requests / 2.0;
+        self.bytes -= takes * (host + thread.len() + 2 * number) as f64;
+        self
+    }
+
     /// Renewals and checks may add the fractions during a measurement.
     pub(super) fn is_within(&self, row: &Costs) -> bool {
         self.requests <= row.requests + 0.1
