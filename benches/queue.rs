@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use fairlock::{LockGuard, LockManager, Waiter};
 use support::figure::{Bound, Figure};
-use support::{Rounds, bare_connection, is_bench, median, micros, now, rounds, server};
+use support::{Rounds, bare_connection, is_bench, median, micros, now, rounds, server, sized};
 
 const MANAGERS: usize = 4;
 const HOLD: Duration = Duration::from_millis(1);
@@ -37,7 +37,7 @@ fn main() {
     } else {
         &[10, 100]
     };
-    let rounds = rounds(7);
+    let rounds = rounds(sized(1, 1, 7));
     println!(
         "queue: waiters of {MANAGERS} managers, {rounds} rounds, on {}",
         redis.about

@@ -33,7 +33,9 @@ use mux::Mux;
 use proxy::Proxy;
 use redis::{Connection, RedisError};
 use support::figure::{Bound, Figure};
-use support::{Rounds, bare_connection, is_bench, manager, median, micros, now, rounds, server};
+use support::{
+    Rounds, bare_connection, is_bench, manager, median, micros, now, rounds, server, sized,
+};
 use throughput::throughput;
 
 /// The number for the plain pool, and for the lanes.
@@ -53,11 +55,12 @@ fn main() {
     let [near, far] = [&redis.url, &proxy.url].map(|url| micros(ping(url)));
     println!("  a bare PING: {near} without the link, {far} over it");
     println!();
-    one_thread(&proxy.url, rounds(7));
+    let rounds = rounds(sized(1, 1, 7));
+    one_thread(&proxy.url, rounds);
     println!();
     many_threads(
         &mut proxy,
-        rounds(7),
+        rounds,
         Duration::from_millis(if is_bench() { 1000 } else { 200 }),
     );
 }
