@@ -108,7 +108,7 @@ fn wait_on_drop_waits_for_the_reply() {
     }
 }
 
-/// The waiter's grant is in the reply, and no message tells of it.
+/// The waiter's grant is in the reply, and no message announces it.
 #[test]
 fn drop_waits_for_a_reply_that_serves_its_own_process() {
     let s = setup(patient);

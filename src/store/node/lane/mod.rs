@@ -441,7 +441,7 @@ impl<C: Connected> Lane<C> {
     }
 }
 
-/// The duty to tell the others that an attempt to open a connection is over.
+/// The duty to wake the others once an attempt to open a connection is over.
 struct Opening<'a, C: Connected>(&'a Lane<C>);
 
 impl<C: Connected> Drop for Opening<'_, C> {

@@ -97,7 +97,7 @@ enum NoReply {
     Sleep,
     /// Its time is over.
     GiveUp,
-    /// A mistake: its time is over, and it does not tell the lane.
+    /// A mistake: its time is over, and the lane does not learn of it.
     GoAway,
     /// It waits for another lane first.
     StayAway,
