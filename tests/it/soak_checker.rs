@@ -634,6 +634,33 @@ fn a_light_request_that_overtakes_a_heavy_one_is_found() {
     );
 }
 
+/// The grant before `b`'s reached no thread of `a`, and lapsed. Nobody overtook it.
+#[test]
+fn a_second_grant_is_excused_if_the_first_may_have_lapsed_unseen() {
+    let second = |a: &str, b: &str, stopped: u64| {
+        let lines = [
+            format!("10000 a.0 ask a1 n lock {a}"),
+            "10010 a.0 waiting a1 10009".to_owned(),
+            "10011 a.0 begin 1 stop".to_owned(),
+            format!("10020 b.0 ask b1 n lock {b}"),
+            "10030 b.0 granted b1 6".to_owned(),
+            "10040 b.0 ended b1 released".to_owned(),
+            format!("{} - end 1", 10_011 + stopped),
+            "12500 a.0 granted a1 7".to_owned(),
+            "12510 a.0 ended a1 released".to_owned(),
+        ];
+        let finding = found(&lines.each_ref().map(String::as_str), Rule::Order);
+        (finding.excused, finding.violations.len())
+    };
+    assert_eq!(second("read", "read", 2200), (1, 0));
+    assert_eq!(second("1/3", "2/3", 2200), (1, 0));
+    // Such a grant would have kept `b` out.
+    assert_eq!(second("2/3", "2/3", 2200), (0, 1));
+    assert_eq!(second("write", "read", 2200), (0, 1));
+    // Within half a lease, its process learns of the grant.
+    assert_eq!(second("read", "read", 600), (0, 1));
+}
+
 #[test]
 fn an_overtaken_waiter_that_was_never_granted_is_found() {
     let never = |weight: &str, seen: u64, verb: &str| {

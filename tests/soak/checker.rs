@@ -322,7 +322,11 @@ impl<'a> HistoryChecker<'a> {
                                 || self.was_overtaken(a, b)
                         }
                     };
-                    if overtaken && self.may_have_lost_its_place(a, grant.at) {
+                    let excused = || {
+                        self.may_have_lost_its_place(a, grant.at)
+                            || self.may_have_lost_a_grant(a, b)
+                    };
+                    if overtaken && excused() {
                         finding.excused += 1;
                         continue;
                     }
@@ -677,7 +681,7 @@ impl<'a> HistoryChecker<'a> {
     /// Whether `a`, which never got a guard, was still waiting when `b` got one. `a` may have been
     /// granted without learning of it, unless its grant would have kept `b` out.
     fn was_overtaken(&self, a: &Attempt, b: &Attempt) -> bool {
-        a.demand.permits + b.demand.permits > a.demand.of
+        excludes(a, b)
             && self
                 .queued_until(a)
                 .is_some_and(|until| until > granted_at(b))
@@ -689,23 +693,6 @@ impl<'a> HistoryChecker<'a> {
         // A lapsed lease or a silence from before the request can still cost the process its
         // places.
         let from = a.asked.saturating_sub(nanos(timings.ttl + timings.horizon));
-        let reconnected = nanos(timings.command_timeout + timings.ttl / 20);
-        let mut silent = 0;
-        let mut outage = 0;
-        for fault in self.history.faults.iter().filter(|f| f.from < until) {
-            let link = fault.kind.starts_with("link-");
-            let to = fault.to.saturating_add(if link { reconnected } else { 0 });
-            let part = to.min(until).saturating_sub(fault.from.max(from));
-            if fault.victim == a.worker || fault.kind == "gap" && fault.victim == "-" {
-                silent += part;
-            } else if fault.kind.starts_with("server-") {
-                outage += part;
-            }
-        }
-        // When the silence begins, its last sign of life can be a check period and two timeouts
-        // old. Half of the rest of the horizon is left as slack for the machine.
-        let max_silence =
-            nanos(timings.horizon - timings.check_period - timings.command_timeout * 2) / 2;
         let lapsed = self.names[a.name.as_str()].iter().any(|other| {
             let Some(grant) = other
                 .granted
@@ -720,12 +707,40 @@ impl<'a> HistoryChecker<'a> {
                 .as_ref()
                 .is_some_and(|(at, how)| *at > from && (grant.lost.is_some() || badly(how)))
         });
-        // During a long outage leases lapse without any process noticing, and their processes count
-        // as dead.
-        self.data_lost(a.asked, until)
-            || silent > max_silence
-            || outage > nanos(timings.ttl / 4)
-            || lapsed
+        self.data_lost(a.asked, until) || lapsed || self.was_silent(a, from, until, timings.horizon)
+    }
+
+    /// Whether `a` may have been granted before `b`, beside which it may hold, but without learning
+    /// of it until that lease had lapsed. Then `a` queued again.
+    fn may_have_lost_a_grant(&self, a: &Attempt, b: &Attempt) -> bool {
+        let until = self.wait_end(a);
+        !excludes(a, b)
+            && (self.data_lost(a.asked, until)
+                || self.was_silent(a, a.asked, until, self.timings.ttl))
+    }
+
+    /// Whether the process of `a` may have been silent between these times for as long as Redis
+    /// needs to forget it.
+    fn was_silent(&self, a: &Attempt, from: u64, until: u64, forgotten_after: Duration) -> bool {
+        let timings = &self.timings;
+        let reconnected = nanos(timings.command_timeout + timings.ttl / 20);
+        let mut silent = 0;
+        let mut outage = 0;
+        for fault in self.history.faults.iter().filter(|f| f.from < until) {
+            let link = fault.kind.starts_with("link-");
+            let to = fault.to.saturating_add(if link { reconnected } else { 0 });
+            let part = to.min(until).saturating_sub(fault.from.max(from));
+            if fault.victim == a.worker || fault.kind == "gap" && fault.victim == "-" {
+                silent += part;
+            } else if fault.kind.starts_with("server-") {
+                outage += part;
+            }
+        }
+        // When the silence begins, its last sign of life can be a check period and two timeouts
+        // old. Half of the rest is left as slack for the machine. During a long outage leases lapse
+        // without any process noticing, and their processes count as dead.
+        let last_sign = timings.check_period + timings.command_timeout * 2;
+        silent > nanos(forgotten_after - last_sign) / 2 || outage > nanos(timings.ttl / 4)
     }
 
     /// Until when this waiter was certainly queued, unless it was overtaken; `None` if that is not
@@ -905,6 +920,11 @@ impl Finding {
     fn add_violation(&mut self, how: String) {
         self.violations.push(how);
     }
+}
+
+/// Whether the two cannot hold at the same time.
+fn excludes(a: &Attempt, b: &Attempt) -> bool {
+    a.demand.permits + b.demand.permits > a.demand.of
 }
 
 /// When a granted attempt was granted.
