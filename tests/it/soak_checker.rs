@@ -196,6 +196,40 @@ fn two_holders_at_once_are_excused_only_around_data_loss() {
     assert_violates(&harmless, &[Rule::Exclusion]);
 }
 
+/// Redis forgets the tenure of `a`, grants the lock to `b`, and then `a` hands over within itself.
+#[test]
+fn a_local_handover_of_a_forgotten_tenure_is_excused() {
+    let handed_over = |asked: u64, fence: u64| {
+        let ask = format!("{asked} a.0 ask a2 n lock line:4");
+        let granted = format!("160 a.0 granted a2 {fence}");
+        let lines = [
+            "100 a.0 ask a1 n lock line:4",
+            "110 a.0 granted a1 7",
+            "120 - begin 1 flushall",
+            "121 - end 1",
+            "130 b.0 ask b1 n lock line:4",
+            &ask,
+            "140 b.0 granted b1 90",
+            "141 b.0 held b1 142",
+            "150 a.0 ended a1 released",
+            &granted,
+            "161 a.0 held a2 162",
+            "170 a.0 held a2 171",
+            "180 b.0 held b1 181",
+        ];
+        [Rule::Exclusion, Rule::Fences].map(|rule| {
+            let finding = found(&lines, rule);
+            (finding.excused, finding.violations.len())
+        })
+    };
+    assert_eq!(handed_over(135, 8), [(1, 0), (0, 0)]);
+    assert_eq!(handed_over(135, 11), [(1, 0), (0, 0)]);
+    assert_eq!(handed_over(145, 8), [(1, 0), (1, 0)]);
+    // These are grants of their own, and came after the loss.
+    assert_eq!(handed_over(135, 12), [(0, 1), (0, 0)]);
+    assert_eq!(handed_over(145, 12), [(0, 1), (0, 1)]);
+}
+
 #[test]
 fn a_single_observation_within_anothers_hold_is_found() {
     let mut lines = OVERLAP.to_vec();

@@ -199,7 +199,7 @@ impl<'a> HistoryChecker<'a> {
     }
 
     /// A caller that asked after another had its guard was granted later, even across a loss of
-    /// data.
+    /// data. But a local hand-over gives it a grant from before the loss.
     fn fences_after_grants(&self, attempts: &[&Attempt], finding: &mut Finding) {
         let grants: Vec<(&Attempt, &Grant)> = attempts
             .iter()
@@ -219,10 +219,15 @@ impl<'a> HistoryChecker<'a> {
             }
             if let Some((a, earlier)) = largest.filter(|(_, earlier)| !b.may_follow(earlier.fence))
             {
-                finding.add_violation(format!(
-                    "{} was granted {:?} with {} after {} with {}",
-                    b.id, b.name, grant.fence, a.id, earlier.fence
-                ));
+                // The grant that it has was made before the loss.
+                if self.tenure_asked(b) < b.asked && self.lost_between(a, b) {
+                    finding.excused += 1;
+                } else {
+                    finding.add_violation(format!(
+                        "{} was granted {:?} with {} after {} with {}",
+                        b.id, b.name, grant.fence, a.id, earlier.fence
+                    ));
+                }
             }
             if b.demand.reads() {
                 continue;
@@ -675,7 +680,25 @@ impl<'a> HistoryChecker<'a> {
 
     /// Whether data may have been lost between the grants of these two.
     fn lost_between(&self, a: &Attempt, b: &Attempt) -> bool {
-        self.data_lost(a.asked.min(b.asked), granted_at(a).max(granted_at(b)))
+        let from = self.tenure_asked(a).min(self.tenure_asked(b));
+        self.data_lost(from, granted_at(a).max(granted_at(b)))
+    }
+
+    /// When the grant was asked for that this guard has. After local hand-overs that is a grant of
+    /// an earlier guard of its process, and Redis may have lost it since.
+    fn tenure_asked(&self, a: &Attempt) -> u64 {
+        let Some(own) = &a.granted else {
+            return a.asked;
+        };
+        let turns = own.fence.saturating_sub(a.demand.local_handovers as u64)..own.fence;
+        let fence = |other: &Attempt| other.granted.as_ref().map(|grant| grant.fence);
+        self.names[a.name.as_str()]
+            .iter()
+            .filter(|other| {
+                other.worker == a.worker && fence(other).is_some_and(|f| turns.contains(&f))
+            })
+            .map(|other| other.asked)
+            .fold(a.asked, u64::min)
     }
 
     /// Whether `a`, which never got a guard, was still waiting when `b` got one. `a` may have been
