@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decision::{Decision, NodeAnswer, decide, majority_of};
-use super::unsettled::ReleaseVote;
+use super::outstanding::ReleaseVote;
 use crate::error::Step;
 use crate::script::{Call, Mode, Outcome, ScriptReply, Token, Verb, Vote};
 use crate::store::clock::Time;

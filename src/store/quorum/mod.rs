@@ -11,7 +11,7 @@
 //! | `member` | one node, and how its lanes are opened in the background |
 //! | `shared` | the numbers, and which nodes are refused as voters |
 //! | `fences` | the fences that are proposed, and clocks that do not agree |
-//! | `unsettled` | requests that may still take a lock on a node, and releases without an answer or a decision |
+//! | `outstanding` | requests that may still take a lock on a node, and releases without an answer or a decision |
 //! | `link` | the renewal thread's connections |
 
 mod ballot;
@@ -21,12 +21,12 @@ mod desk;
 mod fences;
 mod link;
 mod member;
+mod outstanding;
 mod panel;
 mod shared;
 #[cfg(all(test, feature = "memory"))]
 #[path = "../../../tests/sim/quorum/mod.rs"]
 mod simulator;
-mod unsettled;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

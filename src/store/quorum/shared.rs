@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::ballot::Ballot;
 use super::fences::{Fences, agreeing, clock_at_most};
-use super::unsettled::{Doubts, OpenReleases, ReleaseVote, UndecidedReleases};
+use super::outstanding::{Doubts, OpenReleases, ReleaseVote, UndecidedReleases};
 use crate::config::Config;
 use crate::error::Step;
 use crate::script::{Call, Family, LockSpec, Mode, Token, Verb};
@@ -206,18 +206,18 @@ impl Shared {
         };
         let at = (token, node);
         self.undecided.on_result(at, result);
-        let is_settled = result
+        let is_done = result
             .answer
             .as_ref()
             .is_ok_and(|answer| self.doubts.are_excluded(at, answer.reply.now));
-        if is_settled {
-            self.open_releases.settle(at, &self.doubts);
+        if is_done {
+            self.open_releases.close(at, &self.doubts);
         } else {
             self.release_later(node, call);
         }
     }
 
-    /// The renewal thread sends a release to this node until it is settled.
+    /// The renewal thread sends a release to this node until it is done.
     pub(super) fn release_later(&self, node: usize, call: &Call) {
         let Some(token) = released_token(call) else {
             return;
@@ -245,7 +245,7 @@ impl Shared {
     }
 }
 
-/// The token whose release must be settled on every node. A forced release is none: it ends what a
+/// The token whose release must be done on every node. A forced release is none: it ends what a
 /// majority has, and a node that it misses is not waited for.
 fn released_token(call: &Call) -> Option<Token> {
     match call.verb {

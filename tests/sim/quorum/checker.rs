@@ -36,7 +36,7 @@ pub(super) struct Checker {
     /// The largest fence that a caller got, by name.
     fences: BTreeMap<String, u64>,
     /// Releases that a node has answered so that no copy can take the name any more.
-    settled: BTreeSet<(Token, usize)>,
+    done: BTreeSet<(Token, usize)>,
 }
 
 impl Checker {
@@ -71,8 +71,8 @@ impl Checker {
     }
 
     /// A node has answered a release, and no copy of a request can take the name any more.
-    pub(super) fn on_settled(&mut self, token: Token, node: usize) {
-        self.settled.insert((token, node));
+    pub(super) fn on_release_done(&mut self, token: Token, node: usize) {
+        self.done.insert((token, node));
     }
 
     /// Checks what a node did with a request.
@@ -96,9 +96,9 @@ impl Checker {
             .owner
             .filter(|_| before.and_then(|before| before.owner) != after.owner);
         match taken {
-            Some(token) if self.settled.contains(&(token, node)) => breach(
+            Some(token) if self.done.contains(&(token, node)) => breach(
                 Promise::OneGrant,
-                format!("a late copy took node {node} for {token:?}, whose release is settled"),
+                format!("a late copy took node {node} for {token:?}, whose release is done"),
             ),
             _ => Ok(()),
         }

@@ -436,7 +436,7 @@ impl World<'_> {
         asked.ballot.on_result(node, proposal, result);
     }
 
-    /// R7 (late copies): a release is settled on a node once it excludes them.
+    /// R7 (late copies): a release is done on a node once it excludes them.
     fn on_release_result(
         &mut self,
         process: usize,
@@ -448,13 +448,13 @@ impl World<'_> {
         let slot = &mut self.processes[process];
         let at = (token, node);
         slot.undecided.on_result(at, result);
-        let is_settled = result.answer.as_ref().is_ok_and(|answer| {
+        let is_done = result.answer.as_ref().is_ok_and(|answer| {
             self.defect == Some(Defect::ReleasedOnce)
                 || slot.doubts.are_excluded(at, answer.reply.now)
         });
-        if is_settled {
-            slot.open_releases.settle(at, &slot.doubts);
-            self.checker.on_settled(token, node);
+        if is_done {
+            slot.open_releases.close(at, &slot.doubts);
+            self.checker.on_release_done(token, node);
         } else {
             self.release_later(process, node, call);
         }

@@ -21,7 +21,7 @@ pub(super) enum Defect {
     MinorityKept,
     /// R5 (dated requests): a node takes a request however late it comes.
     NoDates,
-    /// R7 (late copies): the first answer to a release settles it on a node.
+    /// R7 (late copies): the first answer to a release ends it on a node.
     ReleasedOnce,
     /// P7: an attempt to release knows nothing of those before.
     EachAttemptAlone,

@@ -8,7 +8,7 @@
 //! | part | what it has | what it uses |
 //! |---|---|---|
 //! | `node` | a clock, a keyspace, and since when its server runs | the shipped scripts, in the interpreter of the in-memory store |
-//! | `process` | a caller that locks, renews and releases; connections, anchors and unsettled releases | `ballot`, `decision`, `fences`, `unsettled` |
+//! | `process` | a caller that locks, renews and releases; connections, anchors and outstanding releases | `ballot`, `decision`, `fences`, `outstanding` |
 //! | `world` | the events in the order of their times, the network, and what goes wrong | all parts |
 //! | `client` | what a process does with a reply, and when its time is over | the rules of `panel` and `shared`, which own sockets and so cannot be used |
 //! | `checker` | P1, P2, P7 and what is left behind | the records of the nodes, and what guards believe |

@@ -1,4 +1,4 @@
-//! The state of a process: its caller, its connections, and what is not settled.
+//! The state of a process: its caller, its connections, and its outstanding releases.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::store::Anchor;
 use crate::store::clock::Time;
 use crate::store::quorum::ballot::Ballot;
 use crate::store::quorum::fences::Fences;
-use crate::store::quorum::unsettled::{Doubts, OpenReleases, UndecidedReleases};
+use crate::store::quorum::outstanding::{Doubts, OpenReleases, UndecidedReleases};
 
 pub(super) struct SimProcess {
     /// Counts the processes that had this slot.

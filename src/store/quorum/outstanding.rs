@@ -158,7 +158,7 @@ impl UndecidedReleases {
     }
 }
 
-/// The releases that are not settled on some node.
+/// The releases that are not done on some node.
 #[derive(Default)]
 pub(super) struct OpenReleases(Mutex<HashMap<TokenAt, OpenRelease>>);
 
@@ -184,7 +184,7 @@ impl OpenReleases {
         release.next = next;
     }
 
-    pub(super) fn settle(&self, at: TokenAt, doubts: &Doubts) {
+    pub(super) fn close(&self, at: TokenAt, doubts: &Doubts) {
         doubts.forget(at);
         let mut open = self.0.lock();
         // The common case is that there was none.
