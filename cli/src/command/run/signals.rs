@@ -38,9 +38,12 @@ impl Signals {
         thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
-                for signal in incoming.forever().filter_map(Signal::from_named_raw) {
-                    if sender.send(signal).is_err() {
-                        return;
+                loop {
+                    let raw = incoming.wait().filter_map(Signal::from_named_raw);
+                    for signal in in_order_sent(raw.collect()) {
+                        if sender.send(signal).is_err() {
+                            return;
+                        }
                     }
                 }
             })
@@ -73,6 +76,16 @@ impl Signals {
         all.retain(|signal| !FOR_THE_COMMAND.contains(signal));
         Ok(all)
     }
+}
+
+/// The signals of one look, with a TSTP before a CONT.
+///
+/// A look finds signals by their numbers, where CONT comes first. But it was sent last: if a TSTP
+/// comes after it, the kernel drops the CONT, unless its handler has run by then. A suspension ends
+/// with that CONT, so a TSTP that stayed behind it would stop the command again.
+fn in_order_sent(mut look: Vec<Signal>) -> Vec<Signal> {
+    look.sort_by_key(|signal| *signal == Signal::CONT);
+    look
 }
 
 /// Whether a wait for the lock ends with this signal.
@@ -118,5 +131,17 @@ impl Ignored {
 
     fn contains(&self, signal: Signal) -> bool {
         self.0 & (1 << (signal.as_raw() - 1)) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_comes_before_the_continuation_of_the_same_look() {
+        let look = vec![Signal::CHILD, Signal::CONT, Signal::TSTP];
+        let order = [Signal::CHILD, Signal::TSTP, Signal::CONT];
+        assert_eq!(in_order_sent(look), order);
     }
 }

@@ -39,8 +39,6 @@ pub(super) struct Supervisor<'a> {
     is_stopped: bool,
     /// We stopped with the command. `Some`: whether its group had the terminal.
     suspended: Option<HadTerminal>,
-    /// When we continued after a suspension.
-    resumed: Option<Instant>,
     /// The warning about it is given once.
     has_warned: bool,
 }
@@ -107,7 +105,6 @@ impl<'a> Supervisor<'a> {
             cut: None,
             is_stopped: false,
             suspended: None,
-            resumed: None,
             has_warned: false,
         }
     }
@@ -286,8 +283,9 @@ impl<'a> Supervisor<'a> {
     fn on_signal(&mut self, signal: Signal) {
         if signal == Signal::CONT {
             self.on_continue();
-        } else if signal == Signal::TSTP && self.is_late_stop() {
-            // It came from our own suspension, or from another fairlock of the same job.
+        } else if signal == Signal::TSTP && self.suspended.is_some() {
+            // It came before the CONT that ends the suspension: from the suspension itself, or from
+            // another fairlock of the same job.
         } else if is_for_the_command(signal) {
             self.send(signal);
         }

@@ -42,12 +42,12 @@ impl Shell {
         self.terminal.press("\n");
     }
 
-    /// The process whose id is on the screen as `pid-NUMBER.`.
+    /// The process whose id is on the screen between this text and a full stop.
     #[track_caller]
-    fn printed_pid(&self) -> Pid {
+    fn printed_pid(&self, before: &str) -> Pid {
         until_some(LONG, "a process id", || {
             let text = self.terminal.text();
-            let ids = text.split("pid-").filter_map(|rest| rest.split_once('.'));
+            let ids = text.split(before).filter_map(|rest| rest.split_once('.'));
             ids.filter_map(|(id, _)| Pid::from_raw(id.parse().ok()?))
                 .next()
         })
@@ -172,20 +172,21 @@ fn ctrl_z_stops_every_command_of_a_pipeline() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     shell.enter(
-        "run a -- sh -c 'echo pid-$$. >&2; exec sleep 60' | \
-         run b -- sh -c 'echo up-$((1+1)); read x </dev/tty; echo got-$x'; echo code-$?",
+        "run a -- sh -c 'echo pid-a-$$. >&2; exec sleep 60' | \
+         run b -- sh -c 'echo pid-b-$$.; echo up-$((1+1)); read x </dev/tty; echo got-$x'",
     );
     shell.shows("up-2");
-    let producer = shell.printed_pid();
+    let producer = shell.printed_pid("pid-a-");
+    let reader = shell.printed_pid("pid-b-");
     for round in 1..=2 {
         shell.terminal.press("\x1a");
         until(LONG, "stopped", || is_stopped(producer));
         shell.enter(&format!("echo shell-$(({round}*111))"));
         shell.shows(&format!("shell-{}", round * 111));
         shell.enter("fg");
-        until(LONG, "continued", || !is_stopped(producer));
-        // Time itself is under test: a stop within 100 ms of a resume counts as one before it.
-        std::thread::sleep(Duration::from_millis(300));
+        until(LONG, "continued", || {
+            !is_stopped(producer) && !is_stopped(reader)
+        });
     }
     shell.enter("words");
     shell.shows("got-words");
@@ -198,7 +199,7 @@ fn ctrl_z_stops_a_process_that_ignores_it() {
     shell.enter(
         "run a -- sh -c '(trap \"\" TSTP; exec sleep 60) & echo pid-$!.; read x; echo got-$x'",
     );
-    let tough = shell.printed_pid();
+    let tough = shell.printed_pid("pid-");
     shell.terminal.press("\x1a");
     shell.shows("Stopped");
     until(LONG, "stopped", || is_stopped(tough));

@@ -1,7 +1,5 @@
 //! Stops of the command, and of this process with it: Ctrl-Z, `fg` and `bg`.
 
-use std::time::{Duration, Instant};
-
 use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 
 use super::super::OnLoss;
@@ -9,10 +7,6 @@ use super::super::foreground::Foreground;
 use super::{Stage, Supervisor};
 use crate::age::short;
 use crate::job;
-
-/// How long after a resume a TSTP may still be one from before it: CONT may overtake it on its way
-/// from the handler to our channel.
-const LATE_STOP: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HadTerminal {
@@ -75,16 +69,10 @@ impl Supervisor<'_> {
         let _ = kill_process(getpid(), Signal::STOP);
     }
 
-    /// Whether a TSTP that arrives now was sent before or during a suspension.
-    pub(super) fn is_late_stop(&self) -> bool {
-        self.suspended.is_some() || self.resumed.is_some_and(|at| at.elapsed() < LATE_STOP)
-    }
-
     /// This process was continued, or somebody asks it to continue the command.
     pub(super) fn on_continue(&mut self) {
         let suspended = self.suspended.take();
         if suspended.is_some() {
-            self.resumed = Some(Instant::now());
             // The result shows in `check`. It blocks, but the command is stopped.
             let _ = self.held.renew();
         }
