@@ -160,12 +160,12 @@ impl Builder {
         self
     }
 
-    /// How long a wait for a lock may last before the log has a warning of it, with the holder.
+    /// How long a wait for a lock may last before the log warns of it.
     ///
     /// The warning has the name, the label, the position, the holder and the time waited. It comes
-    /// again each time the wait has doubled. One line speaks for all waiters of this manager for the
-    /// name: it is about the one that has waited longest. It comes at a check of the name, so up to a
-    /// check period later, and costs one request. It blocks nobody.
+    /// again each time the wait has doubled. One line speaks for all waiters of this manager for
+    /// the name: it is about the one that has waited longest. It comes at a check of the name,
+    /// which may be a check period later. It costs one request, and blocks nobody.
     ///
     /// At least 1 ms; `Duration::MAX` turns it off. Default
     /// [`DEFAULT_LONG_WAIT`](crate::DEFAULT_LONG_WAIT). The first warning of a deadlock does not
@@ -219,15 +219,14 @@ impl Builder {
     /// Without this, a failover loses the grants that the new master had not received yet. With it,
     /// each grant is sent to the replicas before you get the lock (`WAIT` of Redis). If fewer
     /// acknowledge it in time, the lock is released and the call fails with
-    /// [`Error::NotReplicated`]. A renewal counts only if it is acknowledged, too. Without that, a
-    /// guard is lost at the end of its last acknowledged renewal. Releases need no acknowledgement.
-    /// So after a failover, a lock that was released just before may look taken until its ttl is
-    /// over.
+    /// [`Error::NotReplicated`]. A renewal counts only if it is acknowledged, too. A guard is lost
+    /// when the time of its last acknowledged renewal is over. Releases need no acknowledgement. So
+    /// after a failover, a lock that was released just before may look taken until its ttl is over.
     ///
     /// Only if `replicas` is the number of *all* replicas, every grant survives every failover to
     /// one of them. Otherwise the new master may be one of those that did not acknowledge. With all
-    /// of them, no lock can be taken while a replica is away. After a failover that lasts until the
-    /// old master is back as a replica.
+    /// of them, no lock can be taken while a replica is away. After a failover, this lasts until
+    /// the old master is back as a replica.
     ///
     /// A replica acknowledges what it has received, not what it has on disk. The server's
     /// `min-replicas-to-write` is no replacement: it checks that replicas were there lately, and not
@@ -268,9 +267,10 @@ impl Builder {
     /// A server that restarted without its data has forgotten its locks and fences. If it voted at
     /// once, two clients could hold one lock, and fences could fall. After one ttl everything that
     /// it forgot is over. So all managers of a quorum must use the same ttl in their
-    /// [options](Builder::options), or the longest of them. No lease may be longer than it.
+    /// [options](Builder::options): the longest that one of them needs. No lease may be longer than
+    /// that.
     ///
-    /// While fewer than a majority of the servers have run for so long, calls fail with
+    /// Until a majority of the servers have run for that long, calls fail with
     /// [`Error::Unavailable`] within their bounds, and its source says why. The check makes no call
     /// block longer.
     ///

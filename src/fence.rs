@@ -24,11 +24,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// redis.call('SET', KEYS[2], ARGV[2]) redis.call('SET', KEYS[1], ARGV[1]) return 1
 /// ```
 ///
-/// Lua's numbers are doubles, but this comparison is exact: a fence is a time in µs, which is less
-/// than 2^53 until the year
-/// 2255. The script stores `ARGV[2]`, the text that it received. Do not store a number that
-///       `tostring` or `..` made into a text: that has 14 digits, which are too few. If you must,
-///       use `string.format('%.0f', fence)`.
+/// Lua's numbers are doubles, but this comparison is exact: a fence is a time in µs, which stays
+/// below 2^53 until the year 2255. The script stores `ARGV[2]`, the text that it received. Do not
+/// store a number that `tostring` or `..` made into a text: that has 14 digits, which are too few.
+/// If you must, use `string.format('%.0f', fence)`.
 ///
 /// # Examples
 ///

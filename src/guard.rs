@@ -86,10 +86,10 @@ use crate::script::Mode;
 /// TTL, and the log says so.
 ///
 /// If a panic drops the guard, the work is counted as half done, as by
-/// [`abandon`](LockGuard::abandon): the next holder sees [`Lapsed`](PreviousHolder::Lapsed). The rule
-/// is that of a poisoned `std::sync::Mutex`: only a panic counts that began after the guard was
-/// created. A guard that the panic does not drop, since it is in a thread-local variable or another
-/// thread shares it, is released as used.
+/// [`abandon`](LockGuard::abandon): the next holder sees [`Lapsed`](PreviousHolder::Lapsed). The
+/// rule is that of a poisoned `std::sync::Mutex`: only a panic counts that began after the guard
+/// was created. Some guards outlive the panic: those in a thread-local variable, or those that
+/// another thread shares. Their release is a normal one.
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct LockGuard {
     lease: Arc<Lease>,
@@ -230,7 +230,7 @@ impl LockGuard {
         self.running.engine().renew(&self.lease)
     }
 
-    /// Releases the lock, waits for Redis's reply, and reports whether you held the lock to the end.
+    /// Releases the lock, waits for Redis's reply, and reports whether you held it to the end.
     ///
     /// Blocks for at most one command timeout. `Ok`: Redis has released the lock, and you held it
     /// until then. If it passes the lock to a waiter of this manager instead, as

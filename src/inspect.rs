@@ -87,8 +87,8 @@ pub struct LockInfo {
     /// The first waiters, in the order in which Redis will serve them. At most
     /// [`MAX_WAITERS_SHOWN`].
     pub queue: Vec<Party>,
-    /// How the last holder ended whose end Redis knows of. While the name is held, that is the
-    /// holder before. While it cools or after it lapsed, that is the [`holder`](LockInfo::holder).
+    /// How the last holder ended, as far as Redis knows. While the name is held, that is the holder
+    /// before. While it cools or after it lapsed, that is the [`holder`](LockInfo::holder).
     ///
     /// `Lapsed` and `Forced` stay until a holder releases the lock properly. The end of a reader
     /// changes nothing.
@@ -158,7 +158,8 @@ pub struct Party {
     /// How many permits of a semaphore it holds, held until it lapsed, or asks for. 1 for any other
     /// kind, including a writer.
     pub permits: u32,
-    /// As what it holds or awaits the lock: a mutex's owner, a reader, a writer, or with permits.
+    /// How it holds the lock, or asks for it: as a mutex's owner, a reader, a writer, or with
+    /// permits.
     pub access: Access,
     /// How long ago its lease ended without a release, by the server's clock. `None` while it
     /// holds, cools or waits.
@@ -266,9 +267,9 @@ impl LockManager {
     ///
     /// `true`: Redis keeps nothing about the name any more, or kept nothing before.
     ///
-    /// `false`: somebody holds the name or waits for it, or it cools, or its newest fence is ahead of
-    /// the server's clock. Or another program keeps something else at the key of the name. A lease that is over holds nothing: it ends here, as if somebody had asked
-    /// for the lock.
+    /// `false`: somebody holds the name or waits for it, or it cools, or its newest fence is ahead
+    /// of the server's clock. Or another program uses the key of the name. A lease that is over is
+    /// not in the way: it ends here, as if somebody had asked for the lock.
     ///
     /// Blocks for at most four command timeouts. Takes two more if a lease or a waiter ends first, and
     /// two more for every 64 dead waiters at the head of the queue and for every 32 holders.

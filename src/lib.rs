@@ -108,8 +108,8 @@
 //! # When it is lost
 //!
 //! A lease can end while the work goes on. Redis was away for too long, or the process was stopped
-//! past its TTL. Or somebody released the lock by force, or `max_hold` was reached. The guard
-//! reports that by a clock and a flag, without I/O. Choose the form that suits you:
+//! past its TTL. Or somebody released the lock by force, or the guard reached its `max_hold`. The
+//! guard reports that by a clock and a flag, without I/O. Choose the form that suits you:
 //!
 //! - [`is_held`](LockGuard::is_held) returns a `bool`,
 //! - [`check`](LockGuard::check) returns an error for `?`,
@@ -377,10 +377,10 @@
 //!   the waiter has the lock within a check period.
 //! - **Crash recovery.** A dead process delays the others on a name by at most one TTL (its
 //!   `hold_at_least`, if longer) and one check period, however many of its locks and waiters died
-//!   with it. Between waiting fixed leases it is one lease and the horizon. If no live process was
-//!   waiting, Redis cannot distinguish the dead waiters from waiters in an outage. Then the next
-//!   caller waits for one check period and one command timeout from its arrival, or for one TTL if
-//!   waiters of another dead process come first.
+//!   with it. If the dead waiters have fixed leases, it is one lease and the horizon in place of
+//!   the TTL. If no live process was waiting, Redis cannot distinguish the dead waiters from
+//!   waiters in an outage. Then the next caller waits for one check period and one command timeout
+//!   from its arrival, or for one TTL if waiters of another dead process come first.
 //! - **A loss is reported once, and stays.** `is_held` is false no later than the local deadline.
 //!   That deadline counts from before the request that set it, less a margin, on a clock that runs
 //!   on while the host is suspended (on Linux, macOS and OpenBSD). `lost` and `on_lost` follow

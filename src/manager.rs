@@ -146,7 +146,7 @@ impl fmt::Debug for LockManager {
     }
 }
 
-/// The rest that [`LockManager::shutdown`] left behind.
+/// The locks and releases that [`LockManager::shutdown`] could not finish in good order.
 #[non_exhaustive]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(

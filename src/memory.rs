@@ -17,8 +17,7 @@
 //!   takes two runs of a script, tens of microseconds, where an uncontended `parking_lot::Mutex`
 //!   takes about ten nanoseconds. For one thread, a lock here costs about half of a lock on a Redis
 //!   on the same host. If several threads want one name at once, most of the time is spent waking
-//!   the next of them, here and with Redis alike. The bench `uncontended` measures all three; the
-//!   README has figures.
+//!   the next of them, here and with Redis alike. The bench `uncontended` measures all three.
 //!
 //! # Limits
 //! - One process: a program without the same [`Memory`] is not excluded, and nothing outlives the

@@ -121,7 +121,7 @@ impl LockOptions {
         self
     }
 
-    /// Holds the lock without a limit, although the handle below has a
+    /// Holds the lock without a limit, even if the handle that gets these options has a
     /// [`max_hold`](LockOptions::max_hold).
     #[must_use]
     pub const fn no_max_hold(mut self) -> LockOptions {
@@ -149,9 +149,10 @@ impl LockOptions {
     /// [`max_hold`](LockOptions::max_hold). If one guard loses the lock, nobody is handed it; the
     /// waiters queue again.
     ///
-    /// The lock is handed over here only while at least half of its ttl is left, so while Redis
-    /// confirms the renewals. Waiters with the same ttl and the same `max` hand over to each other.
-    /// [`inspect`](crate::LockManager::inspect) shows the label and the thread of the first guard.
+    /// The lock is handed over here only while at least half of its ttl is left. That is so as long
+    /// as Redis confirms the renewals. Waiters with the same ttl and the same `max` hand over to
+    /// each other. [`inspect`](crate::LockManager::inspect) shows the label and the thread of the
+    /// first guard.
     ///
     /// For mutexes and re-entrant mutexes that are taken one at a time: with another kind of lock, a
     /// [`fixed_lease`](LockOptions::fixed_lease), [`hold_at_least`](LockOptions::hold_at_least) or a
@@ -183,7 +184,7 @@ impl LockOptions {
         self
     }
 
-    /// Calls no function when a lock is lost, although the handle below has an
+    /// Calls no function when a lock is lost, even if the handle that gets these options has an
     /// [`on_lost`](LockOptions::on_lost).
     #[must_use]
     pub fn no_on_lost(mut self) -> LockOptions {

@@ -104,7 +104,7 @@ fn enqueue<G>(
     Ok(Waiter::new(queued, manager.running(), into_guard))
 }
 
-/// The guard of what a request brought, which is counted.
+/// The guard of a granted lease. Counts how the request ended.
 fn guard(manager: &LockManager, end: Result<Option<Arc<Lease>>>) -> Result<Option<LockGuard>> {
     count_end(manager.engine(), &end);
     Ok(end?.map(|lease| LockGuard::new(lease, manager.running())))

@@ -15,10 +15,9 @@ use crate::waiter::Waiter;
 impl LockManager {
     /// Takes the lock. Waits its turn, for as long as Redis answers.
     ///
-    /// Waiters are served first come, first served. On a quorum they are not: there is no queue, and
-    /// each asks again after a random pause. A waiting caller holds no connection. The grant
-    /// wakes it, a [`shutdown`](LockManager::shutdown), a refusal that will not pass, or the outage
-    /// limit.
+    /// Waiters are served first come, first served. On a quorum there is no such order: each waiter
+    /// asks again after a random pause. A waiting caller holds no connection. The grant wakes it, a
+    /// [`shutdown`](LockManager::shutdown), a refusal that will not pass, or the outage limit.
     ///
     /// Blocks without a bound while others hold the lock. While Redis does not answer, blocks for
     /// at most the outage limit and two command timeouts. The first time that a caller of this

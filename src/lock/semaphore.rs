@@ -69,12 +69,12 @@ impl LockManager {
 ///   gets [`WrongKind`](crate::Error::WrongKind).
 /// - A thread that holds permits and asks for more than are left deadlocks.
 /// - [`previous_holder`](LockGuard::previous_holder) says how the holder that ended last ended.
-///   That need not be the holder who had the same permits.
+///   That need not be the holder that had the same permits.
 /// - Several guards are held at the same time. So a resource that receives their fences must not
 ///   refuse smaller ones.
 /// - A request for many permits leaves permits unused until there are enough for it.
 /// - When a lease may be over, Redis looks through the holders, some 64 in each call. So no call
-///   takes longer because there are many. But among more than 64 holders a lapsed lease is found
+///   takes longer because there are many. But with more than 64 holders, Redis finds a lapsed lease
 ///   later, by up to 50 µs for each holder: 5 s with 100,000.
 /// - If asynchronous replication loses data, it can lose permits; see the [limits](crate#limits) of
 ///   the crate.
@@ -323,8 +323,8 @@ impl SemaphoreGuard {
         self.guard.unlock()
     }
 
-    /// Releases all permits like [`unlock`](SemaphoreGuard::unlock), as unfinished work: the next
-    /// holder's [`previous_holder`](LockGuard::previous_holder) is
+    /// Releases all permits like [`unlock`](SemaphoreGuard::unlock), but says that the work is half
+    /// done: the next holder's [`previous_holder`](LockGuard::previous_holder) is
     /// [`Lapsed`](crate::PreviousHolder::Lapsed). Blocks as long as [`LockGuard::abandon`].
     ///
     /// # Errors

@@ -33,7 +33,8 @@ pub(crate) use traffic::Traffic;
 /// moment: an event that happens meanwhile may be in one number and not yet in another. `granted`,
 /// `missed` and `lost` always fit `acquisitions` and `losses` of the same `Stats`.
 ///
-/// With the feature `metrics` the same events go to a recorder, as [a page](crate::guide::metrics) says.
+/// With the feature `metrics`, the same events go to a recorder: see [the
+/// page](crate::guide::metrics).
 #[non_exhaustive]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -42,8 +43,8 @@ pub struct Stats {
     /// Guards that are alive now. A guard of several names counts once for each name.
     pub held: u64,
     /// Callers and waiters of this manager that do not have their guard yet. Each
-    /// [`lock`](crate::LockManager::lock) may be one for its round trip, also if the name is free. A
-    /// call that may not wait is none.
+    /// [`lock`](crate::LockManager::lock) may be one for its round trip, also if the name is free.
+    /// A call that may not wait is not counted.
     pub waiting: u64,
     /// Guards that were returned to callers, at once or after a wait.
     pub granted: u64,
@@ -111,7 +112,8 @@ pub struct Stats {
 /// How requests for a lock ended. Part of [`Stats`].
 ///
 /// A group of several names that is granted counts once for each name. If it is not granted, it
-/// counts once. A call with an option or a name that cannot be ([`Error::Config`]) is not counted.
+/// counts once. A call with an option or a name that is not allowed ([`Error::Config`]) is not
+/// counted.
 ///
 /// [`Error::Config`]: crate::Error::Config
 #[non_exhaustive]
