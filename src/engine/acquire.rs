@@ -214,7 +214,8 @@ impl Engine {
     /// Sends a waiter's acquire until Redis has queued or granted it. The waiter is registered, so
     /// a grant reaches it whichever way it comes. Past `limit` the acquire is not sent again,
     /// unless Redis passes over dead waiters: that is an answer, and only `until` limits it. False:
-    /// it did so until then. After that or an error the caller must drop the waiter.
+    /// Redis passed over dead waiters until then. After that or an error the caller must drop the
+    /// waiter.
     pub(super) fn send_until_queued(
         &self,
         waiter: &Arc<WaiterEntry>,

@@ -136,7 +136,7 @@ impl QueuedWaiter {
                 }
                 let waiters = [Arc::clone(waiter)];
                 engine.report_postponed_circles(&waiters);
-                // A younger waiter is due earlier each time. It would report only itself, for ever.
+                // A younger waiter is due earlier each time. It would report only itself, forever.
                 if engine.askers.has_waited_longest(waiter) {
                     engine.report_if_long(&waiters);
                 }

@@ -191,8 +191,8 @@ impl Engine {
         self.check_fork().map(|()| self.process)
     }
 
-    /// This is a system call. So a public call looks once, when it begins: only its own thread would
-    /// run on in a child, and it forks nothing.
+    /// This is a system call. So a public call looks once, when it begins: in a child only the
+    /// thread that forked runs on, and no call of this crate forks.
     pub(crate) fn is_forked(&self) -> bool {
         std::process::id() != self.process
     }

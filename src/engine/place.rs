@@ -152,10 +152,11 @@ impl Engine {
         self.send_to_background(Command::Requeue(Arc::clone(place)));
     }
 
-    /// One write, in this order, and both replies are awaited: waiters that were queued before come
-    /// first, and no try can come between. There is one exception: if the server has forgotten the
-    /// script of the acquire and knows that of the release, the acquire comes behind. Then the line
-    /// loses its order, and no more. To send the source each time would cost more than that.
+    /// Sends both in one write, in this order, and waits for both replies. So waiters that were
+    /// queued before come first, and no try can come between. There is one exception: if the server
+    /// has forgotten the script of the acquire, but knows that of the release, the acquire comes
+    /// behind. Then the line only loses its order. To send the source each time would cost more
+    /// than that.
     pub(super) fn send_place_and_release(
         &self,
         place: &Arc<WaiterEntry>,

@@ -112,8 +112,8 @@ impl Request {
         Request { asked_at, ..self }
     }
 
-    /// The request of the line of which this is a member's. The turns have `max_hold` and `on_lost`,
-    /// each its own.
+    /// The request of the line, for the request of a member. `max_hold` and `on_lost` stay with the
+    /// turn of each member.
     pub(crate) fn for_place(&self) -> Request {
         Request {
             spec: self.spec,

@@ -48,9 +48,9 @@ pub(crate) fn renewals_command<'a>(
     cmd
 }
 
-/// The reply to each of so many renewals, as if its call had been sent alone. An inner `None`: the
-/// script did nothing about that name, or its record is damaged, and its call must be sent alone.
-/// `None` if this is no reply to so many renewals.
+/// The reply to each of this many renewals, as if its call had been sent alone. An inner `None`:
+/// the script did nothing about that name, or its record is damaged, and its call must be sent
+/// alone. `None` if this is no reply to this many renewals.
 pub(crate) fn split_renewals(calls: usize, reply: &Value) -> Option<Vec<Option<Value>>> {
     let Value::Array(parts) = reply else {
         return None;

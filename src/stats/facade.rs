@@ -71,7 +71,7 @@ impl Histogram {
         emit(|| self.0.record(time.as_secs_f64()));
     }
 
-    /// The same time, so often.
+    /// Records the same time `count` times.
     pub(super) fn record_many(&self, time: Duration, count: u64) {
         emit(|| self.0.record_many(time.as_secs_f64(), count as usize));
     }

@@ -81,7 +81,7 @@ impl Meter {
         }
     }
 
-    /// A caller gets a guard, so long after it asked for it.
+    /// A caller gets a guard. `wait` is the time since it asked.
     pub(crate) fn on_granted(&self, wait: Duration, had_to_wait: bool) {
         self.held.add(1);
         if had_to_wait {
@@ -102,12 +102,12 @@ impl Meter {
         counter.add(1);
     }
 
-    /// A guard's lock is released, so long after its grant.
+    /// A guard's lock is released. `hold` is the time since its grant.
     pub(crate) fn on_released(&self, hold: Duration) {
         self.hold.record(hold);
     }
 
-    /// A guard's lock is lost, so long after its grant.
+    /// A guard's lock is lost. `hold` is the time since its grant.
     pub(crate) fn on_lost(&self, reason: LossReason, hold: Duration) {
         self.count_loss(reason);
         self.hold.record(hold);

@@ -83,8 +83,8 @@ pub(crate) struct Clock {
 pub(crate) trait TimeSource: fmt::Debug + Send + Sync {
     fn now(&self) -> Time;
 
-    /// A receiver that is disconnected at the next jump. Ask for it before the time: a jump between
-    /// the two questions ends the sleep at once then.
+    /// A receiver that is disconnected at the next jump. Ask for it before the time: then a jump
+    /// between the two questions ends the sleep at once.
     fn next_jump(&self) -> Receiver<Infallible>;
 
     /// Wakes these after each jump.

@@ -6,6 +6,7 @@
 //! | `refusal` | what a server's error says, whatever server sent it |
 //! | `anchor` | [`Anchor`]: one reading of the server's clock, paired with local times |
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
+//! | `attendants` | the threads that a clock in memory waits for before it jumps |
 //! | `topology` | where the servers are and how to log in |
 //! | `tls` | which certificates count, and the client's own |
 //! | `url` | the grammar of URLs |
@@ -13,6 +14,7 @@
 //! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
 //! | `single` | [`Single`]: the store that is one node |
 //! | `cluster` | [`Cluster`]: the store that is the masters of a cluster |
+//! | `quorum` | [`Quorum`]: the store that is a majority of independent nodes |
 //! | `memory` | the store that lives in this process |
 
 mod anchor;

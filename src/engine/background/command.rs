@@ -19,7 +19,7 @@ pub(crate) enum Command {
     Abandon(TokenRelease),
     Confirm(Arc<WaiterEntry>),
     Requeue(Arc<WaiterEntry>),
-    /// A thread has waited for long: log for whom.
+    /// A thread has waited for long: log who holds the lock.
     ReportLongWait(LongWait),
     /// The subscription is confirmed, and messages may have been missed before. Every name with
     /// waiters is synced at once, and every token is looked up.
@@ -41,9 +41,9 @@ pub(crate) struct EndAll {
 /// The names of the locks that a shutdown ended or could not release.
 #[derive(Default)]
 pub(crate) struct ShutdownReport {
-    /// The locks that guards lost by it.
+    /// The locks that guards lost by the shutdown.
     pub(crate) ended: Vec<Arc<str>>,
-    /// The locks of which a release had no answer.
+    /// The locks whose release had no answer.
     pub(crate) unreleased: Vec<Arc<str>>,
 }
 

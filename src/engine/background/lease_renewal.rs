@@ -187,8 +187,8 @@ impl RenewalThread {
         self.tasks.put(now, Task::ReleaseToken(release));
     }
 
-    /// Reports the loss of a line's grant to the guard of its current turn, and has the members that
-    /// wait queue again. Returns how the grant is released.
+    /// Reports the loss of a line's grant to the guard of its current turn, and queues the waiting
+    /// members again. Returns how the grant is released.
     fn report_lost_tenure(&mut self, tenure: &Arc<Lease>, reason: LossReason) -> Mode {
         let lost = self.engine.on_tenure_lost(tenure);
         if let Some(turn) = &lost.turn {

@@ -10,9 +10,9 @@ use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
-/// An outage adds few releases of queued tokens to those of its beginning, since no waiter is
-/// queued without a connection. If there are more tasks than this, tokens older than a ttl and T
-/// are no longer released: they are left to their turn, and to R13 (unwanted grants).
+/// During an outage few releases of queued tokens are added, since no waiter is queued without a
+/// connection. If there are more tasks than this, tokens older than a ttl and T are no longer
+/// released: they are left to their turn, and to R13 (unwanted grants).
 const MANY: usize = 1 << 14;
 
 impl RenewalThread {
@@ -61,8 +61,9 @@ impl RenewalThread {
         at < release.expires + self.engine.config.command_timeout
     }
 
-    /// R7 (late copies): without a reply, a lease is tried for one ttl and T, since it has lapsed
-    /// then. A queued token is tried until there is a reply: nothing else ends it.
+    /// R7 (late copies): without a reply, the release of a lease is tried for one ttl and T. By
+    /// then the lease has lapsed. That of a queued token is tried until there is a reply: nothing
+    /// else ends its place.
     fn is_worth_a_retry(&self, release: &TokenRelease, fault: &StoreFault) -> bool {
         let may_have_lease = self.may_have_lease(release, self.engine.now());
         fault.is_transient() && (may_have_lease || release.may_be_queued && self.tasks.len() < MANY)

@@ -155,8 +155,8 @@ impl RenewalThread {
         self.engine.waker.publish_awake();
     }
 
-    /// When to publish the store's traffic again. Leases that are not renewed would let this thread
-    /// sleep for as long as they are. While nothing is due at all, the first lease wakes it.
+    /// When to publish the store's traffic again. With fixed leases alone, this thread would sleep
+    /// for as long as they last. While nothing is due at all, the first lease wakes it.
     fn publish_due(&self) -> Time {
         if Meter::PUBLISHES && self.next_due() != Time::NEVER {
             self.engine.now() + self.engine.config.check_period

@@ -26,8 +26,7 @@ pub(crate) struct Lease {
     pub(crate) token: Token,
     pub(crate) fence: u64,
     pub(crate) previous: PreviousHolder,
-    /// When this process learned of the grant, or somewhat before. Nothing but the statistics goes
-    /// by it.
+    /// When this process learned of the grant, or somewhat before. Only the statistics use it.
     noticed_at: Time,
     /// When `max_hold` ends it.
     pub(crate) ends_at: Time,
@@ -317,8 +316,8 @@ pub(crate) fn deadline_from_reply(request: &Request, sent: Time, left: Duration)
     deadline_since(request, sent, left, Duration::ZERO)
 }
 
-/// The local deadline of a lease of which this much was left at `since` or later. That moment was
-/// extrapolated by so much from one at which the server's time was known.
+/// The local deadline of a lease that had `left` to go at `since` or later. `since` lies
+/// `extrapolated` after a moment at which the server's time was known.
 ///
 /// Every time left that the server reports becomes a deadline here.
 ///

@@ -45,8 +45,8 @@ impl Taken {
 /// This many entries are never looked through, so a thread that takes and releases locks seldom
 /// does.
 const LEAST_ROOM: usize = 16;
-/// A thread that holds more locks than this shows only the newest. A wait must not become dear
-/// because of them.
+/// A thread that holds more locks than this shows only the newest. Otherwise each of its waits
+/// would have to search through all of them.
 const MOST_SHOWN: usize = 1024;
 
 /// This thread took the lease for a guard. The guard may go to another thread, which nobody sees.
@@ -55,9 +55,9 @@ const MOST_SHOWN: usize = 1024;
 /// thread holds more locks than ever before. An entry keeps the memory of its lease until the entry
 /// is forgotten.
 pub(crate) fn note_taken(engine: EngineId, lease: &Arc<Lease>) {
-    // At the thread's end there is no list any more. And the last owner of a lease may drop it below,
-    // and with it a callback of the user, which may take a lock itself. Such a lease is not noted: a
-    // warning may be missing.
+    // In two cases the lease is not noted, and a warning may be missing. At the end of the thread
+    // there is no list any more. And while the list is changed below, the last owner of a lease may
+    // drop it, and with it a callback of the user, which may take a lock itself.
     let _ = TAKEN.try_with(|taken| {
         let Ok(mut taken) = taken.try_borrow_mut() else {
             return;

@@ -45,7 +45,7 @@ enum LineStage<W, L> {
 pub(crate) struct Tenure<W, L> {
     pub(crate) lease: L,
     turn: Option<Turn<W, L>>,
-    /// The turns that were offered after the first. The fence of the next is so much larger.
+    /// How many turns were offered after the first. The fence of the next turn is larger by this.
     offered: u32,
     /// How the last guard of this tenure ended. `None`: no guard had it yet.
     last_end: Option<TurnEnd>,
@@ -139,7 +139,7 @@ impl<W: Clone, L> LineState<W, L> {
         }
     }
 
-    /// The current turn ends, and `remaining` of the lease is left, of a length of `ttl`.
+    /// The current turn ends. Of the lease, which is `ttl` long, `remaining` is left.
     ///
     /// The grant is passed on if somebody waits, if this tenure may have one more hand-over, and if
     /// at least half of the lease is left. Then the next member has as much time as a waiter that

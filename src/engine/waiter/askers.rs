@@ -15,12 +15,13 @@ pub(crate) struct Askers(Mutex<HashMap<Arc<str>, AskersOfName>>);
 #[derive(Default)]
 struct AskersOfName {
     waiters: BTreeMap<u64, Arc<WaiterEntry>>,
-    /// How many releases this manager has made since the first of them came.
+    /// How many releases this manager has made since the first of these waiters came.
     releases: u32,
 }
 
-/// P9 (nothing starves): some releases of a name, at fixed intervals, wake nobody here. Otherwise the threads of
-/// one manager could hand a lock to each other for ever, while other processes sit out their pauses.
+/// P9 (nothing starves): some releases of a name, at fixed intervals, wake nobody here. Otherwise
+/// the threads of one manager could hand a lock to each other forever, while other processes sit
+/// out their pauses.
 const LOCAL_TURNS: u32 = 16;
 
 impl Askers {

@@ -97,7 +97,7 @@ pub(crate) enum WaitEnds {
     AtADeadline,
 }
 
-/// Whether a request of this kind waits for so many permits of its name.
+/// Whether a request of this kind waits for this many held permits of its name.
 type WaitRule = fn(&LockSpec, u64) -> bool;
 
 /// A name of one engine.

@@ -87,8 +87,8 @@ impl Node {
         commands
     }
 
-    /// The reply to a HELLO with a name. A proxy may know HELLO, and refuse the name in it. Then the connection
-    /// goes without, and so do all later ones: a name helps people, and no call depends on it.
+    /// The reply to a HELLO with a name. A proxy may know HELLO, and refuse the name in it. Then
+    /// this connection and all later ones have no name: it helps people, and no call depends on it.
     fn without_name(
         &self,
         connection: &mut Connection,

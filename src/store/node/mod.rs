@@ -35,8 +35,8 @@
 //! | `probe` | whether a server speaks TLS or plain text |
 //! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
-//! Files name those below them: `lanes` names `acks`, `pool` and `unread`, and these name `lane`; they and `link` name
-//! `pipeline`, and all of them name `connection` and `socket`.
+//! Files name those below them: `lanes` names `acks`, `pool` and `unread`, and these name `lane`;
+//! they and `link` name `pipeline`, and all of them name `connection` and `socket`.
 
 mod acks;
 mod connect;
@@ -237,7 +237,7 @@ impl Node {
         self.counts.traffic()
     }
 
-    /// So many calls are sent again.
+    /// Counts this many calls that are sent again.
     pub(super) fn note_retries(&self, count: usize) {
         self.counts
             .retries

@@ -2,8 +2,8 @@
 //!
 //! A script that Redis refuses a command keeps what it wrote before. So a user without all rights
 //! could take a lock that nobody can release. The node asks for the rights before the first call
-//! that takes or deletes something, and again when they may have changed: after READONLY and NOPERM, and after
-//! the server closed a lane's connection, since it may have been replaced.
+//! that takes or deletes something. It asks again when they may have changed: after READONLY and
+//! NOPERM, and after the server closed a lane's connection, since it may have been replaced.
 
 use std::sync::atomic::Ordering;
 

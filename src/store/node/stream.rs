@@ -142,7 +142,7 @@ pub(super) fn connect_tcp(
 ///
 /// The stream has the whole timeout, so a reply that comes in one read costs no more system calls.
 /// Every read after the first gets what is left. Otherwise a peer that sends a byte now and then
-/// would keep the caller for ever (P8).
+/// would keep the caller forever (P8).
 pub(super) struct IoDeadline {
     ends_at: Instant,
     timeout: Duration,

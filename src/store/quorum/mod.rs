@@ -399,7 +399,8 @@ impl Quorum {
     }
 }
 
-/// Where a page of keys begins: in the scan of which node, and how many nodes were left out before.
+/// Where a page of keys begins: the node that is scanned, how many nodes were left out before it,
+/// and that node's own cursor.
 struct ScanPage {
     node: usize,
     left_out: usize,

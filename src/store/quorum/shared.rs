@@ -245,8 +245,8 @@ impl Shared {
     }
 }
 
-/// The token whose release must be done on every node. A forced release is none: it ends what a
-/// majority has, and a node that it misses is not waited for.
+/// The token whose release must be done on every node. A forced release has none: it ends what a
+/// majority has, and nobody waits for a node that it misses.
 fn released_token(call: &Call) -> Option<Token> {
     match call.verb {
         Verb::Release {

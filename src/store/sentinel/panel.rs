@@ -69,8 +69,8 @@ impl Panel {
         }
     }
 
-    /// Asks all sentinels and waits until all have answered that did so the last time. Blocks until
-    /// `until` at most.
+    /// Asks all sentinels, and waits for each that answered the last time. Blocks until `until` at
+    /// most.
     ///
     /// The first answer may be stale: a sentinel that was stopped for a while names an old master.
     /// So the answers of all count, each on a thread of its own, since a stopped sentinel still

@@ -46,8 +46,8 @@ impl<C: Connected> Lane<C> {
         None
     }
 
-    /// Sends a request that its caller has left on another lane. It goes out now if this one is open, or else as
-    /// one of the first on its next connection. Returns whether it was sent now.
+    /// Sends a request that its caller has left on another lane. It goes out now if this lane is
+    /// open, else as one of the first on its next connection. Returns whether it was sent now.
     pub(in crate::store::node) fn take_over<U: Unread + 'static>(
         &self,
         name: u64,
