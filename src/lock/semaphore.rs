@@ -73,7 +73,7 @@ impl LockManager {
 /// - Several guards are held at the same time. So a resource that receives their fences must not
 ///   refuse smaller ones.
 /// - A request for many permits leaves permits unused until there are enough for it.
-/// - When a lease may be over, Redis looks through the holders, some 64 in each call. So no call
+/// - When a lease may be over, Redis looks through the holders, some 32 in each call. So no call
 ///   takes longer because there are many. But with more than 64 holders, Redis finds a lapsed lease
 ///   later, by up to 50 µs for each holder: 5 s with 100,000.
 /// - If asynchronous replication loses data, it can lose permits; see the [limits](crate#limits) of
