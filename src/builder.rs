@@ -169,8 +169,8 @@ impl Builder {
     ///
     /// At least 1 ms; `Duration::MAX` turns it off. Default
     /// [`DEFAULT_LONG_WAIT`](crate::DEFAULT_LONG_WAIT). The first warning of a deadlock does not
-    /// depend on it. The next one for the same names comes after this time at the earliest, and each
-    /// further one after twice the time before, but no pause is longer than 10 minutes.
+    /// depend on it. The next one for the same names comes after this time at the earliest. Each
+    /// further pause is twice as long, up to 10 minutes.
     pub fn long_wait(mut self, limit: Duration) -> Builder {
         self.settings.long_wait = Some(limit);
         self

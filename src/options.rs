@@ -139,8 +139,8 @@ impl LockOptions {
         self
     }
 
-    /// Lets the waiters of this manager hand the lock over to each other up to this many times,
-    /// without Redis, before the lock goes to the next in Redis's queue.
+    /// Lets the waiters of this manager hand the lock over to each other, without Redis, up to this
+    /// many times. Then the lock goes to the next in Redis's queue.
     ///
     /// A hand-over within the process takes microseconds instead of a round trip, and Redis sees
     /// none of it. The price is fairness between managers: another manager waits for at most

@@ -25,8 +25,8 @@ impl LockManager {
     /// The iterator remembers the names that it has returned.
     ///
     /// This call never blocks. Each page blocks for at most four command timeouts, and two more for
-    /// every 128 names on it, or four more if semaphores or reader/writer locks are among them, and
-    /// two more for every 32 holders that one of them has. The errors are those of
+    /// every 128 names on it. If semaphores or reader/writer locks are among those, it is four
+    /// more, and two more for every 32 holders that one of them has. The errors are those of
     /// [`inspect`](LockManager::inspect). An error comes last. If a master of a cluster cannot be
     /// read, the rest of its names is missing, and those of the other masters come first.
     ///

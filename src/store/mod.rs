@@ -144,8 +144,8 @@ pub(crate) trait Store: Send + Sync {
     /// again after it could not.
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link>;
 
-    /// R18 (replica acks): whether a grant that became known in any other way than as the result of
-    /// its own call by [`Store::run`] counts only after a renewal of its token by the link.
+    /// R18 (replica acks): whether a renewal by the link must confirm a grant first. That concerns
+    /// each grant but one that is the result of its own call by [`Store::run`].
     fn confirms_grants(&self) -> bool {
         false
     }

@@ -56,8 +56,8 @@ const MOST_SHOWN: usize = 1024;
 /// is forgotten.
 pub(crate) fn note_taken(engine: EngineId, lease: &Arc<Lease>) {
     // In two cases the lease is not noted, and a warning may be missing. At the end of the thread
-    // there is no list any more. And while the list is changed below, the last owner of a lease may
-    // drop it, and with it a callback of the user, which may take a lock itself.
+    // there is no list any more. And a change of the list below may drop a lease for the last time,
+    // and with it a callback of the user. That may take a lock itself.
     let _ = TAKEN.try_with(|taken| {
         let Ok(mut taken) = taken.try_borrow_mut() else {
             return;
