@@ -79,12 +79,15 @@ impl Engine {
     }
 
     /// R1 (registered before sent): the line has a place, and nothing of it is sent yet.
-    pub(super) fn register_place(&self, line: &mut Line, request: &Request) -> Arc<WaiterEntry> {
+    ///
+    /// The place shows the label and the thread of the first member, since that gets the first turn.
+    /// `earlier` is a request of the same line, for a line without members.
+    pub(super) fn register_place(&self, line: &mut Line, earlier: &Request) -> Arc<WaiterEntry> {
         let now = self.now();
         let state = WaiterState::new(Token::new());
-        let place = self
-            .waiters
-            .register(Arc::new(request.for_place()), state, now);
+        let first = line.members().next();
+        let request = first.map_or(earlier, |member| &member.request).for_place();
+        let place = self.waiters.register(Arc::new(request), state, now);
         line.set_place(place.order(), Arc::clone(&place));
         for member in line.members() {
             member.note_line_asks(now);

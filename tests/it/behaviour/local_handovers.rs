@@ -22,6 +22,7 @@ use crate::support::{SLACK, until};
 on_both_stores! {
     waiters_of_a_manager_hand_over_without_a_request,
     a_lock_without_waiters_is_released_as_always,
+    each_tenure_shows_the_label_of_its_first_guard,
     a_tenure_ends_after_the_most_hand_overs,
     waiters_with_other_options_wait_in_another_line,
     fences_rise_over_turns_tenures_and_managers,
@@ -100,6 +101,22 @@ fn a_lock_without_waiters_is_released_as_always(backend: &Backend) {
         drop(mgr.lock("n").unwrap());
     }
     assert_eq!(mgr.stats().local_handovers, 0);
+}
+
+/// The queue of Redis has the line's place, which the member that is next shows.
+fn each_tenure_shows_the_label_of_its_first_guard(backend: &Backend) {
+    let mgr = local(&patient(backend), 1);
+    let labelled = |label: &str| mgr.with(LockOptions::new().label(label));
+    let shown = || mgr.inspect("n").unwrap().unwrap().holders[0].label.clone();
+    let first = labelled("first").lock("n").unwrap();
+    assert_eq!(shown(), "first");
+    let [second, third] = ["second", "third"].map(|label| labelled(label).enqueue("n").unwrap());
+    first.unlock().unwrap();
+    let second = granted(second);
+    assert_eq!(shown(), "first", "it is the same tenure");
+    second.unlock().unwrap();
+    let _third = granted(third);
+    assert_eq!(shown(), "third");
 }
 
 fn a_tenure_ends_after_the_most_hand_overs(backend: &Backend) {
