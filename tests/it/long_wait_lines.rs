@@ -74,6 +74,36 @@ const LONG_CASES: &[(&str, Case)] = &[
             assert!(local.try_lock_for(n, 12 * LONG).unwrap().is_none());
         });
     }),
+    ("a member of a line, in pieces", |_, wants, n| {
+        let local = wants.with(LockOptions::new().local_handovers(9));
+        let _guard = local
+            .with(LockOptions::new().label("holds"))
+            .lock(n)
+            .unwrap();
+        worker(|| {
+            let mut waiter = local.enqueue(n).unwrap();
+            let start = Instant::now();
+            while start.elapsed() < 12 * LONG {
+                assert!(waiter.wait_for(LONG / 10).unwrap().is_none());
+            }
+        });
+    }),
+    ("a member whose line gets the lock", |holds, wants, n| {
+        let local = wants.with(LockOptions::new().local_handovers(9));
+        let theirs = holds.lock(n).unwrap();
+        let first = local.with(LockOptions::new().label("holds"));
+        let first = first.enqueue(n).unwrap();
+        thread::scope(|scope| {
+            let wait = || assert!(local.try_lock_for(n, 12 * LONG).unwrap().is_none());
+            let waits = scope.spawn(move || worker(wait));
+            until(SOON, "it waits", || {
+                first.position() == Some(1) && local.stats().waiting >= 2
+            });
+            drop(theirs);
+            let _guard = first.wait().unwrap();
+            waits.join().unwrap();
+        });
+    }),
     ("many waiters", |holds, wants, n| {
         let _guard = holds.lock(n).unwrap();
         thread::scope(|scope| {

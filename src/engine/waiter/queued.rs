@@ -190,8 +190,16 @@ impl QueuedWaiter {
         let engine = &self.engine;
         let waiter = &self.waiter;
         let mut call = WaitCall::new(engine.now(), until, at_deadline);
-        let mut check_at = Time::NEVER;
+        let long_wait = engine.config.long_wait;
         let mut state = waiter.state.lock();
+        // No sync of the renewal thread checks a member while its line has the lock. So it looks at its
+        // own wait, and at once if it waits in pieces: each may end before the next look is due.
+        let is_member = waiter.request.is_member();
+        let mut check_at = if is_member && state.has_waited_for(long_wait, call.entered) {
+            call.entered
+        } else {
+            Time::NEVER
+        };
         loop {
             let now = engine.now();
             if now >= check_at {
@@ -236,10 +244,9 @@ impl QueuedWaiter {
                     continue;
                 }
             };
-            if waiter.last_reply_at() == Time::NEVER {
-                // The line of this waiter has the lock, so no sync of the renewal thread checks it.
-                let config = &engine.config;
-                check_at = state.check_at(now, config.long_wait, config.check_period);
+            if is_member {
+                let next = state.check_at(now, long_wait, engine.config.check_period);
+                check_at = check_at.min(next);
             }
             let wake_at = wake_at.min(check_at);
             engine.clock.wait(&waiter.changed, &mut state, wake_at);

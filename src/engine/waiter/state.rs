@@ -173,12 +173,18 @@ impl WaiterState {
         Some((sleeper, self.waits_since?))
     }
 
-    /// When a waiter that no sync checks looks at its own wait. A long wait is reported after `limit`,
-    /// and again when it has doubled; a postponed circle is looked for after `period`.
+    /// Whether threads have waited for this long, in one piece or in several.
+    pub(crate) fn has_waited_for(&self, limit: Duration, now: Time) -> bool {
+        self.waits_since.is_some_and(|since| now - since >= limit)
+    }
+
+    /// When a waiter that no sync checks looks at its own wait next. A long wait is reported after
+    /// `limit`, and again when it has doubled; a postponed circle is looked for after `period`.
     pub(crate) fn check_at(&self, now: Time, limit: Duration, period: Duration) -> Time {
-        let report = self
-            .waits_since
-            .map_or(Time::NEVER, |since| since + limit.max((now - since) * 2));
+        let report = self.waits_since.map_or(Time::NEVER, |since| {
+            let waited = now - since;
+            since + if waited < limit { limit } else { waited * 2 }
+        });
         match self.circle_warning {
             CircleWarning::Postponed { .. } => report.min(now + period),
             CircleWarning::None | CircleWarning::Logged => report,
