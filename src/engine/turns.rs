@@ -26,6 +26,8 @@ pub(super) enum Ended {
     PassedTo(Arc<WaiterEntry>, Arc<Lease>),
     /// The grant has ended here, and is to be released.
     Left(Leaving),
+    /// The grant was lost while the turn ended, so the guard has lost the lock after all.
+    Lost(LossReason),
 }
 
 /// A line has ended its tenure.
@@ -133,13 +135,27 @@ impl Engine {
         member.changed.notify_one();
     }
 
-    /// Ends a turn here. Sends nothing, and wakes nobody.
+    /// Ends a turn here. Sends nothing, and wakes no member.
     ///
     /// R14 (release first, then send): if the grant is to be released, it has ended here.
     pub(super) fn end_turn(&self, turn: &Arc<Lease>, mode: Mode, now: Time) -> Result<Ended> {
-        let tenure = turn.renewed_lease();
         let mut lines = self.lines.lock();
-        turn.release(now).map_err(|loss| Error::Lost { loss })?;
+        turn.end(now).map_err(|loss| Error::Lost { loss })?;
+        let ended = self.pass_or_leave(&mut lines, turn, mode, now);
+        drop(lines);
+        turn.disconnect();
+        ended
+    }
+
+    /// Passes the lock on if it may, or ends the tenure.
+    fn pass_or_leave(
+        &self,
+        lines: &mut LockedLines<'_>,
+        turn: &Arc<Lease>,
+        mode: Mode,
+        now: Time,
+    ) -> Result<Ended> {
+        let tenure = turn.renewed_lease();
         if mode != Mode::Unused {
             tenure.note_last_turn(turn);
         }
@@ -156,35 +172,22 @@ impl Engine {
                 return Ok(Ended::PassedTo(member, turn));
             }
         }
-        self.end_tenure(&mut lines, turn, mode, now)
-            .map(Ended::Left)
+        Ok(self.end_tenure(lines, tenure, now))
     }
 
-    /// Ends the tenure of a turn that has ended, and that no other follows.
-    fn end_tenure(
-        &self,
-        lines: &mut LockedLines<'_>,
-        turn: &Arc<Lease>,
-        mode: Mode,
-        now: Time,
-    ) -> Result<Leaving> {
-        let tenure = turn.renewed_lease();
-        // If it is lost, the renewal thread finds it in the line, and no turn with it. So the loss is
-        // counted here, like one that the reply to a release reports.
-        if let Err(Loss { reason, .. }) = tenure.release(now) {
-            if mode != Mode::Unused {
-                self.meter.on_released(turn.held_for(now));
-                self.meter.on_found_lost(reason);
-            }
-            let loss = turn.loss_for(reason);
-            return Err(Error::Lost { loss });
-        }
+    /// Ends a tenure whose last turn has ended.
+    fn end_tenure(&self, lines: &mut LockedLines<'_>, tenure: &Arc<Lease>, now: Time) -> Ended {
         let line = lines.line(&tenure.request);
+        if let Err(Loss { reason, .. }) = tenure.release(now) {
+            // The renewal thread finds the tenure in the line, and releases it.
+            line.note_lost();
+            return Ended::Lost(reason);
+        }
         let mode = release_mode(line.end_tenure());
         let waits = line.has_members();
         let place = waits.then(|| self.register_place(line, &tenure.request));
         lines.forget_if_idle(&tenure.request);
-        Ok(Leaving {
+        Ended::Left(Leaving {
             tenure: Arc::clone(tenure),
             mode,
             place,
@@ -205,6 +208,17 @@ impl Engine {
         if mode != Mode::Unused {
             self.meter.on_released(turn.held_for(started));
         }
+        self.finish_turn(turn, ended, started, want)
+    }
+
+    /// Does what is left to do after a turn: wakes the next member, or sends the release.
+    fn finish_turn(
+        self: &Arc<Self>,
+        turn: &Arc<Lease>,
+        ended: Ended,
+        started: Time,
+        want: WantResult,
+    ) -> Result<()> {
         match ended {
             Ended::PassedTo(member, next) => {
                 self.on_passed(&member, &next);
@@ -213,6 +227,13 @@ impl Engine {
             Ended::Left(leaving) => self
                 .leave(&leaving, started, want)
                 .map_err(|error| for_turn(error, turn)),
+            Ended::Lost(reason) => {
+                // The renewal thread finds no turn with the tenure. So the loss is counted here, like
+                // one that the reply to a release reports.
+                self.meter.on_found_lost(reason);
+                let loss = turn.loss_for(reason);
+                Err(Error::Lost { loss })
+            }
         }
     }
 
@@ -260,7 +281,7 @@ impl Engine {
                 self.abandon(TokenRelease::of_lease(&leaving.tenure, leaving.mode, now));
             }
             // The renewal thread reports the loss to nobody.
-            Err(_) => {}
+            Ok(Ended::Lost(_)) | Err(_) => {}
         }
     }
 

@@ -343,6 +343,8 @@ impl SteppedEngine {
                 lease: leaving.tenure,
                 place: leaving.place.map(LinePlace),
             }),
+            // The simulator runs one step at a time, so nothing comes between the parts of this one.
+            Ended::Lost(_) => None,
         }
     }
 

@@ -241,12 +241,22 @@ impl Lease {
     /// R14 (release first, then send): ends the lease here, before its release is sent. An error if
     /// the lease is lost.
     pub(crate) fn release(&self, now: Time) -> Result<(), Loss> {
+        self.end(now)?;
+        self.disconnect();
+        Ok(())
+    }
+
+    /// The first half of [`Lease::release`], for a caller that holds a mutex. It wakes nobody.
+    pub(crate) fn end(&self, now: Time) -> Result<(), Loss> {
         self.follow_tenure(now);
         self.state
             .release(now)
-            .map_err(|reason| self.loss_for(reason))?;
+            .map_err(|reason| self.loss_for(reason))
+    }
+
+    /// The second half of [`Lease::release`]: wakes the threads that watch for a loss.
+    pub(crate) fn disconnect(&self) {
         self.signal.close();
-        Ok(())
     }
 
     /// Ends a lease that no guard has or will have, held or lost. No loss is reported.

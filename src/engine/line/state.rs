@@ -13,6 +13,7 @@
 //! | a guard is released | [`LineState::end_turn`] | offers the next turn, or leaves |
 //! | a turn is to be offered | [`LineState::next_member`] | asks the member, and then calls [`LineState::set_turn`] |
 //! | nobody takes the turn | [`LineState::end_tenure`] | releases the grant, and sends the place of the members that are left |
+//! | the grant is lost while its last turn ends | [`LineState::note_lost`] | reports it to that turn's guard |
 //! | the grant is lost | [`LineState::lose_tenure`] | reports it, and sends the place of the members that are left |
 //!
 //! The machine knows a member, its place and a lease only as `W` and `L`. A member's number says
@@ -171,6 +172,15 @@ impl<W: Clone, L> LineState<W, L> {
         let end = self.tenure().and_then(|tenure| tenure.last_end);
         self.stage = LineStage::Idle;
         end
+    }
+
+    /// The grant was lost while its last turn ended. That turn did not end well.
+    pub(crate) fn note_lost(&mut self) {
+        if let LineStage::Held(tenure) = &mut self.stage
+            && tenure.last_end.is_some()
+        {
+            tenure.last_end = Some(TurnEnd::Unfinished);
+        }
     }
 
     /// The grant is lost. Returns the turn that was lost with it. If its member has not taken it

@@ -217,25 +217,49 @@ fn loss_that_the_last_release_of_a_tenure_finds_is_counted_once() {
     let other = LockManager::connect(&memory).expect("a manager");
     let forced = other.force_release("a", tenure.fence);
     assert!(forced.expect("redis answers"));
-    let now = engine.now();
-    {
-        let mut lines = engine.lines.lock();
-        turn.release(now).expect("it is held");
-        tenure.note_last_turn(&turn);
-        let line = lines.line_of_tenure(&tenure).expect("it has the lock");
-        let next = line.end_turn(TurnEnd::Finished, tenure.remaining(now), turn.request.ttl);
-        assert_eq!(next, AfterTurn::Leave);
-        // The renewal thread learns of it between the two steps.
-        tenure.lose(LossReason::Forced);
-        let left = engine.end_tenure(&mut lines, &turn, Mode::Used, now);
-        assert!(matches!(left, Err(Error::Lost { .. })));
-    }
+    let ended = lose_at_the_last_step(engine, &turn, LossReason::Forced);
+    assert_eq!(manager.stats().lost, 0, "counted where a mutex is held");
+    let unlocked = engine.finish_turn(&turn, ended, engine.now(), WantResult::Yes);
+    assert!(matches!(unlocked, Err(Error::Lost { .. })));
     assert_eq!(manager.stats().lost, 1);
     engine.send_to_background(Command::ReportLoss(tenure));
     // Returns when the renewal thread has the reply to its release.
     memory.advance(Duration::from_millis(1));
     assert!(engine.lines.lock().known(&request(&manager)).is_none());
     assert_eq!(manager.stats().lost, 1, "no guard has lost it again");
+}
+
+#[test]
+fn guard_that_loses_the_lock_as_it_unlocks_has_lapsed() {
+    let memory = Memory::new();
+    let manager = LockManager::builder(&memory).build().expect("a manager");
+    let engine = manager.engine();
+    let (first, place) = first_of_line(&manager);
+    let tenure = take_free_lock(engine, &place);
+    let turn = first.wait(Time::NEVER, AtDeadline::Cancel);
+    let turn = turn.expect("no error").expect("the lock is free");
+    drop(first);
+    lose_at_the_last_step(engine, &turn, LossReason::Expired);
+    engine.send_to_background(Command::ReportLoss(tenure));
+    let other = LockManager::connect(&memory).expect("a manager");
+    let next = other.lock("a").expect("it is released");
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+}
+
+/// Ends the last turn of a tenure. The renewal thread learns of a loss between the two steps of that.
+fn lose_at_the_last_step(engine: &Arc<Engine>, turn: &Arc<Lease>, reason: LossReason) -> Ended {
+    let tenure = turn.renewed_lease();
+    let now = engine.now();
+    let mut lines = engine.lines.lock();
+    turn.end(now).expect("it is held");
+    tenure.note_last_turn(turn);
+    let line = lines.line_of_tenure(tenure).expect("it has the lock");
+    let next = line.end_turn(TurnEnd::Finished, tenure.remaining(now), turn.request.ttl);
+    assert_eq!(next, AfterTurn::Leave);
+    tenure.lose(reason);
+    let ended = engine.end_tenure(&mut lines, tenure, now);
+    assert!(matches!(ended, Ended::Lost(found) if found == reason));
+    ended
 }
 
 #[test]
