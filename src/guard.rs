@@ -197,7 +197,8 @@ impl LockGuard {
     /// For `select!` beside the work. Never blocks.
     ///
     /// The message comes at most one command timeout after [`is_held`](LockGuard::is_held) turns
-    /// false, even if Redis cannot be reached. After a clean release the channel is disconnected at
+    /// false, even if Redis cannot be reached (two where a round trip takes more than half of one).
+    /// After a clean release the channel is disconnected at
     /// once. It is created on the first call.
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();

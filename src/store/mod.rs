@@ -197,8 +197,9 @@ pub(crate) trait Store: Send + Sync {
 
 /// One connection, or several, of one thread. A link never waits for a connection to be opened.
 pub(crate) trait Link: Send {
-    /// Blocks for at most one command timeout. While there is no connection, every call fails at
-    /// once: with [`StoreFault::NotReady`] until the reason is known, and with the reason then.
+    /// Blocks for at most one command timeout, or two if a round trip takes more than half of one.
+    /// While there is no connection, every call fails at once: with [`StoreFault::NotReady`] until the
+    /// reason is known, and with the reason then.
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult>;
 
     /// When to call [`Link::check`], while this process holds or awaits anything.

@@ -220,7 +220,8 @@ impl Node {
     }
 
     /// Runs calls as one pipeline, in order, and returns one result for each, all before
-    /// `reply_by`.
+    /// `reply_by`. If a round trip takes more than half of a command timeout, renewals that have to
+    /// be sent again, alone, get one timeout more.
     pub(super) fn exchange(
         &self,
         connection: &mut Connection,
@@ -237,15 +238,20 @@ impl Node {
         }
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         let mut is_joined = pipeline.is_joined();
+        let started = self.clock.now();
         while pipeline.has_unanswered() {
             self.round_trip(connection, &mut pipeline, &mut |index, answer| {
                 answers[index] = Some(answer);
             });
-            // The renewals that were left out go alone now, and have the time of a lone renewal.
-            // Otherwise a slow link could never answer them, since they meet again each time.
+            // The renewals that were left out go alone now. If the time that is left is less than
+            // the first round trip took, they get the time of a lone renewal. Otherwise a slow link
+            // could never answer them, since they meet again each time.
             if is_joined && !pipeline.is_joined() {
                 is_joined = false;
-                pipeline.reply_by = reply_by.max(self.clock.now() + self.command_timeout);
+                let now = self.clock.now();
+                if reply_by - now < now - started {
+                    pipeline.reply_by = now + self.command_timeout;
+                }
             }
         }
         let results = answers.into_iter().zip(pipeline.pending);
