@@ -55,8 +55,11 @@ impl<G> Waiter<G> {
 
     /// The position in the queue, as last reported by Redis, at most a check period ago. 1 is next.
     ///
-    /// An upper bound: it counts waiters that died or gave up. `None` once the lock is granted or
-    /// the wait has failed, while the waiter is being queued again, and on a quorum. Never blocks.
+    /// An upper bound: it counts waiters that died or gave up. With
+    /// [`local_handovers`](crate::LockOptions::local_handovers) it leaves out the waiters of other
+    /// managers that come first where the lock leaves this process in between. `None` once the lock
+    /// is granted or the wait has failed, while the waiter is being queued again, and on a quorum.
+    /// Never blocks.
     pub fn position(&self) -> Option<u64> {
         self.queued.as_ref()?.position()
     }

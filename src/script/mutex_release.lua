@@ -64,7 +64,7 @@ elseif owner == token and not is_stray then
   status = 'released'
   -- R15 (clock went back): granted_at may be in the future.
   local cool_until = hold > 0 and math.min(granted_at, now) + 1000 * hold or 0
-  -- P2 (rising fences): the grant gives back the fences that no guard had.
+  -- P2 (rising fences): fences that no guard had may be granted again.
   if mode == 'used' then previous, fence = 0, (ARGV[8] or fence) + 0 end
   if mode == 'lost' then how = 1 end
   owner, lease_end, owner_changed = nil, 0, true
