@@ -22,6 +22,7 @@ pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 /// less.
 pub const DEFAULT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a silent process keeps its places in queues: this, or half of the ttl if that is less.
+/// Never less than a check period and three command timeouts.
 pub const DEFAULT_HORIZON: Duration = Duration::from_secs(5);
 
 /// The settings of a [`Builder`](crate::Builder), as the user made them. [`Config::new`] derives
@@ -90,17 +91,23 @@ impl Config {
         let command_timeout = settings
             .command_timeout
             .unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(base / 10));
+        let check_period = settings
+            .check_period
+            .unwrap_or(DEFAULT_CHECK_PERIOD.min(base / 8));
+        let horizon = DEFAULT_HORIZON
+            .min(base / 2)
+            .max(least_horizon(check_period, command_timeout));
         let config = Config {
             prefix: check_prefix(settings.prefix)?,
             lanes: settings.lanes.unwrap_or(DEFAULT_LANES),
             wait_on_drop: settings.wait_on_drop,
             connect_timeout: settings.connect_timeout.unwrap_or(command_timeout),
             command_timeout,
-            check_period: settings
-                .check_period
-                .unwrap_or(DEFAULT_CHECK_PERIOD.min(base / 8)),
-            horizon: settings.horizon.unwrap_or(DEFAULT_HORIZON.min(base / 2)),
-            outage_limit: settings.outage_limit.unwrap_or(DEFAULT_OUTAGE_LIMIT),
+            check_period,
+            horizon: settings.horizon.unwrap_or(horizon),
+            outage_limit: settings
+                .outage_limit
+                .unwrap_or(DEFAULT_OUTAGE_LIMIT.max(command_timeout)),
             long_wait: settings.long_wait.unwrap_or(DEFAULT_LONG_WAIT),
             ttl,
             uptime_check: settings.uptime_check.unwrap_or(true),
@@ -144,9 +151,7 @@ impl Config {
                 return Err(Error::config("replica_acks", message));
             }
         }
-        // A live process syncs its queues once per P. Even if requests take long, its signs of
-        // life must reach Redis before H is over.
-        let needed = self.check_period + self.command_timeout * 3;
+        let needed = least_horizon(self.check_period, self.command_timeout);
         if self.horizon < needed {
             let message = format!(
                 "at least check_period + 3 × command_timeout, {needed:?}; it is {:?}",
@@ -187,11 +192,17 @@ impl Config {
     fn check_renewed_ttl(&self, ttl: Duration) -> Result<()> {
         let needed = least_ttl(self.horizon);
         if ttl < needed {
-            let message = format!(
-                "at least {needed:?} with this manager's horizon of {:?}; give the builder the ttl \
-                 {ttl:?}, or a shorter horizon",
-                self.horizon
-            );
+            let horizon = self.horizon;
+            let remedy = if ttl == self.ttl {
+                format!(
+                    "it is {ttl:?}; a shorter horizon needs a shorter check_period + \
+                     3 × command_timeout"
+                )
+            } else {
+                format!("give the builder the ttl {ttl:?}, or a shorter horizon")
+            };
+            let message =
+                format!("at least {needed:?} with this manager's horizon of {horizon:?}; {remedy}");
             return Err(Error::config("ttl", message));
         }
         let needed = self.check_period + self.command_timeout * 2 + margin(ttl, Duration::ZERO);
@@ -228,6 +239,12 @@ impl Config {
 /// Clock rates differ by at most 500 ppm under NTP, so this covers far more than that.
 pub(crate) fn margin(ttl: Duration, extrapolated: Duration) -> Duration {
     ttl.saturating_add(extrapolated) / 100 + Duration::from_millis(2)
+}
+
+/// A live process syncs its queues once per P. Even if requests take long, its signs of life must
+/// reach Redis before H is over.
+fn least_horizon(check_period: Duration, command_timeout: Duration) -> Duration {
+    check_period.saturating_add(command_timeout.saturating_mul(3))
 }
 
 /// The shortest ttl with H ≤ 2/3 ttl − ttl/10. It makes sure that a silent process loses its places
@@ -317,6 +334,18 @@ mod tests {
     }
 
     #[test]
+    fn horizon_and_outage_limit_follow_a_longer_command_timeout() {
+        let seconds = Duration::from_secs;
+        let settings = Settings {
+            command_timeout: Some(seconds(12)),
+            ..with_ttl(120_000)
+        };
+        let (config, _) = Config::new(settings).unwrap();
+        assert_eq!(config.horizon, seconds(37));
+        assert_eq!(config.outage_limit, seconds(12));
+    }
+
+    #[test]
     fn numbers_that_do_not_fit_are_refused() {
         let ms = Duration::from_millis;
         let bad = [
@@ -333,8 +362,9 @@ mod tests {
                 horizon: Some(ms(5667) - Duration::from_nanos(1)),
                 ..Settings::default()
             },
+            // P + 3T = 5.8 s
             Settings {
-                command_timeout: Some(ms(1400)),
+                command_timeout: Some(ms(1600)),
                 ..Settings::default()
             },
             Settings {

@@ -268,14 +268,15 @@ impl LockManager {
     /// `true`: Redis keeps nothing about the name any more, or kept nothing before.
     ///
     /// `false`: somebody holds the name or waits for it, or it cools, or its newest fence is ahead
-    /// of the server's clock. Or another program uses the key of the name. A lease that is over is
-    /// not in the way: it ends here, as if somebody had asked for the lock.
+    /// of the server's clock. A lease that is over is not in the way: it ends here, as if somebody had
+    /// asked for the lock.
     ///
     /// Blocks for at most four command timeouts. Takes two more if a lease or a waiter ends first, and
     /// two more for every 64 dead waiters at the head of the queue and for every 32 holders.
     ///
     /// # Errors
-    /// As [`inspect`](LockManager::inspect). After [`Unavailable`](Error::Unavailable), Redis may
+    /// As [`inspect`](LockManager::inspect), and [`Server`](Error::Server) with the code `WRONGTYPE`
+    /// if another program uses the key of the name. After [`Unavailable`](Error::Unavailable), Redis may
     /// have deleted the name, or may still delete it when the request arrives late.
     ///
     /// Always [`Config`](Error::Config) on a [`Quorum`](crate::Quorum), which forgets a name only by

@@ -35,6 +35,9 @@ if not packed_state then
   -- is the state in which the name was vacated. A new mutex goes on from its fence (P2), and a
   -- token of the earlier mutex learns from it how its lease ended.
   local kind, vacated = unpack(redis.call('HMGET', record_key, 'k', 'v'))
+  -- P10 (bad input): a hash with neither belongs to another program. LLEN refuses it by WRONGTYPE,
+  -- like a key of any other type. Otherwise it would get an expiry, and be gone in an hour.
+  if not kind and not vacated then redis.call('LLEN', record_key) end
   if kind and kind ~= 'mutex/1' and not (looks_back and vacated) then
     return { 'kind', now, 0, kind }
   end

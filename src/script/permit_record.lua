@@ -59,6 +59,8 @@ elseif kind then
 end
 -- The name may have been vacated, as a mutex or as permits. Fences go on from there (P2).
 local vacated = not recorded_kind and redis.call('HGET', record_key, 'v')
+-- P10 (bad input): another program's hash is refused, as in mutex_record.lua.
+if not recorded_kind and not vacated then redis.call('LLEN', record_key) end
 if vacated then
   local _, _, vacated_fence, _, _, _, _, vacated_previous = struct.unpack('<ddddI4I4I4bb', vacated)
   fence = math.max(packed_state and fence or 0, vacated_fence)

@@ -15,12 +15,8 @@ local packed_state = redis.call('HGET', KEYS[3], 'p')
 local deletes = ARGV[5] == 'delete'
 -- P2 (rising fences): without the keys, the clock is the floor of the next fence.
 local must_stay = deletes and fence >= now
-if deletes then
-  -- R20 (write order): a queue of the wrong type must stop the script before it deletes anything.
-  redis.call('LLEN', queue_key)
-  -- The record is of another program if it has neither a kind nor the state of a vacated name.
-  if not recorded_kind and not past and redis.call('HLEN', record_key) > 0 then must_stay = true end
-end
+-- R20 (write order): a queue of the wrong type must stop the script before it deletes anything.
+if deletes then redis.call('LLEN', queue_key) end
 if not kind then
   if must_stay then return { 'refused', now, 0 } end
   if deletes then redis.call('UNLINK', record_key, queue_key, holders_key) end

@@ -24,6 +24,7 @@ on_both_stores! {
     p10_an_unusable_number_of_lanes_or_prefix_is_refused,
     p10_options_out_of_range_are_refused_everywhere,
     p10_a_key_of_the_wrong_type_is_left_unchanged,
+    p10_a_hash_of_another_program_is_left_unchanged,
     p10_a_queue_key_of_the_wrong_type_refuses_waiters,
     a_queue_that_changes_its_type_refuses_new_waiters,
     p10_endless_waits_and_past_deadlines_are_no_errors,
@@ -225,9 +226,10 @@ fn p10_timeouts_that_contradict_each_other_are_refused(backend: &Backend) {
         "horizon",
         &["check_period + 3 × command_timeout", "2.5s", "2.499s"],
     );
-    of(|b| b.command_timeout(ms(1400)), "horizon", &["5.2s", "5s"]);
-    of(|b| b.check_period(ms(4000)), "horizon", &["5.5s", "5s"]);
-    // 2/3 − 1/10 of the ttl of 10 s is 5.667 s.
+    // 2/3 − 1/10 of the ttl of 10 s is 5.667 s. The horizon is P + 3 T at least.
+    let allowed = ["at least 10.236s", "horizon of 5.8s", "it is 10s"];
+    of(|b| b.command_timeout(ms(1600)), "ttl", &allowed);
+    of(|b| b.check_period(ms(4200)), "ttl", &["at least 10.059s"]);
     of(
         |b| b.horizon(ms(5700)),
         "ttl",
@@ -327,6 +329,28 @@ fn p10_a_key_of_the_wrong_type_is_left_unchanged(backend: &Backend) {
         backend.query::<Vec<String>>(&["LRANGE", "fairlock:{n}", "0", "-1"]),
         ["mine"]
     );
+    assert_eq!(backend.keys("n"), ["fairlock:{n}"]);
+}
+
+fn p10_a_hash_of_another_program_is_left_unchanged(backend: &Backend) {
+    let mgr = manager(backend);
+    let _: i64 = backend.query(&["HSET", "fairlock:{n}", "a", "mine"]);
+    for result in [
+        mgr.lock("n").map(drop),
+        mgr.try_lock("n").map(drop),
+        mgr.enqueue("n").map(drop),
+        mgr.rw_lock("n").read().map(drop),
+        mgr.semaphore("n", 2).acquire().map(drop),
+        mgr.force_release("n", 1).map(drop),
+        mgr.delete("n").map(drop),
+    ] {
+        assert_code(&result.unwrap_err(), "WRONGTYPE");
+    }
+    assert_eq!(
+        backend.query::<Vec<String>>(&["HGETALL", "fairlock:{n}"]),
+        ["a", "mine"]
+    );
+    assert_eq!(backend.query::<i64>(&["PTTL", "fairlock:{n}"]), -1);
     assert_eq!(backend.keys("n"), ["fairlock:{n}"]);
 }
 

@@ -197,7 +197,7 @@ fn a_name_that_changed_its_kind_is_deleted_with_all_its_keys(backend: &Backend) 
     drop::<AnyGuard>(permit);
 }
 
-/// Another program uses the key of the queue, or of the record.
+/// Another program uses the key of the queue.
 fn p10_a_delete_spares_keys_that_are_not_of_a_lock(backend: &Backend) {
     let mgr = patient(backend);
     let Permits { key, queue, .. } = Permits::of(backend, "n");
@@ -221,9 +221,6 @@ fn p10_a_delete_spares_keys_that_are_not_of_a_lock(backend: &Backend) {
         let _: i64 = backend.query(&["DEL", &queue]);
         assert!(mgr.delete("n").unwrap(), "{want:?}");
     }
-    let _: i64 = backend.query(&["HSET", &key, "theirs", "1"]);
-    assert!(!mgr.delete("n").unwrap());
-    assert_eq!(backend.query::<String>(&["HGET", &key, "theirs"]), "1");
 }
 
 /// The first copy has deleted the name already.

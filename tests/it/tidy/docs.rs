@@ -90,9 +90,12 @@ fn documented_defaults_and_ranges_match_the_code() {
             human(p),
             row(p, 8)
         ),
-        format!("| `horizon`, H | {}, or half of the ttl |", human(h)),
+        format!(
+            "| `horizon`, H | {}, or half of the ttl; P + 3 T ",
+            human(h)
+        ),
         format!("from P + 3 T to 2/3 − 1/10 of the ttl | {} |", row(h, 2)),
-        format!("| `outage_limit` | {} |", human(DEFAULT_OUTAGE_LIMIT)),
+        format!("| `outage_limit` | {}; T ", human(DEFAULT_OUTAGE_LIMIT)),
         format!("| `long_wait` | {} | from 1 ms;", human(DEFAULT_LONG_WAIT)),
     ];
     let absent: Vec<_> = rows.into_iter().filter(|row| !page.contains(row)).collect();
