@@ -135,7 +135,7 @@ pub(crate) fn of_usage(error: &clap::Error) -> ExitCode {
     }
     let message = error.render().to_string();
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    anstream::eprint!("fairlock: {}", without_urls(message));
+    crate::note::note!("fairlock: {}", without_urls(message));
     Exit::USAGE.into()
 }
 

@@ -24,6 +24,7 @@ mod exit;
 mod help_tests;
 mod job;
 mod logger;
+mod note;
 mod output;
 mod printable;
 mod processes;

@@ -66,14 +66,14 @@ impl Line {
         let mut is_shown = self.is_shown.lock().unwrap_or_else(PoisonError::into_inner);
         let found = self.found.load(Ordering::Relaxed);
         let seconds = elapsed.as_secs();
-        anstream::eprint!("\r\x1b[Kgoing through all keys: {seconds}s, {found} names found");
+        crate::note::note!("\r\x1b[Kgoing through all keys: {seconds}s, {found} names found");
         *is_shown = true;
     }
 
     fn clear(&self) {
         let mut is_shown = self.is_shown.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *is_shown) {
-            anstream::eprint!("\r\x1b[K");
+            crate::note::note!("\r\x1b[K");
         }
     }
 }

@@ -98,7 +98,7 @@ impl Ls {
             let next = list.next();
             for error in list.take_unreadable() {
                 progress.make_room();
-                anstream::eprintln!("fairlock: warning: {error}");
+                crate::note::note_line!("fairlock: warning: {error}");
             }
             match next {
                 None => break,
@@ -157,7 +157,7 @@ impl Ls {
         }
         let width = output::width();
         if infos.is_empty() && width.is_some() {
-            anstream::eprintln!("nothing is held, awaited or lapsed here");
+            crate::note::note_line!("nothing is held, awaited or lapsed here");
             return Ok(());
         }
         let mut table = Table::new(&COLUMNS);

@@ -87,7 +87,7 @@ impl Release {
 }
 
 fn no(why: impl std::fmt::Display) -> Result<Exit, Failure> {
-    anstream::eprintln!("fairlock: not released: {why}");
+    crate::note::note_line!("fairlock: not released: {why}");
     Ok(Exit::NO)
 }
 
@@ -125,7 +125,7 @@ fn explain(info: &LockInfo, fence: u64) {
     } else {
         ""
     };
-    anstream::eprintln!(
+    crate::note::note_line!(
         "{}: {}, {}, fence {fence}, {at_most}{} left, {} waiting",
         printable(&info.name),
         info.kind,
@@ -134,19 +134,19 @@ fn explain(info: &LockInfo, fence: u64) {
         info.waiters
     );
     for holder in losers.iter().take(LOSERS_SHOWN) {
-        anstream::eprintln!(
+        crate::note::note_line!(
             "  {}, for {}",
             printable(&holder.to_string()),
             age::short(times::held(info, holder))
         );
     }
     if losers.len() > LOSERS_SHOWN {
-        anstream::eprintln!("  and {} more", losers.len() - LOSERS_SHOWN);
+        crate::note::note_line!("  and {} more", losers.len() - LOSERS_SHOWN);
     }
     if losers.len() > 1 {
-        anstream::eprintln!("They share this fence: all {} lose the lock.", losers.len());
+        crate::note::note_line!("They share this fence: all {} lose the lock.", losers.len());
     }
-    anstream::eprintln!("{}", notice(info, &losers));
+    crate::note::note_line!("{}", notice(info, &losers));
 }
 
 /// How many of those that share a fence are named before the question.
@@ -203,7 +203,7 @@ fn lease_end(info: &LockInfo, holders: &[&Party], ttl: Duration) -> String {
 
 /// Asks on the terminal. No answer is a no.
 fn is_confirmed() -> Result<bool, Failure> {
-    anstream::eprint!("Release it? [y/N] ");
+    crate::note::note!("Release it? [y/N] ");
     let mut answer = String::new();
     io::stdin()
         .read_line(&mut answer)

@@ -59,7 +59,7 @@ impl Show {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
         let manager = connection.manager()?;
         let Some(info) = manager.inspect(&self.name)? else {
-            anstream::eprintln!("fairlock: {:?} is not in use", self.name);
+            crate::note::note_line!("fairlock: {:?} is not in use", self.name);
             return Ok(Exit::NO);
         };
         if self.json {

@@ -61,7 +61,7 @@ impl Bench {
         let measurements = Measurement::all(self.threads);
         let whole = self.duration.saturating_mul(measurements.len() as u32);
         let whole = humantime::format_duration(whole);
-        anstream::eprintln!("fairlock: this loads the server for about {whole}");
+        crate::note::note_line!("fairlock: this loads the server for about {whole}");
         let mut measured = Vec::new();
         let lasted = self.measure(&measurements, &mut measured, |measurement| {
             let budget = Budget::new(self.duration / ROUNDS, &interrupt);
@@ -76,7 +76,7 @@ impl Bench {
             let _ = manager.shutdown(CLEANUP_TIME);
         }
         if let Err(leftovers) = cleanup::delete(&managers[0], &names) {
-            anstream::eprintln!("fairlock: warning: {leftovers}");
+            crate::note::note_line!("fairlock: warning: {leftovers}");
         }
         self.print(&measured, requests)?;
         lasted.and(released)?;
@@ -124,13 +124,13 @@ impl Bench {
 fn progress(round: u32, measurement: &Measurement) {
     if io::stderr().is_terminal() {
         let title = measurement.title();
-        eprint!("\r\x1b[Kround {round} of {ROUNDS}: {title} …");
+        crate::note::note!("\r\x1b[Kround {round} of {ROUNDS}: {title} …");
         let _ = io::stderr().flush();
     }
 }
 
 fn clear_progress() {
     if io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        crate::note::note!("\r\x1b[K");
     }
 }

@@ -58,7 +58,7 @@ impl Watch {
         let mut clock = ServerClock::default();
         let mut before = self.look(&manager, &mut clock)?;
         if !self.json {
-            anstream::eprintln!(
+            crate::note::note_line!(
                 "looking every {}: changes between two looks are not seen",
                 humantime::format_duration(self.interval)
             );

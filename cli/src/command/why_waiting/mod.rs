@@ -45,7 +45,7 @@ impl WhyWaiting {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
         let manager = connection.manager()?;
         let Some(first) = manager.inspect(&self.name)?.filter(chain::is_in_use) else {
-            anstream::eprintln!("fairlock: nobody holds {:?} or waits for it", self.name);
+            crate::note::note_line!("fairlock: nobody holds {:?} or waits for it", self.name);
             return Ok(Exit::NO);
         };
         let mut locks = Locks::from([(Arc::clone(&first.name), first.clone())]);
