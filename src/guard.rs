@@ -166,11 +166,11 @@ impl LockGuard {
         !engine.is_forked() && self.lease.is_held(engine.now())
     }
 
-    /// How long [`is_held`](LockGuard::is_held) stays true if no further renewal succeeds. Zero if
-    /// the lock is lost. Never blocks.
+    /// How long [`is_held`](LockGuard::is_held) stays true if no further renewal succeeds, up to
+    /// [`max_hold`](crate::LockOptions::max_hold). Zero if the lock is lost. Never blocks.
     pub fn remaining(&self) -> Duration {
         if self.is_held() {
-            self.lease.remaining(self.running.engine().now())
+            self.lease.remaining_for_guard(self.running.engine().now())
         } else {
             Duration::ZERO
         }
@@ -329,7 +329,10 @@ impl Drop for LockGuard {
         if !self.unlocked
             && let Err(error) = engine.release(&self.lease, self.mode(), WantResult::No)
         {
-            warn_of_drop(self.name(), &error);
+            // The renewal thread warns of a loss, and once is enough.
+            if self.lease.loss().is_none() {
+                warn_of_drop(self.name(), &error);
+            }
         }
         engine.on_guard_dropped();
     }

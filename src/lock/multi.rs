@@ -291,13 +291,15 @@ impl MultiGuard {
         !engine.is_forked() && self.leases.iter().all(|lease| lease.is_held(engine.now()))
     }
 
-    /// How long [`is_held`](MultiGuard::is_held) stays true if no further renewal succeeds. Zero if
-    /// one is lost. Never blocks.
+    /// How long [`is_held`](MultiGuard::is_held) stays true if no further renewal succeeds, up to
+    /// [`max_hold`](crate::LockOptions::max_hold). Zero if one is lost. Never blocks.
     pub fn remaining(&self) -> Duration {
         let now = self.running.engine().now();
-        let least = self.leases.iter().map(|lease| lease.remaining(now)).min();
+        let all = self.leases.iter();
         if self.is_held() {
-            least.unwrap_or_default()
+            all.map(|lease| lease.remaining_for_guard(now))
+                .min()
+                .unwrap_or_default()
         } else {
             Duration::ZERO
         }
@@ -386,8 +388,10 @@ impl Drop for MultiGuard {
         }
         self.group.close();
         let mode = self.panic_watch.mode();
+        // As in `LockGuard`, the renewal thread warns of a loss.
         if !self.unlocked
             && let Err(error) = engine.release_all(&self.leases, mode, WantResult::No)
+            && self.leases.iter().all(|lease| lease.loss().is_none())
         {
             log::warn!(
                 "dropping the one guard of {:?}: {error}",

@@ -201,6 +201,11 @@ impl Lease {
             .map_or(Duration::ZERO, |deadline| deadline - now)
     }
 
+    /// The same, or the time until `max_hold` ends it if that is less.
+    pub(crate) fn remaining_for_guard(&self, now: Time) -> Duration {
+        self.remaining(now).min(self.ends_at - now)
+    }
+
     /// The loss, if the lease is lost.
     pub(crate) fn loss(&self) -> Option<Loss> {
         if let Some(tenure) = &self.tenure

@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::Thread;
 
 use crate::engine::lease::{EngineId, Lease, TakenLease, taken_by_this_thread};
+use crate::engine::request::Request;
 use crate::engine::waiter::registry::WaiterEntry;
 use crate::engine::waiter::state::CircleWarning;
-use crate::script::LockSpec;
+use crate::script::{Family, LockSpec};
 use crate::thread_id;
 
 /// The nested waits of this process, of all its managers.
@@ -345,13 +346,21 @@ fn warn_of_second_read(own: &CircleLink) {
 }
 
 fn warn_of_self_wait(own: &CircleLink) {
+    let requests = [&own.waiter.request, &own.taken.request];
+    let has_permits = |request: &Arc<Request>| request.spec.family == Family::Permit;
+    let instead = if requests.into_iter().any(has_permits) {
+        ""
+    } else {
+        ", or use reentrant_mutex"
+    };
     log::warn!(
-        "thread {:?} waits for {:?} (label {:?}), which it took itself (label {:?}, fence {}) and which is still held: drop that guard first, or use reentrant_mutex, unless another thread has that guard by now{}",
+        "thread {:?} waits for {:?} (label {:?}), which it took itself (label {:?}, fence {}) and which is still held: drop that guard first{}, unless another thread has that guard by now{}",
         own.thread.thread.name().unwrap_or("-"),
         own.waiter.request.key.name,
         own.waiter.request.label(),
         own.taken.request.label(),
         own.taken.fence,
+        instead,
         Remark(std::slice::from_ref(own))
     );
 }

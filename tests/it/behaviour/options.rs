@@ -32,6 +32,7 @@ on_both_stores! {
     a_fixed_lease_is_handed_over_with_its_full_length,
     max_hold_ends_as_a_loss_and_hands_over,
     max_hold_that_is_not_reached_ends_nothing,
+    remaining_time_of_a_guard_ends_with_max_hold,
     a_leaked_guard_holds_its_lock_until_max_hold,
     hold_at_least_keeps_the_name_after_an_early_release,
     hold_at_least_that_has_passed_delays_nobody,
@@ -246,6 +247,18 @@ fn max_hold_that_is_not_reached_ends_nothing(backend: &Backend) {
         mgr.lock("n").unwrap().previous_holder(),
         PreviousHolder::Released
     );
+}
+
+fn remaining_time_of_a_guard_ends_with_max_hold(backend: &Backend) {
+    let mgr = manager(backend).with(LockOptions::new().max_hold(ms(300)));
+    let guard = mgr.lock("n").unwrap();
+    assert!(guard.remaining() <= ms(300), "{:?}", guard.remaining());
+    guard.renew().unwrap();
+    assert!(guard.remaining() <= ms(300), "{:?}", guard.remaining());
+    let both = mgr.lock_all(["a", "b"]).unwrap();
+    assert!(both.remaining() <= ms(300), "{:?}", both.remaining());
+    let turn = mgr.with(LockOptions::new().local_handovers(1)).lock("t");
+    assert!(turn.unwrap().remaining() <= ms(300));
 }
 
 fn a_leaked_guard_holds_its_lock_until_max_hold(backend: &Backend) {
