@@ -142,7 +142,7 @@ pub(crate) fn of_usage(error: &clap::Error) -> ExitCode {
 /// The message without the URLs of the command line and of the variables. clap repeats what it does
 /// not understand, and that may be a URL in the wrong place. Its password can be anywhere behind
 /// the scheme, and can have any characters, so the message itself does not show where it ends.
-fn without_urls(message: &str) -> String {
+pub(crate) fn without_urls(message: &str) -> String {
     let given = env::args_os().chain(env::vars_os().map(|(_, value)| value));
     let mut urls: Vec<String> = given
         .filter_map(|text| {

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Err(error) => return exit::of_usage(&error),
     };
     logger::start(cli.verbose);
-    match cli.command.run(&cli.connection) {
+    match cli.command.run(cli.connection) {
         Ok(exit) => exit.into(),
         Err(failure) => {
             // Without a reader, the exit code still says it.

@@ -33,7 +33,14 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
+    pub(crate) fn run(&self, mut connection: Connection) -> Result<Exit, Failure> {
+        match self {
+            // They use no connection, so they need none of its variables.
+            Command::Completions(completions) => return completions.run(),
+            Command::Man(man) => return man.run(),
+            _ => connection.read_variables()?,
+        }
+        let connection = &connection;
         match self {
             Command::Run(run) => run.run(connection),
             Command::Ls(ls) => ls.run(connection),
@@ -44,8 +51,7 @@ impl Command {
             Command::Release(release) => release.run(connection),
             Command::Doctor(doctor) => doctor.run(connection),
             Command::Bench(bench) => bench.run(connection),
-            Command::Completions(completions) => completions.run(),
-            Command::Man(man) => man.run(),
+            Command::Completions(_) | Command::Man(_) => unreachable!("it has run above"),
         }
     }
 }

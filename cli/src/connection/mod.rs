@@ -1,12 +1,13 @@
 //! Which Redis, and how: the options that all commands share.
 //!
-//! An option goes before its variable. The choice of servers is one of several options, and so its
-//! variables are read here and not by clap: to clap, `--cluster` and a FAIRLOCK_URL of the
-//! environment would be a conflict.
+//! An option goes before its variable. The variables are read here and not by clap: to clap,
+//! `--cluster` and a FAIRLOCK_URL of the environment would be a conflict, and a variable would have
+//! to be right although an option behind the command overrides it.
 
 mod login;
 mod url;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -18,7 +19,8 @@ use fairlock::{
 use humantime::format_duration;
 
 use crate::duration;
-use crate::exit::Failure;
+use crate::exit::{Failure, without_urls};
+use crate::printable::printable;
 use login::{Login, variable};
 
 /// The Redis to use when neither an option nor a variable names one.
@@ -77,40 +79,40 @@ pub(crate) struct Connection {
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     password_file: Option<PathBuf>,
     /// Encrypt the connections, as a URL that begins with rediss:// does [env: FAIRLOCK_TLS]
-    #[arg(long, global = true, env = "FAIRLOCK_TLS", hide_env = true)]
+    #[arg(long, global = true)]
     #[arg(hide_short_help = true)]
     tls: bool,
     /// The authorities whose certificates count, in PEM, in place of the system's
     /// [env: FAIRLOCK_TLS_CA]
-    #[arg(long, global = true, env = "FAIRLOCK_TLS_CA", hide_env = true)]
+    #[arg(long, global = true)]
     #[arg(value_name = "FILE", hide_short_help = true)]
     tls_ca: Option<PathBuf>,
     /// The client's own certificate, in PEM. Needs --tls-key [env: FAIRLOCK_TLS_CERT]
-    #[arg(long, global = true, env = "FAIRLOCK_TLS_CERT", hide_env = true)]
+    #[arg(long, global = true)]
     #[arg(value_name = "FILE", hide_short_help = true)]
     tls_cert: Option<PathBuf>,
     /// The key of the client's certificate, in PEM and not encrypted. Needs --tls-cert
     /// [env: FAIRLOCK_TLS_KEY]
-    #[arg(long, global = true, env = "FAIRLOCK_TLS_KEY", hide_env = true)]
+    #[arg(long, global = true)]
     #[arg(value_name = "FILE", hide_short_help = true)]
     tls_key: Option<PathBuf>,
     /// How the names of keys begin. Programs that share locks share it [default: fairlock]
     /// [env: FAIRLOCK_PREFIX]
-    #[arg(long, global = true, env = "FAIRLOCK_PREFIX", hide_env = true)]
+    #[arg(long, global = true)]
     #[arg(hide_short_help = true)]
     prefix: Option<String>,
     /// How long Redis may take to connect and to answer a request, such as 2s
     /// [default: 500ms, or a tenth of the TTL if that is less] [env: FAIRLOCK_TIMEOUT]
-    #[arg(long, global = true, env = "FAIRLOCK_TIMEOUT", hide_env = true)]
+    #[arg(long, global = true)]
     #[arg(value_name = "DURATION", value_parser = duration::parse, hide_short_help = true)]
     timeout: Option<Duration>,
     /// Take a lock only when N replicas have acknowledged it [env: FAIRLOCK_REPLICA_ACKS]
-    #[arg(long, global = true, env = "FAIRLOCK_REPLICA_ACKS", hide_env = true)]
+    #[arg(long, global = true)]
     #[arg(value_name = "N", hide_short_help = true)]
     replica_acks: Option<u32>,
     /// How long the replicas may take, at most half of the timeout [default: 100ms]
     /// [env: FAIRLOCK_REPLICA_TIMEOUT]
-    #[arg(long, global = true, env = "FAIRLOCK_REPLICA_TIMEOUT", hide_env = true)]
+    #[arg(long, global = true)]
     #[arg(value_name = "DURATION", value_parser = duration::parse, hide_short_help = true)]
     replica_timeout: Option<Duration>,
     /// The URLs once they are known. The file of the password may be a pipe, which has it once.
@@ -129,6 +131,22 @@ enum Servers {
 }
 
 impl Connection {
+    /// Takes from variables what no option says.
+    pub(crate) fn read_variables(&mut self) -> Result<(), Failure> {
+        self.tls = self.tls || parsed("FAIRLOCK_TLS", str::parse)?.unwrap_or(false);
+        fill(&mut self.tls_ca, "FAIRLOCK_TLS_CA", str::parse)?;
+        fill(&mut self.tls_cert, "FAIRLOCK_TLS_CERT", str::parse)?;
+        fill(&mut self.tls_key, "FAIRLOCK_TLS_KEY", str::parse)?;
+        fill(&mut self.prefix, "FAIRLOCK_PREFIX", str::parse)?;
+        fill(&mut self.timeout, "FAIRLOCK_TIMEOUT", duration::parse)?;
+        fill(&mut self.replica_acks, "FAIRLOCK_REPLICA_ACKS", str::parse)?;
+        fill(
+            &mut self.replica_timeout,
+            "FAIRLOCK_REPLICA_TIMEOUT",
+            duration::parse,
+        )
+    }
+
     /// A manager with the defaults of these options. Blocks for at most the connect timeout.
     pub(crate) fn manager(&self) -> Result<LockManager, Failure> {
         Ok(self.builder()?.build()?)
@@ -301,6 +319,34 @@ pub(crate) fn brief(command: Command) -> Command {
         Some(HEADING) => argument.hide(true),
         _ => argument,
     })
+}
+
+/// The value of a variable, as an option's value is read.
+fn parsed<T, E: Display>(
+    name: &str,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Option<T>, Failure> {
+    let Some(text) = variable(name)? else {
+        return Ok(None);
+    };
+    let value = parse(&text).map_err(|error| {
+        // The text may be a URL in the wrong place, with a password.
+        let text = without_urls(&text);
+        let text = printable(&text);
+        Failure::usage(format!("invalid value '{text}' for {name}: {error}"))
+    })?;
+    Ok(Some(value))
+}
+
+fn fill<T, E: Display>(
+    option: &mut Option<T>,
+    name: &str,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<(), Failure> {
+    if option.is_none() {
+        *option = parsed(name, parse)?;
+    }
+    Ok(())
 }
 
 /// The one that is set. Two of them would be two places for the same locks.

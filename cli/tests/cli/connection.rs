@@ -200,7 +200,7 @@ fn wrong_combinations_exit_64() {
     let dir = TempDir::new().expect("a directory");
     let empty = file(&dir, "empty", "\n");
     let lines = file(&dir, "lines", "a\nb\n");
-    let cases: [Case; 21] = [
+    let cases: [Case; 23] = [
         (&["ls", "--url", "x", "--cluster", "h:1"], &[], "--cluster"),
         // Apart, clap sees no conflict.
         (&["--url", "x", "ls", "--cluster", "h:1"], &[], "give one"),
@@ -221,7 +221,13 @@ fn wrong_combinations_exit_64() {
         (&["ls", "--prefix", "{"], &[], "--prefix"),
         (&["ls"], &[("FAIRLOCK_URL", "")], "FAIRLOCK_URL is empty"),
         (&["ls"], &[("FAIRLOCK_PASSWORD", "")], "empty"),
-        (&["ls"], &[("FAIRLOCK_TIMEOUT", "soon")], "soon"),
+        (&["ls"], &[("FAIRLOCK_TIMEOUT", "soon")], "FAIRLOCK_TIMEOUT"),
+        (&["ls"], &[("FAIRLOCK_TLS", "maybe")], "FAIRLOCK_TLS"),
+        (
+            &["ls"],
+            &[("FAIRLOCK_REPLICA_ACKS", "-1")],
+            "FAIRLOCK_REPLICA_ACKS",
+        ),
         (
             &["ls"],
             &[("FAIRLOCK_URL", "redis://h"), ("FAIRLOCK_CLUSTER", "h:1")],
@@ -231,6 +237,25 @@ fn wrong_combinations_exit_64() {
     for (args, variables, message) in cases {
         refused(args, variables, message);
     }
+}
+
+#[test]
+fn variable_without_sense_harms_no_option_that_overrides_it() {
+    let server = Server::start();
+    for (variable, option) in [
+        ("FAIRLOCK_TIMEOUT", &["--timeout", "2s"][..]),
+        ("FAIRLOCK_REPLICA_ACKS", &["--replica-acks", "0"]),
+    ] {
+        let url = server.url();
+        let args = [&["ls", "--url", &url], option].concat();
+        let ended = end(&mut with_variables(&args, &[(variable, "no sense")]));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+    let ended = end(&mut with_variables(
+        &["man", "--help"],
+        &[("FAIRLOCK_TIMEOUT", "")],
+    ));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
 #[test]
@@ -272,6 +297,7 @@ fn message_about_a_url_in_the_wrong_place_names_that_place() {
     let url = "redis+unix:///s?pass=secret";
     let message = "invalid value 'redis+unix://...' for '--timeout <DURATION>'";
     refused(&["ls", "--timeout", url], &[], message);
+    let message = "invalid value 'redis+unix://...' for FAIRLOCK_TIMEOUT";
     refused(&["ls"], &[("FAIRLOCK_TIMEOUT", url)], message);
     refused(
         &["ls", "*", url],

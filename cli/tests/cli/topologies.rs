@@ -209,6 +209,18 @@ fn bench_leaves_no_key_in_a_cluster() {
 }
 
 #[test]
+fn wait_for_a_free_lock_of_a_quorum_that_is_too_young_is_no_conflict() {
+    let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
+    let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    let place: Vec<&str> = urls.iter().flat_map(|url| ["--url", url]).collect();
+    let args = [&["run", "--wait", "300ms"], &*place, &["a", "--", "true"]].concat();
+    let ended = end(&mut without_server(&args));
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    let reason = "it has run for less than the ttl";
+    assert!(ended.stderr.contains(reason), "{ended:?}");
+}
+
+#[test]
 fn bench_on_a_quorum_warns_that_its_names_are_left() {
     let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
     let urls: Vec<String> = servers.iter().map(Server::url).collect();

@@ -17,7 +17,7 @@ mod wait;
 mod waiting_line;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -175,8 +175,7 @@ impl Run {
             );
             return Err(Failure::new(Exit::LOST, text));
         }
-        let command = command::of(&self.command, &held);
-        let group = match receives.and_then(|()| Group::start(command, foreground.as_ref())) {
+        let group = match receives.and_then(|()| self.start(&held, foreground.as_ref())) {
             Ok(group) => group,
             Err(error) => {
                 held.release_unused(manager);
@@ -190,6 +189,18 @@ impl Run {
         let supervisor = Supervisor::new(&held, group, foreground, rules, messages);
         let ended = without_ttou(|| supervisor.run(signals, early));
         Ok(release::after(&ended, held, self.on_loss, messages))
+    }
+
+    /// Starts the command. A script without `#!` is run by the shell, as the C library's `execvp`
+    /// has it, and so `flock` and the shells.
+    fn start(&self, held: &Held, foreground: Option<&Foreground>) -> io::Result<Group> {
+        let start = |words: &[OsString]| Group::start(command::of(words, held), foreground);
+        match start(&self.command) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
+                start(&program::as_script(&self.command))
+            }
+            started => started,
+        }
     }
 
     fn manager(&self, connection: &Connection, times: &Times) -> Result<LockManager, Failure> {

@@ -1,11 +1,11 @@
 //! Whether a program can be executed: the exit codes 126 and 127, as shells have them.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{Error, ErrorKind};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure};
 use crate::printable::printable;
@@ -29,15 +29,36 @@ pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
     if program.is_empty() {
         return Err(failure(program, &ErrorKind::NotFound.into()));
     }
-    let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
-    let mut found =
-        env::split_paths(&path).filter_map(|dir| is_executable(&dir.join(program)).ok());
+    // `execvp` goes on to the next folder if a file cannot be executed.
+    let mut found = in_path(program).filter_map(|path| is_executable(&path).ok());
     match found.next() {
-        // `execvp` goes on to the next folder if a file cannot be executed.
         Some(first) if first || found.any(|executable| executable) => Ok(()),
         Some(_) => Err(failure(program, &ErrorKind::PermissionDenied.into())),
         None => Err(failure(program, &ErrorKind::NotFound.into())),
     }
+}
+
+/// The words that run a script without `#!` by the shell.
+pub(super) fn as_script(words: &[OsString]) -> Vec<OsString> {
+    let program = &words[0];
+    let mut found = in_path(program).filter(|path| is_executable(path).unwrap_or(false));
+    let script = if program.as_bytes().contains(&b'/') {
+        None
+    } else {
+        found.next()
+    };
+    let script = script.map_or_else(|| program.clone(), PathBuf::into_os_string);
+    [OsString::from("/bin/sh"), script]
+        .into_iter()
+        .chain(words[1..].iter().cloned())
+        .collect()
+}
+
+/// Where the program may be.
+fn in_path(program: &OsStr) -> impl Iterator<Item = PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    let folders: Vec<PathBuf> = env::split_paths(&path).collect();
+    folders.into_iter().map(move |folder| folder.join(program))
 }
 
 /// Why the program cannot be started.

@@ -204,15 +204,19 @@ impl Wait {
 
     fn run(self) {
         let end = match self.take() {
-            Ok(Some(held)) => Ok(Outcome::Granted(Granted {
-                held: Some(held),
-                manager: self.manager.clone(),
-            })),
+            Ok(Some(held)) => Ok(self.granted(held)),
             Ok(None) => self.busy(),
             Err(error) => Err(error),
         };
         // After a signal nobody receives it.
         let _ = self.reports.send(Report::Ended(end));
+    }
+
+    fn granted(&self, held: Held) -> Outcome {
+        Outcome::Granted(Granted {
+            held: Some(held),
+            manager: self.manager.clone(),
+        })
     }
 
     /// `None` when the time is over.
@@ -261,6 +265,12 @@ impl Wait {
             return Ok(Outcome::Busy(String::new()));
         }
         match self.manager.inspect(self.lock.name()) {
+            // Nobody has it. A last try says why it was not granted, as when the servers of a
+            // quorum have not run for long enough.
+            Ok(None) if !self.settings.is_zero() => Ok(match self.lock.try_take()? {
+                Some(held) => self.granted(held),
+                None => Outcome::Busy(String::new()),
+            }),
             Ok(info) => Ok(Outcome::Busy(holder_of(info.as_ref()))),
             // Redis has just said that the lock is taken.
             Err(_) if self.settings.is_zero() => Ok(Outcome::Busy(String::new())),

@@ -1,6 +1,8 @@
 //! The exit code of `fairlock run`.
 
 use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use super::{LONG, Run, broken_program, is_held, manager, previous, run, run_script};
 use crate::process::{end, without_server};
@@ -124,6 +126,22 @@ fn command_without_the_right_to_execute_gives_126() {
     assert_eq!(ended.code, Some(126), "{ended:?}");
     let ended = end(&mut without_server(&["run", "a", "--", "/etc"]));
     assert_eq!(ended.code, Some(126), "{ended:?}");
+}
+
+#[test]
+fn script_without_an_interpreter_is_run_by_the_shell() {
+    let server = Server::start();
+    let dir = tempfile::tempdir().expect("a folder");
+    let script = dir.path().join("job");
+    fs::write(&script, "echo \"got $1\"; exit 7\n").expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("rights");
+    let path = format!("{}:/bin:/usr/bin", dir.path().display());
+    let mut by_path = run(&server, &["a"]);
+    by_path.env("PATH", path).args(["job", "words"]);
+    for command in [run(&server, &["a"]).arg(&script).arg("words"), &mut by_path] {
+        let ended = end(command);
+        assert_eq!((ended.code, &*ended.stdout), (Some(7), "got words\n"));
+    }
 }
 
 #[test]
