@@ -34,6 +34,7 @@ impl Engine {
         until: Time,
     ) -> Result<Option<Vec<Arc<Lease>>>> {
         let started = self.now();
+        let mut refused = None;
         loop {
             let failed = match self.attempt_all(requests, started, until) {
                 Ok(GroupOutcome::Granted(leases)) => return Ok(Some(leases)),
@@ -51,9 +52,16 @@ impl Engine {
                 Err(error @ Error::Server { .. }) if is_transient(&error) => {
                     self.clock
                         .sleep_until(self.now() + self.config.back_off / 10);
+                    refused = Some(error.clone());
                     // R11 (missing keys): a node answered that it cannot decide yet.
                     Some(error).filter(|error| !is_undecided(error))
                 }
+                // The server's last refusal explains more than the lack of a connection to ask it
+                // again.
+                Err(Error::Unavailable {
+                    step: Step::Connect,
+                    ..
+                }) if refused.is_some() => return refused.map_or(Ok(None), Err),
                 Err(error) => return Err(error),
             };
             if self.now() >= (started + self.config.command_timeout).min(until) {
