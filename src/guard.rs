@@ -1,6 +1,7 @@
 //! A held lock, as RAII.
 
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -228,7 +229,7 @@ impl LockGuard {
     ///   as before.
     /// - [`Error::Closed`] in a forked child.
     pub fn renew(&self) -> Result<()> {
-        self.running.engine().renew(&self.lease)
+        self.running.engine().renew(slice::from_ref(&self.lease))
     }
 
     /// Releases the lock, waits for Redis's reply, and reports whether you held it to the end.

@@ -1,6 +1,7 @@
 //! How a lock is taken and held.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +67,11 @@ pub struct LockOptions {
     /// `Some(None)`: without a callback, whatever the handle below has.
     on_lost: Option<Option<OnLost>>,
 }
+
+/// A panic in `on_lost` is caught. So options with a callback do not keep a handle from being unwind
+/// safe.
+impl UnwindSafe for LockOptions {}
+impl RefUnwindSafe for LockOptions {}
 
 /// A ttl and a fixed lease are one choice: each replaces the other.
 #[derive(Clone, Copy)]

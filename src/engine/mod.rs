@@ -90,6 +90,7 @@ mod unread_release;
 mod vacate;
 mod waiter;
 
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -126,6 +127,14 @@ pub(crate) use request::{LockGroup, Request};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use stepped::{GuardRelease, LinePlace, Next, SteppedEngine, Tasks};
 pub(crate) use waiter::{AtDeadline, QueuedWaiter};
+
+/// A panic of a caller leaves nothing half changed here: no foreign code runs under a mutex. So
+/// `catch_unwind` takes handles, guards and waiters, as it takes those of `std::sync::Mutex`.
+impl RefUnwindSafe for Engine {}
+impl RefUnwindSafe for EngineHandle {}
+impl RefUnwindSafe for Lease {}
+impl RefUnwindSafe for LockGroup {}
+impl RefUnwindSafe for waiter::WaiterEntry {}
 
 /// All that the handles, guards, waiters and threads of one manager share.
 pub(crate) struct Engine {

@@ -1,14 +1,13 @@
 //! How a lease is kept: a caller hands it to the renewal thread, and may renew it itself.
 
-use std::slice;
 use std::sync::Arc;
 
+use crate::engine::Engine;
 use crate::engine::background::ScheduledLease;
-use crate::engine::lease::{Due, Lease, deadline_from_reply, loss_from_renewal};
-use crate::engine::{Engine, single_result};
+use crate::engine::lease::{Due, Lease, deadline_from_reply, first_lost, loss_from_renewal};
 use crate::error::{Error, Result};
 use crate::loss::LossReason;
-use crate::script::Outcome;
+use crate::script::{Call, Outcome};
 use crate::store::Answer;
 use crate::store::clock::Time;
 
@@ -61,20 +60,28 @@ impl Engine {
         }
     }
 
-    /// Renews a guard's lease now. Blocks for at most two command timeouts.
-    pub(crate) fn renew(&self, lease: &Arc<Lease>) -> Result<()> {
+    /// Renews the leases of a guard now. Blocks for at most two command timeouts.
+    pub(crate) fn renew(&self, leases: &[Arc<Lease>]) -> Result<()> {
         self.check_fork()?;
-        if let Some(loss) = lease.loss_at(self.now()) {
+        let started = self.now();
+        if let Some(loss) = first_lost(leases, started) {
             return Err(Error::Lost { loss });
         }
-        let renewed = lease.renewed_lease();
-        let call = renewed.request.renew(renewed.token, renewed.fence);
-        let started = self.now();
-        let deadlines = self.deadlines(started, Time::NEVER);
-        match single_result(self.store.run(slice::from_ref(&call), deadlines)).answer {
-            Ok(answer) => self.on_renew_reply(lease, &answer),
-            Err(fault) => Err(self.error(fault, Some(&call.key), self.now() - started)),
+        let renewal = |lease: &Arc<Lease>| {
+            let renewed = lease.renewed_lease();
+            renewed.request.renew(renewed.token, renewed.fence)
+        };
+        let calls: Vec<Call> = leases.iter().map(renewal).collect();
+        let results = self.store.run(&calls, self.deadlines(started, Time::NEVER));
+        let mut first_error = Ok(());
+        for ((lease, call), result) in leases.iter().zip(&calls).zip(results) {
+            let renewed = match result.answer {
+                Ok(answer) => self.on_renew_reply(lease, &answer),
+                Err(fault) => Err(self.error(fault, Some(&call.key), self.now() - started)),
+            };
+            first_error = first_error.and(renewed);
         }
+        first_error
     }
 
     /// Applies the reply to a renewal that a guard's owner asked for.

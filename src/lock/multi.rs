@@ -318,6 +318,17 @@ impl MultiGuard {
         first_lost(&self.leases, engine.now()).map_or(Ok(()), |loss| Err(Error::Lost { loss }))
     }
 
+    /// Renews all locks now, in addition to the renewal thread. Fixed leases start again.
+    ///
+    /// Blocks as [`LockGuard::renew`](crate::LockGuard::renew), and for no longer.
+    ///
+    /// # Errors
+    /// As [`LockGuard::renew`](crate::LockGuard::renew): the first of them. All other locks are renewed
+    /// although one failed.
+    pub fn renew(&self) -> Result<()> {
+        self.running.engine().renew(&self.leases)
+    }
+
     /// A channel that receives the first [`Loss`], and is disconnected after that. For `select!`
     /// beside the work. Never blocks.
     ///

@@ -23,6 +23,7 @@ mod server_state;
 mod session;
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,10 @@ pub(crate) use session::Session;
 /// ```
 #[derive(Clone)]
 pub struct Memory(Arc<MemoryServer>);
+
+/// As the handles of a manager: see the engine.
+impl UnwindSafe for Memory {}
+impl RefUnwindSafe for Memory {}
 
 /// Something that goes wrong once. See [`Memory::inject`].
 #[non_exhaustive]
@@ -150,7 +155,8 @@ impl Memory {
     /// has about a hundred of them. It took 30 to 150 ms of the host's time on two cores, without
     /// optimisation.
     ///
-    /// While `work` does something else, the clock runs with the host's. It does not wait for other
+    /// While `work` does something else, the clock runs with the host's. That includes a sleep, and a
+    /// wait for the channel of [`lost`](crate::LockGuard::lost). It does not wait for other
     /// threads of your test: to one that works while `work` waits, hours may pass. A wait that
     /// nothing ever ends, as for a lock that this thread holds itself, does not return.
     ///
@@ -189,7 +195,8 @@ impl Memory {
     }
 
     /// Ends a lease as if its holder had crashed, or had been stopped for its TTL, and another
-    /// client had noticed. For a semaphore or a reader/writer lock, ends all leases of the name.
+    /// client had noticed. A [`hold_at_least`](crate::LockOptions::hold_at_least) ends with it, which in
+    /// Redis outlasts a crash. For a semaphore or a reader/writer lock, ends all leases of the name.
     /// Then the first waiter has the lock, or the lock is free. Ends the leases of the name in all
     /// prefixes. Returns whether there was a lease to end.
     ///

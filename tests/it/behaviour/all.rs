@@ -35,10 +35,40 @@ on_both_stores! {
     a_permanent_error_is_returned_at_once,
     a_missed_group_is_counted_once,
     a_clean_release_disconnects_the_loss_channel,
+    renewing_a_group_starts_its_fixed_leases_again,
+    renewing_a_group_reports_a_lost_name_and_renews_the_others,
 }
 
 fn manager(backend: &Backend) -> LockManager {
     managers::manager(backend, TTL)
+}
+
+fn renewing_a_group_starts_its_fixed_leases_again(backend: &Backend) {
+    let mgr = manager(backend).with(LockOptions::new().fixed_lease(2 * TTL));
+    let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
+    until(SOON, "some of it is over", || {
+        guard.remaining() < TTL + TTL / 2
+    });
+    guard.renew().unwrap();
+    assert!(guard.remaining() > TTL + TTL / 2, "{:?}", guard.remaining());
+    guard.unlock().unwrap();
+}
+
+fn renewing_a_group_reports_a_lost_name_and_renews_the_others(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
+    let ours = ours.with(LockOptions::new().fixed_lease(2 * TTL));
+    let guard = ours.lock_all(["a", "b"]).unwrap();
+    let left = || theirs.inspect("b").unwrap().unwrap().time_left;
+    let before = left();
+    until(SOON, "some of it is over", || left() + TTL / 4 < before);
+    let fence = guard.fence("a").unwrap();
+    assert!(theirs.force_release("a", fence).unwrap());
+    let error = guard.renew().unwrap_err();
+    assert!(
+        matches!(&error, Error::Lost { loss, .. } if &*loss.name == "a"),
+        "{error:?}"
+    );
+    assert!(left() + TTL / 8 > before, "the other is renewed");
 }
 
 fn all_names_are_taken_or_none(backend: &Backend) {

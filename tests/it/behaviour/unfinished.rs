@@ -2,7 +2,7 @@
 //! learns of it.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    panic::{UnwindSafe, catch_unwind, resume_unwind},
     thread,
     time::Duration,
 };
@@ -32,11 +32,11 @@ on_both_stores! {
 }
 
 /// Runs this until it panics. It panics without the noise of a panic hook.
-fn panics<R>(work: impl FnOnce() -> R) {
-    let end = catch_unwind(AssertUnwindSafe(|| {
+fn panics<R>(work: impl FnOnce() -> R + UnwindSafe) {
+    let end = catch_unwind(|| {
         let _held = work();
         resume_unwind(Box::new("the test panics here"));
-    }));
+    });
     assert!(end.is_err());
 }
 
