@@ -269,9 +269,10 @@ fn check_local_handovers(options: &LockOptions) -> Result<()> {
     let message = if most > MAX_LOCAL_HANDOVERS {
         format!("at most {MAX_LOCAL_HANDOVERS}; it is {most}")
     } else if most > 0 && options.is_fixed() {
-        "not with a fixed lease, which no hand-over would make longer".to_owned()
+        "not with a fixed lease, which no hand-over would make longer; set local_handovers(0)"
+            .to_owned()
     } else if most > 0 && !options.least_hold().is_zero() {
-        "not with hold_at_least, which is about one guard".to_owned()
+        "not with hold_at_least, which is about one guard; set local_handovers(0)".to_owned()
     } else {
         return Ok(());
     };

@@ -155,8 +155,8 @@ impl fmt::Debug for LockManager {
     serde(default)
 )]
 pub struct Shutdown {
-    /// The names of the locks whose guards were still alive at the deadline, in alphabetical order.
-    /// Empty if all guards were dropped in time.
+    /// The names of the locks whose guards were still alive at the deadline, in alphabetical order: one
+    /// for each guard. Empty if all guards were dropped in time.
     pub ended: Vec<Arc<str>>,
     /// The names with something that Redis did not confirm as released, each once, in alphabetical
     /// order. Empty if Redis answered in time.

@@ -39,7 +39,7 @@ pub(crate) fn bill(
         Err(Error::Unavailable { .. }) => return Ok(Billed::RedisDown),
         Err(other) => return Err(other),
     };
-    if guard.previous_holder() == PreviousHolder::Lapsed {
+    if guard.previous_holder() != PreviousHolder::Released {
         // The holder before did not finish, so its drafts must be done again.
         bills.drop_drafts(guard.fence());
     }

@@ -35,7 +35,8 @@ pub(super) fn cluster(address: &str, view: &ClusterAnswers, answers: &NodeAnswer
 
 fn slots(findings: &mut Findings<'_>, info: &Info) {
     let number = |field: &str| info.number(field).unwrap_or(0);
-    let check = "redis-cli --cluster check shows the slots; --cluster fix repairs them";
+    let check = "redis-cli --cluster check shows the slots; start their masters again, and only \
+                 if they are gone for good, --cluster fix gives the slots to others";
     if info.get("cluster_state").is_some_and(|state| state != "ok") {
         findings.fail(
             "cluster_state is fail: locks are refused (CLUSTERDOWN)",
@@ -92,7 +93,7 @@ fn members(findings: &mut Findings<'_>, nodes: &str) {
         } else if has("fail") {
             findings.warn(
                 format!("{node} is down"),
-                "start it, or CLUSTER FORGET its id on every node",
+                "start it; only if it is gone for good, CLUSTER FORGET its id on every node",
             );
         } else if has("fail?") {
             findings.warn(

@@ -62,7 +62,7 @@ fn unavailable(step: Step, source: &(dyn StdError + Send + Sync + 'static)) -> S
         }
         (Step::Connect, Some(io::ErrorKind::TimedOut)) => {
             "the server hangs, or a firewall drops packets: try redis-cli PING from this host; if it \
-             is only far away, raise connect_timeout"
+             is only far away, raise connect_timeout (--timeout)"
         }
         (Step::Connect, Some(io::ErrorKind::InvalidData)) => {
             "another program listens there: correct the host and port"
@@ -100,9 +100,15 @@ fn tls(reason: TlsFailure) -> &'static str {
 
 fn refused(code: &str, message: &str) -> String {
     let text = match code {
-        "NOAUTH" => "put the password into the URL: redis://:password@host",
-        "WRONGPASS" => "correct the user and the password in the URL",
-        "NOPERM" => return format!("add the right with ACL SETUSER: {message}"),
+        "NOAUTH" => {
+            "give the password: in the URL (redis://:password@host), or to the command line by \
+             FAIRLOCK_PASSWORD or --password-file"
+        }
+        "WRONGPASS" => "correct the user and the password",
+        "NOPERM" => {
+            "docs/CONFIGURATION.md, \"Rights for an ACL user\", has all rights that locks need: \
+             grant them together by ACL SETUSER"
+        }
         "READONLY" => "use the URL of the master, or a redis-sentinel:// URL",
         "LOADING" => {
             "wait until the server has loaded its data; INFO persistence: loading_eta_seconds"

@@ -61,7 +61,8 @@ impl Engine {
         let message = if options.most_local_handovers() == 0 {
             return Ok(());
         } else if family == Family::Permit {
-            "only mutexes and re-entrant mutexes are handed over within a process"
+            "only mutexes and re-entrant mutexes are handed over within a process; for other kinds, \
+             take a handle with local_handovers(0)"
         } else if !self.service.has_queue {
             "a quorum has no queue, so it has no local hand-overs"
         } else {
