@@ -233,7 +233,7 @@ impl Engine {
                 let fault = fault.unwrap_or_else(|| {
                     StoreFault::unavailable(
                         Step::Reply,
-                        "redis did not answer the renewal thread either",
+                        "redis did not confirm the release, which goes on in the background",
                     )
                 });
                 Err(self.error(fault, key, self.now() - started))
