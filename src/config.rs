@@ -193,11 +193,14 @@ impl Config {
         let needed = least_ttl(self.horizon);
         if ttl < needed {
             let horizon = self.horizon;
-            let remedy = if ttl == self.ttl {
+            let is_least = horizon == least_horizon(self.check_period, self.command_timeout);
+            let remedy = if ttl == self.ttl && is_least {
                 format!(
                     "it is {ttl:?}; a shorter horizon needs a shorter check_period + \
                      3 × command_timeout"
                 )
+            } else if ttl == self.ttl {
+                format!("it is {ttl:?}; or take a shorter horizon")
             } else {
                 format!("give the builder the ttl {ttl:?}, or a shorter horizon")
             };

@@ -181,14 +181,14 @@ impl Engine {
         let _ = self.release_all(leases, Mode::Unused, WantResult::No);
     }
 
-    /// Releases several leases like [`Engine::release`], all in one round trip. Returns the first
-    /// error. Blocks for at most one command timeout.
+    /// Releases several leases like [`Engine::release`], all in one round trip. Returns what went
+    /// wrong. Blocks for at most one command timeout.
     pub(crate) fn release_all(
         self: &Arc<Self>,
         leases: &[Arc<Lease>],
         mode: Mode,
         want: WantResult,
-    ) -> Result<()> {
+    ) -> Vec<Error> {
         let started = self.now();
         let mut results = Vec::new();
         let mut ending = Vec::new();
@@ -221,7 +221,7 @@ impl Engine {
                 results.push(self.await_background_release(sent));
             }
         }
-        results.into_iter().collect()
+        results.into_iter().filter_map(Result::err).collect()
     }
 }
 

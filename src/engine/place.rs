@@ -198,6 +198,13 @@ impl Engine {
         line.map_or_else(Vec::new, |line| line.members().cloned().collect())
     }
 
+    /// The members of the line that this waiter is in, itself included.
+    pub(super) fn line_of(&self, member: &WaiterEntry) -> Vec<Arc<WaiterEntry>> {
+        let mut lines = self.lines.lock();
+        let line = lines.known(&member.request);
+        line.map_or_else(Vec::new, |line| line.members().cloned().collect())
+    }
+
     /// Redis answered about this waiter's name, and so about the members whose place it is.
     pub(super) fn note_reply(&self, waiter: &WaiterEntry, now: Time) {
         waiter.on_reply(now);

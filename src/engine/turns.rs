@@ -173,15 +173,23 @@ impl Engine {
                 return Ok(Ended::PassedTo(member, turn));
             }
         }
-        Ok(self.end_tenure(lines, tenure, now))
+        Ok(self.end_tenure(lines, tenure, end, now))
     }
 
     /// Ends a tenure whose last turn has ended.
-    fn end_tenure(&self, lines: &mut LockedLines<'_>, tenure: &Arc<Lease>, now: Time) -> Ended {
+    fn end_tenure(
+        &self,
+        lines: &mut LockedLines<'_>,
+        tenure: &Arc<Lease>,
+        end: TurnEnd,
+        now: Time,
+    ) -> Ended {
         let line = lines.line(&tenure.request);
         if let Err(Loss { reason, .. }) = tenure.release(now) {
             // The renewal thread finds the tenure in the line, and releases it.
-            line.note_lost();
+            if end != TurnEnd::Unused {
+                line.note_lost();
+            }
             return Ended::Lost(reason);
         }
         let mode = release_mode(line.end_tenure());

@@ -323,8 +323,8 @@ impl MultiGuard {
     /// Blocks as [`LockGuard::renew`](crate::LockGuard::renew), and for no longer.
     ///
     /// # Errors
-    /// As [`LockGuard::renew`](crate::LockGuard::renew): the first of them. All other locks are renewed
-    /// although one failed.
+    /// As [`LockGuard::renew`](crate::LockGuard::renew): the first of them. If one lock is known to be
+    /// lost, nothing is sent. Otherwise Redis is asked for all of them, although one fails.
     pub fn renew(&self) -> Result<()> {
         self.running.engine().renew(&self.leases)
     }
@@ -380,7 +380,17 @@ impl MultiGuard {
         }
         self.unlocked = true;
         self.group.close();
-        engine.release_all(&self.leases, mode, WantResult::Yes)
+        let errors = engine.release_all(&self.leases, mode, WantResult::Yes);
+        errors.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Whether this is a loss that was known before the release: the renewal thread warns of it.
+    fn is_known(&self, error: &Error) -> bool {
+        let Error::Lost { loss } = error else {
+            return false;
+        };
+        self.lease(&loss.name)
+            .is_some_and(|lease| lease.loss().is_some())
     }
 
     fn lease(&self, name: &str) -> Option<&Arc<Lease>> {
@@ -399,10 +409,9 @@ impl Drop for MultiGuard {
         }
         self.group.close();
         let mode = self.panic_watch.mode();
-        // As in `LockGuard`, the renewal thread warns of a loss.
         if !self.unlocked
-            && let Err(error) = engine.release_all(&self.leases, mode, WantResult::No)
-            && self.leases.iter().all(|lease| lease.loss().is_none())
+            && let errors = engine.release_all(&self.leases, mode, WantResult::No)
+            && let Some(error) = errors.into_iter().find(|error| !self.is_known(error))
         {
             log::warn!(
                 "dropping the one guard of {:?}: {error}",

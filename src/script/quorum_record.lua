@@ -15,6 +15,8 @@ local lease_end, granted_at, fence, ended_fence = 0, 0, 0, 0
 local expires_at, ttl, hold, ended_how = 0, 0, 0, -1
 
 if kind and kind ~= 'quorum/1' then return { 'kind', now, 0, kind } end
+-- P10 (bad input): another program's hash is refused, as in mutex_record.lua.
+if not kind and not packed_grant then redis.call('LLEN', record_key) end
 if packed_grant then
   lease_end, granted_at, fence, ended_fence, expires_at, ttl, hold, ended_how =
     struct.unpack(GRANT, packed_grant)

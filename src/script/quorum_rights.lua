@@ -16,5 +16,6 @@ try('HSET', key, 'x', 'x', 'x')
 try('HDEL', key, 'x')
 try('HMGET', key, 'x')
 try('PEXPIREAT', key, '1')
+try('LLEN', key)
 try('TIME')
 return errors

@@ -33,6 +33,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     crate::deadlocks::DEADLOCKS,
     crate::deadlocks::DEADLOCK_AGAIN,
     crate::long_wait_lines::LONG_WAITS,
+    crate::loss_lines::LOSSES,
     crate::self_waits::SELF_WAITS,
 ];
 

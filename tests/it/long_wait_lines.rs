@@ -104,6 +104,22 @@ const LONG_CASES: &[(&str, Case)] = &[
             waits.join().unwrap();
         });
     }),
+    ("members of a line, one after the other", |_, wants, n| {
+        let local = wants.with(LockOptions::new().local_handovers(9));
+        let _guard = local
+            .with(LockOptions::new().label("holds"))
+            .lock(n)
+            .unwrap();
+        let (until, local) = (Instant::now() + 12 * LONG, &local);
+        thread::scope(|scope| {
+            for younger in 0..6 {
+                // Time itself is under test: those that come later are not reported.
+                thread::sleep(LONG / 4 * u32::from(younger > 0));
+                let wait = move || assert!(local.try_lock_until(n, until).unwrap().is_none());
+                scope.spawn(move || worker(wait));
+            }
+        });
+    }),
     ("many waiters", |holds, wants, n| {
         let _guard = holds.lock(n).unwrap();
         thread::scope(|scope| {

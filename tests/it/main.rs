@@ -27,6 +27,7 @@ mod lanes;
 mod leftovers;
 mod log_capture;
 mod long_wait_lines;
+mod loss_lines;
 mod lost_replies;
 mod managers;
 #[cfg(feature = "memory")]

@@ -7,6 +7,7 @@
 mod login;
 mod url;
 
+use std::env;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -134,9 +135,9 @@ impl Connection {
     /// Takes from variables what no option says.
     pub(crate) fn read_variables(&mut self) -> Result<(), Failure> {
         self.tls = self.tls || parsed("FAIRLOCK_TLS", str::parse)?.unwrap_or(false);
-        fill(&mut self.tls_ca, "FAIRLOCK_TLS_CA", str::parse)?;
-        fill(&mut self.tls_cert, "FAIRLOCK_TLS_CERT", str::parse)?;
-        fill(&mut self.tls_key, "FAIRLOCK_TLS_KEY", str::parse)?;
+        fill_path(&mut self.tls_ca, "FAIRLOCK_TLS_CA");
+        fill_path(&mut self.tls_cert, "FAIRLOCK_TLS_CERT");
+        fill_path(&mut self.tls_key, "FAIRLOCK_TLS_KEY");
         fill(&mut self.prefix, "FAIRLOCK_PREFIX", str::parse)?;
         fill(&mut self.timeout, "FAIRLOCK_TIMEOUT", duration::parse)?;
         fill(&mut self.replica_acks, "FAIRLOCK_REPLICA_ACKS", str::parse)?;
@@ -347,6 +348,13 @@ fn fill<T, E: Display>(
         *option = parsed(name, parse)?;
     }
     Ok(())
+}
+
+/// A path need not be UTF-8.
+fn fill_path(option: &mut Option<PathBuf>, name: &str) {
+    if option.is_none() {
+        *option = env::var_os(name).map(PathBuf::from);
+    }
 }
 
 /// The one that is set. Two of them would be two places for the same locks.

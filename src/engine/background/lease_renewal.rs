@@ -202,6 +202,16 @@ impl RenewalThread {
     }
 
     /// Ends all leases, for a shutdown. Returns the names of the locks that guards lost by it.
+    /// At the end of the thread: no guard is left. One that was dropped a moment ago may have found its
+    /// lock lost, and its drop left the report to this thread.
+    pub(super) fn report_last_losses(&mut self) {
+        for ScheduledLease { lease, .. } in self.leases.take_all() {
+            if let Some(loss) = lease.loss() {
+                self.report_loss(&lease, loss.reason);
+            }
+        }
+    }
+
     pub(super) fn end_all(&mut self) -> Vec<Arc<str>> {
         let mut names = Vec::new();
         let mut all: Vec<Arc<Lease>> = self

@@ -125,6 +125,7 @@ impl RenewalThread {
             self.in_hand.clear();
             self.take_in();
             if self.stopping {
+                self.report_last_losses();
                 self.send_last_releases();
                 return self.engine.publish_traffic();
             }

@@ -174,11 +174,9 @@ impl<W: Clone, L> LineState<W, L> {
         end
     }
 
-    /// The grant was lost while its last turn ended. That turn did not end well.
+    /// The grant was lost while the turn of its last guard ended.
     pub(crate) fn note_lost(&mut self) {
-        if let LineStage::Held(tenure) = &mut self.stage
-            && tenure.last_end.is_some()
-        {
+        if let LineStage::Held(tenure) = &mut self.stage {
             tenure.last_end = Some(TurnEnd::Unfinished);
         }
     }

@@ -257,7 +257,7 @@ fn lose_at_the_last_step(engine: &Arc<Engine>, turn: &Arc<Lease>, reason: LossRe
     let next = line.end_turn(TurnEnd::Finished, tenure.remaining(now), turn.request.ttl);
     assert_eq!(next, AfterTurn::Leave);
     tenure.lose(reason);
-    let ended = engine.end_tenure(&mut lines, tenure, now);
+    let ended = engine.end_tenure(&mut lines, tenure, TurnEnd::Finished, now);
     assert!(matches!(ended, Ended::Lost(found) if found == reason));
     ended
 }

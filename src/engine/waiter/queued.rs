@@ -192,8 +192,8 @@ impl QueuedWaiter {
         let mut call = WaitCall::new(engine.now(), until, at_deadline);
         let long_wait = engine.config.long_wait;
         let mut state = waiter.state.lock();
-        // No sync of the renewal thread checks a member while its line has the lock. So it looks at its
-        // own wait, and at once if it waits in pieces: each may end before the next look is due.
+        // No sync of the renewal thread checks a member while its line has the lock. So it looks
+        // itself, and at once if it waits in pieces: each may end before the next look is due.
         let is_member = waiter.request.is_member();
         let mut check_at = if is_member && state.has_waited_for(long_wait, call.entered) {
             call.entered
@@ -206,7 +206,7 @@ impl QueuedWaiter {
                 check_at = Time::NEVER;
                 drop(state);
                 engine.report_postponed_circles(slice::from_ref(waiter));
-                engine.report_if_long(slice::from_ref(waiter));
+                engine.report_if_long(&engine.line_of(waiter));
                 state = waiter.state.lock();
             }
             match state.take_grant(now, &waiter.request) {

@@ -238,13 +238,13 @@ impl Node {
         }
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         let mut is_joined = pipeline.is_joined();
-        let started = self.clock.now();
         while pipeline.has_unanswered() {
+            let started = self.clock.now();
             self.round_trip(connection, &mut pipeline, &mut |index, answer| {
                 answers[index] = Some(answer);
             });
             // The renewals that were left out go alone now. If the time that is left is less than
-            // the first round trip took, they get the time of a lone renewal. Otherwise a slow link
+            // the last round trip took, they get the time of a lone renewal. Otherwise a slow link
             // could never answer them, since they meet again each time.
             if is_joined && !pipeline.is_joined() {
                 is_joined = false;

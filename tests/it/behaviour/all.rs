@@ -56,11 +56,11 @@ fn renewing_a_group_starts_its_fixed_leases_again(backend: &Backend) {
 
 fn renewing_a_group_reports_a_lost_name_and_renews_the_others(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
-    let ours = ours.with(LockOptions::new().fixed_lease(2 * TTL));
+    let ours = ours.with(LockOptions::new().fixed_lease(6 * TTL));
     let guard = ours.lock_all(["a", "b"]).unwrap();
     let left = || theirs.inspect("b").unwrap().unwrap().time_left;
+    until(SOON, "some of it is over", || left() < 5 * TTL);
     let before = left();
-    until(SOON, "some of it is over", || left() + TTL / 4 < before);
     let fence = guard.fence("a").unwrap();
     assert!(theirs.force_release("a", fence).unwrap());
     let error = guard.renew().unwrap_err();
@@ -68,7 +68,7 @@ fn renewing_a_group_reports_a_lost_name_and_renews_the_others(backend: &Backend)
         matches!(&error, Error::Lost { loss, .. } if &*loss.name == "a"),
         "{error:?}"
     );
-    assert!(left() + TTL / 8 > before, "the other is renewed");
+    assert!(left() > before, "the other is renewed");
 }
 
 fn all_names_are_taken_or_none(backend: &Backend) {

@@ -27,6 +27,23 @@ fn one_client_holds_a_lock_on_all_nodes() {
 }
 
 #[test]
+fn hash_of_another_program_is_left_unchanged() {
+    let set = Set::start(3);
+    let manager = set.manager();
+    for server in &set.servers {
+        let _: i64 = server.query(&["HSET", "fairlock:{x}", "a", "mine"]);
+    }
+    let error = manager.try_lock("x").unwrap_err();
+    let text = format!("{error}: {:?}", std::error::Error::source(&error));
+    assert!(text.contains("WRONGTYPE"), "{text}");
+    for server in &set.servers {
+        let fields: Vec<String> = server.query(&["HGETALL", "fairlock:{x}"]);
+        assert_eq!(fields, ["a", "mine"]);
+        assert_eq!(server.query::<i64>(&["PTTL", "fairlock:{x}"]), -1);
+    }
+}
+
+#[test]
 fn at_most_one_of_many_threads_holds_the_lock() {
     let set = Set::start(3);
     let managers = [set.manager(), set.manager()];

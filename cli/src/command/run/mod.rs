@@ -197,7 +197,7 @@ impl Run {
         let start = |words: &[OsString]| Group::start(command::of(words, held), foreground);
         match start(&self.command) {
             Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
-                start(&program::as_script(&self.command))
+                program::as_script(&self.command).map_or(Err(error), |words| start(&words))
             }
             started => started,
         }

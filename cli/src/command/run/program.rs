@@ -2,7 +2,8 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::{Error, ErrorKind};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,9 @@ const CANNOT_EXECUTE: Exit = Exit(126);
 const NOT_FOUND: Exit = Exit(127);
 /// Where programs are looked for without a PATH, as the C library does.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// How much of a file shows whether it is text, as shells look at it.
+const START: u64 = 512;
 
 /// Looks for the program as the kernel will, so that nobody waits an hour for a typing error. An
 /// error that this does not see comes when the program is started.
@@ -38,8 +42,9 @@ pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
     }
 }
 
-/// The words that run a script without `#!` by the shell.
-pub(super) fn as_script(words: &[OsString]) -> Vec<OsString> {
+/// The words that run a script without `#!` by the shell. `None` if it is no text: a program for
+/// another kind of processor, say.
+pub(super) fn as_script(words: &[OsString]) -> Option<Vec<OsString>> {
     let program = &words[0];
     let mut found = in_path(program).filter(|path| is_executable(path).unwrap_or(false));
     let script = if program.as_bytes().contains(&b'/') {
@@ -48,10 +53,19 @@ pub(super) fn as_script(words: &[OsString]) -> Vec<OsString> {
         found.next()
     };
     let script = script.map_or_else(|| program.clone(), PathBuf::into_os_string);
-    [OsString::from("/bin/sh"), script]
-        .into_iter()
-        .chain(words[1..].iter().cloned())
-        .collect()
+    let mut start = Vec::new();
+    let file = File::open(&script).ok()?;
+    file.take(START).read_to_end(&mut start).ok()?;
+    if start.contains(&0) {
+        return None;
+    }
+    let words = words[1..].iter().cloned();
+    Some(
+        [OsString::from("/bin/sh"), script]
+            .into_iter()
+            .chain(words)
+            .collect(),
+    )
 }
 
 /// Where the program may be.

@@ -34,11 +34,12 @@ impl Signals {
         let mut incoming =
             Incoming::new(wanted.chain(&always).map(|s| s.as_raw())).map_err(failed)?;
         let handle = incoming.handle();
+        let of_thread = handle.clone();
         let (sender, received) = unbounded();
         thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
-                loop {
+                while !of_thread.is_closed() {
                     let raw = incoming.wait().filter_map(Signal::from_named_raw);
                     for signal in in_order_sent(raw.collect()) {
                         if sender.send(signal).is_err() {

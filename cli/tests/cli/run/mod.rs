@@ -24,7 +24,7 @@ use crate::process::{Ended, fairlock};
 use crate::support::{Server, until};
 
 /// How long anything may take that has no bound of its own.
-const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 /// A short ttl, for locks that are to be lost.
 const TTL: Duration = Duration::from_secs(2);
 const TTL_TEXT: &str = "2s";
