@@ -126,7 +126,7 @@ fn transfers(store: &Store) -> Outcome {
     let loss = both.lost().recv_timeout(Duration::from_secs(1))?;
     check(
         "the guard of both reports the loss of that one",
-        &*loss.name == to,
+        &*loss.lock == to,
     )?;
     check(
         "the guard's next check fails",

@@ -20,7 +20,7 @@ pub enum Error {
     /// You do not hold the lock any more. Work since the loss may have overlapped with another
     /// holder, unless the resource checks fences.
     #[non_exhaustive]
-    #[error("the lock {:?} was lost: {}", loss.name, loss.reason)]
+    #[error("the lock {:?} was lost: {}", loss.lock, loss.reason)]
     Lost {
         /// Which lock, under which fence, and why.
         loss: Loss,

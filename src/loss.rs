@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Loss {
     /// The name of the lock.
-    pub name: Arc<str>,
+    pub lock: Arc<str>,
     /// The fence of the grant that was lost.
     pub fence: u64,
     /// Why.
@@ -20,11 +20,11 @@ pub struct Loss {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Loss {
-            name,
+            lock,
             fence,
             reason,
         } = self;
-        write!(f, "lost {name:?} (fence {fence}): {reason}")
+        write!(f, "lost {lock:?} (fence {fence}): {reason}")
     }
 }
 

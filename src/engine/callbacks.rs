@@ -61,7 +61,7 @@ impl Engine {
 fn run(clock: &Clock, calls: &Receiver<(OnLost, Loss)>) {
     while let Some((callback, loss)) = clock.receive(calls, Time::NEVER) {
         if catch_unwind(AssertUnwindSafe(|| callback(&loss))).is_err() {
-            log::error!("the on_lost callback of {:?} panicked", loss.name);
+            log::error!("the on_lost callback of {:?} panicked", loss.lock);
         }
     }
 }

@@ -330,7 +330,7 @@ impl Engine {
         }
         log::warn!(
             "lost {:?} (fence {}): {}",
-            loss.name,
+            loss.lock,
             loss.fence,
             loss.reason
         );

@@ -389,7 +389,7 @@ impl MultiGuard {
         let Error::Lost { loss } = error else {
             return false;
         };
-        self.lease(&loss.name)
+        self.lease(&loss.lock)
             .is_some_and(|lease| lease.loss().is_some())
     }
 
@@ -453,7 +453,7 @@ mod tests {
         let Error::Lost { loss } = error else {
             panic!("{error}")
         };
-        assert_eq!((&*loss.name, loss.reason), ("b", LossReason::Taken));
+        assert_eq!((&*loss.lock, loss.reason), ("b", LossReason::Taken));
         let other = manager.try_lock("a").expect("it is there");
         assert!(other.is_some(), "the one that was not lost is released");
     }

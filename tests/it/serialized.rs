@@ -94,10 +94,10 @@ fn every_variant_has_a_name() {
     ] {
         assert_eq!(read::<LossReason>(text), reason);
         let loss: Loss = read(&format!(
-            r#"{{"name":"é \"1\"","fence":7,"reason":{text}}}"#
+            r#"{{"lock":"é \"1\"","fence":7,"reason":{text}}}"#
         ));
         assert_eq!(
-            (&*loss.name, loss.fence, loss.reason),
+            (&*loss.lock, loss.fence, loss.reason),
             ("é \"1\"", 7, reason)
         );
     }

@@ -120,9 +120,9 @@ impl TokenRelease {
             ReportTo::Nobody => {}
             ReportTo::Log => {
                 if let Some(reason) = loss.filter(|_| self.is_guards) {
-                    let name = Arc::clone(&self.call.key.name);
+                    let lock = Arc::clone(&self.call.key.name);
                     let loss = Loss {
-                        name,
+                        lock,
                         fence,
                         reason,
                     };

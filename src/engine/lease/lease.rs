@@ -227,7 +227,7 @@ impl Lease {
 
     pub(crate) fn loss_for(&self, reason: LossReason) -> Loss {
         Loss {
-            name: self.request.key.name.clone(),
+            lock: self.request.key.name.clone(),
             fence: self.fence,
             reason,
         }

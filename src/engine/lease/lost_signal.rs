@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn signal_reports_once_and_then_disconnects() {
         let loss = Loss {
-            name: "a".into(),
+            lock: "a".into(),
             fence: 1,
             reason: LossReason::Taken,
         };

@@ -65,7 +65,7 @@ fn renewing_a_group_reports_a_lost_name_and_renews_the_others(backend: &Backend)
     assert!(theirs.force_release("a", fence).unwrap());
     let error = guard.renew().unwrap_err();
     assert!(
-        matches!(&error, Error::Lost { loss, .. } if &*loss.name == "a"),
+        matches!(&error, Error::Lost { loss, .. } if &*loss.lock == "a"),
         "{error:?}"
     );
     assert!(left() > before, "the other is renewed");
@@ -214,7 +214,7 @@ fn p6_losing_an_early_lock_ends_the_wait_and_releases_all(backend: &Backend) {
         assert!(theirs.force_release("a", fence).unwrap());
         let end = waiting.join().unwrap();
         assert!(
-            matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.name == "a" && loss.reason == LossReason::Forced),
+            matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.lock == "a" && loss.reason == LossReason::Forced),
             "{end:?}"
         );
     });
@@ -235,11 +235,11 @@ fn p6_losing_one_lock_loses_the_group(backend: &Backend) {
         .recv_timeout(TTL + SLACK)
         .expect("the loss is reported");
     assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
+        (&*loss.lock, loss.fence, loss.reason),
         ("b", guard.fence("b").unwrap(), LossReason::Forced)
     );
     assert!(!guard.is_held() && guard.remaining().is_zero());
-    assert!(matches!(guard.check(), Err(Error::Lost { loss, .. }) if &*loss.name == "b"));
+    assert!(matches!(guard.check(), Err(Error::Lost { loss, .. }) if &*loss.lock == "b"));
     drop(guard);
     for name in ["a", "b", "c"] {
         Record::of(backend, name).comes_to_rest();
@@ -265,7 +265,7 @@ fn unlock_reports_a_lost_name_and_releases_the_others(backend: &Backend) {
     assert!(mgr.force_release("b", guard.fence("b").unwrap()).unwrap());
     let end = guard.unlock();
     assert!(
-        matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.name == "b" && loss.reason == LossReason::Forced),
+        matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.lock == "b" && loss.reason == LossReason::Forced),
         "{end:?}"
     );
     for name in ["a", "b", "c"] {

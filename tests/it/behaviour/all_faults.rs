@@ -64,7 +64,7 @@ fn p6_a_grant_after_an_earlier_loss_is_released_and_reported(backend: &Backend) 
         taken.unlock().unwrap();
         let end = waiting.join().unwrap();
         assert!(
-            matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.name == "a" && loss.reason == LossReason::MaxHold),
+            matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.lock == "a" && loss.reason == LossReason::MaxHold),
             "{end:?}"
         );
     });
@@ -106,7 +106,7 @@ fn p6_a_long_outage_ends_a_group_wait_with_the_loss(backend: &Backend) {
             start.elapsed()
         );
         assert!(
-            matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.name == "a" && loss.reason == LossReason::Expired),
+            matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.lock == "a" && loss.reason == LossReason::Expired),
             "{end:?}"
         );
         backend.come_back();

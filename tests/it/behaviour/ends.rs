@@ -125,7 +125,7 @@ fn a_forgotten_guard_is_renewed_until_max_hold(backend: &Backend) {
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     let loss = losses.recv_timeout(SLACK).unwrap();
     assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
+        (&*loss.lock, loss.fence, loss.reason),
         ("k", fence, LossReason::MaxHold)
     );
     assert!(losses.try_recv().is_err(), "it was reported twice");
@@ -147,7 +147,7 @@ fn p4_a_lapsed_lease_is_reported_and_handed_over(backend: &Backend) {
         .recv_timeout(TTL / 3 + command_timeout(TTL) + SLACK)
         .unwrap();
     assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
+        (&*loss.lock, loss.fence, loss.reason),
         ("k", guard.fence(), LossReason::Expired)
     );
     drop(guard);

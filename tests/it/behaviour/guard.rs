@@ -67,14 +67,14 @@ fn assert_lost<T>(result: Result<T>, reason: LossReason, fence: u64) {
     let Err(Error::Lost { loss, .. }) = result else {
         panic!("not lost: {:?}", result.err())
     };
-    assert_eq!((&*loss.name, loss.fence, loss.reason), ("n", fence, reason));
+    assert_eq!((&*loss.lock, loss.fence, loss.reason), ("n", fence, reason));
 }
 
 #[track_caller]
 fn assert_loses(guard: &LockGuard, reason: LossReason) {
     let loss = guard.lost().recv_timeout(REPORTED_WITHIN).unwrap();
     assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
+        (&*loss.lock, loss.fence, loss.reason),
         (guard.name(), guard.fence(), reason)
     );
     // The channel reports the loss once, and then it is disconnected.

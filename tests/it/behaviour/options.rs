@@ -164,7 +164,7 @@ fn a_fixed_lease_is_not_renewed_and_ends_by_itself(backend: &Backend) {
     // The guard reports it as held up to the safety margin, and no longer.
     assert!(start.elapsed() >= lease - lease / 100 - ms(2));
     assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
+        (&*loss.lock, loss.fence, loss.reason),
         ("n", guard.fence(), LossReason::Expired)
     );
     assert!(!guard.is_held());
@@ -221,7 +221,7 @@ fn max_hold_ends_as_a_loss_and_hands_over(backend: &Backend) {
         .unwrap();
     assert!(start.elapsed() >= limit);
     assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
+        (&*loss.lock, loss.fence, loss.reason),
         ("n", guard.fence(), LossReason::MaxHold)
     );
     assert!(!guard.is_held());
@@ -390,9 +390,9 @@ fn p6_on_lost_is_called_exactly_once_per_lost_guard(backend: &Backend) {
         losses.recv_timeout(within).unwrap(),
         losses.recv_timeout(within).unwrap(),
     ];
-    reported.sort_by(|a, b| a.name.cmp(&b.name));
+    reported.sort_by(|a, b| a.lock.cmp(&b.lock));
     for (loss, guard) in reported.iter().zip(&lost) {
-        assert_eq!((&*loss.name, loss.fence), (guard.name(), guard.fence()));
+        assert_eq!((&*loss.lock, loss.fence), (guard.name(), guard.fence()));
         assert_eq!(loss.reason, LossReason::Forced);
         // The channel reports the same loss. The callback does not consume it.
         assert_eq!(&guard.lost().recv_timeout(SLACK).unwrap(), loss);
@@ -454,7 +454,7 @@ fn a_callback_may_lock_and_drop_the_last_handle(backend: &Backend) {
             let mgr = keep.lock().take().unwrap();
             // The callback waits for another holder, and then takes the lock that was lost.
             let waited = mgr.try_lock_for("held", TTL + SLACK).unwrap().unwrap();
-            let again = mgr.try_lock_for(&loss.name, TTL + SLACK).unwrap().unwrap();
+            let again = mgr.try_lock_for(&loss.lock, TTL + SLACK).unwrap().unwrap();
             sender.send(again.fence() > loss.fence).unwrap();
             drop((waited, again, mgr));
             sender.send(true).unwrap();

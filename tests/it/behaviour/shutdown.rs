@@ -190,7 +190,7 @@ fn at_its_deadline_a_shutdown_releases_and_names_guards(backend: &Backend) {
         assert!(!guard.is_held());
         let loss = guard.lost().recv_timeout(SLACK).unwrap();
         assert_eq!(
-            (&*loss.name, loss.fence, loss.reason),
+            (&*loss.lock, loss.fence, loss.reason),
             (guard.name(), guard.fence(), LossReason::Shutdown)
         );
         assert_eq!(

@@ -238,7 +238,7 @@ fn a_flushed_group_may_return_a_name_used_meanwhile() {
         assert!(!both.is_held());
         let error = both.unlock().unwrap_err();
         assert!(
-            matches!(&error, Error::Lost { loss, .. } if &*loss.name == "a"),
+            matches!(&error, Error::Lost { loss, .. } if &*loss.lock == "a"),
             "{error:?}"
         );
     });
