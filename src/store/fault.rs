@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::error::{Error, Step, TlsFailure};
 use crate::key::Key;
 use crate::script::Malformed;
+use crate::store::Login;
 use crate::store::refusal::{Refusal, passes_by_itself};
 
 /// Why a call has no reply. `Clone`, because one fault ends all calls of a pipeline.
@@ -166,27 +167,35 @@ impl StoreFault {
         }
     }
 
-    /// The same fault without the password. A server that does not know AUTH repeats the arguments
-    /// in its error, and cuts long ones short.
-    pub(super) fn without(self, password: Option<&str>) -> StoreFault {
-        match (self, password) {
-            (
-                StoreFault::Server {
-                    code,
-                    message,
-                    server,
-                },
-                Some(password),
-            ) if !password.is_empty() => {
-                let message = message.split(", with args").next().unwrap_or_default();
-                let message = message.replace(password, "***");
+    /// The refusal of a login, without the password. A server that does not know AUTH repeats the
+    /// arguments in its error, and cuts long ones short. If the user or the password ends with white
+    /// space, this is named: a file or a variable may have added it, and it does not show.
+    pub(super) fn of_login(self, login: &Login) -> StoreFault {
+        let Some(password) = login.password.as_deref() else {
+            return self;
+        };
+        match self {
+            StoreFault::Server {
+                code,
+                mut message,
+                server,
+            } => {
+                if !password.is_empty() {
+                    let said = message.split(", with args").next().unwrap_or_default();
+                    message = said.replace(password, "***");
+                }
+                if code == "WRONGPASS" || message.contains("invalid password") {
+                    let user = login.user.as_deref().unwrap_or_default();
+                    message += &white_space_behind("user's name", user);
+                    message += &white_space_behind("password", password);
+                }
                 StoreFault::Server {
                     code,
                     message,
                     server,
                 }
             }
-            (other, _) => other,
+            other => other,
         }
     }
 
@@ -393,3 +402,15 @@ impl fmt::Display for Reason<'_> {
 }
 
 impl StdError for StoreFault {}
+
+/// A part of a sentence: that this part of a login ends with white space. Empty if it does not.
+fn white_space_behind(what: &str, text: &str) -> String {
+    let end = if text.ends_with(['\n', '\r']) {
+        "an end of line"
+    } else if text.ends_with(char::is_whitespace) {
+        "white space"
+    } else {
+        return String::new();
+    };
+    format!("; the {what} ends with {end}, which counts as a part of it")
+}

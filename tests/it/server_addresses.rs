@@ -84,6 +84,32 @@ fn a_server_that_refuses_is_named() {
     }
 }
 
+/// Redis allows it in a password, and nobody sees it in a variable.
+#[test]
+fn an_end_of_line_in_a_refused_login_is_named() {
+    let server = Server::tcp_with(&["--requirepass", "right"]);
+    let (host, port) = (server.addr().ip().to_string(), server.addr().port());
+    let settings = Settings::new(host, port);
+    let said = |settings: Settings| LockManager::connect(settings).unwrap_err().to_string();
+    for (password, end) in [
+        ("right\n", "an end of line"),
+        ("right\r\n", "an end of line"),
+        ("right ", "white space"),
+    ] {
+        let end = format!("the password ends with {end}, which counts as a part of it");
+        let refused = said(settings.clone().password(password));
+        assert!(refused.contains(&end), "{refused}");
+        let url = format!("redis://:right%0D%0A@{}", server.addr());
+        let refused = LockManager::connect(url).unwrap_err().to_string();
+        assert!(refused.contains("an end of line"), "{refused}");
+    }
+    let refused = said(settings.clone().user("default\n").password("right"));
+    let end = "the user's name ends with an end of line";
+    assert!(refused.contains(end), "{refused}");
+    let refused = said(settings.password("wrong"));
+    assert!(!refused.contains("ends with"), "{refused}");
+}
+
 #[test]
 fn a_missing_right_and_a_server_too_old_are_named() {
     let server = Server::tcp();

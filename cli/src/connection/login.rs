@@ -38,11 +38,14 @@ impl Login {
                 (None, Some(file)) => {
                     Some(password_in("FAIRLOCK_PASSWORD_FILE", Path::new(&file))?)
                 }
+                (Some(password), None) if password.contains('\n') => {
+                    return Err(Failure::usage("FAIRLOCK_PASSWORD has more lines than one"));
+                }
                 (password, None) => password,
             },
         };
         let user = match user {
-            Some(user) => Some(user),
+            Some(user) => Some(without_end_of_line(&user).to_owned()),
             None => variable("FAIRLOCK_USER")?,
         };
         Ok(Login {
@@ -76,19 +79,22 @@ impl Login {
     }
 }
 
-/// The password in a file: its text up to the end of its first line. Editors and `echo` end it.
+/// The password in a file.
 fn password_in(option: &str, file: &Path) -> Result<String, Failure> {
     let refuse = |why: &str| Failure::usage(format!("{option}: {}: {why}", file.display()));
     let text = String::from_utf8(read(option, file)?).map_err(|_| refuse("it is no UTF-8 text"))?;
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    let password = text.strip_suffix('\r').unwrap_or(text);
-    if password.is_empty() {
-        return Err(refuse("it is empty"));
+    match without_end_of_line(&text) {
+        "" => Err(refuse("it is empty")),
+        password if password.contains('\n') => Err(refuse("it has more lines than one")),
+        password => Ok(password.to_owned()),
     }
-    if password.contains('\n') {
-        return Err(refuse("it has more lines than one"));
-    }
-    Ok(password.to_owned())
+}
+
+/// The text without the end of its last line. Editors and `echo` add one to a file. A variable has
+/// one by a file with the line ends of Windows, or by a secret that was made with `echo`.
+fn without_end_of_line(text: &str) -> &str {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
 }
 
 /// The contents of a file that an option names.
@@ -104,15 +110,26 @@ pub(super) fn read(option: &str, file: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// The value of a variable. An empty one is an error: it was meant to have a value, and the default
-/// would be another Redis.
+/// The value of a variable, without the end of its last line. An empty one is an error: it was
+/// meant to have a value, and the default would be another Redis.
 pub(super) fn variable(name: &str) -> Result<Option<String>, Failure> {
     match env::var(name) {
-        Ok(value) if value.is_empty() => Err(Failure::usage(format!(
-            "{name} is empty; give it a value or unset it"
-        ))),
-        Ok(value) => Ok(Some(value)),
+        Ok(value) => match without_end_of_line(&value) {
+            "" => Err(Failure::usage(format!(
+                "{name} is empty; give it a value or unset it"
+            ))),
+            value => Ok(Some(value.to_owned())),
+        },
         Err(VarError::NotPresent) => Ok(None),
         Err(VarError::NotUnicode(_)) => Err(Failure::usage(format!("{name} is no UTF-8 text"))),
+    }
+}
+
+/// The path in a variable, without an end of line. It need not be UTF-8.
+pub(super) fn path_variable(name: &str) -> Option<PathBuf> {
+    let path = env::var_os(name)?;
+    match path.to_str() {
+        Some(text) => Some(without_end_of_line(text).into()),
+        None => Some(path.into()),
     }
 }

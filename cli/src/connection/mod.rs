@@ -7,7 +7,6 @@
 mod login;
 mod url;
 
-use std::env;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -22,7 +21,7 @@ use humantime::format_duration;
 use crate::duration;
 use crate::exit::{Failure, without_urls};
 use crate::printable::printable;
-use login::{Login, variable};
+use login::{Login, path_variable, variable};
 
 /// The Redis to use when neither an option nor a variable names one.
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
@@ -350,10 +349,9 @@ fn fill<T, E: Display>(
     Ok(())
 }
 
-/// A path need not be UTF-8.
 fn fill_path(option: &mut Option<PathBuf>, name: &str) {
     if option.is_none() {
-        *option = env::var_os(name).map(PathBuf::from);
+        *option = path_variable(name);
     }
 }
 

@@ -162,6 +162,43 @@ fn password_comes_from_a_file_or_a_variable() {
     }
 }
 
+/// A secret that was made with `echo`, or a file of variables with the line ends of Windows.
+#[test]
+fn an_end_of_line_in_a_setting_is_left_out() {
+    let dir = TempDir::new().expect("a directory");
+    let server = Server::tcp();
+    let user = ["ACL", "SETUSER", "u", "on", "~*", "&*", "+@all", ">p"];
+    let _: () = server.query(&[&user[..], &[&format!(">{PASSWORD}")]].concat());
+    let _: () = server.query(&["ACL", "SETUSER", "default", "off"]);
+    for end_of_line in ["", "\n", "\r\n", "\r"] {
+        let with_end = |text: &str| format!("{text}{end_of_line}");
+        let path = file(&dir, "password", &with_end(PASSWORD));
+        let (url, user) = (with_end(&server.url()), with_end("u"));
+        let (timeout, url) = (with_end("2s"), [("FAIRLOCK_URL", &*url)]);
+        for (name, value) in [
+            ("FAIRLOCK_PASSWORD", with_end(PASSWORD)),
+            ("FAIRLOCK_PASSWORD_FILE", with_end(&path)),
+        ] {
+            let variables = [
+                ("FAIRLOCK_USER", &*user),
+                ("FAIRLOCK_TIMEOUT", &*timeout),
+                (name, &*value),
+            ];
+            listed(&mut with_variables(
+                &["ls"],
+                &[&url[..], &variables].concat(),
+            ));
+        }
+        let options = ["ls", "--user", &user, "--password-file", &path];
+        listed(&mut with_variables(&options, &url));
+    }
+    let lines = [("FAIRLOCK_PASSWORD", "a\nb\n")];
+    refused(&["ls"], &lines, "FAIRLOCK_PASSWORD has more lines than one");
+    for line in ["\n", "\r\n"] {
+        refused(&["ls"], &[("FAIRLOCK_PASSWORD", line)], "empty");
+    }
+}
+
 /// Some commands need the login more than once, and a pipe has it once.
 #[test]
 fn password_file_may_be_a_pipe() {

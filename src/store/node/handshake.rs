@@ -51,7 +51,7 @@ impl Node {
         // The other replies are from AUTH, ASKING and SELECT. A refusal of AUTH is the cause of all
         // refusals after it, so the first one is the one to report.
         for reply in replies {
-            refusal(reply).map_err(|fault| fault.without(self.server.login.password.as_deref()))?;
+            refusal(reply).map_err(|fault| fault.of_login(&self.server.login))?;
         }
         let hello = hello?;
         hello.check_version(self.address())?;
@@ -124,7 +124,7 @@ impl Node {
                 Err(error) => {
                     let refused = replies.into_iter().find_map(|reply| refusal(reply).err());
                     return Err(match refused {
-                        Some(refused) => refused.without(self.server.login.password.as_deref()),
+                        Some(refused) => refused.of_login(&self.server.login),
                         None => self.no_first_reply(connection, error, reply_by),
                     });
                 }
@@ -146,7 +146,7 @@ impl Node {
             && let Ok(reply) = connection.receive()
             && let Err(refused) = refusal(reply)
         {
-            return refused.without(self.server.login.password.as_deref());
+            return refused.of_login(&self.server.login);
         }
         self.no_first_reply(connection, error, reply_by)
     }

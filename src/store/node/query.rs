@@ -49,7 +49,7 @@ impl QueryConnection {
             let left = timeout.saturating_sub(started.elapsed());
             let mut replies = opened.ask(&[auth], left)?;
             let reply = replies.pop().unwrap_or(Ok(Value::Nil));
-            reply.map_err(|fault| fault.without(server.login.password.as_deref()))?;
+            reply.map_err(|fault| fault.of_login(&server.login))?;
         }
         opened.name = Some(Role::Resolver.hello(caller_id));
         Ok(opened)
