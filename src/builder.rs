@@ -120,8 +120,12 @@ impl Builder {
         self
     }
 
-    /// How long the manager may take to open a connection. 1 ms to [`MAX_TTL`](crate::MAX_TTL);
-    /// default: the command timeout.
+    /// How long the manager may take to open a connection: to resolve the host's name, connect and
+    /// log in. 1 ms to [`MAX_TTL`](crate::MAX_TTL); default: the command timeout.
+    ///
+    /// A name may have several addresses. Each is tried within this time: the next one begins when
+    /// one fails, or when it is silent for 250 ms (less, if the timeout has no room for all of
+    /// them). The first address that is ready for calls is used.
     pub fn connect_timeout(mut self, timeout: Duration) -> Builder {
         self.settings.connect_timeout = Some(timeout);
         self

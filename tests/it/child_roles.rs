@@ -2,11 +2,13 @@
 
 use crate::support::child::{Role, receive, report};
 use crate::{
-    counts, ends, exclusion, exits, footprint, fork, idle_close, process, shutdown,
+    addresses, counts, ends, exclusion, exits, footprint, fork, idle_close, process, shutdown,
     unread_releases, worker,
 };
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
+    ("connects", addresses::connects),
+    ("cannot_connect", addresses::cannot_connect),
     ("sampling_holder", exclusion::sampling_holder),
     ("crowd", footprint::crowd),
     ("cycles", footprint::cycles),

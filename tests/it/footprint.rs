@@ -301,7 +301,7 @@ fn contend(mgr: &LockManager) {
 }
 
 /// The names of fairlock's threads in this process, as the kernel has them.
-fn own_threads() -> Vec<String> {
+pub(crate) fn own_threads() -> Vec<String> {
     let mut names: Vec<String> = tasks()
         .map(|(name, _)| name)
         .filter(|name| name.starts_with(PREFIX))

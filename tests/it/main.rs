@@ -1,5 +1,6 @@
 //! The tests that drive fairlock from outside, through its public API.
 
+mod addresses;
 mod all_faults;
 mod api;
 mod backend;

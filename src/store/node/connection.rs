@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 
+use super::resolve::Peer;
 use super::socket::Socket;
 use crate::error::Step;
 use crate::store::clock::Time;
@@ -33,16 +34,17 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects a socket, and starts TLS if the settings say so; Redis's handshake is still to come.
-    /// `timeout` bounds both together, and each request and each reply after them.
+    /// Connects a socket to one of the server's addresses, and starts TLS if the settings say so;
+    /// Redis's handshake is still to come. `timeout` bounds both together, and each request and each
+    /// reply after them.
     pub(super) fn open(
         server: &ServerSettings,
+        peer: &Peer,
         timeout: Duration,
         now: Time,
     ) -> Result<Connection, StoreFault> {
         let started = Instant::now();
-        let mut socket =
-            Socket::connect(&server.address, timeout).map_err(|e| fault(e, Step::Connect))?;
+        let mut socket = Socket::connect(peer, timeout).map_err(|e| fault(e, Step::Connect))?;
         if let Some(tls) = &server.login.tls {
             let left = timeout.saturating_sub(started.elapsed());
             socket.start_tls(tls, &server.address, left)?;

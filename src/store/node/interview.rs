@@ -285,8 +285,7 @@ impl Interview<'_> {
     }
 
     fn listen(&self, listener: &Arc<Node>, channel: &str) -> Result<Connection, StoreFault> {
-        // The name of that server may not resolve for long, which says nothing about this one.
-        let mut connection = listener.connect_in_time(Role::Diagnosis)?;
+        let mut connection = listener.connect(Role::Diagnosis)?;
         connection.request(&command(&["SUBSCRIBE", channel]), self.time.reply)?;
         Ok(connection)
     }

@@ -58,7 +58,7 @@ impl Lanes {
         count: u32,
         quiet_limit: Duration,
     ) -> Result<Lanes, StoreFault> {
-        let first = node.connect_in_time(Role::Lane)?;
+        let first = node.connect(Role::Lane)?;
         Lanes::begin_with(Some(first), node, count, quiet_limit).with_right_to_wait()
     }
 

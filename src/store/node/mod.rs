@@ -5,6 +5,8 @@
 //! | `mod` | [`Node`]: the address, and which connections are retired |
 //! | `counts` | [`Counts`]: what a node has done so far |
 //! | `connect` | how a connection is opened, within its time |
+//! | `race` | which of a server's addresses is used: the first that is ready for calls |
+//! | `resolve` | the addresses of a server |
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME, and ASKING to a cluster |
 //! | `role` | [`Role`]: what a connection is for, which is a part of its name |
 //! | `hello` | [`Expected`]: what the server must be, and whether it says that it is |
@@ -56,6 +58,8 @@ mod pool;
 mod posting;
 mod probe;
 mod query;
+mod race;
+mod resolve;
 mod rights;
 mod role;
 mod scan;
@@ -101,6 +105,7 @@ pub(super) use owed::{LinkCall, LinkReply};
 pub(super) use pipeline::{Hop, Pending};
 pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
+pub(super) use race::connecting;
 pub(super) use role::Role;
 pub(super) use subject::{ExamTime, Subject};
 

@@ -114,7 +114,7 @@ impl ConnectionPool {
     ) -> Result<(LaneConnection, SocketWriter, SocketReader), StoreFault> {
         self.node.check_not_ended()?;
         let (connection, pooled) = match &self.connections {
-            None => (self.node.connect(self.role)?, None),
+            None => (self.node.connect_until(self.role, until)?, None),
             Some(pool) => {
                 let started = self.node.clock.now();
                 let timeout = (until - started).max(Duration::from_millis(1));

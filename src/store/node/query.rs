@@ -11,6 +11,8 @@ use super::connection::{Connection, fault, refusal};
 use super::first_reply::no_first_reply;
 use super::handshake::auth;
 use super::hello::master_of;
+use super::race;
+use super::resolve::Peer;
 use super::role::Role;
 use crate::error::Step;
 use crate::script::CallerId;
@@ -28,20 +30,34 @@ pub(in crate::store) struct QueryConnection {
 }
 
 impl QueryConnection {
-    /// Connects and logs in. Bounded by `timeout`, except that resolving a host's name may take
-    /// longer.
+    /// Connects and logs in. Blocks for `timeout` at most.
     pub(in crate::store) fn open(
         server: &ServerSettings,
         caller_id: &CallerId,
         clock: &Clock,
         timeout: Duration,
     ) -> Result<QueryConnection, StoreFault> {
-        let started = Instant::now();
         let address: Arc<str> = server.address.to_string().into();
-        let connection = Connection::open(server, timeout, clock.now());
+        let (server, clock, at) = (server.clone(), clock.clone(), Arc::clone(&address));
+        let opened = race::connect(&server.address.clone(), timeout, move |peer, left| {
+            QueryConnection::open_to(peer, &server, &at, &clock, left)
+        });
+        let mut opened = opened.map_err(|fault| fault.at(&address))?;
+        opened.name = Some(Role::Resolver.hello(caller_id));
+        Ok(opened)
+    }
+
+    fn open_to(
+        peer: &Peer,
+        server: &ServerSettings,
+        address: &Arc<str>,
+        clock: &Clock,
+        timeout: Duration,
+    ) -> Result<QueryConnection, StoreFault> {
+        let started = Instant::now();
         let mut opened = QueryConnection {
-            connection: connection.map_err(|fault| fault.at(&address))?,
-            server: address,
+            connection: Connection::open(server, peer, timeout, clock.now())?,
+            server: Arc::clone(address),
             unanswered: Some(server.clone()),
             name: None,
         };
@@ -51,7 +67,6 @@ impl QueryConnection {
             let reply = replies.pop().unwrap_or(Ok(Value::Nil));
             reply.map_err(|fault| fault.of_login(&server.login))?;
         }
-        opened.name = Some(Role::Resolver.hello(caller_id));
         Ok(opened)
     }
 

@@ -2,15 +2,13 @@
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::{Parser, RedisResult, Value};
 
-use super::stream::{
-    IoDeadline, ReadMode, Reads, SHORTEST_TIMEOUT, Stream, connect_tcp, must_change,
-};
+use super::resolve::Peer;
+use super::stream::{IoDeadline, ReadMode, Reads, SHORTEST_TIMEOUT, Stream, connect, must_change};
 use super::tls::{TlsReader, TlsWriter, start_tls};
 use crate::error::Step;
 use crate::store::{Address, StoreFault, TlsSettings};
@@ -45,18 +43,13 @@ struct Input<'a> {
 }
 
 impl Socket {
-    /// Bounded by `timeout`, except that resolving a host's name may take longer, and that a unix
-    /// socket with a full backlog blocks.
-    pub(super) fn connect(address: &Address, timeout: Duration) -> io::Result<Socket> {
-        let (stream, peer) = match address {
-            Address::Tcp(host, port) => {
-                let (stream, peer) = connect_tcp(host, *port, timeout)?;
-                (Stream::Tcp(stream), Some(peer))
-            }
-            Address::Unix(path) => (Stream::Unix(UnixStream::connect(path)?), None),
+    /// Blocks for `timeout` at most.
+    pub(super) fn connect(peer: &Peer, timeout: Duration) -> io::Result<Socket> {
+        let mut socket = Socket::new(connect(peer, timeout)?, timeout)?;
+        socket.peer = match peer {
+            Peer::Tcp(address) => Some(*address),
+            Peer::Unix(_) => None,
         };
-        let mut socket = Socket::new(stream, timeout)?;
-        socket.peer = peer;
         Ok(socket)
     }
 
@@ -215,6 +208,7 @@ impl Read for Input<'_> {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
     use std::time::Instant;
 
     use super::*;

@@ -6,12 +6,16 @@
 //! arrive. So a read or a write that was interrupted goes on here.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::io::tcp::socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use rustix::net::RecvFlags;
+
+use super::resolve::Peer;
 
 /// The shortest timeout that is set: a socket takes zero for "none". A timeout that is wrong by
 /// this or less is not corrected.
@@ -107,35 +111,48 @@ pub(super) fn must_change(set: Duration, wanted: Duration) -> bool {
     wanted + SHORTEST_TIMEOUT < set || set + tolerance < wanted
 }
 
-/// Tries each address of the name in turn, all within one timeout.
-pub(super) fn connect_tcp(
-    host: &str,
-    port: u16,
-    timeout: Duration,
-) -> io::Result<(TcpStream, SocketAddr)> {
-    let addresses = (host, port).to_socket_addrs()?;
-    let deadline = Instant::now() + timeout;
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in addresses {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break;
-        }
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                // The connections that mostly wait must notice that their peer vanished.
-                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-                // On OpenBSD a socket cannot choose the interval.
-                #[cfg(not(target_os = "openbsd"))]
-                let keepalive = keepalive.with_interval(KEEPALIVE / 3);
-                SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-                return Ok((stream, address));
+/// Connects to this address within `timeout`.
+pub(super) fn connect(peer: &Peer, timeout: Duration) -> io::Result<Stream> {
+    let timeout = timeout.max(SHORTEST_TIMEOUT);
+    match peer {
+        Peer::Tcp(address) => connect_tcp(address, timeout).map(Stream::Tcp),
+        Peer::Unix(path) => connect_unix(path, timeout).map(Stream::Unix),
+    }
+}
+
+fn connect_tcp(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(address, timeout)?;
+    stream.set_nodelay(true)?;
+    // The connections that mostly wait must notice that their peer vanished.
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+    // On OpenBSD a socket cannot choose the interval.
+    #[cfg(not(target_os = "openbsd"))]
+    let keepalive = keepalive.with_interval(KEEPALIVE / 3);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    Ok(stream)
+}
+
+/// A unix socket whose queue is full blocks: on Linux for the socket's write timeout at most, on
+/// other systems not at all.
+fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let address = SockAddr::unix(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    let ends_at = Instant::now() + timeout;
+    loop {
+        let left = ends_at.saturating_duration_since(Instant::now());
+        socket.set_write_timeout(Some(left.max(SHORTEST_TIMEOUT)))?;
+        match socket.connect(&address) {
+            Ok(()) => return Ok(UnixStream::from(OwnedFd::from(socket))),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted && !left.is_zero() => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the queue of the socket is full: its server does not accept connections",
+                ));
             }
-            Err(e) => failed = e,
+            Err(e) => return Err(e),
         }
     }
-    Err(failed)
 }
 
 /// The deadline of one reply, over all its reads, or of one request, over all its writes.

@@ -33,7 +33,7 @@ impl Node {
         is_awaited: &dyn Fn() -> bool,
         on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
-        let mut connection = self.connect_in_time(Role::Subscription)?;
+        let mut connection = self.connect(Role::Subscription)?;
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(channel);
         connection.request(&subscribe, self.command_timeout)?;

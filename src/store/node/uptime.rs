@@ -38,13 +38,17 @@ impl Node {
         Time::from_nanos(reached_at)
     }
 
-    pub(super) fn check_uptime(&self, connection: &mut Connection) -> Result<(), StoreFault> {
+    pub(super) fn check_uptime(
+        &self,
+        connection: &mut Connection,
+        reply_by: Time,
+    ) -> Result<(), StoreFault> {
         let Some(uptime) = &self.uptime else {
             return Ok(());
         };
         let mut info = redis::cmd("INFO");
         info.arg("server");
-        let reply = connection.request(&info, self.connect_timeout)?;
+        let reply = connection.request(&info, self.time_left(reply_by)?)?;
         let text: String = redis::from_redis_value(reply).unwrap_or_default();
         let ran = uptime_of(&text).ok_or_else(|| {
             StoreFault::protocol("expected uptime_in_seconds in the reply to INFO server")

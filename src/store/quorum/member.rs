@@ -1,7 +1,6 @@
 //! One node of a quorum, and how its lanes are opened without anybody's waiting for it.
 
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -11,7 +10,7 @@ use crate::error::Step;
 use crate::script::Call;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
-use crate::store::node::{Lanes, Node, Readiness};
+use crate::store::node::{Lanes, Node, Readiness, connecting};
 
 pub(super) type Interrupt = Box<dyn Fn() + Send + Sync>;
 
@@ -28,8 +27,7 @@ pub(super) struct Member {
     on_ready: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
-/// How a lane is opened. A thread does it, since to open a connection may take a command timeout,
-/// and to resolve a name longer.
+/// How a lane is opened. A thread does it, since to open a connection may take a command timeout.
 #[derive(Default)]
 struct Opening {
     is_running: bool,
@@ -118,8 +116,7 @@ impl Member {
                 return Way::Suspect(fault.clone(), *at + self.back_off);
             }
             let member = Arc::clone(self);
-            let thread = thread::Builder::new().name("fairlock-connect".to_owned());
-            if let Err(error) = thread.spawn(move || member.open(lane)) {
+            if let Err(error) = connecting(move || member.open(lane)) {
                 let fault = StoreFault::unavailable(Step::Connect, error);
                 opening.failed = Some((now, fault.clone()));
                 return Way::Suspect(fault, now + self.back_off);

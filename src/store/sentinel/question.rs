@@ -30,7 +30,7 @@ pub(super) struct Named {
 }
 
 /// Asks a sentinel, on this connection if it is still open. Returns the connection to use next
-/// time. Bounded by `until`, except that resolving a host's name may take longer.
+/// time. Blocks until `until` at most.
 pub(super) fn ask(
     open: Option<QueryConnection>,
     sentinel: &ServerSettings,

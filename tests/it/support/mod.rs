@@ -9,7 +9,9 @@
 )]
 
 pub(crate) mod child;
+pub(crate) mod hosts;
 pub(crate) mod packed;
+mod preload;
 pub(crate) mod proxy;
 mod repeated;
 pub(crate) mod scripted_server;

@@ -4,13 +4,12 @@
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt as _,
-    process::Command,
     time::{Duration, UNIX_EPOCH},
 };
 
 use tempfile::TempDir;
 
-use super::{Server, until};
+use super::{Server, preload::library, until};
 
 /// A server, and the file with the offset of its clock.
 pub(crate) struct Shifted {
@@ -26,20 +25,8 @@ impl Shifted {
 
     pub(crate) fn start_as(start: impl Fn(&[(&str, &str)]) -> Server) -> Shifted {
         let dir = tempfile::tempdir().unwrap();
-        let [library, by] = ["clock.so", "by"].map(|name| dir.path().join(name));
-        let source = dir.path().join("clock.c");
-        fs::write(&source, include_str!("shifted_clock.c")).unwrap();
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .arg(&library)
-            .arg(source)
-            .output();
-        let built = built.expect("a C compiler, which the in-memory store needs too");
-        assert!(
-            built.status.success(),
-            "{}",
-            String::from_utf8_lossy(&built.stderr)
-        );
+        let library = library(dir.path(), "clock", include_str!("shifted_clock.c"));
+        let by = dir.path().join("by");
         fs::write(&by, 0i64.to_ne_bytes()).unwrap();
         let preload = [
             ("LD_PRELOAD", library.to_str().unwrap()),
