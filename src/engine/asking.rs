@@ -14,6 +14,7 @@ use crate::engine::waiter::{
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::script::{Family, Token};
+use crate::stats::Meter;
 use crate::store::clock::Time;
 
 #[cfg(all(test, feature = "memory"))]
@@ -109,6 +110,13 @@ impl QueuedWaiter {
             at_deadline,
         };
         let _asking = engine.askers.enter(waiter);
+        if Meter::PUBLISHES {
+            // No check of a queue wakes the renewal thread, which shows how long the oldest wait is.
+            let now = engine.now();
+            engine
+                .waker
+                .wake_if_late_for(now + engine.config.check_period);
+        }
         let mut state = waiter.state.lock();
         loop {
             let now = engine.now();

@@ -18,9 +18,18 @@ pub(super) const EMITS: bool = true;
 
 const METADATA: Metadata<'static> = Metadata::new("fairlock", Level::INFO, Some("fairlock"));
 
+/// Which recorder is in use here: its address.
+pub(super) type RecorderId = usize;
+
+pub(super) fn recorder_id() -> RecorderId {
+    with_recorder(|recorder| std::ptr::from_ref(recorder).cast::<()>().addr())
+}
+
 pub(super) struct Counter(metrics::Counter);
 
 pub(super) struct Gauge(metrics::Gauge);
+
+pub(super) struct TimeGauge(metrics::Gauge);
 
 pub(super) struct Histogram(metrics::Histogram);
 
@@ -51,6 +60,29 @@ impl Gauge {
 
     pub(super) fn sub(&self, count: u64) {
         emit(|| self.0.decrement(count as f64));
+    }
+}
+
+/// A time in seconds that rises and falls.
+impl TimeGauge {
+    /// Of this length, sums of ticks are exact in a recorder's floating point numbers. So a gauge
+    /// that fell to 0 shows 0.
+    const TICKS_PER_SECOND: u64 = 1024;
+
+    pub(super) fn new(metric: Metric) -> TimeGauge {
+        with_recorder(|recorder| {
+            recorder.describe_gauge(metric.name.into(), Some(Unit::Seconds), metric.about.into());
+            TimeGauge(recorder.register_gauge(&key_of(metric), &METADATA))
+        })
+    }
+
+    pub(super) fn ticks(time: Duration) -> u64 {
+        (time.as_secs_f64() * Self::TICKS_PER_SECOND as f64) as u64
+    }
+
+    pub(super) fn change(&self, from: u64, to: u64) {
+        let seconds = |ticks| ticks as f64 / Self::TICKS_PER_SECOND as f64;
+        emit(|| self.0.increment(seconds(to) - seconds(from)));
     }
 }
 

@@ -135,6 +135,11 @@ impl Meter {
         self.held.get()
     }
 
+    /// Callers and waiters that do not have their guard yet.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.get()
+    }
+
     /// All numbers, with those of the store.
     pub(crate) fn read(&self, traffic: Traffic) -> Stats {
         let acquisitions = Acquisitions {

@@ -34,6 +34,14 @@ pub(super) const WAITING: Metric = Metric::new(
     "fairlock_waiting",
     "Callers and waiters without their guard now.",
 );
+pub(super) const OLDEST_WAIT: Metric = Metric::new(
+    "fairlock_oldest_wait_seconds",
+    "How long the oldest wait that has not ended has lasted.",
+);
+pub(super) const OLDEST_HOLD: Metric = Metric::new(
+    "fairlock_oldest_hold_seconds",
+    "How long the oldest guard that is alive has held its lock.",
+);
 pub(super) const ACQUISITIONS: Metric = Metric::new(
     "fairlock_acquisitions_total",
     "Requests for a lock, by how they ended.",

@@ -5,6 +5,7 @@
 //! | `mod` | [`Stats`], what users see |
 //! | `histogram` | [`Histogram`]: how long something took |
 //! | `meter` | [`Meter`]: events become numbers, here and in the facade |
+//! | `oldest` | [`OldestTimes`]: the oldest wait and hold of the process, for the facade |
 //! | `metric` | the names in the facade |
 //! | `facade` | emits numbers, with the feature `metrics`; `no_facade` without it |
 //! | `traffic` | [`Traffic`]: what a store counts |
@@ -17,6 +18,7 @@ mod facade;
 mod histogram;
 mod meter;
 mod metric;
+mod oldest;
 mod traffic;
 
 use std::fmt;
@@ -24,6 +26,7 @@ use std::time::Duration;
 
 pub use histogram::Histogram;
 pub(crate) use meter::{AcquireEnd, Meter};
+pub(crate) use oldest::OldestTimes;
 pub(crate) use traffic::Traffic;
 
 /// Counts of a manager's work since it was built. From

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlock::{Builder, LockManager, LockOptions, Waiter};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
@@ -23,6 +23,8 @@ on_both_stores! {
     what_is_emitted_is_what_stats_count,
     requests_are_emitted_while_only_fixed_leases_are_taken,
     managers_with_one_recorder_add_up,
+    oldest_wait_and_hold_are_shown_while_they_last,
+    oldest_hold_of_a_row_is_that_of_one_guard,
 }
 
 /// A recorder with buckets, as the example has it.
@@ -358,6 +360,89 @@ fn managers_with_one_recorder_add_up(on: &Backend) {
     assert_eq!(held(), 0.0);
     let granted = "fairlock_acquisitions_total{outcome=\"at_once\"}";
     assert_eq!(value(&exporter.render(), granted), 3.0);
+}
+
+fn oldest_wait_and_hold_are_shown_while_they_last(on: &Backend) {
+    let recorder = recorder();
+    let [ours, second] = [(); 2].map(|()| build_under(&recorder, builder(on)));
+    let exporter = recorder.handle();
+    let oldest = |what: &str| {
+        value(
+            &exporter.render(),
+            &format!("fairlock_oldest_{what}_seconds"),
+        )
+    };
+    assert_eq!((oldest("wait"), oldest("hold")), (0.0, 0.0));
+
+    let held = ours.lock("k").unwrap();
+    let waiter = second.enqueue("k").unwrap();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let wait = scope.spawn(|| waiter.wait().unwrap());
+        until(SOON, "both are shown, and grow", || {
+            on.pass(Duration::from_millis(20));
+            oldest("wait") > 0.1 && oldest("hold") > 0.1
+        });
+        let (wait_shown, hold_shown) = (oldest("wait"), oldest("hold"));
+        until(SOON, "both grow", || {
+            on.pass(Duration::from_millis(20));
+            oldest("wait") > wait_shown && oldest("hold") > hold_shown
+        });
+        let second_hold = second.lock("younger").unwrap();
+        let before = oldest("hold");
+        until(SOON, "the older hold is shown", || {
+            on.pass(Duration::from_millis(20));
+            oldest("hold") > before
+        });
+        if on.server().is_some() {
+            let most = began.elapsed() + SOON;
+            assert!(oldest("hold") < most.as_secs_f64(), "no sum of both");
+        }
+        held.unlock().unwrap();
+        drop(second_hold);
+        drop(wait.join().unwrap());
+    });
+    until(SOON, "neither is shown", || {
+        on.pass(Duration::from_millis(20));
+        (oldest("wait"), oldest("hold")) == (0.0, 0.0)
+    });
+    let leaked = ours.lock("leaked").unwrap();
+    until(SOON, "it is shown", || {
+        on.pass(Duration::from_millis(20));
+        oldest("hold") > 0.0
+    });
+    ours.shutdown(Duration::ZERO).unwrap();
+    drop((leaked, ours));
+    until(SOON, "a manager that has ended shows nothing", || {
+        oldest("hold") == 0.0
+    });
+}
+
+/// Many guards of one process may hold a lock in a row, in one grant.
+fn oldest_hold_of_a_row_is_that_of_one_guard(on: &Backend) {
+    let recorder = recorder();
+    let ours = build_under(&recorder, builder(on));
+    let ours = ours.with(LockOptions::new().local_handovers(1000));
+    let exporter = recorder.handle();
+    let oldest = || value(&exporter.render(), "fairlock_oldest_hold_seconds");
+    let first = ours.lock("k").unwrap();
+    until(SOON, "the first guard is shown", || {
+        on.pass(Duration::from_millis(20));
+        oldest() > 1.0
+    });
+    let next = ours.enqueue("k").unwrap();
+    let before = oldest();
+    drop(first);
+    let _second = next.wait().unwrap();
+    until(
+        SOON,
+        "the second guard is shown, and the first is not",
+        || {
+            on.pass(Duration::from_millis(5));
+            let shown = oldest();
+            shown > 0.0 && shown < before
+        },
+    );
 }
 
 /// A recorder that uses the manager at each event. If a mutex of ours were held there, it would

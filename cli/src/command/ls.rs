@@ -1,5 +1,7 @@
 //! `fairlock ls`.
 
+mod prometheus;
+
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -43,6 +45,9 @@ pub(crate) struct Ls {
     /// One JSON object per line. Without --sort, each appears as soon as it is found.
     #[arg(long)]
     json: bool,
+    /// Gauges in Prometheus's text format, with a series for each name. All of them, or none.
+    #[arg(long, conflicts_with_all = ["json", "sort", "reverse"])]
+    prometheus: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -65,6 +70,7 @@ Examples:
   fairlock ls 'invoices:*' --awaited     # names that begin so and have a queue
   fairlock ls --older 10m --sort held    # held or awaited for ten minutes or more
   fairlock ls --json | jq -r .name       # for programs
+  fairlock ls --prometheus --older 1m    # for a collector that reads text files
 
 Several filters: a name must pass all of them. A window too narrow for all columns
 shows the most important ones. Into a pipe goes every column, and nothing is cut.";
@@ -120,6 +126,13 @@ impl Ls {
         }
         drop(progress);
         self.sort(&mut infos);
+        if self.prometheus {
+            // A part of the names would look like a change of all numbers.
+            return match failed {
+                Some(error) => Err(error.into()),
+                None => prometheus::print(&infos).map(|()| Exit::OK),
+            };
+        }
         // The names that were found are printed, whatever became of the rest.
         if !infos.is_empty() || failed.is_none() {
             self.print(&infos)?;

@@ -273,8 +273,8 @@ fn a_list_that_fails_midway_keeps_its_lines_and_exits_69() {
     objects(&seen.join("\n"));
 }
 
-#[test]
-fn names_found_before_an_outage_are_in_the_table() {
+/// The server dies when the list asks for its second page.
+fn ends_on_the_second_page(options: &[&str]) -> Ended {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager = labelled(&server, "").with(FOR_HOURS);
@@ -286,15 +286,21 @@ fn names_found_before_an_outage_are_in_the_table() {
         contains("SCAN")(request) && !contains("\r\n$1\r\n0\r\n$5\r\nMATCH")(request)
     });
     let mut command = fairlock(&server, &["ls", "--timeout", "2s"]);
-    command.env("FAIRLOCK_URL", proxy.url());
+    command.args(options).env("FAIRLOCK_URL", proxy.url());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().expect("it starts");
     held.wait(SLACK * 8);
     server.kill();
     let ended = Ended::from(child.wait_with_output().expect("it ends"));
     assert_eq!(ended.code, Some(69), "{ended:?}");
-    assert!(ended.stdout.lines().count() > 1, "{ended:?}");
     assert!(ended.stderr.starts_with("fairlock: "), "{ended:?}");
+    ended
+}
+
+#[test]
+fn names_found_before_an_outage_are_in_the_table() {
+    let ended = ends_on_the_second_page(&[]);
+    assert!(ended.stdout.lines().count() > 1, "{ended:?}");
 }
 
 #[test]
@@ -351,4 +357,54 @@ fn nothing_in_use_is_an_empty_list() {
     let mut terminal = Terminal::start(&fairlock(&server, &["ls"]), 10, 60);
     terminal.shows("nothing is held");
     assert_eq!(terminal.program.wait().unwrap().code(), Some(0));
+}
+
+/// The value of a series of `ls --prometheus`.
+fn series(page: &str, series: &str) -> Option<f64> {
+    let mut lines = page.lines();
+    let value = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+    Some(value.parse().expect("a number"))
+}
+
+#[test]
+fn prometheus_page_has_all_names_and_states() {
+    let server = Server::start();
+    let manager = labelled(&server, "");
+    let odd = "a \"b\" \\ \n";
+    let _held = manager.with(FOR_HOURS).lock(odd).unwrap();
+    let _waiter = labelled(&server, "").enqueue(odd).unwrap();
+    until_awaited(&manager, odd, 1);
+    let _permit = manager.semaphore("s", 3).acquire().unwrap();
+    let ended = end(&mut fairlock(&server, &["ls", "--prometheus"]));
+    assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
+    let value = |name: &str| series(&ended.stdout, name);
+    assert_eq!(value("fairlock_locks{state=\"held\"}"), Some(2.0));
+    assert_eq!(value("fairlock_locks{state=\"lapsed\"}"), Some(0.0));
+    let labels = r#"{name="a \"b\" \\ \n",kind="mutex"}"#;
+    for (gauge, is_right) in [
+        (
+            "fairlock_lock_holders",
+            &(|n| n == 1.0) as &dyn Fn(f64) -> bool,
+        ),
+        ("fairlock_lock_waiters", &|n| n == 1.0),
+        ("fairlock_lock_hold_seconds", &|n| n > 0.0),
+        ("fairlock_lock_wait_seconds", &|n| n > 0.0),
+    ] {
+        let found = value(&format!("{gauge}{labels}"));
+        assert!(found.is_some_and(is_right), "{gauge}: {}", ended.stdout);
+    }
+    let permit = r#"{name="s",kind="semaphore"}"#;
+    assert_eq!(value(&format!("fairlock_lock_holders{permit}")), Some(1.0));
+    assert_eq!(value(&format!("fairlock_lock_wait_seconds{permit}")), None);
+    let typed = ended
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("# TYPE "));
+    assert_eq!(typed.count(), 6);
+}
+
+#[test]
+fn prometheus_page_is_whole_or_absent() {
+    let ended = ends_on_the_second_page(&["--prometheus"]);
+    assert_eq!(ended.stdout, "", "{ended:?}");
 }

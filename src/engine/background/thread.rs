@@ -15,7 +15,7 @@ use crate::engine::lease::{Due, Lease};
 use crate::engine::waiter::in_order;
 use crate::loss::LossReason;
 use crate::script::Call;
-use crate::stats::Meter;
+use crate::stats::{Meter, OldestTimes};
 use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
 
@@ -55,6 +55,9 @@ pub(crate) struct RenewalThread {
     /// Leases that are out of the schedule for the moment. After a panic they are lost like the
     /// scheduled ones, so that none is forgotten.
     pub(super) in_hand: Vec<Arc<Lease>>,
+    oldest: OldestTimes,
+    /// When the oldest times are shown again.
+    oldest_due: Time,
     /// Renewals fail. The log says when that begins and when it ends, not for each lock.
     pub(super) renewals_fail: bool,
     stopping: bool,
@@ -85,6 +88,8 @@ impl RenewalThread {
             drop_when_idle: Vec::new(),
             shutdowns: Vec::new(),
             in_hand: Vec::new(),
+            oldest: OldestTimes::new(),
+            oldest_due: Time::from_nanos(0),
             renewals_fail: false,
             stopping: false,
         }
@@ -135,6 +140,7 @@ impl RenewalThread {
             self.report_to_shutdowns(self.engine.now());
             if is_idle {
                 self.engine.publish_traffic();
+                self.show_oldest();
                 self.drop_when_idle.clear();
                 self.sleep();
             }
@@ -156,14 +162,39 @@ impl RenewalThread {
         self.engine.waker.publish_awake();
     }
 
-    /// When to publish the store's traffic again. With fixed leases alone, this thread would sleep
-    /// for as long as they last. While nothing is due at all, the first lease wakes it.
+    /// When to publish the store's traffic and the oldest times again. With fixed leases alone, this
+    /// thread would sleep for as long as they last. While nothing is due at all, the first lease
+    /// wakes it.
     fn publish_due(&self) -> Time {
-        if Meter::PUBLISHES && self.next_due() != Time::NEVER {
+        if Meter::PUBLISHES && !self.has_nothing_to_show() {
             self.engine.now() + self.engine.config.check_period
         } else {
             Time::NEVER
         }
+    }
+
+    fn has_nothing_to_show(&self) -> bool {
+        self.next_due() == Time::NEVER && self.engine.meter.waiting() == 0
+    }
+
+    /// Shows how long the oldest wait and the oldest hold have lasted. It looks at all of them, so
+    /// not more often than once per check period, and once more when there are none left.
+    fn show_oldest(&mut self) {
+        let now = self.engine.now();
+        if !Meter::PUBLISHES || (now < self.oldest_due && !self.has_nothing_to_show()) {
+            return;
+        }
+        self.oldest_due = now + self.engine.config.check_period;
+        let waiters = self.engine.waiters.all();
+        let waits = waiters
+            .iter()
+            .filter_map(|w| w.state.lock().awaited_since());
+        let held = self.leases.iter().map(|scheduled| &scheduled.lease);
+        let holds = held
+            .filter(|lease| lease.is_held(now))
+            .map(|lease| lease.held_by_one_guard_since());
+        let [wait, hold] = [waits.min(), holds.min()].map(|since| since.map(Time::as_nanos));
+        self.oldest.show(wait, hold, now.as_nanos());
     }
 
     /// When there is something to do, if nothing is sent before.

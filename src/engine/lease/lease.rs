@@ -39,6 +39,8 @@ pub(crate) struct Lease {
     permits: AtomicU32,
     /// The fence of the last guard that had it, if it is the tenure of a line. 0: none had it yet.
     last_fence: AtomicU64,
+    /// When the newest turn began, in ns, if it is the tenure of a line. Only the statistics use it.
+    last_turn_at: AtomicU64,
     /// If it is a turn: the grant that it is a turn of.
     tenure: Option<Arc<Lease>>,
     state: LeaseState,
@@ -66,6 +68,7 @@ impl Lease {
             was_queued: false,
             not_after: 0,
             last_fence: AtomicU64::new(0),
+            last_turn_at: AtomicU64::new(0),
             tenure: None,
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
@@ -87,6 +90,7 @@ impl Lease {
             left: Duration::ZERO,
             previous,
         };
+        tenure.last_turn_at.store(now.as_nanos(), Ordering::Relaxed);
         Lease {
             tenure: Some(Arc::clone(tenure)),
             ..Lease::new(request, &grant, now, Time::NEVER)
@@ -154,6 +158,12 @@ impl Lease {
     /// For how long this process has had it.
     pub(crate) fn held_for(&self, now: Time) -> Duration {
         now - self.noticed_at
+    }
+
+    /// Since when one guard has had it: its only one, or that of its newest turn.
+    pub(crate) fn held_by_one_guard_since(&self) -> Time {
+        let last_turn_at = Time::from_nanos(self.last_turn_at.load(Ordering::Relaxed));
+        self.noticed_at.max(last_turn_at)
     }
 
     /// How many permits it has by now.

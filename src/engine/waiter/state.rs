@@ -173,6 +173,11 @@ impl WaiterState {
         Some((sleeper, self.waits_since?))
     }
 
+    /// Since when threads have waited for the grant, if it has not come.
+    pub(crate) fn awaited_since(&self) -> Option<Time> {
+        self.waits_since.filter(|_| self.awaits_grant())
+    }
+
     /// Whether threads have waited for this long, in one piece or in several.
     pub(crate) fn has_waited_for(&self, limit: Duration, now: Time) -> bool {
         self.waits_since.is_some_and(|since| now - since >= limit)

@@ -7,6 +7,8 @@ use std::{
 };
 
 use fairlock::{Error, LockManager};
+#[cfg(feature = "metrics")]
+use metrics_exporter_prometheus::PrometheusBuilder;
 
 use super::set::{Set, TIMEOUT, TTL, record};
 use crate::support::{SLACK, Server, until};
@@ -64,6 +66,30 @@ fn waiting_callers_all_get_the_lock_one_by_one() {
     }
     let granted: u64 = managers.iter().map(|m| m.stats().granted).sum();
     assert_eq!(granted, 60);
+}
+
+/// Nothing else wakes the renewal thread of a process that only asks again.
+#[test]
+#[cfg(feature = "metrics")]
+fn oldest_wait_is_shown_where_callers_ask_again() {
+    let set = Set::start(3);
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let exporter = recorder.handle();
+    let oldest = || {
+        let page = exporter.render();
+        let mut lines = page.lines();
+        let value = lines.find_map(|line| line.strip_prefix("fairlock_oldest_wait_seconds "));
+        value.expect("the gauge").parse::<f64>().unwrap()
+    };
+    let other = set.manager();
+    let held = other.lock("x").unwrap();
+    let waiting = metrics::with_local_recorder(&recorder, || set.manager());
+    thread::scope(|scope| {
+        scope.spawn(|| drop(waiting.lock("x").unwrap()));
+        until(MINUTE, "it grows", || oldest() > 1.0);
+        held.unlock().unwrap();
+    });
+    until(MINUTE, "it has ended", || oldest() == 0.0);
 }
 
 #[test]
