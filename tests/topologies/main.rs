@@ -28,6 +28,7 @@ mod urls;
 fn child_process() {
     support::child::play(&[
         quorum::WARNINGS,
+        sentinel::SET_UP_ANEW,
         sentinel::TURNS,
         #[cfg(feature = "tls")]
         tls::DROPS_AND_EXITS,

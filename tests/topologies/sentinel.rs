@@ -1,5 +1,6 @@
 //! Sentinel: the master of a service, wherever it is.
 
+mod anew;
 mod build;
 mod common;
 mod failover;
@@ -11,4 +12,5 @@ mod set;
 mod silent;
 mod stale;
 
+pub(crate) use anew::SET_UP_ANEW;
 pub(crate) use processes::TURNS;

@@ -78,8 +78,8 @@ impl MasterOpener {
         }
     }
 
-    /// An error if the server is no master.
-    fn open_master(&self, address: &Address, until: Time) -> Result<Master, StoreFault> {
+    /// Connects to the server at this address, and to no other. An error if it is no master.
+    pub(super) fn open_master(&self, address: &Address, until: Time) -> Result<Master, StoreFault> {
         let node = Node::new(
             self.server(address),
             Arc::clone(&self.caller_id),
@@ -97,6 +97,10 @@ impl MasterOpener {
             lanes,
             replaced_at: None,
         })
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.clock.now()
     }
 
     fn master_of(&self, replica: &Address, until: Time) -> Option<Address> {

@@ -5,15 +5,20 @@
 //! | `mod` | [`Sentinel`]: the store |
 //! | `examine` | all servers, examined for a diagnosis |
 //! | `link` | the renewal thread's way to the master |
+//! | `follow` | one resolution: another master is followed, or not |
 //! | `resolver` | [`Resolver`]: which server is the master, and when that is asked again |
+//! | `finding` | the first master, and why none is found |
+//! | `configuration` | [`Known`](configuration::Known): which of their answers counts |
 //! | `panel` | all sentinels, asked at once |
 //! | `question` | one sentinel, asked |
 //! | `master` | [`Master`]: one master and all connections to it, and how another one takes its place |
 //!
-//! Files name those below them; `examine`, `link` and `mod` name `resolver`, and that names `panel` and
-//! `master`.
+//! Files name those below them; `examine`, `follow`, `link` and `mod` name `resolver`.
 
+mod configuration;
 mod examine;
+mod finding;
+mod follow;
 mod link;
 mod master;
 mod panel;

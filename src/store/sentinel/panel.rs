@@ -5,7 +5,7 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::question::{Answer, Named, ask};
+use super::question::{Answer, ask};
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
@@ -166,59 +166,5 @@ impl Panel {
         let has_answer = answers.iter().flatten().any(Result::is_ok);
         let mut awaited = self.sentinels.iter().zip(answers);
         awaited.any(|(sentinel, answer)| answer.is_none() && !(sentinel.is_silent && has_answer))
-    }
-}
-
-/// The newest master that is named, unless a newer one was named before.
-pub(super) fn newest(answers: &Answers, known_epoch: u64) -> Option<&Named> {
-    let named = answers.iter().flatten().filter_map(|answer| match answer {
-        Answer::Named(named) if named.config_epoch >= known_epoch => Some(named),
-        _ => None,
-    });
-    // Among equal ones the first counts, in the order of the settings.
-    named.reduce(|first, next| {
-        if next.config_epoch > first.config_epoch {
-            next
-        } else {
-            first
-        }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn named(config_epoch: u64, host: &str) -> Result<Answer, StoreFault> {
-        Ok(Answer::Named(Named {
-            config_epoch,
-            address: Address::Tcp(host.to_owned(), 6379),
-        }))
-    }
-
-    fn host(answers: &Answers, known_epoch: u64) -> Option<String> {
-        match &newest(answers, known_epoch)?.address {
-            Address::Tcp(host, _) => Some(host.clone()),
-            Address::Unix(_) => None,
-        }
-    }
-
-    #[test]
-    fn newest_configuration_counts_whoever_answers_first() {
-        let answers = vec![
-            named(3, "old"),
-            Err(StoreFault::timed_out(Step::Reply)),
-            named(4, "new"),
-            Ok(Answer::UnknownService),
-            named(3, "old"),
-        ];
-        assert_eq!(host(&answers, 0).as_deref(), Some("new"));
-        assert_eq!(host(&answers, 4).as_deref(), Some("new"));
-    }
-
-    #[test]
-    fn older_configuration_than_one_known_does_not_count() {
-        let answers = vec![named(3, "old"), named(4, "less old")];
-        assert_eq!(host(&answers, 5), None);
     }
 }

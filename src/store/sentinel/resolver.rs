@@ -8,39 +8,36 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use super::configuration::Known;
+use super::finding::first_master;
 use super::master::{Master, MasterOpener, Masters};
-use super::panel::{Answers, Panel, newest};
-use super::question::{Answer, Named};
+use super::panel::Panel;
 use crate::config::Config;
-use crate::error::{Result as ApiResult, Step};
+use crate::error::Result as ApiResult;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::{Address, Anchor, CallResult, SentinelSettings, ServerSettings, StoreFault};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 pub(super) struct Resolver {
-    settings: SentinelSettings,
-    clock: Clock,
-    opener: MasterOpener,
+    pub(super) settings: SentinelSettings,
+    pub(super) clock: Clock,
+    pub(super) opener: MasterOpener,
     /// T
     pub(super) command_timeout: Duration,
     /// P: while locks are held or awaited, the sentinels are asked once in this time.
     pub(super) check_period: Duration,
     pub(super) back_off: Duration,
-    masters: Masters,
-    state: Mutex<ResolverState>,
+    pub(super) masters: Masters,
+    pub(super) state: Mutex<ResolverState>,
     /// A resolution has ended, or the resolver stops.
     changed: Condvar,
 }
 
-struct ResolverState {
+pub(super) struct ResolverState {
     /// `None` while a resolution uses it.
     panel: Option<Panel>,
-    /// The server that the sentinels named for the current master. It is another one than that
-    /// master if it was a replica, and its master was taken.
-    named: Address,
-    /// The newest configuration that a sentinel has named. An older one is stale.
-    known_epoch: u64,
+    pub(super) known: Known,
     /// The worst trouble since the last resolution began.
     trouble: Option<Trouble>,
     /// A thread resolves, or pauses before it does.
@@ -52,7 +49,7 @@ struct ResolverState {
     ended: u64,
     /// The last one found no answer. The log says when that begins and when it ends.
     is_failing: bool,
-    is_stopping: bool,
+    pub(super) is_stopping: bool,
 }
 
 /// Why the current master may be none any more.
@@ -86,8 +83,8 @@ impl Trouble {
 }
 
 impl Resolver {
-    /// Asks the sentinels and opens the first connection to the master. Blocks for at most the
-    /// connect timeout: half of it for the sentinels.
+    /// Asks the sentinels and opens the first connection to the master. While a failover runs, or no
+    /// server answers yet, it asks again. Blocks for at most the connect timeout.
     pub(super) fn begin(
         settings: SentinelSettings,
         config: &Config,
@@ -97,20 +94,31 @@ impl Resolver {
         let started = clock.now();
         let mut panel = Panel::new(&settings, &caller_id, &clock);
         let opener = MasterOpener::new(&settings, config, caller_id, &clock);
-        let answers = panel.ask_all(started + config.connect_timeout / 2);
-        let waited = || clock.now() - started;
-        let Some(named) = newest(&answers, 0).cloned() else {
-            return Err(no_master(&settings.service, &panel, &answers).into_error(None, waited()));
+        let until = started + config.connect_timeout;
+        let mut before = None;
+        let (known, first) = loop {
+            match first_master(&settings.service, &mut panel, &opener, until) {
+                Ok(found) => break found,
+                Err(fault) => {
+                    let pause_ends = clock.now() + config.back_off / 10;
+                    // A failover, or a server that is about to start, takes a while.
+                    let passes = fault.is_transient() && !matches!(fault, StoreFault::Tls { .. });
+                    // The last attempt has little time, and its fault tells less.
+                    let fault = match before {
+                        Some(before) if clock.now() >= until => before,
+                        _ => fault,
+                    };
+                    if !passes || pause_ends >= until {
+                        return Err(fault.into_error(None, clock.now() - started));
+                    }
+                    before = Some(fault);
+                    clock.sleep_until(pause_ends);
+                }
+            }
         };
-        let first = opener
-            .open(&named.address, started + config.connect_timeout)
-            .map_err(|fault| {
-                fault_at(&named.address, &settings.service, fault).into_error(None, waited())
-            })?;
         let state = ResolverState {
             panel: Some(panel),
-            named: named.address,
-            known_epoch: named.config_epoch,
+            known,
             trouble: None,
             is_running: false,
             is_wanted: false,
@@ -277,45 +285,6 @@ impl Resolver {
         self.end_resolution(Some(panel))
     }
 
-    /// Asks the sentinels. If they name another master, connects to it and puts it in place.
-    fn resolve(&self, panel: &mut Panel, trouble: Option<Trouble>) -> Result<(), StoreFault> {
-        let timeout = self.opener.connect_timeout;
-        let answers = panel.ask_all(self.clock.now() + timeout);
-        let mut state = self.state.lock();
-        let service = &self.settings.service;
-        let Some(named) = newest(&answers, state.known_epoch) else {
-            return Err(no_master(service, panel, &answers));
-        };
-        let Named {
-            config_epoch,
-            address,
-        } = named;
-        state.known_epoch = *config_epoch;
-        let old = self.master();
-        let is_in_doubt = match trouble {
-            None => false,
-            // The sentinels may know nothing of a master that was found behind a replica.
-            Some(Trouble::Silent) => old.node.address() != address,
-            Some(Trouble::Demoted) => true,
-        };
-        if (state.named == *address && !is_in_doubt) || state.is_stopping {
-            return Ok(());
-        }
-        drop(state);
-        let next = self
-            .opener
-            .open(address, self.clock.now() + timeout)
-            .map_err(|fault| fault_at(address, service, fault))?;
-        self.state.lock().named = address.clone();
-        let (from, to) = (old.node.address(), next.node.address());
-        // The same one again: whatever it was, its connections are good or are opened again.
-        if from != to {
-            log::info!("the master of {service:?} is {to} now, and was {from}");
-            self.masters.replace(next.in_place_of_another(&self.clock));
-        }
-        Ok(())
-    }
-
     fn report(&self, outcome: Result<(), StoreFault>) {
         let is_failing = outcome.is_err();
         let was_failing = {
@@ -364,53 +333,5 @@ impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
         self.0.state.lock().is_wanted = false;
         self.0.end_resolution(None);
-    }
-}
-
-/// Why the sentinels name no master.
-fn no_master(service: &str, panel: &Panel, answers: &Answers) -> StoreFault {
-    let answered: Vec<&Answer> = answers.iter().flatten().collect();
-    if answered.contains(&&Answer::UnknownService) {
-        return StoreFault::Unfit {
-            what: "service".to_owned(),
-            message: format!("one that the sentinels watch; they do not know {service:?}"),
-        };
-    }
-    if !answered.is_empty() {
-        let why = format!("the sentinels that answer name an old master of {service:?}");
-        return StoreFault::unavailable(Step::Connect, why).at(&panel.addresses());
-    }
-    let faults = panel.faults(answers);
-    let refusal = faults.iter().find_map(|(sentinel, fault)| match fault {
-        StoreFault::Server { code, message, .. } => {
-            let fault = StoreFault::server(code, format!("{message} (said sentinel {sentinel})"));
-            Some(fault.at(&sentinel.to_string().into()))
-        }
-        StoreFault::Unfit { .. } => Some((*fault).clone()),
-        StoreFault::Tls { .. } => Some((*fault).clone()),
-        _ => None,
-    });
-    refusal.unwrap_or_else(|| {
-        let all: Vec<String> = faults
-            .iter()
-            .map(|(at, why)| format!("{at}: {}", why.reason()))
-            .collect();
-        let all = all.join("; ");
-        let fault = StoreFault::unavailable(
-            Step::Connect,
-            format!("no sentinel of {service:?} answers: {all}"),
-        );
-        fault.at(&panel.addresses())
-    })
-}
-
-/// A fault of the server that the sentinels name.
-fn fault_at(address: &Address, service: &str, fault: StoreFault) -> StoreFault {
-    match fault {
-        StoreFault::Unavailable { step, source, .. } => {
-            let why = format!("{address}, the master of {service:?}: {source}");
-            StoreFault::unavailable(step, why).at(&address.to_string().into())
-        }
-        other => other,
     }
 }
