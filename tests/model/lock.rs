@@ -85,6 +85,14 @@ impl ModelLock {
         }
     }
 
+    /// The same state, but the list has lost the entries of these waiters.
+    pub(crate) fn with_lost_queue(self, lost: BTreeSet<Attempt>) -> ModelLock {
+        ModelLock {
+            lost_queue: Some(lost),
+            ..self
+        }
+    }
+
     /// The state after one request, given its answer and the record that it left.
     ///
     /// # Errors
@@ -218,8 +226,12 @@ impl ModelLock {
                 | Op::Downgrade(attempt),
                 ModelOutcome::Lost,
             ) if !self.is_held_by(*attempt) => {
-                next.remove_from_queue(*attempt);
+                let has_left = next.remove_from_queue(*attempt);
                 next.notice_and_hand_over(attempt.client);
+                // R11 (missing keys): a request that takes a waiter out of the list looks at it.
+                if has_left {
+                    next.notice_lost_queue();
+                }
             }
             (Op::Renew(attempt), ModelOutcome::Renewed) if self.is_held_by(*attempt) => {
                 next.renew(*attempt)

@@ -1,7 +1,7 @@
 //! Rules that can be left out of the protocol, to show that the simulator finds it.
 
 use super::model::ModelKind;
-use super::mutation::ScriptMutation;
+use super::mutation::{COUNTS_WHAT_IS_LEFT, ScriptMutation};
 
 /// A rule that the client leaves out, or a script that is wrong. Each says what is wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,9 @@ pub(crate) enum Defect {
     R10,
     /// R11 (missing keys): nobody notices that the queue has lost its entries.
     R11,
+    /// R11 (missing keys): a waiter that leaves has a list written anew that lost its entries, and
+    /// what is left of it is counted. The sync looks at that count alone.
+    R11Rewrite,
     /// R13 (unwanted grants): they are not released.
     R13,
     /// A lease that lapsed in an outage gets its grace again and again.
@@ -151,6 +154,9 @@ pub(crate) enum Defect {
 impl Defect {
     /// The lines of the scripts that it changes. None for a defect of the client.
     pub(super) fn mutations(self) -> Vec<ScriptMutation> {
+        if self == Defect::R11Rewrite {
+            return COUNTS_WHAT_IS_LEFT.to_vec();
+        }
         self.edits()
             .iter()
             .map(|&(line, instead)| ScriptMutation { line, instead })
@@ -170,7 +176,10 @@ impl Defect {
                  fields_to_delete[#fields_to_delete + 1] = 'm:' .. holder_manager",
                 "",
             )],
-            Defect::R11 => &[("if length < entries then", "if false then")],
+            Defect::R11 => &[(
+                "if length < math.max(entries, waiter_records, waiter and 1 or 0) then",
+                "if false then",
+            )],
             Defect::Grace => &[("~= string.format('%.0f', fence) then", "~= '' then")],
             Defect::Horizon => &[("served_time + ARGV[3]", "served_time + 3 * ARGV[3]")],
             Defect::R15 => &[("if lease_end - now > lease_us then", "if false then")],
@@ -307,7 +316,7 @@ impl Defect {
                 "previous = 0",
             )],
             Defect::LinePlace | Defect::OneTurnMore | Defect::LastFenceUnnamed => &[],
-            Defect::MaxHold | Defect::Checks => &[],
+            Defect::R11Rewrite | Defect::MaxHold | Defect::Checks => &[],
             Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => &[],
             Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
@@ -360,6 +369,7 @@ impl Defect {
             }
             // All kinds have these rules. They show soonest where one caller alone can hold.
             Defect::R7 | Defect::R8 | Defect::R11 => is_mutex,
+            Defect::R11Rewrite => true,
             Defect::R2 | Defect::R3 | Defect::R4 | Defect::R5 | Defect::R6 | Defect::R13 => true,
             Defect::Horizon | Defect::Checks | Defect::HoldAtLeast | Defect::MaxHold => true,
             Defect::CoolingR15 => true,

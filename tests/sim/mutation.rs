@@ -15,6 +15,26 @@ pub(crate) struct ScriptMutation {
     pub(crate) instead: &'static str,
 }
 
+/// No defect: a list with one dead entry is long enough to be written anew. With the shipped number,
+/// only a queue with more than 64 dead entries is.
+pub(crate) const REWRITES_EARLY: ScriptMutation = ScriptMutation {
+    line: "entries > 2 * waiter_records + 64",
+    instead: "entries > waiter_records",
+};
+
+/// The scripts that count what is left of a list which lost its entries, and look at that count
+/// alone.
+pub(crate) const COUNTS_WHAT_IS_LEFT: [ScriptMutation; 2] = [
+    ScriptMutation {
+        line: "if redis.call('LLEN', queue_key) < heads_popped + entries then",
+        instead: "if false then",
+    },
+    ScriptMutation {
+        line: "if length < math.max(entries, waiter_records, waiter and 1 or 0) then",
+        instead: "if length < entries then",
+    },
+];
+
 impl ScriptMutation {
     /// The mutated script. A script without the line stays as it is.
     fn apply(&self, source: &str) -> String {

@@ -171,6 +171,34 @@ pub(super) enum Action {
     DropHolders,
     /// The server forgets all scripts.
     ForgetScripts,
+    /// When the server has run this many requests, it loses a key.
+    LoseKeyAfter {
+        requests: u64,
+        key: NameKey,
+    },
+}
+
+/// A key of the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NameKey {
+    Record,
+    Queue,
+    Holders,
+}
+
+impl Action {
+    /// A caller uses the lock as it likes. Any other action is a fault.
+    pub(super) fn is_use(self) -> bool {
+        matches!(
+            self,
+            Action::Lock { .. }
+                | Action::TryLock { .. }
+                | Action::DropWaiter { .. }
+                | Action::RenewGuard { .. }
+                | Action::DowngradeGuard { .. }
+                | Action::DropAndTry { .. }
+        )
+    }
 }
 
 /// An action and its time, in ms since the start.
@@ -219,6 +247,23 @@ pub(super) fn plan(seed: u64) -> Vec<PlannedAction> {
         planner.add_next();
     }
     planner.planned
+}
+
+/// The actions of a seed's run in which nothing goes wrong. Half of the callers drop their waiters.
+pub(super) fn calm_plan(seed: u64) -> Vec<PlannedAction> {
+    let mut calm = Vec::new();
+    for planned in plan(seed) {
+        if planned.action.is_use() {
+            calm.push(planned);
+        }
+        if let Action::Lock { process, .. } = planned.action
+            && calm.len() % 2 == 0
+        {
+            let action = Action::DropWaiter { process };
+            calm.push(PlannedAction { action, ..planned });
+        }
+    }
+    calm
 }
 
 struct Planner {

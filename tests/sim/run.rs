@@ -15,7 +15,7 @@ use super::checker::Checker;
 use super::defect::Defect;
 use super::lane::ReplyInFlight;
 use super::model::Promise;
-use super::plan::{Action, LeaseKind, PlannedAction, Rng, SLOTS};
+use super::plan::{Action, LeaseKind, NameKey, PlannedAction, Rng, SLOTS};
 use super::process::{Outage, SimCaller, SimProcess};
 use super::sim_setting::SimSetting;
 use crate::script::{Call, Token, seed_ids};
@@ -61,6 +61,10 @@ pub(super) struct Run<'a> {
     first_sent: HashMap<Token, u64>,
     watch: TimeWatch,
     pub(super) steps: u64,
+    /// How many requests the server has run.
+    pub(super) requests: u64,
+    /// The number of requests after which the server loses this key.
+    key_loss: Option<(u64, NameKey)>,
     /// The server's requests and answers, a line for each request, if somebody wants it.
     pub(super) transcript: Option<Vec<String>>,
 }
@@ -186,6 +190,8 @@ impl<'a> Run<'a> {
             first_sent: HashMap::new(),
             watch: TimeWatch::default(),
             steps: 0,
+            requests: 0,
+            key_loss: None,
             transcript: None,
         }
     }

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::defect::Defect;
-use super::model::Promise;
-use super::mutation::server_with;
-use super::plan::{self, PlannedAction};
+use super::model::{ModelKind, Promise};
+use super::mutation::{REWRITES_EARLY, server_with};
+use super::plan::{self, Action, NameKey, PlannedAction};
 use super::run::Run;
 use super::sim_setting::SimSetting;
 use crate::store::memory::server::Server;
@@ -74,44 +74,114 @@ pub(crate) fn simulate(
     steps: u64,
     defect: Option<Defect>,
 ) -> Result<Tally, Box<Failure>> {
-    let mut server = server_of(defect);
-    let mut tally = Tally { steps: 0, runs: 0 };
+    let mut simulation = Simulation::new(defect);
     for seed in seed.. {
-        let setting = SimSetting::of_run(seed);
-        if tally.steps >= steps {
+        if simulation.tally.steps >= steps {
             break;
         }
-        if defect.is_some_and(|defect| !defect.concerns(setting.kind)) {
-            continue;
-        }
-        let planned = plan::plan(seed);
-        let mut run = Run::new(&setting, &mut server, seed, defect);
-        let breach = run.play(&planned).err();
-        tally.steps += run.steps;
-        tally.runs += 1;
-        if let Some(breach) = breach {
-            let mut again = |planned: &[PlannedAction]| {
-                let mut run = Run::new(&setting, &mut server, seed, defect);
-                run.transcript = Some(Vec::new());
-                let breach = run.play(planned).err();
-                (breach, run.transcript.unwrap_or_default())
-            };
-            let planned = plan::shorten(planned, TRIES, &mut |rest| {
-                let (found, _) = again(rest);
-                found.is_some_and(|found| found.promise == breach.promise)
-            });
-            let (shortened, transcript) = again(&planned);
-            return Err(Box::new(Failure {
-                promise: breach.promise,
-                what: shortened.unwrap_or(breach).what,
-                seed,
-                planned,
-                transcript,
-                steps: tally.steps,
-            }));
+        if simulation.concerns(seed) {
+            simulation.play(seed, plan::plan(seed))?;
         }
     }
-    Ok(tally)
+    Ok(simulation.tally)
+}
+
+/// The same for runs in which nothing goes wrong but that the server loses one key. Each of these is
+/// played again and again: the server loses each of the keys after each of its requests.
+///
+/// # Errors
+/// As for [`simulate`].
+pub(crate) fn lose_each_key(
+    seed: u64,
+    steps: u64,
+    defect: Option<Defect>,
+) -> Result<Tally, Box<Failure>> {
+    let mut simulation = Simulation::new(defect);
+    for seed in seed.. {
+        if !simulation.concerns(seed) {
+            continue;
+        }
+        let calm = plan::calm_plan(seed);
+        let requests = simulation.play(seed, calm.clone())?;
+        let keys = [NameKey::Queue, NameKey::Record, NameKey::Holders];
+        let is_mutex = plan::kind(seed) == ModelKind::Mutex;
+        for key in keys.into_iter().take(if is_mutex { 2 } else { 3 }) {
+            for requests in 1..=requests {
+                if simulation.tally.steps >= steps {
+                    return Ok(simulation.tally);
+                }
+                let action = Action::LoseKeyAfter { requests, key };
+                let loss = PlannedAction { at: 0, action };
+                simulation.play(seed, [&[loss], &calm[..]].concat())?;
+            }
+        }
+    }
+    Ok(simulation.tally)
+}
+
+struct Simulation {
+    defect: Option<Defect>,
+    server: Server,
+    /// For every other run of each kind. No run has a queue that the shipped scripts write anew.
+    early_server: Server,
+    tally: Tally,
+}
+
+impl Simulation {
+    fn new(defect: Option<Defect>) -> Simulation {
+        let mut mutations = defect.map(Defect::mutations).unwrap_or_default();
+        let server = server_with(&mutations);
+        mutations.push(REWRITES_EARLY);
+        Simulation {
+            defect,
+            server,
+            early_server: server_with(&mutations),
+            tally: Tally { steps: 0, runs: 0 },
+        }
+    }
+
+    /// Whether the run of this seed can show the defect.
+    fn concerns(&self, seed: u64) -> bool {
+        let kind = plan::kind(seed);
+        self.defect.is_none_or(|defect| defect.concerns(kind))
+    }
+
+    /// Plays a plan. Returns how many requests the server has run.
+    fn play(&mut self, seed: u64, planned: Vec<PlannedAction>) -> Result<u64, Box<Failure>> {
+        let setting = SimSetting::of_run(seed);
+        let server = if (seed / 4).is_multiple_of(2) {
+            &mut self.server
+        } else {
+            &mut self.early_server
+        };
+        let mut run = Run::new(&setting, server, seed, self.defect);
+        let breach = run.play(&planned).err();
+        let requests = run.requests;
+        self.tally.steps += run.steps;
+        self.tally.runs += 1;
+        let Some(breach) = breach else {
+            return Ok(requests);
+        };
+        let mut again = |planned: &[PlannedAction]| {
+            let mut run = Run::new(&setting, server, seed, self.defect);
+            run.transcript = Some(Vec::new());
+            let breach = run.play(planned).err();
+            (breach, run.transcript.unwrap_or_default())
+        };
+        let planned = plan::shorten(planned, TRIES, &mut |rest| {
+            let (found, _) = again(rest);
+            found.is_some_and(|found| found.promise == breach.promise)
+        });
+        let (shortened, transcript) = again(&planned);
+        Err(Box::new(Failure {
+            promise: breach.promise,
+            what: shortened.unwrap_or(breach).what,
+            seed,
+            planned,
+            transcript,
+            steps: self.tally.steps,
+        }))
+    }
 }
 
 /// A server with the shipped scripts, but for the lines that the defect changes.

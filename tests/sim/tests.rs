@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::defect::Defect;
 use super::model::Promise;
-use super::simulation::simulate;
+use super::simulation::{lose_each_key, simulate};
 
 const STEPS: u64 = 1_000_000;
 
@@ -92,6 +92,24 @@ fn r11_unnoticed_loss_of_the_queue_is_found() {
         Defect::R11,
         &[Promise::Service, Promise::WakeUp, Promise::Order],
     );
+}
+
+/// Each key is lost at every step of calm runs.
+#[test]
+fn any_single_key_lost_at_any_step_breaks_nothing() {
+    let tally = lose_each_key(0, STEPS, None);
+    let tally = tally.unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{} steps in {} runs", tally.steps, tally.runs);
+}
+
+#[test]
+fn r11_lost_list_that_is_written_anew_is_found() {
+    let promises = [Promise::Service, Promise::WakeUp, Promise::Order];
+    assert_found(Defect::R11Rewrite, &promises);
+    let failure = lose_each_key(0, STEPS, Some(Defect::R11Rewrite));
+    let failure = failure.expect_err("no run shows the defect");
+    println!("after {} steps: {failure}", failure.steps());
+    assert!(promises.contains(&failure.promise), "{failure}");
 }
 
 #[test]

@@ -1,11 +1,17 @@
 //! R11 and R19: a queue that lost its entries, and a queue whose entries are mostly dead.
 
+use std::thread;
+
+use fairlock::{LockManager, Waiter};
+
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{P, Record, SOON, T, Waiters, manager};
 use crate::support::{SLACK, until};
 
 on_both_stores! {
     r11_waiters_return_to_a_deleted_or_shortened_queue,
+    r11_waiters_return_to_a_queue_lost_before_others_leave,
+    r11_waiters_return_although_a_record_counts_no_entries,
     r11_a_list_without_a_record_is_no_queue,
     r19_waiters_leaving_mid_queue_leave_no_trace,
     r19_the_last_waiter_to_leave_removes_dead_entries,
@@ -50,6 +56,69 @@ fn r11_waiters_return_to_a_deleted_or_shortened_queue(backend: &Backend) {
         }
         record.comes_to_rest();
     }
+}
+
+fn r11_waiters_return_to_a_queue_lost_before_others_leave(backend: &Backend) {
+    loses_its_queue(backend, "a", |manager| manager.enqueue("a").unwrap());
+    loses_its_queue(backend, "b", |manager| {
+        manager.semaphore("b", 1).enqueue().unwrap()
+    });
+    loses_its_queue(backend, "c", |manager| {
+        manager.rw_lock("c").enqueue_write().unwrap()
+    });
+}
+
+/// The list is lost just before a waiter leaves that would have it rewritten.
+fn loses_its_queue<G: Send>(
+    backend: &Backend,
+    name: &str,
+    enqueue: impl Fn(&LockManager) -> Waiter<G>,
+) {
+    let record = Record::of(backend, name);
+    let [a, b, c, d] = [(); 4].map(|()| manager(backend));
+    let holder = enqueue(&a).wait().unwrap();
+    let first = enqueue(&b);
+    let mut others: Vec<_> = (0..70).map(|_| enqueue(&c)).collect();
+    let last = enqueue(&d);
+    // One more that leaves makes the list longer than twice the records and 64.
+    others.truncate(2);
+    until(SOON, "most have left", || {
+        let fields: Vec<String> = backend.query(&["HKEYS", &record.key]);
+        fields
+            .iter()
+            .filter(|field| field.starts_with("w:"))
+            .count()
+            == 4
+    });
+    let _: i64 = backend.query(&["DEL", &record.queue]);
+    others.truncate(1);
+    drop((others, holder));
+    thread::scope(|scope| {
+        for mut waiter in [first, last] {
+            scope.spawn(move || {
+                let guard = waiter.wait_for(SOON).unwrap();
+                assert!(guard.is_some(), "{name} is never given to it");
+            });
+        }
+    });
+}
+
+/// An older version of the scripts could leave a record so.
+fn r11_waiters_return_although_a_record_counts_no_entries(backend: &Backend) {
+    let managers = [manager(backend), manager(backend)];
+    let record = Record::of(backend, "a");
+    let holder = managers[0].lock("a").unwrap();
+    let mut queue = Waiters::of("a");
+    queue.add(&managers[0]);
+    queue.add(&managers[1]);
+    let _: i64 = backend.query(&["DEL", &record.queue]);
+    record.set(&[("n", "0")]);
+    drop(holder);
+    for _ in 0..2 {
+        let (_, guard) = queue.next_end(SOON);
+        guard.unwrap().unlock().unwrap();
+    }
+    record.comes_to_rest();
 }
 
 fn r11_a_list_without_a_record_is_no_queue(backend: &Backend) {

@@ -286,11 +286,12 @@ impl ModelLock {
         self.hand_over();
     }
 
-    pub(crate) fn remove_from_queue(&mut self, attempt: Attempt) {
+    /// Returns whether it waited.
+    pub(crate) fn remove_from_queue(&mut self, attempt: Attempt) -> bool {
+        let entries = self.queue.len();
         self.queue.retain(|other| *other != attempt);
-        if let Some(lost) = &mut self.lost_queue {
-            lost.remove(&attempt);
-        }
+        let lost = self.lost_queue.as_mut();
+        lost.is_some_and(|lost| lost.remove(&attempt)) || self.queue.len() < entries
     }
 }
 

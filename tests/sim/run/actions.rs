@@ -10,22 +10,15 @@ use crate::script::{Mode, Page, Token, Verb};
 use crate::sim::checker::RanAt;
 use crate::sim::defect::Defect;
 use crate::sim::model::{DataLoss, ModelKind};
-use crate::sim::plan::{Action, LeaseKind, Rng};
+use crate::sim::plan::{Action, LeaseKind, NameKey, Rng};
 use crate::sim::process::{CallerState, SimCaller, SimProcess};
 use crate::store::memory::keyspace::Keyspace;
 
 impl Run<'_> {
     pub(super) fn perform(&mut self, action: Action) {
-        let is_use = matches!(
-            action,
-            Action::Lock { .. }
-                | Action::TryLock { .. }
-                | Action::DropWaiter { .. }
-                | Action::RenewGuard { .. }
-                | Action::DowngradeGuard { .. }
-                | Action::DropAndTry { .. }
-        );
-        if !is_use && action != Action::Replicate {
+        let is_fault =
+            !action.is_use() && !matches!(action, Action::Replicate | Action::LoseKeyAfter { .. });
+        if is_fault {
             self.watch.note_fault();
         }
         self.note_outage(action);
@@ -56,6 +49,9 @@ impl Run<'_> {
             | Action::DropQueue
             | Action::DropHolders
             | Action::ForgetScripts => self.disturb_server(action),
+            Action::LoseKeyAfter { requests, key } => {
+                self.key_loss = Some((self.requests + requests, key));
+            }
         }
     }
 
@@ -217,6 +213,20 @@ impl Run<'_> {
             Action::ForgetScripts => self.known_scripts = Some(BTreeSet::new()),
             _ => {}
         }
+    }
+
+    /// The server has run one more request, and loses a key if that is due.
+    pub(super) fn lose_key_if_due(&mut self) {
+        self.requests += 1;
+        let requests = self.requests;
+        let Some((_, key)) = self.key_loss.take_if(|(at, _)| *at == requests) else {
+            return;
+        };
+        self.perform(match key {
+            NameKey::Record => Action::DropRecord,
+            NameKey::Queue => Action::DropQueue,
+            NameKey::Holders => Action::DropHolders,
+        });
     }
 
     fn with_process(&mut self, slot: u8, change: impl FnOnce(&mut SimProcess)) {

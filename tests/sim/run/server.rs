@@ -47,6 +47,7 @@ impl Run<'_> {
         self.check_request(&request, &reply)?;
         self.send_messages()?;
         self.put_reply(&request, own_holders, value);
+        self.lose_key_if_due();
         Ok(())
     }
 

@@ -68,6 +68,13 @@ fn compare_with_model(
         queued(setting, before),
         before.fence.into(),
     );
+    let model = if before.miscounted > 0 {
+        let lost = before.waiters.iter().map(|(token, _)| *token);
+        let lost = lost.filter(|token| !before.queue.contains(token));
+        model.with_lost_queue(lost.map(attempt).collect())
+    } else {
+        model
+    };
     let observation = Observation {
         holders: after
             .holding()

@@ -30,6 +30,7 @@ pub(super) enum SmallAction {
     Arrive(u8, usize),
     /// A delayed message arrives.
     Deliver(usize),
+    LoseQueue,
     Tick,
 }
 
@@ -70,6 +71,7 @@ impl fmt::Display for SmallEvent {
         use SmallAction as Action;
         match self.action {
             Action::Tick => f.write_str("a tick passes")?,
+            Action::LoseQueue => f.write_str("the queue is lost")?,
             Action::Deliver(at) => write!(f, "message {at} arrives")?,
             Action::Start(_) => f.write_str("requests the lock")?,
             Action::Due(_, DueAction::Acquire) => f.write_str("sends its acquire again")?,
@@ -122,7 +124,7 @@ impl SmallAction {
             | SmallAction::Cancel(c)
             | SmallAction::Crash(c)
             | SmallAction::Arrive(c, _) => Some(c),
-            SmallAction::Deliver(_) | SmallAction::Tick => None,
+            SmallAction::Deliver(_) | SmallAction::LoseQueue | SmallAction::Tick => None,
         }
     }
 
@@ -134,6 +136,7 @@ impl SmallAction {
                 | SmallAction::Crash(_)
                 | SmallAction::Arrive(..)
                 | SmallAction::Deliver(_)
+                | SmallAction::LoseQueue
                 | SmallAction::Tick
         )
     }

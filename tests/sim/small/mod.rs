@@ -46,6 +46,9 @@
 //! everybody in P + T, and in one TTL more for each process that crashed. It must leave no holder
 //! and no waiter's record behind. This finds locks and waiters that are forgotten.
 //!
+//! The queue may be lost at any step. Then the search also looks at scripts that write a list anew as
+//! soon as it has a dead entry.
+//!
 //! # Its limits
 //!
 //! In ticks, P, T and the renewal period are 1 and H is 2, at a ttl of 3. So P + 3 T ≤ H does not
@@ -58,7 +61,8 @@
 //!   over while other waiters of its process are queued;
 //! - leases of different lengths, fixed leases, `hold_at_least`, `try_lock`, forced releases of
 //!   permits, and names that change their kind;
-//! - queues longer than three, data loss, outages longer than a request, and clocks that step.
+//! - queues longer than three, the loss of other keys than the queue's, outages longer than a request,
+//!   and clocks that step.
 //!
 //! The simulator and the tests of the behaviours cover those. Two worlds count as the same if two
 //! hashes of 64 bits agree.

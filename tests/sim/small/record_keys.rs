@@ -67,9 +67,9 @@ impl RecordKeys {
             let waiter = format!("{ticket} {NOW} c{} {params} -", token.client);
             fields.push((format!("w:{}", real_token(*token).simple()), waiter.into()));
         }
-        if !record.queue.is_empty() || !record.stamps.is_empty() {
+        if record.entries() > 0 || !record.stamps.is_empty() {
             let queue = packed::PackedQueue {
-                entries: record.queue.len() as u32,
+                entries: record.entries(),
                 waiter_records: record.waiters.len() as u32,
                 looked_at: NOW - u64::from(record.since_served) * TICK,
                 served_time: SERVED,
@@ -246,8 +246,10 @@ impl RecordKeys {
         };
         self.read_waiters_and_stamps(fields, &mut record)?;
         read_queue(queue.map(|(list, _)| list), &mut record)?;
+        let counted = self.unpack_queue_field(fields)?.entries;
+        record.miscounted = (counted as usize as i64 - record.queue.len() as i64) as i8;
         self.check_queue_field(fields, &record)?;
-        if record.queue.is_empty() {
+        if record.entries() == 0 {
             // The next acquire starts these from the beginning.
             record.tickets = 0;
             if record.stamps.is_empty() {
@@ -338,20 +340,22 @@ impl RecordKeys {
         parse(ticket)
     }
 
-    /// The record must count its entries and waiters right, and every waiter must be queued.
+    /// The record must count its waiters right. Unless it counts entries that were lost, every waiter
+    /// must be queued.
     fn check_queue_field(
         &self,
         fields: &BTreeMap<Bytes, Bytes>,
         record: &RecordState,
     ) -> Result<(), String> {
         let queue = self.unpack_queue_field(fields)?;
-        if (queue.entries as usize, queue.waiter_records as usize)
-            != (record.queue.len(), record.waiters.len())
-        {
+        if queue.waiter_records as usize != record.waiters.len() {
             return Err(format!(
-                "the record counts {} entries and {} waiters in {record:?}",
-                queue.entries, queue.waiter_records
+                "the record counts {} waiters in {record:?}",
+                queue.waiter_records
             ));
+        }
+        if record.miscounted > 0 {
+            return Ok(());
         }
         match record
             .waiters

@@ -53,6 +53,9 @@ pub(super) struct RecordState {
     pub(super) since_served: u8,
     /// The list in Redis.
     pub(super) queue: Vec<SmallToken>,
+    /// How many more entries the record counts than the list has. Below 0 where places were lost
+    /// and their entries are left.
+    pub(super) miscounted: i8,
     /// The tokens that have a waiter's record. The number is the ticket less the last ticket
     /// served.
     pub(super) waiters: Vec<(SmallToken, u8)>,
@@ -239,6 +242,17 @@ impl RecordState {
         self.waiters.iter().any(|(waiter, _)| *waiter == token)
     }
 
+    /// The entries that the record counts.
+    pub(super) fn entries(&self) -> u32 {
+        (self.queue.len() as i32 + i32::from(self.miscounted)) as u32
+    }
+
+    /// The list is lost. The record still counts its entries.
+    pub(super) fn lose_queue(&mut self) {
+        self.miscounted += self.queue.len() as i8;
+        self.queue.clear();
+    }
+
     pub(super) fn tick(&mut self) {
         for left in self
             .holders
@@ -248,7 +262,7 @@ impl RecordState {
         {
             *left = left.saturating_sub(1);
         }
-        if !self.queue.is_empty() || !self.stamps.is_empty() {
+        if self.entries() > 0 || !self.stamps.is_empty() {
             self.since_served = (self.since_served + 1).min(STEP + 1);
         }
     }

@@ -41,7 +41,7 @@ impl SmallWorld {
                 client.since = 0;
             }
         }
-        if self.record.queue.is_empty() {
+        if self.record.entries() == 0 {
             // A holder gets grace only while its process has a waiter, and there are no waiters.
             let is_past = self.record.stamps.iter().all(|stamp| stamp.ahead < 0);
             self.record.since_served = if is_past {

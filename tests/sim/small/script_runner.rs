@@ -14,7 +14,7 @@ use super::record_state::{
 use super::setting::SmallSetting;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Grant, Mode, Outcome, Page, ScriptReply, Verb};
-use crate::sim::mutation::{ScriptMutation, server_with};
+use crate::sim::mutation::{REWRITES_EARLY, ScriptMutation, server_with};
 use crate::store::memory::server::Server;
 
 const PREFIX: &str = "f";
@@ -30,7 +30,9 @@ pub(super) struct ScriptRunner {
 }
 
 impl ScriptRunner {
-    pub(super) fn new(setting: SmallSetting, mutation: Option<&ScriptMutation>) -> ScriptRunner {
+    pub(super) fn new(setting: SmallSetting, mutations: &[ScriptMutation]) -> ScriptRunner {
+        let early = setting.rewrites_early.then_some(REWRITES_EARLY);
+        let mutations: Vec<_> = mutations.iter().copied().chain(early).collect();
         let ticks = |n: u8| Duration::from_micros(TICK * u64::from(n));
         let caller_id = |client| {
             let mut caller_id = CallerId::new(PREFIX, ticks(STEP), ticks(HORIZON));
@@ -38,7 +40,7 @@ impl ScriptRunner {
             caller_id
         };
         ScriptRunner {
-            server: server_with(mutation.copied().as_slice()),
+            server: server_with(&mutations),
             setting,
             keys: RecordKeys {
                 setting,

@@ -19,9 +19,9 @@ pub(crate) fn explore(
     setting: SmallSetting,
     budget: Budget,
     limit: usize,
-    mutation: Option<&ScriptMutation>,
+    mutations: &[ScriptMutation],
 ) -> Report {
-    Search::new(setting, budget, mutation).run(limit)
+    Search::new(setting, budget, mutations).run(limit)
 }
 
 /// A reached world, and the world before it.
@@ -41,11 +41,11 @@ pub(super) struct Search {
 }
 
 impl Search {
-    fn new(setting: SmallSetting, budget: Budget, mutation: Option<&ScriptMutation>) -> Search {
+    fn new(setting: SmallSetting, budget: Budget, mutations: &[ScriptMutation]) -> Search {
         let mut start = SmallWorld::new(setting, budget);
         start.simplify();
         Search {
-            runner: ScriptRunner::new(setting, mutation),
+            runner: ScriptRunner::new(setting, mutations),
             start,
             reached: Vec::new(),
             ids: HashMap::new(),

@@ -18,6 +18,8 @@ pub(crate) struct SmallSetting {
     pub(super) spare: u32,
     /// The fences are ahead of the server's clock, so the next one is the next number.
     pub(super) fences_ahead: bool,
+    /// A list is written anew as soon as it has a dead entry.
+    pub(super) rewrites_early: bool,
 }
 
 impl Default for SmallSetting {
@@ -35,6 +37,15 @@ impl SmallSetting {
             renews_together: true,
             spare: 0,
             fences_ahead: false,
+            rewrites_early: false,
+        }
+    }
+
+    /// A list with one dead entry is long enough to be written anew.
+    pub(crate) fn rewriting_early(self) -> SmallSetting {
+        SmallSetting {
+            rewrites_early: true,
+            ..self
         }
     }
 

@@ -29,6 +29,8 @@ pub(crate) struct Budget {
     pub(crate) crashes: u8,
     /// The lock is released by force.
     pub(crate) forces: u8,
+    /// The list is lost, and the record is not.
+    pub(crate) losses: u8,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -110,6 +112,9 @@ impl SmallWorld {
             actions.extend((0..client.in_flight.len()).map(|at| SmallAction::Arrive(c, at)));
         }
         actions.extend((0..self.messages.len()).map(SmallAction::Deliver));
+        if self.budget.losses > 0 && !self.record.queue.is_empty() {
+            actions.push(SmallAction::LoseQueue);
+        }
         if self.due().is_none() {
             actions.push(SmallAction::Tick);
         }
@@ -254,6 +259,10 @@ impl WorldStep<'_> {
                 self.client(grant.to.client).on_grant(grant);
                 Ok(())
             }
+            SmallAction::LoseQueue => {
+                self.world.record.lose_queue();
+                Ok(())
+            }
             SmallAction::Tick => {
                 self.world.record.tick();
                 self.world.clients.iter_mut().for_each(Client::tick);
@@ -281,6 +290,7 @@ impl WorldStep<'_> {
             SmallAction::DropWaiter(_) | SmallAction::Cancel(_) => budget.cancels -= 1,
             SmallAction::Crash(_) => budget.crashes -= 1,
             SmallAction::Force(..) => budget.forces -= 1,
+            SmallAction::LoseQueue => budget.losses -= 1,
             _ => {}
         }
     }
