@@ -5,29 +5,64 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Refuses a holder that a newer holder has overtaken. This is the check of fences ("fencing
 /// tokens") for a resource in this process.
 ///
-/// Every grant of a lock has a larger fence than all grants before it. The resource remembers the
-/// largest fence that it has seen, and refuses smaller ones. So it is safe without any assumption
-/// about time: if a holder was paused past its TTL, its write comes too late and is refused. A
-/// reader has the fence of the last writer, and is admitted. Do not use a gate with the guards of a
-/// semaphore, since several of them are held at the same time.
+/// Every grant of a lock has a larger fence than all grants before it. The gate remembers the
+/// largest fence that it has seen, and refuses smaller ones. Use it by this rule: **claim, then
+/// read, then write.**
 ///
-/// A resource outside this process makes the same check where it is. In SQL, as part of the write:
+/// 1. The first step of a turn claims: it calls [`admit`](FenceGate::admit) before it reads
+///    anything. If that is `false`, stop.
+/// 2. Then it reads, and computes.
+/// 3. Each write calls `admit` again. If that is `false`, it writes nothing, and the turn stops.
+///
+/// Then the resource is safe without any assumption about time. If a holder was paused past its
+/// TTL, it finds that a newer turn has claimed, at its own claim or at its next write.
+///
+/// **A gate that is asked by writes alone does not protect a resource that is read first.** Suppose
+/// that A and B each add to a total. A reads 0, and its lease ends. B reads 0. A wakes up and writes
+/// 5: the gate has not seen B's fence yet, and admits it. B writes 7. The total is 7, and not 12. If
+/// B claims before it reads, A's write is refused. A resource that is only overwritten, or that reads
+/// and writes in one step under a mutex, needs no other claim than that step.
+///
+/// The gate does not hold the data, so it cannot see what is read and written past it. It does not
+/// undo what an older turn wrote before it was overtaken: see
+/// [`previous_holder`](crate::LockGuard::previous_holder). A reader of a reader/writer lock has the
+/// fence of the last writer, and is admitted. Do not use a gate with the guards of a semaphore,
+/// since several of them are held at the same time.
+///
+/// # Data outside this process
+///
+/// A resource outside this process makes the same check where it is. In SQL, in one transaction or
+/// not:
 ///
 /// ```sql
-/// UPDATE invoices SET total = 7, fence = :fence WHERE id = 42 AND fence <= :fence
+/// UPDATE invoices SET fence = :fence WHERE id = 42 AND fence <= :fence      -- claim
+/// SELECT total FROM invoices WHERE id = 42                                  -- read
+/// UPDATE invoices SET total = 7 WHERE id = 42 AND fence = :fence            -- write
 /// ```
 ///
-/// If no row changed, the write was refused. In Redis, in one script with the write:
+/// If an update changed no row, stop. In Redis the claim and each write are a script. `KEYS[1]` has
+/// the fence, `KEYS[2]` the data, `ARGV[1]` is your fence. The claim:
 ///
 /// ```lua
-/// if tonumber(redis.call('GET', KEYS[2]) or '0') > tonumber(ARGV[2]) then return 0 end
-/// redis.call('SET', KEYS[2], ARGV[2]) redis.call('SET', KEYS[1], ARGV[1]) return 1
+/// if tonumber(redis.call('GET', KEYS[1]) or '0') > tonumber(ARGV[1]) then return 0 end
+/// redis.call('SET', KEYS[1], ARGV[1]) return 1
 /// ```
 ///
-/// Lua's numbers are doubles, but this comparison is exact: a fence is a time in µs, which stays
-/// below 2^53 until the year 2255. The script stores `ARGV[2]`, the text that it received. Do not
-/// store a number that `tostring` or `..` made into a text: that has 14 digits, which are too few.
-/// If you must, use `string.format('%.0f', fence)`.
+/// Then read by `GET`. The write:
+///
+/// ```lua
+/// if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+/// redis.call('SET', KEYS[2], ARGV[2]) return 1
+/// ```
+///
+/// If one returns 0, stop. Lua's numbers are doubles, but the comparison of the claim is exact: a
+/// fence is a time in µs, which stays below 2^53 until the year 2255. The script stores `ARGV[1]`,
+/// the text that it received. Do not store a number that `tostring` or `..` made into a text: that
+/// has 14 digits, which are too few. If you must, use `string.format('%.0f', fence)`. The key with
+/// the fence must not expire or be evicted before the data.
+///
+/// [The page on safety](crate::guide::safety#fencing) has other stores, several rows, and rows that
+/// do not exist yet.
 ///
 /// # Examples
 ///
@@ -36,10 +71,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// static GATE: FenceGate = FenceGate::new();
 ///
-/// assert!(GATE.admit(7));
-/// assert!(GATE.admit(7), "the same holder may write again");
-/// assert!(GATE.admit(9));
-/// assert!(!GATE.admit(7), "a holder that was overtaken is refused");
+/// assert!(GATE.admit(7), "the first holder claims, and reads");
+/// assert!(GATE.admit(9), "the next one claims");
+/// assert!(!GATE.admit(7), "the first one was overtaken, so its write is refused");
+/// assert!(GATE.admit(9), "the next one may write");
 /// ```
 #[derive(Debug, Default)]
 pub struct FenceGate {
@@ -54,11 +89,13 @@ impl FenceGate {
         }
     }
 
-    /// Whether a holder with this fence may act. True unless the gate has seen a larger fence.
-    /// Never blocks.
+    /// Whether a holder with this fence may act. True unless the gate has seen a larger fence. From
+    /// then on all smaller fences are refused, so the first call of a turn is its claim. Never
+    /// blocks.
     ///
-    /// No newer holder may act between the check and the act. So call this while you hold the mutex
-    /// that guards the resource in this process.
+    /// Call it before the first read, and again with every write. No newer holder may act between
+    /// the check and the act. So call it while you hold the mutex that guards the resource in this
+    /// process.
     pub fn admit(&self, fence: u64) -> bool {
         self.newest.fetch_max(fence, Ordering::AcqRel) <= fence
     }

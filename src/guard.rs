@@ -153,7 +153,8 @@ impl LockGuard {
     /// A number that is larger than the fence of every earlier grant of this name ("fencing
     /// token").
     ///
-    /// Send it to the resource with every write, and let the resource refuse smaller fences. A
+    /// Claim the resource with it before you read anything, and send it with every write. The
+    /// resource refuses smaller fences: see [`FenceGate`](crate::FenceGate). A
     /// reader of an [`RwLock`](crate::RwLock) has the fence of the last writer.
     pub fn fence(&self) -> u64 {
         self.lease.fence

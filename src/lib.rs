@@ -18,7 +18,7 @@
     doc = "
 - [Which lock do I want?](guide::choosing) One or several names, once or again, alone or with others.
 - [Which call do I want?](guide::calls) And how long may it block?
-- [Recipes](guide::recipes): a rate limiter, a job that runs once, tests of code that locks.
+- [Recipes](guide::recipes): a payment, a rate limiter, a job that runs once, tests of code that locks.
 - [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
 - [How far it can be trusted](guide::safety): each promise, what it depends on, and the tests that attack it.
 - [Configuration](guide::configuration): defaults, ranges, when to change them.
@@ -142,15 +142,22 @@
 //!
 //! The process can be stopped for any time after it looks at `is_held` and before it acts. Only the
 //! resource can close this gap. Every grant has a [`fence`](LockGuard::fence), larger than all
-//! fences before it. A resource that remembers the largest fence it has seen, and refuses smaller
-//! ones, is safe whatever the clocks do. In SQL that is a condition of the write itself:
+//! fences before it. The resource remembers the largest fence that it has seen, and refuses smaller
+//! ones. A turn follows one rule: **claim, then read, then write.** In SQL, in one transaction or
+//! not:
 //!
 //! ```sql
-//! UPDATE customers SET billed = :month, fence = :fence WHERE id = 42 AND fence <= :fence
+//! UPDATE customers SET fence = :fence WHERE id = 42 AND fence <= :fence     -- claim
+//! SELECT billed, balance FROM customers WHERE id = 42                       -- read
+//! UPDATE customers SET billed = :month WHERE id = 42 AND fence = :fence     -- write
 //! ```
 //!
-//! For a resource in this process there is [`FenceGate`]. Its page also has the form for data in
-//! Redis:
+//! If an update changed no row, stop: a newer holder is there. The claim comes first, since an older
+//! holder may wake up at any moment. Without the claim, its write could come between the read and
+//! the write of the newer one, which would then overwrite it. [SAFETY](guide::safety#fencing) has
+//! more on it: several rows, rows that do not exist yet, other stores, and calls that cannot check a
+//! fence. For a resource in this process there is [`FenceGate`]. Its page also has the form for data
+//! in Redis:
 //!
 //! ```no_run
 //! # use fairlock::{FenceGate, LockGuard};
@@ -163,6 +170,12 @@
 //! }
 //!
 //! impl Ledger {
+//!     /// The first step of a turn. `None`: a newer holder is there.
+//!     fn claim_and_read(&self, guard: &LockGuard) -> Option<Vec<String>> {
+//!         let lines = self.lines.lock().unwrap();
+//!         self.gate.admit(guard.fence()).then(|| lines.clone())
+//!     }
+//!
 //!     fn write(&self, guard: &LockGuard, line: String) -> bool {
 //!         let mut lines = self.lines.lock().unwrap();
 //!         let admitted = self.gate.admit(guard.fence());
@@ -226,9 +239,12 @@
 //!
 //! use fairlock::{Error, LockGuard, LockManager, LockOptions, PreviousHolder};
 //!
+//! # /// In the database: `UPDATE … SET fence = :fence WHERE … AND fence <= :fence`. Returns whether a row was changed.
+//! # fn claim(_: &str, _fence: u64) -> bool { true }
 //! # fn items_of(_: &str) -> Vec<String> { Vec::new() }
-//! # fn remove_half_a_bill(_: &str) {}
-//! # /// In the database: `… WHERE customer = :customer AND fence <= :fence`. Returns whether a row was changed.
+//! # /// In the database: `… WHERE customer = :customer AND fence = :fence`. Returns whether a row was changed.
+//! # fn remove_half_a_bill(_: &str, _fence: u64) -> bool { true }
+//! # /// The same.
 //! # fn write(_: &str, _: String, _fence: u64) -> bool { true }
 //! # fn on_sigterm(_: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> { std::thread::spawn(|| {}) }
 //! fn main() -> fairlock::Result<()> {
@@ -268,13 +284,18 @@
 //! }
 //!
 //! fn bill(guard: &LockGuard, customer: &str) -> fairlock::Result<()> {
-//!     if guard.previous_holder() != PreviousHolder::Released {
-//!         remove_half_a_bill(customer);
+//!     let fence = guard.fence();
+//!     if !claim(customer, fence) {
+//!         return Ok(()); // a newer holder is here: it does the rest
+//!     }
+//!     let is_whole = guard.previous_holder() == PreviousHolder::Released;
+//!     if !is_whole && !remove_half_a_bill(customer, fence) {
+//!         return Ok(()); // a newer holder has come
 //!     }
 //!     for item in items_of(customer) {
-//!         guard.check()?;
-//!         if !write(customer, item, guard.fence()) {
-//!             break; // a newer holder was here: it does the rest
+//!         guard.check()?; // saves useless work
+//!         if !write(customer, item, fence) {
+//!             break; // a newer holder has come
 //!         }
 //!     }
 //!     Ok(())
@@ -286,6 +307,7 @@
 //! - `hello`: the smallest program,
 //! - `worker_pool`: many processes that use one resource,
 //! - `fencing`: a resource that refuses late writes,
+//! - `payment`: an invoice that is paid once, through a provider that checks no fence,
 //! - `run_once`: a scheduled job on many hosts,
 //! - `leader`: one of many processes leads,
 //! - `transfer`: several names at once,
@@ -368,7 +390,8 @@
 //!   more permits held than there are. In a reader/writer lock, readers share and writers exclude.
 //! - **Rising fences.** Every grant has a larger fence than every earlier grant of its name, also
 //!   after an expiry. After a loss of data this holds if the server's clock has not gone back. A
-//!   reader has the fence of the last writer.
+//!   reader has the fence of the last writer. A resource is safe if each turn claims, then reads,
+//!   then writes: see [Fences](#fences).
 //! - **First come, first served**, in the order in which Redis ran the requests, among the waiters
 //!   that stayed alive. Nobody overtakes a queue. An outage costs no place in the queue, even if it
 //!   lasts longer than a TTL: waiters that still wait when Redis is back keep their order. After a
@@ -403,7 +426,8 @@
 //!   renewal. Until then two may believe that they hold the lock.
 //! - If the server's clock jumps forward, leases end early. If it jumps back, a dead holder's lease
 //!   lasts for one more TTL.
-//! - Without a resource that checks fences, a process that was paused can write late.
+//! - Without a resource that checks fences, from before a turn's first read, a process that was
+//!   paused can write late.
 //! - [`force_release`](LockManager::force_release) overrules a holder, which learns of it at its
 //!   next renewal. A holder with a fixed lease learns of it only when it unlocks or renews.
 //! - The lock of a leaked guard is renewed until `max_hold`, or until the process ends.

@@ -18,7 +18,7 @@ use crate::support::exit_code;
 use crate::support::store::endpoint;
 use crate::support::{Outcome, Store, private_redis::Redis};
 
-/// The total that this holder writes.
+/// What this holder adds to the total.
 pub(crate) const LATE: u32 = 100;
 
 /// The shortest ttl, so that the others need not wait for long.
@@ -33,7 +33,7 @@ pub(crate) fn manager(to: impl Into<Endpoint>) -> fairlock::Result<LockManager> 
         .build()
 }
 
-/// The holder's work. It reports its writes to the main program, which has the resource, as a
+/// The holder's work. It reports its statements to the main program, which has the resource, as a
 /// database would.
 fn write_late(
     mgr: &LockManager,
@@ -42,13 +42,15 @@ fn write_late(
     pause: impl FnOnce() -> Outcome,
 ) -> Outcome {
     let guard = mgr.lock(name)?;
-    writeln!(output, "holds {}", guard.fence())?;
+    // Claims the invoice and reads its total. The main program does that.
+    writeln!(output, "claims and reads with {}", guard.fence())?;
 
     guard.check()?; // the lock is held …
     pause()?; // … but not any more after this
     let held = guard.is_held();
 
-    writeln!(output, "writes {LATE}")?;
+    // Writes the total that it read and LATE.
+    writeln!(output, "adds {LATE}")?;
     writeln!(output, "under {}", guard.fence())?;
     writeln!(output, "is_held {held}")?;
     Ok(())

@@ -6,10 +6,13 @@
 //!
 //! A holder checks its lock, and is paused right after the check. The cause may be a suspended
 //! virtual machine, swapping, or a closed laptop. Its lease ends, and the next caller in the queue
-//! gets the lock and writes. Then the paused holder wakes up in the middle of its own write.
+//! gets the lock and goes to work. Then the paused holder wakes up in the middle of its own work.
 //! However late it checks, the pause can come even later. So the resource must refuse the write:
-//! every grant has a larger fence than all grants before it, and every write carries the fence of
-//! its grant.
+//! every grant has a larger fence than all grants before it, and the resource remembers the newest.
+//!
+//! It must learn of the new holder before that one reads. So a turn claims, reads, writes. If it
+//! only checked the fence in the write, a late write could come between the read and the write of
+//! the new holder, as here. It would be accepted, and then overwritten.
 //!
 //! `invoice.rs` has the resource, which is the part to copy. It also shows the same in SQL and in
 //! Redis. `holder.rs` has the holder that is paused. On a Redis it is a second process of this
@@ -33,7 +36,7 @@ use holder::{Holder, LATE, manager};
 use invoice::Invoice;
 use support::{MAX_WAIT, Outcome, Store, check, exit_code, own_name, run};
 
-/// The total that we write. The paused holder writes [`LATE`].
+/// What we add to the total. The paused holder adds [`LATE`].
 const NEWER: u32 = 200;
 
 fn main() -> ExitCode {
@@ -47,14 +50,19 @@ fn fencing(store: &Store) -> Outcome {
     let name = own_name("invoices:42");
     let mgr = manager(store)?;
     let invoice = Invoice::default();
-    // An invoice that accepts every write, for comparison.
+    // For comparison: one whose turns begin without a claim, and one that accepts every write.
+    let unclaimed = Invoice::default();
     let unprotected = Invoice::default();
+    let all = [&invoice, &unclaimed, &unprotected];
 
     let mut other = Holder::start(store, &name)?;
-    let old: u64 = other.reads("holds")?;
-    println!(
-        "Another process holds the lock, with fence {old}. It checks the lock, wants to write a total of {LATE},"
-    );
+    let old: u64 = other.reads("claims and reads with")?;
+    check(
+        "another process holds the lock, and claims the invoice",
+        invoice.claim(old),
+    )?;
+    let its_totals = all.map(Invoice::total);
+    println!("Its fence is {old}. It has read the total, wants to add {LATE}, checks the lock,");
     println!("and is paused.");
     println!();
 
@@ -63,34 +71,47 @@ fn fencing(store: &Store) -> Outcome {
         .try_lock_for(&name, MAX_WAIT)?
         .ok_or("the lock of the paused holder never came free")?;
     let new = guard.fence();
-    println!(
-        "Its lease has ended, and we have the lock, with fence {new}. We write a total of {NEWER}."
-    );
+    println!("Its lease has ended, and we have the lock, with fence {new}.");
     check(
         "we learn that the holder before us did not finish",
         guard.previous_holder() == PreviousHolder::Lapsed,
     )?;
     check("our fence is larger", new > old)?;
-    check("our write is accepted", invoice.set_total(NEWER, new))?;
-    unprotected.overwrite(NEWER);
+    check("we claim the invoice", invoice.claim(new))?;
+    let our_totals = all.map(Invoice::total);
+    println!("We have read the total, and want to add {NEWER}.");
     println!();
 
     other.go_on()?;
-    let total: u32 = other.reads("writes")?;
+    let late: u32 = other.reads("adds")?;
     let fence: u64 = other.reads("under")?;
-    println!("The other process wakes up and writes a total of {total}, with fence {fence}.");
-    check("its write is refused", !invoice.set_total(total, fence))?;
+    println!("The other process wakes up and adds {late}, with fence {fence}.");
+    let [total, without_claim, without_gate] = its_totals.map(|total| total + late);
     check(
-        format!("the invoice says {NEWER}"),
-        invoice.total() == NEWER,
+        "its write is refused: it learns that it must begin again",
+        !invoice.set_total(total, fence),
     )?;
+    check(
+        "without our claim, the write is accepted",
+        unclaimed.set_total(without_claim, fence),
+    )?;
+    unprotected.overwrite(without_gate);
     println!();
 
-    unprotected.overwrite(total);
-    println!("Without a gate, the late write would have been accepted.");
+    println!("We write.");
+    let [total, without_claim, without_gate] = our_totals.map(|total| total + NEWER);
     check(
-        format!("an invoice that accepts every write says {LATE}"),
-        unprotected.total() == LATE,
+        format!("our write is accepted, and the invoice says {NEWER}"),
+        invoice.set_total(total, new) && invoice.total() == NEWER,
+    )?;
+    check(
+        format!("without our claim, {late} that were accepted are lost"),
+        unclaimed.set_total(without_claim, new) && unclaimed.total() == NEWER,
+    )?;
+    unprotected.overwrite(without_gate);
+    check(
+        "so they are in an invoice that accepts every write",
+        unprotected.total() == NEWER,
     )?;
     println!();
 

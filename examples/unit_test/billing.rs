@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fairlock::{Error, LockManager, PreviousHolder};
 
-use crate::bills::Bills;
+use super::bills::Bills;
 
 /// The name of the lock.
 pub(crate) const BILLING: &str = "billing";
@@ -24,6 +24,8 @@ pub(crate) enum Billed {
     RedisDown,
     /// The lock was lost before this customer's bill was written. Its next holder does the rest.
     StoppedAt(String),
+    /// The lock was lost, and its next holder is at work. It does the rest.
+    Overtaken,
 }
 
 /// Bills all customers that have no bill yet. `print` may take long.
@@ -39,18 +41,24 @@ pub(crate) fn bill(
         Err(Error::Unavailable { .. }) => return Ok(Billed::RedisDown),
         Err(other) => return Err(other),
     };
-    if guard.previous_holder() != PreviousHolder::Released {
-        // The holder before did not finish, so its drafts must be done again.
-        bills.drop_drafts(guard.fence());
+    let fence = guard.fence();
+    // First claim the bills. From here on a holder that was overtaken changes nothing.
+    if bills.claim(fence).is_err() {
+        return Ok(Billed::Overtaken);
+    }
+    // The holder before may not have finished. Then its drafts must be done again.
+    if guard.previous_holder() != PreviousHolder::Released && bills.drop_drafts(fence).is_err() {
+        return Ok(Billed::Overtaken);
     }
     for customer in customers {
-        if !bills.begin(guard.fence(), customer) {
-            continue;
+        match bills.begin(fence, customer) {
+            Ok(true) => print(customer),
+            Ok(false) => continue,
+            Err(_) => return Ok(Billed::Overtaken),
         }
-        print(customer);
         // The check only saves useless work. The lock may be lost right after it, so the fence
         // decides.
-        if guard.check().is_err() || !bills.finish(guard.fence(), customer) {
+        if guard.check().is_err() || bills.finish(fence, customer).is_err() {
             return Ok(Billed::StoppedAt((*customer).to_owned()));
         }
     }

@@ -1,5 +1,6 @@
 //! The data that the lock protects. In a real program this is a table. The newest fence is stored
-//! beside it, and every statement has a condition on it.
+//! beside it. A turn first claims the table with its fence, and every statement after that has a
+//! condition on it.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,32 +19,52 @@ pub(crate) enum State {
     Written,
 }
 
+/// The gate has seen a larger fence: a newer holder is at work, and nothing was changed.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Overtaken;
+
 impl Bills {
-    /// Adds a draft. `false` if the customer has a draft or a bill, or if the gate has seen a
-    /// larger fence.
-    pub(crate) fn begin(&self, fence: u64, customer: &str) -> bool {
-        let mut bills = self.by_customer.lock().unwrap();
-        let free = self.gate.admit(fence) && !bills.contains_key(customer);
-        if free {
-            bills.insert(customer.to_owned(), State::Draft);
-        }
-        free
+    /// The first statement of a turn, before it reads anything.
+    pub(crate) fn claim(&self, fence: u64) -> Result<(), Overtaken> {
+        self.under(fence, |_| ())
     }
 
-    /// Turns a draft into a bill. `false` if the gate has seen a larger fence.
-    pub(crate) fn finish(&self, fence: u64, customer: &str) -> bool {
-        let mut bills = self.by_customer.lock().unwrap();
-        let admitted = self.gate.admit(fence);
-        if admitted {
+    /// Adds a draft. `false` if the customer has a draft or a bill.
+    pub(crate) fn begin(&self, fence: u64, customer: &str) -> Result<bool, Overtaken> {
+        self.under(fence, |bills| {
+            let free = !bills.contains_key(customer);
+            if free {
+                bills.insert(customer.to_owned(), State::Draft);
+            }
+            free
+        })
+    }
+
+    /// Turns a draft into a bill.
+    pub(crate) fn finish(&self, fence: u64, customer: &str) -> Result<(), Overtaken> {
+        self.under(fence, |bills| {
             bills.insert(customer.to_owned(), State::Written);
-        }
-        admitted
+        })
     }
 
-    pub(crate) fn drop_drafts(&self, fence: u64) {
+    pub(crate) fn drop_drafts(&self, fence: u64) -> Result<(), Overtaken> {
+        self.under(fence, |bills| {
+            bills.retain(|_, state| *state == State::Written);
+        })
+    }
+
+    /// One statement, on the condition that no larger fence was here.
+    fn under<T>(
+        &self,
+        fence: u64,
+        statement: impl FnOnce(&mut BTreeMap<String, State>) -> T,
+    ) -> Result<T, Overtaken> {
+        // Ask the gate under the mutex, so that nobody can write between the check and this.
         let mut bills = self.by_customer.lock().unwrap();
         if self.gate.admit(fence) {
-            bills.retain(|_, state| *state == State::Written);
+            Ok(statement(&mut bills))
+        } else {
+            Err(Overtaken)
         }
     }
 

@@ -115,7 +115,7 @@ pub(crate) fn clears_up_after_a_holder_that_crashed() {
     let (memory, ours, theirs) = two_processes();
     let bills = Bills::default();
     let crashed = theirs.lock(BILLING).unwrap();
-    bills.begin(crashed.fence(), "bob");
+    assert_eq!(bills.begin(crashed.fence(), "bob"), Ok(true));
     memory.lapse(BILLING);
     assert_eq!(
         bill(&ours, &bills, &CUSTOMERS, |_| {}).unwrap(),

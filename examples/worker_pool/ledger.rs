@@ -1,4 +1,7 @@
 //! The resource: a file that counts its entries, and loses some if two workers write at once.
+//!
+//! It checks no fence, to show what the lock does alone. So a worker that is stopped past its TTL
+//! can spoil it. Data that must not be lost remembers the newest fence: see the example `fencing`.
 
 use std::fs::{self, File};
 use std::io;

@@ -68,43 +68,60 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     assert_nothing_left(&server, "till");
 }
 
-/// The script is the one in the documentation, for a resource that lives in Redis.
+/// The scripts are those in the documentation, for a resource that lives in Redis. Two turns add to
+/// it, in every order of their statements.
 #[test]
-fn p2_the_documented_script_refuses_an_overtaken_holder() {
+fn p2_the_documented_scripts_lose_nothing_with_a_pause_anywhere() {
     let doc = include_str!("../../src/fence.rs");
-    let block = doc
+    let scripts: Vec<String> = doc
         .split("/// ```lua\n")
-        .nth(1)
-        .and_then(|rest| rest.split("/// ```").next())
-        .expect("a script");
-    let script: String = block
-        .lines()
-        .map(|line| line.trim_start_matches("///").trim())
-        .collect::<Vec<_>>()
-        .join("\n");
+        .skip(1)
+        .filter_map(|rest| rest.split("/// ```").next())
+        .map(|block| {
+            let lines = block
+                .lines()
+                .map(|line| line.trim_start_matches("///").trim());
+            lines.collect::<Vec<_>>().join("\n")
+        })
+        .collect();
+    let [claim, write] = &scripts[..] else {
+        panic!("the claim and the write, not {scripts:?}");
+    };
     let server = Server::start();
     let mgr = manager(server.url(), DEFAULT_TTL);
-    let old = mgr.lock("n").unwrap().fence();
-    let new = mgr.lock("n").unwrap().fence();
-    let write = |value: &str, fence: u64| -> i64 {
-        server.query(&[
-            "EVAL",
-            &script,
-            "2",
-            "data",
-            "fence",
-            value,
-            &fence.to_string(),
-        ])
-    };
-    assert_eq!(write("by the first", old), 1);
-    assert_eq!(write("by the second", new), 1);
-    assert_eq!(write("by the second again", new), 1);
-    assert_eq!(write("late", old), 0, "fences {old} and {new}");
-    assert_eq!(
-        server.query::<String>(&["GET", "data"]),
-        "by the second again"
-    );
+    let fences = [(); 2].map(|()| mgr.lock("n").unwrap().fence().to_string());
+    let mut refused = 0;
+    // Each bit says whose statement is next: the older holder's, or the newer one's.
+    for order in (0..64_u32).filter(|order| order.count_ones() == 3) {
+        let (fence_key, data) = (format!("fence:{order}"), format!("data:{order}"));
+        // What each turn has read, and whether it goes on. Its next statement.
+        let mut turns = [(0, true, 0); 2];
+        let mut accepted = 0;
+        for turn in (0..6).map(|bit| (order >> bit & 1) as usize) {
+            let fence = &fences[turn];
+            let (read, goes_on, statement) = &mut turns[turn];
+            *statement += 1;
+            match statement {
+                _ if !*goes_on => {}
+                1 => {
+                    *goes_on = server.query::<i64>(&["EVAL", claim, "1", &fence_key, fence]) == 1;
+                }
+                2 => *read = server.query::<Option<i64>>(&["GET", &data]).unwrap_or(0),
+                _ => {
+                    let more = [5, 7][turn];
+                    let total = (*read + more).to_string();
+                    let write = ["EVAL", write, "2", &fence_key, &data, fence, &total];
+                    *goes_on = server.query::<i64>(&write) == 1;
+                    accepted += if *goes_on { more } else { 0 };
+                }
+            }
+        }
+        let total = server.query::<Option<i64>>(&["GET", &data]).unwrap_or(0);
+        assert_eq!(total, accepted, "order {order:06b}");
+        assert!(turns[1].1, "the newer turn was refused: order {order:06b}");
+        refused += i32::from(!turns[0].1);
+    }
+    assert_eq!(refused, 19, "of 20, all but the one in which it ends first");
 }
 
 /// Each process appends what it sees to a file at once, so that a kill loses nothing.

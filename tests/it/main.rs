@@ -7,6 +7,8 @@ mod backend;
 mod bad_input;
 mod batched;
 mod behaviour;
+#[cfg(feature = "memory")]
+mod books;
 mod child_roles;
 mod connecting;
 mod connection_names;

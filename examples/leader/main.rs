@@ -7,8 +7,11 @@
 //!
 //! Every candidate waits in the queue of one lock. The holder leads, and the others are ready to
 //! take over. One `select!` waits for the three things that can happen to a leader: it is time to
-//! act, it must stop, or the lock is lost. Each act carries the fence of the leader, since a new
-//! leader may have overtaken it before it knows.
+//! act, it must stop, or the lock is lost. A new leader first claims with its fence what the leaders
+//! work on, and only then reads it. So an old leader that does not know yet changes nothing more.
+//!
+//! `lead.rs` has the candidate, which is the part to copy. `table.rs` in `examples/support` stands
+//! for the database, and has each statement in SQL.
 //!
 //! Here three candidates lead one after the other. Each is a thread with its own manager. An
 //! operator takes the lock away from the first, the second stops in good order, and the third leads
@@ -18,61 +21,22 @@
 //! built with one, or else it starts a private redis-server. It exits with 0 if all checks hold,
 //! with 1 if not, and with 2 if it has no store.
 
+mod lead;
+#[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/table.rs"]
+mod table;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use fairlock::crossbeam_channel::{Receiver, Sender, bounded, select, tick};
-use fairlock::{
-    Builder, Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder,
-};
+use fairlock::crossbeam_channel::{Sender, bounded};
+use fairlock::{Builder, LockManager, LockOptions, LossReason, PreviousHolder};
+use lead::{Event, Plan, run_candidate};
 use support::{Outcome, Store, check, own_name, run, until};
-
-/// How often a leader acts. This is so long that each leader acts once. So the example shows that a
-/// leader learns of the loss without another act.
-const EVERY: Duration = Duration::from_secs(60);
-
-/// A candidate's work, all its life. Copy this function and `lead`.
-fn run_candidate(
-    mgr: &LockManager,
-    name: &str,
-    stop: &Receiver<()>,
-    report: &dyn Fn(Event),
-) -> fairlock::Result<()> {
-    loop {
-        // Others may lead for weeks. A shutdown of the manager ends the wait.
-        let guard = match mgr.lock(name) {
-            Ok(guard) => guard,
-            Err(Error::Closed) => return Ok(()),
-            Err(other) => return Err(other),
-        };
-        report(Event::Elected(guard.previous_holder()));
-        match lead(&guard, stop, report) {
-            Ok(()) => return guard.unlock(),
-            // Another candidate may lead already. All that is left is to queue again.
-            Err(Error::Lost { loss, .. }) => report(Event::Lost(loss.reason)),
-            Err(other) => return Err(other),
-        }
-    }
-}
-
-/// Returns `Ok` on a message from `stop`, [`Error::Lost`] when the lock is lost.
-fn lead(guard: &LockGuard, stop: &Receiver<()>, report: &dyn Fn(Event)) -> fairlock::Result<()> {
-    let ticks = tick(EVERY);
-    loop {
-        // This check reads a clock. The message on `lost` may come a moment later.
-        guard.check()?;
-        report(Event::Acted(guard.fence()));
-        select! {
-            recv(guard.lost()) -> _ => return guard.check(),
-            recv(stop) -> _ => return Ok(()),
-            recv(ticks) -> _ => {}
-        }
-    }
-}
+use table::Table;
 
 fn main() -> ExitCode {
     run(leader)
@@ -152,11 +116,11 @@ fn leader(store: &Store) -> Outcome {
         "nobody leads, and nobody waits",
         operator.inspect(&name)?.is_none(),
     )?;
-    let (done, refused) = work.count_acts();
-    println!(
-        "  {done} acts were done; {refused} were refused, because a new leader had acted before"
-    );
-    Ok(())
+    let rounds = work.plans.read(&name).rounds;
+    check(
+        format!("{rounds} rounds were done, and the plan counts each of them"),
+        work.rounds() == (1..=rounds).collect::<Vec<_>>(),
+    )
 }
 
 /// In a real program each candidate is a process with one manager.
@@ -184,7 +148,7 @@ impl Candidate {
         let name = name.to_owned();
         let work = Arc::clone(work);
         let thread = thread::spawn(move || {
-            run_candidate(&candidate, &name, &stopped, &|event| {
+            run_candidate(&candidate, &work.plans, &name, &stopped, &|event| {
                 work.record(who, event)
             })
         });
@@ -224,19 +188,10 @@ fn options() -> LockOptions {
     LockOptions::new().ttl(Duration::from_secs(1))
 }
 
-/// A report of a candidate.
-enum Event {
-    Elected(PreviousHolder),
-    /// It acted under this fence.
-    Acted(u64),
-    Lost(LossReason),
-}
-
-/// The work of the leaders, and a history of who did what. In a real program the gate is where the
-/// work is, for instance in a database. The example `fencing` shows how.
+/// The work of the leaders, and a history of who did what.
 #[derive(Default)]
 struct SharedWork {
-    gate: FenceGate,
+    plans: Table<Plan>,
     history: Mutex<History>,
 }
 
@@ -244,8 +199,8 @@ struct SharedWork {
 struct History {
     leaders: Vec<(&'static str, PreviousHolder)>,
     losses: Vec<(&'static str, LossReason)>,
-    /// The candidate that acted, and whether the gate admitted the act.
-    acts: Vec<(&'static str, bool)>,
+    /// The candidate that acted, and the round.
+    acts: Vec<(&'static str, u64)>,
 }
 
 impl SharedWork {
@@ -253,7 +208,8 @@ impl SharedWork {
         let mut history = self.history.lock().unwrap();
         match event {
             Event::Elected(previous) => history.leaders.push((who, previous)),
-            Event::Acted(fence) => history.acts.push((who, self.gate.admit(fence))),
+            Event::Acted(round) => history.acts.push((who, round)),
+            Event::Overtaken => println!("  a late act of {who} was refused"),
             Event::Lost(reason) => history.losses.push((who, reason)),
         }
     }
@@ -264,7 +220,8 @@ impl SharedWork {
         until("another leads, and acts", || {
             let history = self.history.lock().unwrap();
             let leader = history.leaders.get(nth - 1);
-            Ok(leader.is_some_and(|(who, _)| history.acts.contains(&(who, true))))
+            let has_acted = |who| history.acts.iter().any(|(acted, _)| *acted == who);
+            Ok(leader.is_some_and(|(who, _)| has_acted(*who)))
         })?;
         Ok(self.history.lock().unwrap().leaders[nth - 1])
     }
@@ -273,10 +230,11 @@ impl SharedWork {
         self.history.lock().unwrap().losses.clone()
     }
 
-    /// How many acts were done, and how many refused.
-    fn count_acts(&self) -> (usize, usize) {
+    /// The rounds that were reported, in order.
+    fn rounds(&self) -> Vec<u64> {
         let history = self.history.lock().unwrap();
-        let done = history.acts.iter().filter(|(_, done)| *done).count();
-        (done, history.acts.len() - done)
+        let mut rounds: Vec<u64> = history.acts.iter().map(|(_, round)| *round).collect();
+        rounds.sort_unstable();
+        rounds
     }
 }

@@ -7,7 +7,12 @@
 //! Suppose that each transfer locked first the account that pays and then the other. Two transfers
 //! in opposite directions would deadlock: each would hold what the other waits for. `lock_all`
 //! takes both locks or none, whatever the order of the names, and returns one guard. If one of the
-//! two is lost, both are. Each name has its own fence, so each account checks its own.
+//! two is lost, both are. Each name has its own fence, and each account remembers the newest fence
+//! of its own.
+//!
+//! `account.rs` has the transfer, which is the part to copy. It first claims both accounts with
+//! their fences, then reads them, then writes both in one transaction. `table.rs` in
+//! `examples/support` stands for the database, and has each statement in SQL.
 //!
 //! Here four clerks move money around in a ring. Each clerk is a thread with its own manager. Then
 //! somebody takes a lock away from one clerk in the middle of a transfer.
@@ -16,37 +21,24 @@
 //! built with one, or else it starts a private redis-server. It exits with 0 if all checks hold,
 //! with 1 if not, and with 2 if it has no store.
 
+mod account;
+#[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/table.rs"]
+mod table;
 
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, MultiGuard};
+use account::{Account, Transfer, transfer};
+use fairlock::{Error, LockManager};
 use support::{Outcome, Store, check, own_name, run, until};
+use table::Table;
 
 const ACCOUNTS: usize = 4;
 const TRANSFERS: usize = 25;
 const OPENING: i64 = 100;
-
-/// Moves money. `false` if there is not enough. Copy this function.
-fn transfer(
-    mgr: &LockManager,
-    bank: &Bank,
-    from: &str,
-    to: &str,
-    amount: i64,
-) -> fairlock::Result<bool> {
-    let both = mgr.lock_all([from, to])?;
-    let balance = bank.balance(from);
-    if balance < amount {
-        return Ok(false);
-    }
-    // Check between two steps. The loss of one lock is the loss of both.
-    both.check()?;
-    Ok(bank.book(&both, from, to, amount))
-}
 
 fn main() -> ExitCode {
     run(transfers)
@@ -56,11 +48,14 @@ fn transfers(store: &Store) -> Outcome {
     let names: Vec<String> = (0..ACCOUNTS)
         .map(|i| own_name(&format!("account:{i}")))
         .collect();
-    let bank = Bank::new(&names);
+    let accounts = Table::<Account>::default();
     let clerks: Vec<LockManager> = names
         .iter()
         .map(|_| LockManager::connect(store))
         .collect::<fairlock::Result<_>>()?;
+    for name in &names {
+        open(&clerks[0], &accounts, name)?;
+    }
 
     println!(
         "{ACCOUNTS} clerks try {TRANSFERS} transfers each, half of them in the opposite direction."
@@ -75,13 +70,9 @@ fn transfers(store: &Store) -> Outcome {
                 } else {
                     (next, clerk)
                 };
-                moved += usize::from(transfer(
-                    &clerks[clerk],
-                    &bank,
-                    &names[from],
-                    &names[to],
-                    7,
-                )?);
+                let (from, to) = (&names[from], &names[to]);
+                let result = transfer(&clerks[clerk], &accounts, from, to, 7)?;
+                moved += usize::from(result == Transfer::Booked);
             }
             Ok(moved)
         };
@@ -102,25 +93,35 @@ fn transfers(store: &Store) -> Outcome {
     )?;
     check(
         "the total of all accounts is unchanged",
-        bank.total() == OPENING * ACCOUNTS as i64,
+        total(&accounts, &names) == OPENING * ACCOUNTS as i64,
     )?;
     println!();
 
     println!("One of two locks is released by force.");
     let (from, to) = (&names[0], &names[1]);
     let both = clerks[0].lock_all([from, to])?;
-    let fence = both.fence(to).ok_or("the guard has no such name")?;
+    let fence = |name: &str| both.fence(name).ok_or("the guard has no such name");
+    let claims = [(&**from, fence(from)?), (&**to, fence(to)?)];
+    check(
+        "the first clerk claims both accounts",
+        claims
+            .iter()
+            .all(|(name, fence)| accounts.claim(name, *fence)),
+    )?;
     check(
         "the lock of the second account is released by force",
-        clerks[1].force_release(to, fence)?,
+        clerks[1].force_release(to, fence(to)?)?,
     )?;
     check(
         "another clerk moves money to the second account",
-        transfer(&clerks[1], &bank, &names[2], to, 1)?,
+        transfer(&clerks[1], &accounts, &names[2], to, 1)? == Transfer::Booked,
     )?;
     check(
         "the first clerk's late transfer is refused completely",
-        !bank.book(&both, from, to, 1),
+        !accounts.write(claims, |[from, to]| {
+            from.balance -= 1;
+            to.balance += 1;
+        }),
     )?;
     until("the first clerk learns of the loss", || Ok(!both.is_held()))?;
     let loss = both.lost().recv_timeout(Duration::from_secs(1))?;
@@ -139,7 +140,7 @@ fn transfers(store: &Store) -> Outcome {
     )?;
     check(
         "the total of all accounts is unchanged",
-        bank.total() == OPENING * ACCOUNTS as i64,
+        total(&accounts, &names) == OPENING * ACCOUNTS as i64,
     )?;
     check(
         "both accounts are free again",
@@ -148,61 +149,20 @@ fn transfers(store: &Store) -> Outcome {
     Ok(())
 }
 
-/// In a real program this is a database. Each account stores the largest fence that it has seen.
-struct Bank(Mutex<Vec<Account>>);
-
-struct Account {
-    name: String,
-    balance: i64,
-    fence: u64,
+/// Opens an account in a turn of its own.
+fn open(mgr: &LockManager, accounts: &Table<Account>, name: &str) -> Outcome {
+    let guard = mgr.lock(name)?;
+    let claim = (name, guard.fence());
+    let opened = accounts.claim(name, guard.fence())
+        && accounts.write([claim], |[account]| account.balance = OPENING);
+    guard.unlock()?;
+    if opened {
+        Ok(())
+    } else {
+        Err(format!("somebody else uses {name}").into())
+    }
 }
 
-impl Bank {
-    fn new(names: &[String]) -> Bank {
-        let account = |name: &String| Account {
-            name: name.clone(),
-            balance: OPENING,
-            fence: 0,
-        };
-        Bank(Mutex::new(names.iter().map(account).collect()))
-    }
-
-    fn balance(&self, name: &str) -> i64 {
-        let accounts = self.0.lock().unwrap();
-        accounts
-            .iter()
-            .find(|account| account.name == name)
-            .expect("an account of this bank")
-            .balance
-    }
-
-    /// One transaction. Changes nothing if a newer holder of either account has written already.
-    fn book(&self, both: &MultiGuard, from: &str, to: &str, amount: i64) -> bool {
-        let mut accounts = self.0.lock().unwrap();
-        let fence = |name: &str| both.fence(name).expect("a name of the guard");
-        let is_late = |account: &&Account| {
-            [from, to].contains(&&*account.name) && fence(&account.name) < account.fence
-        };
-        if accounts.iter().any(|account| is_late(&account)) {
-            return false;
-        }
-        for (name, change) in [(from, -amount), (to, amount)] {
-            let account = accounts
-                .iter_mut()
-                .find(|account| account.name == name)
-                .expect("an account of this bank");
-            account.balance += change;
-            account.fence = fence(name);
-        }
-        true
-    }
-
-    fn total(&self) -> i64 {
-        self.0
-            .lock()
-            .unwrap()
-            .iter()
-            .map(|account| account.balance)
-            .sum()
-    }
+fn total(accounts: &Table<Account>, names: &[String]) -> i64 {
+    names.iter().map(|name| accounts.read(name).balance).sum()
 }

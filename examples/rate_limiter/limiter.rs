@@ -1,0 +1,50 @@
+//! The limiter. Copy this file.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{LockManager, LockOptions, Semaphore};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// At most `calls` calls reach a service in any `window`, by the service's own clock.
+pub(crate) struct Limiter {
+    permits: Semaphore,
+    window: Duration,
+    margin: Duration,
+}
+
+impl Limiter {
+    /// A permit serves one call, and no other for `window` and `margin`. The margin is the longest
+    /// usual time from a grant to the end of its call. All processes must use the same numbers.
+    pub(crate) fn new(
+        mgr: &LockManager,
+        name: &str,
+        calls: u32,
+        window: Duration,
+        margin: Duration,
+    ) -> Limiter {
+        let options = LockOptions::new().ttl(TTL).hold_at_least(window + margin);
+        Limiter {
+            permits: mgr.with(options).semaphore(name, calls),
+            window,
+            margin,
+        }
+    }
+
+    /// Waits until one more call may begin, and makes it with the permit in hand.
+    pub(crate) fn call<T>(&self, call: impl FnOnce() -> T) -> fairlock::Result<T> {
+        let permit = self.permits.acquire()?;
+        // The lease began with the grant, at this moment or later.
+        let now = Instant::now();
+        let age = TTL.saturating_sub(permit.remaining());
+        let answer = call();
+        // The service got the call before it answered. If that was within the margin, the window
+        // that the grant began is long enough. If not, another window begins here.
+        if age + now.elapsed() > self.margin {
+            thread::sleep(self.window + self.margin);
+        }
+        drop(permit);
+        Ok(answer)
+    }
+}
