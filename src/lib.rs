@@ -312,7 +312,7 @@
 //! - `leader`: one of many processes leads,
 //! - `transfer`: several names at once,
 //! - `throttle`: a semaphore,
-//! - `rate_limiter`: a semaphore that limits how many calls begin in a second,
+//! - `rate_limiter`: a semaphore that limits how many calls a service gets in a second,
 //! - `shutdown`: an end in good order,
 //! - `unit_test`: how to test code that locks, without a Redis.
 //!

@@ -35,8 +35,9 @@ impl Limiter {
     /// Waits until one more call may begin, and makes it with the permit in hand.
     pub(crate) fn call<T>(&self, call: impl FnOnce() -> T) -> fairlock::Result<T> {
         let permit = self.permits.acquire()?;
-        // The lease began with the grant, at this moment or later.
+        permit.check()?; // lost, if this process was stopped for longer than the ttl
         let now = Instant::now();
+        // How old the grant is, or less: the lease began with it.
         let age = TTL.saturating_sub(permit.remaining());
         let answer = call();
         // The service got the call before it answered. If that was within the margin, the window

@@ -1,6 +1,11 @@
 //! A semaphore with `hold_at_least` limits how many grants there are in any window of that length.
+//! The limiter of the example limits how many calls a service sees.
+
+#[path = "../../../examples/rate_limiter/limiter.rs"]
+mod limiter;
 
 use std::{
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -10,6 +15,7 @@ use fairlock::{LockManager, LockOptions};
 use crate::backend::{Backend, on_both_stores};
 use crate::managers::{check_period, manager};
 use crate::support::SLACK;
+use limiter::Limiter;
 
 const TTL: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_millis(400);
@@ -18,6 +24,7 @@ const PERMITS: u32 = 3;
 on_both_stores! {
     released_permits_make_an_exact_rate_limit,
     a_long_holder_lowers_the_rate_and_never_raises_it,
+    service_sees_no_more_calls_than_the_limit,
 }
 
 /// The fences of calls that each hold a permit for this long. A fence is the server's time in µs at
@@ -87,4 +94,47 @@ fn a_long_holder_lowers_the_rate_and_never_raises_it(backend: &Backend) {
     });
     assert_eq!(grants.len(), 12);
     assert_limited(&grants);
+}
+
+/// Counts at the service, by its own clock, when a call comes. Calls take from nothing to twice the
+/// margin on their way, so neighbours in the order of grants come in any order.
+fn service_sees_no_more_calls_than_the_limit(backend: &Backend) {
+    const LIMIT: usize = 50;
+    const THREADS: usize = 15;
+    const EACH: usize = 6;
+    let second = Duration::from_secs(1);
+    let margin = Duration::from_millis(250);
+    let came = Mutex::new(Vec::new());
+    let limiters: Vec<Limiter> = (0..4)
+        .map(|_| manager(backend, fairlock::DEFAULT_TTL))
+        .map(|process| Limiter::new(&process, "api", LIMIT as u32, second, margin))
+        .collect();
+    thread::scope(|scope| {
+        for (process, limiter) in limiters.iter().enumerate() {
+            for thread in 0..THREADS {
+                let came = &came;
+                scope.spawn(move || {
+                    for call in 0..EACH {
+                        // Most are quick, and one in nine is too late.
+                        let nth = process + 3 * thread + 5 * call;
+                        let way =
+                            margin * 2 * u32::from(nth % 9 == 0) + margin / 20 * (nth % 7) as u32;
+                        let serve = || {
+                            // Time itself is under test: the network is slow.
+                            thread::sleep(way);
+                            let mut came = came.lock().unwrap();
+                            came.push(Instant::now());
+                        };
+                        limiter.call(serve).unwrap();
+                    }
+                });
+            }
+        }
+    });
+    let came = came.into_inner().unwrap();
+    assert_eq!(came.len(), 4 * THREADS * EACH);
+    for calls in came.windows(LIMIT + 1) {
+        let between = calls[LIMIT] - calls[0];
+        assert!(between >= second, "{} calls in {between:?}", LIMIT + 1);
+    }
 }

@@ -167,6 +167,16 @@ fn links_between_documents_lead_somewhere() {
     none(&wrong, "these links have no target");
 }
 
+/// A recipe that a test runs is the code of an example.
+#[test]
+fn rate_limiter_in_the_recipes_is_that_of_the_example() {
+    let recipes = fs::read_to_string(root().join("docs/RECIPES.md")).unwrap();
+    let example = fs::read_to_string(root().join("examples/rate_limiter/limiter.rs")).unwrap();
+    let (_, code) = example.split_once("\n\n").expect("a head and code");
+    let code = code.replace("pub(crate) ", "pub ");
+    assert!(recipes.contains(code.trim()), "not in RECIPES.md:\n{code}");
+}
+
 /// The anchor of a heading.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
