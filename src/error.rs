@@ -220,6 +220,41 @@ impl fmt::Display for TlsFailure {
 }
 
 impl Error {
+    /// The name of the lock that it is about. `None` if it is about no single lock: the call was for
+    /// none or for several, an argument is not allowed, or the manager is closed.
+    pub fn lock(&self) -> Option<&str> {
+        match self {
+            Error::Lost { loss } => Some(&loss.lock),
+            Error::WrongKind { lock, .. } | Error::NotReplicated { lock, .. } => Some(lock),
+            Error::Unavailable { lock, .. }
+            | Error::Server { lock, .. }
+            | Error::Tls { lock, .. } => lock.as_deref(),
+            Error::Config { .. } | Error::Closed => None,
+        }
+    }
+
+    /// Whether the same call may succeed later, though nobody changes the program or its settings.
+    /// So a service may answer "try again later" (HTTP 503).
+    ///
+    /// True for [`Unavailable`](Error::Unavailable) and [`NotReplicated`](Error::NotReplicated), and
+    /// for a [`Server`](Error::Server) error that may pass by itself, or with full memory (`OOM`). False for
+    /// all others. The call
+    /// itself has retried within its bound already.
+    ///
+    /// After a [`Lost`](Error::Lost) lock, the work under it may have to be undone or checked before
+    /// it is done again. So that is not temporary, though the lock can be taken again.
+    pub fn is_temporary(&self) -> bool {
+        match self {
+            Error::Unavailable { .. } | Error::NotReplicated { .. } => true,
+            Error::Server { code, message, .. } => code == "OOM" || passes_by_itself(code, message),
+            Error::Lost { .. }
+            | Error::Tls { .. }
+            | Error::WrongKind { .. }
+            | Error::Config { .. }
+            | Error::Closed => false,
+        }
+    }
+
     pub(crate) fn config(what: impl Into<String>, message: impl Into<String>) -> Error {
         Error::Config {
             what: what.into(),
@@ -252,6 +287,25 @@ impl Error {
     }
 }
 
+/// Whether the server refuses because of a state that it leaves by itself, or that its operator
+/// ends.
+pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
+    matches!(
+        code,
+        "LOADING"
+            | "BUSY"
+            | "MISCONF"
+            | "NOREPLICAS"
+            | "READONLY"
+            | "MASTERDOWN"
+            | "CLUSTERDOWN"
+            | "TRYAGAIN"
+            | "MOVED"
+            | "ASK"
+            | "UNBLOCKED"
+    ) || message.starts_with("max number of clients")
+}
+
 fn at_server(server: &Option<Arc<str>>) -> String {
     match server {
         Some(address) => format!(" at {address}"),
@@ -263,5 +317,58 @@ fn for_lock(lock: &Option<Arc<str>>) -> String {
     match lock {
         Some(name) => format!(" for the lock {name:?}"),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::LossReason;
+
+    fn server(code: &str, message: &str) -> Error {
+        Error::Server {
+            lock: Some("n".into()),
+            server: None,
+            code: code.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    fn lost() -> Error {
+        let loss = Loss {
+            lock: "n".into(),
+            fence: 7,
+            reason: LossReason::Expired,
+        };
+        Error::Lost { loss }
+    }
+
+    #[test]
+    fn error_names_its_lock() {
+        let config = Error::config("ttl", "too short");
+        for (error, lock) in [
+            (lost(), Some("n")),
+            (server("OOM", ""), Some("n")),
+            (config, None),
+            (Error::Closed, None),
+        ] {
+            assert_eq!(error.lock(), lock, "{error}");
+        }
+    }
+
+    #[test]
+    fn only_what_may_pass_by_itself_is_temporary() {
+        for (error, is_temporary) in [
+            (server("LOADING", "Redis is loading"), true),
+            (server("OOM", "command not allowed"), true),
+            (server("ERR", "max number of clients reached"), true),
+            (server("NOPERM", "no permissions"), false),
+            (server("WRONGPASS", "invalid"), false),
+            (lost(), false),
+            (Error::Closed, false),
+            (Error::config("ttl", "too short"), false),
+        ] {
+            assert_eq!(error.is_temporary(), is_temporary, "{error}");
+        }
     }
 }

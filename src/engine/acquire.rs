@@ -13,10 +13,10 @@ use crate::engine::waiter::{
     WaiterState,
 };
 use crate::engine::{Engine, single_result};
-use crate::error::{Error, Result, Step};
+use crate::error::{Error, Result, Step, passes_by_itself};
 use crate::script::{Call, Outcome, Token};
 use crate::store::clock::Time;
-use crate::store::{CallResult, StoreFault, passes_by_itself};
+use crate::store::{CallResult, StoreFault};
 
 /// How a caller enters: with the lock, or with a place in its queue.
 pub(super) enum Entered {

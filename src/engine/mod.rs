@@ -74,6 +74,7 @@ mod grants;
 mod lease;
 mod lifecycle;
 mod line;
+mod log_text;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
 mod multi;

@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::key::Key;
 use crate::loss::Loss;
 use crate::options::{LockOptions, OnLost};
-use crate::script::{Call, Family, LockSpec, Token, Verb};
+use crate::script::{Call, Family, LockSpec, NO_NAME, Token, Verb};
 use crate::store::clock::Time;
 use crate::sync::{AtomicBool, Mutex, fence};
 use crate::thread_id;
@@ -87,7 +87,7 @@ impl Request {
         }
         let _ = write!(params, "{}\t{process}\t", *HOST);
         let thread = thread::current();
-        push_plain(thread.name().unwrap_or("-"), &mut params);
+        push_plain(thread.name().unwrap_or(NO_NAME), &mut params);
         let _ = write!(params, "#{}\t", thread_id::in_process(process));
         params.push_str(options.label_text());
         Request {

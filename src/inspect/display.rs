@@ -5,6 +5,7 @@ use std::fmt;
 use super::{LockInfo, LockState, Party};
 use crate::kind::Access;
 use crate::loss::PreviousHolder;
+use crate::script::Origin;
 
 /// `"invoices:42": mutex, held by …, fence 7, 9.2s left, 3 waiting`, and `previous holder: lapsed` or
 /// `forced` if the last holder left its work half done.
@@ -54,17 +55,14 @@ impl fmt::Display for LockState {
 /// `reader`, `writer` or `3 permits` next.
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "process {} on {}, thread {}",
-            self.pid, self.host, self.thread
-        )?;
-        if let Some(id) = self.thread_id {
-            write!(f, "#{id}")?;
-        }
-        if !self.label.is_empty() {
-            write!(f, ", label {:?}", self.label)?;
-        }
+        let origin = Origin {
+            host: &self.host,
+            pid: self.pid,
+            thread: &self.thread,
+            thread_id: self.thread_id,
+            label: &self.label,
+        };
+        origin.fmt(f)?;
         if self.access != Access::Owner {
             write!(f, ", {}", self.access)?;
         }

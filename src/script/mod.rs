@@ -32,7 +32,7 @@ pub(crate) use registry::SCRIPTS;
 pub(crate) use registry::sources;
 pub(crate) use renewals::{RENEWALS_LIMIT, renewals_command, renewals_script_id, split_renewals};
 pub(crate) use reply::{Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply, Vote};
-pub(crate) use requester::Requester;
+pub(crate) use requester::{NO_NAME, Origin, Requester};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

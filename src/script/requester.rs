@@ -4,6 +4,9 @@ use std::fmt;
 
 use super::spec::Family;
 
+/// Stands in a record where the thread has no name.
+pub(crate) const NO_NAME: &str = "-";
+
 /// The origin of a request for a lock. Its texts are parts of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requester<'a> {
@@ -58,16 +61,37 @@ impl<'a> Requester<'a> {
     }
 }
 
-/// `process 4711 on web-1, thread main#4711, label "nightly"`
 impl fmt::Display for Requester<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "process {} on {}, thread {}",
-            self.pid, self.host, self.thread
-        )?;
-        if let Some(id) = self.thread_id {
-            write!(f, "#{id}")?;
+        let origin = Origin {
+            host: self.host,
+            pid: self.pid,
+            thread: self.thread,
+            thread_id: self.thread_id,
+            label: self.label,
+        };
+        origin.fmt(f)
+    }
+}
+
+/// Who asked for a lock, as people read it.
+pub(crate) struct Origin<'a> {
+    pub(crate) host: &'a str,
+    pub(crate) pid: u32,
+    pub(crate) thread: &'a str,
+    pub(crate) thread_id: Option<u32>,
+    pub(crate) label: &'a str,
+}
+
+/// `process 4711 on web-1, thread main#4711, label "nightly"`. It leaves out an absent name or label.
+impl fmt::Display for Origin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} on {}", self.pid, self.host)?;
+        match (self.thread, self.thread_id) {
+            (NO_NAME, Some(id)) => write!(f, ", thread {id}")?,
+            (NO_NAME, None) => {}
+            (name, Some(id)) => write!(f, ", thread {name}#{id}")?,
+            (name, None) => write!(f, ", thread {name}")?,
         }
         if !self.label.is_empty() {
             write!(f, ", label {:?}", self.label)?;
@@ -115,6 +139,24 @@ mod tests {
             ("worker#99999999999", "worker#99999999999", None),
         ] {
             assert_eq!(split_thread(text), (thread, id), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn text_leaves_out_an_absent_name_and_label() {
+        for (thread, label, text) in [
+            (
+                "main#7",
+                "x",
+                "process 4711 on web-1, thread main#7, label \"x\"",
+            ),
+            ("main", "", "process 4711 on web-1, thread main"),
+            ("-#7", "", "process 4711 on web-1, thread 7"),
+            ("-", "", "process 4711 on web-1"),
+        ] {
+            let request = format!("7 1 0123456789abcdef 10 0 0 web-1\t4711\t{thread}\t{label}");
+            let requester = Requester::parse(&request, Family::Mutex).expect("it is well formed");
+            assert_eq!(requester.to_string(), text);
         }
     }
 

@@ -6,11 +6,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Step, TlsFailure};
+use crate::error::{Error, Step, TlsFailure, passes_by_itself};
 use crate::key::Key;
 use crate::script::Malformed;
 use crate::store::Login;
-use crate::store::refusal::{Refusal, passes_by_itself};
+use crate::store::refusal::Refusal;
 
 /// Why a call has no reply. `Clone`, because one fault ends all calls of a pipeline.
 #[derive(Debug, Clone)]

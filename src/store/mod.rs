@@ -51,7 +51,6 @@ pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
 pub(crate) use quorum::Quorum;
-pub(crate) use refusal::passes_by_itself;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Single;
 pub(crate) use tls::TlsSettings;

@@ -144,25 +144,6 @@ fn with_needed_rights(code: &str, text: &str) -> String {
     }
 }
 
-/// Whether the server refuses because of a state that it leaves by itself, or that its operator
-/// ends.
-pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
-    matches!(
-        code,
-        "LOADING"
-            | "BUSY"
-            | "MISCONF"
-            | "NOREPLICAS"
-            | "READONLY"
-            | "MASTERDOWN"
-            | "CLUSTERDOWN"
-            | "TRYAGAIN"
-            | "MOVED"
-            | "ASK"
-            | "UNBLOCKED"
-    ) || message.starts_with("max number of clients")
-}
-
 /// Whether a script was refused a key, because the key's slot is about to get another owner.
 pub(super) fn is_of_another_node(message: &str) -> bool {
     message.contains("access a non local key")

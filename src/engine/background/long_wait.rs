@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::command::{Command, LongWait, Task};
 use super::thread::RenewalThread;
 use crate::engine::Engine;
+use crate::engine::log_text::{Details, ThreadText, label_detail};
 use crate::engine::waiter::WaiterEntry;
 use crate::script::{Call, Family, InspectedHolder, Inspection, Outcome, Requester};
 use crate::store::{Answer, StoreFault};
@@ -74,23 +75,19 @@ impl RenewalThread {
         let others = engine.other_waiters(&wait.waiter);
         let position = engine.position_of(&wait.waiter);
         log::warn!(
-            "thread {:?} has waited {:.1?} for {:?} (label {:?}{}): {holder}{}",
-            wait.thread.name().unwrap_or("-"),
+            "{} has waited {:.1?} for {:?}{}: {holder}{}",
+            ThreadText {
+                thread: &wait.thread,
+                id: None
+            },
             now - wait.since,
             request.key.name,
-            request.label(),
-            Position(position),
+            Details([
+                label_detail(request.label()),
+                position.map(|position| format!("position {position}")),
+            ]),
             Others(others)
         );
-    }
-}
-
-struct Position(Option<u64>);
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .map_or(Ok(()), |position| write!(f, ", position {position}"))
     }
 }
 

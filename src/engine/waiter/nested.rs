@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::Thread;
 
 use crate::engine::lease::{EngineId, Lease, TakenLease, taken_by_this_thread};
+use crate::engine::log_text::{Details, ThreadText, label_detail};
 use crate::engine::request::Request;
 use crate::engine::waiter::registry::WaiterEntry;
 use crate::engine::waiter::state::CircleWarning;
@@ -264,10 +265,32 @@ struct ThreadLabel {
     id: u32,
 }
 
-/// `"worker" (4711)`
-impl fmt::Display for ThreadLabel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} ({})", self.thread.name().unwrap_or("-"), self.id)
+impl ThreadLabel {
+    fn text(&self) -> ThreadText<'_> {
+        ThreadText {
+            thread: &self.thread,
+            id: Some(self.id),
+        }
+    }
+
+    /// By its name alone if it has one.
+    fn short_text(&self) -> ThreadText<'_> {
+        ThreadText {
+            thread: &self.thread,
+            id: self.thread.name().is_none().then_some(self.id),
+        }
+    }
+}
+
+impl CircleLink {
+    /// The label of the request that waits.
+    fn waiter_details(&self) -> Details<1> {
+        Details([label_detail(self.waiter.request.label())])
+    }
+
+    fn taken_details(&self) -> Details<2> {
+        let fence = format!("fence {}", self.taken.fence);
+        Details([label_detail(self.taken.request.label()), Some(fence)])
     }
 }
 
@@ -335,12 +358,11 @@ impl Circle {
 
 fn warn_of_second_read(own: &CircleLink) {
     log::warn!(
-        "thread {:?} waits to read {:?} (label {:?}) behind a writer, and a read lock that it took itself is still held (label {:?}, fence {}): drop that guard first, unless the writer gives up or another thread has that guard by now{}",
-        own.thread.thread.name().unwrap_or("-"),
+        "{} waits to read {:?}{} behind a writer, and a read lock that it took itself is still held{}: drop that guard first, unless the writer gives up or another thread has that guard by now{}",
+        own.thread.short_text(),
         own.waiter.request.key.name,
-        own.waiter.request.label(),
-        own.taken.request.label(),
-        own.taken.fence,
+        own.waiter_details(),
+        own.taken_details(),
         Remark(std::slice::from_ref(own))
     );
 }
@@ -354,12 +376,11 @@ fn warn_of_self_wait(own: &CircleLink) {
         ", or use reentrant_mutex"
     };
     log::warn!(
-        "thread {:?} waits for {:?} (label {:?}), which it took itself (label {:?}, fence {}) and which is still held: drop that guard first{}, unless another thread has that guard by now{}",
-        own.thread.thread.name().unwrap_or("-"),
+        "{} waits for {:?}{}, which it took itself{} and which is still held: drop that guard first{}, unless another thread has that guard by now{}",
+        own.thread.short_text(),
         own.waiter.request.key.name,
-        own.waiter.request.label(),
-        own.taken.request.label(),
-        own.taken.fence,
+        own.waiter_details(),
+        own.taken_details(),
         instead,
         Remark(std::slice::from_ref(own))
     );
@@ -373,22 +394,17 @@ fn chain(links: &[CircleLink], unnamed: usize) -> String {
         let is_last_named = at + 1 == links.len();
         let _ = write!(
             text,
-            "{separator}thread {} waits for {:?} (label {:?}), which ",
-            link.thread,
+            "{separator}{} waits for {:?}{}, which ",
+            link.thread.text(),
             link.waiter.request.key.name,
-            link.waiter.request.label(),
+            link.waiter_details(),
         );
         let _ = if is_last_named && unnamed > 0 {
             write!(text, "the next of {unnamed} further threads took")
         } else {
-            write!(text, "thread {} took", taker.thread)
+            write!(text, "{} took", taker.thread.text())
         };
-        let _ = write!(
-            text,
-            " (label {:?}, fence {})",
-            link.taken.request.label(),
-            link.taken.fence
-        );
+        let _ = write!(text, "{}", link.taken_details());
     }
     text
 }

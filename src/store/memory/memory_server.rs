@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::{Mutex, MutexGuard};
@@ -19,8 +20,8 @@ pub(super) struct MemoryServer {
     pub(super) clock: Clock,
     /// The same clock, as what can be put forward.
     pub(super) movable: Arc<MovableClock>,
-    /// The server's time in µs when the clock read zero.
-    began: u64,
+    /// The server's time in µs when the clock read zero. A step of the server's clock changes it.
+    began: AtomicU64,
     pub(super) state: Mutex<MemoryState>,
 }
 
@@ -81,14 +82,22 @@ impl MemoryServer {
         MemoryServer {
             clock,
             movable,
-            began,
+            began: AtomicU64::new(began),
             state: Mutex::new(state),
         }
     }
 
     /// The server's time in µs at a moment of its clock.
     pub(super) fn server_time(&self, at: Time) -> u64 {
-        self.began + at.as_nanos() / 1000
+        self.began.load(Ordering::Relaxed) + at.as_nanos() / 1000
+    }
+
+    /// Steps the server's clock, and no other.
+    pub(super) fn step_clock(&self, step: impl Fn(u64) -> u64) {
+        // No script runs meanwhile.
+        let _state = self.state.lock();
+        let began = self.began.load(Ordering::Relaxed);
+        self.began.store(step(began), Ordering::Relaxed);
     }
 
     /// Runs a command at once. No injected fault applies to it.
@@ -101,8 +110,9 @@ impl MemoryServer {
         result
     }
 
-    /// Runs a manager's request. Injected faults apply to it.
-    pub(super) fn request(&self, command: &[Bytes]) -> Result<CommandResult, NoReply> {
+    /// Runs a manager's request. Injected faults apply to it. The reply takes the time that it is
+    /// returned with.
+    pub(super) fn request(&self, command: &[Bytes]) -> Result<(CommandResult, Duration), NoReply> {
         let mut state = self.state.lock();
         if state.is_down {
             return Err(NoReply::Refused);
@@ -114,7 +124,7 @@ impl MemoryServer {
         let fault = next.and_then(|at| state.faults.remove(at));
         match fault {
             Some(Fault::LoseRequest) => return Err(NoReply::Lost),
-            Some(Fault::Refuse(error)) => return Ok(Err(error)),
+            Some(Fault::Refuse(error)) => return Ok((Err(error), Duration::ZERO)),
             _ => {}
         }
         let now = self.server_time(self.clock.now());
@@ -125,7 +135,8 @@ impl MemoryServer {
         match fault {
             Some(Fault::LoseReply) => Err(NoReply::Lost),
             Some(Fault::Disconnect) => Err(NoReply::Closed),
-            _ => Ok(result),
+            Some(Fault::DelayReply(delay)) => Ok((result, delay)),
+            _ => Ok((result, Duration::ZERO)),
         }
     }
 

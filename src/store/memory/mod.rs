@@ -43,7 +43,7 @@ pub(crate) use session::Session;
 /// Its clock runs on with the host's. [`advance`](Memory::advance) puts it forward, and in
 /// [`fast_forward`](Memory::fast_forward) it goes forward by itself. Server and managers go by this
 /// clock alike, so leases, renewals, waits and deadlines all follow it. The clock never stops and
-/// never goes back.
+/// never goes back. A step of the server's clock alone is a fault, which a test can provoke.
 ///
 /// ```
 /// use fairlock::{LockManager, memory::Memory};
@@ -65,6 +65,10 @@ pub struct Memory(Arc<MemoryServer>);
 impl UnwindSafe for Memory {}
 impl RefUnwindSafe for Memory {}
 
+/// The server's clock can be stepped to the year 2100. With a hundred years of
+/// [`advance`](Memory::advance), the scripts' numbers are exact then.
+const LATEST: Duration = Duration::from_secs(130 * 365 * 24 * 3600);
+
 /// Something that goes wrong once. See [`Memory::inject`].
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +79,10 @@ pub enum Fault {
     /// The next request is carried out, but its caller gets no reply and waits until the command
     /// timeout.
     LoseReply,
+    /// The next request is carried out at once, and its reply takes this long. If that is longer than
+    /// the command timeout, it is as if the reply were lost. Requests of other callers are not
+    /// delayed.
+    DelayReply(Duration),
     /// The next request is carried out, and the connection ends before the reply. The manager sends
     /// it again at once, and the second reply equals the first.
     Disconnect,
@@ -126,6 +134,22 @@ impl Memory {
     /// [`inspect`](crate::LockManager::inspect) on another manager.
     pub fn advance(&self, by: Duration) {
         self.0.movable.advance(by);
+    }
+
+    /// Steps the server's clock forward, and no other: as if somebody had set the clock of its host.
+    /// Leases end that much early in Redis, and fences rise by as much. Holders learn of it by their
+    /// next renewal. From [`advance`](Memory::advance) it differs in that no time passes.
+    /// It goes to the year 2100, and no further.
+    pub fn step_server_clock_forward(&self, by: Duration) {
+        let latest = micros(LATEST);
+        self.0
+            .step_clock(|began| began.saturating_add(micros(by)).min(latest.max(began)));
+    }
+
+    /// Steps the server's clock back, and no other, but not to before 1970. Fences still rise. The
+    /// lease of a holder that is dead may last for one TTL more.
+    pub fn step_server_clock_back(&self, by: Duration) {
+        self.0.step_clock(|began| began.saturating_sub(micros(by)));
     }
 
     /// Runs `work`, and does not let it wait: whenever it waits in a call of this crate, the clock
@@ -260,6 +284,10 @@ impl fmt::Debug for Memory {
             .field("faults", &state.faults)
             .finish_non_exhaustive()
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Not a `From`, which would make another crate's type a part of this crate's public API.

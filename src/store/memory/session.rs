@@ -116,9 +116,20 @@ impl Session {
             server, requests, ..
         } = &*self.0;
         requests.fetch_add(1, Ordering::Relaxed);
+        let sent = server.clock.now();
         match server.request(&words_of(command)) {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => {
+            Ok((_, delay)) if !delay.is_zero() && sent + delay >= reply_by => {
+                server.clock.sleep_until(reply_by);
+                Err(StoreFault::timed_out(Step::Reply))
+            }
+            Ok((result, delay)) => {
+                if !delay.is_zero() {
+                    server.clock.sleep_until(sent + delay);
+                }
+                let error = match result {
+                    Ok(value) => return Ok(value),
+                    Err(error) => error,
+                };
                 let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
                 Err(StoreFault::refused(code, message))
             }

@@ -12,9 +12,10 @@ use redis::Value;
 use super::Node;
 use super::connection::Connection;
 use super::pipeline::{Hop, OnAnswer, Pipeline};
+use crate::error::passes_by_itself;
 use crate::script::{Call, rights_command};
 use crate::store::StoreFault;
-use crate::store::refusal::{Lack, Refusal, is_of_another_node, passes_by_itself};
+use crate::store::refusal::{Lack, Refusal, is_of_another_node};
 
 impl Node {
     /// Asks for the rights if a call of the pipeline needs them and they are not known. Such calls

@@ -4,7 +4,8 @@
 use std::{thread, time::Duration};
 
 use fairlock::{
-    DEFAULT_CHECK_PERIOD, Error, LockManager, LockOptions, LossReason, PreviousHolder, Step,
+    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, Error, LockManager, LockOptions,
+    LossReason, PreviousHolder, Step,
     memory::{Fault, Memory, Reply},
 };
 
@@ -303,6 +304,63 @@ fn a_lost_reply_is_an_error_and_releases_its_grant() {
             mgr.try_lock("k").unwrap().is_some()
         });
     }
+}
+
+#[test]
+fn a_delayed_reply_takes_as_long_as_it_says() {
+    let memory = Memory::new();
+    let [ours, theirs] = two(&memory);
+    let delay = DEFAULT_COMMAND_TIMEOUT / 2;
+    memory.inject(Fault::DelayReply(delay));
+    let guard = memory.fast_forward(|| ours.lock("k")).unwrap();
+    assert!(ours.stats().wait.sum() >= delay, "{}", ours.stats());
+    guard.unlock().unwrap();
+
+    memory.inject(Fault::DelayReply(DEFAULT_COMMAND_TIMEOUT));
+    let late = memory.fast_forward(|| theirs.try_lock("k"));
+    assert!(matches!(&late, Err(Error::Unavailable { .. })), "{late:?}");
+    until(SOON, "the grant is released", || {
+        memory.advance(DEFAULT_COMMAND_TIMEOUT);
+        ours.try_lock("k").unwrap().is_some()
+    });
+}
+
+#[test]
+fn a_forward_step_of_the_servers_clock_ends_leases() {
+    let memory = Memory::new();
+    let [ours, theirs] = two(&memory);
+    let guard = ours.lock("k").unwrap();
+    memory.step_server_clock_forward(DEFAULT_TTL);
+    assert!(guard.is_held(), "no time has passed here");
+    let next = theirs.try_lock("k").unwrap().expect("it has lapsed");
+    assert!(next.fence() > guard.fence());
+    assert!(matches!(guard.renew(), Err(Error::Lost { .. })));
+    // At the end of its time, the clock stays.
+    memory.step_server_clock_forward(Duration::MAX);
+    memory.step_server_clock_forward(Duration::MAX);
+    drop(next);
+    assert!(ours.lock("k").unwrap().fence() > guard.fence());
+}
+
+#[test]
+fn fences_rise_though_the_servers_clock_steps_back() {
+    let memory = Memory::new();
+    let [ours, theirs] = two(&memory);
+    let mut last = 0;
+    for by in [
+        Duration::from_secs(1),
+        Duration::from_secs(24 * 3600),
+        Duration::MAX,
+    ] {
+        let guard = ours.lock("k").unwrap();
+        memory.step_server_clock_back(by);
+        assert!(theirs.try_lock("k").unwrap().is_none(), "it is held");
+        guard.renew().unwrap();
+        assert!(guard.fence() > last);
+        last = guard.fence();
+        guard.unlock().unwrap();
+    }
+    assert!(theirs.lock("k").unwrap().fence() > last);
 }
 
 #[test]

@@ -40,6 +40,7 @@ const ENGINE: &[&[&str]] = &[
     &["waiter"],
     &["lease"],
     &["request"],
+    &["log_text"],
 ];
 
 /// The rooms of the store. A topology is in the first row, and may not name another one.

@@ -59,11 +59,11 @@ fn long_waits_and_waits_for_oneself_are_logged_without_a_queue() {
     // After 0.3 s and after 0.6 s.
     for _ in 0..2 {
         let line = child.expect("thread \"worker\" has waited ", SOON);
-        let is_right = line.contains(" for \"n\" (label \"\"): held ") && line.contains(&by);
+        let is_right = line.contains(" for \"n\": held ") && line.contains(&by);
         assert!(is_right, "{line}");
     }
     child.expect(
-        "thread \"child_process\" waits for \"n\" (label \"\"), which it took itself",
+        "thread \"child_process\" waits for \"n\", which it took itself",
         SOON,
     );
     child.expect("done", SOON);
