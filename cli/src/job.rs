@@ -62,7 +62,7 @@ impl Ancestor {
     fn of(pid: i32) -> Ancestor {
         Ancestor {
             ids: Ids::of(pid),
-            parent: Stat::of(pid).ok().map(|stat| stat.parent),
+            parent: Stat::of(pid).map(|stat| stat.parent),
         }
     }
 }

@@ -6,10 +6,10 @@
 //! - `connection/` turns options and variables into the text of a URL, which the library judges.
 //! - `command/run/`: one loop, in `supervisor.rs`, decides all while the command runs, and never
 //!   waits for I/O. It reads the guard's time left. `run` is the subreaper of its command, so it
-//!   knows that the whole group is dead before it releases the lock.
+//!   knows that each of its processes is dead before it releases the lock.
 //! - `command/top/`: threads of their own read keys and look at Redis. View, order and drawing are
 //!   pure.
-//! - `job.rs` and `processes.rs`: what the kernel knows of the job of the shell, and of a group.
+//! - `job.rs` and `processes.rs`: what the kernel knows of the job of the shell, and of processes.
 //! - `times.rs`: ages are differences of the server's times. This machine's clock may be off.
 
 #![deny(unsafe_code)]
@@ -29,6 +29,7 @@ mod output;
 mod printable;
 mod processes;
 mod progress;
+mod signal_mask;
 mod table;
 mod times;
 
@@ -39,6 +40,7 @@ use args::Cli;
 use exit::Exit;
 
 fn main() -> ExitCode {
+    signal_mask::unblock_all();
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return exit::of_usage(&error),

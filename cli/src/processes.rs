@@ -1,8 +1,9 @@
 //! Other processes, as Linux shows them in `/proc`.
 
-use std::{fs, io};
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 
-use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
 
 /// The state of a process.
@@ -10,37 +11,17 @@ use rustix::process::{Pid, getpid};
 pub(crate) struct Stat {
     state: char,
     pub(crate) parent: i32,
-    group: i32,
+    pub(crate) group: i32,
+    session: i32,
     threads: u32,
 }
 
-/// Why there is no state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoStat {
-    /// The process is gone, or `/proc` hides it (`hidepid=2`), or this system has no `/proc`.
-    Gone,
-    /// The process may be alive. With `hidepid=1` it belongs to another user.
-    Unreadable,
-}
-
-impl From<io::Error> for NoStat {
-    fn from(error: io::Error) -> NoStat {
-        // A process that goes between the open and the read is an ESRCH.
-        let is_gone = error.kind() == io::ErrorKind::NotFound
-            || Errno::from_io_error(&error) == Some(Errno::SRCH);
-        if is_gone {
-            NoStat::Gone
-        } else {
-            NoStat::Unreadable
-        }
-    }
-}
-
 impl Stat {
-    pub(crate) fn of(pid: i32) -> Result<Stat, NoStat> {
-        let line = fs::read(format!("/proc/{pid}/stat"))?;
+    /// `None` if the process is gone, or if `/proc` does not show it.
+    pub(crate) fn of(pid: i32) -> Option<Stat> {
+        let line = fs::read(format!("/proc/{pid}/stat")).ok()?;
         // The name of a program may be any bytes.
-        Stat::parse(&String::from_utf8_lossy(&line)).ok_or(NoStat::Unreadable)
+        Stat::parse(&String::from_utf8_lossy(&line))
     }
 
     fn parse(line: &str) -> Option<Stat> {
@@ -51,6 +32,7 @@ impl Stat {
             state: fields.first()?.chars().next()?,
             parent: fields.get(1)?.parse().ok()?,
             group: fields.get(2)?.parse().ok()?,
+            session: fields.get(3)?.parse().ok()?,
             threads: fields.get(17)?.parse().ok()?,
         })
     }
@@ -62,47 +44,102 @@ impl Stat {
     }
 }
 
-/// Whether all processes that are left of a group are dead. False where `/proc` does not say so.
-///
-/// This reads one process after the other, so a live one must not be able to start another one
-/// meanwhile: the group must have got KILL. Where `/proc` is mounted with `hidepid=2`, it does not
-/// show the processes of other users. One of them may be left of the group, and KILL of ours does
-/// not reach it.
-pub(crate) fn are_all_dead(group: Pid) -> bool {
-    // It may be that of another container, with other processes under these numbers.
-    let this = getpid().as_raw_nonzero().to_string();
-    if fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() != &*this) {
-        return false;
-    }
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return false;
-    };
-    let stats = entries.filter_map(|entry| match entry {
-        Ok(entry) => Some(Stat::of(entry.file_name().to_str()?.parse().ok()?)),
-        Err(_) => Some(Err(NoStat::Unreadable)),
-    });
-    are_dead_in(group.as_raw_nonzero().get(), stats)
+/// A process that was alive a moment ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    pub(crate) stat: Stat,
 }
 
-/// Whether the group has processes among these, and all of them are dead.
-fn are_dead_in(group: i32, stats: impl Iterator<Item = Result<Stat, NoStat>>) -> bool {
-    let mut found = false;
-    for stat in stats {
-        match stat {
-            Ok(stat) if stat.group != group => {}
-            Ok(stat) if stat.is_dead() => found = true,
-            // One that has gone since is dead.
-            Err(NoStat::Gone) => {}
-            // One that cannot be read may be of the group, and alive.
-            Ok(_) | Err(NoStat::Unreadable) => return false,
+/// The live processes below this one, in its session. `None` where `/proc` does not show them.
+///
+/// What is below `strangers`, children of this process, does not count. This reads one process
+/// after the other, so it can miss one that starts meanwhile, or whose parent ends meanwhile: look
+/// again until nothing is found. Where `/proc` is mounted with `hidepid`, it shows no process of
+/// another user.
+pub(crate) fn below_this(strangers: &[Pid]) -> Option<Vec<Process>> {
+    let this = getpid();
+    let all = all()?;
+    let session = all.iter().find(|process| process.pid == this)?.stat.session;
+    let mut found = below(this, &all, &|process| !strangers.contains(&process.pid));
+    found.retain(|process| process.stat.session == session && !process.stat.is_dead());
+    Some(found)
+}
+
+/// The children of this process.
+pub(crate) fn children() -> Vec<Pid> {
+    let this = getpid().as_raw_nonzero().get();
+    let all = all().unwrap_or_default();
+    let children = all.iter().filter(|process| process.stat.parent == this);
+    children.map(|process| process.pid).collect()
+}
+
+/// These processes without those below another fairlock, which passes TERM on to them.
+pub(crate) fn without_runs_of_others(found: &[Process]) -> Vec<Process> {
+    let mut below_runs = Vec::new();
+    for run in found
+        .iter()
+        .filter(|process| runs_this_program(process.pid))
+    {
+        below_runs.extend(below(run.pid, found, &|_| true));
+    }
+    let others = found.iter().filter(|process| !below_runs.contains(process));
+    others.copied().collect()
+}
+
+/// The processes below one, those nearest to it first. `follows` says which ones count, together
+/// with what is below them.
+fn below(top: Pid, all: &[Process], follows: &dyn Fn(&Process) -> bool) -> Vec<Process> {
+    let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+    for process in all.iter().filter(|process| follows(process)) {
+        children
+            .entry(process.stat.parent)
+            .or_default()
+            .push(*process);
+    }
+    let mut found = Vec::new();
+    let mut parents = vec![top];
+    while let Some(parent) = parents.pop() {
+        // Each list is taken once, so a table that changed while it was read makes no circle.
+        let next = children.remove(&parent.as_raw_nonzero().get());
+        for process in next.unwrap_or_default() {
+            found.push(process);
+            parents.push(process.pid);
         }
     }
     found
 }
 
+/// Whether a process executes the file that this one does.
+fn runs_this_program(pid: Pid) -> bool {
+    let file = |link: String| {
+        let file = fs::metadata(link).ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    let own = file("/proc/self/exe".to_owned());
+    own.is_some() && own == file(format!("/proc/{}/exe", pid.as_raw_nonzero()))
+}
+
+/// All processes that can be read.
+fn all() -> Option<Vec<Process>> {
+    // It may be that of another container, with other processes under these numbers.
+    let this = getpid().as_raw_nonzero().to_string();
+    if fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() != &*this) {
+        return None;
+    }
+    let entries = fs::read_dir("/proc").ok()?;
+    let stats = entries.filter_map(|entry| {
+        let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        Some(Process {
+            pid: Pid::from_raw(pid)?,
+            stat: Stat::of(pid)?,
+        })
+    });
+    Some(stats.collect())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::CommandExt as _;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -116,6 +153,7 @@ mod tests {
             state: 'S',
             parent: 7,
             group: 5,
+            session: 4,
             threads: 3,
         };
         assert_eq!(Stat::parse(&line), Some(expected));
@@ -138,54 +176,60 @@ mod tests {
         }
     }
 
+    /// A live process of session 1 with this parent.
+    fn process(pid: i32, parent: i32) -> Process {
+        let line = format!("{pid} (sh) S {parent} 5 1 {REST} 1 0 99");
+        Process {
+            pid: Pid::from_raw(pid).expect("not zero"),
+            stat: Stat::parse(&line).expect("a stat"),
+        }
+    }
+
     #[test]
-    fn group_is_dead_only_if_each_process_is_known_not_to_live() {
-        let stat = |state: char, group: i32| {
-            let line = format!("12 (sh) {state} 7 {group} {REST} 1 0 99");
-            Stat::parse(&line).ok_or(NoStat::Unreadable)
+    fn processes_below_one_are_found_without_those_below_strangers() {
+        let all = [
+            process(2, 1),
+            process(3, 2),
+            process(4, 2),
+            process(5, 3),
+            process(6, 4),
+            process(7, 9),
+        ];
+        let top = all[0].pid;
+        let pids = |found: Vec<Process>| {
+            let mut pids: Vec<i32> = found
+                .iter()
+                .map(|process| process.pid.as_raw_nonzero().get())
+                .collect();
+            pids.sort_unstable();
+            pids
         };
-        let (dead, alive, other) = (stat('Z', 5), stat('S', 5), stat('S', 6));
-        for (stats, expected) in [
-            (vec![other, dead], true),
-            (vec![other, dead, Err(NoStat::Gone)], true),
-            (vec![dead, alive], false),
-            (vec![dead, Err(NoStat::Unreadable)], false),
-            (vec![other], false),
-        ] {
-            assert_eq!(
-                are_dead_in(5, stats.clone().into_iter()),
-                expected,
-                "{stats:?}"
-            );
-        }
+        assert_eq!(pids(below(top, &all, &|_| true)), [3, 4, 5, 6]);
+        let stranger = all[2].pid;
+        let found = below(top, &all, &|process| process.pid != stranger);
+        assert_eq!(pids(found), [3, 5]);
     }
 
     #[test]
-    fn process_is_gone_only_if_the_error_says_so() {
-        for (error, expected) in [
-            (Errno::NOENT, NoStat::Gone),
-            (Errno::SRCH, NoStat::Gone),
-            (Errno::ACCESS, NoStat::Unreadable),
-            (Errno::PERM, NoStat::Unreadable),
-            (Errno::MFILE, NoStat::Unreadable),
-            (Errno::NOMEM, NoStat::Unreadable),
-        ] {
-            assert_eq!(NoStat::from(io::Error::from(error)), expected, "{error}");
-        }
-        assert_eq!(Stat::of(i32::MAX), Err(NoStat::Gone));
-        assert!(Stat::of(getpid().as_raw_nonzero().get()).is_ok());
+    fn table_with_a_circle_is_walked_once() {
+        let all = [process(2, 3), process(3, 2)];
+        assert_eq!(below(all[0].pid, &all, &|_| true).len(), 2);
     }
 
     #[test]
-    fn group_of_a_process_lives() {
-        let mut process = Command::new("cat")
-            .stdin(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .unwrap();
-        let is_dead = are_all_dead(Pid::from_child(&process));
-        drop(process.stdin.take());
-        process.wait().unwrap();
-        assert!(!is_dead);
+    fn child_is_found_while_it_lives_and_is_no_other_fairlock() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let finds = || {
+            let found = below_this(&[]).expect("Linux");
+            found.iter().any(|process| process.pid == pid)
+        };
+        let is_found = finds() && children().contains(&pid);
+        let is_hidden = below_this(&[pid]).expect("Linux");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(is_found && !finds());
+        assert!(!is_hidden.iter().any(|process| process.pid == pid));
+        assert!(runs_this_program(getpid()) && !runs_this_program(pid));
     }
 }

@@ -12,10 +12,11 @@ const MOST_LINES_OF_A_FUNCTION: usize = 50;
 /// rustfmt wraps code, and leaves comments and strings as they are.
 const WIDTH: usize = 100;
 
-/// The library forbids it. Here two files may have it, each with its reason: no safe call blocks a
-/// signal for a thread, and none asks for the session of a parent in another pid namespace.
+/// The library forbids it. Here three files may have it, each with its reason: no safe call blocks a
+/// signal for a thread, none asks for the session of a parent in another pid namespace, and none has
+/// a child ask for a signal at the death of its parent.
 #[test]
-fn unsafe_code_of_the_command_line_is_in_two_places() {
+fn unsafe_code_of_the_command_line_is_in_three_places() {
     let main = fs::read_to_string(root().join("cli/src/main.rs")).expect("cli/src/main.rs");
     assert!(
         code_of(&main).contains("#![deny(unsafe_code)]"),
@@ -27,7 +28,7 @@ fn unsafe_code_of_the_command_line_is_in_two_places() {
         .filter(|(_, text)| code_of(text).contains("allow(unsafe_code"))
         .map(|(path, _)| path.display().to_string())
         .collect();
-    assert!(with_unsafe.len() <= 2, "{with_unsafe:?} have unsafe code");
+    assert!(with_unsafe.len() <= 3, "{with_unsafe:?} have unsafe code");
 }
 
 #[test]

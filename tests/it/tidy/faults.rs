@@ -52,14 +52,20 @@ fn every_rule_has_a_row_in_faults_md() {
     none(&absent, "docs/FAULTS.md has no row for these rules");
 }
 
-/// The names of all tests: those of one store or none, the claims about both stores, and the unit
-/// tests of `src`.
+/// The names of all tests: those of one store or none, the claims about both stores, those of the
+/// command line, and the unit tests of `src`.
 fn tests() -> Vec<String> {
     let mut tests = Vec::new();
-    for (path, text) in ["tests/it", "tests/sim", "tests/topologies", "src"]
-        .map(|dir| read(dir, "rs"))
-        .into_iter()
-        .flatten()
+    for (path, text) in [
+        "tests/it",
+        "tests/sim",
+        "tests/topologies",
+        "cli/tests",
+        "src",
+    ]
+    .map(|dir| read(dir, "rs"))
+    .into_iter()
+    .flatten()
     {
         let code = code_of(&text);
         let on_both = path.starts_with("tests/it/behaviour");

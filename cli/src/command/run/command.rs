@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::lock::Held;
 
-/// The command with its environment, in a process group of its own. Standard input and output are
-/// ours.
+/// The command with its environment, in a process group of its own. It dies with this process.
+/// Standard input and output are ours.
 pub(super) fn of(words: &[OsString], held: &Held) -> Command {
     let mut command = Command::new(&words[0]);
     command
@@ -16,5 +16,34 @@ pub(super) fn of(words: &[OsString], held: &Held) -> Command {
         .env("FAIRLOCK_FENCE", held.fence().to_string())
         .env("FAIRLOCK_PREVIOUS", held.previous_holder().to_string())
         .process_group(0);
+    die_with_us(&mut command);
     command
+}
+
+/// Has the kernel send KILL to the command when this process dies: nobody is left then that could
+/// end it before others have the lock. TERM would let it go on for as long as it likes.
+///
+/// The kernel watches the thread that starts the command, which must be the main one.
+#[allow(unsafe_code, reason = "only the child itself can ask for this")]
+fn die_with_us(command: &mut Command) {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::io::Errno;
+        use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+        let this = getpid();
+        let ask = move || {
+            // A sandbox may refuse it. Then the command runs all the same.
+            let _ = set_parent_process_death_signal(Some(Signal::KILL));
+            // The process may have died before: then no signal comes.
+            if getppid() == Some(this) {
+                Ok(())
+            } else {
+                Err(Errno::SRCH.into())
+            }
+        };
+        // SAFETY: after the fork, the closure only makes system calls.
+        unsafe { command.pre_exec(ask) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = command;
 }

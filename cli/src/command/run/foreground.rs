@@ -7,8 +7,8 @@ use std::io::{self, IsTerminal as _};
 use rustix::process::Pid;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
-use super::signal_mask::without_ttou;
 use crate::job::own_group;
+use crate::signal_mask::without_ttou;
 
 /// The terminal that controls this process.
 pub(super) struct Foreground {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use super::signal_mask::without_ttou;
 use crate::printable::printable;
+use crate::signal_mask::without_ttou;
 
 /// How long the end of the process waits for a terminal that takes no output.
 const FLUSH: Duration = Duration::from_millis(500);

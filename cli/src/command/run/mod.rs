@@ -2,17 +2,16 @@
 
 mod command;
 mod foreground;
-mod group;
 mod label;
 mod lock;
 mod messages;
 mod program;
 mod release;
 mod share;
-mod signal_mask;
 mod signals;
 mod supervisor;
 mod times;
+mod tree;
 mod wait;
 mod waiting_line;
 
@@ -27,16 +26,16 @@ use humantime::format_duration;
 use crate::connection::{Connection, TTL_PER_TIMEOUT};
 use crate::duration;
 use crate::exit::{Exit, Failure};
+use crate::signal_mask::without_ttou;
 
 use foreground::Foreground;
-use group::Group;
 use lock::{Held, Lock};
 use messages::Messages;
 use share::{Permits, Share};
-use signal_mask::without_ttou;
 use signals::Signals;
 use supervisor::{Rules, Supervisor};
 use times::Times;
+use tree::Tree;
 use wait::{View, WaitSettings, Waited};
 
 /// How long the connection may take, unless `--timeout` says otherwise.
@@ -144,7 +143,10 @@ impl Run {
             }
             Waited::Signal(signal) => {
                 drop((messages, manager));
-                Ok(signals::end_by(signal, Foreground::find().as_ref()))
+                Ok(signals::end_by(
+                    signal.number(),
+                    Foreground::find().as_ref(),
+                ))
             }
         }
     }
@@ -163,7 +165,7 @@ impl Run {
             Ok(early) => early,
             Err(signal) => {
                 held.release_unused(manager);
-                return Ok(signals::end_by(signal, foreground.as_ref()));
+                return Ok(signals::end_by(signal.number(), foreground.as_ref()));
             }
         };
         // Much may have happened since the grant: the host may have slept.
@@ -175,8 +177,8 @@ impl Run {
             );
             return Err(Failure::new(Exit::LOST, text));
         }
-        let group = match receives.and_then(|()| self.start(&held, foreground.as_ref())) {
-            Ok(group) => group,
+        let tree = match receives.and_then(|()| self.start(&held, foreground.as_ref())) {
+            Ok(tree) => tree,
             Err(error) => {
                 held.release_unused(manager);
                 return Err(program::failure(&self.command[0], &error));
@@ -186,15 +188,15 @@ impl Run {
             times,
             on_loss: self.on_loss,
         };
-        let supervisor = Supervisor::new(&held, group, foreground, rules, messages);
+        let supervisor = Supervisor::new(&held, tree, foreground, rules, messages);
         let ended = without_ttou(|| supervisor.run(signals, early));
         Ok(release::after(&ended, held, self.on_loss, messages))
     }
 
     /// Starts the command. A script without `#!` is run by the shell, as the C library's `execvp`
     /// has it, and so `flock` and the shells.
-    fn start(&self, held: &Held, foreground: Option<&Foreground>) -> io::Result<Group> {
-        let start = |words: &[OsString]| Group::start(command::of(words, held), foreground);
+    fn start(&self, held: &Held, foreground: Option<&Foreground>) -> io::Result<Tree> {
+        let start = |words: &[OsString]| Tree::start(command::of(words, held), foreground);
         match start(&self.command) {
             Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
                 program::as_script(&self.command).map_or(Err(error), |words| start(&words))

@@ -5,11 +5,11 @@ use rustix::process::Signal;
 
 use super::OnLoss;
 use super::foreground::Foreground;
-use super::group::End;
 use super::lock::Held;
 use super::messages::Messages;
 use super::signals::{end_by, interrupt_our_group};
 use super::supervisor::{Cut, Ended};
+use super::tree::End;
 use crate::exit::Exit;
 
 /// Releases the lock of a command that has ended, and says with which code to exit.
@@ -23,7 +23,11 @@ pub(super) fn after(ended: &Ended, held: Held, on_loss: OnLoss, messages: &Messa
     } else {
         held.abandon()
     };
-    let mut is_lost = ended.cut.is_some();
+    let of_signal = match ended.cut {
+        Some(Cut::Signal(number)) => Some(number),
+        _ => None,
+    };
+    let mut is_lost = ended.cut.is_some() && of_signal.is_none();
     match released {
         Ok(()) => {}
         Err(Error::Lost { loss, .. }) => {
@@ -47,10 +51,13 @@ pub(super) fn after(ended: &Ended, held: Held, on_loss: OnLoss, messages: &Messa
     if is_lost && !says_more {
         return Exit::LOST;
     }
+    if let Some(number) = of_signal {
+        return Exit::of_signal(number);
+    }
     if ended.by_ctrl_c {
         messages.flush();
         interrupt_our_group();
-        return end_by(Signal::INT, Foreground::find().as_ref());
+        return end_by(Signal::INT.as_raw(), Foreground::find().as_ref());
     }
     own
 }

@@ -2,6 +2,7 @@
 
 mod stops;
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{never, select};
@@ -11,21 +12,21 @@ use rustix::process::Signal;
 
 use super::OnLoss;
 use super::foreground::Foreground;
-use super::group::{End, Group, Life};
 use super::lock::Held;
 use super::messages::Messages;
-use super::signals::{Signals, is_for_the_command};
+use super::signals::{Received, Signals};
 use super::times::Times;
+use super::tree::{End, Life, Tree};
 use stops::HadTerminal;
 
 /// The longest sleep. The time left of a lease goes on while the host sleeps, and a timer does not.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often to look whether the last process of a group has died. Nobody tells us.
+/// How often to look whether the last process has died. Nobody tells us.
 const POLL: Duration = Duration::from_millis(5);
 
 pub(super) struct Supervisor<'a> {
     held: &'a Held,
-    group: Group,
+    tree: Tree,
     foreground: Option<Foreground>,
     times: Times,
     on_loss: OnLoss,
@@ -50,7 +51,7 @@ pub(super) struct Rules {
     pub(super) on_loss: OnLoss,
 }
 
-/// How far the end of the group is.
+/// How far the end of the command is.
 ///
 /// | stage     | becomes                                                                     |
 /// |-----------|-----------------------------------------------------------------------------|
@@ -64,7 +65,7 @@ enum Stage {
     Killed,
 }
 
-/// How a run ended: all processes of the group are dead.
+/// How a run ended: all processes of the command are dead.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) end: End,
@@ -82,19 +83,21 @@ pub(super) enum Cut {
     Ignored,
     NotRenewed,
     MaxHold,
+    /// A signal of this number came that would have ended fairlock alone.
+    Signal(i32),
 }
 
 impl<'a> Supervisor<'a> {
     pub(super) fn new(
         held: &'a Held,
-        group: Group,
+        tree: Tree,
         foreground: Option<Foreground>,
         rules: Rules,
         messages: &'a Messages,
     ) -> Supervisor<'a> {
         Supervisor {
             held,
-            group,
+            tree,
             foreground,
             times: rules.times,
             on_loss: rules.on_loss,
@@ -109,17 +112,17 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The main loop: until the command and its whole group are dead.
-    pub(super) fn run(mut self, signals: &Signals, early: Vec<Signal>) -> Ended {
+    /// The main loop: until the command and all of its processes are dead.
+    pub(super) fn run(mut self, signals: &Signals, early: Vec<Received>) -> Ended {
         for signal in early {
             self.on_signal(signal);
         }
         let mut lost = self.held.lost().clone();
         loop {
-            if let Some(signal) = self.group.reap() {
+            if let Some(signal) = self.tree.reap() {
                 self.on_stop(signal);
             }
-            if let Some(end) = self.group_end() {
+            if let Some(end) = self.tree_end() {
                 return self.finish(end);
             }
             self.act();
@@ -160,7 +163,7 @@ impl<'a> Supervisor<'a> {
             self.say(&format!(
                 "--max-hold {limit} is over, and the command is ended"
             ));
-        } else if self.group.end().is_some() {
+        } else if self.tree.end().is_some() {
             // The command has ended, and some process that it started has not. Without the lock
             // it would go on as if it were protected.
             self.terminate();
@@ -239,7 +242,8 @@ impl<'a> Supervisor<'a> {
     }
 
     fn terminate(&mut self) {
-        self.send(Signal::TERM);
+        let sent = self.tree.terminate();
+        self.check_sent(Signal::TERM, sent);
         self.stage = Stage::Ending {
             kill_at: Instant::now() + self.times.grace,
         };
@@ -247,19 +251,25 @@ impl<'a> Supervisor<'a> {
 
     /// A stopped process that gets KILL never runs again, unlike with TERM and CONT.
     fn kill(&mut self) {
-        self.send(Signal::KILL);
+        let sent = self.tree.kill();
+        self.check_sent(Signal::KILL, sent);
         self.stage = Stage::Killed;
     }
 
     fn send(&mut self, signal: Signal) {
-        if let Err(error) = self.group.signal(signal) {
+        let sent = self.tree.signal(signal);
+        self.check_sent(signal, sent);
+    }
+
+    fn check_sent(&self, signal: Signal, sent: io::Result<()>) {
+        if let Err(error) = sent {
             self.say(&format!("cannot send signal {}: {error}", signal.as_raw()));
         }
     }
 
     fn pause(&self) -> Duration {
         let mut pause = LOOK;
-        if self.group.end().is_some() || self.stage == Stage::Killed {
+        if self.tree.end().is_some() || self.stage == Stage::Killed {
             pause = POLL;
         }
         match self.stage {
@@ -280,21 +290,31 @@ impl<'a> Supervisor<'a> {
         pause
     }
 
-    fn on_signal(&mut self, signal: Signal) {
-        if signal == Signal::CONT {
+    fn on_signal(&mut self, received: Received) {
+        if received.ends_a_run() {
+            if self.stage == Stage::Running {
+                let number = received.number();
+                self.cut(Cut::Signal(number));
+                self.say(&format!("signal {number} ends the command"));
+            }
+            return;
+        }
+        let signal = received.signal();
+        if signal == Some(Signal::CONT) {
             self.on_continue();
-        } else if signal == Signal::TSTP && self.suspended.is_some() {
+        } else if signal == Some(Signal::TSTP) && self.suspended.is_some() {
             // It came before the CONT that ends the suspension: from the suspension itself, or from
             // another fairlock of the same job.
-        } else if is_for_the_command(signal) {
+        } else if let Some(signal) = received.for_the_command() {
             self.send(signal);
         }
     }
 
-    /// How the command ended, if no process of its group is alive.
-    fn group_end(&mut self) -> Option<End> {
-        let end = self.group.end()?;
-        match self.group.life() {
+    /// How the command ended, if none of its processes is alive.
+    fn tree_end(&mut self) -> Option<End> {
+        let life = self.tree.life();
+        let end = self.tree.end()?;
+        match life {
             Life::Alive => None,
             Life::Foreign => {
                 self.say("processes of another user are left, and cannot be ended");

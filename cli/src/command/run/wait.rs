@@ -5,16 +5,15 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, never, select, tick, unbounded};
 use fairlock::{DEFAULT_COMMAND_TIMEOUT, Error, LockManager};
-use rustix::process::Signal;
 use rustix::termios::tcgetwinsize;
 
 use super::foreground::Foreground;
 use super::lock::{Held, Lock};
 use super::messages::Messages;
-use super::signal_mask::without_ttou;
-use super::signals::{Signals, ends_a_wait};
+use super::signals::{Received, Signals};
 use super::waiting_line::{Progress, fit, holder_of};
 use crate::exit::Failure;
+use crate::signal_mask::without_ttou;
 
 /// How often Redis is asked for the holder while the line is shown.
 const LOOK: Duration = Duration::from_secs(2);
@@ -28,7 +27,7 @@ pub(super) enum Waited {
     Held(Held),
     /// Others have the lock. The text says who, after a comma.
     Busy(String),
-    Signal(Signal),
+    Signal(Received),
 }
 
 /// For how long to wait, and what to show meanwhile.
@@ -94,7 +93,7 @@ pub(super) fn wait_for(
                 Err(_) => break Err(Failure::internal("the wait ended without a result")),
             },
             recv(signals.received) -> signal => {
-                if let Some(signal) = signal.ok().filter(|signal| ends_a_wait(*signal)) {
+                if let Some(signal) = signal.ok().filter(|signal| signal.ends_a_wait()) {
                     // A grant that comes now is released by its report, which nobody receives.
                     drop(reports);
                     cancel(manager);

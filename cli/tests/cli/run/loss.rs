@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{LONG, Run, TTL, TTL_TEXT, is_alive, is_held, manager, previous};
 use crate::process::without_server;
@@ -18,23 +18,25 @@ const TOUGH: &str = "trap 'echo term' TERM
     echo $$; while :; do sleep 0.02; done";
 
 /// A server, and a proxy that can cut it off.
-fn cut_off() -> (Server, Proxy) {
+pub(super) fn cut_off() -> (Server, Proxy) {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     (server, proxy)
 }
 
 /// A command whose locks go through the proxy.
-fn through(proxy: &Proxy, args: &[&str], script: &str) -> Run {
+pub(super) fn through(proxy: &Proxy, args: &[&str], script: &str) -> Run {
     let mut command = without_server(&["run"]);
     command.args(args).args(["a", "--", "sh", "-c", script]);
     Run::start(command.env("FAIRLOCK_URL", proxy.url()))
 }
 
-/// Another client that waits for the lock. Once it has it, it prints whether the group is alive.
-fn next_holder(server: &Server, group: Pid) -> Run {
-    let group = group.as_raw_nonzero();
-    let script = format!("kill -0 -{group} 2>/dev/null && echo alive || echo dead");
+/// Another client that waits for the lock. Once it has it, it prints whether the process or its
+/// group is alive.
+pub(super) fn next_holder(server: &Server, process: Pid) -> Run {
+    let pid = process.as_raw_nonzero();
+    let script = format!("kill -0 -{pid} || kill -0 {pid} && echo alive || echo dead");
+    let script = format!("{{ {script}; }} 2>/dev/null");
     let next = Run::script(server, &["--ttl", TTL_TEXT, "a"], &script);
     until(LONG, "queued", || super::waiters(server, "a") == 1);
     next
@@ -255,14 +257,15 @@ fn no_zombie_and_no_orphan_is_left() {
 }
 
 #[test]
-fn fairlock_that_is_killed_leaves_the_lock_to_its_ttl() {
+fn fairlock_that_is_killed_takes_the_command_with_it() {
     let server = Server::start();
-    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "a"], "echo $$; exec sleep 60");
+    let script = "trap '' TERM HUP; echo $$; while :; do sleep 0.02; done";
+    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "a"], script);
     let command = run.pid_line();
     run.process.kill().expect("sent");
     run.process.wait().expect("ended");
-    // A documented limit: nobody is left that could end it.
-    kill_process(command, Signal::KILL).expect("the command lives on");
+    until(LONG, "the command dies", || !is_alive(command));
+    assert!(is_held(&server, "a"), "it is dead before the lock ends");
     let guard = manager(&server).try_lock_for("a", LONG).expect("answers");
     assert!(guard.is_some());
 }

@@ -4,6 +4,7 @@ mod exit_codes;
 mod group;
 mod job_control;
 mod loss;
+mod nested;
 mod options;
 mod signals;
 mod waiting;

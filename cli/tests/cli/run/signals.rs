@@ -1,5 +1,8 @@
 //! Signals that `fairlock run` receives.
 
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
 use rustix::process::{Pid, Signal};
 
 use super::{
@@ -167,7 +170,7 @@ fn ignored_signal_stays_ignored() {
         .map(|word| format!("'{}'", word.to_str().expect("text")))
         .collect();
     let script = format!("trap '' HUP; exec {}", words.join(" "));
-    let mut command = std::process::Command::new("sh");
+    let mut command = Command::new("sh");
     command.args(["-c", &script]);
     give_environment(&mut command, &binary);
     let mut run = Run::start(&mut command);
@@ -176,4 +179,111 @@ fn ignored_signal_stays_ignored() {
     run.signal(Signal::TERM);
     // Had HUP reached the command, it would have come first.
     assert_eq!(run.ended().code, Some(143));
+}
+
+/// The signals that end a process which has no handler for them, and that a program can handle.
+fn fatal() -> impl Iterator<Item = i32> {
+    [
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGALRM,
+        libc::SIGSTKFLT,
+        libc::SIGXCPU,
+        libc::SIGXFSZ,
+        libc::SIGVTALRM,
+        libc::SIGPROF,
+        libc::SIGIO,
+        libc::SIGPWR,
+        libc::SIGSYS,
+        libc::SIGRTMIN(),
+        libc::SIGRTMAX(),
+    ]
+    .into_iter()
+}
+
+fn send(process: Pid, number: i32) {
+    // SAFETY: the call reads and writes no memory of ours.
+    let sent = unsafe { libc::kill(process.as_raw_nonzero().get(), number) };
+    assert_eq!(sent, 0);
+}
+
+#[test]
+fn signal_that_would_end_fairlock_alone_ends_the_command_by_term() {
+    let server = Server::start();
+    for number in fatal() {
+        let script = "trap 'echo term; sleep 0.1; exit 0' TERM; echo $$
+            while :; do sleep 0.02; done";
+        let mut run = Run::script(&server, &["a"], script);
+        let group = run.pid_line();
+        send(run.pid(), number);
+        run.ends(128 + number, "term\n");
+        assert!(!is_alive(group), "{number}");
+        assert!(!is_held(&server, "a"), "{number}");
+        assert_eq!(previous(&server, &["a"]), "lapsed", "{number}");
+    }
+}
+
+#[test]
+fn command_that_ignores_term_is_killed_after_such_a_signal() {
+    let server = Server::start();
+    let script = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
+    let mut run = Run::script(&server, &["--grace", "200ms", "a"], script);
+    let group = run.pid_line();
+    send(run.pid(), libc::SIGALRM);
+    run.ends(128 + libc::SIGALRM, "");
+    assert!(!is_alive(group));
+}
+
+#[test]
+fn signal_that_would_end_fairlock_ends_a_wait() {
+    let server = Server::start();
+    let _guard = manager(&server).lock("a").expect("free");
+    for number in [libc::SIGALRM, libc::SIGXCPU, libc::SIGRTMIN()] {
+        let mut run = Run::script(&server, &["a"], "echo ran");
+        until(LONG, "queued", || waiters(&server, "a") == 1);
+        send(run.pid(), number);
+        run.ends(128 + number, "");
+        assert_eq!(waiters(&server, "a"), 0);
+    }
+}
+
+/// Starts a command with all signals blocked, as some programs do by mistake.
+fn block_all(command: &mut Command) -> &mut Command {
+    let block = || {
+        // SAFETY: the set is plain memory, which `sigfillset` initializes.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes a system call.
+    unsafe { command.pre_exec(block) }
+}
+
+#[test]
+fn blocked_signals_that_were_inherited_are_received() {
+    let server = Server::start();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::ALARM] {
+        let mut command = run_script(&server, &["a"], "echo up; exec sleep 60");
+        let mut run = Run::start(block_all(&mut command));
+        run.line();
+        run.signal(signal);
+        run.ends(128 + signal.as_raw(), "");
+    }
+    let guard = manager(&server).lock("a").expect("free");
+    let mut waiting = Run::start(block_all(&mut run_script(&server, &["a"], "true")));
+    until(LONG, "queued", || waiters(&server, "a") == 1);
+    waiting.signal(Signal::TERM);
+    waiting.ends(143, "");
+    guard.unlock().expect("released");
+}
+
+#[test]
+fn command_blocks_no_signal_that_fairlock_inherited_blocked() {
+    let server = Server::start();
+    let mut command = run_script(&server, &["a"], "grep SigBlk: /proc/self/status");
+    let ended = end(block_all(&mut command));
+    assert_eq!(ended.stdout, "SigBlk:\t0000000000000000\n");
 }

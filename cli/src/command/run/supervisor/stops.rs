@@ -24,7 +24,7 @@ impl Supervisor<'_> {
         let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
         if self.stage != Stage::Running || signal == Signal::STOP && !foreground.is_away() {
             // Somebody else stopped it, and will continue it. The lock is renewed meanwhile.
-        } else if wants_terminal && foreground.give_to_reader(self.group.id()) {
+        } else if wants_terminal && foreground.give_to_reader(self.tree.group()) {
             self.continue_group();
         } else if job::can_be_continued() {
             // Programs that draw on the terminal often handle TSTP and then stop by STOP, as an
@@ -83,11 +83,11 @@ impl Supervisor<'_> {
         if let Some(foreground) = &self.foreground {
             match suspended {
                 Some(HadTerminal::Yes) => {
-                    foreground.give(self.group.id());
+                    foreground.give(self.tree.group());
                 }
                 Some(HadTerminal::No) => {}
                 // Only this process was stopped, and a shell may have taken the terminal.
-                None => foreground.look_again(self.group.id()),
+                None => foreground.look_again(self.tree.group()),
             }
         }
         self.continue_group();
