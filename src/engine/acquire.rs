@@ -250,8 +250,9 @@ impl Engine {
                 ),
                 EnqueueOutcome::Rejected(error) => return Err(error),
                 // R11 (missing keys): a node answered. Nobody can queue for this name until its slot
-                // has moved, however long that takes.
-                EnqueueOutcome::RetryLater(fault) if fault.is_about_migration() => {
+                // has moved, however long that takes. P8 (every call ends): a redirect is no answer,
+                // since it may lead nowhere.
+                EnqueueOutcome::RetryLater(fault) if fault.is_undecided() => {
                     if self.now() >= until {
                         return Ok(false);
                     }
@@ -361,7 +362,7 @@ impl Engine {
     ) -> EnqueueOutcome {
         let now = self.now();
         // R11 (missing keys): a node answered. Members of a line learn of it here alone.
-        if fault.is_about_migration() {
+        if fault.is_undecided() {
             self.note_reply(waiter, now);
         }
         // R7 (late copies): no copy can be on its way if the request was certainly never delivered.

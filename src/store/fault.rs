@@ -250,9 +250,10 @@ impl StoreFault {
 
     /// Whether it is no sign of an outage: the next connection will show whether the server
     /// answers. A server closes connections that are idle, and all when it restarts. If the next
-    /// attempt fails as well, its fault is another one, or [`StoreFault::InDoubt`].
+    /// attempt fails as well, its fault is another one, or [`StoreFault::InDoubt`]. A node that has
+    /// only some of the keys has answered. A redirect is a sign: it was followed, and led nowhere.
     pub(crate) fn is_no_outage(&self) -> bool {
-        matches!(self, StoreFault::NotReady) || self.is_closed() || self.is_about_migration()
+        matches!(self, StoreFault::NotReady) || self.is_closed() || self.is_undecided()
     }
 
     /// Whether a signal handler ran while a connection was being opened.

@@ -54,6 +54,7 @@ pub(crate) use quorum::Quorum;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Single;
 pub(crate) use tls::TlsSettings;
+use topology::port_in;
 pub(crate) use topology::{
     Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology,
 };

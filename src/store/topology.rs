@@ -195,6 +195,13 @@ pub(crate) enum Address {
     Unix(PathBuf),
 }
 
+/// A port that a server named. A conversion to a smaller type would cut 70000 off to 4464, in
+/// silence. Nobody can connect to port 0.
+pub(super) fn port_in(reply: &redis::Value) -> Option<u16> {
+    let number: i64 = redis::from_redis_value_ref(reply).ok()?;
+    u16::try_from(number).ok().filter(|port| *port != 0)
+}
+
 impl Address {
     fn check(&self) -> Result<(), String> {
         match self {

@@ -58,7 +58,7 @@ impl RenewalThread {
         let now = engine.now();
         let holder = match &result {
             // The thread's connection is being opened. It will be open soon, or say why not.
-            Err(fault) if fault.is_no_outage() && !fault.is_about_migration() => {
+            Err(fault) if fault.is_no_outage() && !fault.is_undecided() => {
                 let next = self.retry_at(fault);
                 return self.tasks.put(next, Task::AskHolder(wait));
             }

@@ -11,8 +11,13 @@ use crate::store::clock::Time;
 use crate::store::node::{Begun, confirm_grants};
 use crate::store::{CallResult, ConnectionWait, Deadlines, OnResult, StoreFault};
 
-/// How often a call is sent on without a pause. Two nodes can name each other for a moment.
+/// How often a call is sent on without a pause, and how often in a round. Two nodes can name each
+/// other for a moment.
 const HOPS: u32 = 5;
+const ROUNDS: usize = 2;
+
+/// How often the pauses of a call that goes round are doubled.
+const DOUBLINGS: u32 = 3;
 
 /// How often a caller looks whether a refresh has brought another owner.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -76,7 +81,8 @@ impl ClusterState {
 
     /// Sends the calls that have no result yet, until all have one or the time is over.
     fn run_ways(&self, ways: &mut [Way<'_>], over: Over, mut deadlines: Deadlines) {
-        let mut rounds = 0;
+        let mut attempts = 0;
+        let mut doublings = 0;
         loop {
             let mut open: Vec<&mut Way<'_>> =
                 ways.iter_mut().filter(|way| way.result.is_none()).collect();
@@ -87,32 +93,39 @@ impl ClusterState {
                 Over::Lanes => self.run_once(&open, deadlines),
                 Over::AckedConnection => self.renew_once(&open, deadlines.reply_by),
             };
-            rounds += 1;
-            let mut must_pause = rounds > HOPS;
+            attempts += 1;
+            let mut must_pause = attempts > HOPS;
             for (way, answer) in open.iter_mut().zip(answers) {
                 must_pause |= way.take(self, answer, deadlines.reply_by);
+            }
+            // P8 (every call ends): redirects that lead nowhere must not become a storm.
+            let goes_round = open.iter().any(|way| way.route.rounds() >= ROUNDS);
+            let pause = self.back_off / 10 * (1 << doublings);
+            if goes_round {
+                must_pause = true;
+                doublings = DOUBLINGS.min(doublings + 1);
             }
             // The first attempt's time for the reply is for all (P8).
             if let ConnectionWait::Until(_) = deadlines.connection {
                 deadlines.connection = ConnectionWait::Until(deadlines.reply_by);
             }
             let is_done = open.iter().all(|way| way.result.is_some());
-            if is_done || !self.has_time_left(must_pause, deadlines.reply_by) {
+            let pause = must_pause.then_some(pause);
+            if is_done || !self.has_time_left(pause, deadlines.reply_by) {
                 return;
             }
         }
     }
 
     /// Pauses before another attempt if it must. False if no time is left for one.
-    fn has_time_left(&self, must_pause: bool, reply_by: Time) -> bool {
-        if !must_pause {
+    fn has_time_left(&self, pause: Option<Duration>, reply_by: Time) -> bool {
+        let Some(pause) = pause else {
             return self.clock.now() < reply_by;
-        }
-        let pause = self.back_off / 10;
+        };
         let next = self.clock.now() + pause;
         self.clock.sleep_until(next.min(reply_by));
         // A request whose reply would come too late would leave the call in doubt.
-        self.clock.now() + pause < reply_by
+        self.clock.now() + self.back_off / 10 < reply_by
     }
 
     /// Sends each call to its target, all of them before it waits for a reply. Returns for each the

@@ -209,14 +209,14 @@ impl ClusterLink {
             return;
         };
         open.hops += 1;
-        let is_over = open.hops > HOPS;
-        match open
+        let next = open
             .route
-            .take(&self.state, &open.call, &asked.address, result)
-        {
+            .take(&self.state, &open.call, &asked.address, result);
+        // A call that goes round fails: the renewal thread makes the pause.
+        let is_over = open.hops > HOPS || open.route.rounds() > 0;
+        match next {
             Next::Done(result) => self.finish(number, result),
             Next::Again if !is_over => {}
-            // The renewal thread makes the pause.
             Next::Again | Next::AfterPause => {
                 if let Some(open) = self.open_calls.remove(&number) {
                     self.finish_call(number, &open.call, open.route.into_refusal());

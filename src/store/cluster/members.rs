@@ -19,8 +19,8 @@ pub(super) struct Member {
     pub(super) node: Arc<Node>,
     pub(super) lanes: Lanes,
     pub(super) is_retired: AtomicBool,
-    /// An owner answered ASK with this node since the last refresh. It may not own a slot yet.
-    is_ask_target: AtomicBool,
+    /// A node answered ASK or MOVED with this one since the last refresh. It may own no slot yet.
+    is_redirect_target: AtomicBool,
 }
 
 /// All members.
@@ -63,21 +63,21 @@ impl Members {
             node,
             lanes,
             is_retired: AtomicBool::new(false),
-            is_ask_target: AtomicBool::new(false),
+            is_redirect_target: AtomicBool::new(false),
         });
         registry.met += 1;
         registry.current.push(Arc::clone(&member));
         member
     }
 
-    /// Retires all members but these and the targets of ASK. Returns the retired ones. Their
+    /// Retires all members but these and the targets of redirects. Returns the retired ones. Their
     /// connections are closed by [`Members::drop_finished`].
     pub(super) fn keep(&self, owners: &[Arc<Member>]) -> Vec<Arc<Member>> {
         let mut registry = self.registry.lock();
         let stays = |member: &mut Arc<Member>| {
             let is_owner = owners.iter().any(|owner| owner.number == member.number);
-            let is_ask_target = member.is_ask_target.swap(false, Ordering::Relaxed);
-            is_owner || is_ask_target
+            let is_redirect_target = member.is_redirect_target.swap(false, Ordering::Relaxed);
+            is_owner || is_redirect_target
         };
         let retired: Vec<_> = registry.current.extract_if(.., |m| !stays(m)).collect();
         for member in &retired {
@@ -127,7 +127,7 @@ impl Members {
 }
 
 impl Member {
-    pub(super) fn note_ask_target(&self) {
-        self.is_ask_target.store(true, Ordering::Relaxed);
+    pub(super) fn note_redirect_target(&self) {
+        self.is_redirect_target.store(true, Ordering::Relaxed);
     }
 }

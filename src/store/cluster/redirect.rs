@@ -9,6 +9,9 @@ use crate::script::{Call, Form};
 use crate::store::node::{Hop, Pending};
 use crate::store::{Address, CallResult, StoreFault};
 
+/// How many redirects of one call are remembered.
+const MOST_REDIRECTS: usize = 16;
+
 /// The way of one call to the node that serves it.
 pub(super) struct Route {
     slot: u16,
@@ -19,6 +22,13 @@ pub(super) struct Route {
     was_unreached: bool,
     /// The results of the attempts before, as one.
     before: Option<CallResult>,
+    /// The nodes that sent the call on, each with the node that it named, in this order.
+    redirects: Vec<Redirect>,
+}
+
+struct Redirect {
+    by: Address,
+    to: Address,
 }
 
 /// The next step after an attempt.
@@ -39,6 +49,7 @@ impl Route {
             ask_target: None,
             was_unreached: false,
             before: None,
+            redirects: Vec::new(),
         }
     }
 
@@ -117,16 +128,21 @@ impl Route {
         fault: &StoreFault,
     ) -> Option<Next> {
         let was_owner = self.ask_target.take().is_none();
+        if !fault.is_redirect() {
+            self.redirects.clear();
+        }
         match fault.code() {
             Some("MOVED") => {
                 let (host, port) = redirect_target(fault)?;
                 state.on_moved(self.slot, (host, port), asked);
+                self.note_redirect(asked, address_beside(host, port, asked));
                 Some(Next::Again)
             }
             Some("ASK") if was_owner => {
                 let (host, port) = redirect_target(fault)?;
                 let target = state.member_at(&address_beside(host, port, asked));
-                target.note_ask_target();
+                target.note_redirect_target();
+                self.note_redirect(asked, target.address.clone());
                 self.ask_target = Some(target);
                 Some(Next::Again)
             }
@@ -156,6 +172,45 @@ impl Route {
         }
     }
 
+    fn note_redirect(&mut self, by: &Address, to: Address) {
+        // A row that is longer has no end, or a round at its end.
+        if self.redirects.len() < MOST_REDIRECTS {
+            let by = by.clone();
+            self.redirects.push(Redirect { by, to });
+        }
+    }
+
+    /// How often the call was sent on to a node that had sent it on before. Two nodes can name each
+    /// other for a moment.
+    pub(super) fn rounds(&self) -> usize {
+        let before = |at: usize| &self.redirects[..at];
+        let is_back =
+            |(at, next): &(usize, &Redirect)| before(*at + 1).iter().any(|r| r.by == next.to);
+        self.redirects.iter().enumerate().filter(is_back).count()
+    }
+
+    /// The same result. If the call only went round, the message says so.
+    fn explained(&self, mut result: CallResult) -> CallResult {
+        if self.rounds() > 0
+            && let Err(StoreFault::Server { code, message, .. }) = &mut result.answer
+            && matches!(code.as_str(), "MOVED" | "ASK")
+        {
+            let mut named: Vec<String> = Vec::new();
+            for Redirect { by, to } in &self.redirects {
+                let step = format!("{by} names {to}");
+                if !named.contains(&step) {
+                    named.push(step);
+                }
+            }
+            *message = format!(
+                "no node serves slot {}: {}; see redis-cli --cluster check",
+                self.slot,
+                named.join(", ")
+            );
+        }
+        result
+    }
+
     pub(super) fn no_owner(&self) -> StoreFault {
         no_owner(self.slot)
     }
@@ -170,7 +225,8 @@ impl Route {
     /// The result of all attempts.
     pub(super) fn take_refusal(&mut self) -> CallResult {
         let before = self.before.take();
-        before.unwrap_or_else(|| CallResult::not_sent(no_owner(self.slot)))
+        let before = before.unwrap_or_else(|| CallResult::not_sent(no_owner(self.slot)));
+        self.explained(before)
     }
 
     /// The result when no time is left for another attempt.
@@ -208,12 +264,112 @@ fn redirect_target(fault: &StoreFault) -> Option<(&str, u16)> {
     let (_, target) = message.split_once(' ')?;
     let (host, port) = target.trim().rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Some((host, port.parse().ok()?))
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    Some((host, port))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::state::tests::state;
     use super::*;
+    use crate::key::Key;
+    use crate::script::{Family, LockSpec, Verb};
+
+    fn look() -> Call {
+        Call {
+            spec: LockSpec::any(Family::Mutex),
+            key: Key::new("fairlock", "a").expect("a name"),
+            verb: Verb::Inspect {
+                waiters: 0,
+                from: 0,
+            },
+        }
+    }
+
+    /// The route of a call that these nodes refuse with these words, one after the other.
+    fn refused(refusals: &[(u16, &str, &str)]) -> Route {
+        let (state, _) = state();
+        let call = look();
+        let mut route = Route::new(&call);
+        for (port, code, details) in refusals {
+            let asked = Address::Tcp("10.0.0.1".to_owned(), *port);
+            let fault = StoreFault::refused(code, details);
+            route.take(&state, &call, &asked, CallResult::not_sent(fault));
+        }
+        route
+    }
+
+    #[test]
+    fn rounds_of_any_length_are_noticed() {
+        for (refusals, rounds) in [
+            (&[(7001, "MOVED", "1 :7002")][..], 0),
+            (&[(7001, "MOVED", "1 :7002"), (7002, "MOVED", "1 :7003")], 0),
+            // To itself.
+            (&[(7001, "MOVED", "1 :7001")], 1),
+            (
+                &[
+                    (7001, "MOVED", "1 :7002"),
+                    (7002, "MOVED", "1 10.0.0.1:7001"),
+                ],
+                1,
+            ),
+            (&[(7001, "ASK", "1 :7002"), (7002, "MOVED", "1 :7001")], 1),
+            (
+                &[
+                    (7001, "MOVED", "1 :7002"),
+                    (7002, "MOVED", "1 :7003"),
+                    (7003, "MOVED", "1 :7001"),
+                    (7001, "MOVED", "1 :7002"),
+                ],
+                2,
+            ),
+            // A node that decides later ends the row.
+            (
+                &[
+                    (7001, "MOVED", "1 :7002"),
+                    (7002, "MOVED", "1 :7001"),
+                    (
+                        7001,
+                        "TRYAGAIN",
+                        "Multiple keys request during rehashing of slot",
+                    ),
+                ],
+                0,
+            ),
+        ] {
+            assert_eq!(refused(refusals).rounds(), rounds, "{refusals:?}");
+        }
+        let long: Vec<_> = (0..100)
+            .map(|at| {
+                (
+                    7000 + at % 2,
+                    "MOVED",
+                    ["1 :7001", "1 :7000"][usize::from(at % 2)],
+                )
+            })
+            .collect();
+        assert_eq!(refused(&long).redirects.len(), MOST_REDIRECTS);
+    }
+
+    #[test]
+    fn refusal_says_that_the_call_only_went_round() {
+        let route = refused(&[(7001, "MOVED", "9 :7002"), (7002, "MOVED", "9 :7001")]);
+        let text = route
+            .into_refusal()
+            .answer
+            .expect_err("refused")
+            .to_string();
+        let is_right =
+            text.contains("10.0.0.1:7001 names 10.0.0.1:7002, 10.0.0.1:7002 names 10.0.0.1:7001");
+        assert!(is_right && text.contains("no node serves slot"), "{text}");
+        let route = refused(&[(7001, "MOVED", "9 :7002")]);
+        let text = route
+            .into_refusal()
+            .answer
+            .expect_err("refused")
+            .to_string();
+        assert!(text.contains("MOVED 9 :7002"), "{text}");
+    }
 
     #[test]
     fn redirect_names_a_host_or_none() {
@@ -226,7 +382,15 @@ mod tests {
             let fault = StoreFault::refused("MOVED", message);
             assert_eq!(redirect_target(&fault), Some((host, port)), "{message}");
         }
-        for message in ["", "7798", "7798 host", "7798 host:port"] {
+        for message in [
+            "",
+            "7798",
+            "7798 host",
+            "7798 host:port",
+            "1 h:70000",
+            "1 h:-1",
+            "1 h:0",
+        ] {
             let fault = StoreFault::refused("MOVED", message);
             assert_eq!(redirect_target(&fault), None, "{message}");
         }

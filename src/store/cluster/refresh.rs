@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 use redis::{Cmd, Value};
@@ -123,9 +124,21 @@ pub(super) fn start(state: &Arc<ClusterState>, wanted: Receiver<()>) -> Result<(
 
 fn run(state: &Weak<ClusterState>, wanted: &Receiver<()>) {
     let mut turn = 0;
-    while wanted.recv().is_ok() {
+    let mut pause = Duration::ZERO;
+    loop {
+        let since = Instant::now();
+        if wanted.recv().is_err() {
+            return;
+        }
         let Some(state) = state.upgrade() else { return };
         turn += 1;
+        // Each refused call wants a refresh, and many may be refused at once. Where calls go round,
+        // or the cluster is down, they go on wanting. A refresh costs a connection.
+        pause = if since.elapsed() >= state.back_off {
+            state.back_off / 20
+        } else {
+            (pause * 2).clamp(state.back_off / 20, state.back_off / 2)
+        };
         let timeouts = state.command_timeout * 2;
         // The program's logger may panic. Without this thread no map would ever be asked for again.
         let _ = catch_unwind(AssertUnwindSafe(|| {
@@ -134,8 +147,6 @@ fn run(state: &Weak<ClusterState>, wanted: &Receiver<()>) {
                 Err(fault) => log::debug!("no node has a map of the cluster's slots: {fault}"),
             }
         }));
-        // Each refused call wants a refresh, and many may be refused at once.
-        let pause = state.back_off / 20;
         drop(state);
         thread::sleep(pause);
     }

@@ -9,7 +9,7 @@ use redis::Value;
 use super::members::Member;
 use crate::key::Key;
 use crate::store::clock::Time;
-use crate::store::{Address, StoreFault};
+use crate::store::{Address, StoreFault, port_in};
 
 pub(super) const SLOTS: usize = 16_384;
 
@@ -143,6 +143,11 @@ impl SlotMap {
 /// Reads the reply to CLUSTER SLOTS of the node at `asked`.
 pub(super) fn parse_slots(reply: &Value, asked: &Address) -> Result<Vec<SlotRange>, StoreFault> {
     let malformed = || StoreFault::protocol("expected ranges as the reply to CLUSTER SLOTS");
+    let no_range = |value: &Value| {
+        let text =
+            format!("expected slots, hosts and ports in the reply to CLUSTER SLOTS, got {value:?}");
+        StoreFault::protocol(text)
+    };
     let Value::Array(ranges) = reply else {
         return Err(malformed());
     };
@@ -155,7 +160,7 @@ pub(super) fn parse_slots(reply: &Value, asked: &Address) -> Result<Vec<SlotRang
             .iter()
             .map(|node| address_of(node, asked))
             .collect();
-        Some(SlotRange {
+        (first <= last).then_some(SlotRange {
             first,
             last,
             nodes: nodes?,
@@ -163,12 +168,14 @@ pub(super) fn parse_slots(reply: &Value, asked: &Address) -> Result<Vec<SlotRang
     };
     ranges
         .iter()
-        .map(|value| range(value).ok_or_else(malformed))
+        .map(|value| range(value).ok_or_else(|| no_range(value)))
         .collect()
 }
 
 fn slot_number(value: &Value) -> Option<u16> {
-    let number: u16 = redis::from_redis_value_ref(value).ok()?;
+    // Not a smaller type, which would cut the number off in silence.
+    let number: i64 = redis::from_redis_value_ref(value).ok()?;
+    let number = u16::try_from(number).ok()?;
     (usize::from(number) < SLOTS).then_some(number)
 }
 
@@ -180,8 +187,7 @@ fn address_of(node: &Value, asked: &Address) -> Option<Address> {
         Value::Nil => "",
         host => &redis::from_redis_value_ref::<String>(host).ok()?,
     };
-    let port = redis::from_redis_value_ref(parts.get(1)?).ok()?;
-    Some(address_beside(host, port, asked))
+    Some(address_beside(host, port_in(parts.get(1)?)?, asked))
 }
 
 /// The address of a node that another node named. A node without a host has the host of that one.
@@ -234,6 +240,16 @@ mod tests {
         }
     }
 
+    /// The slots from this one to 99.
+    fn range_with(first: i64, port: i64) -> Value {
+        let nodes = node(text("10.0.0.2"), port);
+        Value::Array(vec![Value::Array(vec![
+            Value::Int(first),
+            Value::Int(99),
+            nodes,
+        ])])
+    }
+
     #[test]
     fn malformed_map_is_refused() {
         let asked = Address::Tcp("h".to_owned(), 1);
@@ -243,6 +259,13 @@ mod tests {
             Value::Array(vec![Value::Int(1)]),
             Value::Array(vec![Value::Array(Vec::new())]),
             Value::Array(vec![beyond]),
+            range_with(0, 70_000),
+            range_with(0, -1),
+            range_with(0, 65_536 + 7001),
+            range_with(0, 0),
+            range_with(65_536, 7001),
+            range_with(-1, 7001),
+            range_with(100, 7001),
         ] {
             assert!(parse_slots(&reply, &asked).is_err(), "{reply:?}");
         }

@@ -140,6 +140,8 @@ impl ClusterState {
         let mut map = self.map.write();
         // Under the map's lock, so that no new map retires it before it is named here.
         let owner = self.member_at(&address_beside(host, port, asked));
+        // A new map that knows nothing of it must not close its connections at once.
+        owner.note_redirect_target();
         let is_known = map.owner(slot).is_some_and(|m| m.number == owner.number);
         if !is_known {
             *map = Arc::new(map.with_owner(slot, &owner, self.moment()));

@@ -8,7 +8,7 @@ use redis::Value;
 use super::Node;
 use super::connection::{Connection, refusal};
 use crate::store::refusal::is_unknown_command;
-use crate::store::{Address, StoreFault};
+use crate::store::{Address, StoreFault, port_in};
 
 /// The oldest server whose commands the scripts use (LPOP with a count).
 const OLDEST_SERVER: (u32, u32) = (6, 2);
@@ -189,8 +189,8 @@ pub(super) fn master_of(connection: &mut Connection, left: Duration) -> Option<A
         return None;
     };
     let host: String = redis::from_redis_value_ref(fields.get(1)?).ok()?;
-    let port = redis::from_redis_value_ref(fields.get(2)?).ok()?;
-    Some(Address::Tcp(host, port))
+    let port = port_in(fields.get(2)?)?;
+    (!host.is_empty()).then_some(Address::Tcp(host, port))
 }
 
 /// Major and minor.

@@ -8,7 +8,7 @@ use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::QueryConnection;
 use crate::store::refusal::is_unknown_command;
-use crate::store::{Address, ServerSettings, StoreFault};
+use crate::store::{Address, ServerSettings, StoreFault, port_in};
 
 /// The rights that the two questions need.
 pub(super) const RIGHTS: [&str; 2] = ["+sentinel|get-master-addr-by-name", "+sentinel|master"];
@@ -110,8 +110,9 @@ pub(super) fn why_refused(fault: StoreFault, server: &ServerSettings, right: &st
 }
 
 pub(super) fn address_of(reply: Value) -> Option<Address> {
-    let (host, port): (String, u16) = redis::from_redis_value(reply).ok()?;
-    (!host.is_empty() && port != 0).then_some(Address::Tcp(host, port))
+    let (host, port): (String, Value) = redis::from_redis_value(reply).ok()?;
+    let port = port_in(&port)?;
+    (!host.is_empty()).then_some(Address::Tcp(host, port))
 }
 
 fn config_epoch_of(reply: Value) -> Option<u64> {
