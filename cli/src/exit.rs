@@ -91,7 +91,7 @@ fn option_of(setting: &str) -> &str {
         "quorum" => "--url",
         "service" => "--master",
         "prefix" => "--prefix",
-        "command_timeout" | "connect_timeout" => "--timeout",
+        "command_timeout" | "connect_timeout" => "--command-timeout",
         "replica_acks" => "--replica-acks",
         "tls" => "--tls",
         "tls_ca" => "--tls-ca",

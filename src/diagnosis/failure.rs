@@ -62,7 +62,7 @@ fn unavailable(step: Step, source: &(dyn StdError + Send + Sync + 'static)) -> S
         }
         (Step::Connect, Some(io::ErrorKind::TimedOut)) => {
             "the server hangs, or a firewall drops packets: try redis-cli PING from this host; if it \
-             is only far away, raise connect_timeout (--timeout)"
+             is only far away, raise connect_timeout (--command-timeout)"
         }
         (Step::Connect, Some(io::ErrorKind::InvalidData)) => {
             "another program listens there: correct the host and port"

@@ -102,15 +102,15 @@ pub(crate) struct Connection {
     #[arg(hide_short_help = true)]
     prefix: Option<String>,
     /// How long Redis may take to connect and to answer a request, such as 2s
-    /// [default: 500ms, or a tenth of the TTL if that is less] [env: FAIRLOCK_TIMEOUT]
+    /// [default: 500ms, or a tenth of the TTL if that is less] [env: FAIRLOCK_COMMAND_TIMEOUT]
     #[arg(long, global = true)]
     #[arg(value_name = "DURATION", value_parser = duration::parse, hide_short_help = true)]
-    timeout: Option<Duration>,
+    command_timeout: Option<Duration>,
     /// Take a lock only when N replicas have acknowledged it [env: FAIRLOCK_REPLICA_ACKS]
     #[arg(long, global = true)]
     #[arg(value_name = "N", hide_short_help = true)]
     replica_acks: Option<u32>,
-    /// How long the replicas may take, at most half of the timeout [default: 100ms]
+    /// How long the replicas may take, at most half of --command-timeout [default: 100ms]
     /// [env: FAIRLOCK_REPLICA_TIMEOUT]
     #[arg(long, global = true)]
     #[arg(value_name = "DURATION", value_parser = duration::parse, hide_short_help = true)]
@@ -138,7 +138,11 @@ impl Connection {
         fill_path(&mut self.tls_cert, "FAIRLOCK_TLS_CERT");
         fill_path(&mut self.tls_key, "FAIRLOCK_TLS_KEY");
         fill(&mut self.prefix, "FAIRLOCK_PREFIX", str::parse)?;
-        fill(&mut self.timeout, "FAIRLOCK_TIMEOUT", duration::parse)?;
+        fill(
+            &mut self.command_timeout,
+            "FAIRLOCK_COMMAND_TIMEOUT",
+            duration::parse,
+        )?;
         fill(&mut self.replica_acks, "FAIRLOCK_REPLICA_ACKS", str::parse)?;
         fill(
             &mut self.replica_timeout,
@@ -152,8 +156,8 @@ impl Connection {
         Ok(self.builder()?.build()?)
     }
 
-    /// A builder for a manager with further settings. Does not connect. Its ttl is the default, or
-    /// longer where a long `--timeout` needs that.
+    /// A builder for a manager with further settings. Does not connect. Its ttl fits the command
+    /// timeout: a command that takes locks for others sets its own.
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
         let urls = self.urls()?;
         let mut builder = match &urls[..] {
@@ -163,17 +167,18 @@ impl Connection {
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix);
         }
-        if let Some(timeout) = self.timeout {
+        if let Some(timeout) = self.command_timeout {
             if timeout > MAX_TIMEOUT {
                 let most = format_duration(MAX_TIMEOUT);
-                return Err(Failure::usage(format!("--timeout can be {most} at most")));
+                let message = format!("--command-timeout can be {most} at most");
+                return Err(Failure::usage(message));
             }
             builder = builder.command_timeout(timeout);
             if timeout > LONGEST_TIMEOUT_OF_DEFAULTS {
                 // The user knows nothing of the other times that the library wants to fit: take
-                // some that do. A command that takes locks may set a ttl of its own.
+                // some that do.
                 let horizon = timeout.saturating_mul(4);
-                let ttl = self.ttl();
+                let ttl = timeout.saturating_mul(TTL_PER_TIMEOUT).max(DEFAULT_TTL);
                 builder = builder
                     .horizon(horizon)
                     .outage_limit(horizon.max(DEFAULT_OUTAGE_LIMIT))
@@ -193,19 +198,9 @@ impl Connection {
         self.with_certificates(builder)
     }
 
-    /// The ttl of locks for which no other is given: it fits the timeout.
-    pub(crate) fn ttl(&self) -> Duration {
-        match self.timeout {
-            Some(timeout) if timeout > LONGEST_TIMEOUT_OF_DEFAULTS => {
-                timeout.saturating_mul(TTL_PER_TIMEOUT).max(DEFAULT_TTL)
-            }
-            _ => DEFAULT_TTL,
-        }
-    }
-
     /// How long Redis may take to connect and to answer, if an option or a variable says so.
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        self.timeout
+    pub(crate) fn command_timeout(&self) -> Option<Duration> {
+        self.command_timeout
     }
 
     /// The addresses of the servers, for a title. Nothing of the login is in it.

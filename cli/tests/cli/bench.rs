@@ -15,7 +15,10 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// On a busy machine the server may be slow, and then the default timeout would be an outage.
 fn bench(server: &Server, args: &[&str]) -> Command {
-    fairlock(server, &[&["bench", "--timeout", "10s"], args].concat())
+    fairlock(
+        server,
+        &[&["bench", "--command-timeout", "10s"], args].concat(),
+    )
 }
 
 fn keys(server: &Server) -> Vec<String> {
@@ -130,7 +133,10 @@ fn bench_ends_with_an_error_when_its_server_dies() {
     let server = Server::start();
     // An error comes after two timeouts, so these are short. The usual ones would be over before
     // the kill where the machine is busy.
-    let mut command = fairlock(&server, &["bench", "--timeout", "2s", "--duration", "1h"]);
+    let mut command = fairlock(
+        &server,
+        &["bench", "--command-timeout", "2s", "--duration", "1h"],
+    );
     let piped = command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut process = piped.spawn().expect("the binary starts");
     until(SOON, "it measures", || server.commands_processed() > 100);

@@ -181,7 +181,7 @@ fn an_end_of_line_in_a_setting_is_left_out() {
         ] {
             let variables = [
                 ("FAIRLOCK_USER", &*user),
-                ("FAIRLOCK_TIMEOUT", &*timeout),
+                ("FAIRLOCK_COMMAND_TIMEOUT", &*timeout),
                 (name, &*value),
             ];
             listed(&mut with_variables(
@@ -252,13 +252,25 @@ fn wrong_combinations_exit_64() {
         (&["ls", "--password-file", &lines], &[], "more lines"),
         (&["ls", "--password-file", "/no/file"], &[], "/no/file"),
         (&["ls", "--replica-timeout", "1s"], &[], "--replica-acks"),
-        (&["ls", "--timeout", "5"], &[], "--timeout"),
-        (&["ls", "--timeout", "3h 1ms"], &[], "--timeout can be 3h"),
-        (&["ls", "--timeout", "500000000000y"], &[], "--timeout can"),
+        (&["ls", "--command-timeout", "5"], &[], "--command-timeout"),
+        (
+            &["ls", "--command-timeout", "3h 1ms"],
+            &[],
+            "--command-timeout can be 3h",
+        ),
+        (
+            &["ls", "--command-timeout", "500000000000y"],
+            &[],
+            "--command-timeout can",
+        ),
         (&["ls", "--prefix", "{"], &[], "--prefix"),
         (&["ls"], &[("FAIRLOCK_URL", "")], "FAIRLOCK_URL is empty"),
         (&["ls"], &[("FAIRLOCK_PASSWORD", "")], "empty"),
-        (&["ls"], &[("FAIRLOCK_TIMEOUT", "soon")], "FAIRLOCK_TIMEOUT"),
+        (
+            &["ls"],
+            &[("FAIRLOCK_COMMAND_TIMEOUT", "soon")],
+            "FAIRLOCK_COMMAND_TIMEOUT",
+        ),
         (&["ls"], &[("FAIRLOCK_TLS", "maybe")], "FAIRLOCK_TLS"),
         (
             &["ls"],
@@ -280,7 +292,7 @@ fn wrong_combinations_exit_64() {
 fn variable_without_sense_harms_no_option_that_overrides_it() {
     let server = Server::start();
     for (variable, option) in [
-        ("FAIRLOCK_TIMEOUT", &["--timeout", "2s"][..]),
+        ("FAIRLOCK_COMMAND_TIMEOUT", &["--command-timeout", "2s"][..]),
         ("FAIRLOCK_REPLICA_ACKS", &["--replica-acks", "0"]),
     ] {
         let url = server.url();
@@ -290,7 +302,7 @@ fn variable_without_sense_harms_no_option_that_overrides_it() {
     }
     let ended = end(&mut with_variables(
         &["man", "--help"],
-        &[("FAIRLOCK_TIMEOUT", "")],
+        &[("FAIRLOCK_COMMAND_TIMEOUT", "")],
     ));
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
@@ -314,10 +326,17 @@ fn no_message_shows_a_password() {
             &[],
         ),
         (
-            &["ls", "--timeout", "redis://s/m?sentinelPassword=secret"],
+            &[
+                "ls",
+                "--command-timeout",
+                "redis://s/m?sentinelPassword=secret",
+            ],
             &[],
         ),
-        (&["ls"], &[("FAIRLOCK_TIMEOUT", "redis://s?pass=secret")]),
+        (
+            &["ls"],
+            &[("FAIRLOCK_COMMAND_TIMEOUT", "redis://s?pass=secret")],
+        ),
         (&["ls", "--redis://:secret/"], &[]),
         (&["ls", "*", "redis://u:my secret@h"], &[]),
         (&["ls", "*", "redis://u:it's\nmy 'secret"], &[]),
@@ -332,10 +351,10 @@ fn no_message_shows_a_password() {
 #[test]
 fn message_about_a_url_in_the_wrong_place_names_that_place() {
     let url = "redis+unix:///s?pass=secret";
-    let message = "invalid value 'redis+unix://...' for '--timeout <DURATION>'";
-    refused(&["ls", "--timeout", url], &[], message);
-    let message = "invalid value 'redis+unix://...' for FAIRLOCK_TIMEOUT";
-    refused(&["ls"], &[("FAIRLOCK_TIMEOUT", url)], message);
+    let message = "invalid value 'redis+unix://...' for '--command-timeout <DURATION>'";
+    refused(&["ls", "--command-timeout", url], &[], message);
+    let message = "invalid value 'redis+unix://...' for FAIRLOCK_COMMAND_TIMEOUT";
+    refused(&["ls"], &[("FAIRLOCK_COMMAND_TIMEOUT", url)], message);
     refused(
         &["ls", "*", url],
         &[],
@@ -349,7 +368,7 @@ fn silent_server_ends_a_command_within_the_timeout() {
     let url = server.url();
     let started = Instant::now();
     let ended = end(&mut with_variables(
-        &["ls", "--url", &url, "--timeout", "100ms"],
+        &["ls", "--url", &url, "--command-timeout", "100ms"],
         &[],
     ));
     assert_eq!(ended.code, Some(69), "{ended:?}");
@@ -361,7 +380,10 @@ fn silent_server_ends_a_command_within_the_timeout() {
 fn long_timeout_needs_no_other_option() {
     let server = Server::start();
     for timeout in ["1333ms", "2s", "1m", "3h"] {
-        listed(&mut fairlock(&server, &["ls", "--timeout", timeout]));
+        listed(&mut fairlock(
+            &server,
+            &["ls", "--command-timeout", timeout],
+        ));
     }
 }
 

@@ -11,15 +11,18 @@ use crate::support::server::free_address;
 use crate::support::{SLACK, Server};
 
 /// A reply may take so long that no loaded machine is found too slow.
-const PATIENT: [&str; 2] = ["--timeout", "20s"];
+const PATIENT: [&str; 2] = ["--command-timeout", "20s"];
 
 /// The same, where something hangs or is refused.
-const BRIEF: [&str; 2] = ["--timeout", "2s"];
+const BRIEF: [&str; 2] = ["--command-timeout", "2s"];
 
 /// The promised bound: two timeouts to connect and six for replies. To build the manager takes one
 /// more.
 fn bound(args: &[&str]) -> Duration {
-    let timeout = args.iter().skip_while(|arg| **arg != "--timeout").nth(1);
+    let timeout = args
+        .iter()
+        .skip_while(|arg| **arg != "--command-timeout")
+        .nth(1);
     9 * match timeout {
         Some(&"20s") => Duration::from_secs(20),
         Some(&"2s") => Duration::from_secs(2),

@@ -35,7 +35,10 @@ pub(crate) fn fairlock(server: &Server, args: &[&str]) -> Command {
 
 /// Sets the time that the servers have, for a command without an option for it.
 pub(crate) fn set_long_timeout(command: &mut Command) {
-    command.env("FAIRLOCK_TIMEOUT", format!("{}s", LONG_TIMEOUT.as_secs()));
+    command.env(
+        "FAIRLOCK_COMMAND_TIMEOUT",
+        format!("{}s", LONG_TIMEOUT.as_secs()),
+    );
 }
 
 /// One object per line.

@@ -249,7 +249,7 @@ fn a_list_that_fails_midway_keeps_its_lines_and_exits_69() {
     let _guards: Vec<_> = (0..many)
         .map(|i| manager.lock(format!("n{i}")).unwrap())
         .collect();
-    let mut command = fairlock(&server, &["ls", "--json", "--timeout", "2s"]);
+    let mut command = fairlock(&server, &["ls", "--json", "--command-timeout", "2s"]);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -285,7 +285,7 @@ fn ends_on_the_second_page(options: &[&str]) -> Ended {
     let held = proxy.hold_request_when(|request| {
         contains("SCAN")(request) && !contains("\r\n$1\r\n0\r\n$5\r\nMATCH")(request)
     });
-    let mut command = fairlock(&server, &["ls", "--timeout", "2s"]);
+    let mut command = fairlock(&server, &["ls", "--command-timeout", "2s"]);
     command.args(options).env("FAIRLOCK_URL", proxy.url());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().expect("it starts");
@@ -309,7 +309,7 @@ fn a_search_that_takes_long_says_so_on_a_terminal() {
     let proxy = Proxy::to(server.addr());
     let _guard = labelled(&server, "").lock("mine").unwrap();
     let held = proxy.hold_request_when(contains("SCAN"));
-    let mut command = fairlock(&server, &["ls", "--timeout", "10s"]);
+    let mut command = fairlock(&server, &["ls", "--command-timeout", "10s"]);
     command.env("FAIRLOCK_URL", proxy.url());
     let mut terminal = Terminal::start(&command, 20, 80);
     terminal.shows("going through all keys");

@@ -114,7 +114,7 @@ fn bench_leaves_no_key_behind_over_tls() {
     let (ca, client) = (authority.file(), authority.client());
     let url = format!("rediss://{host}/");
     let mut bench = without_server(&["bench", "--duration", "20ms", "--url", &url]);
-    bench.args(["--timeout", "10s", "--tls-ca", argument(&ca)]);
+    bench.args(["--command-timeout", "10s", "--tls-ca", argument(&ca)]);
     bench.args(["--tls-cert", argument(&client.certificate)]);
     let ended = end(bench.args(["--tls-key", argument(&client.key)]));
     assert_eq!(ended.code, Some(0), "{ended:?}");

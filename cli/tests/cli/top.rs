@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(20);
 const ESCAPE: &str = "\x1b";
 const ENTER: &str = "\r";
 /// For a test that waits until this is over, twice.
-const BRIEF: [&str; 2] = ["--timeout", "2s"];
+const BRIEF: [&str; 2] = ["--command-timeout", "2s"];
 
 fn top(server: &Server, args: &[&str]) -> Terminal {
     let args = [&["top", "--interval", "100ms"], args].concat();
@@ -196,7 +196,7 @@ fn keys_work_while_redis_is_silent_and_over_a_slow_link() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     // A look that hangs goes on for longer than this test waits for anything.
-    let mut command = without_server(&["top", "--interval", "100ms", "--timeout", "1m"]);
+    let mut command = without_server(&["top", "--interval", "100ms", "--command-timeout", "1m"]);
     let mut terminal = Terminal::start(command.env("FAIRLOCK_URL", proxy.url()), 24, 100);
     terminal.shows("0 names");
     proxy.delay(Duration::from_millis(100));

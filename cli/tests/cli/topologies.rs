@@ -13,7 +13,7 @@ use crate::support::{Server, until, until_some};
 
 /// The binary with these arguments behind those that say where the locks are.
 fn ended(place: &[&str], args: &[&str]) -> Ended {
-    end(without_server(&[args, place].concat()).env("FAIRLOCK_TIMEOUT", "2s"))
+    end(without_server(&[args, place].concat()).env("FAIRLOCK_COMMAND_TIMEOUT", "2s"))
 }
 
 #[track_caller]
@@ -181,7 +181,14 @@ fn a_stopped_node_of_a_cluster_hides_only_its_own_names() {
 /// Measures for a short time. On a busy machine a server may be slow, so the timeout is long.
 #[track_caller]
 fn assert_measured(place: &[&str]) {
-    let args = ["bench", "--duration", "20ms", "--timeout", "10s", "--json"];
+    let args = [
+        "bench",
+        "--duration",
+        "20ms",
+        "--command-timeout",
+        "10s",
+        "--json",
+    ];
     let ended = ended(place, &args);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(ended.stderr.lines().count(), 1, "no warning: {ended:?}");

@@ -1,6 +1,7 @@
 //! `fairlock run`: a command that runs while a lock is held.
 
 mod command;
+mod connect;
 mod foreground;
 mod label;
 mod lock;
@@ -20,7 +21,7 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fairlock::{DEFAULT_COMMAND_TIMEOUT, Error, LockManager, LockOptions};
+use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, Error, LockManager, LockOptions};
 use humantime::format_duration;
 
 use crate::connection::{Connection, TTL_PER_TIMEOUT};
@@ -29,16 +30,17 @@ use crate::exit::{Exit, Failure};
 use crate::signal_mask::without_ttou;
 
 use foreground::Foreground;
-use lock::{Held, Lock};
+use lock::Held;
 use messages::Messages;
+use release::Release;
 use share::{Permits, Share};
 use signals::Signals;
 use supervisor::{Rules, Supervisor};
 use times::Times;
 use tree::Tree;
-use wait::{View, WaitSettings, Waited};
+use wait::{View, WaitSettings, Waited, Wanted};
 
-/// How long the connection may take, unless `--timeout` says otherwise.
+/// How long the connection may take, unless `--command-timeout` says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -66,20 +68,29 @@ pub(crate) struct Run {
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
-    /// Wait for the lock for at most this time, also through an outage. Default: without end.
-    #[arg(short, long, value_name = "D", conflicts_with = "no_wait")]
+    /// Wait for at most this time, for Redis and then for the lock. Default: 10s for Redis, and
+    /// without end for the lock.
+    #[arg(
+        short,
+        long,
+        visible_alias = "timeout",
+        value_name = "D",
+        conflicts_with = "no_wait"
+    )]
     #[arg(value_parser = duration::parse)]
     wait: Option<Duration>,
     /// Do not wait for the lock.
     #[arg(short, long)]
     no_wait: bool,
-    /// How long the lock outlives a host that crashed, or that Redis cannot hear. Default: 10s, or
-    /// what a long --timeout needs.
+    /// How long the lock outlives a host that crashed, or that Redis cannot hear. Default: 10s.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     ttl: Option<Duration>,
     /// Keep the lock taken for this time, even if the command ends before.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     hold_at_least: Option<Duration>,
+    /// Do so only if the command exits with 0. Otherwise the lock is free at once.
+    #[arg(long, requires = "hold_at_least", conflicts_with_all = ["shared", "exclusive"])]
+    only_after_success: bool,
     /// End the command if it holds the lock for this time.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     max_hold: Option<Duration>,
@@ -121,20 +132,19 @@ enum OnLoss {
 
 impl Run {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
-        let ttl = self.ttl.unwrap_or_else(|| connection.ttl());
-        let times = Times::new(ttl, self.grace, self.max_hold)?;
+        let times = Times::new(self.ttl.unwrap_or(DEFAULT_TTL), self.grace, self.max_hold)?;
         // Before a wait that may take hours.
         program::check(&self.command[0])?;
-        // Its threads log, and must not stop for it while the command has the terminal. They block
-        // the signal as this thread does when it starts them. The command must not inherit that.
-        let manager = without_ttou(|| self.manager(connection, &times))?;
-        let lock = Lock::new(&manager, &self.name, self.share());
-        // Until here a signal ends the process by itself: it has no lock yet, and no place.
+        // The first process of a container gets no signal that it has no handler for.
         let signals = Signals::start()?;
         let messages = Messages::start();
         let settings = self.wait_settings();
-        match wait::wait_for(lock, &manager, settings, &signals, &messages)? {
-            Waited::Held(held) => self.run_holding(held, &manager, times, &signals, &messages),
+        let explain = |error| self.refused(error, connection);
+        let wanted = self.wanted(connection, &times)?;
+        match wait::wait_for(wanted, settings, &signals, &messages, explain)? {
+            Waited::Held(held, manager) => {
+                self.run_holding(held, &manager, times, &signals, &messages)
+            }
             Waited::Busy(holder) => {
                 if settings.view == View::Line {
                     messages.say(format!("{}: busy{holder}", self.name));
@@ -142,7 +152,7 @@ impl Run {
                 Ok(Exit(self.conflict_exit_code))
             }
             Waited::Signal(signal) => {
-                drop((messages, manager));
+                drop(messages);
                 Ok(signals::end_by(
                     signal.number(),
                     Foreground::find().as_ref(),
@@ -190,7 +200,12 @@ impl Run {
         };
         let supervisor = Supervisor::new(&held, tree, foreground, rules, messages);
         let ended = without_ttou(|| supervisor.run(signals, early));
-        Ok(release::after(&ended, held, self.on_loss, messages))
+        let release = Release {
+            on_loss: self.on_loss,
+            manager,
+            only_after_success: self.only_after_success,
+        };
+        Ok(release.after(&ended, held, messages))
     }
 
     /// Starts the command. A script without `#!` is run by the shell, as the C library's `execvp`
@@ -205,7 +220,8 @@ impl Run {
         }
     }
 
-    fn manager(&self, connection: &Connection, times: &Times) -> Result<LockManager, Failure> {
+    /// The lock, and a manager that is not connected yet.
+    fn wanted(&self, connection: &Connection, times: &Times) -> Result<Wanted, Failure> {
         let label = match &self.label {
             Some(label) => label.clone(),
             None => label::of_program(&self.command[0]),
@@ -217,32 +233,39 @@ impl Run {
         if let Some(limit) = times.backstop() {
             options = options.max_hold(limit);
         }
+        let timeout = connection.command_timeout();
         let mut builder = connection.builder()?.options(options);
-        if connection.timeout().is_none() {
-            // The library derives it from the ttl. That of a short ttl is too short for a
-            // connection with TLS to another continent.
-            builder = builder.connect_timeout(CONNECT_TIMEOUT);
-        }
         if let Some(wait) = self.wait {
             // An outage does not end a wait before its time.
-            let timeout = connection.timeout().unwrap_or(DEFAULT_COMMAND_TIMEOUT);
+            let timeout = timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT);
             builder = builder.outage_limit(wait.max(timeout));
         }
-        builder
-            .build()
-            .map_err(|error| self.refused(error, connection))
+        Ok(Wanted {
+            name: self.name.clone(),
+            share: self.share(),
+            builder,
+            // The library derives it from the ttl. That of a short ttl is too short for a
+            // connection with TLS to another continent.
+            connect_timeout: timeout.unwrap_or(CONNECT_TIMEOUT),
+        })
     }
 
     /// The library says in its own words which times do not fit each other.
     fn refused(&self, error: Error, connection: &Connection) -> Failure {
+        let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
         if let Error::Config { what, .. } = &error
             && matches!(&**what, "ttl" | "horizon")
-            && let (Some(ttl), Some(timeout)) = (self.ttl, connection.timeout())
+            && let Some(timeout) = connection.command_timeout()
             && let fitting = timeout.saturating_mul(TTL_PER_TIMEOUT)
             && ttl < fitting
         {
+            let given = match self.ttl {
+                Some(_) => "--ttl",
+                None => "the default --ttl",
+            };
             return Failure::usage(format!(
-                "--ttl {} is too short for --timeout {}: make it {}, or --timeout {}",
+                "{given} {} is too short for --command-timeout {}: make it {}, or \
+                 --command-timeout {}",
                 format_duration(ttl),
                 format_duration(timeout),
                 format_duration(fitting),

@@ -1,6 +1,6 @@
 //! The end of a run: the lock is released, and the exit code is decided.
 
-use fairlock::Error;
+use fairlock::{Error, LockManager};
 use rustix::process::Signal;
 
 use super::OnLoss;
@@ -12,17 +12,50 @@ use super::supervisor::{Cut, Ended};
 use super::tree::End;
 use crate::exit::Exit;
 
-/// Releases the lock of a command that has ended, and says with which code to exit.
-pub(super) fn after(ended: &Ended, held: Held, on_loss: OnLoss, messages: &Messages) -> Exit {
-    let name = held.name().to_owned();
-    // A failure is an answer: the command ended by itself, in good order. A command that died, or
-    // that was ended for its lock, may have left its work half done. The next holder learns of it.
-    let is_whole = ended.cut.is_none() && matches!(ended.end, End::Code(_));
-    let released = if is_whole {
-        held.unlock()
-    } else {
-        held.abandon()
-    };
+/// How the lock is released.
+pub(super) struct Release<'a> {
+    pub(super) on_loss: OnLoss,
+    pub(super) manager: &'a LockManager,
+    /// `--hold-at-least` does not count for a command that failed.
+    pub(super) only_after_success: bool,
+}
+
+impl Release<'_> {
+    /// Releases the lock of a command that has ended, and says with which code to exit.
+    pub(super) fn after(&self, ended: &Ended, held: Held, messages: &Messages) -> Exit {
+        let name = held.name().to_owned();
+        let released = self.release(ended, held);
+        exit_of(ended, &name, released, self.on_loss, messages)
+    }
+
+    fn release(&self, ended: &Ended, held: Held) -> Result<(), Error> {
+        let (name, fence) = (held.name().to_owned(), held.fence());
+        // A failure is an answer: the command ended by itself, in good order. A command that died,
+        // or that was ended for its lock, may have left its work half done. The next holder learns
+        // of it.
+        let is_whole = ended.cut.is_none() && matches!(ended.end, End::Code(_));
+        if is_whole {
+            held.unlock()?;
+        } else {
+            held.abandon()?;
+        }
+        let is_success = ended.cut.is_none() && ended.end == End::Code(0);
+        if self.only_after_success && !is_success {
+            // Without an answer, the lock is kept for its time.
+            let _ = self.manager.force_release(&name, fence);
+        }
+        Ok(())
+    }
+}
+
+/// The exit code of a run, which says what went wrong with its lock.
+fn exit_of(
+    ended: &Ended,
+    name: &str,
+    released: Result<(), Error>,
+    on_loss: OnLoss,
+    messages: &Messages,
+) -> Exit {
     let of_signal = match ended.cut {
         Some(Cut::Signal(number)) => Some(number),
         _ => None,

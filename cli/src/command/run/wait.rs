@@ -4,12 +4,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, never, select, tick, unbounded};
-use fairlock::{DEFAULT_COMMAND_TIMEOUT, Error, LockManager};
+use fairlock::{Builder, DEFAULT_OUTAGE_LIMIT, Error, LockManager};
 use rustix::termios::tcgetwinsize;
 
+use super::connect::{Connecting, passes_by_itself, retry};
 use super::foreground::Foreground;
 use super::lock::{Held, Lock};
 use super::messages::Messages;
+use super::share::Share;
 use super::signals::{Received, Signals};
 use super::waiting_line::{Progress, fit, holder_of};
 use crate::exit::Failure;
@@ -24,10 +26,18 @@ const COLUMNS: u16 = 80;
 
 /// How a wait ended.
 pub(super) enum Waited {
-    Held(Held),
+    Held(Held, LockManager),
     /// Others have the lock. The text says who, after a comma.
     Busy(String),
     Signal(Received),
+}
+
+/// The lock that is wanted, and where it is.
+pub(super) struct Wanted {
+    pub(super) name: String,
+    pub(super) share: Share,
+    pub(super) builder: Builder,
+    pub(super) connect_timeout: Duration,
 }
 
 /// For how long to wait, and what to show meanwhile.
@@ -67,20 +77,26 @@ impl WaitSettings {
     fn left(&self, waited: Duration) -> Option<Duration> {
         Some(self.at_most?.saturating_sub(waited))
     }
+
+    /// For how long Redis may be away, after this time.
+    fn left_for_redis(&self, waited: Duration) -> Duration {
+        self.left(waited).unwrap_or(DEFAULT_OUTAGE_LIMIT)
+    }
 }
 
-/// Waits for the lock on a thread of its own, so that a signal is noticed at once, whatever that
-/// thread waits for.
+/// Connects and waits for the lock on a thread of its own, so that a signal is noticed at once,
+/// whatever that thread waits for. `explain` puts an error into the words of the command line.
 pub(super) fn wait_for(
-    lock: Lock,
-    manager: &LockManager,
+    wanted: Wanted,
     settings: WaitSettings,
     signals: &Signals,
     messages: &Messages,
+    explain: impl Fn(Error) -> Failure,
 ) -> Result<Waited, Failure> {
-    let name = lock.name().to_owned();
+    let name = wanted.name.clone();
     let start = Instant::now();
-    let reports = Wait::start(lock, manager.clone(), settings, start)?;
+    let connecting = Connecting::new();
+    let reports = Start::on_a_thread(wanted, settings, start, connecting.clone())?;
     let mut progress: Option<Progress> = None;
     let foreground = Foreground::find();
     let redraw = settings.redraw();
@@ -89,14 +105,14 @@ pub(super) fn wait_for(
             recv(reports) -> report => match report {
                 Ok(Report::Progress(newest)) => progress = Some(newest),
                 Ok(Report::Ended(Ok(outcome))) => break Ok(outcome.into_waited()),
-                Ok(Report::Ended(Err(error))) => break Err(error.into()),
+                Ok(Report::Ended(Err(error))) => break Err(explain(error)),
                 Err(_) => break Err(Failure::internal("the wait ended without a result")),
             },
             recv(signals.received) -> signal => {
                 if let Some(signal) = signal.ok().filter(|signal| signal.ends_a_wait()) {
                     // A grant that comes now is released by its report, which nobody receives.
                     drop(reports);
-                    cancel(manager);
+                    connecting.cancel();
                     break Ok(Waited::Signal(signal));
                 }
             }
@@ -119,13 +135,6 @@ pub(super) fn wait_for(
     ended
 }
 
-/// Ends the wait of the other thread, and leaves the queue. Blocks for at most a few command
-/// timeouts. Without an answer, the place in the queue is skipped as that of a dead process.
-fn cancel(manager: &LockManager) {
-    // An error means that there is nothing to leave any more.
-    let _ = manager.shutdown(DEFAULT_COMMAND_TIMEOUT);
-}
-
 /// The waiting thread's reports: how it goes, and how it ended.
 enum Report {
     Progress(Progress),
@@ -140,9 +149,10 @@ enum Outcome {
 impl Outcome {
     fn into_waited(self) -> Waited {
         match self {
-            Outcome::Granted(granted) => granted
-                .take()
-                .map_or_else(|| Waited::Busy(String::new()), Waited::Held),
+            Outcome::Granted(granted) => granted.take().map_or_else(
+                || Waited::Busy(String::new()),
+                |(held, manager)| Waited::Held(held, manager),
+            ),
             Outcome::Busy(holder) => Waited::Busy(holder),
         }
     }
@@ -155,8 +165,8 @@ struct Granted {
 }
 
 impl Granted {
-    fn take(mut self) -> Option<Held> {
-        self.held.take()
+    fn take(mut self) -> Option<(Held, LockManager)> {
+        Some((self.held.take()?, self.manager.clone()))
     }
 }
 
@@ -168,7 +178,76 @@ impl Drop for Granted {
     }
 }
 
-/// The waiting thread.
+/// The waiting thread before it has a connection.
+struct Start {
+    wanted: Wanted,
+    settings: WaitSettings,
+    start: Instant,
+    connecting: Connecting,
+    reports: Sender<Report>,
+}
+
+impl Start {
+    /// Starts the thread. Its reports come through the channel.
+    fn on_a_thread(
+        wanted: Wanted,
+        settings: WaitSettings,
+        start: Instant,
+        connecting: Connecting,
+    ) -> Result<Receiver<Report>, Failure> {
+        let (sender, reports) = unbounded();
+        let start = Start {
+            wanted,
+            settings,
+            start,
+            connecting,
+            reports: sender,
+        };
+        thread::Builder::new()
+            .name("wait".into())
+            // It starts threads of the library, which log.
+            .spawn(move || without_ttou(|| start.run()))
+            .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
+        Ok(reports)
+    }
+
+    fn run(self) {
+        let end = match self.connect() {
+            // Nobody waits for the end.
+            Ok(None) => return,
+            Ok(Some(manager)) => {
+                let wait = Wait {
+                    lock: Lock::new(&manager, &self.wanted.name, self.wanted.share),
+                    manager,
+                    settings: self.settings,
+                    start: self.start,
+                    reports: self.reports.clone(),
+                };
+                wait.run()
+            }
+            Err(error) => Err(error),
+        };
+        // After a signal nobody receives it.
+        let _ = self.reports.send(Report::Ended(end));
+    }
+
+    fn connect(&self) -> Result<Option<LockManager>, Error> {
+        let at_most = self.settings.left_for_redis(Duration::ZERO);
+        let Wanted {
+            builder,
+            connect_timeout,
+            ..
+        } = &self.wanted;
+        self.connecting
+            .connect(builder, *connect_timeout, at_most, || {
+                if self.settings.is_shown() && !self.settings.is_zero() {
+                    let _ = self.reports.send(Report::Progress(Progress::default()));
+                }
+            })
+    }
+}
+
+/// The waiting thread, connected.
 struct Wait {
     lock: Lock,
     manager: LockManager,
@@ -178,37 +257,11 @@ struct Wait {
 }
 
 impl Wait {
-    /// Starts the thread. Its reports come through the channel.
-    fn start(
-        lock: Lock,
-        manager: LockManager,
-        settings: WaitSettings,
-        start: Instant,
-    ) -> Result<Receiver<Report>, Failure> {
-        let (sender, reports) = unbounded();
-        let wait = Wait {
-            lock,
-            manager,
-            settings,
-            start,
-            reports: sender,
-        };
-        thread::Builder::new()
-            .name("wait".into())
-            // It starts threads of the library, which log.
-            .spawn(move || without_ttou(|| wait.run()))
-            .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
-        Ok(reports)
-    }
-
-    fn run(self) {
-        let end = match self.take() {
-            Ok(Some(held)) => Ok(self.granted(held)),
-            Ok(None) => self.busy(),
-            Err(error) => Err(error),
-        };
-        // After a signal nobody receives it.
-        let _ = self.reports.send(Report::Ended(end));
+    fn run(self) -> Result<Outcome, Error> {
+        match self.take()? {
+            Some(held) => Ok(self.granted(held)),
+            None => self.busy(),
+        }
     }
 
     fn granted(&self, held: Held) -> Outcome {
@@ -229,7 +282,9 @@ impl Wait {
             // An error that ends a wait ends it below, too. A slow reply, or a failover, does not.
             Err(_) => {}
         }
-        let mut place = self.lock.enqueue()?;
+        // A place needs an answer. Redis may be loading, or be without a master.
+        let at_most = self.settings.left_for_redis(self.start.elapsed());
+        let mut place = retry(at_most, |_| self.lock.enqueue())?;
         loop {
             let left = self.settings.left(self.start.elapsed());
             let left = left.unwrap_or(Duration::MAX);
@@ -273,7 +328,9 @@ impl Wait {
             Ok(info) => Ok(Outcome::Busy(holder_of(info.as_ref()))),
             // Redis has just said that the lock is taken.
             Err(_) if self.settings.is_zero() => Ok(Outcome::Busy(String::new())),
-            Err(error @ (Error::Unavailable { .. } | Error::Tls { .. })) => Err(error),
+            Err(error) if passes_by_itself(&error) || matches!(error, Error::Tls { .. }) => {
+                Err(error)
+            }
             // It answers, so the lock is taken.
             Err(_) => Ok(Outcome::Busy(String::new())),
         }

@@ -76,7 +76,7 @@ fn wrong_usage_gives_64_and_sends_nothing() {
         &["--wait", "10", "a", "--", "true"],
         &["--ttl", "10ms", "a", "--", "true"],
         &["--ttl", "25h", "a", "--", "true"],
-        &["--ttl", "1s", "--timeout", "1s", "a", "--", "true"],
+        &["--ttl", "1s", "--command-timeout", "1s", "a", "--", "true"],
         &["--ttl", "10s", "--grace", "4501ms", "a", "--", "true"],
         &["--max-hold", "0s", "a", "--", "true"],
         &["--hold-at-least", "25h", "a", "--", "true"],

@@ -6,6 +6,7 @@ mod job_control;
 mod loss;
 mod nested;
 mod options;
+mod redis_away;
 mod signals;
 mod waiting;
 
@@ -41,7 +42,7 @@ pub(super) struct Run {
 fn run(server: &Server, args: &[&str]) -> Command {
     let mut command = fairlock(server, &["run"]);
     if !args.contains(&"--ttl") {
-        command.env("FAIRLOCK_TIMEOUT", "1333ms");
+        command.env("FAIRLOCK_COMMAND_TIMEOUT", "1333ms");
     }
     command.args(args).arg("--");
     command

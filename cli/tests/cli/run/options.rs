@@ -4,14 +4,14 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlock::{Access, DEFAULT_OUTAGE_LIMIT, LockState};
 use rustix::process::Signal;
 
 use super::{LONG, Run, broken_program, is_held, manager, run, run_script, until_renewed, waiters};
 use crate::process::end;
-use crate::support::{Server, until};
+use crate::support::{SLACK, Server, until};
 
 #[test]
 fn command_finds_name_fence_and_previous_holder() {
@@ -194,15 +194,50 @@ fn command_that_cannot_start_uses_up_no_least_time() {
 }
 
 #[test]
-fn long_timeout_needs_no_other_option() {
+fn long_command_timeout_fits_a_long_ttl_and_changes_none() {
     let server = Server::start();
-    for args in [
-        &["--timeout", "2s", "a"][..],
-        &["--timeout", "1s", "--wait", "600ms", "a"],
-        &["--timeout", "3s", "--wait", "1s", "a"],
-    ] {
-        let ended = end(&mut run_script(&server, args, "true"));
-        assert_eq!(ended.code, Some(0), "{ended:?}");
+    let script = "echo up; exec sleep 60";
+    let args = ["--command-timeout", "2s", "--ttl", "16s", "a"];
+    let mut run = Run::script(&server, &args, script);
+    run.line();
+    let info = manager(&server).inspect("a").expect("answers");
+    let holder = info.and_then(|info| info.holder).expect("held");
+    assert_eq!(holder.ttl, Duration::from_secs(16));
+    drop(run);
+    let args = ["--command-timeout", "1s", "--timeout", "600ms", "a"];
+    let ended = end(&mut run_script(&server, &args, "true"));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn command_timeout_that_does_not_fit_the_default_ttl_is_an_error() {
+    let server = Server::start();
+    let message = "the default --ttl 10s is too short for --command-timeout 2s: make it 16s, or \
+                   --command-timeout 1s 250ms";
+    for by_variable in [false, true] {
+        let mut command = crate::process::fairlock(&server, &["run"]);
+        if by_variable {
+            command.env("FAIRLOCK_COMMAND_TIMEOUT", "2s");
+        } else {
+            command.args(["--command-timeout", "2s"]);
+        }
+        let ended = end(command.args(["a", "--", "true"]));
+        assert_eq!(ended.code, Some(64), "{ended:?}");
+        assert_eq!(ended.stderr, format!("fairlock: {message}\n"));
+    }
+}
+
+#[test]
+fn timeout_is_the_longest_wait() {
+    let server = Server::start();
+    let _guard = manager(&server).lock("a").expect("free");
+    for option in ["--wait", "--timeout", "-w"] {
+        let start = Instant::now();
+        let ended = end(&mut run_script(&server, &[option, "300ms", "a"], "true"));
+        assert_eq!(ended.code, Some(75), "{ended:?}");
+        let waited = start.elapsed();
+        assert!(waited >= Duration::from_millis(300), "{waited:?}");
+        assert!(waited < Duration::from_millis(300) + SLACK, "{waited:?}");
     }
 }
 
@@ -213,21 +248,23 @@ fn ttl_that_is_too_short_for_the_timeout_names_both_options() {
         (
             "1s",
             "500ms",
-            "--ttl 1s is too short for --timeout 500ms: make it 4s, or --timeout 125ms",
+            "--ttl 1s is too short for --command-timeout 500ms: make it 4s, or \
+             --command-timeout 125ms",
         ),
         (
             "4s",
             "1500ms",
-            "--ttl 4s is too short for --timeout 1s 500ms: make it 12s, or --timeout 500ms",
+            "--ttl 4s is too short for --command-timeout 1s 500ms: make it 12s, or \
+             --command-timeout 500ms",
         ),
     ] {
-        let args = ["--ttl", ttl, "--timeout", timeout, "a"];
+        let args = ["--ttl", ttl, "--command-timeout", timeout, "a"];
         let ended = end(&mut run_script(&server, &args, "true"));
         assert_eq!(ended.code, Some(64), "{ended:?}");
         assert_eq!(ended.stderr, format!("fairlock: {message}\n"));
     }
     for (ttl, timeout) in [("4s", "500ms"), ("1s", "125ms"), ("12s", "1500ms")] {
-        let args = ["--ttl", ttl, "--timeout", timeout, "a"];
+        let args = ["--ttl", ttl, "--command-timeout", timeout, "a"];
         let ended = end(&mut run_script(&server, &args, "true"));
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
@@ -239,4 +276,38 @@ fn command_blocks_no_signal() {
     let script = "grep SigBlk: /proc/self/status";
     let ended = end(&mut run_script(&server, &["a"], script));
     assert_eq!(ended.stdout, "SigBlk:\t0000000000000000\n");
+}
+
+#[test]
+fn least_time_can_count_for_success_alone() {
+    let server = Server::start();
+    let once = ["--no-wait", "--hold-at-least", "1h", "--only-after-success"];
+    for share in [&["a"][..], &["--permits", "2/2", "b"]] {
+        let once = [&once[..], share].concat();
+        // Only the one that succeeds keeps the lock.
+        for (script, code) in [
+            ("exit 3", 3),
+            ("kill -KILL $$", 137),
+            ("exit 3", 3),
+            ("true", 0),
+            ("true", 75),
+        ] {
+            let ended = end(&mut run_script(&server, &once, script));
+            assert_eq!(ended.code, Some(code), "{ended:?}");
+        }
+    }
+    // Readers have the fence of a writer, so its time cannot be ended for it alone.
+    for share in ["--shared", "--exclusive"] {
+        let args = [&once[..], &[share, "c"]].concat();
+        let ended = end(&mut run_script(&server, &args, "true"));
+        assert_eq!(ended.code, Some(64), "{ended:?}");
+    }
+}
+
+#[test]
+fn next_command_learns_of_a_death_after_which_the_lock_is_free_at_once() {
+    let server = Server::start();
+    let once = ["--hold-at-least", "1h", "--only-after-success", "a"];
+    end(&mut run_script(&server, &once, "kill -KILL $$"));
+    assert_eq!(super::previous(&server, &once), "lapsed");
 }

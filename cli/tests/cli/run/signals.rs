@@ -97,7 +97,7 @@ fn wait_can_be_ended_while_redis_is_silent() {
     let server = Server::start();
     let _guard = manager(&server).lock("a").expect("free");
     let timeout = format!("{}ms", fairlock::DEFAULT_COMMAND_TIMEOUT.as_millis());
-    let args = ["--timeout", &timeout, "--wait", "1h", "a"];
+    let args = ["--command-timeout", &timeout, "--wait", "1h", "a"];
     let mut run = Run::script(&server, &args, "echo ran");
     until(LONG, "queued", || waiters(&server, "a") == 1);
     server.stop();
