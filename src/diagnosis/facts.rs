@@ -70,6 +70,8 @@ pub(crate) enum NodeRole {
 #[derive(Debug)]
 pub(crate) struct NodeAnswers {
     pub(crate) connected_in: Duration,
+    /// Whether HELLO or INFO said something when the connection was opened.
+    pub(crate) says_what_it_is: bool,
     /// Why it has not answered all questions.
     pub(crate) stopped: Option<String>,
     /// At least one.

@@ -79,12 +79,18 @@ fn rounded(time: Duration) -> Duration {
 
 pub(super) fn version(address: &str, answers: &NodeAnswers) -> Vec<Finding> {
     let mut findings = Findings::of(Check::Version, Some(address));
-    let info = match &answers.info {
-        Ok(info) => info,
-        Err(unknown) => return findings.or_unknown(unknown),
-    };
-    let version = match info.text("redis_version") {
-        Ok(version) => version,
+    let info = answers.info.as_ref().map_err(Clone::clone);
+    let version = info.and_then(|info| Ok((info, info.text("redis_version")?)));
+    let (info, version) = match version {
+        Ok(known) => known,
+        Err(unknown) if !answers.says_what_it_is => {
+            findings.warn(
+                "neither HELLO nor INFO says what this server is: a proxy answers; if it is older \
+                 than Redis 6.2, or a replica, the first lock fails",
+                "ask its operator for the version, and whether one master serves each key",
+            );
+            return findings.or_unknown(&unknown);
+        }
         Err(unknown) => return findings.or_unknown(&unknown),
     };
     let shown = match info.get("valkey_version") {
@@ -122,6 +128,16 @@ pub(super) fn role(
             Some(mode) => format!("master, {mode}"),
             None => "master".to_owned(),
         }),
+        (_, other) if !matches!(other, "master" | "slave" | "replica") => {
+            findings.fail(
+                format!(
+                    "the role {other}: it takes writes while another server takes them, too, so \
+                     both could grant one lock"
+                ),
+                "use a server that is the only master",
+            );
+            findings.or_ok("")
+        }
         (NodeRole::Master, _) => {
             findings.fail(
                 "a replica, which refuses locks",

@@ -51,6 +51,7 @@ pub(super) fn answers(text: &str, (fields, settings): Change<'_>) -> NodeAnswers
     let all = GOOD.iter().chain(settings);
     let settings = all.map(|(name, value)| (*name, Ok((*value).to_owned())));
     NodeAnswers {
+        says_what_it_is: true,
         connected_in: MS,
         stopped: None,
         round_trips: vec![MS, MS * 2, MS],

@@ -80,6 +80,11 @@ impl CallerId {
         format!("{}{}", self.channels, self.manager)
     }
 
+    /// A key of the prefix that no lock has: a name is in braces.
+    pub(crate) fn no_lock(&self) -> String {
+        format!("{}no_lock", self.channels)
+    }
+
     /// Appends the arguments that every script begins with.
     pub(super) fn append_to(&self, cmd: &mut Cmd) {
         cmd.arg(&self.manager)

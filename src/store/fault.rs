@@ -234,18 +234,54 @@ impl StoreFault {
         }
     }
 
+    /// Whether the server refuses this command, in whatever words. It refuses neither the login nor all
+    /// commands for a while.
+    pub(super) fn refuses_command(&self) -> bool {
+        matches!(self, StoreFault::Server { code, message, .. }
+            if !matches!(code.as_str(), "NOAUTH" | "WRONGPASS" | PROTOCOL)
+                && !passes_by_itself(code, message))
+    }
+
+    /// Whether the user lacks a right.
+    pub(super) fn is_lack_of_rights(&self) -> bool {
+        self.code() == Some(NOPERM)
+    }
+
+    /// The same fault. If the server refuses a command, this names the command and why it is needed.
+    pub(super) fn of_command(self, name: &str, is_needed: &str) -> StoreFault {
+        if !self.refuses_command() || self.is_lack_of_rights() {
+            return self;
+        }
+        match self {
+            StoreFault::Server {
+                code,
+                message,
+                server,
+            } => StoreFault::Server {
+                code,
+                message: format!("{message}; this is its reply to {name}, {is_needed}"),
+                server,
+            },
+            other => other,
+        }
+    }
+
+    /// Whether the server closed the connection, at whichever step.
+    pub(super) fn is_cut(&self) -> bool {
+        matches!(self, StoreFault::Unavailable { source, .. }
+            if source.downcast_ref::<io::Error>().is_some_and(|e| is_closed_kind(e.kind())))
+    }
+
     /// Whether the peer had closed an open connection: another connection may do better at once.
     pub(crate) fn is_closed(&self) -> bool {
-        match self {
+        let is_open = matches!(
+            self,
             StoreFault::Unavailable {
                 step: Step::Send | Step::Reply,
-                source,
                 ..
-            } => source
-                .downcast_ref::<io::Error>()
-                .is_some_and(|e| is_closed_kind(e.kind())),
-            _ => false,
-        }
+            }
+        );
+        is_open && self.is_cut()
     }
 
     /// Whether it is no sign of an outage: the next connection will show whether the server

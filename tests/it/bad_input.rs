@@ -451,12 +451,15 @@ fn p10_a_server_older_than_6_2_is_refused() {
                 "ERR unknown command `HELLO`, with args beginning with: `2`, ",
             );
         }
+        if is(words, "INFO") {
+            return ScriptedReply::bulk("# Server\r\nredis_version:5.0.14\r\n");
+        }
         ScriptedReply::polite(words)
     });
     assert_config(
         LockManager::connect(ancient.url()),
         "server",
-        &["redis 6.2 or newer", "older than 6"],
+        &["redis 6.2 or newer", "5.0.14"],
     );
     for version in ["6.2.0", "7.0.15", "10.1.0"] {
         let good = ScriptedServer::start(move |words| {

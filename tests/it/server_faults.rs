@@ -711,6 +711,8 @@ fn a_server_too_old_is_refused_as_a_configuration_error() {
     let ancient = ScriptedServer::start(|words| {
         if is(words, "HELLO") {
             ScriptedReply::error("ERR unknown command `HELLO`, with args beginning with: `2`, ")
+        } else if is(words, "INFO") {
+            ScriptedReply::bulk("# Server\r\nredis_version:5.0.14\r\n")
         } else {
             ScriptedReply::polite(words)
         }

@@ -56,8 +56,12 @@ impl ScriptedPeer {
 
     pub(crate) fn shake_hands(&mut self) -> Result<(), StoreFault> {
         let reply_by = self.node.clock.now() + TIMEOUT;
-        self.node
-            .shake_hands(&mut self.connection, super::Role::Lane, reply_by)
+        self.node.shake_hands(
+            &mut self.connection,
+            super::Role::Lane,
+            self.node.greeting.get(),
+            reply_by,
+        )
     }
 
     pub(crate) fn exchange(&mut self, calls: &[Call]) -> Vec<CallResult> {

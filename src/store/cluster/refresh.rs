@@ -99,7 +99,12 @@ fn read_map(
                 message: format!("{asked} is no cluster node; use a redis:// URL for it"),
             }
         }
-        _ => fault,
+        _ => {
+            let needed = format!(
+                "which redis-cluster:// needs; for a proxy in front of a cluster use redis://{asked}"
+            );
+            fault.of_command("CLUSTER SLOTS", &needed)
+        }
     })?;
     let ranges = parse_slots(&reply, asked)?;
     if ranges.is_empty() {

@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, bounded};
 use redis::{Cmd, Value};
 
 use super::connection::Connection;
+use super::greeting::Greeting;
 use super::race::{self, connecting};
 use super::resolve::Peer;
 use super::{Node, Role};
@@ -53,6 +54,58 @@ impl Node {
 
     /// Opens a connection to one of the server's addresses, which is ready for calls then.
     fn open(&self, peer: &Peer, role: Role, until: Time) -> Result<Connection, StoreFault> {
+        let greeting = self.greeting.get();
+        self.open_with(greeting, peer, role, until)
+            .or_else(|(fault, is_cut)| {
+                let was_greeted = self.was_greeted.load(Ordering::Relaxed);
+                let may_be_a_proxy = is_cut && !greeting.is_silent() && !was_greeted;
+                let opened = may_be_a_proxy.then(|| self.open_to_proxy(peer, role, until));
+                opened.flatten().ok_or(fault)
+            })
+    }
+
+    /// Opens a connection to a proxy that closes one upon a command that it does not know. Such a
+    /// proxy answers without a greeting, and closes again upon a second one. A server that restarts
+    /// does neither. `None`: it is no such proxy.
+    fn open_to_proxy(&self, peer: &Peer, role: Role, until: Time) -> Option<Connection> {
+        let silent = self.open_with(Greeting::Silent, peer, role, until).ok()?;
+        match self.open_with(self.greeting.get(), peer, role, until) {
+            Ok(greeted) => Some(greeted),
+            Err(_) => {
+                self.greeting.fall_back_to(Greeting::Silent);
+                Some(silent)
+            }
+        }
+    }
+
+    /// Opens a connection that begins with this greeting. An error says whether the server closed it
+    /// in the handshake.
+    fn open_with(
+        &self,
+        greeting: Greeting,
+        peer: &Peer,
+        role: Role,
+        until: Time,
+    ) -> Result<Connection, (StoreFault, bool)> {
+        let opened = self.open_socket(peer, until);
+        let mut connection = opened.map_err(|fault| (fault, false))?;
+        let greeted = self.shake_hands(&mut connection, role, greeting, until);
+        // The commands of the handshake count when it is over, together with the connection. So the
+        // two counts fit together at any moment.
+        let own_count =
+            std::mem::replace(&mut connection.requests, Arc::clone(&self.counts.requests));
+        let sent = own_count.load(Ordering::Relaxed);
+        self.counts.requests.fetch_add(sent, Ordering::Relaxed);
+        greeted.map_err(|fault| {
+            let is_cut = connection.broken && (fault.is_cut() || fault.refuses_command());
+            (fault, is_cut)
+        })?;
+        self.finish_opening(&mut connection, until)
+            .map_err(|fault| (fault, false))?;
+        Ok(connection)
+    }
+
+    fn open_socket(&self, peer: &Peer, until: Time) -> Result<Connection, StoreFault> {
         // Read first: if another thread retires this age while the connection is opened, it is old.
         let generation = self.generation();
         let pool_generation = self.pool_generation();
@@ -62,19 +115,14 @@ impl Node {
         connection.generation = generation;
         connection.pool_generation = pool_generation;
         self.keep_socket(&connection)?;
-        let outcome = self.shake_hands(&mut connection, role, until);
-        // The commands of the handshake count when it is over, together with the connection. So the
-        // two counts fit together at any moment.
-        let own_count =
-            std::mem::replace(&mut connection.requests, Arc::clone(&self.counts.requests));
-        let sent = own_count.load(Ordering::Relaxed);
-        self.counts.requests.fetch_add(sent, Ordering::Relaxed);
-        outcome?;
-        self.check_uptime(&mut connection, until)?;
+        Ok(connection)
+    }
+
+    fn finish_opening(&self, connection: &mut Connection, until: Time) -> Result<(), StoreFault> {
+        self.check_uptime(connection, until)?;
         self.counts.connects.fetch_add(1, Ordering::Relaxed);
         connection.set_read_timeout(self.command_timeout)?;
-        connection.set_write_timeout(self.command_timeout)?;
-        Ok(connection)
+        connection.set_write_timeout(self.command_timeout)
     }
 
     /// Opens a connection on another thread, for a caller that never waits. The thread ends with the

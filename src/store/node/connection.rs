@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 
+use super::hello::Hello;
 use super::resolve::Peer;
 use super::socket::Socket;
 use crate::error::Step;
@@ -29,6 +30,8 @@ pub(super) struct Connection {
     pub(super) known_scripts: u64,
     /// The server refuses keys of several slots in one command. So renewals do not go together.
     pub(super) refuses_several_slots: bool,
+    /// What the server says of itself.
+    pub(super) hello: Hello,
     /// The count of the node's requests.
     pub(super) requests: Arc<AtomicU64>,
 }
@@ -67,6 +70,7 @@ impl Connection {
             opened: now,
             known_scripts: 0,
             refuses_several_slots: false,
+            hello: Hello::default(),
             requests: Arc::default(),
         }
     }

@@ -1,4 +1,5 @@
-//! The handshake: who the caller is, whether this is the right server, and what time it is there.
+//! The handshake: who the caller is, whether this is the right server, and what time it is there. It
+//! asks for more than it needs, and fails only when something that is needed is refused.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -7,106 +8,188 @@ use redis::{Cmd, RedisError, Value};
 
 use super::Node;
 use super::connection::{Connection, fault, refusal};
+use super::expected::Expected;
 use super::first_reply::no_first_reply;
-use super::hello::{Expected, Hello};
-use super::role::{Role, hello};
+use super::greeting::{Greeting, Said};
+use super::role::Role;
 use crate::error::Step;
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
-use crate::store::refusal::is_unknown_command;
 use crate::store::{Anchor, Login, StoreFault};
 
+/// Why a command is needed.
+const FOR_LOGIN: &str = "which the login needs";
+const FOR_DATABASE: &str = "which a database other than 0 needs";
+const FOR_LOCKS: &str = "which every lock needs";
+
+/// The replies to the first write on a connection.
+struct FirstReplies {
+    auth: Option<Value>,
+    asking: Option<Value>,
+    select: Option<Value>,
+    greeting: Vec<Value>,
+    time: Value,
+}
+
 impl Node {
-    /// Sends AUTH, ASKING (to a cluster), SELECT, HELLO and TIME as one pipeline, and reads the
-    /// replies, all before `reply_by`. HELLO names the connection.
+    /// Sends AUTH, ASKING (to a cluster), SELECT, the greeting and TIME as one pipeline, and reads
+    /// the replies, all before `reply_by`. Fails if something that is needed is refused. What a proxy
+    /// refuses otherwise is left out, here and on later connections.
     pub(super) fn shake_hands(
         &self,
         connection: &mut Connection,
         role: Role,
+        mut greeting: Greeting,
         reply_by: Time,
     ) -> Result<(), StoreFault> {
-        // Read once: another handshake may learn meanwhile that names are refused.
-        let name = (!self.refuses_names.load(Ordering::Relaxed)).then_some(role);
-        let commands = self.handshake_commands(name);
+        let login = &self.server.login;
+        let auth = auth(login);
+        // It does nothing here. A user who may not run it learns that at once, and not first when a
+        // slot moves.
+        let asking = (self.expected == Expected::ClusterNode).then(|| redis::cmd("ASKING"));
+        let select = (login.database != 0).then(|| {
+            let mut select = redis::cmd("SELECT");
+            select.arg(login.database);
+            select
+        });
+        let greetings = greeting.commands(role, &self.caller_id);
+        let mut commands: Vec<Cmd> = [&auth, &asking, &select]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
+        commands.extend(greetings.iter().cloned());
+        commands.push(self.time_command(greeting));
         let sent = self.clock.now();
         let left = self.time_left(reply_by)?;
         connection.limit_writes(left)?;
-        connection.limit_reads(left)?;
         connection
             .send(&commands)
             .map_err(|e| self.turned_away(connection, e, reply_by))?;
-        let mut replies = self.handshake_replies(connection, commands.len(), reply_by)?;
+        let replies = self.handshake_replies(connection, commands.len(), reply_by)?;
         let received = self.clock.now();
-        let time = replies.pop().unwrap_or_default();
-        let hello = replies.pop().unwrap_or_default();
-        let hello = match name {
-            Some(_) => self.without_name(connection, hello, reply_by)?,
-            None => hello,
+        let mut replies = replies.into_iter();
+        let mut next = |command: &Option<Cmd>| command.as_ref().and_then(|_| replies.next());
+        let replies = FirstReplies {
+            auth: next(&auth),
+            asking: next(&asking),
+            select: next(&select),
+            greeting: replies.by_ref().take(greetings.len()).collect(),
+            time: replies.next().unwrap_or_default(),
         };
-        let hello = Hello::read(hello, self.address());
+        let auth = replies.auth.map_or(Ok(Value::Nil), refusal);
+        let auth = auth.map_err(|fault| fault.of_login(login).of_command("AUTH", FOR_LOGIN));
+        let mut said = greeting.read(replies.greeting);
+        while let Ok(Said::Refused(other)) = said {
+            // A refusal of AUTH is the cause of all refusals after it.
+            auth.clone()?;
+            greeting = other;
+            self.greeting.fall_back_to(greeting);
+            let commands = greeting.commands(role, &self.caller_id);
+            said = greeting.read(self.ask(connection, &commands, reply_by)?);
+        }
         // First of all: a sentinel knows no SELECT, and a cluster refuses it.
-        if let Ok(hello) = &hello {
+        if let Ok(Said::Server(hello)) = &said {
             self.check_mode(hello, connection, self.time_left(reply_by)?)?;
         }
-        // The other replies are from AUTH, ASKING and SELECT. A refusal of AUTH is the cause of all
-        // refusals after it, so the first one is the one to report.
-        for reply in replies {
-            refusal(reply).map_err(|fault| fault.of_login(&self.server.login))?;
+        auth?;
+        let select = replies.select.map_or(Ok(Value::Nil), refusal);
+        select.map_err(|fault| fault.of_command("SELECT", FOR_DATABASE))?;
+        self.note_asking(replies.asking.map_or(Ok(Value::Nil), refusal))?;
+        if let Said::Server(hello) = said? {
+            self.check_version(&hello)?;
+            self.check_role(&hello, connection, self.time_left(reply_by)?)?;
+            connection.hello = hello;
         }
-        let hello = hello?;
-        hello.check_version(self.address())?;
-        self.check_role(&hello, connection, self.time_left(reply_by)?)?;
-        connection.anchor = Anchor {
-            server: server_time(refusal(time)?)?,
-            sent,
-            received,
-        };
+        self.was_greeted
+            .fetch_or(!greeting.is_silent(), Ordering::Relaxed);
+        // A proxy may send each name to another server. One command is for one of them alone.
+        connection.refuses_several_slots =
+            greeting > Greeting::Hello || self.hides_cluster.load(Ordering::Relaxed);
+        connection.anchor =
+            self.first_anchor(connection, replies.time, (sent, received), reply_by)?;
         self.note_anchor(connection.anchor);
         Ok(())
     }
 
-    /// HELLO and TIME are the last two.
-    fn handshake_commands(&self, name: Option<Role>) -> Vec<Cmd> {
-        let mut commands = Vec::new();
-        commands.extend(auth(&self.server.login));
-        if self.expected == Expected::ClusterNode {
-            // It does nothing here. A user who may not run it learns that at once, and not first
-            // when a slot moves.
-            commands.push(redis::cmd("ASKING"));
+    /// Asks for the server's time. Where TIME is unknown, a script does: each script uses the time.
+    pub(super) fn time_command(&self, greeting: Greeting) -> Cmd {
+        if !greeting.is_silent() && !self.refuses_time.load(Ordering::Relaxed) {
+            return redis::cmd("TIME");
         }
-        if self.server.login.database != 0 {
-            let mut select = redis::cmd("SELECT");
-            select.arg(self.server.login.database);
-            commands.push(select);
-        }
-        commands.push(match name {
-            Some(role) => role.hello(&self.caller_id),
-            None => hello(),
-        });
-        commands.push(redis::cmd("TIME"));
-        commands
+        let mut eval = redis::cmd("EVAL");
+        eval.arg("return redis.call('TIME')");
+        // A proxy sends a script to the server of its key. A node of a cluster runs one without keys.
+        match self.expected {
+            Expected::ClusterNode => eval.arg(0),
+            _ => eval.arg(1).arg(self.caller_id.no_lock()),
+        };
+        eval
     }
 
-    /// The reply to a HELLO with a name. A proxy may know HELLO, and refuse the name in it. Then
-    /// this connection and all later ones have no name: it helps people, and no call depends on it.
-    fn without_name(
+    /// The pairing of clocks that the connection begins with, by the reply to the first question for
+    /// the time.
+    fn first_anchor(
         &self,
         connection: &mut Connection,
         reply: Value,
+        (sent, received): (Time, Time),
         reply_by: Time,
-    ) -> Result<Value, StoreFault> {
-        let is_about_arguments = matches!(&reply, Value::ServerError(error)
-            if error.code() == "ERR" && !is_unknown_command(error.details().unwrap_or_default()));
-        if !is_about_arguments {
-            return Ok(reply);
+    ) -> Result<Anchor, StoreFault> {
+        let is_refused = |fault: &StoreFault| {
+            fault.refuses_command() && !fault.is_lack_of_rights() && fault.code() != Some("MOVED")
+        };
+        match refusal(reply) {
+            Err(fault) if is_refused(&fault) && !self.refuses_time.load(Ordering::Relaxed) => {
+                self.refuses_time.store(true, Ordering::Relaxed);
+                let sent = self.clock.now();
+                let command = self.time_command(Greeting::Silent);
+                let mut replies = self.ask(connection, &[command], reply_by)?;
+                let reply = refusal(replies.pop().unwrap_or_default());
+                let time = reply.map_err(|fault| fault.of_command("EVAL", FOR_LOCKS))?;
+                Ok(Anchor {
+                    server: server_time(time)?,
+                    sent,
+                    received: self.clock.now(),
+                })
+            }
+            reply => Ok(Anchor {
+                server: server_time(reply.map_err(|fault| fault.of_command("TIME", FOR_LOCKS))?)?,
+                sent,
+                received,
+            }),
         }
-        self.refuses_names.store(true, Ordering::Relaxed);
+    }
+
+    /// A server may not know ASKING, or may not have it: that matters first when a slot moves to it.
+    /// A user who lacks the right learns that now, since it can be added.
+    fn note_asking(&self, reply: Result<Value, StoreFault>) -> Result<(), StoreFault> {
+        match reply {
+            Err(fault) if fault.is_lack_of_rights() || !fault.refuses_command() => Err(fault),
+            reply => {
+                let needed = "which a call needs while its slot moves";
+                let refused = reply.err().map(|fault| fault.of_command("ASKING", needed));
+                *self.asking_refused.lock() = refused;
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends commands in one write, and reads their replies.
+    fn ask(
+        &self,
+        connection: &mut Connection,
+        commands: &[Cmd],
+        reply_by: Time,
+    ) -> Result<Vec<Value>, StoreFault> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
         connection.limit_writes(self.time_left(reply_by)?)?;
         connection
-            .send(&[hello()])
+            .send(commands)
             .map_err(|e| fault(e, Step::Connect))?;
-        connection.limit_reads(self.time_left(reply_by)?)?;
-        connection.receive().map_err(|e| fault(e, Step::Connect))
+        self.handshake_replies(connection, commands.len(), reply_by)
     }
 
     fn handshake_replies(

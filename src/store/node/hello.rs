@@ -1,56 +1,36 @@
-//! The reply to HELLO: which server this is, and whether it is one that the manager can use.
-
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+//! What a server says of itself.
 
 use redis::Value;
 
-use super::Node;
-use super::connection::{Connection, refusal};
-use crate::store::refusal::is_unknown_command;
-use crate::store::{Address, StoreFault, port_in};
+use crate::diagnosis::info::Info;
 
 /// The oldest server whose commands the scripts use (LPOP with a count).
-const OLDEST_SERVER: (u32, u32) = (6, 2);
+pub(super) const OLDEST_SERVER: (u32, u32) = (6, 2);
 
-/// The sort of server that a node must be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
-    /// A master that belongs to no cluster, at an address that the user gave.
-    Standalone,
-    /// The master that sentinels named. If it is a replica, they may name another one soon.
-    SentinelMaster,
-    /// A master or a replica of a cluster. The slot map says which one it is.
-    ClusterNode,
-}
-
-/// A server's description of itself. A field that it does not send is empty.
+/// A server's description of itself. A field that it does not send is empty: nobody guesses it.
 #[derive(Debug, Default)]
 pub(super) struct Hello {
-    version: String,
+    pub(super) version: String,
     /// `standalone`, `cluster` or `sentinel`.
-    mode: String,
+    pub(super) mode: String,
     /// `master` or `replica`. A sentinel has none.
     role: String,
 }
 
-impl Hello {
-    /// Reads the reply. Redis lets every user run the command. If a proxy does not, nothing is known,
-    /// and the server is taken to be the right one. A server older than Redis 6 does not know it.
-    pub(super) fn read(reply: Value, server: &Address) -> Result<Hello, StoreFault> {
-        match refusal(reply) {
-            Ok(Value::Array(fields)) => Ok(Hello::from_fields(&fields)),
-            Ok(_) => Ok(Hello::default()),
-            Err(StoreFault::Server { code, .. }) if code == "NOPERM" => Ok(Hello::default()),
-            Err(StoreFault::Server { message, .. }) if is_unknown_command(&message) => {
-                Err(too_old(server, "older than 6"))
-            }
-            Err(other) => Err(other),
-        }
-    }
+/// What a server does with writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServerRole<'a> {
+    /// It is the one that takes them, or does not say otherwise.
+    Master,
+    /// It refuses them.
+    Replica,
+    /// It takes them, and so may another one. KeyDB has `active-replica`.
+    OneOfSeveral(&'a str),
+}
 
-    /// From a list of names and values.
-    fn from_fields(fields: &[Value]) -> Hello {
+impl Hello {
+    /// From a list of names and values, as HELLO has it.
+    pub(super) fn from_fields(fields: &[Value]) -> Hello {
         let fields: Vec<String> = fields
             .iter()
             .map(|field| redis::from_redis_value_ref(field).unwrap_or_default())
@@ -67,144 +47,74 @@ impl Hello {
         hello
     }
 
-    pub(super) fn check_version(&self, server: &Address) -> Result<(), StoreFault> {
-        if self.version.is_empty() || version_numbers(&self.version) >= OLDEST_SERVER {
-            return Ok(());
+    /// From the sections `server` and `replication` of INFO.
+    pub(super) fn from_info(info: &Info) -> Hello {
+        let field = |name| info.get(name).unwrap_or_default().trim().to_owned();
+        let mode = field("redis_mode");
+        Hello {
+            version: field("redis_version"),
+            mode: if mode.is_empty() {
+                field("server_mode")
+            } else {
+                mode
+            },
+            role: field("role"),
         }
-        Err(too_old(server, &self.version))
     }
 
-    fn is_replica(&self) -> bool {
-        matches!(self.role.as_str(), "replica" | "slave")
+    /// Whether nothing is known: neither HELLO nor INFO is answered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.version.is_empty() && self.role.is_empty()
+    }
+
+    /// Whether the server says that it is older than the oldest one that is supported.
+    pub(super) fn is_too_old(&self) -> bool {
+        self.numbers()
+            .is_some_and(|numbers| numbers < OLDEST_SERVER)
+    }
+
+    /// Major and minor, if the version begins with numbers.
+    fn numbers(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.version.split('.').map(|n| n.parse().ok());
+        Some((numbers.next()??, numbers.next().flatten().unwrap_or(0)))
+    }
+
+    pub(super) fn role(&self) -> ServerRole<'_> {
+        match self.role.as_str() {
+            "" | "master" => ServerRole::Master,
+            "replica" | "slave" => ServerRole::Replica,
+            other => ServerRole::OneOfSeveral(other),
+        }
     }
 }
 
-impl Node {
-    /// Whether the server belongs to the topology that the node belongs to. Asks the server for
-    /// what the user needs to reach the right one, for at most `left`.
-    pub(super) fn check_mode(
-        &self,
-        hello: &Hello,
-        connection: &mut Connection,
-        left: Duration,
-    ) -> Result<(), StoreFault> {
-        match (hello.mode.as_str(), self.expected) {
-            ("sentinel", _) => {
-                let service = only_service(connection, left);
-                let service = service.as_deref().unwrap_or("<service>");
-                let url = self.url("-sentinel", &format!("/{service}"));
-                Err(self.unfit(&format!("is a sentinel: use {url}")))
-            }
-            ("cluster", Expected::Standalone | Expected::SentinelMaster) => {
-                let url = self.url("-cluster", "");
-                Err(self.unfit(&format!("belongs to a cluster: use {url}")))
-            }
-            ("standalone", Expected::ClusterNode) => {
-                let url = self.url("", "");
-                Err(self.unfit(&format!("belongs to no cluster: use {url}")))
-            }
-            _ => Ok(()),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Whether the server is a master, if it must be one. Asks a replica for its master, for at
-    /// most `left`.
-    pub(super) fn check_role(
-        &self,
-        hello: &Hello,
-        connection: &mut Connection,
-        left: Duration,
-    ) -> Result<(), StoreFault> {
-        if self.expected == Expected::ClusterNode || !hello.is_replica() {
-            self.was_master.store(true, Ordering::Relaxed);
-            return Ok(());
-        }
-        // Sentinels may name a replica for a while. It is refused as a write would be.
-        if self.expected == Expected::SentinelMaster {
-            return Err(StoreFault::server(
-                "READONLY",
-                "this server is a replica now",
-            ));
-        }
-        // A master may be demoted and come back, which ends no manager that is running. Until then
-        // the server itself refuses the writes.
-        if self.was_master.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let master = match master_of(connection, left) {
-            Some(master) => self.url_of(&master, "", ""),
-            None => "its master's URL".to_owned(),
+    #[test]
+    fn a_version_that_is_no_number_is_not_taken_for_an_old_one() {
+        let too_old = |version: &str| {
+            let hello = Hello {
+                version: version.to_owned(),
+                ..Hello::default()
+            };
+            hello.is_too_old()
         };
-        let sentinel = "redis-sentinel://<sentinel>/<service> if sentinels choose the master";
-        Err(self.unfit(&format!("is a replica: use {master}, or {sentinel}")))
-    }
-
-    fn unfit(&self, is: &str) -> StoreFault {
-        let wanted = match self.expected {
-            Expected::Standalone => "a master outside of a cluster",
-            Expected::SentinelMaster => "a master that sentinels watch",
-            Expected::ClusterNode => "a node of a cluster",
-        };
-        StoreFault::Unfit {
-            what: "server".to_owned(),
-            message: format!("{wanted}; {} {is}", self.server.address),
+        for old in ["2.8.19", "5.0.0", "6", "6.0.16", "6.1.241"] {
+            assert!(too_old(old), "{old}");
         }
-    }
-
-    /// The URL of this server in another form, without the login.
-    fn url(&self, form: &str, path: &str) -> String {
-        self.url_of(&self.server.address, form, path)
-    }
-
-    fn url_of(&self, address: &Address, form: &str, path: &str) -> String {
-        let tls = if self.server.login.tls.is_some() {
-            "s"
-        } else {
-            ""
-        };
-        match address {
-            Address::Unix(_) => format!("redis{tls}{form}://<host>{path}"),
-            tcp => format!("redis{tls}{form}://{tcp}{path}"),
+        for other in [
+            "",
+            "6.2",
+            "6.2.14",
+            "7.0.15",
+            "10.1",
+            "255.255.255",
+            "unstable",
+            "v24",
+        ] {
+            assert!(!too_old(other), "{other}");
         }
-    }
-}
-
-/// The service that a sentinel watches, if it watches one and says so.
-fn only_service(connection: &mut Connection, left: Duration) -> Option<String> {
-    let masters = connection
-        .request(redis::cmd("SENTINEL").arg("MASTERS"), left)
-        .ok()?;
-    let masters: Vec<Vec<String>> = redis::from_redis_value(masters).ok()?;
-    let [fields] = masters.as_slice() else {
-        return None;
-    };
-    let name = fields.chunks_exact(2).find(|pair| pair[0] == "name")?;
-    Some(name[1].clone()).filter(|name| !name.contains(char::is_control))
-}
-
-/// The master of a replica, if the replica says so.
-pub(super) fn master_of(connection: &mut Connection, left: Duration) -> Option<Address> {
-    let role = connection.request(&redis::cmd("ROLE"), left).ok()?;
-    let Value::Array(fields) = role else {
-        return None;
-    };
-    let host: String = redis::from_redis_value_ref(fields.get(1)?).ok()?;
-    let port = port_in(fields.get(2)?)?;
-    (!host.is_empty()).then_some(Address::Tcp(host, port))
-}
-
-/// Major and minor.
-fn version_numbers(version: &str) -> (u32, u32) {
-    let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
-fn too_old(server: &Address, version: &str) -> StoreFault {
-    StoreFault::Unfit {
-        what: "server".to_owned(),
-        message: format!(
-            "redis {}.{} or newer; {server} is {version}",
-            OLDEST_SERVER.0, OLDEST_SERVER.1
-        ),
     }
 }

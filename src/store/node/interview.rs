@@ -8,8 +8,8 @@ use redis::{Cmd, Value};
 
 use super::Node;
 use super::connection::Connection;
+use super::expected::Expected;
 use super::handshake::server_time;
-use super::hello::Expected;
 use super::query::QueryConnection;
 use super::rights::lacks;
 use super::role::Role;
@@ -41,10 +41,14 @@ pub(super) fn ask_master(
 ) -> Result<NodeAnswers, StoreFault> {
     let node = &subject.node;
     let started = Instant::now();
-    let connection = QueryConnection::over(node.connect(Role::Diagnosis)?, node.name());
+    let connection = node.connect(Role::Diagnosis)?;
+    let says_what_it_is = !connection.hello.is_empty();
+    let connection = QueryConnection::over(connection, node.name());
     let connected_in = started.elapsed();
     let mut interview = Interview::new(connection, time, until);
+    interview.time_command = node.time_command(node.greeting.get());
     let mut answers = interview.basics(connected_in)?;
+    answers.says_what_it_is = says_what_it_is;
     if node.expected == Expected::ClusterNode {
         answers.cluster = Some(interview.cluster());
     }
@@ -77,6 +81,8 @@ struct Interview<'a> {
     until: Time,
     /// Why no more can be asked.
     ended: Option<StoreFault>,
+    /// Asks for the server's time.
+    time_command: Cmd,
 }
 
 impl Interview<'_> {
@@ -86,6 +92,7 @@ impl Interview<'_> {
             time,
             until,
             ended: None,
+            time_command: command(&["TIME"]),
         }
     }
 
@@ -130,6 +137,7 @@ impl Interview<'_> {
             .collect();
         Ok(NodeAnswers {
             connected_in,
+            says_what_it_is: true,
             stopped: None,
             round_trips,
             clock,
@@ -149,7 +157,8 @@ impl Interview<'_> {
             && (round_trips.is_empty() || started.elapsed() < self.time.reply)
         {
             let (before, host) = (Instant::now(), SystemTime::now());
-            let server = server_time(self.ask_one(&["TIME"])?)?;
+            let mut replies = self.ask(std::slice::from_ref(&self.time_command.clone()));
+            let server = server_time(replies.pop().unwrap_or(Err(StoreFault::NotReady))?)?;
             let took = before.elapsed();
             round_trips.push(took);
             let host = host.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;

@@ -79,7 +79,8 @@ impl Lanes {
         if self.confirmer.is_some() {
             let mut wait = redis::cmd("WAIT");
             wait.arg(0).arg(0);
-            self.request(&wait, self.node.clock.now() + self.node.command_timeout)?;
+            self.request(&wait, self.node.clock.now() + self.node.command_timeout)
+                .map_err(|fault| fault.of_command("WAIT", "which acknowledged locks need"))?;
         }
         Ok(self)
     }

@@ -7,9 +7,11 @@
 //! | `connect` | how a connection is opened, within its time |
 //! | `race` | which of a server's addresses is used: the first that is ready for calls |
 //! | `resolve` | the addresses of a server |
-//! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME, and ASKING to a cluster |
+//! | `handshake` | the first commands on a connection: AUTH, SELECT, a greeting, TIME, and ASKING to a cluster |
 //! | `role` | [`Role`]: what a connection is for, which is a part of its name |
-//! | `hello` | [`Expected`]: what the server must be, and whether it says that it is |
+//! | `greeting` | how a connection learns what its server is: HELLO, or less where a proxy refuses it |
+//! | `hello` | what a server says of itself |
+//! | `expected` | [`Expected`]: what the server must be, and whether it says that it is |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
 //! | `together` | renewals of a pipeline that one command does together |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
@@ -45,7 +47,9 @@ mod connect;
 mod connection;
 mod counts;
 mod examine;
+mod expected;
 mod first_reply;
+mod greeting;
 mod handshake;
 mod hello;
 mod interview;
@@ -93,12 +97,13 @@ use crate::store::clock::{Clock, Time};
 use crate::store::{Address, Anchor, CallResult, Link, ServerSettings, StoreFault};
 use acks::AckedLink;
 use connection::Connection;
+use greeting::KnownGreeting;
 use stream::Stream;
 
 pub(super) use acks::{AckedPeer, confirm_grants};
 pub(super) use counts::Counts;
 pub(super) use examine::{Question, ask_all, examine_masters, examine_with_replicas};
-pub(super) use hello::Expected;
+pub(super) use expected::Expected;
 pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
 pub(super) use owed::{LinkCall, LinkReply};
@@ -118,8 +123,15 @@ pub(crate) struct Node {
     /// Its address as errors and the log show it.
     name: Arc<str>,
     expected: Expected,
-    /// It refused a HELLO with a connection's name, and not one without. A proxy may.
-    refuses_names: AtomicBool,
+    greeting: KnownGreeting,
+    /// A greeting has been answered.
+    was_greeted: AtomicBool,
+    /// It is a proxy that knows no TIME. A script asks for the time.
+    refuses_time: AtomicBool,
+    /// It is a proxy in front of a whole cluster.
+    hides_cluster: AtomicBool,
+    /// Its refusal of ASKING, which is needed while a slot moves to it.
+    asking_refused: Mutex<Option<StoreFault>>,
     /// A handshake has succeeded, so the server was a master at that time if it must be one.
     was_master: AtomicBool,
     caller_id: Arc<CallerId>,
@@ -154,7 +166,11 @@ impl Node {
             name: server.address.to_string().into(),
             server,
             expected: Expected::Standalone,
-            refuses_names: AtomicBool::new(false),
+            greeting: KnownGreeting::new(),
+            was_greeted: AtomicBool::new(false),
+            refuses_time: AtomicBool::new(false),
+            hides_cluster: AtomicBool::new(false),
+            asking_refused: Mutex::new(None),
             was_master: AtomicBool::new(false),
             caller_id,
             clock,

@@ -404,7 +404,10 @@ impl Node {
                     Some("NOPERM") => self.forget_rights(),
                     _ => {}
                 }
-                Err(refused)
+                // Without ASKING, the node sends the call back to the slot's owner.
+                let is_sent_back = pending.hop == Hop::AskTarget && refused.code() == Some("MOVED");
+                let asking = is_sent_back.then(|| self.asking_refused.lock().clone());
+                Err(asking.flatten().unwrap_or(refused))
             }
         };
         ReadReply {

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, RedisError, Value};
 
 use super::connection::{Connection, fault, refusal};
+use super::expected::master_of;
 use super::first_reply::no_first_reply;
 use super::handshake::auth;
-use super::hello::master_of;
 use super::race;
 use super::resolve::Peer;
 use super::role::Role;

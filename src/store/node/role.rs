@@ -39,9 +39,19 @@ impl Role {
     /// HELLO, with the name of the connection. No user needs a right to it, as for AUTH.
     pub(super) fn hello(self, caller_id: &CallerId) -> Cmd {
         let mut hello = hello();
-        let name = format!("{}:{}", caller_id.connections, self.label());
-        hello.arg("SETNAME").arg(name);
+        hello.arg("SETNAME").arg(self.name(caller_id));
         hello
+    }
+
+    /// The command that gives the connection its name where HELLO is unknown.
+    pub(super) fn set_name(self, caller_id: &CallerId) -> Cmd {
+        let mut client = redis::cmd("CLIENT");
+        client.arg("SETNAME").arg(self.name(caller_id));
+        client
+    }
+
+    fn name(self, caller_id: &CallerId) -> String {
+        format!("{}:{}", caller_id.connections, self.label())
     }
 }
 

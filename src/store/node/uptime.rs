@@ -48,7 +48,9 @@ impl Node {
         };
         let mut info = redis::cmd("INFO");
         info.arg("server");
-        let reply = connection.request(&info, self.time_left(reply_by)?)?;
+        let reply = connection.request(&info, self.time_left(reply_by)?);
+        let needed = "which a quorum needs: a server that restarted has forgotten its locks";
+        let reply = reply.map_err(|fault| fault.of_command("INFO", needed))?;
         let text: String = redis::from_redis_value(reply).unwrap_or_default();
         let ran = uptime_of(&text).ok_or_else(|| {
             StoreFault::protocol("expected uptime_in_seconds in the reply to INFO server")
