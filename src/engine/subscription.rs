@@ -22,8 +22,9 @@ pub(super) struct SubscriptionStatus {
     /// | state   | meaning                               | becomes                             |
     /// |---------|---------------------------------------|-------------------------------------|
     /// | Idle    | no caller has had to wait yet         | Started                             |
-    /// | Started | not confirmed yet, or interrupted     | Up, Refused                         |
+    /// | Started | not confirmed yet, or interrupted     | Up, Absent, Refused                 |
     /// | Up      | confirmed                             | Started, on a fault                 |
+    /// | Absent  | a proxy does not know SUBSCRIBE       | Up, Started, Refused                |
     /// | Refused | a permission is missing; no thread    | Started, by the next caller to wait |
     state: Mutex<SubscriptionState>,
     changed: Condvar,
@@ -35,6 +36,7 @@ enum SubscriptionState {
     Idle,
     Started,
     Up,
+    Absent,
     Refused(StoreFault),
 }
 
@@ -55,7 +57,7 @@ impl SubscriptionStatus {
     pub(super) fn is_started(&self) -> bool {
         matches!(
             *self.state.lock(),
-            SubscriptionState::Started | SubscriptionState::Up
+            SubscriptionState::Started | SubscriptionState::Up | SubscriptionState::Absent
         )
     }
 
@@ -88,7 +90,9 @@ impl Engine {
         let until = until.min(self.now() + self.config.command_timeout);
         loop {
             match &*state {
-                SubscriptionState::Up | SubscriptionState::Idle => return Ok(()),
+                SubscriptionState::Up | SubscriptionState::Idle | SubscriptionState::Absent => {
+                    return Ok(());
+                }
                 SubscriptionState::Refused(fault) => {
                     return Err(missing_permission(fault, &self.config.prefix));
                 }
@@ -171,7 +175,10 @@ impl Progress {
             log::debug!("the subscription was closed and is opened again: {fault}");
             return true;
         }
-        if self.was_ever_up && !std::mem::replace(&mut self.is_missing, true) {
+        let is_first = !std::mem::replace(&mut self.is_missing, true);
+        if !self.was_ever_up && is_first && fault.refuses_command() {
+            log::warn!("subscribing is refused, so grants arrive once per check period: {fault}");
+        } else if self.was_ever_up && is_first {
             log::info!("the subscription ended: {fault}");
         } else {
             log::debug!("subscribing failed: {fault}");
@@ -207,7 +214,12 @@ fn run(engine: &Arc<Engine>) {
             engine.subscription.set(SubscriptionState::Refused(fault));
             return;
         }
-        engine.subscription.set(SubscriptionState::Started);
+        let is_absent = fault.refuses_command() || fault.is_closed() && !progress.was_ever_up;
+        engine.subscription.set(if is_absent {
+            SubscriptionState::Absent
+        } else {
+            SubscriptionState::Started
+        });
         if at_once {
             continue;
         }

@@ -236,7 +236,7 @@ impl StoreFault {
 
     /// Whether the server refuses this command, in whatever words. It refuses neither the login nor all
     /// commands for a while.
-    pub(super) fn refuses_command(&self) -> bool {
+    pub(crate) fn refuses_command(&self) -> bool {
         matches!(self, StoreFault::Server { code, message, .. }
             if !matches!(code.as_str(), "NOAUTH" | "WRONGPASS" | PROTOCOL)
                 && !passes_by_itself(code, message))
@@ -264,6 +264,27 @@ impl StoreFault {
             },
             other => other,
         }
+    }
+
+    /// Whether the server refuses the command of this name, and says so in words of its own.
+    pub(super) fn names_command(&self, name: &str) -> bool {
+        matches!(self, StoreFault::Server { message, .. }
+            if self.is_in_own_words() && message.to_ascii_uppercase().contains(name))
+    }
+
+    /// The same fault. If it is about EVAL or EVALSHA and names neither, this does.
+    pub(super) fn of_script(self) -> StoreFault {
+        if self.is_in_own_words() && !self.names_command("EVAL") {
+            self.of_command("EVALSHA or EVAL", "which every lock needs")
+        } else {
+            self
+        }
+    }
+
+    /// Whether a server or a proxy refuses something without a code of Redis.
+    fn is_in_own_words(&self) -> bool {
+        let is_code = |code: &str| code != "ERR" && code.bytes().all(|b| b.is_ascii_uppercase());
+        self.refuses_command() && self.code().is_some_and(|code| !is_code(code))
     }
 
     /// Whether the server closed the connection, at whichever step.

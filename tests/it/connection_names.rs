@@ -13,7 +13,7 @@ use crate::support::scripted_server::{ScriptedReply, ScriptedServer, is};
 use crate::support::{Server, until};
 
 /// The names of all connections.
-fn names(server: &Server) -> BTreeSet<String> {
+pub(crate) fn names(server: &Server) -> BTreeSet<String> {
     let name = |line: &String| {
         let (_, rest) = line
             .split_once(" name=")

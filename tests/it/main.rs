@@ -50,6 +50,7 @@ mod permits;
 mod process;
 #[cfg(feature = "memory")]
 mod property;
+mod proxies;
 mod refused_writes;
 mod renewals;
 mod rights;

@@ -128,6 +128,8 @@ pub(crate) struct Node {
     was_greeted: AtomicBool,
     /// It is a proxy that knows no TIME. A script asks for the time.
     refuses_time: AtomicBool,
+    /// It is a proxy that knows no EVALSHA. Each script brings its source.
+    refuses_digests: AtomicBool,
     /// It is a proxy in front of a whole cluster.
     hides_cluster: AtomicBool,
     /// Its refusal of ASKING, which is needed while a slot moves to it.
@@ -169,6 +171,7 @@ impl Node {
             greeting: KnownGreeting::new(),
             was_greeted: AtomicBool::new(false),
             refuses_time: AtomicBool::new(false),
+            refuses_digests: AtomicBool::new(false),
             hides_cluster: AtomicBool::new(false),
             asking_refused: Mutex::new(None),
             was_master: AtomicBool::new(false),

@@ -130,9 +130,8 @@ impl<'a> Pending<'a> {
     /// Appends the call's bytes, and counts its request.
     pub(super) fn write(&self, node: &Node, bytes: &mut Vec<u8>) {
         node.counts.requests.fetch_add(1, Ordering::Relaxed);
-        let command = self
-            .call
-            .command(&node.caller_id, self.form, self.not_after);
+        let form = node.form(self.form);
+        let command = self.call.command(&node.caller_id, form, self.not_after);
         command.write_packed_command(bytes);
     }
 
@@ -388,7 +387,7 @@ impl Node {
                 is_malformed = true;
                 Err(malformed.into())
             }
-            Err(refused) if pending.change_form(&refused) => {
+            Err(refused) if pending.change_form(&refused) || self.learn_form(pending, &refused) => {
                 return ReadReply {
                     meaning: Meaning::OtherForm,
                     anchor,
@@ -407,7 +406,8 @@ impl Node {
                 // Without ASKING, the node sends the call back to the slot's owner.
                 let is_sent_back = pending.hop == Hop::AskTarget && refused.code() == Some("MOVED");
                 let asking = is_sent_back.then(|| self.asking_refused.lock().clone());
-                Err(asking.flatten().unwrap_or(refused))
+                let refused = asking.flatten().unwrap_or(refused);
+                Err(refused.of_script())
             }
         };
         ReadReply {
@@ -415,6 +415,26 @@ impl Node {
             anchor,
             is_malformed,
         }
+    }
+}
+
+impl Node {
+    /// The form in which the server takes a call that is to have this form.
+    pub(super) fn form(&self, form: Form) -> Form {
+        Form {
+            by_source: form.by_source || self.refuses_digests.load(Ordering::Relaxed),
+            ..form
+        }
+    }
+
+    /// Chooses another form, also for later calls, if the server has no EVALSHA.
+    fn learn_form(&self, pending: &mut Pending<'_>, refused: &StoreFault) -> bool {
+        let is_unknown = !self.form(pending.form).by_source && refused.names_command("EVALSHA");
+        if is_unknown {
+            self.refuses_digests.store(true, Ordering::Relaxed);
+            pending.form.by_source = true;
+        }
+        is_unknown
     }
 }
 

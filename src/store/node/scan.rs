@@ -25,6 +25,7 @@ impl Lanes {
             .arg("hash");
         let timeouts = self.node.command_timeout * 2;
         let page = self.request(&scan, self.node.clock.now() + timeouts);
+        let page = page.map_err(|fault| fault.of_command("SCAN", "which a list of locks needs"));
         self.node.outcome(page.and_then(parse_page))
     }
 }

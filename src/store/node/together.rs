@@ -52,7 +52,8 @@ impl Pipeline<'_> {
             };
             // One source restores the script for all calls that follow it in the pipeline.
             let script = script.filter(|_| wants_source);
-            let by_source = script.is_some_and(|id| !std::mem::replace(&mut has_source[id], true));
+            let by_source = script.is_some_and(|id| !std::mem::replace(&mut has_source[id], true))
+                || node.form(Form::default()).by_source;
             if pending.together {
                 let calls = group.iter().map(|index| self.pending[*index].call);
                 return renewals_command(calls, &node.caller_id, by_source);

@@ -9,6 +9,7 @@
 )]
 
 pub(crate) mod child;
+pub(crate) mod gateway;
 pub(crate) mod hosts;
 pub(crate) mod packed;
 mod preload;
@@ -28,6 +29,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) use child::Child;
+pub(crate) use gateway::{Gateway, Unknown};
 pub(crate) use proxy::{Proxy, all_of, contains};
 pub(crate) use scripted_server::{ScriptedReply, ScriptedServer};
 pub(crate) use server::{Server, is_redis_7, is_redis_62};

@@ -28,7 +28,8 @@ impl Lanes {
         }
         let ticket = self.send_command(guard, &command);
         let until = (ticket.sent + self.node.command_timeout).min(reply_by);
-        let reply = refusal(lane.wait(&ticket, until).outcome?)?;
+        let reply = refusal(lane.wait(&ticket, until).outcome?);
+        let reply = reply.map_err(StoreFault::of_script)?;
         self.node.note_rights(call, reply)
     }
 
