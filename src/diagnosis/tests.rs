@@ -208,6 +208,12 @@ fn each_bad_setting_has_a_finding_with_its_remedy() {
             "redis://h:7",
         ),
         (
+            (&[("role", "active-replica")], &[]),
+            Role,
+            Error,
+            "the only master",
+        ),
+        (
             (&[("aof_enabled", "0")], &[]),
             Persistence,
             Warning,

@@ -134,6 +134,13 @@ fn the_version_behind_a_proxy_is_learned_and_never_guessed() {
     }
 }
 
+/// The commands that are missing, the end of the URL, and what needs them.
+type Case<'a> = (
+    &'static [&'static str],
+    &'a str,
+    &'a dyn Fn(String) -> Result<(), Error>,
+);
+
 /// Each is needed here, so its refusal ends the call. The error has the command and the words.
 #[test]
 fn a_command_that_is_needed_is_named_with_the_servers_words() {
@@ -146,11 +153,7 @@ fn a_command_that_is_needed_is_named_with_the_servers_words() {
     };
     let lock = |url: String| builder(url).build()?.lock("a").map(drop);
     let acknowledged = |url: String| builder(url).replica_acks(1, T / 2).build().map(drop);
-    let cases: [(
-        &'static [&'static str],
-        &str,
-        &dyn Fn(String) -> Result<(), Error>,
-    ); 6] = [
+    let cases: [Case<'_>; 6] = [
         (&["SELECT"], "/1", &connect),
         (&["SCAN"], "", &list),
         (&["WAIT"], "", &acknowledged),

@@ -77,7 +77,11 @@ impl Gateway {
         Gateway::to(server, move |words| {
             let is_one = |command: &&&str| {
                 let mut parts = command.split(' ').enumerate();
-                parts.all(|(i, part)| words.get(i).is_some_and(|word| is(&[word.clone()], part)))
+                parts.all(|(i, part)| {
+                    words
+                        .get(i)
+                        .is_some_and(|word| is(std::slice::from_ref(word), part))
+                })
             };
             commands.iter().find(is_one)?;
             let name = String::from_utf8_lossy(&words[0]).into_owned();
