@@ -305,6 +305,21 @@ impl StoreFault {
         is_open && self.is_cut()
     }
 
+    /// Whether a reply did not come in time. If the connection died in silence, another one does
+    /// better at once.
+    pub(super) fn is_late_reply(&self) -> bool {
+        matches!(self, StoreFault::Unavailable { step: Step::Reply, source, .. }
+            if source
+                .downcast_ref::<io::Error>()
+                .is_some_and(|e| e.kind() == io::ErrorKind::TimedOut))
+    }
+
+    /// The fault of a request whose connection was ended on this side.
+    pub(super) fn connection_ended(why: &'static str) -> StoreFault {
+        let ended = io::Error::new(io::ErrorKind::ConnectionAborted, why);
+        StoreFault::unavailable(Step::Reply, ended)
+    }
+
     /// Whether it is no sign of an outage: the next connection will show whether the server
     /// answers. A server closes connections that are idle, and all when it restarts. If the next
     /// attempt fails as well, its fault is another one, or [`StoreFault::InDoubt`]. A node that has

@@ -356,10 +356,9 @@ fn a_connection_broken_during_list_is_replaced_for_waiting_calls() {
         // left when the listing fails.
         thread::sleep(STEADY_T / 2);
         let one = Callers::call(scope, "one", 1, |name| ours.try_lock(name));
-        assert!(matches!(
-            listing.join().unwrap(),
-            Some(Err(Error::Unavailable { .. }))
-        ));
+        // The listing goes on, on the same connection.
+        let listed = listing.join().unwrap();
+        assert!(!matches!(listed, Some(Err(_))), "{listed:?}");
         assert_eq!(one.guards().len(), 1);
     });
 }

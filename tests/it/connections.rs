@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, LockOptions, Step};
+use fairlock::{Error, LockManager, LockOptions};
 
 use crate::fixtures::{
     Record, SOON, STEADY_TTL, T, Verb, build, builder, release, request, steady, warm_up,
@@ -127,18 +127,8 @@ fn a_broken_off_reply_is_never_joined_with_the_next() {
     let half = ScriptedReply::Raw(whole[..whole.len() / 2].to_vec());
     for first in [half, ScriptedReply::Silent] {
         let (scripted_server, manager) = server_with_first_reply(first);
-        let end = manager.try_lock("a");
-        assert!(
-            matches!(
-                end,
-                Err(Error::Unavailable {
-                    step: Step::Reply,
-                    ..
-                })
-            ),
-            "{end:?}"
-        );
         let connects = manager.stats().connects;
+        // The call goes out again on the next connection.
         let guard = manager.try_lock("a").unwrap().expect("it is free");
         assert_eq!(guard.fence(), 77);
         assert!(manager.stats().connects > connects || scripted_server.count("HELLO") > 1);

@@ -62,6 +62,7 @@ mod server_addresses;
 mod server_clock;
 mod server_faults;
 mod shutdown;
+mod silent_connections;
 mod slow_link;
 mod small_pool;
 mod soak_checker;
@@ -72,6 +73,7 @@ mod support_works;
 mod tidy;
 mod trickle;
 mod unread_releases;
+mod verbs_once;
 mod worker;
 
 /// Not a test: worker processes begin here, see [`support::Child`].

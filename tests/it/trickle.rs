@@ -8,6 +8,7 @@ use fairlock::{Error, LockManager, LossReason};
 use crate::fixtures::{
     P, Record, SOON, T, TTL, Verb, build, builder, manager, release, request, warm_up,
 };
+use crate::support::proxy::ProxyFault;
 use crate::support::{Proxy, SLACK, Server, contains, until};
 
 /// The pause before each byte. It is shorter than the command timeout, so no single read times out,
@@ -57,21 +58,25 @@ fn p8_calls_on_a_lock_end_in_time_though_replies_trickle() {
         proxy,
         ours,
     } = setup();
-    let fault = proxy.trickle_when(PAUSE, request(Verb::Acquire, "a"));
+    // The second copy of each call goes out on another connection.
+    let faults = [(); 2].map(|()| proxy.trickle_when(PAUSE, request(Verb::Acquire, "a")));
     assert_unavailable(ends_within(2 * T, || ours.try_lock("a")));
-    assert!(fault.has_triggered());
+    assert!(faults.iter().all(ProxyFault::has_triggered));
     Record::of(&server, "a").comes_to_rest();
 
     let guard = ours.lock("b").unwrap();
-    let fault = proxy.trickle_when(PAUSE, request(Verb::Renew, "b"));
+    let faults = [(); 2].map(|()| proxy.trickle_when(PAUSE, request(Verb::Renew, "b")));
     assert_unavailable(ends_within(2 * T, || guard.renew()));
-    assert!(fault.has_triggered());
-    let fault = proxy.trickle_when(PAUSE, contains("fairlock:{b}"));
-    assert_unavailable(ends_within(2 * T, || ours.inspect("b")));
-    assert!(fault.has_triggered());
-    let fault = proxy.trickle_when(PAUSE, release("used", "b"));
+    assert!(faults.iter().all(ProxyFault::has_triggered));
+    // Nobody holds this name, so nobody renews it.
+    let faults = [(); 2].map(|()| proxy.trickle_when(PAUSE, contains("fairlock:{e}")));
+    assert_unavailable(ends_within(2 * T, || ours.inspect("e")));
+    assert!(faults.iter().all(ProxyFault::has_triggered));
+    let faults = [(); 2].map(|()| proxy.trickle_when(PAUSE, release("used", "b")));
     assert_unavailable(ends_within(T, || guard.unlock()));
-    assert!(fault.has_triggered());
+    // On a busy machine there may be no time for the second.
+    assert!(faults.iter().any(ProxyFault::has_triggered));
+    proxy.disarm();
     Record::of(&server, "b").comes_to_rest();
 
     let guard = ours.lock("c").unwrap();
@@ -80,10 +85,10 @@ fn p8_calls_on_a_lock_end_in_time_though_replies_trickle() {
     fault.wait(SOON);
     Record::of(&server, "c").comes_to_rest();
 
-    let fault = proxy.trickle_when(PAUSE, contains("SCAN"));
+    let faults = [(); 2].map(|()| proxy.trickle_when(PAUSE, contains("SCAN")));
     let listed = ends_within(4 * T, || ours.list("*").collect::<Result<Vec<_>, _>>());
     assert_unavailable(listed);
-    assert!(fault.has_triggered());
+    assert!(faults.iter().all(ProxyFault::has_triggered));
 
     // Now every reply trickles, to every attempt.
     proxy.trickle(PAUSE);

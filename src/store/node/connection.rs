@@ -110,6 +110,16 @@ impl Connection {
         refusal(self.receive().map_err(|e| fault(e, Step::Reply))?)
     }
 
+    /// How long the last reply took.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.anchor.received - self.anchor.sent
+    }
+
+    /// Waits until something comes. Returns whether nothing has come in this time.
+    pub(super) fn is_silent(&self, time: Duration) -> bool {
+        self.socket.is_silent(time)
+    }
+
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), StoreFault> {
         let set = self.socket.set_read_timeout(timeout);
         set.map_err(|e| fault(e, Step::Connect))

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::Node;
 use super::acks::{Confirmer, Renewal, confirm_grants};
-use super::connection::Connection;
+use super::connection::{Connection, refusal};
 use super::lane::{Lane, OpenGuard, Reply, Ticket};
 use super::pipeline::{Hop, Meaning, Pending, Received};
 use super::pool::{ConnectionPool, LaneConnection, script_bit};
@@ -277,14 +277,29 @@ impl Lanes {
         pending: &Pending<'_>,
         deadlines: Deadlines,
     ) -> Result<NodeGuard<'a>, StoreFault> {
+        let Deadlines {
+            mut connection,
+            reply_by,
+        } = deadlines;
         let mut closed = 0;
+        let mut was_late = false;
         loop {
-            let guard = self.open_lane(lane, deadlines.connection)?;
+            let guard = self.open_lane(lane, connection)?;
             if !pending.call.needs_rights() || self.node.has_rights.load(Ordering::Acquire) {
                 return Ok(guard);
             }
-            match self.check_rights(lane, guard, pending, deadlines.reply_by) {
-                Ok(()) => return self.open_lane(lane, deadlines.connection),
+            let reply = self.ask_for_rights(lane, guard, pending, !was_late, reply_by);
+            let is_late = reply.is_late;
+            let has_rights = reply
+                .outcome
+                .and_then(|reply| refusal(reply).map_err(StoreFault::of_script))
+                .and_then(|reply| self.node.note_rights(pending.call, reply));
+            match has_rights {
+                Ok(()) => return self.open_lane(lane, connection),
+                Err(_) if is_late && !was_late && self.node.clock.now() < reply_by => {
+                    was_late = true;
+                    connection = ConnectionWait::Until(reply_by);
+                }
                 Err(fault) if fault.is_closed() && closed < RESENDS_WHEN_CLOSED => closed += 1,
                 Err(fault) => return Err(fault),
             }
@@ -303,7 +318,7 @@ impl Lanes {
         };
         // The first attempt's time for the reply is for all: a retry must not lengthen the call
         // (P8).
-        let again = Deadlines {
+        let mut again = Deadlines {
             connection: match deadlines.connection {
                 ConnectionWait::Never => ConnectionWait::Never,
                 ConnectionWait::Until(_) => ConnectionWait::Until(deadlines.reply_by),
@@ -312,10 +327,11 @@ impl Lanes {
         };
         let mut before: Option<CallResult> = None;
         let mut closed = 0;
+        let mut was_late = false;
         loop {
-            let until = (flight.ticket.sent + self.node.command_timeout).min(deadlines.reply_by);
-            let reply = flight.lane.wait(&flight.ticket, until);
+            let reply = self.wait(flight.lane, &flight.ticket, !was_late, deadlines.reply_by);
             let is_void = reply.is_void;
+            let is_late_reply = reply.is_late;
             let outcome = match self.read(&mut flight, reply) {
                 Meaning::OtherForm => None,
                 Meaning::Answer(answer) => Some(answer),
@@ -332,7 +348,8 @@ impl Lanes {
                 let is_closed = answer.as_ref().is_err_and(StoreFault::is_closed);
                 let result = CallResult { answer, not_after };
                 let is_again = (is_void && result.answer.is_ok())
-                    || (is_closed && closed < RESENDS_WHEN_CLOSED);
+                    || (is_closed && closed < RESENDS_WHEN_CLOSED)
+                    || (is_late_reply && !was_late);
                 let result = match before.take() {
                     Some(mut before) => {
                         before.take_resent(result);
@@ -344,7 +361,14 @@ impl Lanes {
                     lane.fail_resends();
                     return result;
                 }
-                closed += u32::from(is_closed);
+                if is_late_reply {
+                    was_late = true;
+                    // All connections may be dead, the renewal thread's too. So this caller opens
+                    // one in the rest of its time, even if it would not wait for one otherwise.
+                    again.connection = ConnectionWait::Until(deadlines.reply_by);
+                } else {
+                    closed += u32::from(is_closed);
+                }
                 before = Some(result);
             }
             flight = match self.begin(pending, again) {
@@ -373,6 +397,33 @@ impl Lanes {
                 }
             };
         }
+    }
+
+    /// Waits for the reply to a request, at most for a command timeout and until `reply_by`.
+    ///
+    /// A connection can die in silence: the request gets no reply, and no error either. The call is
+    /// sent again on another one if time is left for that. So if the first wait, which this may be,
+    /// would leave less than a quarter of a command timeout, it ends early, where nothing at all
+    /// comes and replies took much less before.
+    pub(super) fn wait(
+        &self,
+        lane: &NodeLane,
+        ticket: &Ticket,
+        is_first: bool,
+        reply_by: Time,
+    ) -> Reply {
+        let timeout = self.node.command_timeout;
+        let time = reply_by - ticket.sent;
+        let patience = timeout.min(time) / 2;
+        if is_first && ticket.round_trip <= patience / 8 {
+            // All calls have this step. Otherwise the socket would need another timeout each time.
+            let ends_if_silent = time < timeout * 5 / 4;
+            let reply = lane.wait_first(ticket, ticket.sent + patience, ends_if_silent);
+            if let Some(reply) = reply {
+                return reply;
+            }
+        }
+        lane.wait(ticket, (ticket.sent + timeout).min(reply_by))
     }
 
     /// Reads a reply, and what it says about the connection.

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::Node;
 use super::connection::Connection;
+use super::lane::SILENT;
 use super::owed::{LinkCall, LinkReply, OwedCall, fail_owed, not_sent};
 use super::pipeline::{Hop, Pending, Pipeline};
 use super::role::Role;
@@ -36,8 +37,8 @@ pub(crate) struct NodeLink {
 /// | Opening | a thread connects            | Up or Down, by the first run after it has ended  |
 /// | Up      | connected                    | Down, on a fault or when retired                 |
 ///
-/// A connection that the server closed while it was idle is no fault: the next run opens another at
-/// once.
+/// A connection that the server closed while it was idle is no fault, nor is one that died in
+/// silence: the next run opens another at once.
 pub(super) enum LinkState {
     Down {
         since: Time,
@@ -174,11 +175,25 @@ impl NodeLink {
         let why = results
             .iter()
             .find_map(|result| result.answer.as_ref().err().cloned());
+        let slept = now > reply_by + self.node.command_timeout;
+        // A connection can die in silence. Only the next one shows whether the server answers.
+        let may_be_dead = self.closed_in_a_row == 0 && !slept;
+        let why = why.map(|why| {
+            if may_be_dead && why.is_late_reply() {
+                let ended = StoreFault::connection_ended(SILENT).at(self.node.name());
+                for result in results.iter_mut() {
+                    if result.answer.as_ref().is_err_and(StoreFault::is_late_reply) {
+                        result.answer = Err(ended.clone());
+                    }
+                }
+                return ended;
+            }
+            why
+        });
         let was_closed = why.as_ref().is_some_and(StoreFault::is_closed);
         let is_no_fault = was_closed && self.closed_in_a_row < RESENDS_WHEN_CLOSED;
         self.closed_in_a_row += u32::from(is_no_fault);
         // A failure of a process that slept through the timeout is no sign of an outage.
-        let slept = now > reply_by + self.node.command_timeout;
         self.state = if slept {
             LinkState::down_for_now(None)
         } else if is_no_fault {

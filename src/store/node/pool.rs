@@ -204,6 +204,10 @@ impl Connected for LaneConnection {
     fn note_closed(&self) {
         self.node.retire_from_pool(self.pool_generation);
     }
+
+    fn round_trip(&self) -> Duration {
+        self.anchor.received - self.anchor.sent
+    }
 }
 
 impl Drop for LaneConnection {

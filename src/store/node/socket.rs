@@ -138,6 +138,11 @@ impl Socket {
         self.reader.receive(ReadMode::Wait)
     }
 
+    /// Waits until something comes. Returns whether nothing has come in this time.
+    pub(super) fn is_silent(&self, time: Duration) -> bool {
+        self.reader.stream.is_silent(time)
+    }
+
     /// The next reply if it has arrived, or else a timeout.
     pub(super) fn receive_arrived(&mut self) -> RedisResult<Value> {
         self.reader.receive(ReadMode::Arrived)

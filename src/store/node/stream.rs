@@ -13,6 +13,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::resolve::Peer;
@@ -77,6 +79,22 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => (&*stream).write(bytes),
             Stream::Unix(stream) => (&*stream).write(bytes),
+        }
+    }
+
+    /// Waits until something comes, be it the end. Returns whether nothing has come in this time.
+    pub(super) fn is_silent(&self, time: Duration) -> bool {
+        let ends_at = Instant::now() + time;
+        loop {
+            let left = ends_at.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).ok();
+            let mut watched = [PollFd::new(self, PollFlags::IN)];
+            match poll(&mut watched, left.as_ref()) {
+                Ok(ready) => return ready == 0,
+                Err(Errno::INTR) => {}
+                // The next read says what it is.
+                Err(_) => return false,
+            }
         }
     }
 

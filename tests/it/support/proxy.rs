@@ -254,6 +254,29 @@ impl Proxy {
         }
     }
 
+    /// The connections that are open now are dead in silence: nothing passes on them any more, and
+    /// no side learns of it. New connections work.
+    pub(crate) fn forget_connections(&self) {
+        self.lose_on_open_connections(|connection| {
+            connection.loses_requests.store(true, Ordering::SeqCst);
+            connection.loses_replies.store(true, Ordering::SeqCst);
+        });
+    }
+
+    /// The same, but the server still gets what clients send, and carries it out.
+    pub(crate) fn forget_replies(&self) {
+        self.lose_on_open_connections(|connection| {
+            connection.loses_replies.store(true, Ordering::SeqCst);
+        });
+    }
+
+    fn lose_on_open_connections(&self, lose: impl Fn(&Connection)) {
+        self.shared
+            .alive()
+            .iter()
+            .for_each(|connection| lose(connection));
+    }
+
     /// The number of commands that clients sent, in all connections.
     pub(crate) fn commands(&self) -> u64 {
         self.shared.commands.load(Ordering::SeqCst)

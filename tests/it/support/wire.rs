@@ -96,6 +96,9 @@ pub(super) struct Connection {
     /// The pause before each byte of this connection's replies.
     pub(super) trickle: Mutex<Duration>,
     pub(super) is_subscription: AtomicBool,
+    /// Requests, and replies, that come from now on are lost.
+    pub(super) loses_requests: AtomicBool,
+    pub(super) loses_replies: AtomicBool,
     pub(super) awaiting_reply: Mutex<VecDeque<ReplyFault>>,
 }
 
@@ -208,6 +211,8 @@ impl Shared {
             dead: AtomicBool::new(false),
             trickle: Mutex::default(),
             is_subscription: AtomicBool::new(false),
+            loses_requests: AtomicBool::new(false),
+            loses_replies: AtomicBool::new(false),
             awaiting_reply: Mutex::default(),
         });
         let weak = Arc::downgrade(&connection);
@@ -400,7 +405,12 @@ impl Shared {
             if !self.may_pass(connection, direction, due, hold) {
                 break;
             }
+            let is_lost = match direction {
+                Direction::Requests => &connection.loses_requests,
+                Direction::Replies => &connection.loses_replies,
+            };
             match item {
+                Item::Chunk { .. } if is_lost.load(Ordering::SeqCst) => {}
                 Item::Chunk {
                     bytes, then_close, ..
                 } => {

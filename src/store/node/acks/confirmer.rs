@@ -12,6 +12,7 @@ use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::connection::Connection;
+use crate::store::node::lane::SILENT;
 use crate::store::node::{Node, Role};
 use crate::store::{CallResult, RESENDS_WHEN_CLOSED, StoreFault};
 use crate::sync::{Condvar, Mutex};
@@ -131,7 +132,7 @@ impl Confirmer {
         }
     }
 
-    /// Renewals may run twice, so they are sent again if the server had closed the connection.
+    /// Renewals may run twice, so they are sent again if the connection was closed or is dead.
     fn exchange(
         &self,
         renewals: &[Renewal],
@@ -145,8 +146,19 @@ impl Confirmer {
                     .iter()
                     .map(|_| CallResult::not_sent(fault.clone()))
                     .collect(),
-                Ok(open) => AckedExchange::begin(&self.node, open, renewals, self.acks, reply_by)
-                    .finish(&self.node, open),
+                Ok(open) => {
+                    let exchange =
+                        AckedExchange::begin(&self.node, open, renewals, self.acks, reply_by);
+                    // The renewals run before the WAIT behind them. So their replies come soon, and
+                    // a connection that says nothing may be dead.
+                    let patience = self.node.command_timeout / 2;
+                    let may_be_dead = closed == 0 && open.round_trip() <= patience / 8;
+                    open.broken |= may_be_dead && !open.broken && open.is_silent(patience);
+                    match open.broken {
+                        true => exchange.end(&StoreFault::connection_ended(SILENT)),
+                        false => exchange.finish(&self.node, open),
+                    }
+                }
             };
             connection.take_if(|connection| connection.broken);
             if closed == RESENDS_WHEN_CLOSED || !results.iter().any(CallResult::is_closed) {

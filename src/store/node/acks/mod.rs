@@ -116,6 +116,22 @@ impl<'a> AckedExchange<'a> {
             .collect()
     }
 
+    /// Gives this fault to the renewals that have no answer.
+    fn end(mut self, fault: &StoreFault) -> Vec<CallResult> {
+        let answers = &mut self.answers;
+        self.pipeline.fail(fault, &mut |index, answer| {
+            answers[index] = Some(answer);
+        });
+        let answers = self.answers.into_iter();
+        let failed = answers.map(|answer| answer.unwrap_or_else(|| Err(fault.clone())));
+        failed
+            .map(|answer| CallResult {
+                answer,
+                not_after: 0,
+            })
+            .collect()
+    }
+
     fn receive(&mut self, node: &Node, connection: &mut Connection) {
         let reply_by = self.pipeline.reply_by;
         let mut answered = Vec::new();

@@ -1,7 +1,7 @@
 //! Requests that their callers have left: who reads their replies, and what becomes of them if the
 //! connection ends.
 
-use super::{Connected, EndedBy, Lane, OpenLane, Resend, Ticket, Unread, closed};
+use super::{Connected, EndedBy, Lane, OpenLane, Resend, Ticket, Unread};
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
@@ -92,7 +92,7 @@ impl<C: Connected> Lane<C> {
             open.unread > 0 && oldest.is_some_and(|entry| entry.sent + self.command_timeout <= now)
         });
         if is_overdue {
-            self.close(state, &StoreFault::timed_out(Step::Reply), EndedBy::Us);
+            self.close(state, &StoreFault::timed_out(Step::Reply), EndedBy::Silence);
         }
         is_overdue
     }
@@ -107,7 +107,9 @@ impl<C: Connected> Lane<C> {
         let resends = std::mem::take(&mut state.resends);
         drop(state);
         for Resend { unread, .. } in resends {
-            unread.finish(Err(closed("the connection was closed")));
+            unread.finish(Err(StoreFault::connection_ended(
+                "the connection was closed",
+            )));
         }
     }
 

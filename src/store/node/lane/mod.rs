@@ -16,7 +16,9 @@
 //!
 //! If the server closes the connection, all entries are answered with that fault. If a reply is late
 //! or malformed, only its own entry is: those behind it learn that the connection was closed, so
-//! that their callers send them again on the next one. Entries that were left and may be sent again
+//! that their callers send them again on the next one. A late reply is sent again as well, once:
+//! the connection may have died in silence. A caller with little time ends a connection on which
+//! nothing comes before any reply is late. Entries that were left and may be sent again
 //! get no answer: they wait for the next connection, and are the first on it.
 //!
 //! Order of mutexes: the lane's first, then a slot's. Neither is held over I/O or a callback.
@@ -64,6 +66,9 @@ pub(super) trait Connected: Send {
 
     /// The peer has closed the connection. Called before any caller learns of it.
     fn note_closed(&self);
+
+    /// How long the last reply took.
+    fn round_trip(&self) -> Duration;
 }
 
 /// A request that its caller has left.
@@ -147,11 +152,13 @@ struct Resend {
     unread: Box<dyn Unread>,
 }
 
-/// The side that ended a connection.
+/// Why a connection ended.
 #[derive(Clone, Copy, PartialEq)]
 enum EndedBy {
     Peer,
     Us,
+    /// A reply did not come in time. The connection may be dead, and the server not.
+    Silence,
 }
 
 /// A caller's request on a lane.
@@ -163,6 +170,8 @@ pub(super) struct Ticket {
     pub(super) sent: Time,
     /// No reply was left unread in front of it without a reader, and a reply came lately.
     pub(super) may_leave: bool,
+    /// How long the last reply before it took.
+    pub(super) round_trip: Duration,
 }
 
 /// The lane's mutex, locked while a connection is open.
@@ -233,6 +242,40 @@ impl<C: Connected> Lane<C> {
     /// Waits for the reply to a request until `until`, and reads for others meanwhile. A reply that
     /// is later than the command timeout ends the connection.
     pub(super) fn wait(&self, ticket: &Ticket, until: Time) -> Reply {
+        self.await_reply(ticket, until, self.command_timeout / 4)
+            .unwrap_or_else(|| self.stop_waiting(ticket))
+    }
+
+    /// Waits like [`Lane::wait`] until `until`; `None` if the reply does not come. If no reply at all
+    /// has come since the request was sent, the connection may be dead, and can be ended.
+    pub(super) fn wait_first(
+        &self,
+        ticket: &Ticket,
+        until: Time,
+        ends_if_silent: bool,
+    ) -> Option<Reply> {
+        // A caller that comes late has waited for another lane, and was not stopped.
+        let moment = match self.clock.now() < until {
+            true => self.command_timeout / 4,
+            false => Duration::MAX,
+        };
+        let reply = self.await_reply(ticket, until, moment);
+        if reply.is_some() || !ends_if_silent {
+            return reply;
+        }
+        let mut state = self.state.lock();
+        if state.with_entry(ticket)?.last_reply >= ticket.sent {
+            return None;
+        }
+        let silent = StoreFault::connection_ended(SILENT);
+        self.close(state, &silent, EndedBy::Silence);
+        // It was answered just now.
+        ticket.slot.end()
+    }
+
+    /// The reply, if it comes before `until`. A caller that wakes later than that by a moment gets
+    /// another moment.
+    fn await_reply(&self, ticket: &Ticket, until: Time, moment: Duration) -> Option<Reply> {
         ticket.slot.begin_wait();
         let mut until = until;
         let mut was_stopped = false;
@@ -242,12 +285,11 @@ impl<C: Connected> Lane<C> {
             }
             match ticket.slot.sleep(&self.clock, until) {
                 Woken::ToRead => {}
-                Woken::Answered(reply) => return reply,
+                Woken::Answered(reply) => return Some(reply),
                 Woken::TimedOut => {
                     let now = self.clock.now();
-                    let moment = self.command_timeout / 4;
                     if was_stopped || now < until + moment {
-                        break;
+                        return None;
                     }
                     // This process was stopped, or is starved. The reply may have arrived, and the
                     // thread that reads may need a moment to come to it.
@@ -256,7 +298,6 @@ impl<C: Connected> Lane<C> {
                 }
             }
         }
-        self.stop_waiting(ticket)
     }
 
     /// A caller stops waiting. If its reply is later than the command timeout, the connection ends.
@@ -268,6 +309,7 @@ impl<C: Connected> Lane<C> {
             outcome: Err(self.end_late(ticket)),
             received: self.clock.now(),
             is_void: false,
+            is_late: true,
         }
     }
 
@@ -285,14 +327,14 @@ impl<C: Connected> Lane<C> {
         match is_first {
             None => late,
             Some(true) => {
-                self.close(state, &late, EndedBy::Us);
+                self.close(state, &late, EndedBy::Silence);
                 late
             }
             // An earlier reply is just as late, and its caller has not noticed yet. This request may
             // do better on another connection.
             Some(false) => {
-                self.close(state, &late, EndedBy::Us);
-                closed(BEHIND_ANOTHER)
+                self.close(state, &late, EndedBy::Silence);
+                StoreFault::connection_ended(BEHIND_ANOTHER)
             }
         }
     }
@@ -331,7 +373,7 @@ impl<C: Connected> Lane<C> {
     fn end_epoch(&self, epoch: u64) {
         let state = self.state.lock();
         if state.epoch == epoch {
-            let fault = closed("a reply before this one was malformed");
+            let fault = StoreFault::connection_ended("a reply before this one was malformed");
             self.close(state, &fault, EndedBy::Us);
         }
     }
@@ -404,7 +446,7 @@ impl<C: Connected> Lane<C> {
             }
             fault.clone()
         } else {
-            closed(BEHIND_ANOTHER)
+            StoreFault::connection_ended(BEHIND_ANOTHER)
         };
         let mut ended = Vec::with_capacity(open.queue.len());
         for entry in open.queue.drain(..) {
@@ -435,6 +477,7 @@ impl<C: Connected> Lane<C> {
                     outcome,
                     received,
                     is_void: false,
+                    is_late: by == EndedBy::Silence,
                 }),
             }
         }
@@ -457,12 +500,6 @@ impl Writer for SocketWriter {
     }
 }
 
+/// Why a connection ended on which nothing came.
+pub(super) const SILENT: &str = "nothing has come on the connection for too long";
 const BEHIND_ANOTHER: &str = "another reply on the connection was late or malformed";
-
-/// The fault of a request whose connection ended for another reason than this request.
-fn closed(why: &'static str) -> StoreFault {
-    StoreFault::unavailable(
-        Step::Reply,
-        io::Error::new(io::ErrorKind::ConnectionAborted, why),
-    )
-}

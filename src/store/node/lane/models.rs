@@ -44,6 +44,10 @@ impl Connected for Open {
     type Reader = Half;
 
     fn note_closed(&self) {}
+
+    fn round_trip(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A request that was left, and the replies to such requests.

@@ -7,9 +7,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::slot::Slot;
-use super::{
-    Connected, EndedBy, Entry, LaneState, OpenGuard, OpenLane, Resend, Ticket, Unread, closed,
-};
+use super::{Connected, EndedBy, Entry, LaneState, OpenGuard, OpenLane, Resend, Ticket, Unread};
+use crate::store::StoreFault;
 use crate::store::clock::Time;
 
 /// The most callers that a lane serves without a yield. Measured with 8 and with 32 threads.
@@ -156,7 +155,11 @@ impl<C: Connected> OpenGuard<'_, C> {
     /// Closes the connection, which must not be used any more.
     pub(in crate::store::node) fn retire(self) {
         let OpenGuard { lane, state } = self;
-        lane.close(state, &closed("the connection was retired"), EndedBy::Us);
+        lane.close(
+            state,
+            &StoreFault::connection_ended("the connection was retired"),
+            EndedBy::Us,
+        );
     }
 
     /// Appends ASKING. The request that it is for must be appended under the same guard.
@@ -184,6 +187,7 @@ impl<C: Connected> OpenGuard<'_, C> {
             sent: now,
             may_leave: (open.queue.is_empty() || open.is_read_by_caller())
                 && now < open.last_reply + quiet_limit,
+            round_trip: open.connected.round_trip(),
         };
         open.queue.push_back(Entry {
             slot,

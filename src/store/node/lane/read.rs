@@ -215,6 +215,7 @@ impl Entry {
             outcome,
             received,
             is_void: self.is_void,
+            is_late: false,
         });
         true
     }

@@ -34,6 +34,9 @@ pub(in crate::store::node) struct Reply {
     /// A request for the same name that was sent before was refused for its form, and is sent again
     /// behind this one. So this reply came too early, and its request must be sent again.
     pub(in crate::store::node) is_void: bool,
+    /// There is none, since a reply on the connection did not come in time. Another connection may
+    /// do better.
+    pub(in crate::store::node) is_late: bool,
 }
 
 /// Why a caller stopped sleeping.

@@ -8,61 +8,60 @@ use super::{Lanes, NodeGuard, NodeLane};
 use crate::script::rights_command;
 use crate::store::clock::Time;
 use crate::store::node::connection::refusal;
-use crate::store::node::lane::Ticket;
+use crate::store::node::lane::{Reply, Ticket};
 use crate::store::node::pipeline::{Hop, Pending};
 use crate::store::{ConnectionWait, RESENDS_WHEN_CLOSED, StoreFault};
 
 impl Lanes {
-    /// Asks for the rights. An error if a call that needs them must not be sent.
-    pub(super) fn check_rights(
+    /// Asks for the rights that a call needs.
+    pub(super) fn ask_for_rights(
         &self,
         lane: &NodeLane,
         mut guard: NodeGuard<'_>,
         pending: &Pending<'_>,
+        is_first: bool,
         reply_by: Time,
-    ) -> Result<(), StoreFault> {
-        let call = pending.call;
-        let command = rights_command(call, &self.node.caller_id);
+    ) -> Reply {
+        let command = rights_command(pending.call, &self.node.caller_id);
         if pending.hop == Hop::AskTarget {
             guard.append_asking();
         }
         let ticket = self.send_command(guard, &command);
-        let until = (ticket.sent + self.node.command_timeout).min(reply_by);
-        let reply = refusal(lane.wait(&ticket, until).outcome?);
-        let reply = reply.map_err(StoreFault::of_script)?;
-        self.node.note_rights(call, reply)
+        self.wait(lane, &ticket, is_first, reply_by)
     }
 
-    /// Runs one command that is not a script. If the connection turns out to be closed, runs it
-    /// again on another. Blocks until `reply_by` at most.
+    /// Runs one command that is not a script. If the connection turns out to be closed or dead, runs
+    /// it again on another. Blocks until `reply_by` at most.
     pub(in crate::store) fn request(
         &self,
         command: &Cmd,
         reply_by: Time,
     ) -> Result<Value, StoreFault> {
-        let open_by = (self.node.clock.now() + self.node.command_timeout).min(reply_by);
-        let mut result = self.request_once(command, open_by, reply_by);
-        for _ in 0..RESENDS_WHEN_CLOSED {
-            if !result.as_ref().is_err_and(StoreFault::is_closed) {
-                break;
+        let lane = &self.lanes[0];
+        let mut open_by = (self.node.clock.now() + self.node.command_timeout).min(reply_by);
+        let mut closed = 0;
+        let mut was_late = false;
+        let result = loop {
+            let guard = match self.open_lane(lane, ConnectionWait::Until(open_by)) {
+                Ok(guard) => guard,
+                Err(fault) => break Err(fault),
+            };
+            let ticket = self.send_command(guard, command);
+            let reply = self.wait(lane, &ticket, !was_late, reply_by);
+            let is_again = if reply.is_late {
+                !std::mem::replace(&mut was_late, true)
+            } else {
+                closed += 1;
+                closed <= RESENDS_WHEN_CLOSED
+                    && reply.outcome.as_ref().is_err_and(StoreFault::is_closed)
+            };
+            if !is_again || self.node.clock.now() >= reply_by {
+                break reply.outcome.and_then(refusal);
             }
             self.node.note_retries(1);
-            result = self.request_once(command, reply_by, reply_by);
-        }
+            open_by = reply_by;
+        };
         self.node.outcome(result)
-    }
-
-    fn request_once(
-        &self,
-        command: &Cmd,
-        open_by: Time,
-        reply_by: Time,
-    ) -> Result<Value, StoreFault> {
-        let lane = &self.lanes[0];
-        let guard = self.open_lane(lane, ConnectionWait::Until(open_by))?;
-        let ticket = self.send_command(guard, command);
-        let until = (ticket.sent + self.node.command_timeout).min(reply_by);
-        refusal(lane.wait(&ticket, until).outcome?)
     }
 
     pub(super) fn send_command(&self, mut guard: NodeGuard<'_>, command: &Cmd) -> Ticket {
