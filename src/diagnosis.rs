@@ -244,7 +244,7 @@ impl<'a> Findings<'a> {
             level,
             server: self.server.map(str::to_owned),
             message,
-            remedy,
+            remedy: remedy.map(kept_over_a_restart),
         });
     }
 
@@ -260,5 +260,14 @@ impl<'a> Findings<'a> {
     /// anything is wrong.
     fn or_unknown(self, why: &Unknown) -> Vec<Finding> {
         self.or_ok(why.to_string())
+    }
+}
+
+/// What CONFIG SET sets is gone after a restart of the server.
+fn kept_over_a_restart(remedy: String) -> String {
+    if remedy.contains("CONFIG SET ") {
+        format!("{remedy}. CONFIG REWRITE keeps that over a restart")
+    } else {
+        remedy
     }
 }

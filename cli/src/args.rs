@@ -2,7 +2,7 @@
 
 use std::env;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, CommandFactory as _, Parser};
 
 use crate::command::Command;
@@ -27,9 +27,25 @@ impl Cli {
     pub(crate) fn read() -> Result<Cli, clap::Error> {
         match Cli::try_parse() {
             Err(error) if error.kind() == ErrorKind::DisplayHelp => Err(brief_help(error)),
+            Err(error) => Err(with_tip(error)),
             read => read,
         }
     }
+}
+
+/// The same error. If it is about `run` without `--`, it says where the command belongs.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    let is_about_command = matches!(
+        error.kind(),
+        ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument
+    );
+    let mut words = env::args_os().skip(1);
+    if is_about_command && words.any(|word| word == "run") && words.all(|word| word != "--") {
+        let tip = "the command comes behind `--`: fairlock run NAME -- CMD...";
+        let tip = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tip);
+    }
+    error
 }
 
 /// The same help, in which the options of the connection do not bury those of a command.

@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
@@ -19,6 +21,28 @@ pub(crate) fn line(line: impl Display) -> Result<(), Failure> {
             std::process::exit(Exit::OK.0.into())
         }
         Err(error) => Err(Failure::internal(format!("cannot write: {error}"))),
+    }
+}
+
+/// Waits for this time. Returns true at once when nobody can read the output any more: its reader has
+/// ended, as after `| head -1`, or the terminal is gone.
+pub(crate) fn is_closed_within(time: Duration) -> bool {
+    let until = Instant::now() + time;
+    let stdout = io::stdout();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // The end of a reader is reported though no event is asked for.
+        let mut output = [PollFd::new(&stdout, PollFlags::empty())];
+        let left = Timespec::try_from(left).ok();
+        match poll(&mut output, left.as_ref()) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            // A signal that the process survives, as after a stop.
+            Err(_) => {}
+        }
+        if Instant::now() >= until {
+            return false;
+        }
     }
 }
 

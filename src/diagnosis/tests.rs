@@ -545,7 +545,8 @@ fn finding_is_one_line() {
     answers.work = None;
     let text = diagnosis_of(&single(answers)).to_string();
     let line = "warning a:1 eviction: maxmemory-policy is allkeys-lru: a maxmemory, once set, lets \
-                it evict locks; remedy: CONFIG SET maxmemory-policy noeviction\n";
+                it evict locks; remedy: CONFIG SET maxmemory-policy noeviction. \
+                CONFIG REWRITE keeps that over a restart\n";
     assert!(text.contains(line), "{text}");
     assert_eq!(text.lines().count(), 10, "{text}");
 }

@@ -104,7 +104,7 @@ fn error_exits_1_and_quiet_leaves_out_what_is_ok() {
     assert_eq!(lines.len(), 3, "{ended:?}");
     assert!(lines[0].starts_with("error    "), "{ended:?}");
     assert!(
-        lines[1].ends_with("-> CONFIG SET maxmemory-policy noeviction"),
+        lines[1].contains("-> CONFIG SET maxmemory-policy noeviction. CONFIG REWRITE"),
         "{ended:?}"
     );
     assert_eq!(lines[2], "12 ok, 0 warnings, 1 error");

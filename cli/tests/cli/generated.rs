@@ -71,10 +71,13 @@ fn bash_completes_commands_and_options() {
         (&["fairlock", "why"][..], "why-waiting"),
         (&["fairlock", "ls", "--password-f"], "--password-file"),
         (&["fairlock", "completions", "zs"], "zsh"),
+        // The command of `run` is completed as the shell would complete it.
+        (&["fairlock", "run", "x", "--", "compge"], "compgen"),
+        (&["fairlock", "run", "x", "--", "ls", "--password-f"], ""),
     ] {
         let last = typed.len() - 1;
         let script = format!(
-            "source {}; COMP_WORDS=({}); COMP_CWORD={last}; _fairlock fairlock {} {}; \
+            "source {}; COMP_WORDS=({}); COMP_CWORD={last}; _fairlock_or_command fairlock {} {}; \
              echo \"${{COMPREPLY[@]}}\"",
             path.display(),
             typed.join(" "),

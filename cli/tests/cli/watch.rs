@@ -236,3 +236,16 @@ fn an_interval_below_100ms_or_above_a_day_is_refused() {
         assert_eq!(watching.end().code(), Some(64), "{interval}");
     }
 }
+
+#[test]
+fn watch_ends_when_nobody_reads_its_lines() {
+    let server = Server::start();
+    let mut command = fairlock(&server, &["watch", "quiet", "--interval", "1h"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut first = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    stdout.read_line(&mut first).unwrap();
+    drop(stdout);
+    let ended = until_some(SLACK * 8, "it ends", || child.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(0), "after {first:?}");
+}

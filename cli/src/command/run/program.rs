@@ -25,6 +25,9 @@ const START: u64 = 512;
 pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
     if program.as_bytes().contains(&b'/') {
         return match is_executable(Path::new(program)) {
+            Ok(true) if lacks_interpreter(Path::new(program)) => {
+                Err(failure(program, &ErrorKind::NotFound.into()))
+            }
             Ok(true) => Ok(()),
             Ok(false) => Err(failure(program, &ErrorKind::PermissionDenied.into())),
             Err(error) => Err(failure(program, &error)),
@@ -81,13 +84,58 @@ pub(super) fn failure(program: &OsStr, error: &Error) -> Failure {
         ErrorKind::NotFound | ErrorKind::NotADirectory => NOT_FOUND,
         _ => CANNOT_EXECUTE,
     };
+    let (exit, reason) = match (exit, found(program)) {
+        // The kernel says that of the file that is to run it.
+        (NOT_FOUND, Some(path)) => (CANNOT_EXECUTE, missing_interpreter(&path)),
+        (NOT_FOUND, None) => (NOT_FOUND, "command not found".to_owned()),
+        (exit, _) => (exit, format!("cannot be executed: {error}")),
+    };
     let program = program.to_string_lossy();
     let program = printable(&program);
-    let reason = match exit {
-        NOT_FOUND => "command not found".to_owned(),
-        _ => format!("cannot be executed: {error}"),
-    };
     Failure::new(exit, format!("{program}: {reason}"))
+}
+
+/// The file that the kernel was to execute, if there is one.
+fn found(program: &OsStr) -> Option<PathBuf> {
+    let is_executable = |path: &PathBuf| is_executable(path).unwrap_or(false);
+    if program.as_bytes().contains(&b'/') {
+        Some(PathBuf::from(program)).filter(is_executable)
+    } else {
+        in_path(program).find(is_executable)
+    }
+}
+
+/// Why a program that is there was not found.
+fn missing_interpreter(path: &Path) -> String {
+    match interpreter(path) {
+        Some(file) => {
+            let file = file.to_string_lossy();
+            format!("bad interpreter: there is no file {:?}", printable(&file))
+        }
+        None => "cannot be executed: the program that loads it is missing, as where it was built \
+                 for another C library"
+            .to_owned(),
+    }
+}
+
+fn lacks_interpreter(path: &Path) -> bool {
+    interpreter(path).is_some_and(|file| !file.exists())
+}
+
+/// The file that the first line of a script names. In a script with the line ends of Windows, its
+/// name ends in a carriage return.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    File::open(path)
+        .ok()?
+        .take(START)
+        .read_to_end(&mut start)
+        .ok()?;
+    let line = start.split(|byte| *byte == b'\n').next()?;
+    let words = line.strip_prefix(b"#!")?;
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let mut words = words.split(is_blank).filter(|word| !word.is_empty());
+    Some(PathBuf::from(OsStr::from_bytes(words.next()?)))
 }
 
 /// Whether anybody may execute it. Whether *we* may, the kernel says when it is started.

@@ -2,7 +2,6 @@
 
 mod change;
 
-use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -39,7 +38,8 @@ Examples:
   fairlock watch invoices:42 --interval 100ms --json | jq -r '[.at, .event] | @tsv'
 
 It looks once per interval and compares. If a lock is taken and released between two
-looks, no line says so. Times are the server's. It goes on until a signal ends it.";
+looks, no line says so. Times are the server's. It goes on until a signal ends it, or
+until nobody reads its output.";
 
 /// One line of the output.
 #[derive(Debug, Serialize)]
@@ -69,7 +69,9 @@ impl Watch {
         loop {
             // A look that took long delays the next one, and no look is made up for.
             due = (due + self.interval).max(Instant::now());
-            sleep(due.saturating_duration_since(Instant::now()));
+            if output::is_closed_within(due.saturating_duration_since(Instant::now())) {
+                return Ok(Exit::OK);
+            }
             match self.look(&manager, &mut clock) {
                 Ok(info) => {
                     if let Some(since) = unreachable.take() {

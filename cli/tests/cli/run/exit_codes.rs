@@ -129,6 +129,37 @@ fn command_without_the_right_to_execute_gives_126() {
 }
 
 #[test]
+fn missing_interpreter_is_named_before_the_lock_is_asked_for() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let script = dir.path().join("job");
+    let path = script.to_str().expect("a plain name");
+    for (first_line, named) in [
+        ("#!/no/such/python3 -u\n", "\"/no/such/python3\""),
+        ("#! /no/such/python3\n", "\"/no/such/python3\""),
+        ("#!/bin/sh\r\n", "\"/bin/sh"),
+    ] {
+        fs::write(&script, format!("{first_line}echo ran\n")).expect("a script");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("rights");
+        let ended = end(&mut without_server(&["run", "a", "--", path]));
+        assert_eq!(ended.code, Some(126), "{ended:?}");
+        let message = format!("{path}: bad interpreter: there is no file {named}");
+        assert!(ended.stderr.contains(&message), "{ended:?}");
+    }
+}
+
+#[test]
+fn command_without_dashes_gets_the_tip_to_write_them() {
+    for args in [&["run", "a", "ls", "-l"][..], &["run", "a"]] {
+        let ended = end(&mut without_server(args));
+        assert_eq!(ended.code, Some(64), "{ended:?}");
+        let tip = "the command comes behind `--`";
+        assert!(ended.stderr.contains(tip), "{ended:?}");
+    }
+    let ended = end(&mut without_server(&["run", "a", "--bogus", "--", "ls"]));
+    assert!(!ended.stderr.contains("comes behind"), "{ended:?}");
+}
+
+#[test]
 fn script_without_an_interpreter_is_run_by_the_shell() {
     let server = Server::start();
     let dir = tempfile::tempdir().expect("a folder");
@@ -150,7 +181,7 @@ fn command_that_cannot_start_releases_the_lock() {
     let dir = tempfile::tempdir().expect("a folder");
     end(&mut run_script(&server, &["a"], "kill -KILL $$"));
     let ended = end(run(&server, &["a"]).arg(broken_program(&dir)));
-    assert_eq!(ended.code, Some(127), "{ended:?}");
+    assert_eq!(ended.code, Some(126), "{ended:?}");
     assert!(!is_held(&server, "a"));
     // Nothing has run, so the work of the holder before is still half done.
     assert_eq!(previous(&server, &["a"]), "lapsed");

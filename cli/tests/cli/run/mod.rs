@@ -194,7 +194,8 @@ fn state(pid: Pid) -> char {
 /// A program that looks as if it could be executed, and cannot.
 fn broken_program(folder: &TempDir) -> PathBuf {
     let program = folder.path().join("broken");
-    std::fs::write(&program, "#!/no/such/interpreter\n").expect("written");
+    // No text, and no program of any system.
+    std::fs::write(&program, [0; 64]).expect("written");
     let right = Permissions::from_mode(0o755);
     std::fs::set_permissions(&program, right).expect("executable");
     program

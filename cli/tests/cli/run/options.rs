@@ -186,7 +186,7 @@ fn command_that_cannot_start_uses_up_no_least_time() {
     let program = broken_program(&folder);
     for share in [&[][..], &["--permits", "2/2"]] {
         let once = [&["--hold-at-least", "1h", "a"], share].concat();
-        assert_eq!(end(run(&server, &once).arg(&program)).code, Some(127));
+        assert_eq!(end(run(&server, &once).arg(&program)).code, Some(126));
         let next = [&["--no-wait", "a"], share].concat();
         assert_eq!(super::previous(&server, &next), "released");
         server.query::<()>(&["FLUSHALL"]);
