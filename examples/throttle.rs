@@ -6,7 +6,9 @@
 //!
 //! A semaphore has permits. Each caller takes one, and releases it after its call. A call that
 //! costs more takes several, and cheap calls do not overtake it while it waits. If a process dies,
-//! its permits are free again after a TTL, since each has its own lease.
+//! its permits are free again after a TTL, since each has its own lease. If a process is stopped for
+//! longer than that, others get its permits, and its call may go out beside theirs when it wakes. So
+//! a limit that must never be exceeded needs a service that refuses calls.
 //!
 //! Here four clients share three permits, and one of them makes calls that take two. Each client is
 //! a thread with its own manager.

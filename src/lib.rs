@@ -40,7 +40,7 @@
 //! use fairlock::LockManager;
 //!
 //! # fn bill(_: &str) {}
-//! fn main() -> fairlock::Result<()> {
+//! fn bill_all() -> fairlock::Result<()> {
 //!     let mgr = LockManager::connect("redis://127.0.0.1/")?;
 //!     for customer in ["ann", "bob", "cid"] {
 //!         let _guard = mgr.lock(format!("customer:{customer}"))?; // waits its turn
@@ -118,7 +118,8 @@
 //!
 //! Once a guard is lost it is never held again, whatever a later renewal says.
 //!
-//! A bill has many items, and the program checks between two of them:
+//! A bill has many items, and the program checks between two of them. A pause can still come between
+//! the check and the act, which only a [fence](#fences) makes harmless:
 //!
 //! ```no_run
 //! # use fairlock::LockGuard;
@@ -235,6 +236,8 @@
 //! # The whole program
 //!
 //! ```no_run
+//! use std::iter::successors;
+//! use std::process::ExitCode;
 //! use std::time::Duration;
 //!
 //! use fairlock::{Error, LockGuard, LockManager, LockOptions, PreviousHolder};
@@ -247,7 +250,16 @@
 //! # /// The same.
 //! # fn write(_: &str, _: String, _fence: u64) -> bool { true }
 //! # fn on_sigterm(_: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> { std::thread::spawn(|| {}) }
-//! fn main() -> fairlock::Result<()> {
+//! fn main() -> ExitCode {
+//!     let Err(error) = bill_all() else { return ExitCode::SUCCESS };
+//!     // What happened, and why. An error that `main` returns is printed in its `Debug` form.
+//!     for error in successors(Some(&error as &dyn std::error::Error), |&error| error.source()) {
+//!         eprintln!("{error}");
+//!     }
+//!     ExitCode::FAILURE
+//! }
+//!
+//! fn bill_all() -> fairlock::Result<()> {
 //!     let options = LockOptions::new()
 //!         .ttl(Duration::from_secs(30))
 //!         .max_hold(Duration::from_secs(3600))

@@ -3,7 +3,7 @@
 use crate::support::child::{Role, receive, report};
 use crate::{
     addresses, counts, ends, exclusion, exits, footprint, fork, idle_close, process, shutdown,
-    unread_releases, worker,
+    stack, unread_releases, worker,
 };
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
@@ -19,6 +19,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("forks_with_unread", unread_releases::forks_with_unread),
     ("forks_with_permits", fork::forks_with_permits),
     ("shuts_down", shutdown::shuts_down),
+    ("small_stack", stack::small_stack),
     ("signalled", process::signalled),
     ("idle_close", idle_close::idle_close),
     ("last_handle", footprint::last_handle),

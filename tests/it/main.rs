@@ -66,6 +66,7 @@ mod silent_connections;
 mod slow_link;
 mod small_pool;
 mod soak_checker;
+mod stack;
 mod stats;
 mod subscription;
 mod support;

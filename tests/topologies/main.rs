@@ -34,5 +34,7 @@ fn child_process() {
         tls::DROPS_AND_EXITS,
         #[cfg(feature = "tls")]
         tls::SIGNALLED,
+        #[cfg(feature = "tls")]
+        tls::SMALL_STACK,
     ]);
 }

@@ -16,7 +16,7 @@ use crate::support::server::free_address;
 use crate::support::{Server, until_some};
 use certificates::{Authority, Certificate, argument};
 
-pub(crate) use locks::DROPS_AND_EXITS;
+pub(crate) use locks::{DROPS_AND_EXITS, SMALL_STACK};
 pub(crate) use signals::SIGNALLED;
 
 const TTL: Duration = Duration::from_secs(4);

@@ -1,6 +1,6 @@
 //! Compares the pages in docs/ with the code.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use fairlock::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
@@ -175,6 +175,30 @@ fn rate_limiter_in_the_recipes_is_that_of_the_example() {
     let (_, code) = example.split_once("\n\n").expect("a head and code");
     let code = code.replace("pub(crate) ", "pub ");
     assert!(recipes.contains(code.trim()), "not in RECIPES.md:\n{code}");
+}
+
+/// Rust prints the `Debug` form of an error that `main` returns, which is not for users.
+#[test]
+fn programs_in_the_docs_print_errors_for_people() {
+    let mut pages = read("docs", "md");
+    pages.extend(read("src", "rs"));
+    pages.extend(read("examples", "rs"));
+    let readme = Path::new("README.md");
+    pages.push((
+        readme.to_owned(),
+        fs::read_to_string(root().join(readme)).unwrap(),
+    ));
+    let mut wrong = Vec::new();
+    for (path, text) in &pages {
+        for (at, _) in text.match_indices("fn main() -> ") {
+            let line = text[..at].lines().next_back().unwrap_or_default();
+            let is_hidden = line.trim_start_matches(['/', '!', ' ']).starts_with("# ");
+            if !is_hidden && !text[at..].starts_with("fn main() -> ExitCode") {
+                wrong.push(place(path, text, at));
+            }
+        }
+    }
+    none(&wrong, "these programs print `Debug` on an error");
 }
 
 /// The anchor of a heading.
