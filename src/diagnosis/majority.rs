@@ -32,10 +32,35 @@ pub(super) fn majority(facts: &Facts, limits: &Limits<'_>) -> Vec<Finding> {
     } else if answering < all {
         findings.warn(message.as_str(), remedy);
     }
+    twins(&mut findings, facts);
     if limits.config.uptime_check {
         young(&mut findings, facts, answering, limits);
     }
     findings.or_ok(message)
+}
+
+/// One server at two addresses would have two votes.
+fn twins(findings: &mut Findings<'_>, facts: &Facts) {
+    for (at, node) in facts.nodes.iter().enumerate() {
+        let Some(id) = run_id(node) else { continue };
+        let is_same = |other: &&NodeFacts| run_id(other) == Some(id);
+        if let Some(twin) = facts.nodes[..at].iter().find(is_same) {
+            findings.fail(
+                format!(
+                    "{} and {} are the same server: it has one vote",
+                    twin.address, node.address
+                ),
+                "name three or five different servers",
+            );
+        }
+    }
+}
+
+fn run_id(node: &NodeFacts) -> Option<&str> {
+    let info = node.answers.as_ref().ok()?.info.as_ref().ok()?;
+    // A service may hide it.
+    info.get("run_id")
+        .filter(|id| id.bytes().any(|letter| letter != b'0'))
 }
 
 /// A server that has just started has no vote, since it may have forgotten its locks.

@@ -137,6 +137,21 @@ pub(crate) struct ServerSettings {
 }
 
 impl ServerSettings {
+    /// Its URL without the login.
+    pub(super) fn url(&self) -> String {
+        let tls = self.login.tls.as_ref().map_or("", |_| "s");
+        let scheme = match &self.address {
+            Address::Tcp(..) => format!("redis{tls}"),
+            Address::Unix(_) => "redis+unix".to_owned(),
+        };
+        let database = match (self.login.database, &self.address) {
+            (0, _) => String::new(),
+            (number, Address::Tcp(..)) => format!("/{number}"),
+            (number, Address::Unix(_)) => format!("?db={number}"),
+        };
+        format!("{scheme}://{}{database}", self.address)
+    }
+
     fn check(&self) -> Result<(), String> {
         self.address.check()?;
         self.login.check()?;

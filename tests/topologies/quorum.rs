@@ -6,6 +6,7 @@ mod fences;
 mod locks;
 mod nodes;
 mod restarts;
+mod same_server;
 pub(crate) mod set;
 mod waiting;
 mod warnings;

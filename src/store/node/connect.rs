@@ -119,7 +119,7 @@ impl Node {
     }
 
     fn finish_opening(&self, connection: &mut Connection, until: Time) -> Result<(), StoreFault> {
-        self.check_uptime(connection, until)?;
+        self.check_server(connection, until)?;
         self.counts.connects.fetch_add(1, Ordering::Relaxed);
         connection.set_read_timeout(self.command_timeout)?;
         connection.set_write_timeout(self.command_timeout)

@@ -25,7 +25,8 @@
 //! | `owed` | the calls of a link that is one of several: sent now, read later |
 //! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
-//! | `uptime` | for how long the server has run |
+//! | `uptime` | for how long the server has run, and which one it is |
+//! | `identity` | [`Identities`]: which nodes of a quorum are the same server |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `query` | a connection for questions about servers |
@@ -52,6 +53,7 @@ mod first_reply;
 mod greeting;
 mod handshake;
 mod hello;
+mod identity;
 mod interview;
 mod lane;
 mod lanes;
@@ -104,6 +106,7 @@ pub(super) use acks::{AckedPeer, confirm_grants};
 pub(super) use counts::Counts;
 pub(super) use examine::{Question, ask_all, examine_masters, examine_with_replicas};
 pub(super) use expected::Expected;
+pub(super) use identity::Identities;
 pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
 pub(super) use owed::{LinkCall, LinkReply};
@@ -151,6 +154,8 @@ pub(crate) struct Node {
     anchor: Mutex<Option<Anchor>>,
     /// When the server has run for as long as its users want it to. `None`: they do not ask.
     uptime: Option<uptime::Uptime>,
+    /// Which of several servers it is. `None`: its users do not ask.
+    identity: Option<identity::Identity>,
     /// The sockets of its connections, for [`Node::end`].
     sockets: Mutex<Vec<Weak<Stream>>>,
     counts: Arc<Counts>,
@@ -185,6 +190,7 @@ impl Node {
             replica_acks: None,
             anchor: Mutex::new(None),
             uptime: None,
+            identity: None,
             sockets: Mutex::new(Vec::new()),
             counts: Arc::default(),
         }
@@ -200,6 +206,15 @@ impl Node {
     /// may still be under way.
     pub(super) fn counting_in(self, counts: Arc<Counts>) -> Node {
         Node { counts, ..self }
+    }
+
+    /// The same node, which asks each new connection whether it leads to the same server as another of
+    /// these nodes does. It is the one with this number.
+    pub(super) fn known_among(self, all: &Arc<Identities>, number: usize) -> Node {
+        Node {
+            identity: Some(identity::Identity::new(all, number)),
+            ..self
+        }
     }
 
     pub(super) fn address(&self) -> &Address {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Node;
 use super::connection::Connection;
+use super::identity::run_id_of;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 
@@ -38,21 +39,54 @@ impl Node {
         Time::from_nanos(reached_at)
     }
 
-    pub(super) fn check_uptime(
+    /// Asks a new connection which server it leads to, and for how long that has run: one question,
+    /// and only if somebody wants to know.
+    pub(super) fn check_server(
         &self,
         connection: &mut Connection,
         reply_by: Time,
     ) -> Result<(), StoreFault> {
-        let Some(uptime) = &self.uptime else {
+        if self.uptime.is_none() && self.identity.is_none() {
             return Ok(());
-        };
+        }
         let mut info = redis::cmd("INFO");
         info.arg("server");
         let reply = connection.request(&info, self.time_left(reply_by)?);
-        let needed = "which a quorum needs: a server that restarted has forgotten its locks";
-        let reply = reply.map_err(|fault| fault.of_command("INFO", needed))?;
-        let text: String = redis::from_redis_value(reply).unwrap_or_default();
-        let ran = uptime_of(&text).ok_or_else(|| {
+        let text: String = match (reply, &self.identity) {
+            // Without the right, the server may still vote.
+            (Err(fault @ StoreFault::Server { .. }), Some(identity)) if self.uptime.is_none() => {
+                identity.note_unknown(&fault.reason());
+                return Ok(());
+            }
+            (reply, _) => {
+                let needed =
+                    "which a quorum needs: a server that restarted has forgotten its locks";
+                let reply = reply.map_err(|fault| fault.of_command("INFO", needed))?;
+                redis::from_redis_value(reply).unwrap_or_default()
+            }
+        };
+        self.check_uptime(&text)?;
+        let Some(identity) = &self.identity else {
+            return Ok(());
+        };
+        match run_id_of(&text) {
+            None => identity.note_unknown("INFO server has no run_id"),
+            Some(run_id) if identity.note(run_id) => {
+                // The address leads to another server now. The older connections vote for the one
+                // that it led to before.
+                self.retire(connection.generation);
+                connection.generation = self.generation();
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    fn check_uptime(&self, info: &str) -> Result<(), StoreFault> {
+        let Some(uptime) = &self.uptime else {
+            return Ok(());
+        };
+        let ran = uptime_of(info).ok_or_else(|| {
             StoreFault::protocol("expected uptime_in_seconds in the reply to INFO server")
         })?;
         let left = uptime.least.saturating_sub(ran);

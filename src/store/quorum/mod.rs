@@ -40,7 +40,7 @@ use self::member::Member;
 use self::panel::{Panel, Unreachable};
 use self::shared::Shared;
 use super::clock::{Clock, Time};
-use super::node::{ExamTime, Lanes, Node, Role, Subject, examine_masters};
+use super::node::{ExamTime, Identities, Lanes, Node, Role, Subject, examine_masters};
 use super::{
     Anchor, CallResult, ChannelEvent, ConnectionWait, Deadlines, Link, OnResult, ServerSettings,
     Service, Store, StoreFault,
@@ -71,7 +71,9 @@ impl Quorum {
     ) -> ApiResult<Quorum> {
         let clock = Clock::default();
         let started = clock.now();
-        let node = |server| {
+        let urls = servers.iter().map(ServerSettings::url);
+        let identities = Arc::new(Identities::new(urls));
+        let node = |(number, server)| {
             let node = Node::new(
                 server,
                 Arc::clone(caller_id),
@@ -79,12 +81,13 @@ impl Quorum {
                 config.connect_timeout,
                 config.command_timeout,
             );
+            let node = node.known_among(&identities, number);
             Arc::new(match config.uptime_check {
                 true => node.watching_uptime(config.ttl),
                 false => node,
             })
         };
-        let nodes: Vec<Arc<Node>> = servers.into_iter().map(node).collect();
+        let nodes: Vec<Arc<Node>> = servers.into_iter().enumerate().map(node).collect();
         let panel = |role: Role, lanes: u32| {
             let desk = Arc::new(Desk::new(clock.clone()).map_err(|error| {
                 StoreFault::unavailable(Step::Connect, error).into_error(None, Duration::ZERO)
@@ -100,7 +103,7 @@ impl Quorum {
         };
         let (panel, link_panel) = (panel(Role::Lane, config.lanes)?, panel(Role::Renewal, 1)?);
         let quorum = Quorum {
-            shared: Arc::new(Shared::new(clock.clone(), nodes, config)),
+            shared: Arc::new(Shared::new(clock.clone(), nodes, identities, config)),
             panel,
             link_panel,
         };
@@ -129,6 +132,14 @@ impl Quorum {
         });
         if let Some(fault) = refused {
             return Err(fault);
+        }
+        if let Some([one, other]) = self.shared.identities.any_twins() {
+            let message = format!(
+                "3 or 5 servers, each of its own; {one} and {other} are the same server, which would \
+                 have two votes"
+            );
+            let what = "servers".to_owned();
+            return Err(StoreFault::Unfit { what, message });
         }
         let open = opened()
             .filter(|opened| matches!(opened, Some(Ok(()))))

@@ -185,6 +185,8 @@ impl Panel {
             }
             of.refuse_fresh(node, &sent, &mut result);
             of.on_release_result(node, &sent, &result);
+            // A release is done there all the same, and has no vote.
+            of.refuse_twin(node, &mut result);
             if to.update(ballot, |ballot| ballot.on_result(node, proposal, result)) == Wake::Reader
             {
                 desk.interrupt();

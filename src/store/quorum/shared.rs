@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::error::Step;
 use crate::script::{Call, Family, LockSpec, Mode, Token, Verb};
 use crate::store::clock::{Clock, Time};
-use crate::store::node::Node;
+use crate::store::node::{Identities, Node};
 use crate::store::{CallResult, StoreFault};
 
 /// The state that the calls of one manager share.
@@ -21,6 +21,8 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) addresses: Vec<Arc<str>>,
+    /// A server that two addresses lead to has one vote.
+    pub(super) identities: Arc<Identities>,
     pub(super) command_timeout: Duration,
     /// The longest lease, on which all clients of the quorum agree. A server that has run for less
     /// may have forgotten one.
@@ -37,12 +39,18 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(clock: Clock, nodes: Vec<Arc<Node>>, config: &Config) -> Shared {
+    pub(super) fn new(
+        clock: Clock,
+        nodes: Vec<Arc<Node>>,
+        identities: Arc<Identities>,
+        config: &Config,
+    ) -> Shared {
         let address = |node: &Arc<Node>| node.address().to_string().into();
         Shared {
             clock,
             addresses: nodes.iter().map(address).collect(),
             nodes,
+            identities,
             command_timeout: config.command_timeout,
             ttl: config.ttl,
             back_off: config.back_off,
@@ -130,6 +138,16 @@ impl Shared {
         }
     }
 
+    /// An address may lead to another server than before. A new connection knows that before it is
+    /// used. If it is the server of another node, that node has its vote, on every call.
+    pub(super) fn refuse_twin(&self, node: usize, result: &mut CallResult) {
+        if result.answer.is_ok()
+            && let Some(twin) = self.identities.twin_of(node)
+        {
+            result.answer = Err(no_vote(&twin));
+        }
+    }
+
     fn is_fresh(&self, node: usize) -> bool {
         self.clock.now() < self.nodes[node].is_up_long_enough_at()
     }
@@ -138,6 +156,9 @@ impl Shared {
     pub(super) fn refusals(&self) -> Vec<Option<StoreFault>> {
         let agree = agreeing(&self.clocks(), self.ttl.as_micros() as u64);
         let refusal = |(node, agrees): (usize, bool)| {
+            if let Some(twin) = self.identities.twin_of(node) {
+                return Some(no_vote(&twin));
+            }
             let why = if self.is_fresh(node) {
                 format!("refused: it has run for less than the ttl, {:?}", self.ttl)
             } else if !agrees {
@@ -243,6 +264,11 @@ impl Shared {
             wake();
         }
     }
+}
+
+fn no_vote(twin: &str) -> StoreFault {
+    let why = format!("refused: it is the same server as {twin}");
+    StoreFault::unavailable(Step::Majority, why)
 }
 
 /// The token whose release must be done on every node. A forced release has none: it ends what a
