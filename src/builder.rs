@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, ReplicaAcks, Settings};
+use crate::credentials::{CredentialsProvider, ServerRole};
 use crate::endpoint::{Endpoint, Location};
 use crate::engine::EngineHandle;
 use crate::error::{Error, Result};
@@ -13,7 +14,9 @@ use crate::options::LockOptions;
 use crate::script::CallerId;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{Cluster, Quorum, Sentinel, Single, Store, TlsSettings, Topology, parse_url};
+use crate::store::{
+    Cluster, Provider, Quorum, Sentinel, Single, Store, TlsSettings, Topology, parse_url,
+};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -65,6 +68,8 @@ impl LockManager {
         Builder {
             endpoint: to.into(),
             tls: TlsSettings::default(),
+            credentials: None,
+            sentinel_credentials: None,
             settings: Settings::default(),
         }
     }
@@ -76,6 +81,8 @@ impl LockManager {
 pub struct Builder {
     endpoint: Endpoint,
     tls: TlsSettings,
+    credentials: Option<Provider>,
+    sentinel_credentials: Option<Provider>,
     settings: Settings,
 }
 
@@ -177,6 +184,58 @@ impl Builder {
     /// further pause is twice as long, up to 10 minutes.
     pub fn long_wait(mut self, limit: Duration) -> Builder {
         self.settings.long_wait = Some(limit);
+        self
+    }
+
+    /// Logs in with credentials that this provider gives, for a login that changes: tokens that end,
+    /// or a password that is rotated. Default: the login in the URL.
+    ///
+    /// The provider is asked for each new connection to a server that keeps locks, and once more
+    /// if the server refuses its answer. If it says when the credentials end, it is asked before,
+    /// and every open connection logs in anew. A closure is a provider, and so is a
+    /// [`PasswordFile`](crate::PasswordFile). [`CredentialsProvider`] says on which thread it runs.
+    ///
+    /// The connect timeout bounds the connection and the provider together. An error, a panic or a
+    /// timeout of the provider fails that connection alone, with [`Error::Unavailable`] at the
+    /// step [`Credentials`](crate::Step::Credentials). It is tried again as if the server were
+    /// unavailable, and connections that are open stay in use.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use fairlock::{Credentials, CredentialsRequest, LockManager};
+    ///
+    /// # fn token_for(_: &str) -> std::io::Result<String> { Ok(String::new()) }
+    /// let mgr = LockManager::builder("rediss://redis.internal/")
+    ///     .credentials(|request: &CredentialsRequest| {
+    ///         let token = token_for(request.server())?;
+    ///         Ok(Credentials::new("billing", token).valid_for(Duration::from_secs(900)))
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`build`](Builder::build) fails with [`Error::Config`] if the endpoint has a login of its
+    /// own, and with [`Error::Unavailable`] if the provider fails.
+    ///
+    /// [`Error::Config`]: crate::Error::Config
+    /// [`Error::Unavailable`]: crate::Error::Unavailable
+    pub fn credentials(mut self, provider: impl CredentialsProvider + 'static) -> Builder {
+        self.credentials = Some(Provider::new(provider, ServerRole::Server));
+        self
+    }
+
+    /// The same for the logins at sentinels, which have users of their own. Default: the login of
+    /// the [`Sentinel`](crate::Sentinel), or none.
+    ///
+    /// The provider is asked for each new connection to a sentinel. It may block for half of the
+    /// connect timeout; then the other sentinels decide.
+    ///
+    /// # Errors
+    /// [`build`](Builder::build) fails with [`Error::Config`](crate::Error::Config) if the endpoint
+    /// is no Sentinel, or has a login for sentinels of its own.
+    pub fn sentinel_credentials(mut self, provider: impl CredentialsProvider + 'static) -> Builder {
+        self.sentinel_credentials = Some(Provider::new(provider, ServerRole::Sentinel));
         self
     }
 
@@ -295,7 +354,7 @@ impl Builder {
     /// As [`LockManager::connect`]. [`Error::Config`](crate::Error::Config) also if settings do not
     /// fit each other.
     pub fn build(self) -> Result<LockManager> {
-        let (config, options) = Config::new(self.settings)?;
+        let (config, options) = Config::new(self.settings.clone())?;
         let caller_id = CallerId::new(
             &config.prefix,
             config.check_period + config.command_timeout,
@@ -303,13 +362,9 @@ impl Builder {
         );
         let caller_id = Arc::new(caller_id.labelled(options.label_text()));
         let store: Box<dyn Store> = match &self.endpoint.0 {
-            Location::Url(url) => {
-                let topology = parse_url(url)?.with_tls(self.tls)?;
-                connect(topology, &config, &caller_id)?
-            }
+            Location::Url(url) => connect(self.completed(parse_url(url)?)?, &config, &caller_id)?,
             Location::Typed(topology) => {
-                let topology = topology.clone()?.with_tls(self.tls)?;
-                connect(topology, &config, &caller_id)?
+                connect(self.completed((**topology).clone()?)?, &config, &caller_id)?
             }
             #[cfg(feature = "memory")]
             Location::Memory(_) if config.replica_acks.is_some() => return Err(no_replicas()),
@@ -322,6 +377,14 @@ impl Builder {
         };
         let running = EngineHandle::start(config, store, caller_id)?;
         Ok(LockManager::new(running, options))
+    }
+
+    /// The endpoint's topology with this builder's certificates and providers.
+    fn completed(&self, topology: Topology) -> Result<Topology> {
+        let of_servers = self.credentials.clone();
+        let of_sentinels = self.sentinel_credentials.clone();
+        let topology = topology.with_credentials(of_servers, of_sentinels)?;
+        topology.with_tls(self.tls.clone())
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) enum Location {
     /// As the user wrote it. Not checked yet, and it may contain a password.
     Url(String),
     /// Checked.
-    Typed(Result<Topology>),
+    Typed(Box<Result<Topology>>),
     #[cfg(feature = "memory")]
     Memory(Memory),
 }
@@ -85,7 +85,7 @@ impl Endpoint {
             let refused = topology.check();
             refused.map_err(|why| Error::config(what, why))
         });
-        Endpoint(Location::Typed(checked))
+        Endpoint(Location::Typed(Box::new(checked)))
     }
 }
 
@@ -97,8 +97,10 @@ impl fmt::Debug for Endpoint {
                 Ok(topology) => write!(f, "Endpoint({topology})"),
                 Err(_) => f.write_str("Endpoint(not a URL)"),
             },
-            Location::Typed(Ok(topology)) => write!(f, "Endpoint({topology})"),
-            Location::Typed(Err(_)) => f.write_str("Endpoint(not valid)"),
+            Location::Typed(checked) => match &**checked {
+                Ok(topology) => write!(f, "Endpoint({topology})"),
+                Err(_) => f.write_str("Endpoint(not valid)"),
+            },
             #[cfg(feature = "memory")]
             Location::Memory(_) => f.write_str("Endpoint(in memory)"),
         }
@@ -327,8 +329,9 @@ macro_rules! show_addresses {
         /// Shows the addresses, never a password.
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match Endpoint::from(self.clone()).0 {
-                    Location::Typed(Ok(topology)) => {
+                let endpoint = Endpoint::from(self.clone());
+                match &endpoint.0 {
+                    Location::Typed(checked) if let Ok(topology) = &**checked => {
                         write!(f, concat!(stringify!($type), "({})"), topology)
                     }
                     _ => f.write_str(concat!(stringify!($type), "(not valid)")),
@@ -361,7 +364,7 @@ mod tests {
     fn logins(endpoint: impl Into<Endpoint>) -> Vec<(Option<String>, Option<String>, i64, bool)> {
         let topology = match endpoint.into().0 {
             Location::Url(url) => parse_url(&url),
-            Location::Typed(topology) => topology,
+            Location::Typed(topology) => *topology,
             #[cfg(feature = "memory")]
             Location::Memory(_) => panic!("it has no login"),
         };

@@ -156,6 +156,9 @@ pub enum Error {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
+    /// The [provider](crate::CredentialsProvider) gave no credentials in time. The
+    /// [source](Error::Unavailable) is its error, or says that it panicked or hangs.
+    Credentials,
     /// No connection could be opened in time.
     Connect,
     /// The request could not be sent.
@@ -195,6 +198,7 @@ pub enum TlsFailure {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Step::Credentials => "credentials",
             Step::Connect => "connection",
             Step::Send => "way to send",
             Step::Reply => "reply",

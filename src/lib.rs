@@ -459,6 +459,7 @@ mod manager;
 mod options;
 
 // The locks, and what a caller gets from them.
+mod credentials;
 mod error;
 mod fence;
 mod guard;
@@ -506,6 +507,10 @@ pub use builder::Builder;
 pub use config::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
     DEFAULT_LONG_WAIT, DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
+};
+pub use credentials::{
+    Credentials, CredentialsError, CredentialsProvider, CredentialsRequest, PasswordFile,
+    ServerRole,
 };
 pub use endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server};
 pub use manager::{LockManager, Shutdown};

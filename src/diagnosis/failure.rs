@@ -70,6 +70,9 @@ fn unavailable(step: Step, source: &(dyn StdError + Send + Sync + 'static)) -> S
         (Step::Connect, _) => {
             "try redis-cli PING from this host: are the host, the port and the network right?"
         }
+        (Step::Credentials, _) => {
+            "look at the source of the credentials: the file of the password, or the program's own"
+        }
         (Step::Majority, _) => "start the servers that the message names",
         (Step::Send | Step::Reply, _) => {
             "the server hangs or the network is cut: try redis-cli PING from this host, and \

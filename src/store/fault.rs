@@ -167,8 +167,7 @@ impl StoreFault {
         }
     }
 
-    /// The refusal of a login, without the password. A server that does not know AUTH repeats the
-    /// arguments in its error, and cuts long ones short. If the user or the password ends with white
+    /// The refusal of a login, without the password. If the user or the password ends with white
     /// space, this is named: a file or a variable may have added it, and it does not show.
     pub(super) fn of_login(self, login: &Login) -> StoreFault {
         let Some(password) = login.password.as_deref() else {
@@ -196,6 +195,14 @@ impl StoreFault {
                 }
             }
             other => other,
+        }
+    }
+
+    /// Whether a handshake failed because of the user, the password or the user's rights.
+    pub(super) fn is_refused_login(&self) -> bool {
+        match self {
+            StoreFault::Server { code, .. } => code != PROTOCOL && !self.is_transient(),
+            _ => false,
         }
     }
 

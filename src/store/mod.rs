@@ -8,6 +8,8 @@
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
 //! | `attendants` | the threads that a clock in memory waits for before it jumps |
 //! | `topology` | where the servers are and how to log in |
+//! | `provider` | [`Provider`]: the program's source of credentials |
+//! | `foreign` | calls of code that may hang or panic |
 //! | `tls` | which certificates count, and the client's own |
 //! | `url` | the grammar of URLs |
 //! | `node` | everything about one Redis node, for every topology |
@@ -23,9 +25,11 @@ pub(crate) mod attendants;
 pub(crate) mod clock;
 mod cluster;
 mod fault;
+mod foreign;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod node;
+mod provider;
 pub(crate) mod quorum;
 mod refusal;
 mod sentinel;
@@ -50,6 +54,7 @@ pub(crate) use cluster::Cluster;
 pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
+pub(crate) use provider::Provider;
 pub(crate) use quorum::Quorum;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Single;
@@ -140,6 +145,16 @@ pub(crate) trait Store: Send + Sync {
         let _ = until;
     }
 
+    /// When somebody must call [`Store::renew_logins`]: before the first of the credentials end that
+    /// its connections have logged in with.
+    fn logins_due(&self) -> Time {
+        Time::NEVER
+    }
+
+    /// If it is due: has threads ask for new credentials, and log in anew over the connections that
+    /// are open. The links do so by themselves. Never waits.
+    fn renew_logins(&self) {}
+
     /// The renewal thread's own way to the store. The link calls `on_ready` when it can be used
     /// again after it could not.
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link>;
@@ -201,6 +216,9 @@ pub(crate) trait Link: Send {
     /// While there is no connection, every call fails at once: with [`StoreFault::NotReady`] until the
     /// reason is known, and with the reason then.
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult>;
+
+    /// Sends newer credentials over connections that idle, if they are known. Never waits.
+    fn log_in_anew(&mut self) {}
 
     /// When to call [`Link::check`], while this process holds or awaits anything.
     fn check_due(&self) -> Time {

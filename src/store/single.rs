@@ -81,6 +81,14 @@ impl Store for Single {
         self.lanes.read_all_unread(until);
     }
 
+    fn logins_due(&self) -> Time {
+        self.node.login_due()
+    }
+
+    fn renew_logins(&self) {
+        self.node.renew_login();
+    }
+
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
         self.node.link(on_ready, self.back_off)
     }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::provider::Provider;
 use super::tls::TlsSettings;
+use crate::credentials::Credentials;
 use crate::error::{Error, Result as ApiResult};
 
 /// The servers that hold a manager's locks.
@@ -62,6 +64,32 @@ impl Topology {
         if is_set && !is_used {
             let message = "for a URL with TLS, such as rediss://; this one is without";
             return Err(Error::config("tls", message));
+        }
+        Ok(self)
+    }
+
+    /// The same, with logins that these providers are asked for: one for servers that keep locks, and
+    /// one for sentinels.
+    pub(crate) fn with_credentials(
+        mut self,
+        of_servers: Option<Provider>,
+        of_sentinels: Option<Provider>,
+    ) -> ApiResult<Topology> {
+        if of_sentinels.is_some() && !matches!(self, Topology::Sentinel(_)) {
+            return Err(Error::config(
+                "sentinel_credentials",
+                "for a Sentinel or a redis-sentinel:// URL; this endpoint has no sentinels",
+            ));
+        }
+        if let Topology::Sentinel(settings) = &mut self {
+            settings
+                .sentinel_login
+                .ask("sentinel_credentials", of_sentinels)?;
+            settings.login.ask("credentials", of_servers)?;
+            return Ok(self);
+        }
+        for login in self.logins() {
+            login.ask("credentials", of_servers.clone())?;
         }
         Ok(self)
     }
@@ -170,9 +198,43 @@ pub(crate) struct Login {
     pub(crate) database: i64,
     /// `None`: plain text.
     pub(crate) tls: Option<Arc<TlsSettings>>,
+    /// It is asked for the user and the password, for each new connection.
+    pub(crate) provider: Option<Provider>,
 }
 
 impl Login {
+    /// The same with these credentials.
+    pub(super) fn granted(&self, credentials: &Credentials) -> Login {
+        Login {
+            user: credentials.user.clone(),
+            password: Some(credentials.password.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// The user, or the one that the provider named last.
+    pub(super) fn shown_user(&self) -> Option<String> {
+        let named = || self.provider.as_ref().and_then(Provider::last_user);
+        self.user.clone().or_else(named)
+    }
+
+    /// Whether both log in as the same user with the same password.
+    pub(super) fn is_same_as(&self, other: &Login) -> bool {
+        (&self.user, &self.password) == (&other.user, &other.password)
+    }
+
+    /// Asks this provider from now on, if there is one.
+    fn ask(&mut self, what: &str, provider: Option<Provider>) -> ApiResult<()> {
+        if provider.is_some() && self.password.is_some() {
+            return Err(Error::config(
+                what,
+                "for an endpoint without a user and a password; this one has its own: leave one out",
+            ));
+        }
+        self.provider = provider;
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.user.is_some() && self.password.is_none() {
             return Err(

@@ -186,6 +186,7 @@ impl<'a> Parts<'a> {
                 password: single(&parameters, "sentinelPassword")?,
                 database: 0,
                 tls: login.tls.clone(),
+                provider: None,
             },
             login: Login {
                 database: number,
@@ -275,6 +276,7 @@ fn unix_socket(url: &str, parts: &Parts<'_>) -> Refused<Topology> {
             password: single(&parameters, "pass")?,
             database: database(&single(&parameters, "db")?.unwrap_or_default())?,
             tls: None,
+            provider: None,
         },
     }))
 }

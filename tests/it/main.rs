@@ -15,6 +15,7 @@ mod connection_names;
 mod connections;
 mod counts;
 mod crash;
+mod credentials;
 mod data_loss;
 mod dead_waiters;
 mod deadlocks;

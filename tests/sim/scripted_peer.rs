@@ -43,7 +43,8 @@ impl ScriptedPeer {
             .write_all(&bytes[..bytes.len().min(MOST)])
             .expect("it fits");
         server.shutdown(Shutdown::Write).expect("it is open");
-        let connection = Connection::over(socket, clock.now());
+        let mut connection = Connection::over(socket, clock.now());
+        connection.first_login = Arc::new(server_settings.login.clone());
         let node = Node::new(server_settings, caller_id, clock, TIMEOUT, TIMEOUT);
         // Otherwise the first reply would be about the rights.
         node.has_rights.store(true, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 mod command;
 mod lease_renewal;
+mod logins;
 mod long_wait;
 mod release_upkeep;
 mod schedule;

@@ -31,7 +31,7 @@ pub(crate) struct RenewalThread {
     commands: Receiver<Command>,
     /// Receives when the thread is to wake early.
     pub(super) woken: Receiver<()>,
-    link: Box<dyn Link>,
+    pub(super) link: Box<dyn Link>,
     /// The calls that a slow node owes replies, by their numbers.
     pub(super) owed: BTreeMap<u64, (Task, Call)>,
     /// How many calls were sent.
@@ -208,6 +208,7 @@ impl RenewalThread {
             .min(self.shutdown_due())
             .min(self.check_due())
             .min(self.late_results_at)
+            .min(self.logins_due())
     }
 
     /// When to have the link look for other roles of the servers. Never while this process neither
@@ -230,6 +231,7 @@ impl RenewalThread {
         }
         self.take_late_results();
         self.read_unread(now);
+        self.renew_logins(now);
         self.take_in_leases(now);
         if self.check_due() <= now {
             self.link.check();

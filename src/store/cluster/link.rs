@@ -308,6 +308,15 @@ fn fault_of_first(fault: &StoreFault) -> StoreFault {
 }
 
 impl Link for ClusterLink {
+    fn log_in_anew(&mut self) {
+        for master in &mut self.masters {
+            master.link.log_in_anew();
+            if let Some(acked) = &mut master.acked {
+                acked.log_in_anew();
+            }
+        }
+    }
+
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
         let first = self.next_run;
         self.next_run += calls.len() as u64;

@@ -107,6 +107,18 @@ impl Store for Cluster {
         }
     }
 
+    fn logins_due(&self) -> Time {
+        let members = self.state.members.all();
+        let due = members.iter().map(|member| member.node.login_due());
+        due.min().unwrap_or(Time::NEVER)
+    }
+
+    fn renew_logins(&self) {
+        for member in self.state.members.all() {
+            member.node.renew_login();
+        }
+    }
+
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
         self.state.set_wake(Arc::clone(&on_ready));
         Box::new(ClusterLink::new(&self.state, on_ready))

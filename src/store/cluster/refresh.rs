@@ -75,7 +75,7 @@ impl ClusterState {
         self.members.count(&answer.node);
         let reply = answer
             .reply
-            .map_err(|fault| fault.naming(self.user(), "+cluster|slots"));
+            .map_err(|fault| fault.naming(self.user().as_deref(), "+cluster|slots"));
         let ranges = read_map(reply, &answer.address).map_err(|f| f.at(answer.node.name()))?;
         self.install(&ranges);
         Ok(())

@@ -70,8 +70,8 @@ impl ClusterState {
     }
 
     /// The user at every node, if one is named.
-    pub(super) fn user(&self) -> Option<&str> {
-        self.login.user.as_deref()
+    pub(super) fn user(&self) -> Option<String> {
+        self.login.shown_user()
     }
 
     /// The node at an address, with a count of its own.

@@ -1,5 +1,6 @@
 //! How a connection to the node is opened: within its time, whatever hangs.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -87,19 +88,22 @@ impl Node {
         role: Role,
         until: Time,
     ) -> Result<Connection, (StoreFault, bool)> {
-        let opened = self.open_socket(peer, until);
-        let mut connection = opened.map_err(|fault| (fault, false))?;
-        let greeted = self.shake_hands(&mut connection, role, greeting, until);
-        // The commands of the handshake count when it is over, together with the connection. So the
-        // two counts fit together at any moment.
-        let own_count =
-            std::mem::replace(&mut connection.requests, Arc::clone(&self.counts.requests));
-        let sent = own_count.load(Ordering::Relaxed);
-        self.counts.requests.fetch_add(sent, Ordering::Relaxed);
-        greeted.map_err(|fault| {
-            let is_cut = connection.broken && (fault.is_cut() || fault.refuses_command());
-            (fault, is_cut)
-        })?;
+        let is_cut = Cell::new(false);
+        let shake_hands = |connection: &mut Connection| {
+            let greeted = self.shake_hands(connection, role, greeting, until);
+            // The commands of the handshake count when it is over, together with the connection. So
+            // the two counts fit together at any moment.
+            let own_count =
+                std::mem::replace(&mut connection.requests, Arc::clone(&self.counts.requests));
+            let sent = own_count.load(Ordering::Relaxed);
+            self.counts.requests.fetch_add(sent, Ordering::Relaxed);
+            greeted.inspect_err(|fault| {
+                is_cut.set(connection.broken && (fault.is_cut() || fault.refuses_command()));
+            })
+        };
+        let open = || self.open_socket(peer, until);
+        let opened = self.login.log_in(until, open, shake_hands);
+        let mut connection = opened.map_err(|fault| (fault, is_cut.get()))?;
         self.finish_opening(&mut connection, until)
             .map_err(|fault| (fault, false))?;
         Ok(connection)

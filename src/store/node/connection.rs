@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ErrorKind, RedisError, Value};
 
 use super::hello::Hello;
+use super::login::ConnectionLogin;
 use super::resolve::Peer;
 use super::socket::Socket;
 use crate::error::Step;
 use crate::store::clock::Time;
-use crate::store::{Anchor, ServerSettings, StoreFault};
+use crate::store::{Anchor, Login, ServerSettings, StoreFault};
 
 /// One connection, with the pairing of clocks that dates its requests: R5 (dated requests).
 pub(super) struct Connection {
@@ -34,6 +35,10 @@ pub(super) struct Connection {
     pub(super) hello: Hello,
     /// The count of the node's requests.
     pub(super) requests: Arc<AtomicU64>,
+    /// The login that it begins with.
+    pub(super) first_login: Arc<Login>,
+    /// How it logs in anew. `None`: its login never changes.
+    pub(super) login: Option<ConnectionLogin>,
 }
 
 impl Connection {
@@ -72,16 +77,19 @@ impl Connection {
             refuses_several_slots: false,
             hello: Hello::default(),
             requests: Arc::default(),
+            first_login: Arc::default(),
+            login: None,
         }
     }
 
     /// Sends the commands in one write, and counts them. Only the requests of lanes do not go
-    /// through here: lanes count their own.
+    /// through here: lanes count their own. If newer credentials are known, they go in front.
     pub(super) fn send(&mut self, commands: &[Cmd]) -> io::Result<()> {
-        let count = commands.len() as u64;
+        let anew = self.login.as_mut().and_then(ConnectionLogin::begin_anew);
+        let count = commands.len() as u64 + u64::from(anew.is_some());
         self.requests.fetch_add(count, Ordering::Relaxed);
         let mut bytes = Vec::with_capacity(512 * commands.len());
-        for command in commands {
+        for command in anew.iter().chain(commands) {
             command.write_packed_command(&mut bytes);
         }
         let sent = self.socket.send(&bytes);
@@ -91,9 +99,37 @@ impl Connection {
 
     /// The next reply, as it is: a server's error is a value here.
     pub(super) fn receive(&mut self) -> Result<Value, RedisError> {
-        let received = self.socket.receive();
-        self.broken |= received.is_err();
-        received
+        loop {
+            let received = self.socket.receive();
+            self.broken |= received.is_err();
+            if let Some(received) = self.of_requests(received?) {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// A reply that has come, unless it is to newer credentials, which no request asked for.
+    pub(super) fn of_requests(&mut self, reply: Value) -> Option<Value> {
+        match &mut self.login {
+            Some(login) if login.is_awaiting() => {
+                login.take_reply(refusal(reply));
+                None
+            }
+            _ => Some(reply),
+        }
+    }
+
+    /// Sends newer credentials if they are known, for a connection that idles. The next reply is
+    /// behind theirs.
+    pub(super) fn log_in_anew(&mut self) {
+        if self
+            .login
+            .as_ref()
+            .is_some_and(ConnectionLogin::is_outdated)
+        {
+            // An error shows at the next use.
+            let _ = self.send(&[]);
+        }
     }
 
     /// Runs one command that is not a script, within `timeout`.

@@ -112,7 +112,10 @@ fn facts_of(server: &ServerSettings, role: NodeRole, answers: ApiResult<NodeAnsw
     NodeFacts {
         address: server.address.to_string(),
         role,
-        user: server.login.user.as_deref().unwrap_or("default").to_owned(),
+        user: server
+            .login
+            .shown_user()
+            .unwrap_or_else(|| "default".to_owned()),
         answers,
     }
 }

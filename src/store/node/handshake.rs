@@ -2,6 +2,7 @@
 //! asks for more than it needs, and fails only when something that is needed is refused.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use redis::{Cmd, RedisError, Value};
@@ -11,11 +12,12 @@ use super::connection::{Connection, fault, refusal};
 use super::expected::Expected;
 use super::first_reply::no_first_reply;
 use super::greeting::{Greeting, Said};
+use super::login::auth;
 use super::role::Role;
 use crate::error::Step;
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
-use crate::store::{Anchor, Login, StoreFault};
+use crate::store::{Anchor, StoreFault};
 
 /// Why a command is needed.
 const FOR_LOGIN: &str = "which the login needs";
@@ -42,7 +44,7 @@ impl Node {
         mut greeting: Greeting,
         reply_by: Time,
     ) -> Result<(), StoreFault> {
-        let login = &self.server.login;
+        let login = &*Arc::clone(&connection.first_login);
         let auth = auth(login);
         // It does nothing here. A user who may not run it learns that at once, and not first when a
         // slot moves.
@@ -207,7 +209,7 @@ impl Node {
                 Err(error) => {
                     let refused = replies.into_iter().find_map(|reply| refusal(reply).err());
                     return Err(match refused {
-                        Some(refused) => refused.of_login(&self.server.login),
+                        Some(refused) => refused.of_login(&connection.first_login),
                         None => self.no_first_reply(connection, error, reply_by),
                     });
                 }
@@ -229,7 +231,7 @@ impl Node {
             && let Ok(reply) = connection.receive()
             && let Err(refused) = refusal(reply)
         {
-            return refused.of_login(&self.server.login);
+            return refused.of_login(&connection.first_login);
         }
         self.no_first_reply(connection, error, reply_by)
     }
@@ -247,17 +249,6 @@ impl Node {
         let left = reply_by - self.clock.now();
         no_first_reply(connection, &self.server, error.into(), left)
     }
-}
-
-/// The command that logs in, if a login is needed.
-pub(super) fn auth(login: &Login) -> Option<Cmd> {
-    let password = login.password.as_deref()?;
-    let mut auth = redis::cmd("AUTH");
-    if let Some(user) = &login.user {
-        auth.arg(user);
-    }
-    auth.arg(password);
-    Some(auth)
 }
 
 /// The reply to TIME, in µs.

@@ -5,6 +5,7 @@
 
 mod command;
 mod left;
+mod login;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::key::Key;
 use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{CallResult, ConnectionWait, Deadlines, RESENDS_WHEN_CLOSED, StoreFault};
+use login::log_in_with_node;
 
 /// A call that is on its way, or why it could not be sent.
 pub(in crate::store) type Begun<'a> = Result<InFlight<'a>, StoreFault>;
@@ -31,7 +33,7 @@ pub(in crate::store) type Begun<'a> = Result<InFlight<'a>, StoreFault>;
 pub(crate) struct Lanes {
     pub(super) node: Arc<Node>,
     pool: ConnectionPool,
-    pub(super) lanes: Box<[NodeLane]>,
+    pub(super) lanes: Arc<[NodeLane]>,
     /// P: a lane that had no reply for this long may be dead.
     quiet_limit: Duration,
     /// R18 (replica acks): `None` if grants need none.
@@ -116,10 +118,12 @@ impl Lanes {
 
     fn over(pool: ConnectionPool, node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
         let lane = |_| Lane::new(node.clock.clone(), node.command_timeout);
+        let lanes: Arc<[NodeLane]> = (0..count).map(lane).collect();
+        log_in_with_node(node, &lanes);
         Lanes {
             node: Arc::clone(node),
             pool,
-            lanes: (0..count).map(lane).collect(),
+            lanes,
             quiet_limit,
             confirmer: node.replica_acks.map(|acks| Confirmer::new(node, acks)),
         }
@@ -172,7 +176,7 @@ impl Lanes {
     /// Each call without a reply learns that its connection was closed.
     pub(in crate::store) fn end(&self) {
         self.node.end();
-        for lane in &self.lanes {
+        for lane in self.lanes.iter() {
             if let Some(guard) = lane.if_open() {
                 guard.retire();
             }
@@ -206,7 +210,7 @@ impl Lanes {
             Ok(self.append(pending, guard, deadlines).0)
         };
         let begun: Vec<_> = calls.zip(ready).map(append).collect();
-        for lane in &self.lanes {
+        for lane in self.lanes.iter() {
             if let Some(guard) = lane.if_open() {
                 guard.write();
             }

@@ -142,6 +142,16 @@ impl Link for NodeLink {
         self.after_exchange(&mut results, started, reply_by);
         results
     }
+
+    fn log_in_anew(&mut self) {
+        // A link that idles does not see by itself that its connection was opened.
+        if matches!(self.state, LinkState::Opening(_)) {
+            self.advance();
+        }
+        if let LinkState::Up(connection) = &mut self.state {
+            connection.log_in_anew();
+        }
+    }
 }
 
 impl NodeLink {

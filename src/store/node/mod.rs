@@ -8,6 +8,8 @@
 //! | `race` | which of a server's addresses is used: the first that is ready for calls |
 //! | `resolve` | the addresses of a server |
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, a greeting, TIME, and ASKING to a cluster |
+//! | `login` | the login of the node, and what open connections know of it |
+//! | `log_in` | how connections log in, first and anew |
 //! | `role` | [`Role`]: what a connection is for, which is a part of its name |
 //! | `greeting` | how a connection learns what its server is: HELLO, or less where a proxy refuses it |
 //! | `hello` | what a server says of itself |
@@ -58,6 +60,8 @@ mod interview;
 mod lane;
 mod lanes;
 mod link;
+mod log_in;
+mod login;
 mod owed;
 mod pipeline;
 mod pool;
@@ -100,6 +104,7 @@ use crate::store::{Address, Anchor, CallResult, Link, ServerSettings, StoreFault
 use acks::AckedLink;
 use connection::Connection;
 use greeting::KnownGreeting;
+use login::NodeLogin;
 use stream::Stream;
 
 pub(super) use acks::{AckedPeer, confirm_grants};
@@ -123,6 +128,7 @@ pub(crate) use scripted_peer::ScriptedPeer;
 /// A node, and what all connections to it share.
 pub(crate) struct Node {
     server: ServerSettings,
+    login: Arc<NodeLogin>,
     /// Its address as errors and the log show it.
     name: Arc<str>,
     expected: Expected,
@@ -169,8 +175,16 @@ impl Node {
         connect_timeout: Duration,
         command_timeout: Duration,
     ) -> Node {
+        let login = NodeLogin::new(
+            &server.login,
+            &server.address,
+            &clock,
+            connect_timeout,
+            command_timeout,
+        );
         Node {
             name: server.address.to_string().into(),
+            login: Arc::new(login),
             server,
             expected: Expected::Standalone,
             greeting: KnownGreeting::new(),

@@ -145,7 +145,10 @@ impl Connection {
             self.socket.receive()
         };
         match received {
-            Ok(value) => Ok(Some(value)),
+            Ok(value) => match self.of_requests(value) {
+                None => self.receive_within(timeout),
+                value => Ok(value),
+            },
             Err(error) if error.is_timeout() => Ok(None),
             Err(error) => {
                 self.broken = true;

@@ -11,6 +11,7 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 use super::Node;
 use super::connection::Connection;
 use super::lane::Connected;
+use super::login::ConnectionLogin;
 use super::pipeline::Pending;
 use super::role::Role;
 use super::socket::{SocketReader, SocketWriter};
@@ -41,6 +42,8 @@ pub(super) struct LaneConnection {
     appended: u64,
     sources: [u64; SCRIPTS],
     stream: Arc<Stream>,
+    /// How it logs in anew. `None`: its login never changes.
+    pub(super) login: Option<ConnectionLogin>,
     /// The scripts that were sent with their source over this connection, a bit for each.
     posted_scripts: u64,
     /// Its place in the pool, if there is one.
@@ -130,6 +133,7 @@ impl ConnectionPool {
             anchor,
             generation,
             pool_generation,
+            login,
             ..
         } = connection;
         let (writer, reader) = socket.split();
@@ -142,6 +146,7 @@ impl ConnectionPool {
             appended: 0,
             sources: [0; SCRIPTS],
             stream: writer.stream(),
+            login,
             posted_scripts: 0,
             _pooled: pooled,
         };

@@ -2,15 +2,16 @@
 //! master. It logs in, and names itself together with its first question. It has no further handshake: a
 //! sentinel knows no SELECT and no TIME.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, Value};
 
 use super::connection::{Connection, fault, refusal};
 use super::expected::master_of;
 use super::first_reply::no_first_reply;
-use super::handshake::auth;
+use super::login::{NodeLogin, auth};
 use super::race;
 use super::resolve::Peer;
 use super::role::Role;
@@ -27,6 +28,8 @@ pub(in crate::store) struct QueryConnection {
     unanswered: Option<ServerSettings>,
     /// Until its first question: the command that names it.
     name: Option<Cmd>,
+    /// `None`: it is used once.
+    login: Option<Arc<NodeLogin>>,
 }
 
 impl QueryConnection {
@@ -54,20 +57,35 @@ impl QueryConnection {
         clock: &Clock,
         timeout: Duration,
     ) -> Result<QueryConnection, StoreFault> {
-        let started = Instant::now();
-        let mut opened = QueryConnection {
-            connection: Connection::open(server, peer, timeout, clock.now())?,
-            server: Arc::clone(address),
-            unanswered: Some(server.clone()),
-            name: None,
+        let until = clock.now() + timeout;
+        let left = || until - clock.now();
+        let login = NodeLogin::new(&server.login, &server.address, clock, timeout, timeout);
+        let login = Arc::new(login);
+        let unanswered = RefCell::new(Some(server.clone()));
+        let log_in = |connection: &mut Connection| {
+            let credentials = Arc::clone(&connection.first_login);
+            let Some(auth) = auth(&credentials) else {
+                return Ok(());
+            };
+            let replies = exchange(connection, &[auth], left(), &mut unanswered.borrow_mut())?;
+            let refused = replies.into_iter().find_map(Result::err);
+            refused.map_or(Ok(()), |fault| Err(fault.of_login(&credentials)))
         };
-        if let Some(auth) = auth(&server.login) {
-            let left = timeout.saturating_sub(started.elapsed());
-            let mut replies = opened.ask(&[auth], left)?;
-            let reply = replies.pop().unwrap_or(Ok(Value::Nil));
-            reply.map_err(|fault| fault.of_login(&server.login))?;
-        }
-        Ok(opened)
+        let open = || Connection::open(server, peer, left(), clock.now());
+        let connection = login.log_in(until, open, log_in);
+        Ok(QueryConnection {
+            connection: connection?,
+            server: Arc::clone(address),
+            unanswered: unanswered.into_inner(),
+            name: None,
+            login: Some(login),
+        })
+    }
+
+    /// Whether its credentials end soon. Then another connection is to take its place.
+    pub(in crate::store) fn ends_soon(&self, clock: &Clock) -> bool {
+        let due = self.login.as_ref().map(|login| login.due());
+        due.is_some_and(|due| due <= clock.now())
     }
 
     /// On a connection to the server at this address, which has been opened and has logged in.
@@ -77,6 +95,7 @@ impl QueryConnection {
             server: Arc::clone(server),
             unanswered: None,
             name: None,
+            login: None,
         }
     }
 
@@ -108,39 +127,49 @@ impl QueryConnection {
         commands: &[Cmd],
         timeout: Duration,
     ) -> Result<Vec<Result<Value, StoreFault>>, StoreFault> {
-        let until = Instant::now() + timeout;
-        self.connection.limit_writes(timeout)?;
         let name = self.name.take();
         let of_name = usize::from(name.is_some());
         let all: Vec<Cmd> = name.into_iter().chain(commands.iter().cloned()).collect();
-        let sent = self.connection.send(&all);
-        sent.map_err(|e| self.fault(e, Step::Send, until))?;
-        let reply = |_| {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(StoreFault::timed_out(Step::Reply));
-            }
-            self.connection.limit_reads(left)?;
-            let received = self.connection.receive();
-            let reply = received.map_err(|e| self.fault(e, Step::Reply, until))?;
-            self.unanswered = None;
-            Ok(refusal(reply))
-        };
-        let replies: Result<Vec<_>, StoreFault> = all.iter().map(reply).collect();
+        let mut replies = exchange(&mut self.connection, &all, timeout, &mut self.unanswered)?;
         // Whether the server knows names or not, no answer depends on it.
-        Ok(replies?.split_off(of_name))
-    }
-
-    fn fault(&self, error: impl Into<RedisError>, step: Step, until: Instant) -> StoreFault {
-        let left = until.saturating_duration_since(Instant::now());
-        match &self.unanswered {
-            Some(server) => no_first_reply(&self.connection, server, error.into(), left),
-            None => fault(error, step),
-        }
+        Ok(replies.split_off(of_name))
     }
 
     /// The master of this server, if the server is a replica and says so.
     pub(in crate::store) fn master(&mut self, timeout: Duration) -> Option<Address> {
         master_of(&mut self.connection, timeout)
     }
+}
+
+/// Sends the commands in one write, and reads the replies, all within `timeout`. `unanswered` is the
+/// server until its first reply.
+fn exchange(
+    connection: &mut Connection,
+    commands: &[Cmd],
+    timeout: Duration,
+    unanswered: &mut Option<ServerSettings>,
+) -> Result<Vec<Result<Value, StoreFault>>, StoreFault> {
+    let until = Instant::now() + timeout;
+    let left = || until.saturating_duration_since(Instant::now());
+    let why = |connection: &Connection, server: &Option<ServerSettings>, error, step| match server {
+        Some(server) => no_first_reply(connection, server, error, left()),
+        None => fault(error, step),
+    };
+    connection.limit_writes(timeout)?;
+    if let Err(error) = connection.send(commands) {
+        return Err(why(connection, unanswered, error.into(), Step::Send));
+    }
+    let mut replies = Vec::with_capacity(commands.len());
+    for _ in commands {
+        if left().is_zero() {
+            return Err(StoreFault::timed_out(Step::Reply));
+        }
+        connection.limit_reads(left())?;
+        match connection.receive() {
+            Ok(reply) => replies.push(refusal(reply)),
+            Err(error) => return Err(why(connection, unanswered, error, Step::Reply)),
+        }
+        *unanswered = None;
+    }
+    Ok(replies)
 }

@@ -77,8 +77,8 @@ impl Node {
             self.has_rights.store(is_certain, Ordering::Release);
             return Ok(());
         }
-        let user = self.server.login.user.as_deref();
-        Err(StoreFault::lacks(user, &needed.join(" ")))
+        let user = self.server.login.shown_user();
+        Err(StoreFault::lacks(user.as_deref(), &needed.join(" ")))
     }
 
     /// The rights may have changed.

@@ -4,10 +4,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam_channel::{Receiver, TryRecvError};
 use redis::Value;
 
 use super::Node;
 use super::connection::{Connection, fault, refusal};
+use super::login::ConnectionLogin;
 use super::role::Role;
 use crate::error::Step;
 use crate::store::{ChannelEvent, StoreFault};
@@ -34,12 +36,11 @@ impl Node {
         on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
         let mut connection = self.connect(Role::Subscription)?;
-        let mut subscribe = redis::cmd("SUBSCRIBE");
-        subscribe.arg(channel);
-        connection.request(&subscribe, self.command_timeout)?;
+        let mut login = self.subscribe(&mut connection, channel)?;
         connection.set_read_timeout(check_every)?;
         let mut flow = on_event(ChannelEvent::Subscribed);
         let mut awaits_pong = false;
+        let mut next = None;
         while flow.is_continue() {
             flow = match connection.receive() {
                 Ok(value) => match refusal(value)? {
@@ -69,8 +70,82 @@ impl Node {
                 }
                 Err(error) => return Err(fault(error, Step::Reply)),
             };
+            if flow.is_break() || !login.as_ref().is_some_and(ConnectionLogin::is_outdated) {
+                continue;
+            }
+            if let Some(opened) = self.next_subscription(&mut next) {
+                let mut old = std::mem::replace(&mut connection, opened);
+                login = self.subscribe(&mut connection, channel)?;
+                connection.set_read_timeout(check_every)?;
+                let had_ping = std::mem::replace(&mut awaits_pong, false);
+                flow = self.read_to_end(&mut old, had_ping, on_event);
+            }
         }
         Ok(())
+    }
+
+    /// A connection for the next subscription. It is opened while the one before it listens on. `None`
+    /// if it is not open yet, or could not be opened: then the next call tries again.
+    fn next_subscription(
+        self: &Arc<Self>,
+        opening: &mut Option<Receiver<Result<Connection, StoreFault>>>,
+    ) -> Option<Connection> {
+        let receiver = match opening.take() {
+            Some(receiver) => Ok(receiver),
+            None => self.connect_in_background(Role::Subscription, || {}),
+        };
+        let opened = receiver.and_then(|receiver| match receiver.try_recv() {
+            Ok(opened) => opened.map(Some),
+            Err(TryRecvError::Empty) => {
+                *opening = Some(receiver);
+                Ok(None)
+            }
+            Err(TryRecvError::Disconnected) => Ok(None),
+        });
+        opened.unwrap_or_else(|fault| {
+            log::debug!("no next subscription: {fault}");
+            None
+        })
+    }
+
+    /// Subscribes. Returns the login of the connection, which cannot log in anew from now on: within
+    /// a subscription there is no AUTH. So another connection takes its place.
+    fn subscribe(
+        &self,
+        connection: &mut Connection,
+        channel: &str,
+    ) -> Result<Option<ConnectionLogin>, StoreFault> {
+        let mut subscribe = redis::cmd("SUBSCRIBE");
+        subscribe.arg(channel);
+        let login = connection.login.take();
+        connection.request(&subscribe, self.command_timeout)?;
+        Ok(login)
+    }
+
+    /// Another connection has subscribed. Reads what the server has sent over the one before it: the
+    /// reply to a PING comes behind all that. A message that both have brings the same grant twice,
+    /// which is harmless. If the end does not come, messages may be missed: R17 (subscription).
+    fn read_to_end(
+        &self,
+        old: &mut Connection,
+        awaits_pong: bool,
+        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let until = self.clock.now() + self.command_timeout;
+        let sent = old.send(&[redis::cmd("PING")]);
+        let mut pongs = 1 + u32::from(awaits_pong);
+        while sent.is_ok() && self.clock.now() < until {
+            let limited = old.limit_reads(until - self.clock.now());
+            match limited.map(|()| old.receive()) {
+                Ok(Ok(Value::Array(words))) if is_text(words.first(), "message") => {
+                    on_message(words.last(), on_event)?;
+                }
+                Ok(Ok(_)) if pongs > 1 => pongs -= 1,
+                Ok(Ok(_)) => return ControlFlow::Continue(()),
+                _ => break,
+            }
+        }
+        on_event(ChannelEvent::Subscribed)
     }
 
     /// R17 (subscription): once all connections of this age are retired, messages no longer come

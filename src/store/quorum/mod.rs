@@ -255,6 +255,21 @@ impl Store for Quorum {
         }
     }
 
+    fn logins_due(&self) -> Time {
+        let due = self
+            .panel
+            .members
+            .iter()
+            .map(|member| member.node.login_due());
+        due.min().unwrap_or(Time::NEVER)
+    }
+
+    fn renew_logins(&self) {
+        for member in &self.panel.members {
+            member.node.renew_login();
+        }
+    }
+
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
         // There is one link.
         let _ = self.shared.waker.set(Arc::clone(&on_ready));

@@ -48,10 +48,8 @@ impl Resolver {
             address: sentinel.address.to_string(),
             user: sentinel
                 .login
-                .user
-                .as_deref()
-                .unwrap_or("default")
-                .to_owned(),
+                .shown_user()
+                .unwrap_or_else(|| "default".to_owned()),
             answers,
         };
         Facts {

@@ -58,6 +58,10 @@ impl Link for MasterLink {
         results
     }
 
+    fn log_in_anew(&mut self) {
+        self.link.log_in_anew();
+    }
+
     fn check_due(&self) -> Time {
         // The resolution that this link asked for may not have begun yet.
         self.checked_at.max(self.resolver.last_begun()) + self.resolver.check_period

@@ -168,6 +168,14 @@ impl Store for Sentinel {
         self.resolver.masters().read_all_unread(until);
     }
 
+    fn logins_due(&self) -> Time {
+        self.master().node.login_due()
+    }
+
+    fn renew_logins(&self) {
+        self.master().node.renew_login();
+    }
+
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
         Box::new(MasterLink::new(&self.resolver, on_ready))
     }

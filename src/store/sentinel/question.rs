@@ -39,7 +39,7 @@ pub(super) fn ask(
     until: Time,
 ) -> (Option<QueryConnection>, Result<Answer, StoreFault>) {
     let time_left = || (until - clock.now()).max(Duration::from_millis(1));
-    if let Some(mut connection) = open {
+    if let Some(mut connection) = open.filter(|open| !open.ends_soon(clock)) {
         match ask_on(&mut connection, sentinel, service, time_left()) {
             // The sentinel closed it, or was started again.
             Err(fault) if fault.is_closed() => {}
@@ -105,7 +105,7 @@ pub(super) fn why_refused(fault: StoreFault, server: &ServerSettings, right: &st
                  redis{tls}-cluster://{address} for a cluster"
             ),
         },
-        _ => fault.naming(server.login.user.as_deref(), right),
+        _ => fault.naming(server.login.shown_user().as_deref(), right),
     }
 }
 

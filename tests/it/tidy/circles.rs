@@ -50,6 +50,8 @@ const STORE: &[&[&str]] = &[
     &["fault", "url"],
     &["topology"],
     &["tls"],
+    &["provider"],
+    &["foreign"],
     &["refusal"],
     &["anchor"],
     &["clock"],

@@ -23,7 +23,7 @@ const MOST_IN_ONE_WRITE: usize = 256;
 pub(in crate::store::node) struct Confirmer {
     node: Arc<Node>,
     acks: ReplicaAcks,
-    state: Mutex<Gathering>,
+    state: Arc<Mutex<Gathering>>,
 }
 
 #[derive(Default)]
@@ -57,10 +57,24 @@ enum Turn {
 
 impl Confirmer {
     pub(in crate::store::node) fn new(node: &Arc<Node>, acks: ReplicaAcks) -> Confirmer {
+        let state: Arc<Mutex<Gathering>> = Arc::default();
+        let gathering = Arc::downgrade(&state);
+        node.login.on_renewal(move || {
+            let Some(state) = gathering.upgrade() else {
+                return false;
+            };
+            let idle = state.lock().connection.take();
+            if let Some(mut idle) = idle {
+                idle.log_in_anew();
+                // A leader that came meanwhile has opened another one.
+                state.lock().connection.get_or_insert(idle);
+            }
+            true
+        });
         Confirmer {
             node: Arc::clone(node),
             acks,
-            state: Mutex::default(),
+            state,
         }
     }
 

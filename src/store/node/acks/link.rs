@@ -69,6 +69,11 @@ impl Link for AckedLink {
         };
         in_order(calls, renewed, other_results)
     }
+
+    fn log_in_anew(&mut self) {
+        self.renewals.log_in_anew();
+        self.others.log_in_anew();
+    }
 }
 
 /// The results in the order of their calls.

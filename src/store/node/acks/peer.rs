@@ -13,7 +13,7 @@ use crate::store::node::link::{LinkState, NodeLink};
 use crate::store::node::owed::{LinkCall, LinkReply, OwedCall, not_sent};
 use crate::store::node::pool::script_bit;
 use crate::store::node::{Node, Role};
-use crate::store::{CallResult, StoreFault};
+use crate::store::{CallResult, Link, StoreFault};
 
 /// A link to one node of several, for renewals alone. It sends renewals with one `WAIT` behind them,
 /// and reads the replies later. So a node whose replicas are slow delays only its own renewals.
@@ -52,6 +52,11 @@ impl AckedPeer {
 
     pub(in crate::store) fn owes_replies(&self) -> bool {
         self.batch.is_some()
+    }
+
+    /// See [`Link::log_in_anew`].
+    pub(in crate::store) fn log_in_anew(&mut self) {
+        self.link.log_in_anew();
     }
 
     /// Sends renewals in one write, and reads no reply. Never blocks. Returns the renewals that were

@@ -108,7 +108,7 @@ impl Lanes {
 
     /// See [`Store::read_unread`](crate::store::Store::read_unread).
     pub(in crate::store) fn read_unread(&self) {
-        for lane in &self.lanes {
+        for lane in self.lanes.iter() {
             lane.read_arrived();
             lane.end_overdue();
             lane.fail_resends();
@@ -117,7 +117,7 @@ impl Lanes {
 
     /// See [`Store::read_all_unread`](crate::store::Store::read_all_unread).
     pub(in crate::store) fn read_all_unread(&self, until: Time) {
-        for lane in &self.lanes {
+        for lane in self.lanes.iter() {
             while lane.has_unread() && self.node.clock.now() < until {
                 lane.await_opening(until);
                 // Replies come in order, so the reply to a PING comes behind all others.

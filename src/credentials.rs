@@ -1,0 +1,303 @@
+//! Logins that change: a program's source of credentials, and the file as one.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// More than any password has. A device that never ends is not read to its end.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// A user and a password, and for how long they are valid.
+///
+/// `Debug` shows neither the password nor its length.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub(crate) user: Option<String>,
+    pub(crate) password: String,
+    pub(crate) valid_for: Option<Duration>,
+}
+
+impl Credentials {
+    /// A user and a password. They are valid until the server says otherwise.
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Credentials {
+        Credentials {
+            user: Some(user.into()),
+            ..Credentials::password(password)
+        }
+    }
+
+    /// The password of the server's default user.
+    pub fn password(password: impl Into<String>) -> Credentials {
+        Credentials {
+            user: None,
+            password: password.into(),
+            valid_for: None,
+        }
+    }
+
+    /// The same credentials, which end this long after the provider was called.
+    ///
+    /// Before they end, the manager asks for new ones, and sends them to the server over every
+    /// connection that is open. It does so when four fifths of the time are over. If less than two
+    /// connect timeouts and two command timeouts would be left then, it asks earlier, but not
+    /// before half of the time is over.
+    #[must_use]
+    pub fn valid_for(self, validity: Duration) -> Credentials {
+        Credentials {
+            valid_for: Some(validity),
+            ..self
+        }
+    }
+}
+
+/// Shows the user, and never the password.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .field("valid_for", &self.valid_for)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The server that a provider makes credentials for.
+#[derive(Debug, Clone)]
+pub struct CredentialsRequest {
+    pub(crate) server: Arc<str>,
+    pub(crate) host_and_port: Option<(String, u16)>,
+    pub(crate) role: ServerRole,
+    pub(crate) was_refused: bool,
+}
+
+impl CredentialsRequest {
+    /// The address of the server, as errors show it: host and port, or the path of its socket.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// The host: a name, or an address without brackets. `None` for a unix socket.
+    pub fn host(&self) -> Option<&str> {
+        self.host_and_port.as_ref().map(|(host, _)| &**host)
+    }
+
+    /// The port. `None` for a unix socket.
+    pub fn port(&self) -> Option<u16> {
+        self.host_and_port.as_ref().map(|(_, port)| *port)
+    }
+
+    /// The sort of server.
+    pub fn role(&self) -> ServerRole {
+        self.role
+    }
+
+    /// Whether the server has just refused the last answer. A provider that keeps its answers must
+    /// not give the same again.
+    pub fn was_refused(&self) -> bool {
+        self.was_refused
+    }
+}
+
+/// The sort of server that credentials are for.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ServerRole {
+    /// It keeps locks, or is a replica of such a server.
+    Server,
+    /// It is a sentinel.
+    Sentinel,
+}
+
+/// The reason why a provider has no credentials. It becomes the source of an
+/// [`Error::Unavailable`](crate::Error::Unavailable) whose step is
+/// [`Step::Credentials`](crate::Step::Credentials).
+pub type CredentialsError = Box<dyn StdError + Send + Sync>;
+
+/// A source of credentials, for logins that change: tokens that end, or a password that is rotated.
+///
+/// A closure is one, and so is a [`PasswordFile`]. [`Builder::credentials`] takes it, and says when
+/// it is asked, and what its errors do.
+///
+/// [`Builder::credentials`]: crate::Builder::credentials
+pub trait CredentialsProvider: Send + Sync {
+    /// The credentials for one server.
+    ///
+    /// The manager calls it on a thread of its own, with no mutex held. Several threads may call it
+    /// at the same time. It may block: the connection that it is asked for waits for it within the
+    /// connect timeout. If it panics or takes longer, only that connection fails.
+    ///
+    /// # Errors
+    /// Any error fails the connection, and is tried again as if the server were unavailable.
+    fn credentials(&self, request: &CredentialsRequest) -> Result<Credentials, CredentialsError>;
+}
+
+impl<F> CredentialsProvider for F
+where
+    F: Fn(&CredentialsRequest) -> Result<Credentials, CredentialsError> + Send + Sync,
+{
+    fn credentials(&self, request: &CredentialsRequest) -> Result<Credentials, CredentialsError> {
+        self(request)
+    }
+}
+
+/// A file with the password, which is read again for each new connection.
+///
+/// The password is the text of the file without the end of its last line. If the file cannot be read
+/// or is empty, the last password that was read is used again: another program may be writing the
+/// file just then. A pipe or a device is read once, since it may have the password only once.
+///
+/// To change the password and lose no lock: let the server accept both passwords (`ACL SETUSER user
+/// >new`), replace the file by a rename, and then take the old one away (`ACL SETUSER user <old`).
+///
+/// ```no_run
+/// use fairlock::{LockManager, PasswordFile};
+///
+/// let mgr = LockManager::builder("redis://redis.internal/")
+///     .credentials(PasswordFile::new("/run/secrets/redis").user("billing"))
+///     .build()?;
+/// # Ok::<(), fairlock::Error>(())
+/// ```
+pub struct PasswordFile {
+    path: PathBuf,
+    user: Option<String>,
+    last: Mutex<Option<String>>,
+}
+
+impl PasswordFile {
+    /// The file at this path. The user is the server's default user.
+    pub fn new(path: impl Into<PathBuf>) -> PasswordFile {
+        PasswordFile {
+            path: path.into(),
+            user: None,
+            last: Mutex::default(),
+        }
+    }
+
+    /// The user to log in as.
+    #[must_use]
+    pub fn user(self, user: impl Into<String>) -> PasswordFile {
+        PasswordFile {
+            user: Some(user.into()),
+            ..self
+        }
+    }
+
+    /// Reads the file and keeps the password. Blocks for as long as the file system does.
+    ///
+    /// You need not call it: the manager does, for each new connection. It is for a program that
+    /// wants to report a wrong file before it connects.
+    ///
+    /// # Errors
+    /// The file cannot be read, is empty, has more than one line, is no UTF-8 text or has more than
+    /// a mebibyte. The error names the file, and nothing of what is in it.
+    pub fn read(&self) -> Result<(), CredentialsError> {
+        let password = password_in(&self.path)?;
+        *self.last.lock() = Some(password);
+        Ok(())
+    }
+
+    /// The password, read again if the file can have another one now.
+    fn password(&self) -> Result<String, CredentialsError> {
+        let last = self.last.lock().clone();
+        match last {
+            Some(last) if !self.path.is_file() => Ok(last),
+            Some(last) => match password_in(&self.path) {
+                Ok(password) => Ok(self.last.lock().insert(password).clone()),
+                Err(error) => {
+                    log::debug!("the last password is used again: {error}");
+                    Ok(last)
+                }
+            },
+            None => {
+                self.read()?;
+                Ok(self.last.lock().clone().unwrap_or_default())
+            }
+        }
+    }
+}
+
+impl CredentialsProvider for PasswordFile {
+    fn credentials(&self, _: &CredentialsRequest) -> Result<Credentials, CredentialsError> {
+        Ok(Credentials {
+            user: self.user.clone(),
+            ..Credentials::password(self.password()?)
+        })
+    }
+}
+
+/// Shows the path and the user, and nothing of what is in the file.
+impl fmt::Debug for PasswordFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PasswordFile")
+            .field("path", &self.path)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The password in a file: its text without the end of its last line, which editors and `echo` add.
+fn password_in(path: &Path) -> Result<String, CredentialsError> {
+    let refuse = |why: String| -> CredentialsError { format!("{}: {why}", path.display()).into() };
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| refuse(error.to_string()))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(refuse(format!("it has more than {MOST_BYTES} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| refuse("it is no UTF-8 text".to_owned()))?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    match text.strip_suffix('\r').unwrap_or(text) {
+        "" => Err(refuse("it is empty".to_owned())),
+        password if password.contains('\n') => Err(refuse("it has more lines than one".to_owned())),
+        password => Ok(password.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> CredentialsRequest {
+        CredentialsRequest {
+            server: "h:1".into(),
+            host_and_port: Some(("h".to_owned(), 1)),
+            role: ServerRole::Server,
+            was_refused: false,
+        }
+    }
+
+    #[test]
+    fn debug_output_has_no_password() {
+        let shown = format!("{:?}", Credentials::new("u", "hunter2"));
+        assert!(
+            shown.contains("\"u\"") && !shown.contains("hunter2"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn password_file_is_read_again_and_outlives_a_bad_moment() {
+        let path = std::env::temp_dir().join(format!("fairlock-password-{}", std::process::id()));
+        let file = PasswordFile::new(&path).user("u");
+        assert!(file.credentials(&request()).is_err(), "it is not there");
+        let read = |text: &[u8]| {
+            std::fs::write(&path, text).expect("it can be written");
+            file.credentials(&request()).expect("a password").password
+        };
+        assert_eq!(read(b"one\r\n"), "one");
+        assert_eq!(read(b"two"), "two");
+        for unusable in [&b""[..], b"\n", b"a\nb", b"\xff"] {
+            assert_eq!(read(unusable), "two");
+        }
+        std::fs::remove_file(&path).expect("it is there");
+        let kept = file.credentials(&request()).expect("the last one");
+        assert_eq!((kept.user.as_deref(), &*kept.password), (Some("u"), "two"));
+        assert!(!format!("{file:?}").contains("two"));
+    }
+}

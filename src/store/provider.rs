@@ -1,0 +1,61 @@
+//! The program's source of credentials, as the store asks it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::clock::{Clock, Time};
+use super::foreign::{ForeignCalls, NoResult};
+use crate::credentials::{Credentials, CredentialsProvider, CredentialsRequest, ServerRole};
+
+/// A source of credentials for servers of one role.
+#[derive(Clone)]
+pub(crate) struct Provider {
+    source: Arc<dyn CredentialsProvider>,
+    pub(super) role: ServerRole,
+    calls: ForeignCalls,
+    /// The user of its last answer, for messages.
+    last_user: Arc<Mutex<Option<String>>>,
+}
+
+impl Provider {
+    pub(crate) fn new(source: impl CredentialsProvider + 'static, role: ServerRole) -> Provider {
+        Provider {
+            source: Arc::new(source),
+            role,
+            calls: ForeignCalls::default(),
+            last_user: Arc::default(),
+        }
+    }
+
+    /// Asks for the credentials for a server. Blocks until `until` at most.
+    pub(super) fn ask(
+        &self,
+        request: CredentialsRequest,
+        clock: &Clock,
+        until: Time,
+    ) -> Result<Credentials, NoResult> {
+        let source = Arc::clone(&self.source);
+        let ask = move || source.credentials(&request);
+        let credentials = self
+            .calls
+            .run("the provider of credentials", clock, until, ask)??;
+        self.last_user.lock().clone_from(&credentials.user);
+        Ok(credentials)
+    }
+
+    /// The user of the last answer.
+    pub(super) fn last_user(&self) -> Option<String> {
+        self.last_user.lock().clone()
+    }
+}
+
+/// Shows nothing of the program's own value.
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provider")
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
