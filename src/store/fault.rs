@@ -10,7 +10,7 @@ use crate::error::{Error, Step, TlsFailure, passes_by_itself};
 use crate::key::Key;
 use crate::script::Malformed;
 use crate::store::Login;
-use crate::store::refusal::Refusal;
+use crate::store::refusal::{Refusal, refusal_of_login};
 
 /// Why a call has no reply. `Clone`, because one fault ends all calls of a pipeline.
 #[derive(Debug, Clone)]
@@ -179,10 +179,7 @@ impl StoreFault {
                 mut message,
                 server,
             } => {
-                if !password.is_empty() {
-                    let said = message.split(", with args").next().unwrap_or_default();
-                    message = said.replace(password, "***");
-                }
+                message = refusal_of_login(&code, &message, password);
                 if code == "WRONGPASS" || message.contains("invalid password") {
                     let user = login.user.as_deref().unwrap_or_default();
                     message += &white_space_behind("user's name", user);
