@@ -27,6 +27,17 @@ pub(crate) fn own_group() -> Option<Pid> {
     Pid::from_raw(unsafe { libc::getpgrp() })
 }
 
+/// Whether this process is alive, and in the session of this one.
+#[allow(
+    unsafe_code,
+    reason = "rustix panics where the kernel answers 0: outside"
+)]
+pub(crate) fn is_in_our_session(pid: i32) -> bool {
+    // SAFETY: the calls read and write no memory of ours.
+    let (own, other) = unsafe { (libc::getsid(0), libc::getsid(pid)) };
+    pid > 0 && own >= 0 && own == other
+}
+
 /// The kernel's number for a parent outside this container. The first process of a container has
 /// such a parent, and that of the host has none.
 const OUTSIDE: i32 = 0;

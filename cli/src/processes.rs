@@ -14,6 +14,8 @@ pub(crate) struct Stat {
     pub(crate) group: i32,
     session: i32,
     threads: u32,
+    /// When it started, in ticks since the start of the host.
+    start: u64,
 }
 
 impl Stat {
@@ -34,7 +36,14 @@ impl Stat {
             group: fields.get(2)?.parse().ok()?,
             session: fields.get(3)?.parse().ok()?,
             threads: fields.get(17)?.parse().ok()?,
+            start: fields.get(19)?.parse().ok()?,
         })
+    }
+
+    /// When the process of this number started: so a number that is used again, or that is of
+    /// another host or container, is known. `None` where `/proc` does not show it.
+    pub(crate) fn start_of(pid: u32) -> Option<u64> {
+        Some(Stat::of(i32::try_from(pid).ok()?)?.start)
     }
 
     /// Whether it is dead, and waits only for its parent to reap it.
@@ -155,6 +164,7 @@ mod tests {
             group: 5,
             session: 4,
             threads: 3,
+            start: 99,
         };
         assert_eq!(Stat::parse(&line), Some(expected));
         assert_eq!(Stat::parse("12 (cut off) S 7"), None);

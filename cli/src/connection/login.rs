@@ -112,7 +112,7 @@ pub(super) fn read(option: &str, file: &Path) -> Result<Vec<u8>, Failure> {
 
 /// The value of a variable, without the end of its last line. An empty one is an error: it was
 /// meant to have a value, and the default would be another Redis.
-pub(super) fn variable(name: &str) -> Result<Option<String>, Failure> {
+pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
     match env::var(name) {
         Ok(value) => match without_end_of_line(&value) {
             "" => Err(Failure::usage(format!(

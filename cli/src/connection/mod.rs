@@ -4,6 +4,7 @@
 //! `--cluster` and a FAIRLOCK_URL of the environment would be a conflict, and a variable would have
 //! to be right although an option behind the command overrides it.
 
+mod hand_down;
 mod login;
 mod url;
 
@@ -21,7 +22,9 @@ use humantime::format_duration;
 use crate::duration;
 use crate::exit::{Failure, without_urls};
 use crate::printable::printable;
-use login::{Login, path_variable, variable};
+pub(crate) use hand_down::Variables;
+pub(crate) use login::variable;
+use login::{Login, path_variable};
 
 /// The Redis to use when neither an option nor a variable names one.
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
@@ -201,6 +204,10 @@ impl Connection {
     /// How long Redis may take to connect and to answer, if an option or a variable says so.
     pub(crate) fn command_timeout(&self) -> Option<Duration> {
         self.command_timeout
+    }
+
+    pub(crate) fn prefix(&self) -> Option<&str> {
+        self.prefix.as_deref()
     }
 
     /// The addresses of the servers, for a title. Nothing of the login is in it.

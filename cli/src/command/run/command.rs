@@ -4,18 +4,38 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use super::lock::Held;
+use super::ancestors;
+use crate::connection::Variables;
+
+/// What the environment of a command says about its lock, and about Redis.
+pub(super) struct Environment {
+    pub(super) name: String,
+    pub(super) fence: u64,
+    pub(super) previous: String,
+    /// The locks of all runs around the command. `None`: as they are.
+    pub(super) ancestors: Option<String>,
+    pub(super) connection: Variables,
+}
+
+impl Environment {
+    pub(super) fn give_to(&self, command: &mut Command) {
+        self.connection.give_to(command);
+        command
+            .env("FAIRLOCK_NAME", &self.name)
+            .env("FAIRLOCK_FENCE", self.fence.to_string())
+            .env("FAIRLOCK_PREVIOUS", &self.previous);
+        if let Some(ancestors) = &self.ancestors {
+            command.env(ancestors::VARIABLE, ancestors);
+        }
+    }
+}
 
 /// The command with its environment, in a process group of its own. It dies with this process.
 /// Standard input and output are ours.
-pub(super) fn of(words: &[OsString], held: &Held) -> Command {
+pub(super) fn of(words: &[OsString], environment: &Environment) -> Command {
     let mut command = Command::new(&words[0]);
-    command
-        .args(&words[1..])
-        .env("FAIRLOCK_NAME", held.name())
-        .env("FAIRLOCK_FENCE", held.fence().to_string())
-        .env("FAIRLOCK_PREVIOUS", held.previous_holder().to_string())
-        .process_group(0);
+    command.args(&words[1..]).process_group(0);
+    environment.give_to(&mut command);
     die_with_us(&mut command);
     command
 }

@@ -1,8 +1,10 @@
 //! `fairlock run`: a command that runs while a lock is held.
 
+mod ancestors;
 mod command;
 mod connect;
 mod foreground;
+mod join;
 mod label;
 mod lock;
 mod messages;
@@ -18,6 +20,7 @@ mod waiting_line;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
+use std::process::Command;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -29,6 +32,8 @@ use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::signal_mask::without_ttou;
 
+use ancestors::{Ancestor, Ancestors};
+use command::Environment;
 use foreground::Foreground;
 use lock::Held;
 use messages::Messages;
@@ -57,7 +62,8 @@ Examples:
 Exit codes: that of the command; 128 + n if signal n ended it; 126 if it cannot be executed;
 127 if it is not found; 64 wrong usage; 69 no Redis; 74 the lock was lost; 75 busy.
 
-The command finds FAIRLOCK_NAME, FAIRLOCK_FENCE and FAIRLOCK_PREVIOUS in its environment.";
+The command finds FAIRLOCK_NAME, FAIRLOCK_FENCE and FAIRLOCK_PREVIOUS in its environment, and what
+a fairlock inside it needs: FAIRLOCK_HELD, and the options of the connection as variables.";
 
 /// Runs a command while holding a lock
 #[derive(Debug, Args)]
@@ -110,6 +116,10 @@ pub(crate) struct Run {
     /// and 10s at most.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     grace: Option<Duration>,
+    /// If a run around this one holds the lock, run the command as a part of that run. Without
+    /// this, it is an error.
+    #[arg(long)]
+    reenter: bool,
     /// The exit code if the lock is taken.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = Exit::BUSY.0)]
     conflict_exit_code: u8,
@@ -119,6 +129,12 @@ pub(crate) struct Run {
     /// Show no progress while waiting.
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// A lock, and what its command is to know.
+struct Taken {
+    held: Held,
+    environment: Environment,
 }
 
 /// The fate of the command if its lock is lost.
@@ -143,8 +159,16 @@ impl Run {
         let wanted = self.wanted(connection, &times)?;
         match wait::wait_for(wanted, settings, &signals, &messages, explain)? {
             Waited::Held(held, manager) => {
-                self.run_holding(held, &manager, times, &signals, &messages)
+                let environment = self.environment(&held, connection)?;
+                let taken = Taken { held, environment };
+                self.run_holding(taken, &manager, times, &signals, &messages)
             }
+            Waited::Joined(ancestor) => {
+                join::check(&self.name, &ancestor)?;
+                drop(messages);
+                self.join(&ancestor, connection, &signals)
+            }
+            Waited::ForItself(ancestor) => Err(self.waits_for_itself(&ancestor)),
             Waited::Busy(holder) => {
                 if settings.view == View::Line {
                     messages.say(format!("{}: busy{holder}", self.name));
@@ -161,14 +185,70 @@ impl Run {
         }
     }
 
+    /// The error for a lock that a run around this one holds.
+    fn waits_for_itself(&self, ancestor: &Ancestor) -> Failure {
+        let exit = if self.no_wait {
+            Exit(self.conflict_exit_code)
+        } else {
+            Exit::USAGE
+        };
+        let remedy = if !self.reenter {
+            "--reenter joins that run"
+        } else {
+            "it holds less than this one wants, so this one cannot join it"
+        };
+        let text = format!(
+            "{}: held by the run around this one (pid {}, fence {}), so it would wait for itself; \
+             {remedy}",
+            self.name,
+            ancestor.pid(),
+            ancestor.fence
+        );
+        Failure::new(exit, text)
+    }
+
+    /// Runs the command as a part of the run around this one, in place of this process.
+    fn join(
+        &self,
+        ancestor: &Ancestor,
+        connection: &Connection,
+        signals: &Signals,
+    ) -> Result<Exit, Failure> {
+        if let Err(signal) = signals.early() {
+            let foreground = Foreground::find();
+            return Ok(signals::end_by(signal.number(), foreground.as_ref()));
+        }
+        let environment = Environment {
+            name: self.name.clone(),
+            fence: ancestor.fence,
+            previous: ancestor.previous.clone(),
+            ancestors: None,
+            connection: connection.variables()?,
+        };
+        let with_environment = |command: &mut Command| environment.give_to(command);
+        Err(join::become_command(&self.command, with_environment))
+    }
+
+    fn environment(&self, held: &Held, connection: &Connection) -> Result<Environment, Failure> {
+        let ancestors = Ancestors::read()?;
+        Ok(Environment {
+            name: held.name().to_owned(),
+            fence: held.fence(),
+            previous: held.previous_holder().to_string(),
+            ancestors: Some(ancestors.and(held, connection.prefix(), self.share())),
+            connection: connection.variables()?,
+        })
+    }
+
     fn run_holding(
         &self,
-        held: Held,
+        taken: Taken,
         manager: &LockManager,
         times: Times,
         signals: &Signals,
         messages: &Messages,
     ) -> Result<Exit, Failure> {
+        let Taken { held, environment } = taken;
         let foreground = Foreground::find();
         let receives = signals.receive_stops();
         let early = match signals.early() {
@@ -187,7 +267,7 @@ impl Run {
             );
             return Err(Failure::new(Exit::LOST, text));
         }
-        let tree = match receives.and_then(|()| self.start(&held, foreground.as_ref())) {
+        let tree = match receives.and_then(|()| self.start(&environment, foreground.as_ref())) {
             Ok(tree) => tree,
             Err(error) => {
                 held.release_unused(manager);
@@ -210,8 +290,12 @@ impl Run {
 
     /// Starts the command. A script without `#!` is run by the shell, as the C library's `execvp`
     /// has it, and so `flock` and the shells.
-    fn start(&self, held: &Held, foreground: Option<&Foreground>) -> io::Result<Tree> {
-        let start = |words: &[OsString]| Tree::start(command::of(words, held), foreground);
+    fn start(
+        &self,
+        environment: &Environment,
+        foreground: Option<&Foreground>,
+    ) -> io::Result<Tree> {
+        let start = |words: &[OsString]| Tree::start(command::of(words, environment), foreground);
         match start(&self.command) {
             Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
                 program::as_script(&self.command).map_or(Err(error), |words| start(&words))
@@ -226,6 +310,8 @@ impl Run {
             Some(label) => label.clone(),
             None => label::of_program(&self.command[0]),
         };
+        let ancestors = Ancestors::read()?;
+        let label = ancestors.label(label);
         let mut options = LockOptions::new().ttl(times.ttl).label(label);
         if let Some(least) = self.hold_at_least {
             options = options.hold_at_least(least);
@@ -243,6 +329,9 @@ impl Run {
         Ok(Wanted {
             name: self.name.clone(),
             share: self.share(),
+            prefix: connection.prefix().map(str::to_owned),
+            ancestors,
+            reenters: self.reenter,
             builder,
             // The library derives it from the ttl. That of a short ttl is too short for a
             // connection with TLS to another continent.

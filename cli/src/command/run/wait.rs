@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, Sender, never, select, tick, unbounded};
 use fairlock::{Builder, DEFAULT_OUTAGE_LIMIT, Error, LockManager};
 use rustix::termios::tcgetwinsize;
 
+use super::ancestors::{Ancestor, Ancestors, Verdict, verdict};
 use super::connect::{Connecting, passes_by_itself, retry};
 use super::foreground::Foreground;
 use super::lock::{Held, Lock};
@@ -27,6 +28,10 @@ const COLUMNS: u16 = 80;
 /// How a wait ended.
 pub(super) enum Waited {
     Held(Held, LockManager),
+    /// A run around this one has the lock, and this one joins it.
+    Joined(Ancestor),
+    /// A run around this one has the lock, so this one would wait for itself.
+    ForItself(Ancestor),
     /// Others have the lock. The text says who, after a comma.
     Busy(String),
     Signal(Received),
@@ -36,6 +41,10 @@ pub(super) enum Waited {
 pub(super) struct Wanted {
     pub(super) name: String,
     pub(super) share: Share,
+    pub(super) prefix: Option<String>,
+    pub(super) ancestors: Ancestors,
+    /// Whether to join a run around this one that has the lock.
+    pub(super) reenters: bool,
     pub(super) builder: Builder,
     pub(super) connect_timeout: Duration,
 }
@@ -143,6 +152,8 @@ enum Report {
 
 enum Outcome {
     Granted(Granted),
+    Joined(Ancestor),
+    ForItself(Ancestor),
     Busy(String),
 }
 
@@ -153,6 +164,8 @@ impl Outcome {
                 || Waited::Busy(String::new()),
                 |(held, manager)| Waited::Held(held, manager),
             ),
+            Outcome::Joined(ancestor) => Waited::Joined(ancestor),
+            Outcome::ForItself(ancestor) => Waited::ForItself(ancestor),
             Outcome::Busy(holder) => Waited::Busy(holder),
         }
     }
@@ -215,20 +228,47 @@ impl Start {
         let end = match self.connect() {
             // Nobody waits for the end.
             Ok(None) => return,
-            Ok(Some(manager)) => {
-                let wait = Wait {
-                    lock: Lock::new(&manager, &self.wanted.name, self.wanted.share),
-                    manager,
-                    settings: self.settings,
-                    start: self.start,
-                    reports: self.reports.clone(),
-                };
-                wait.run()
-            }
+            Ok(Some(manager)) => self.take(manager),
             Err(error) => Err(error),
         };
         // After a signal nobody receives it.
         let _ = self.reports.send(Report::Ended(end));
+    }
+
+    /// Takes the lock, unless a run around this one has it.
+    fn take(&self, manager: LockManager) -> Result<Outcome, Error> {
+        let Wanted {
+            name,
+            share,
+            prefix,
+            ancestors,
+            ..
+        } = &self.wanted;
+        let at_most = self.settings.left_for_redis(self.start.elapsed());
+        let holding = retry(at_most, |_| {
+            ancestors.holding(&manager, name, prefix.as_deref())
+        })?;
+        let mut covering = holding.iter().rev();
+        if self.wanted.reenters
+            && let Some(ancestor) = covering.find(|ancestor| ancestor.covers(*share))
+        {
+            return Ok(Outcome::Joined(ancestor.clone()));
+        }
+        let wait = Wait {
+            lock: Lock::new(&manager, name, *share),
+            manager,
+            settings: self.settings,
+            start: self.start,
+            reports: self.reports.clone(),
+        };
+        match verdict(&holding, *share) {
+            Verdict::Free => wait.run(),
+            Verdict::Never(ancestor) => Ok(Outcome::ForItself(ancestor)),
+            Verdict::OnlyAtOnce(ancestor) => Ok(match wait.lock.try_take()? {
+                Some(held) => wait.granted(held),
+                None => Outcome::ForItself(ancestor),
+            }),
+        }
     }
 
     fn connect(&self) -> Result<Option<LockManager>, Error> {

@@ -7,6 +7,7 @@ mod loss;
 mod nested;
 mod options;
 mod redis_away;
+mod reentry;
 mod signals;
 mod waiting;
 
@@ -57,8 +58,12 @@ fn run_script(server: &Server, args: &[&str], script: &str) -> Command {
 
 impl Run {
     fn start(command: &mut Command) -> Run {
+        Run::start_with_input(command, Stdio::null())
+    }
+
+    fn start_with_input(command: &mut Command, input: Stdio) -> Run {
         let mut process = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

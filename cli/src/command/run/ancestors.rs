@@ -1,0 +1,270 @@
+//! The locks that the runs around this one hold, as the environment says.
+//!
+//! A run that waits for a lock of its own ancestor waits for ever. The variable is only a hint:
+//! the ancestor may have ended, or be on another Redis. So Redis is asked whether the lock is held
+//! under the fence that the variable has.
+
+use std::process;
+
+use fairlock::{DEFAULT_PREFIX, Error, LockInfo, LockManager, LockState, MAX_LABEL, Party};
+use serde::{Deserialize, Serialize};
+
+use super::lock::Held;
+use super::share::Share;
+use crate::connection::variable;
+use crate::exit::Failure;
+use crate::job;
+use crate::processes::Stat;
+
+/// A JSON list, the outermost run first.
+pub(super) const VARIABLE: &str = "FAIRLOCK_HELD";
+
+/// A lock that a run around this one holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ancestor {
+    name: String,
+    prefix: String,
+    access: Access,
+    pub(super) fence: u64,
+    /// The process of the run, on whichever host.
+    pid: u32,
+    /// When that process started. `None` where the system does not say.
+    start: Option<u64>,
+    /// How the holder before it ended.
+    pub(super) previous: String,
+}
+
+/// How much of its lock a run has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Access {
+    Mutex,
+    Reader,
+    Writer,
+    Permits(u32),
+}
+
+/// The locks of all runs around this one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ancestors(Vec<Ancestor>);
+
+/// Whether a run can wait for a lock.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// No run around this one is in its way.
+    Free,
+    /// It can have the lock only if it is free for it now: whoever waits before it may wait for a
+    /// run around this one.
+    OnlyAtOnce(Ancestor),
+    /// It would wait for itself.
+    Never(Ancestor),
+}
+
+impl Ancestors {
+    pub(super) fn read() -> Result<Ancestors, Failure> {
+        let Some(text) = variable(VARIABLE)? else {
+            return Ok(Ancestors::default());
+        };
+        let list = serde_json::from_str(&text).map_err(|error| {
+            Failure::usage(format!(
+                "{VARIABLE} is not as fairlock wrote it ({error}); unset it"
+            ))
+        })?;
+        Ok(Ancestors(list))
+    }
+
+    /// The value of the variable for a command under this lock.
+    pub(super) fn and(&self, held: &Held, prefix: Option<&str>, share: Share) -> String {
+        let mut all = self.0.clone();
+        all.push(Ancestor {
+            name: held.name().to_owned(),
+            prefix: prefix.unwrap_or(DEFAULT_PREFIX).to_owned(),
+            access: Access::of(share),
+            fence: held.fence(),
+            pid: process::id(),
+            start: Stat::start_of(process::id()),
+            previous: held.previous_holder().to_string(),
+        });
+        serde_json::to_string(&all).unwrap_or_default()
+    }
+
+    /// The label of a run inside these, which says where it is: so `why-waiting` and people can
+    /// follow it. Left as it is if it would be too long.
+    pub(super) fn label(&self, label: String) -> String {
+        let Some(innermost) = self.0.last() else {
+            return label;
+        };
+        let long = format!("{label} (in {}, fence {})", innermost.name, innermost.fence);
+        let is_allowed = long.len() <= MAX_LABEL && !long.contains(char::is_control);
+        if is_allowed { long } else { label }
+    }
+
+    /// Those of the name that hold it now. Asks Redis if there may be one. The innermost is last.
+    pub(super) fn holding(
+        &self,
+        manager: &LockManager,
+        name: &str,
+        prefix: Option<&str>,
+    ) -> Result<Vec<Ancestor>, Error> {
+        let prefix = prefix.unwrap_or(DEFAULT_PREFIX);
+        let mut holding: Vec<Ancestor> = self.0.clone();
+        holding.retain(|ancestor| ancestor.name == name && ancestor.prefix == prefix);
+        if !holding.is_empty() {
+            let info = manager.inspect(name)?;
+            holding.retain(|ancestor| info.as_ref().is_some_and(|info| ancestor.is_in(info)));
+        }
+        Ok(holding)
+    }
+}
+
+impl Ancestor {
+    fn is_in(&self, info: &LockInfo) -> bool {
+        if info.state != LockState::Held {
+            return false;
+        }
+        let is_this = |party: &Party| {
+            let fence = party.fence.unwrap_or(info.fence);
+            (fence, party.pid) == (self.fence, self.pid) && party.lapsed_for.is_none()
+        };
+        info.holders.iter().chain(&info.holder).any(is_this)
+    }
+
+    /// The process of the run.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether that run can end what this one starts, before its lock can be another's. It reaches
+    /// all processes below it in its session.
+    pub(super) fn reaches_us(&self) -> bool {
+        let is_here = Stat::start_of(self.pid) == self.start;
+        is_here && i32::try_from(self.pid).is_ok_and(job::is_in_our_session)
+    }
+
+    /// Whether its lock protects what a run with this share wants to do.
+    pub(super) fn covers(&self, share: Share) -> bool {
+        match (self.access, share) {
+            (Access::Mutex, Share::Alone)
+            | (Access::Writer, Share::Reader | Share::Writer)
+            | (Access::Reader, Share::Reader) => true,
+            (Access::Permits(held), Share::Permits(wanted)) => wanted.take <= held,
+            _ => false,
+        }
+    }
+}
+
+impl Access {
+    fn of(share: Share) -> Access {
+        match share {
+            Share::Alone => Access::Mutex,
+            Share::Permits(permits) => Access::Permits(permits.take),
+            Share::Reader => Access::Reader,
+            Share::Writer => Access::Writer,
+        }
+    }
+}
+
+/// Whether a run with this share can wait, while these hold the lock.
+pub(super) fn verdict(holding: &[Ancestor], share: Share) -> Verdict {
+    let accesses = || holding.iter().map(|ancestor| ancestor.access);
+    let Some(innermost) = holding.last().cloned() else {
+        return Verdict::Free;
+    };
+    // Where the kinds differ, Redis refuses the name.
+    match share {
+        Share::Alone if accesses().any(|access| access == Access::Mutex) => {
+            Verdict::Never(innermost)
+        }
+        Share::Writer if accesses().any(Access::is_of_rw_lock) => Verdict::Never(innermost),
+        Share::Reader if accesses().any(|access| access == Access::Writer) => {
+            Verdict::Never(innermost)
+        }
+        Share::Reader if accesses().any(|access| access == Access::Reader) => {
+            Verdict::OnlyAtOnce(innermost)
+        }
+        Share::Permits(wanted) => {
+            let held: u32 = accesses().map(Access::permits).sum();
+            if held > 0 && held.saturating_add(wanted.take) > wanted.of {
+                Verdict::Never(innermost)
+            } else {
+                Verdict::Free
+            }
+        }
+        _ => Verdict::Free,
+    }
+}
+
+impl Access {
+    fn is_of_rw_lock(self) -> bool {
+        matches!(self, Access::Reader | Access::Writer)
+    }
+
+    fn permits(self) -> u32 {
+        match self {
+            Access::Permits(count) => count,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::share::Permits;
+    use super::*;
+
+    fn holding(access: Access) -> Ancestor {
+        Ancestor {
+            name: "a".into(),
+            prefix: "fairlock".into(),
+            access,
+            fence: 7,
+            pid: 9,
+            start: None,
+            previous: "released".into(),
+        }
+    }
+
+    #[test]
+    fn run_never_waits_for_a_lock_that_excludes_it() {
+        let permits = |take, of| Share::Permits(Permits { take, of });
+        for (access, share, waits) in [
+            (Access::Mutex, Share::Alone, false),
+            (Access::Writer, Share::Reader, false),
+            (Access::Writer, Share::Writer, false),
+            (Access::Reader, Share::Writer, false),
+            (Access::Permits(2), permits(1, 2), false),
+            (Access::Permits(1), permits(1, 2), true),
+            // Redis refuses these: the name is another kind of lock.
+            (Access::Mutex, Share::Reader, true),
+            (Access::Permits(1), Share::Alone, true),
+        ] {
+            let ancestor = holding(access);
+            let expected = if waits {
+                Verdict::Free
+            } else {
+                Verdict::Never(ancestor.clone())
+            };
+            assert_eq!(verdict(&[ancestor], share), expected, "{access:?}");
+        }
+        let reader = holding(Access::Reader);
+        let expected = Verdict::OnlyAtOnce(reader.clone());
+        assert_eq!(verdict(&[reader], Share::Reader), expected);
+        assert_eq!(verdict(&[], Share::Alone), Verdict::Free);
+    }
+
+    #[test]
+    fn permits_of_all_ancestors_count() {
+        let two = [holding(Access::Permits(1)), holding(Access::Permits(1))];
+        let permits = |of| Share::Permits(Permits { take: 1, of });
+        assert_eq!(verdict(&two, permits(3)), Verdict::Free);
+        assert!(matches!(verdict(&two, permits(2)), Verdict::Never(_)));
+    }
+
+    #[test]
+    fn list_is_read_as_it_was_written() {
+        let list = vec![holding(Access::Mutex), holding(Access::Permits(3))];
+        let text = serde_json::to_string(&list).expect("text");
+        let read: Vec<Ancestor> = serde_json::from_str(&text).expect("a list");
+        assert_eq!(read, list);
+    }
+}
