@@ -41,7 +41,9 @@ if not packed_state then
   if kind and kind ~= 'mutex/1' and not (looks_back and vacated) then
     return { 'kind', now, 0, kind }
   end
-  packed_state, is_new_record = goes_on and vacated, not kind
+  -- The record was damaged by hand if it has an owner all the same. Nobody knows that lease: its
+  -- renewal is answered that it is gone.
+  packed_state, is_new_record, owner = goes_on and vacated, not kind, nil
 end
 if packed_state then
   lease_end, granted_at, fence, ended_fence, expires_at, ttl, hold, previous, ended_how =

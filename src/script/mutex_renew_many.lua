@@ -21,25 +21,30 @@ for i = 1, #keys do
     and (not packed_queue or #packed_queue == 44) then
     local lease_end, granted_at, newest_fence, ended_fence, expires_at, ttl, hold =
       unpack('<ddddI4I4I4', packed_state)
-    left, fence = 1000 * ttl, newest_fence
-    -- A longer hold_at_least is not over. R15 (clock went back): no more is left than its full time.
-    if hold > ttl then left = math.max(left, math.min(lease_end - now, 1000 * hold)) end
-    lease_end = now + left
-    -- As in mutex_write.lua. The first of these keys gets a new expiry in any case, so that there
-    -- is a PEXPIREAT before the first HSET.
-    local needed = fence > lease_end and fence or lease_end
-    if #expiries == 0 or (expires_at - 3600) * 1000000 < needed then
-      expires_at = math.ceil(needed / 1000000) + 3660
-      expiries[#expiries + 1] = { keys[i], string.format('%.0f000', expires_at) }
-      packed_state = sub(packed_state, 1, 32) .. pack('<I4', expires_at) .. sub(packed_state, 37)
-    end
-    states[i] = pack('<d', lease_end) .. sub(packed_state, 9)
-    if packed_queue then
-      -- As in queue_record.lua, R2 (served time).
-      local entries, _, looked_at, served_time = unpack('<I4I4dd', packed_queue)
-      if entries > 0 then
-        served_time = served_time + math.max(0, math.min(now - looked_at, ARGV[2] + 0))
-        queues[i] = sub(packed_queue, 1, 8) .. pack('<dd', now, served_time) .. sub(packed_queue, 25)
+    -- Another number is no fence. Redis would refuse an expiry behind it, and so the whole call.
+    if newest_fence >= 1 and newest_fence <= 9007199254740992 then
+      left, fence = 1000 * ttl, newest_fence
+      -- A longer hold_at_least is not over. R15 (clock went back): no more is left than its full
+      -- time.
+      if hold > ttl then left = math.max(left, math.min(lease_end - now, 1000 * hold)) end
+      lease_end = now + left
+      -- As in mutex_write.lua. The first of these keys gets a new expiry in any case, so that there
+      -- is a PEXPIREAT before the first HSET.
+      local needed = fence > lease_end and fence or lease_end
+      if #expiries == 0 or (expires_at - 3600) * 1000000 < needed then
+        expires_at = math.ceil(needed / 1000000) + 3660
+        expiries[#expiries + 1] = { keys[i], string.format('%.0f000', expires_at) }
+        packed_state = sub(packed_state, 1, 32) .. pack('<I4', expires_at) .. sub(packed_state, 37)
+      end
+      states[i] = pack('<d', lease_end) .. sub(packed_state, 9)
+      if packed_queue then
+        -- As in queue_record.lua, R2 (served time).
+        local entries, _, looked_at, served_time = unpack('<I4I4dd', packed_queue)
+        if entries > 0 then
+          served_time = served_time + math.max(0, math.min(now - looked_at, ARGV[2] + 0))
+          queues[i] =
+            sub(packed_queue, 1, 8) .. pack('<dd', now, served_time) .. sub(packed_queue, 25)
+        end
       end
     end
   end

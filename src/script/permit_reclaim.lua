@@ -104,8 +104,8 @@ if page_from then
         next_lapse, shortest_lease = now + ARGV[2], math.ceil(ARGV[2] / 1000)
       end
       -- A look costs some 5 µs per holder. Where there are many, the next look is put off by 50 µs
-      -- per holder, so that looks take at most a tenth of the server's time. The shortest lease
-      -- must not be shorter than that, or the delay would look like a clock that went back.
+      -- per holder, so that on average looks take at most a tenth of the server's time. The shortest
+      -- lease must not be shorter than that, or the delay would look like a clock that went back.
       local holders = redis.call('HLEN', holders_key) - 1 - #holders_to_delete
       look_pause, look_outage = holders > 64 and math.ceil(holders / 20) or 0, 0
       if look_pause > 0 and next_lapse > 0 then

@@ -59,7 +59,6 @@ pub(crate) fn split_renewals(calls: usize, reply: &Value) -> Option<Vec<Option<V
         return None;
     };
     let alone = |fields: &[Value]| {
-        // A malformed reply ends the connection. So it must not be part of the others' reply.
         let is_done = matches!(fields, [Value::Int(1..), Value::Int(1..)]);
         is_done.then(|| {
             let parts = [status, now, more].into_iter().chain(fields);

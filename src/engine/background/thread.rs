@@ -457,7 +457,9 @@ impl RenewalThread {
         let pause = match fault {
             StoreFault::NotReplicated { .. } => self.engine.config.back_off,
             // After a failed exchange another connection is opened, which makes its own pauses.
-            fault if matches!(fault, StoreFault::NotReady) || fault.is_ambiguous() => CONNECTING,
+            StoreFault::NotReady => CONNECTING,
+            // A server's reply, even a malformed one, does not end the connection.
+            fault if fault.is_ambiguous() && fault.code().is_none() => CONNECTING,
             _ => self.engine.config.back_off,
         };
         self.engine.now() + pause

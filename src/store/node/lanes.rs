@@ -459,9 +459,6 @@ impl Lanes {
         if let Some(anchor) = read.anchor {
             self.node.note_anchor(anchor);
         }
-        if read.is_malformed {
-            flight.lane.end(&flight.ticket);
-        }
         read.meaning
     }
 

@@ -317,7 +317,7 @@ impl NodeLink {
                     let Some(owed) = self.owed.pop_front() else {
                         break;
                     };
-                    owed.read(&node, connection, value)
+                    Ok(owed.read(&node, connection, value))
                 }
                 Ok(None) if node.clock.now() < reply_by => break,
                 Ok(None) => Err(StoreFault::timed_out(Step::Reply)),

@@ -79,13 +79,13 @@ impl OwedCall {
         (self.sent_call.number, result)
     }
 
-    /// Reads the reply. An error if it has no sense: nobody knows what the next replies are to.
+    /// Reads the reply.
     pub(super) fn read(
         self,
         node: &Node,
         connection: &mut Connection,
         value: redis::Value,
-    ) -> Result<LinkReply, StoreFault> {
+    ) -> LinkReply {
         let mut sent_call = self.sent_call;
         let call = &sent_call.call;
         let mut pending = Pending::in_form(call, self.not_after, sent_call.form, sent_call.hop);
@@ -102,17 +102,16 @@ impl OwedCall {
             connection.anchor = anchor;
             node.note_anchor(anchor);
         }
-        connection.broken |= read.is_malformed;
         let form = pending.form;
         match read.meaning {
             Meaning::OtherForm => {
                 sent_call.form = form;
-                Ok(LinkReply::OtherForm(sent_call))
+                LinkReply::OtherForm(sent_call)
             }
             Meaning::Answer(answer) => {
                 let not_after = self.not_after;
                 let result = CallResult { answer, not_after };
-                Ok(LinkReply::Result(sent_call.number, result))
+                LinkReply::Result(sent_call.number, result)
             }
         }
     }

@@ -6,7 +6,6 @@
 //! the script's source if the server forgot the script (R20, write order), or with one key if the
 //! slot is in migration (R11, missing keys).
 
-use std::io;
 use std::sync::atomic::Ordering;
 
 use redis::Value;
@@ -66,8 +65,6 @@ pub(super) struct Received {
 pub(super) struct ReadReply {
     pub(super) meaning: Meaning,
     pub(super) anchor: Option<Anchor>,
-    /// Nobody knows what the server means, so the connection must not be used any more.
-    pub(super) is_malformed: bool,
 }
 
 pub(super) enum Meaning {
@@ -352,11 +349,6 @@ impl Node {
                 };
                 pending.is_answered = true;
                 on_answer(index, answer);
-                if read.is_malformed {
-                    // Nobody knows which requests the next replies answer, and those may be good.
-                    // So their calls are sent again on another connection.
-                    return Err(behind_malformed_reply());
-                }
             }
         }
         Ok(())
@@ -365,6 +357,9 @@ impl Node {
 
 impl Node {
     /// Reads a reply, for its call and for what it says about the node.
+    ///
+    /// A reply that no script gives is the matter of its call alone. A record that was damaged by hand
+    /// may cause it, each time. The replies behind it are good, since RESP says where each one ends.
     pub(super) fn read_reply(&self, pending: &mut Pending<'_>, received: Received) -> ReadReply {
         let Received {
             value,
@@ -373,7 +368,6 @@ impl Node {
             generation,
         } = received;
         let mut anchor = None;
-        let mut is_malformed = false;
         let answer = match refusal(value).map(|value| ScriptReply::parse(pending.call, &value)) {
             Ok(Ok(reply)) => {
                 anchor = reply.now.map(|server| Anchor {
@@ -383,15 +377,11 @@ impl Node {
                 });
                 answer_of(reply, sent)
             }
-            Ok(Err(malformed)) => {
-                is_malformed = true;
-                Err(malformed.into())
-            }
+            Ok(Err(malformed)) => Err(malformed.into()),
             Err(refused) if pending.change_form(&refused) || self.learn_form(pending, &refused) => {
                 return ReadReply {
                     meaning: Meaning::OtherForm,
                     anchor,
-                    is_malformed,
                 };
             }
             Err(refused) => {
@@ -413,7 +403,6 @@ impl Node {
         ReadReply {
             meaning: Meaning::Answer(answer),
             anchor,
-            is_malformed,
         }
     }
 }
@@ -448,12 +437,4 @@ fn answer_of(reply: ScriptReply, sent: Time) -> Result<Answer, StoreFault> {
         sent,
         resent: false,
     })
-}
-
-fn behind_malformed_reply() -> StoreFault {
-    let error = io::Error::new(
-        io::ErrorKind::ConnectionAborted,
-        "the reply before this one was malformed",
-    );
-    StoreFault::unavailable(Step::Reply, error)
 }

@@ -212,7 +212,7 @@ impl Unread for RightsQuestion {
         rights_command(&self.call, &self.node.caller_id).write_packed_command(bytes);
     }
 
-    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool {
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
         let RightsQuestion {
             node,
             call,
@@ -222,6 +222,5 @@ impl Unread for RightsQuestion {
             .and_then(refusal)
             .and_then(|reply| node.note_rights(&call, reply));
         on_rights(node.outcome(noted));
-        true
     }
 }

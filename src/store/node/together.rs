@@ -76,20 +76,18 @@ impl Pipeline<'_> {
     }
 
     /// The replies to the calls of a group, with their indices. A call without one is sent alone next,
-    /// unless the server only lacks the script: the script did nothing about its name, or the server
-    /// refused the command. It may have refused that for one name alone.
+    /// unless the server only lacks the script: the script did nothing about its name, or the reply is a
+    /// refusal or malformed. One name alone may be the reason.
     pub(super) fn split_reply(&mut self, group: &[usize], reply: Value) -> Vec<(usize, Value)> {
         if !self.pending[group[0]].together {
             return vec![(group[0], reply)];
         }
-        let is_refused = matches!(reply, Value::ServerError(_));
         let is_unknown_script =
             matches!(&reply, Value::ServerError(refused) if refused.code() == "NOSCRIPT");
         let replies = match split_renewals(group.len(), &reply) {
             Some(replies) => replies,
-            None if is_refused => vec![None; group.len()],
-            // No call has such a reply, so its reader finds that it is malformed.
-            None => return vec![(group[0], Value::Array(vec![reply]))],
+            // It is refused, or not a reply to so many renewals.
+            None => vec![None; group.len()],
         };
         let mut answered = Vec::with_capacity(group.len());
         for (index, reply) in group.iter().zip(replies) {

@@ -115,8 +115,7 @@ impl Unread for UnreadCall {
         self.pending().write(&self.node, bytes);
     }
 
-    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool {
-        let mut has_sense = true;
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
         let answer = match outcome {
             Err(fault) => Err(fault),
             Ok(value) => {
@@ -134,7 +133,6 @@ impl Unread for UnreadCall {
                 {
                     self.node.note_posted_anchor(anchor);
                 }
-                has_sense = !read.is_malformed;
                 match read.meaning {
                     Meaning::Answer(answer) => answer,
                     Meaning::OtherForm => Err(StoreFault::NotReady),
@@ -149,6 +147,5 @@ impl Unread for UnreadCall {
             result = first;
         }
         (self.on_result)(result.at(self.node.name()));
-        has_sense
     }
 }

@@ -260,7 +260,8 @@ fn not_confirmed(fence: u64, renewed: CallResult) -> Option<StoreFault> {
 }
 
 impl Node {
-    /// The reply to `WAIT`. The outer error ends the connection, the inner one does not.
+    /// The reply to `WAIT`. The outer error ends the connection. The inner one says why nobody knows
+    /// the count.
     fn receive_count(
         &self,
         connection: &mut Connection,
@@ -268,16 +269,12 @@ impl Node {
     ) -> Result<Result<u32, StoreFault>, StoreFault> {
         connection.limit_reads(self.time_left(reply_by)?)?;
         let reply = connection.receive().map_err(|e| fault(e, Step::Reply))?;
-        self.read_count(connection, reply)
+        Ok(self.read_count(connection, reply))
     }
 
-    fn read_count(
-        &self,
-        connection: &Connection,
-        reply: Value,
-    ) -> Result<Result<u32, StoreFault>, StoreFault> {
+    fn read_count(&self, connection: &Connection, reply: Value) -> Result<u32, StoreFault> {
         match refusal(reply) {
-            Ok(Value::Int(count)) if count >= 0 => Ok(Ok(u32::try_from(count).unwrap_or(u32::MAX))),
+            Ok(Value::Int(count)) if count >= 0 => Ok(u32::try_from(count).unwrap_or(u32::MAX)),
             Ok(other) => Err(StoreFault::protocol(format!(
                 "expected a number as the reply to WAIT; got {other:?}"
             ))),
@@ -287,7 +284,7 @@ impl Node {
                 if refused.code() == Some("UNBLOCKED") {
                     self.retire(connection.generation);
                 }
-                Ok(Err(StoreFault::InDoubt(Box::new(refused))))
+                Err(StoreFault::InDoubt(Box::new(refused)))
             }
         }
     }

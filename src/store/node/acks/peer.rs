@@ -142,43 +142,27 @@ impl AckedPeer {
             return self.end(batch, Vec::new(), &StoreFault::NotReady);
         };
         let count = batch.values.pop().unwrap_or_default();
-        let count = match node.read_count(connection, count) {
-            Ok(count) => count,
-            Err(fault) => {
-                connection.broken = true;
-                return self.end(batch, Vec::new(), &fault);
-            }
-        };
+        let count = node.read_count(connection, count);
         let mut values = std::mem::take(&mut batch.values).into_iter();
         let mut replies = Vec::new();
-        let mut calls = std::mem::take(&mut batch.calls).into_iter();
-        for mut owed in calls.by_ref() {
+        for mut owed in std::mem::take(&mut batch.calls) {
             if owed.takes_asking() {
                 values.next();
             }
             let script = owed.script_bit();
             match owed.read(&node, connection, values.next().unwrap_or_default()) {
-                Ok(LinkReply::Result(number, mut result)) => {
+                LinkReply::Result(number, mut result) => {
                     connection.known_scripts |= if result.answer.is_ok() { script } else { 0 };
                     let answer = result.answer;
                     result.answer = answer.and_then(|answer| self.acks.confirm(answer, &count));
                     replies.push(LinkReply::Result(number, result));
                 }
-                Ok(other) => {
+                other => {
                     connection.known_scripts &= !script;
                     replies.push(other);
                 }
-                Err(fault) => {
-                    connection.broken = true;
-                    batch.calls = calls.collect();
-                    return self.end(batch, replies, &fault);
-                }
-            }
-            if connection.broken {
-                break;
             }
         }
-        batch.calls = calls.collect();
         self.end(batch, replies, &StoreFault::NotReady)
     }
 

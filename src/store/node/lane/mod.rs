@@ -15,7 +15,7 @@
 //! to do with the reply, and the thread that reads the reply does it.
 //!
 //! If the server closes the connection, all entries are answered with that fault. If a reply is late
-//! or malformed, only its own entry is: those behind it learn that the connection was closed, so
+//! or not RESP, only its own entry is: those behind it learn that the connection was closed, so
 //! that their callers send them again on the next one. A late reply is sent again as well, once:
 //! the connection may have died in silence. A caller with little time ends a connection on which
 //! nothing comes before any reply is late. Entries that were left and may be sent again
@@ -89,8 +89,7 @@ pub(super) trait Unread: Send {
     fn write(&mut self, bytes: &mut Vec<u8>);
 
     /// Called once, with no mutex held.
-    /// Returns whether the reply had sense.
-    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool;
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>);
 }
 
 pub(super) struct Lane<C: Connected> {
@@ -364,20 +363,6 @@ impl<C: Connected> Lane<C> {
         }
     }
 
-    /// Ends the connection that a request went over: its reply had no sense.
-    pub(super) fn end(&self, ticket: &Ticket) {
-        self.end_epoch(ticket.epoch);
-    }
-
-    /// A reply had no sense.
-    fn end_epoch(&self, epoch: u64) {
-        let state = self.state.lock();
-        if state.epoch == epoch {
-            let fault = StoreFault::connection_ended("a reply before this one was malformed");
-            self.close(state, &fault, EndedBy::Us);
-        }
-    }
-
     /// Writes what is in the buffer, unless another thread does.
     fn write<'a>(&'a self, mut state: MutexGuard<'a, LaneState<C>>) {
         let epoch = state.epoch;
@@ -502,4 +487,4 @@ impl Writer for SocketWriter {
 
 /// Why a connection ended on which nothing came.
 pub(super) const SILENT: &str = "nothing has come on the connection for too long";
-const BEHIND_ANOTHER: &str = "another reply on the connection was late or malformed";
+const BEHIND_ANOTHER: &str = "another reply on the connection was late or broken";

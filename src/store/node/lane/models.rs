@@ -69,11 +69,10 @@ impl Unread for Left {
         bytes.push(self.request);
     }
 
-    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool {
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
         let own = Value::Int(i64::from(self.request));
         assert_eq!(outcome.ok(), Some(own), "another's reply");
         self.replies.lock().push(self.request);
-        true
     }
 }
 

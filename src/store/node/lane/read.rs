@@ -165,9 +165,7 @@ impl<C: Connected> Lane<C> {
             wake_next();
         }
         for (entry, value) in answered {
-            if !entry.end(Ok(value), received) {
-                self.end_epoch(epoch);
-            }
+            entry.end(Ok(value), received);
         }
         if let Some(fault) = ended_by {
             self.close_epoch(epoch, &fault);
@@ -206,8 +204,7 @@ impl<R: Reader> Role<R> {
 
 impl Entry {
     /// Gives the reply to the caller, or to the handler that it left. Called with no mutex held.
-    /// Returns whether the reply had sense, as far as it is read here.
-    pub(super) fn end(self, outcome: Result<Value, StoreFault>, received: Time) -> bool {
+    pub(super) fn end(self, outcome: Result<Value, StoreFault>, received: Time) {
         if let Some(unread) = self.unread {
             return unread.finish(outcome);
         }
@@ -217,7 +214,6 @@ impl Entry {
             is_void: self.is_void,
             is_late: false,
         });
-        true
     }
 }
 

@@ -67,10 +67,9 @@ impl Unread for LoginAnew {
         self.auth.write_packed_command(bytes);
     }
 
-    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) -> bool {
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
         if let Ok(reply) = outcome {
             (self.on_reply)(refusal(reply));
         }
-        true
     }
 }
