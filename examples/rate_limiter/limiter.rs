@@ -1,5 +1,6 @@
 //! The limiter. Copy this file.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,13 +40,14 @@ impl Limiter {
         let now = Instant::now();
         // How old the grant is, or less: the lease began with it.
         let age = TTL.saturating_sub(permit.remaining());
-        let answer = call();
+        // A call that panics has perhaps been made, too.
+        let answer = catch_unwind(AssertUnwindSafe(call));
         // The service got the call before it answered. If that was within the margin, the window
         // that the grant began is long enough. If not, another window begins here.
         if age + now.elapsed() > self.margin {
             thread::sleep(self.window + self.margin);
         }
         drop(permit);
-        Ok(answer)
+        Ok(answer.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 }

@@ -5,6 +5,7 @@
 mod limiter;
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Mutex,
     thread,
     time::{Duration, Instant},
@@ -97,7 +98,7 @@ fn a_long_holder_lowers_the_rate_and_never_raises_it(backend: &Backend) {
 }
 
 /// Counts at the service, by its own clock, when a call comes. Calls take from nothing to twice the
-/// margin on their way, so neighbours in the order of grants come in any order.
+/// margin on their way, so neighbours in the order of grants come in any order. Some panic after that.
 fn service_sees_no_more_calls_than_the_limit(backend: &Backend) {
     const LIMIT: usize = 50;
     const THREADS: usize = 15;
@@ -122,10 +123,14 @@ fn service_sees_no_more_calls_than_the_limit(backend: &Backend) {
                         let serve = || {
                             // Time itself is under test: the network is slow.
                             thread::sleep(way);
-                            let mut came = came.lock().unwrap();
-                            came.push(Instant::now());
+                            came.lock().unwrap().push(Instant::now());
+                            if nth % 4 == 0 {
+                                resume_unwind(Box::new(()));
+                            }
                         };
-                        limiter.call(serve).unwrap();
+                        let called = catch_unwind(AssertUnwindSafe(|| limiter.call(serve)));
+                        assert_eq!(called.is_err(), nth % 4 == 0);
+                        let _ = called.map(|called| called.unwrap());
                     }
                 });
             }

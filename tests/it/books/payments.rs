@@ -65,7 +65,8 @@ fn wrong_books(first_call: First, key: Key) -> usize {
                 })
             })
         };
-        let (older, newer) = (turn("older"), turn("newer"));
+        let (older, newer, third) = (turn("older"), turn("newer"), turn("third"));
+        let mgr = locks.newer.clone();
         Turns {
             older,
             lost: vec![name.clone()],
@@ -81,17 +82,27 @@ fn wrong_books(first_call: First, key: Key) -> usize {
                 };
                 let is_paid = matches!(state, State::Paid { .. });
                 let any_paid = said_paid(&second) || first.as_ref().is_some_and(said_paid);
-                let is_right = match state {
-                    State::Paid { .. } => charged == [AMOUNT],
-                    // The provider may have been asked.
-                    State::Paying(_) => {
-                        charged.len() <= 1 && matches!(second, Ok(Payment::Unknown))
+                // Whatever is left, the next holder pays.
+                let third = third(&mgr);
+                let at_last = provider.charged(&name);
+                let is_done = said_paid(&third)
+                    && at_last == [AMOUNT]
+                    && matches!(invoices.read(&name).state, State::Paid { .. });
+                let is_right = is_done
+                    && match state {
+                        State::Paid { .. } => charged == [AMOUNT],
+                        // The provider may have been asked.
+                        State::Paying(_) => {
+                            charged.len() <= 1 && matches!(second, Ok(Payment::Unknown))
+                        }
+                        State::Declined(_) | State::Open => charged.is_empty(),
                     }
-                    State::Declined(_) | State::Open => charged.is_empty(),
-                } && (!any_paid || is_paid);
+                    && (!any_paid || is_paid);
                 match is_right {
                     true => Ok(()),
-                    false => Err(format!("{first:?}, {second:?}: {state:?}, {charged:?}")),
+                    false => Err(format!(
+                        "{first:?}, {second:?}, {third:?}: {state:?}, {charged:?}, {at_last:?}"
+                    )),
                 }
             }),
         }
