@@ -1,6 +1,7 @@
 //! Every verb, called once after something has happened to the connections of its manager: it
 //! succeeds within its bound. For every topology; a quorum knows some of the verbs.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -70,14 +71,9 @@ pub(crate) const OF_MUTEXES: &[Verb] = &[
             guard.unlock().unwrap();
         })
     }),
-    verb("unlock of a local hand-over", 1, |m, n| {
-        let m = m.with(LockOptions::new().local_handovers(4));
-        let guard = m.lock(n).unwrap();
-        Box::new(move || guard.unlock().unwrap())
-    }),
-    verb("ReentrantGuard::unlock", 1, |m, n| {
-        let guard = m.reentrant_mutex(n);
-        Box::new(move || guard.lock().unwrap().unlock().unwrap())
+    verb("ReentrantMutex::lock and unlock", 3, |m, n| {
+        let mutex = m.reentrant_mutex(n);
+        Box::new(move || mutex.lock().unwrap().unlock().unwrap())
     }),
     verb("inspect", 2, |m, n| {
         std::mem::forget(m.lock(n).unwrap());
@@ -101,6 +97,11 @@ pub(crate) const OF_MUTEXES: &[Verb] = &[
 
 /// Those that need a queue, or keep more than a mutex.
 pub(crate) const OF_QUEUES: &[Verb] = &[
+    verb("unlock of a local hand-over", 1, |m, n| {
+        let m = m.with(LockOptions::new().local_handovers(4));
+        let guard = m.lock(n).unwrap();
+        Box::new(move || guard.unlock().unwrap())
+    }),
     verb("enqueue", 5, |m, n| {
         let mutex = m.mutex(n);
         Box::new(move || drop(mutex.enqueue().unwrap().wait().unwrap()))
@@ -182,30 +183,24 @@ pub(crate) fn check(builder: &Builder, connections: u64, verbs: &[&[Verb]], dist
         for (number, verb) in all.iter().enumerate() {
             let (ready, disturbed) = (&ready, &disturbed);
             let builder = builder.clone();
-            let one = move || {
-                let manager = builder.build().unwrap();
-                open_all(&manager, connections, number);
-                // So many names are on all lanes.
-                let calls: Vec<Call> = (0..4)
-                    .map(|n| (verb.prepare)(&manager, &format!("n{number}-{n}")))
-                    .collect();
+            scope.spawn(move || {
+                let prepared = catch_unwind(AssertUnwindSafe(|| {
+                    let manager = builder.build().unwrap();
+                    open_all(&manager, connections, number);
+                    // So many names are on all lanes.
+                    let calls = (0..4).map(|n| (verb.prepare)(&manager, &format!("n{number}-{n}")));
+                    (calls.collect::<Vec<Call>>(), manager)
+                }));
                 ready.wait();
                 disturbed.wait();
-                let mut failed = Vec::new();
+                let (calls, _manager) = prepared.unwrap_or_else(|_| panic!("{}", verb.name));
                 for call in calls {
                     let started = Instant::now();
-                    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+                    let outcome = catch_unwind(AssertUnwindSafe(call));
                     let took = started.elapsed();
-                    let most = T * verb.timeouts + SLACK;
-                    if outcome.is_err() || took > most {
-                        failed.push(format!("{}: {outcome:?} after {took:?}", verb.name));
-                    }
+                    let is_in_time = took <= T * verb.timeouts + SLACK;
+                    assert!(outcome.is_ok() && is_in_time, "{} took {took:?}", verb.name);
                 }
-                failed
-            };
-            scope.spawn(move || {
-                let failed = one();
-                assert!(failed.is_empty(), "{failed:?}");
             });
         }
         ready.wait();

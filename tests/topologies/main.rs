@@ -19,9 +19,12 @@ mod right_server;
 mod rights;
 mod sentinel;
 mod server_addresses;
+mod silent_connections;
 #[cfg(feature = "tls")]
 mod tls;
 mod urls;
+#[path = "../it/verbs_once.rs"]
+mod verbs_once;
 
 /// Not a test: worker processes begin here, see [`support::Child`].
 #[test]

@@ -88,6 +88,14 @@ impl Lanes {
         lane.end_overdue()
     }
 
+    /// Closes a lane on which nothing has come since its oldest call was sent, for a quarter of a
+    /// command timeout at least, if replies took much less before. The calls learn that it was
+    /// closed.
+    pub(in crate::store) fn end_silent(&self, lane: usize) {
+        let patience = self.node.command_timeout / 4;
+        self.lanes[lane].end_silent(patience, patience / 4);
+    }
+
     /// Opens a lane, for at most one command timeout.
     pub(in crate::store) fn open_number(&self, lane: usize) -> Result<(), StoreFault> {
         let until = ConnectionWait::Until(Time::NEVER);

@@ -150,6 +150,18 @@ impl Ballot {
         self.nodes.iter().any(is_unsent)
     }
 
+    /// Whether the call is to be sent to a node again, since its connection ended.
+    pub(super) fn is_to_retry(&self, node: usize) -> bool {
+        self.nodes[node].is_to_retry
+    }
+
+    /// The caller waits after all: what was sent can be sent again.
+    pub(super) fn go_on_sending(&mut self) {
+        for voter in &mut self.nodes {
+            voter.closed = 0;
+        }
+    }
+
     /// The caller leaves: what is not sent never will be.
     pub(super) fn stop_sending(&mut self) {
         for voter in &mut self.nodes {

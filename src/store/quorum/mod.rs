@@ -373,6 +373,7 @@ impl Quorum {
         let on_result = if is_written { leave() } else { None };
         let Some(on_result) = on_result else {
             let left_out = Unreachable::AreLeftOut;
+            caller.with(|ballots| ballots[0].go_on_sending());
             self.panel.drive(&self.shared, caller, until, left_out);
             return self.panel.conclude(&self.shared, caller).pop();
         };

@@ -87,6 +87,9 @@ impl Panel {
         unreachable: Unreachable,
     ) {
         let mut until = until;
+        // Connections can die in silence. So after half of the time the caller tries others.
+        let started = shared.clock.now();
+        let mut silent_at = started + (until - started) / 2;
         loop {
             let next = self.send(shared, caller, until, unreachable);
             let now = shared.clock.now();
@@ -98,7 +101,27 @@ impl Panel {
             if now >= until {
                 return;
             }
-            self.desk.wait(caller, &self.members, next.min(until));
+            if now >= silent_at {
+                silent_at = Time::NEVER;
+                self.end_silent(caller);
+                // Each node whose lane was ended is to be asked again.
+                continue;
+            }
+            let next = next.min(silent_at).min(until);
+            self.desk.wait(caller, &self.members, next);
+        }
+    }
+
+    /// Ends the lanes of a caller's calls on which nothing comes.
+    fn end_silent(&self, caller: &Arc<Caller>) {
+        let keys = caller.with(|ballots| {
+            let keys = ballots.iter().map(|ballot| ballot.call.key.clone());
+            keys.collect::<Vec<_>>()
+        });
+        for member in &self.members {
+            for key in &keys {
+                member.lanes.end_silent(member.lanes.number_of(key));
+            }
         }
     }
 
@@ -124,7 +147,9 @@ impl Panel {
                 caller.with(|ballots| ballots[ballot].note_failed(node, fault.clone()));
                 continue;
             }
-            let is_awaited = unreachable == Unreachable::AreAwaited;
+            // A call whose connection ended may have been carried out, so its caller needs to know.
+            let is_awaited = unreachable == Unreachable::AreAwaited
+                || caller.with(|ballots| ballots[ballot].is_to_retry(node));
             let member = &self.members[node];
             to_flush.push((node, member.lanes.number_of(&request.call.key)));
             match member.way(&request.call, is_awaited.then_some(caller)) {
@@ -136,7 +161,7 @@ impl Panel {
                 Way::NeedsRights => self.ask_for_rights(caller, request),
                 closed => {
                     let again = caller.with(|ballots| {
-                        note_closed(&mut ballots[ballot], node, closed, unreachable)
+                        note_closed(&mut ballots[ballot], node, closed, is_awaited)
                     });
                     next = next.min(again);
                 }
@@ -344,8 +369,7 @@ fn open_requests(shared: &Shared, ballots: &mut [Ballot]) -> Vec<Request> {
 
 /// The lane to a node is closed. Returns when to look again; another thread may wake the caller
 /// sooner.
-fn note_closed(ballot: &mut Ballot, node: usize, way: Way, unreachable: Unreachable) -> Time {
-    let is_awaited = unreachable == Unreachable::AreAwaited;
+fn note_closed(ballot: &mut Ballot, node: usize, way: Way, is_awaited: bool) -> Time {
     match way {
         Way::Opening if is_awaited => ballot.note_opening(node),
         Way::Suspect(fault, at) if is_awaited => {

@@ -1,7 +1,9 @@
 //! Requests that their callers have left: who reads their replies, and what becomes of them if the
 //! connection ends.
 
-use super::{Connected, EndedBy, Lane, OpenLane, Resend, Ticket, Unread};
+use std::time::Duration;
+
+use super::{Connected, EndedBy, Entry, Lane, OpenLane, Resend, SILENT, Ticket, Unread};
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
@@ -95,6 +97,22 @@ impl<C: Connected> Lane<C> {
             self.close(state, &StoreFault::timed_out(Step::Reply), EndedBy::Silence);
         }
         is_overdue
+    }
+
+    /// Closes the connection if nothing has come on it since the oldest request was sent, for this
+    /// time at least, and replies took no longer than `round_trip` before.
+    pub(in crate::store::node) fn end_silent(&self, time: Duration, round_trip: Duration) {
+        let state = self.state.lock();
+        let now = self.clock.now();
+        let is_silent = state.open.as_ref().is_some_and(|open| {
+            let is_awaited =
+                |oldest: &Entry| oldest.sent + time <= now && open.last_reply < oldest.sent;
+            open.queue.front().is_some_and(is_awaited) && open.connected.round_trip() <= round_trip
+        });
+        if is_silent {
+            let silent = StoreFault::connection_ended(SILENT);
+            self.close(state, &silent, EndedBy::Silence);
+        }
     }
 
     /// Fails the requests that their callers have left and that wait for the next connection, if
