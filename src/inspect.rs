@@ -46,7 +46,7 @@ pub const MAX_WAITERS_SHOWN: usize = 1000;
 ///         "manager": "1f0c", "host": "web-1", "pid": 4711, "thread": "main",
 ///         "thread_id": 4711, "label": "nightly", "since": 1700000001.25, "ttl": 10.0,
 ///         "fixed_lease": false, "fence": null, "permits": 1, "access": "owner",
-///         "lapsed_for": null
+///         "lapsed_for": null, "last_heard": 0.25
 ///     }],
 ///     "previous_holder": "released", "served": 17
 /// }"#;
@@ -170,6 +170,14 @@ pub struct Party {
     /// then on this counts from the moment when somebody noticed the lapse.
     #[cfg_attr(feature = "serde", serde(default, with = "crate::seconds::optional"))]
     pub lapsed_for: Option<Duration>,
+    /// For a waiter: how long ago its process last checked this name, by the server's clock. A live
+    /// process does so once per check period (1 s by default), as long as it can reach Redis. If this
+    /// is longer than the [`horizon`](crate::Builder::horizon) of that process, it died, is stopped or
+    /// cut off, or Redis was away.
+    ///
+    /// `None` for a holder, and for a waiter whose process counts as dead since a lease of it lapsed.
+    #[cfg_attr(feature = "serde", serde(default, with = "crate::seconds::optional"))]
+    pub last_heard: Option<Duration>,
 }
 
 impl LockManager {
@@ -420,7 +428,12 @@ impl LockInfo {
             queue: seen
                 .queue
                 .iter()
-                .filter_map(|waiter| Party::parse(waiter, &kind))
+                .filter_map(|waiter| {
+                    Some(Party {
+                        last_heard: waiter.last_heard,
+                        ..Party::parse(&waiter.request, &kind)?
+                    })
+                })
                 .collect(),
             previous_holder: if lapsed {
                 PreviousHolder::Lapsed
@@ -473,6 +486,7 @@ impl Party {
             permits: access.permits(),
             access,
             lapsed_for: None,
+            last_heard: None,
         })
     }
 }

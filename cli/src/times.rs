@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use fairlock::{LockInfo, Party};
+use fairlock::{DEFAULT_HORIZON, LockInfo, Party};
 
 use crate::age;
 
@@ -46,6 +46,41 @@ pub(crate) fn oldest_holder(info: &LockInfo) -> Option<&Party> {
 /// The longest wait in the queue. `None` if nobody waits.
 pub(crate) fn oldest_wait(info: &LockInfo) -> Option<Duration> {
     info.queue.iter().map(|waiter| waited(info, waiter)).max()
+}
+
+/// Whether Redis no longer hears of this waiter's process. No setting lets a process keep its places
+/// for longer than two thirds of its ttl.
+pub(crate) fn is_silent(waiter: &Party) -> bool {
+    let longest = DEFAULT_HORIZON.max(waiter.ttl * 2 / 3);
+    waiter.last_heard.is_none_or(|ago| ago > longest)
+}
+
+/// When a waiter's process was last heard of: `0.4s ago`, `12m ago, silent`, or `silent`.
+pub(crate) fn heard(waiter: &Party) -> String {
+    let ago = waiter
+        .last_heard
+        .map(|ago| format!("{} ago", age::short(ago)));
+    match (ago, is_silent(waiter)) {
+        (Some(ago), false) => ago,
+        (Some(ago), true) => format!("{ago}, silent"),
+        (None, _) => "silent".to_owned(),
+    }
+}
+
+/// The waiter whose process was heard of last.
+pub(crate) fn last_heard(info: &LockInfo) -> Option<&Party> {
+    let ago = |waiter: &&Party| waiter.last_heard.unwrap_or(Duration::MAX);
+    info.queue.iter().min_by_key(ago)
+}
+
+/// Whether anybody waits who may be alive. Of a very long queue only the first part is known.
+pub(crate) fn is_awaited(info: &LockInfo) -> bool {
+    info.waiters > info.queue.len() as u64 || info.queue.iter().any(|waiter| !is_silent(waiter))
+}
+
+/// How many of the waiters are silent.
+pub(crate) fn silent(info: &LockInfo) -> usize {
+    info.queue.iter().filter(|waiter| is_silent(waiter)).count()
 }
 
 fn since(info: &LockInfo, party: &Party) -> Duration {

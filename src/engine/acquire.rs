@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::lease::{Lease, first_lost, note_taken};
-use crate::engine::request::{Request, Wait};
+use crate::engine::request::Request;
 use crate::engine::waiter::{
     AtDeadline, EnqueueOutcome, GrantNotice, QueuedWaiter, TakeGrant, WaiterAction, WaiterEntry,
     WaiterState,
 };
 use crate::engine::{Engine, single_result};
 use crate::error::{Error, Result, Step, passes_by_itself};
-use crate::script::{Call, Outcome, Token};
+use crate::script::{Call, Outcome, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
@@ -96,13 +96,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// Takes the lock if it is free and nobody waits for it. Blocks for at most two command
-    /// timeouts.
-    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
-        self.prepare(request)?;
-        self.attempt(request, Time::NEVER)
     }
 
     /// Enqueues a waiter, which may be granted at once. The caller waits for it later.

@@ -5,11 +5,11 @@ use std::slice;
 use std::sync::Arc;
 
 use crate::engine::lease::{Lease, deadline_from_reply};
-use crate::engine::request::{Request, Wait};
+use crate::engine::request::Request;
 use crate::engine::{Engine, single_result};
 use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
-use crate::script::{Call, Grant, Outcome, Token};
+use crate::script::{Call, Grant, Outcome, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
@@ -32,8 +32,7 @@ pub(crate) struct Doubt {
 
 /// The result of an acquire that may not wait.
 pub(super) enum TryOutcome {
-    /// The lease, or `None` if the lock is taken.
-    Done(Option<Arc<Lease>>),
+    Done(Attempted),
     /// The script passed over as many dead waiters as one call may. It must be sent again. If no
     /// time is left for that, the lock is not taken: Redis has answered.
     More,
@@ -42,19 +41,80 @@ pub(super) enum TryOutcome {
     Failed(StoreFault),
 }
 
+/// How an attempt ends.
+pub(crate) enum Attempted {
+    Granted(Arc<Lease>),
+    Taken,
+    /// R22 (tries among the dead): the lock is taken, but perhaps by the dead alone. The script has
+    /// called the processes that wait. Those that are alive come within one command timeout.
+    Silent,
+}
+
+impl Attempted {
+    /// The lease, if the lock was taken.
+    pub(crate) fn lease(self) -> Option<Arc<Lease>> {
+        match self {
+            Attempted::Granted(lease) => Some(lease),
+            Attempted::Taken | Attempted::Silent => None,
+        }
+    }
+}
+
 impl Engine {
-    /// Sends one acquire that may not wait. It is sent again after a transient refusal, and after a
-    /// reply that asks for it, for one command timeout but not past `until`: so the last of them
-    /// has a whole timeout for its reply.
+    /// Takes the lock if no live process holds it or waits for it. Blocks for at most two command
+    /// timeouts.
+    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
+        self.prepare(request)?;
+        let started = self.now();
+        let timeout = self.config.command_timeout;
+        let first = self.attempt_as(request, Wait::No, Time::NEVER, started + timeout)?;
+        if !matches!(first, Attempted::Silent) || !self.await_called(started) {
+            return Ok(first.lease());
+        }
+        // The reply has what is left of two command timeouts since the start.
+        let (until, ends) = (started + timeout, started + timeout * 7 / 4);
+        self.attempt_as(request, Wait::NoneCame, until, ends)
+            .map(Attempted::lease)
+    }
+
+    /// R22 (tries among the dead): waits until one and a half command timeouts after `started`, when
+    /// the try began. In that time the processes answer that were called. False, at once: that is
+    /// less than one command timeout. The rest of the two is for the next reply.
+    pub(super) fn await_called(&self, started: Time) -> bool {
+        let timeout = self.config.command_timeout;
+        let ask_at = started + timeout * 3 / 2;
+        let has_time = self.now() + timeout <= ask_at;
+        if has_time {
+            self.clock.sleep_until(ask_at);
+        }
+        has_time
+    }
+
+    /// One attempt of a caller that waits if the lock is taken.
     pub(super) fn attempt(
         &self,
         request: &Arc<Request>,
         until: Time,
     ) -> Result<Option<Arc<Lease>>> {
+        let ends = (self.now() + self.config.command_timeout).min(until);
+        self.attempt_as(request, Wait::No, until, ends)
+            .map(Attempted::lease)
+    }
+
+    /// Sends one acquire that may not wait. It is sent again after a transient refusal, and after a
+    /// reply that asks for it, until `ends`. Each may take two command timeouts, and one past
+    /// `until`.
+    fn attempt_as(
+        &self,
+        request: &Arc<Request>,
+        wait: Wait,
+        until: Time,
+        ends: Time,
+    ) -> Result<Attempted> {
         let started = self.now();
         let deadlines = self.deadlines(started, until);
         let token = Token::new();
-        let call = request.acquire(token, Wait::No);
+        let call = request.acquire(token, wait);
         let mut attempt = TryAcquire {
             request,
             token,
@@ -65,7 +125,7 @@ impl Engine {
         loop {
             let result = single_result(self.send_acquires(slice::from_ref(&call), deadlines));
             let fault = match self.on_try_reply(&mut attempt, result)? {
-                TryOutcome::Done(lease) => return Ok(lease),
+                TryOutcome::Done(attempted) => return Ok(attempted),
                 TryOutcome::More => None,
                 TryOutcome::Again(fault) => Some(fault),
                 TryOutcome::Failed(fault @ StoreFault::Server { .. })
@@ -84,14 +144,14 @@ impl Engine {
                     return Err(self.error(fault, Some(&call.key), self.now() - started));
                 }
             };
-            if self.now() >= (started + self.config.command_timeout).min(until) {
+            if self.now() >= ends {
                 if attempt.doubt.in_doubt {
                     self.abandon_attempt(&attempt);
                 }
                 return match fault {
-                    None => Ok(None),
+                    None => Ok(Attempted::Taken),
                     // R11 (missing keys): a node answered that it cannot decide yet.
-                    Some(fault) if fault.is_undecided() => Ok(None),
+                    Some(fault) if fault.is_undecided() => Ok(Attempted::Taken),
                     Some(fault) => Err(self.error(fault, Some(&call.key), self.now() - started)),
                 };
             }
@@ -123,15 +183,18 @@ impl Engine {
         match answer.reply.outcome {
             Outcome::Granted(grant) => {
                 let lease = self.accept_grant(attempt, &grant, answer.sent)?;
-                Ok(TryOutcome::Done(Some(lease)))
+                Ok(TryOutcome::Done(Attempted::Granted(lease)))
             }
-            Outcome::Busy { .. } => {
+            outcome @ (Outcome::Busy { .. } | Outcome::Silent) => {
                 attempt.request.note_taken();
                 if attempt.doubt.in_doubt {
                     // R7 (late copies): the first copy may still be under way, and take the lock.
                     self.abandon_attempt(attempt);
                 }
-                Ok(TryOutcome::Done(None))
+                Ok(TryOutcome::Done(match outcome {
+                    Outcome::Silent => Attempted::Silent,
+                    _ => Attempted::Taken,
+                }))
             }
             Outcome::More => Ok(TryOutcome::More),
             // R5 (dated requests): the connection has a new anchor now.

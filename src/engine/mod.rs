@@ -118,7 +118,7 @@ use waiter::{Askers, WaiterRegistry};
 
 pub(crate) use acquire::is_transient;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
-pub(crate) use attempt::Doubt;
+pub(crate) use attempt::{Attempted, Doubt};
 pub(crate) use background::warn_of_drop;
 use lease::EngineId;
 pub(crate) use lease::{Lease, first_lost};

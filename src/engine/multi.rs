@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::acquire::{check_group_held, is_transient};
-use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
+use crate::engine::attempt::{Attempted, Doubt, TryAcquire, TryOutcome};
 use crate::engine::lease::Lease;
 use crate::engine::release::{ReleaseOutcome, WantResult, loss_result};
-use crate::engine::request::{Request, Wait};
+use crate::engine::request::Request;
 use crate::error::{Error, Result, Step};
-use crate::script::{Call, Mode, Token};
+use crate::script::{Call, Mode, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
@@ -18,6 +18,9 @@ pub(super) enum GroupOutcome {
     Granted(Vec<Arc<Lease>>),
     /// Another caller has one of them, or waits for it.
     Taken,
+    /// R22 (tries among the dead): the others are free, and for these the processes that wait were
+    /// called. In the order of the requests.
+    Silent(Vec<bool>),
     /// All must be tried again, to pass over more dead waiters of one of them.
     More,
     /// R5 (dated requests): all must be tried again.
@@ -25,20 +28,66 @@ pub(super) enum GroupOutcome {
 }
 
 impl Engine {
-    /// Takes all locks that are free, in one round trip. `None` if one of them is not. Blocks for
-    /// at most two command timeouts, at most one of them past `until`, and for one more to release
-    /// those it got.
+    /// Takes all locks, if no live process holds one of them or waits for it. Blocks for at most two
+    /// command timeouts, and for one more to release those it got.
     pub(crate) fn try_acquire_all(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
+        let started = self.now();
+        let timeout = self.config.command_timeout;
+        let mut waits = vec![Wait::No; requests.len()];
+        let mut until = Time::NEVER;
+        let mut ends = started + timeout;
+        loop {
+            let silent = match self.attempt_group(requests, &waits, until, ends)? {
+                GroupOutcome::Granted(leases) => return Ok(Some(leases)),
+                GroupOutcome::Silent(silent) => silent,
+                _ => return Ok(None),
+            };
+            if !self.await_called(started) {
+                return Ok(None);
+            }
+            for (wait, is_silent) in waits.iter_mut().zip(silent) {
+                if is_silent {
+                    *wait = Wait::NoneCame;
+                }
+            }
+            // The replies have what is left of two command timeouts since the start.
+            until = started + timeout;
+            ends = started + timeout * 7 / 4;
+        }
+    }
+
+    /// Takes all locks that are free, in one round trip, for a caller that waits if one of them is
+    /// not. Blocks for at most two command timeouts, at most one of them past `until`, and for one
+    /// more to release those it got.
+    pub(crate) fn attempt_all(
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         until: Time,
     ) -> Result<Option<Vec<Arc<Lease>>>> {
+        let waits = vec![Wait::No; requests.len()];
+        let ends = (self.now() + self.config.command_timeout).min(until);
+        match self.attempt_group(requests, &waits, until, ends)? {
+            GroupOutcome::Granted(leases) => Ok(Some(leases)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Sends the acquires of a group, which may not wait. They are sent again after a transient
+    /// refusal, and after a reply that asks for it, until `ends`.
+    fn attempt_group(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+        waits: &[Wait],
+        until: Time,
+        ends: Time,
+    ) -> Result<GroupOutcome> {
         let started = self.now();
         let mut refused = None;
         loop {
-            let failed = match self.attempt_all(requests, started, until) {
-                Ok(GroupOutcome::Granted(leases)) => return Ok(Some(leases)),
-                Ok(GroupOutcome::Taken) => return Ok(None),
+            let failed = match self.send_group(requests, waits, started, until) {
                 Ok(GroupOutcome::Again) => {
                     let fault = StoreFault::unavailable(
                         Step::Reply,
@@ -48,6 +97,7 @@ impl Engine {
                     Some(self.error(fault, first, self.now() - started))
                 }
                 Ok(GroupOutcome::More) => None,
+                Ok(decided) => return Ok(decided),
                 // A transient refusal is retried, as for one lock.
                 Err(error @ Error::Server { .. }) if is_transient(&error) => {
                     self.clock
@@ -61,11 +111,11 @@ impl Engine {
                 Err(Error::Unavailable {
                     step: Step::Connect,
                     ..
-                }) if refused.is_some() => return refused.map_or(Ok(None), Err),
+                }) if refused.is_some() => return refused.map_or(Ok(GroupOutcome::Taken), Err),
                 Err(error) => return Err(error),
             };
-            if self.now() >= (started + self.config.command_timeout).min(until) {
-                return failed.map_or(Ok(None), Err);
+            if self.now() >= ends {
+                return failed.map_or(Ok(GroupOutcome::Taken), Err);
             }
             if failed.is_some() {
                 self.meter.retries.add(1);
@@ -99,9 +149,10 @@ impl Engine {
         Ok(Some(std::mem::take(&mut taken.leases)))
     }
 
-    fn attempt_all(
+    fn send_group(
         self: &Arc<Self>,
         requests: &[Arc<Request>],
+        waits: &[Wait],
         started: Time,
         until: Time,
     ) -> Result<GroupOutcome> {
@@ -112,7 +163,8 @@ impl Engine {
         let calls: Vec<Call> = requests
             .iter()
             .zip(&tokens)
-            .map(|(request, token)| request.acquire(*token, Wait::No))
+            .zip(waits)
+            .map(|((request, token), wait)| request.acquire(*token, *wait))
             .collect();
         let results = self.send_acquires(&calls, self.deadlines(started, until));
         let attempts = requests.iter().zip(tokens).zip(&calls);
@@ -136,12 +188,14 @@ impl Engine {
         let mut leases = Vec::new();
         let mut failed = None;
         let mut is_taken = false;
+        let mut silent = vec![false; size];
         let mut more = false;
         let mut again = false;
-        for (mut attempt, result) in replies {
+        for (place, (mut attempt, result)) in replies.enumerate() {
             match self.on_try_reply(&mut attempt, result) {
-                Ok(TryOutcome::Done(Some(lease))) => leases.push(lease),
-                Ok(TryOutcome::Done(None)) => is_taken = true,
+                Ok(TryOutcome::Done(Attempted::Granted(lease))) => leases.push(lease),
+                Ok(TryOutcome::Done(Attempted::Taken)) => is_taken = true,
+                Ok(TryOutcome::Done(Attempted::Silent)) => silent[place] = true,
                 Ok(outcome @ (TryOutcome::More | TryOutcome::Again(_))) => {
                     match outcome {
                         TryOutcome::More => more = true,
@@ -172,6 +226,7 @@ impl Engine {
             None if is_taken => Ok(GroupOutcome::Taken),
             None if again => Ok(GroupOutcome::Again),
             None if more => Ok(GroupOutcome::More),
+            None if silent.contains(&true) => Ok(GroupOutcome::Silent(silent)),
             None => Ok(GroupOutcome::Taken),
         }
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use crate::engine::acquire::{Entered, for_lock};
 use crate::engine::background::Command;
 use crate::engine::line::Line;
-use crate::engine::request::{Request, Wait};
+use crate::engine::request::Request;
 use crate::engine::waiter::{EnqueueOutcome, QueuedWaiter, WaiterEntry, WaiterState};
 use crate::engine::{Engine, single_result};
 use crate::error::{Error, Result};
-use crate::script::{Call, Token};
+use crate::script::{Call, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 

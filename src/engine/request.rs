@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::key::Key;
 use crate::loss::Loss;
 use crate::options::{LockOptions, OnLost};
-use crate::script::{Call, Family, LockSpec, NO_NAME, Token, Verb};
+use crate::script::{Call, Family, LockSpec, NO_NAME, Token, Verb, Wait};
 use crate::store::clock::Time;
 use crate::sync::{AtomicBool, Mutex, fence};
 use crate::thread_id;
@@ -38,13 +38,6 @@ pub(crate) struct Request {
     /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`, and with
     /// local hand-overs `ttl fixed hold local_handovers label`.
     pub(crate) params: Arc<str>,
-}
-
-/// Whether an acquire may wait in the queue.
-#[derive(PartialEq)]
-pub(crate) enum Wait {
-    No,
-    Yes,
 }
 
 impl Request {
@@ -174,7 +167,7 @@ impl Request {
     pub(crate) fn acquire(&self, token: Token, wait: Wait) -> Call {
         self.call(Verb::Acquire {
             token,
-            may_wait: wait == Wait::Yes,
+            wait,
             params: Arc::clone(&self.params),
         })
     }

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::engine::background::Command;
 use crate::engine::waiter::GrantNotice;
 use crate::error::{Error, Result};
-use crate::script::{Call, Grant, LockSpec, Verb};
+use crate::script::{Call, Grant, LockSpec, Verb, called_for};
 use crate::store::clock::Time;
 use crate::store::{ChannelEvent, StoreFault};
 use crate::sync::{AtomicBool, Condvar, Mutex};
@@ -257,7 +257,10 @@ fn missing_permission(fault: &StoreFault, prefix: &str) -> Error {
 pub(super) fn on_message(engine: &Engine, message: &str) {
     let arrived = engine.now();
     let Some((grant, key, family)) = Grant::from_message(&engine.config.prefix, message) else {
-        if !message.is_empty() {
+        if let Some(key) = called_for(&engine.config.prefix, message) {
+            // R22 (tries among the dead): a sync is the answer.
+            engine.sync_now(&key);
+        } else if !message.is_empty() {
             log::warn!(
                 "a message that is not a grant on {:?}",
                 engine.caller_id.channel()

@@ -157,7 +157,7 @@ impl SortedKeys {
         let engine = manager.engine();
         let asked_at = engine.now();
         let (tried, group) = self.requests(manager, request_to_wait, asked_at)?;
-        match engine.try_acquire_all(&tried, until) {
+        match engine.attempt_all(&tried, until) {
             Ok(Some(leases)) => match MultiGuard::new(leases, group, manager) {
                 // The leases are so short, or the process so slow. The wait below gets new ones.
                 Err(Error::Lost { .. }) => {}
@@ -183,7 +183,7 @@ impl SortedKeys {
     fn try_take(&self, manager: &LockManager) -> Result<Option<MultiGuard>> {
         let engine = manager.engine();
         let (requests, group) = self.requests(manager, request_to_try, engine.now())?;
-        let leases = engine.try_acquire_all(&requests, Time::NEVER);
+        let leases = engine.try_acquire_all(&requests);
         let end = leases.and_then(|leases| {
             leases
                 .map(|leases| MultiGuard::new(leases, group, manager))
@@ -446,7 +446,7 @@ mod tests {
         let (requests, group) = keys
             .requests(&manager, request_to_try, Time::NEVER)
             .expect("they fit");
-        let leases = manager.engine().try_acquire_all(&requests, Time::NEVER);
+        let leases = manager.engine().try_acquire_all(&requests);
         let leases = leases.expect("it is there").expect("both are free");
         assert!(leases[1].lose(LossReason::Taken));
         let error = MultiGuard::new(leases, group, &manager).expect_err("b is lost");

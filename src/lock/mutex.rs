@@ -47,7 +47,9 @@ impl LockManager {
     }
 
     /// Takes the lock if it is free and nobody waits for it. `None`: it is taken, or others wait.
-    /// It may also be that dead waiters are still being skipped; the next try goes on there.
+    /// Holders whose lease is over and waiters that died do not count: if nobody alive seems to want the
+    /// lock, this asks their processes, and takes it one and a half command timeouts after it began.
+    /// Tens of thousands of dead waiters may still have to be skipped; the next try goes on there.
     /// Never waits for others.
     ///
     /// Blocks for at most two command timeouts: one for a connection and one for the reply.

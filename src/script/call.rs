@@ -22,7 +22,7 @@ pub(crate) struct Call {
 pub(crate) enum Verb {
     Acquire {
         token: Token,
-        may_wait: bool,
+        wait: Wait,
         params: Arc<str>,
     },
     /// An acquire on one node of a quorum, under the fence that the client proposes.
@@ -61,6 +61,26 @@ pub(crate) enum Verb {
     Lookup {
         tokens: Vec<Token>,
     },
+}
+
+/// Whether an acquire may leave its token in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Yes,
+    No,
+    /// No. R22 (tries among the dead): the processes that wait were called by an acquire before this
+    /// one, and had the time to answer.
+    NoneCame,
+}
+
+impl Wait {
+    fn as_str(self) -> &'static str {
+        match self {
+            Wait::Yes => "1",
+            Wait::No => "0",
+            Wait::NoneCame => "2",
+        }
+    }
 }
 
 /// The most tokens that one lookup asks about.
@@ -252,13 +272,11 @@ impl Call {
         match &self.verb {
             Verb::Acquire {
                 token,
-                may_wait,
+                wait,
                 params,
             } => {
                 token.append_to(cmd);
-                cmd.arg(not_after)
-                    .arg(if *may_wait { "1" } else { "0" })
-                    .arg(&**params);
+                cmd.arg(not_after).arg(wait.as_str()).arg(&**params);
                 if self.spec.family == Family::Permit {
                     cmd.arg(self.spec.kind());
                 }

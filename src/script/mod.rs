@@ -26,12 +26,14 @@ mod seeded_ids;
 mod spec;
 mod token;
 
-pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, rights_command};
+pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, Wait, rights_command};
 pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
 pub(crate) use renewals::{RENEWALS_LIMIT, renewals_command, renewals_script_id, split_renewals};
-pub(crate) use reply::{Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply, Vote};
+pub(crate) use reply::{
+    Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply, Vote, called_for,
+};
 pub(crate) use requester::{NO_NAME, Origin, Requester};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};

@@ -2,12 +2,13 @@
 --   answer, so it may be sent twice (P7).
 -- KEYS: 1 the record · 2 the queue
 -- ARGV: 1-4 as in mutex_record.lua · 5 token · 6 not_after: the server time in µs after which the
---   script takes nothing · 7 '1' if the token may wait · 8 'ttl fixed hold label', ttl and hold in
---   ms; 'ttl fixed hold spare label' if the grant reserves that many fences behind its first
+--   script takes nothing · 7 '1' if the token may wait; else '0', or '2' if its caller has called
+--   (queue_silent.lua) · 8 'ttl fixed hold label', ttl and hold in ms; 'ttl fixed hold spare label'
+--   if the grant reserves that many fences behind its first
 -- Returns: now, left and previous alone, packed as '<ddb', from the short way, which grants the
 --   lock with now as the fence and the time of the grant · granted {fence, granted at, left,
---   previous} · waiting {ticket, position, left, since} · busy {left} · late · more (call again at
---   once) · queued (both keys are needed) · kind {kind}
+--   previous} · waiting {ticket, position, left, since} · busy {left} · silent (queue_silent.lua) ·
+--   late · more (call again at once) · queued (both keys are needed) · kind {kind}
 
 local token, not_after, params = ARGV[5], ARGV[6] + 0, ARGV[8]
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
@@ -49,6 +50,8 @@ end
 -- R11 (missing keys): the record alone is enough only while its queue is empty.
 if not queue_key and entries > 0 then return { 'queued', now, 0 } end
 
+local may_take = lease_end <= now
+--include queue_silent.lua
 --include mutex_lapse.lua
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager

@@ -2,8 +2,8 @@
 -- KEYS: 1 the record · 2 the queue
 -- ARGV: 1-4 as in mutex_record.lua · 5 how many waiters to show, at most
 -- Returns: seen {owner or '', fence, granted at, left (below 0: the lease is over since then),
---   previous, request, label, waiters, ticket served last}, then the waiters' records in order ·
---   absent · kind {kind}
+--   previous, request, label, waiters, ticket served last}, then the waiters in order, as in
+--   queue_inspect.lua · absent · kind {kind}
 local packed_state, packed_queue, owner, stored_request, stored_label =
   unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'a', 'l'))
 --include record_clock.lua

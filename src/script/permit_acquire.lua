@@ -2,11 +2,12 @@
 --   answer, so it may be sent twice (P7).
 -- KEYS: 1 the record · 2 the queue · 3 the holders
 -- ARGV: 1-4 as in permit_record.lua · 5 token · 6 not_after: the server time in µs after which the
---   script takes nothing · 7 '1' if the token may wait · 8 'ttl fixed hold permits label', ttl and
---   hold in ms · 9 'kind capacity'
+--   script takes nothing · 7 '1' if the token may wait; else '0', or '2' if its caller has called
+--   (queue_silent.lua) · 8 'ttl fixed hold permits label', ttl and hold in ms · 9 'kind capacity'
 -- Returns: now, left, previous and fence alone, packed as '<ddbd', from the short way, which grants
 --   the permits now · granted {fence, granted at, left, previous} · waiting {ticket, position, left,
---   since} · busy {left} · late · more (call again at once) · kind {kind}
+--   since} · busy {left} · silent (queue_silent.lua) · late · more (call again at once) · kind
+--   {kind}
 
 local token, not_after, params, wanted_kind = ARGV[5], ARGV[6] + 0, ARGV[8], ARGV[9]
 local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
@@ -68,6 +69,11 @@ do
 end
 
 local forced_fence, page_from
+local weight_wanted = string.match(params, '^%d+ %d %d+ (%d+)') + 0
+local may_take = permits_taken + weight_wanted <= wanted_capacity or look_cursor ~= ''
+  or next_lapse > 0 and (now >= next_lapse or 1000 * shortest_lease < next_lapse - now)
+--include queue_silent.lua
+if all_counts then look_outage = 0 end
 --include permit_reclaim.lua
 -- Whether the name is this kind of lock. Its capacity may be another: a request goes by its own,
 -- and what is held stays held. So all processes need not change the capacity at the same time.

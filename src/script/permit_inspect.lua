@@ -6,7 +6,7 @@
 -- Returns: seen {kind, fence, waiters, holders shown; for each of these its time left (not above 0:
 --   it lapsed that long ago), 1 if it cools, its permits, and the text 'kind capacity fence ticket
 --   granted-at manager ttl fixed hold permits label'; then previous, the ticket served last, and
---   the waiters' records in order} · absent · kind {kind}. In place of the 1 for more, seen has
+--   the waiters in order, as in queue_inspect.lua} · absent · kind {kind}. In place of the 1 for more, seen has
 --   where the next page begins, '0' after the last.
 local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
 local packed_state = redis.call('HGET', KEYS[3], 'p')

@@ -8,10 +8,13 @@
 -- (when served_time was brought up to date), served_time (R2), last_ticket (given out),
 -- served_ticket, queue_expires_at (in s). A stamp, the field 'm:<manager>', holds the served time
 -- up to which that manager counts as alive, and the server time at which this row of stamps began.
+-- Then comes the server time of the stamp itself, which older versions do not write.
 local QUEUE, STAMP = '<I4I4ddddI4', '<dd'
 local entries, waiter_records, looked_at, served_time = 0, 0, now, 0
 local last_ticket, served_ticket, queue_expires_at = 0, 0, 0
 local queue_changed, queue_forgotten, outage_possible
+-- For how long no script has brought served time up to date.
+local unseen_for = 0
 -- The record's fields. The table starts with room for ten values, so that it does not grow one
 -- value at a time.
 local fields_to_set = { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
@@ -34,7 +37,7 @@ if packed_queue then
   -- R2 (served time): it grows only by the time that scripts saw pass, at most one step per script.
   -- So neither an outage nor a jump of the clock makes a stamp look old.
   local elapsed, step = now - looked_at, ARGV[2] + 0
-  outage_possible = elapsed > step
+  outage_possible, unseen_for = elapsed > step, elapsed
   served_time = served_time + math.max(0, math.min(elapsed, step))
   looked_at = now
 end

@@ -12,7 +12,7 @@ do
   stamp_refreshed, queue_changed = true, true
   fields_to_set[#fields_to_set + 1] = 'm:' .. manager
   -- R2 (served time): a stamp is in served time, so an outage does not age it.
-  fields_to_set[#fields_to_set + 1] = struct.pack(STAMP, served_time + ARGV[3], since)
+  fields_to_set[#fields_to_set + 1] = struct.pack('<ddd', served_time + ARGV[3], since, now)
   if not own_stamp then
     -- Stamps of managers that went away are swept when the number of stamps has doubled.
     local count, limit =

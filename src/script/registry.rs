@@ -79,7 +79,7 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 33] = parts![
+const PARTS: [(&str, &str); 34] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
     "mutex_ended.lua",
@@ -110,6 +110,7 @@ const PARTS: [(&str, &str); 33] = parts![
     "queue_remove.lua",
     "queue_delete.lua",
     "queue_inspect.lua",
+    "queue_silent.lua",
     "record_clock.lua",
     "record_now_text.lua",
     "record_vacate.lua",

@@ -68,6 +68,9 @@ pub(crate) enum Outcome {
     },
     /// The answer of one node of a quorum. A majority of them makes an outcome.
     Vote(Vote),
+    /// R22 (tries among the dead): no live process seems to hold the lock or to wait for it. The
+    /// processes that may wait were called.
+    Silent,
     Late,
     More,
     /// R11 (missing keys): this record needs both keys.
@@ -189,8 +192,15 @@ impl Grant {
     }
 }
 
+/// R22 (tries among the dead): a try has called the processes that wait for this lock, whose record
+/// the message `call key` names. `None` for any other text.
+pub(crate) fn called_for(prefix: &str, message: &str) -> Option<Key> {
+    Key::from_record(prefix, message.strip_prefix("call ")?)
+}
+
 fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptReply> {
-    let expected = "granted, waiting, busy, late, more, queued or kind, each with its fields";
+    let expected =
+        "granted, waiting, busy, silent, late, more, queued or kind, each with its fields";
     // The short way.
     if family != Family::Quorum
         && let Value::BulkString(packed) = value
@@ -227,6 +237,7 @@ fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
         }
         ("late", others) => answer.reply(Outcome::Late, others),
         ("more", others) => answer.reply(Outcome::More, others),
+        ("silent", []) if family != Family::Quorum => answer.reply(Outcome::Silent, &[]),
         // Only a mutex has a form without the queue's key.
         ("queued", others) if family == Family::Mutex => answer.reply(Outcome::Queued, others),
         _ => answer.kind(),

@@ -74,6 +74,7 @@ mod support;
 mod support_works;
 mod tidy;
 mod trickle;
+mod tries;
 mod unread_releases;
 mod verbs_once;
 mod worker;

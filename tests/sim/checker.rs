@@ -26,7 +26,7 @@ use super::record::{HolderView, RecordView};
 use super::served_time::ServedTime;
 use super::sim_setting::SimSetting;
 use crate::key::Key;
-use crate::script::{self, Grant, Mode, Token, Verb};
+use crate::script::{self, Grant, Mode, Token, Verb, Wait};
 use crate::store::memory::keyspace::Keyspace;
 
 /// Times are in µs of the run, which is no host's clock. Those of a record, and those called
@@ -36,6 +36,8 @@ pub(super) struct Checker {
     kind: ModelKind,
     /// T
     timeout: u64,
+    /// P + T
+    step: u64,
     /// No lease is longer.
     longest: u64,
     /// Whether answers are checked that say how much is left of a lease.
@@ -56,6 +58,8 @@ pub(super) struct Checker {
     last_forced: Option<(Token, Mode, u32)>,
     /// Entries of the queue were lost, or their count, and no request has counted them since.
     miscounted: bool,
+    /// The waiters that the last request passed over because all of the time counted.
+    pub(super) passed_over: Vec<Token>,
     grants: Grants,
     turns: Turns,
     /// When data was last lost or the clock last stepped.
@@ -102,6 +106,7 @@ impl Checker {
             key: key.clone(),
             kind,
             timeout: micros(config.command_timeout),
+            step,
             longest: micros(setting.ttl),
             checks_left: true,
             replica: model.clone(),
@@ -113,6 +118,7 @@ impl Checker {
             forced: HashSet::new(),
             last_forced: None,
             miscounted: false,
+            passed_over: Vec::new(),
             grants: Grants::default(),
             turns: Turns::new(setting.local_handovers + 1),
             disturbed_at: None,
@@ -252,11 +258,12 @@ impl Checker {
     ) -> Result<(), Breach> {
         let before = std::mem::replace(&mut self.record, RecordView::read(keyspace, &self.key));
         let after = self.record.clone();
+        self.check_silence(at, &before, executed)?;
         if let Some((op, outcome)) = self.observed(&before, executed) {
             self.check_not_late(at, executed, &op, &outcome)?;
             self.check_model(at, &before, executed, (op, outcome))?;
         }
-        self.count_served_time(at.clock, executed);
+        self.count_served_time(at.clock, &before, executed);
         self.check_reported_end(at.clock, executed)?;
         self.check_repeated_force(executed)?;
         self.forget_expired(at.clock);
@@ -332,15 +339,45 @@ impl Checker {
         Ok(())
     }
 
+    /// R22 (tries among the dead): a try finds that nobody came for longer than the horizon, and has
+    /// called the processes that wait. Only then all of the time counts. It notes which waiters that
+    /// passes over: [`Run::check_passed_over`](super::run::Run) knows whether they are alive.
+    fn check_silence(
+        &mut self,
+        at: RanAt,
+        before: &RecordView,
+        executed: &ExecutedCall<'_>,
+    ) -> Result<(), Breach> {
+        self.passed_over.clear();
+        let all_counts = self.all_counts(before);
+        let is_silent = *executed.outcome == script::Outcome::Silent;
+        let is_long = self.model.served_time.is_long_silence(at.clock);
+        let asked_as =
+            |wanted| matches!(&executed.call.verb, Verb::Acquire { wait, .. } if *wait == wanted);
+        if all_counts && !(is_long && asked_as(Wait::NoneCame))
+            || is_silent && !(is_long && asked_as(Wait::No))
+        {
+            let said = format!("{:?} counts the time of an outage", executed.call.verb);
+            return Err(Breach::new(Promise::Order, said));
+        }
+        if all_counts {
+            let waited = before.queue.iter().filter(|entry| entry.waits);
+            let is_over = |token: &Token| !self.knows(*token);
+            self.passed_over = waited.map(|entry| entry.token).filter(is_over).collect();
+        }
+        Ok(())
+    }
+
     /// R2 (served time), R3 (signs of life).
-    fn count_served_time(&mut self, clock: u64, executed: &ExecutedCall<'_>) {
+    fn count_served_time(&mut self, clock: u64, before: &RecordView, executed: &ExecutedCall<'_>) {
+        let all_counts = self.all_counts(before);
         let client = self.client(executed.manager);
         let shows_life = matches!(
             executed.outcome,
             script::Outcome::Waiting { .. } | script::Outcome::Synced { .. }
         );
         if shows_life || self.record.counted == clock {
-            self.model.served_time.count(clock);
+            self.model.served_time.count(clock, all_counts);
         }
         if shows_life {
             self.model.served_time.sign(client);

@@ -149,6 +149,12 @@ pub(crate) enum Defect {
     LastFenceUnnamed,
     /// A release by force takes the first fence of a grant only.
     ForceFirstOnly,
+    /// R22 (tries among the dead): a try asks again before anybody can answer its call.
+    NobodyAwaited,
+    /// A try that asks again counts all of the time, although somebody came.
+    AnswerIgnored,
+    /// A try counts all of the time without a call.
+    NobodyCalled,
 }
 
 impl Defect {
@@ -315,6 +321,13 @@ impl Defect {
                 "previous, fence = 0, (ARGV[8] or fence) + 0",
                 "previous = 0",
             )],
+            Defect::AnswerIgnored => &[(
+                "and unseen_for > ARGV[3] + 0 then",
+                "and (ARGV[7] == '2' or unseen_for > ARGV[3] + 0) then\n  \
+                 unseen_for = math.max(unseen_for, 2 * ARGV[3])",
+            )],
+            Defect::NobodyCalled => &[("if ARGV[7] == '0' then\n", "if false then\n")],
+            Defect::NobodyAwaited => &[],
             Defect::LinePlace | Defect::OneTurnMore | Defect::LastFenceUnnamed => &[],
             Defect::R11Rewrite | Defect::MaxHold | Defect::Checks => &[],
             Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => &[],
@@ -373,6 +386,7 @@ impl Defect {
             Defect::R2 | Defect::R3 | Defect::R4 | Defect::R5 | Defect::R6 | Defect::R13 => true,
             Defect::Horizon | Defect::Checks | Defect::HoldAtLeast | Defect::MaxHold => true,
             Defect::CoolingR15 => true,
+            Defect::NobodyAwaited | Defect::AnswerIgnored | Defect::NobodyCalled => true,
             Defect::LeavesWaiters | Defect::LeavesUnread | Defect::LaneDate => true,
             Defect::RefusedIsDone | Defect::RefusedIsOvertaken | Defect::ResendOrder => true,
         }

@@ -196,6 +196,8 @@ mod simulation;
 mod small;
 mod tests;
 #[cfg(test)]
+mod tries;
+#[cfg(test)]
 mod unread_releases;
 #[cfg(test)]
 mod unread_store;

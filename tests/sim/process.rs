@@ -134,7 +134,7 @@ pub(super) struct SimCaller {
 /// | Waiting     | its grant, or its deadline                             |
 /// | Cancelling  | the reply to its release, and then the lock or nothing |
 /// | Placing     | the reply to the acquire of its process's line         |
-/// | Trying      | the reply to an acquire that does not wait             |
+/// | Trying      | the reply to an acquire that does not wait, or a pause and another (R22) |
 /// | Holding     | the end of its work                                    |
 /// | Releasing   | the reply to its release                               |
 /// | Forcing     | the reply to its release of another caller's lock      |

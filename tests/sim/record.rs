@@ -19,6 +19,8 @@ pub(super) struct RecordView {
     pub(super) fence: u64,
     /// When served time was last brought up to date.
     pub(super) counted: u64,
+    /// Served time.
+    pub(super) served: u64,
     /// How many entries of the list the record counts.
     pub(super) entries: usize,
     /// How many waiters' records it counts.
@@ -173,6 +175,7 @@ impl RecordView {
             .and_then(|packed| PackedQueue::unpack(packed))
             .unwrap_or_default();
         self.counted = counts.looked_at;
+        self.served = counts.served_time;
         self.entries = counts.entries as usize;
         self.counted_waiters = counts.waiter_records as usize;
         self.waiter_records = fields.waiter_records();

@@ -12,7 +12,7 @@ use super::run::Run;
 use super::sim_setting::SimSetting;
 use super::simulation::server_of;
 use crate::engine::Request;
-use crate::script::{Call, LockSpec, Mode, Outcome, ScriptReply, Token, Verb};
+use crate::script::{Call, LockSpec, Mode, Outcome, ScriptReply, Token, Verb, Wait};
 use crate::store::{Answer, CallResult};
 
 pub(super) const SEMAPHORE: ModelKind = ModelKind::Semaphore(3);
@@ -384,7 +384,7 @@ fn lock_dropped_just_now_can_be_taken_again() {
         for run in play_of(kind, &actions, None) {
             run.assert_keeps_promises();
             let transcript = &run.transcript;
-            let order = ["mode: Used } -> Released", "may_wait: false } -> Granted"];
+            let order = ["mode: Used } -> Released", "wait: No } -> Granted"];
             let found = order.map(|what| transcript.find(what));
             assert!(found[0].is_some() && found[0] < found[1], "{transcript}");
         }
@@ -401,10 +401,7 @@ fn dropped_lock_is_released_first_on_the_next_connection() {
         for run in play(&actions, None) {
             run.assert_keeps_promises();
             let transcript = &run.transcript;
-            assert!(
-                transcript.contains("may_wait: false } -> Granted"),
-                "{transcript}"
-            );
+            assert!(transcript.contains("wait: No } -> Granted"), "{transcript}");
         }
         let runs = play(&actions, Some(Defect::ResendOrder));
         let is_late = |run: &PlayedRun| run.breach.is_some() && run.broken() == Promise::Order;
@@ -539,7 +536,7 @@ fn r7_doubtful_try_for_a_group_is_abandoned() {
         (Outcome::Late, false),
     ] {
         let token = Token::new();
-        let call = process.engine.begin_try(&request, token);
+        let call = process.engine.begin_try(&request, token, Wait::No);
         let reply = ScriptReply {
             now: Some(1),
             more: false,

@@ -31,17 +31,18 @@ impl ServedTime {
         ServedTime::new(self.step, self.horizon)
     }
 
-    /// At most one step counts of the time between two requests, and nothing if the clock went
-    /// back.
-    fn at(&self, clock: u64) -> u64 {
+    /// Of the time between two requests one step counts at most, unless all of it does, and nothing
+    /// if the clock went back.
+    fn at(&self, clock: u64, all_counts: bool) -> u64 {
+        let most = if all_counts { u64::MAX } else { self.step };
         self.total
             + self
                 .counted
-                .map_or(0, |counted| clock.saturating_sub(counted).min(self.step))
+                .map_or(0, |counted| clock.saturating_sub(counted).min(most))
     }
 
-    pub(super) fn count(&mut self, clock: u64) {
-        self.total = self.at(clock);
+    pub(super) fn count(&mut self, clock: u64, all_counts: bool) {
+        self.total = self.at(clock, all_counts);
         self.counted = Some(clock);
     }
 
@@ -50,10 +51,16 @@ impl ServedTime {
     }
 
     /// The clients that gave no sign of life for longer than the horizon, a bit for each.
-    pub(super) fn silent(&self, clock: u64) -> u128 {
-        let now = self.at(clock);
+    pub(super) fn silent(&self, clock: u64, all_counts: bool) -> u128 {
+        let now = self.at(clock, all_counts);
         let silent = self.signs.iter().filter(|(_, at)| *at + self.horizon < now);
         silent.fold(0, |mask, (client, _)| mask | 1 << client)
+    }
+
+    /// R22 (tries among the dead): whether nobody came for longer than the horizon.
+    pub(super) fn is_long_silence(&self, clock: u64) -> bool {
+        self.counted
+            .is_some_and(|counted| clock > counted + self.horizon)
     }
 
     /// Whether the server served nobody for longer than a step.

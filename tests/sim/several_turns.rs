@@ -5,7 +5,7 @@ use super::mutation::{ScriptMutation, server_with};
 use crate::key::Key;
 use crate::loss::PreviousHolder;
 use crate::script::packed::PackedState;
-use crate::script::{Call, CallerId, LockSpec, Mode, Outcome, Page, Token, Verb};
+use crate::script::{Call, CallerId, LockSpec, Mode, Outcome, Page, Token, Verb, Wait};
 use crate::store::memory::server::Server;
 
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Name {
     fn acquire(&mut self, token: u16) -> Outcome {
         self.run(Verb::Acquire {
             token: Token::numbered(token),
-            may_wait: true,
+            wait: Wait::Yes,
             params: Arc::from(format!("{TTL_MS} 0 0 {SPARE} host\t1\tmain#1\t")),
         })
     }

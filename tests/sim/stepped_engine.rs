@@ -7,12 +7,11 @@ use std::sync::Arc;
 use crate::config::Config;
 #[cfg(test)]
 use crate::config::Settings;
-use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
+use crate::engine::attempt::{Attempted, Doubt, TryAcquire, TryOutcome};
 use crate::engine::background::{Command, RenewalThread, Task};
 #[cfg(test)]
 use crate::engine::multi::GroupOutcome;
 use crate::engine::release::{ReleaseOutcome, WantResult, release_call};
-use crate::engine::request::Wait;
 use crate::engine::turns::Ended;
 use crate::engine::waiter::{
     EnqueueOutcome, TakeGrant, TokenOwner, WaiterAction, WaiterEntry, WaiterState,
@@ -20,7 +19,7 @@ use crate::engine::waiter::{
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 #[cfg(test)]
 use crate::memory::Memory;
-use crate::script::{Call, CallerId, Mode, Token};
+use crate::script::{Call, CallerId, Mode, Token, Wait};
 use crate::store::clock::Time;
 #[cfg(test)]
 use crate::store::memory::Session;
@@ -234,8 +233,8 @@ impl SteppedEngine {
     }
 
     /// The acquire of a try.
-    pub(crate) fn begin_try(&self, request: &Request, token: Token) -> Call {
-        request.acquire(token, Wait::No)
+    pub(crate) fn begin_try(&self, request: &Request, token: Token, wait: Wait) -> Call {
+        request.acquire(token, wait)
     }
 
     /// `None`: the acquire must be sent again.
@@ -246,7 +245,7 @@ impl SteppedEngine {
         call: &Call,
         doubt: &mut Doubt,
         answer: Answered,
-    ) -> Option<Option<Arc<Lease>>> {
+    ) -> Option<Attempted> {
         let mut attempt = TryAcquire {
             request,
             token,
@@ -256,9 +255,9 @@ impl SteppedEngine {
         let outcome = self.engine.on_try_reply(&mut attempt, answer);
         *doubt = attempt.doubt;
         match outcome {
-            Ok(TryOutcome::Done(lease)) => Some(lease),
+            Ok(TryOutcome::Done(attempted)) => Some(attempted),
             Ok(TryOutcome::More | TryOutcome::Again(_)) => None,
-            Ok(TryOutcome::Failed(_)) | Err(_) => Some(None),
+            Ok(TryOutcome::Failed(_)) | Err(_) => Some(Attempted::Taken),
         }
     }
 

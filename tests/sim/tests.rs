@@ -57,6 +57,11 @@ fn r2_served_time_that_counts_outages_is_found() {
 }
 
 #[test]
+fn r22_try_that_calls_nobody_is_found() {
+    assert_found(Defect::NobodyCalled, &[Promise::Order]);
+}
+
+#[test]
 fn r4_lost_places_taken_in_another_order_are_found() {
     assert_found(Defect::R4, &[Promise::Order]);
 }

@@ -29,7 +29,7 @@ pub(crate) struct Ls {
     /// Only names with a holder whose lease ended without a release.
     #[arg(long)]
     lapsed: bool,
-    /// Only names that somebody waits for.
+    /// Only names that somebody waits for whose process Redis still hears of.
     #[arg(long)]
     awaited: bool,
     /// Only names that one holder has held, or one waiter has awaited, for at least this time.
@@ -67,7 +67,7 @@ enum Sort {
 const EXAMPLES: &str = "\
 Examples:
   fairlock ls                            # everything that is held, awaited or lapsed
-  fairlock ls 'invoices:*' --awaited     # names that begin so and have a queue
+  fairlock ls 'invoices:*' --awaited     # names that begin so and have a live queue
   fairlock ls --older 10m --sort held    # held or awaited for ten minutes or more
   fairlock ls --json | jq -r .name       # for programs
   fairlock ls --prometheus --older 1m    # for a collector that reads text files
@@ -75,22 +75,23 @@ Examples:
 Several filters: a name must pass all of them. A window too narrow for all columns
 shows the most important ones. Into a pipe goes every column, and nothing is cut.";
 
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 16] = [
     Column::text("NAME", 12, 0),
-    Column::word("KIND", 9),
+    Column::word("KIND", 10),
     Column::word("STATE", 1),
     Column::number("HELD", 2),
     Column::number("LEFT", 8),
     Column::number("WAITERS", 3),
     Column::number("WAITED", 7),
+    Column::word("HEARD", 9),
     Column::text("LABEL", 6, 4),
     Column::text("HOST", 8, 5),
     Column::number("PID", 6),
-    Column::text("THREAD", 6, 13),
-    Column::word("AS", 10),
-    Column::number("HOLDERS", 11),
-    Column::number("FENCE", 14),
-    Column::word("PREVIOUS", 12),
+    Column::text("THREAD", 6, 14),
+    Column::word("AS", 11),
+    Column::number("HOLDERS", 12),
+    Column::number("FENCE", 15),
+    Column::word("PREVIOUS", 13),
 ];
 
 impl Ls {
@@ -144,7 +145,7 @@ impl Ls {
         let lapsed = |holder: &Party| holder.lapsed_for.is_some();
         (!self.held || info.state == LockState::Held)
             && (!self.lapsed || info.holders.iter().any(lapsed))
-            && (!self.awaited || info.waiters > 0)
+            && (!self.awaited || times::is_awaited(info))
             && self.older.is_none_or(|least| is_older(info, least))
     }
 
@@ -199,6 +200,9 @@ fn row(info: &LockInfo) -> Vec<String> {
         of(&|holder| left(info, holder)),
         info.waiters.to_string(),
         times::oldest_wait(info).map(age::short).unwrap_or_default(),
+        times::last_heard(info)
+            .map(times::heard)
+            .unwrap_or_default(),
         of(&|holder| holder.label.clone()),
         of(&|holder| holder.host.clone()),
         of(&|holder| holder.pid.to_string()),

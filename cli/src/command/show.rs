@@ -44,7 +44,7 @@ const HOLDERS: [Column; 9] = [
     Column::number("FENCE", 5),
 ];
 
-const QUEUE: [Column; 8] = [
+const QUEUE: [Column; 9] = [
     Column::number("#", 0),
     Column::text("LABEL", 6, 3),
     Column::text("HOST", 8, 0),
@@ -52,6 +52,7 @@ const QUEUE: [Column; 8] = [
     Column::text("THREAD", 6, 4),
     Column::word("FOR", 2),
     Column::number("WAITED", 2),
+    Column::word("HEARD", 3),
     Column::word("LEASE", 6),
 ];
 
@@ -119,6 +120,9 @@ fn state(info: &LockInfo) -> String {
             let ago = age::short(ago.unwrap_or_default());
             format!("lapsed: its lease ended {ago} ago without a release, and anybody can take it")
         }
+        LockState::Free if !times::is_awaited(info) => {
+            "free: no waiter is heard of, and the next try takes it".to_owned()
+        }
         LockState::Free => "free: the first live waiter gets it".to_owned(),
         other => other.to_string(),
     }
@@ -168,6 +172,7 @@ fn queue(info: &LockInfo) -> Table {
             thread(waiter),
             access(waiter),
             age::short(times::waited(info, waiter)),
+            times::heard(waiter),
             lease(waiter),
         ]);
     }

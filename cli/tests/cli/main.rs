@@ -25,6 +25,7 @@ mod process;
 mod release;
 mod run;
 mod show;
+mod silent;
 mod terminal;
 #[cfg(feature = "tls")]
 mod tls;

@@ -460,7 +460,8 @@ impl RenewalThread {
             StoreFault::NotReady => CONNECTING,
             // A server's reply, even a malformed one, does not end the connection.
             fault if fault.is_ambiguous() && fault.code().is_none() => CONNECTING,
-            _ => self.engine.config.back_off,
+            // R22 (tries among the dead): a live process is back within one command timeout.
+            _ => self.engine.config.back_off / 4,
         };
         self.engine.now() + pause
     }

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::command::Task;
 use super::thread::{PIPELINE, RenewalThread};
-use crate::engine::request::Wait;
 use crate::engine::waiter::{EnqueueOutcome, GrantNotice, TokenOwner, WaiterEntry, refusal};
 use crate::error::Error;
-use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};
+use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb, Wait};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
 

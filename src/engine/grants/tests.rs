@@ -7,14 +7,14 @@ use crossbeam_channel::bounded;
 
 use super::*;
 use crate::engine::AtDeadline;
-use crate::engine::request::{Request, Wait};
+use crate::engine::request::Request;
 use crate::engine::waiter::{QueuedWaiter, WaiterState};
 use crate::error::Step;
 use crate::loss::PreviousHolder;
 use crate::manager::LockManager;
 use crate::memory::Memory;
 use crate::options::LockOptions;
-use crate::script::{Grant, LockSpec, Outcome, ScriptReply, Token};
+use crate::script::{Grant, LockSpec, Outcome, ScriptReply, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 

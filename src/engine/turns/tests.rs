@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::*;
 use crate::engine::background::Command;
-use crate::engine::request::{Request, Wait};
+use crate::engine::request::Request;
 use crate::engine::waiter::{AtDeadline, QueuedWaiter};
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::memory::Memory;
-use crate::script::{LockSpec, Verb};
+use crate::script::{LockSpec, Verb, Wait};
 use crate::store::{CallResult, StoreFault};
 
 fn request(manager: &LockManager) -> Arc<Request> {

@@ -95,13 +95,6 @@ pub(super) fn text(value: &Value) -> ParseResult<&str> {
     text.ok_or_else(|| malformed("a text", value))
 }
 
-pub(super) fn texts(values: &[Value]) -> ParseResult<Vec<String>> {
-    values
-        .iter()
-        .map(|value| text(value).map(str::to_owned))
-        .collect()
-}
-
 /// A number exactly as the scripts write it.
 pub(super) fn plain<N: FromStr + ToString>(text: &str) -> Option<N> {
     text.parse()
@@ -109,10 +102,16 @@ pub(super) fn plain<N: FromStr + ToString>(text: &str) -> Option<N> {
         .filter(|number: &N| number.to_string() == text)
 }
 
-/// When the row began to which a stamp belongs: the second of two numbers, packed as Lua's are.
+/// When the row began to which a stamp belongs: the second of two or three numbers, packed as Lua's
+/// are.
 pub(super) fn since_of(stamp: &[u8]) -> Option<u64> {
-    let (alive_until, since) = stamp.split_first_chunk()?;
-    packed_number(alive_until).and(packed_number(since.try_into().ok()?))
+    let numbers = stamp
+        .chunks(8)
+        .map(|number| packed_number(number.try_into().ok()?));
+    match numbers.collect::<Option<Vec<u64>>>()?[..] {
+        [_, since] | [_, since, _] => Some(since),
+        _ => None,
+    }
 }
 
 /// A whole number, packed as Lua's are.

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::fields::{
-    ParseResult, flag, malformed, number, plain, previous, text, texts, time_left,
-};
+use super::fields::{ParseResult, flag, malformed, number, plain, previous, text, time_left};
 use crate::loss::PreviousHolder;
 use crate::script::Family;
 
@@ -20,7 +18,7 @@ pub(crate) struct Inspection {
     pub(crate) fence: u64,
     pub(crate) holders: Vec<InspectedHolder>,
     pub(crate) waiters: u64,
-    pub(crate) queue: Vec<String>,
+    pub(crate) queue: Vec<InspectedWaiter>,
     /// How the last holder ended whose end the server has seen.
     pub(crate) previous: PreviousHolder,
     /// The fence of that holder. Only a node of a quorum says it.
@@ -58,6 +56,14 @@ pub(crate) struct InspectedHolder {
     /// How many permits it has: 1 for a mutex.
     pub(crate) permits: u32,
     pub(crate) request: String,
+}
+
+/// A waiter.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct InspectedWaiter {
+    pub(crate) request: String,
+    /// How long ago its process last showed that it is alive, if that is known.
+    pub(crate) last_heard: Option<Duration>,
 }
 
 pub(super) fn seen(
@@ -118,7 +124,7 @@ fn seen_of_mutex(family: Family, fields: &[Value], value: &Value) -> ParseResult
         fence,
         holders: if is_free { Vec::new() } else { vec![holder] },
         waiters: number(waiters)?,
-        queue: texts(queue)?,
+        queue: all_waiters(queue, |waiter| text(waiter).map(str::to_owned))?,
         previous: previous(how)?,
         ended,
         served,
@@ -146,18 +152,38 @@ fn seen_of_permits(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
         [left, cools, permits, text] => holder_of_permits(left, cools, permits, text),
         _ => Err(wrong()),
     });
-    let queue = queue.iter().map(waiter_for_permits);
     Ok(Inspection {
         seen_at: 0,
         kind: text(kind)?.to_owned(),
         fence: number(fence)?,
         holders: holders.collect::<ParseResult<_>>()?,
         waiters: number(waiters)?,
-        queue: queue.collect::<ParseResult<_>>()?,
+        queue: all_waiters(queue, waiter_for_permits)?,
         previous: how,
         ended: 0,
         served,
     })
+}
+
+/// Each waiter's record, and then for how long nobody has heard of its process, or -1. Older scripts
+/// send the records alone.
+fn all_waiters(
+    values: &[Value],
+    request: impl Fn(&Value) -> ParseResult<String>,
+) -> ParseResult<Vec<InspectedWaiter>> {
+    let mut waiters: Vec<InspectedWaiter> = Vec::new();
+    for value in values {
+        match (value, waiters.last_mut()) {
+            (Value::Int(micros), Some(waiter)) => {
+                waiter.last_heard = u64::try_from(*micros).ok().map(Duration::from_micros);
+            }
+            _ => waiters.push(InspectedWaiter {
+                request: request(value)?,
+                last_heard: None,
+            }),
+        }
+    }
+    Ok(waiters)
 }
 
 /// A waiter's record without the capacity that its request goes by. So it has the form of a

@@ -1,7 +1,7 @@
 //! The replies of the scripts, good and malformed.
 
 use super::*;
-use crate::script::{LockSpec, Mode};
+use crate::script::{LockSpec, Mode, Wait};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -31,7 +31,7 @@ fn call(spec: LockSpec, verb: Verb) -> Call {
 fn acquire() -> Verb {
     Verb::Acquire {
         token: token(),
-        may_wait: true,
+        wait: Wait::Yes,
         params: "".into(),
     }
 }

@@ -367,7 +367,7 @@ mod tests {
     use super::super::state::tests::state;
     use super::*;
     use crate::key::Key;
-    use crate::script::{Family, LockSpec, Token, Verb};
+    use crate::script::{Family, LockSpec, Token, Verb, Wait};
 
     fn acquire(name: &str) -> Call {
         Call {
@@ -375,7 +375,7 @@ mod tests {
             key: Key::new("fairlock", name).expect("a name"),
             verb: Verb::Acquire {
                 token: Token::new(),
-                may_wait: true,
+                wait: Wait::Yes,
                 params: "3000 0 0 -".into(),
             },
         }

@@ -33,7 +33,7 @@ pub(crate) struct NodeLink {
 
 /// | state   | when                         | becomes                                          |
 /// |---------|------------------------------|--------------------------------------------------|
-/// | Down    | at the start, after a fault  | Opening, by the first run after the back-off     |
+/// | Down    | at the start, after a fault  | Opening, by the first run a quarter of the back-off later |
 /// | Opening | a thread connects            | Up or Down, by the first run after it has ended  |
 /// | Up      | connected                    | Down, on a fault or when retired                 |
 ///
@@ -98,7 +98,7 @@ impl NodeLink {
             self.state = LinkState::down_for_now(None);
         }
         if let LinkState::Down { since, .. } = &self.state
-            && now >= *since + self.back_off
+            && now >= *since + self.back_off / 4
         {
             let on_ready = Arc::clone(&self.on_ready);
             self.state = match self

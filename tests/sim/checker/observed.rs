@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::{Checker, ServerModel};
-use crate::script::{self, Mode, Token, Verb};
+use crate::script::{self, Mode, Token, Verb, Wait};
 use crate::sim::executed_call::ExecutedCall;
 use crate::sim::model::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView};
 use crate::sim::record::{Cooling, HolderView, RecordView};
@@ -18,6 +18,10 @@ impl Checker {
         before: &RecordView,
         executed: &ExecutedCall<'_>,
     ) -> Option<(Op, ModelOutcome)> {
+        // It changed nothing.
+        if *executed.outcome == script::Outcome::Silent {
+            return None;
+        }
         let op = self.operation(before, executed)?;
         self.model.returned |= matches!(op, Op::Rejoin(_));
         use script::Outcome as Reported;
@@ -68,7 +72,7 @@ impl Checker {
         Some(match &executed.call.verb {
             Verb::Acquire {
                 token,
-                may_wait,
+                wait,
                 params,
                 ..
             } => {
@@ -88,7 +92,7 @@ impl Checker {
                     ..self.attempt(*token, client)
                 };
                 self.attempts.insert(*token, attempt);
-                if *may_wait {
+                if *wait == Wait::Yes {
                     enqueue(before, *token, attempt)
                 } else {
                     Op::TryLock(attempt)
@@ -186,14 +190,21 @@ impl Checker {
                 .filter(|number| before.has_rested(token_of(*number), clock))
                 .filter(|number| !self.is_unseen(before, token_of(*number)))
                 .collect(),
-            silent: served_time.silent(clock),
-            outage: served_time.is_outage(clock) || look_began_in_outage(before),
+            silent: served_time.silent(clock, self.all_counts(before)),
+            outage: !self.all_counts(before)
+                && (served_time.is_outage(clock) || look_began_in_outage(before)),
             grace: self.spared_since(before),
             must_cool: matches!(mode, Some(Mode::Used | Mode::Lost | Mode::Unfinished))
                 && self.stray_holder(before, executed).is_none()
                 && own.is_some_and(must_cool),
             reach: reach(before, executed),
         }
+    }
+
+    /// R22 (tries among the dead): whether the last request counted all of the time since the one
+    /// before it. [`Checker::check_silence`] checks that it may.
+    pub(super) fn all_counts(&self, before: &RecordView) -> bool {
+        self.record.served > before.served + self.step
     }
 
     /// Whether scripts have begun to look at the holders, and have not seen all of them.

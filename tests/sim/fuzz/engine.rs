@@ -16,7 +16,9 @@ use crate::config::{Config, Settings};
 use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::key::Key;
 use crate::options::LockOptions;
-use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, ScriptReply, Token, Verb};
+use crate::script::{
+    Call, CallerId, Form, Grant, LockSpec, Outcome, ScriptReply, Token, Verb, Wait,
+};
 use crate::sim::process::{StubStore, UnreadReplies, no_connection, no_reply};
 use crate::sim::shown_clock::shown_clock;
 use crate::store::clock::Time;
@@ -165,7 +167,8 @@ impl FuzzWorld {
             7 => self.cancel(at),
             8 if self.tries.len() < MOST_OF_EACH => {
                 let request = request(input);
-                let call = self.engine.begin_try(&request, Token::new());
+                let wait = if which < 16 { Wait::No } else { Wait::NoneCame };
+                let call = self.engine.begin_try(&request, Token::new(), wait);
                 self.send(&call);
                 self.tries.push(FuzzTry {
                     request,
@@ -317,7 +320,7 @@ impl FuzzWorld {
             &mut attempt.doubt,
             answered,
         ) {
-            Some(lease) => self.add_guard(lease, token),
+            Some(attempted) => self.add_guard(attempted.lease(), token),
             None => self.tries.push(FuzzTry {
                 sent: self.now(),
                 ..attempt

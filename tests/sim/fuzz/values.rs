@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::input::FuzzInput;
 use super::shapes::{GRANT, HOLDER, before_queue, shapes_of};
 use crate::key::Key;
-use crate::script::{Call, Family, LockSpec, Mode, Page, Token, Value, Verb, parse_value};
+use crate::script::{Call, Family, LockSpec, Mode, Page, Token, Value, Verb, Wait, parse_value};
 
 /// The values that a made-up answer can refer to.
 pub(super) struct ServerFacts<'a> {
@@ -34,12 +34,12 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
     let verb = match which % 9 {
         0 | 1 => Verb::Acquire {
             token,
-            may_wait: true,
+            wait: Wait::Yes,
             params,
         },
         2 => Verb::Acquire {
             token,
-            may_wait: false,
+            wait: if which < 18 { Wait::No } else { Wait::NoneCame },
             params,
         },
         3 => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{MS, Run, SimEvent};
 use crate::engine::{Doubt, Request};
-use crate::script::{Mode, Page, Token, Verb};
+use crate::script::{Mode, Page, Token, Verb, Wait};
 use crate::sim::checker::RanAt;
 use crate::sim::defect::Defect;
 use crate::sim::model::{DataLoss, ModelKind};
@@ -379,7 +379,7 @@ impl Run<'_> {
         let id = self.number();
         let request = self.request(LeaseKind::Renewed, permits);
         let token = Token::new();
-        let call = process.engine.begin_try(&request, token);
+        let call = process.engine.begin_try(&request, token, Wait::No);
         let doubt = Doubt::default();
         let state = CallerState::Trying { token, doubt };
         let mut caller = SimCaller::new(request, state, self.now);

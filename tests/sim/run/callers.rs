@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{MS, Run, SimEvent};
-use crate::engine::{GuardRelease, Lease, LinePlace, Next};
-use crate::script::{Call, Mode, Token, Verb};
+use crate::engine::{Attempted, Doubt, GuardRelease, Lease, LinePlace, Next};
+use crate::script::{Call, Mode, Token, Verb, Wait};
 use crate::sim::defect::Defect;
 use crate::sim::plan::LeaseKind;
 use crate::sim::process::{CallerState, SimCaller, SimProcess, no_reply};
@@ -63,7 +63,10 @@ impl Run<'_> {
             SimEvent::Wake { .. } if self.now < process.wake_at => {}
             SimEvent::Wake { .. } => process.wake_at = u64::MAX,
             SimEvent::Subscribe { .. } => self.subscribe(process),
-            SimEvent::Retry { caller, .. } => self.send_acquire(process, caller),
+            SimEvent::Retry { caller, .. } => {
+                self.send_acquire(process, caller);
+                self.try_again(process, caller);
+            }
             SimEvent::Deadline { caller, .. } => self.cancel_at_deadline(process, caller),
             SimEvent::WorkDone { caller, .. } => self.release_after_work(process, caller),
             SimEvent::Action(_) | SimEvent::Arrive(_) => {}
@@ -229,7 +232,8 @@ impl Run<'_> {
             (CallerState::Trying { token, doubt }, _) => {
                 let timeout = self.setting.config.command_timeout.as_nanos() as u64;
                 match engine.on_try_reply(&caller.request, *token, call, doubt, result) {
-                    Some(lease) => self.hold_or_end(process, id, lease),
+                    Some(Attempted::Silent) => self.await_called(process, id),
+                    Some(attempted) => self.hold_or_end(process, id, attempted.lease()),
                     None if self.now < caller.since + timeout => {
                         self.send_again_for_caller(process, id, calls);
                     }
@@ -284,6 +288,41 @@ impl Run<'_> {
             }
             Next::AskLater | Next::Fail => self.end_caller(process, id),
         }
+    }
+
+    /// R22 (tries among the dead): the try asks again one and a half command timeouts after it began,
+    /// if the processes that were called have one of them to answer.
+    fn await_called(&mut self, process: &mut SimProcess, id: u64) {
+        let timeout = self.setting.config.command_timeout.as_nanos() as u64;
+        let Some(caller) = process.callers.get(&id) else {
+            return;
+        };
+        let ask_at = match self.defect {
+            Some(Defect::NobodyAwaited) => self.now + 1,
+            _ => caller.since + timeout * 3 / 2,
+        };
+        if self.now + timeout > ask_at && self.defect != Some(Defect::NobodyAwaited) {
+            return self.end_caller(process, id);
+        }
+        let again = SimEvent::Retry {
+            process: process.number,
+            caller: id,
+        };
+        self.at(ask_at, again);
+    }
+
+    fn try_again(&mut self, process: &mut SimProcess, id: u64) {
+        let Some(caller) = process.callers.get_mut(&id) else {
+            return;
+        };
+        let CallerState::Trying { token, doubt } = &mut caller.state else {
+            return;
+        };
+        (*token, *doubt) = (Token::new(), Doubt::default());
+        let call = process
+            .engine
+            .begin_try(&caller.request, *token, Wait::NoneCame);
+        self.send_for_caller(process, id, call);
     }
 
     pub(super) fn send_acquire(&mut self, process: &mut SimProcess, id: u64) {

@@ -163,6 +163,7 @@ impl Run<'_> {
         let at = self.ran_at();
         self.checker
             .on_executed(at, &self.server.state().keyspace, &executed)?;
+        self.check_passed_over()?;
         if let (Verb::Acquire { token, .. }, Outcome::Waiting { .. } | Outcome::Granted(_)) =
             (&call.verb, &reply.outcome)
         {
@@ -226,6 +227,28 @@ impl Run<'_> {
                 text,
             };
             self.at(at, event);
+        }
+        Ok(())
+    }
+
+    /// P3, R22 (tries among the dead): a try passes over no waiter of a live process, unless that
+    /// process itself was out of reach within the last T. An outage of the server excuses nothing: a
+    /// process is back before the try asks again.
+    fn check_passed_over(&self) -> Result<(), Breach> {
+        let timeout = self.setting.config.command_timeout.as_nanos() as u64;
+        for token in &self.checker.passed_over {
+            let waits = |process: &&SimProcess| {
+                let mut callers = process.callers.values();
+                callers.any(|caller| process.waits_by(caller, *token))
+            };
+            let process = self.processes.iter().flatten().find(waits);
+            let could_come = |process: &SimProcess| {
+                self.now >= process.disturbed_until() + timeout && process.subscribed
+            };
+            if process.is_some_and(could_come) {
+                let said = format!("{token:?} was passed over, and its process is alive");
+                return Err(Breach::new(Promise::Order, said));
+            }
         }
         Ok(())
     }

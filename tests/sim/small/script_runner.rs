@@ -13,7 +13,7 @@ use super::record_state::{
 };
 use super::setting::SmallSetting;
 use crate::key::Key;
-use crate::script::{Call, CallerId, Grant, Mode, Outcome, Page, ScriptReply, Verb};
+use crate::script::{Call, CallerId, Grant, Mode, Outcome, Page, ScriptReply, Verb, Wait};
 use crate::sim::mutation::{REWRITES_EARLY, ScriptMutation, server_with};
 use crate::store::memory::server::Server;
 
@@ -126,7 +126,7 @@ impl ScriptRunner {
         let verb = match request {
             SmallRequest::Acquire(_) => Verb::Acquire {
                 token,
-                may_wait: true,
+                wait: Wait::Yes,
                 params: Arc::from(self.setting.params(client, TTL_MS) + " -"),
             },
             SmallRequest::Release(_, known_fence, mode) => {

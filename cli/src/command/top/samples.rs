@@ -17,6 +17,7 @@ pub(super) fn owner(host: &str, age: Duration) -> Owner {
         age,
         fence: Some(700),
         lapsed_for: None,
+        silent: None,
         has_fixed_lease: false,
     }
 }
@@ -32,6 +33,7 @@ pub(super) fn seen(name: &str) -> Seen {
         holder: Some(owner("web-1", Duration::from_secs(12))),
         holders: 1,
         waiters: 0,
+        is_awaited: false,
         oldest_wait: None,
         time_left: Duration::from_secs(8),
         at: Instant::now(),

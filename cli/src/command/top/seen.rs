@@ -24,6 +24,8 @@ pub(super) struct Seen {
     pub(super) holder: Option<Owner>,
     pub(super) holders: usize,
     pub(super) waiters: u64,
+    /// Whether one of them may be alive.
+    pub(super) is_awaited: bool,
     /// How long the oldest waiter has waited.
     pub(super) oldest_wait: Option<Duration>,
     pub(super) time_left: Duration,
@@ -44,6 +46,8 @@ pub(super) struct Owner {
     pub(super) age: Duration,
     pub(super) fence: Option<u64>,
     pub(super) lapsed_for: Option<Duration>,
+    /// If it is a waiter of which nobody hears any more: since when, as of the look.
+    pub(super) silent: Option<String>,
     /// It does not renew, so it does not notice that it lost the lock.
     pub(super) has_fixed_lease: bool,
 }
@@ -69,6 +73,7 @@ impl Seen {
             holder: info.holder.as_ref().map(|holder| Owner::new(info, holder)),
             holders: info.holders.len(),
             waiters: info.waiters,
+            is_awaited: times::is_awaited(info),
             oldest_wait: times::oldest_wait(info),
             time_left: info.time_left,
             at,
@@ -87,15 +92,16 @@ impl Seen {
 
 impl Opened {
     pub(super) fn new(info: &LockInfo, at: Instant) -> Opened {
-        let owners = |parties: &[Party]| {
-            let owner = |party| Owner::new(info, party);
-            parties.iter().map(owner).collect()
+        let holder = |party| Owner::new(info, party);
+        let waiter = |party| Owner {
+            silent: times::is_silent(party).then(|| times::heard(party)),
+            ..Owner::new(info, party)
         };
         Opened {
             seen: Seen::new(info, at),
             previous: info.previous_holder,
-            holders: owners(&info.holders),
-            queue: owners(&info.queue),
+            holders: info.holders.iter().map(holder).collect(),
+            queue: info.queue.iter().map(waiter).collect(),
         }
     }
 }
@@ -111,6 +117,7 @@ impl Owner {
             age: times::waited(info, party),
             fence: party.fence,
             lapsed_for: party.lapsed_for,
+            silent: None,
             has_fixed_lease: party.fixed_lease,
         }
     }

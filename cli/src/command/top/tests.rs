@@ -74,6 +74,7 @@ fn frame_shows_names_holders_and_numbers() {
     lapsed.state = LockState::Lapsed;
     let mut awaited = seen("invoices:42");
     awaited.waiters = 3;
+    awaited.is_awaited = true;
     awaited.oldest_wait = Some(seconds(184));
     let mut view = view(vec![lapsed, awaited]);
     let frame = frame(&mut view, 110, 8, Instant::now());

@@ -58,7 +58,10 @@ impl<'a> Tree<'a> {
         }
         let waiters = match lock.waiters {
             0 => String::new(),
-            many => format!(", {many} waiting"),
+            many => match times::silent(lock) {
+                0 => format!(", {many} waiting"),
+                silent => format!(", {many} waiting, {silent} of them not heard of"),
+            },
         };
         self.line(
             depth,
@@ -117,6 +120,9 @@ fn unheld(lock: &LockInfo) -> String {
         LockState::Cooling => format!("nobody holds it: it cools for {left} (hold_at_least)"),
         LockState::Lapsed => {
             "nobody holds it: its lease lapsed, and the first live waiter gets it".to_owned()
+        }
+        _ if !times::is_awaited(lock) => {
+            "nobody holds it, and no waiter is heard of: the next try takes it".to_owned()
         }
         _ => "nobody holds it: the first live waiter gets it at its next check".to_owned(),
     }

@@ -10,6 +10,7 @@ use ratatui::text::Line;
 use super::text::{all_joined, joined};
 use super::{Meaning, Setting};
 use crate::age;
+use crate::command::top::seen::Seen;
 use crate::command::top::view::{Looks, View};
 
 /// Looks take this much longer than the interval before the header calls the data old.
@@ -69,14 +70,10 @@ fn numbers(view: &View) -> Vec<String> {
             .map(|found| format!(" {found} names so far"));
         return vec![format!("looking …{}", found.unwrap_or_default())];
     }
-    let count = |is: &dyn Fn(&LockState, u64) -> bool| {
-        let rows = view.rows.iter();
-        rows.filter(|row| is(&row.seen.state, row.seen.waiters))
-            .count()
-    };
-    let held = count(&|state, _| *state == LockState::Held);
-    let awaited = count(&|_, waiters| waiters > 0);
-    let lapsed = count(&|state, _| *state == LockState::Lapsed);
+    let count = |is: &dyn Fn(&Seen) -> bool| view.rows.iter().filter(|row| is(&row.seen)).count();
+    let held = count(&|seen| seen.state == LockState::Held);
+    let awaited = count(&|seen| seen.is_awaited);
+    let lapsed = count(&|seen| seen.state == LockState::Lapsed);
     // A name that is new has no rate yet. Adding to zero keeps the sum of none from being -0.
     let rate = view.rows.iter().filter_map(|row| row.rate);
     let rate = rate.fold(0.0, |sum, rate| sum + rate);

@@ -111,12 +111,19 @@ fn rows(opened: &Opened, now: Instant) -> Vec<Row> {
     rows.push(heading("QUEUE"));
     rows.extend(opened.queue.iter().enumerate().map(|(at, waiter)| Row {
         text: format!(
-            "{:>5}. {}, waits for {}",
+            "{:>5}. {}, waits for {}{}",
             at + 1,
             described(waiter),
-            grown(Some(waiter.age), &opened.seen, now)
+            grown(Some(waiter.age), &opened.seen, now),
+            match &waiter.silent {
+                Some(heard) => format!(", last heard {heard}"),
+                None => String::new(),
+            }
         ),
-        meaning: Meaning::Usual,
+        meaning: match waiter.silent {
+            Some(_) => Meaning::Alarm,
+            None => Meaning::Usual,
+        },
         party: Some(holders + at),
     }));
     let hidden = opened
