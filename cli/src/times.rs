@@ -48,8 +48,8 @@ pub(crate) fn oldest_wait(info: &LockInfo) -> Option<Duration> {
     info.queue.iter().map(|waiter| waited(info, waiter)).max()
 }
 
-/// Whether Redis no longer hears of this waiter's process. No setting lets a process keep its places
-/// for longer than two thirds of its ttl.
+/// Whether Redis no longer hears of this waiter's process. No setting lets a process keep its
+/// places for longer than two thirds of its ttl.
 pub(crate) fn is_silent(waiter: &Party) -> bool {
     let longest = DEFAULT_HORIZON.max(waiter.ttl * 2 / 3);
     waiter.last_heard.is_none_or(|ago| ago > longest)

@@ -19,13 +19,13 @@ mod connection;
 mod doctor;
 mod documented;
 mod generated;
+mod last_heard;
 mod look;
 mod ls;
 mod process;
 mod release;
 mod run;
 mod show;
-mod silent;
 mod terminal;
 #[cfg(feature = "tls")]
 mod tls;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LockInfo, LockState, Party, PreviousHolder};
 
+use crate::age;
 use crate::times;
 
 /// A name at one look, as a row of the table shows it.
@@ -94,7 +95,7 @@ impl Opened {
     pub(super) fn new(info: &LockInfo, at: Instant) -> Opened {
         let holder = |party| Owner::new(info, party);
         let waiter = |party| Owner {
-            silent: times::is_silent(party).then(|| times::heard(party)),
+            silent: times::is_silent(party).then(|| not_heard_of(party)),
             ..Owner::new(info, party)
         };
         Opened {
@@ -103,6 +104,14 @@ impl Opened {
             holders: info.holders.iter().map(holder).collect(),
             queue: info.queue.iter().map(waiter).collect(),
         }
+    }
+}
+
+/// Since when nobody has heard of a silent waiter.
+fn not_heard_of(waiter: &Party) -> String {
+    match waiter.last_heard {
+        Some(ago) => format!("last heard {} ago", age::short(ago)),
+        None => "not heard of".to_owned(),
     }
 }
 

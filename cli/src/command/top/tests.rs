@@ -191,6 +191,17 @@ fn open_name_shows_its_queue_in_order() {
 }
 
 #[test]
+fn waiter_that_is_not_heard_of_is_marked() {
+    let mut view = view(named(&["a"]));
+    view.on_key(Key::Enter);
+    let mut opened = open("a", 2);
+    opened.queue[1].silent = Some("last heard 12m ago".to_owned());
+    view.on_look_at_one("a", Ok(Some(opened)), Instant::now());
+    let frame = frame(&mut view, 80, 12, Instant::now());
+    assert_eq!(frame.matches("last heard 12m ago").count(), 1, "{frame}");
+}
+
+#[test]
 fn long_queue_scrolls_to_its_last_waiter() {
     let mut view = view(named(&["a"]));
     view.on_key(Key::Enter);

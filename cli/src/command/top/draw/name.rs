@@ -109,23 +109,7 @@ fn rows(opened: &Opened, now: Instant) -> Vec<Row> {
         _ => {}
     }
     rows.push(heading("QUEUE"));
-    rows.extend(opened.queue.iter().enumerate().map(|(at, waiter)| Row {
-        text: format!(
-            "{:>5}. {}, waits for {}{}",
-            at + 1,
-            described(waiter),
-            grown(Some(waiter.age), &opened.seen, now),
-            match &waiter.silent {
-                Some(heard) => format!(", last heard {heard}"),
-                None => String::new(),
-            }
-        ),
-        meaning: match waiter.silent {
-            Some(_) => Meaning::Alarm,
-            None => Meaning::Usual,
-        },
-        party: Some(holders + at),
-    }));
+    rows.extend((0..opened.queue.len()).map(|at| waiting(opened, at, now)));
     let hidden = opened
         .seen
         .waiters
@@ -136,6 +120,22 @@ fn rows(opened: &Opened, now: Instant) -> Vec<Row> {
         (false, 0) => {}
     }
     rows
+}
+
+/// The waiter at this place of the queue.
+fn waiting(opened: &Opened, at: usize, now: Instant) -> Row {
+    let waiter = &opened.queue[at];
+    let since = grown(Some(waiter.age), &opened.seen, now);
+    let text = format!("{:>5}. {}, waits for {since}", at + 1, described(waiter));
+    let (text, meaning) = match &waiter.silent {
+        Some(heard) => (format!("{text}, {heard}"), Meaning::Alarm),
+        None => (text, Meaning::Usual),
+    };
+    Row {
+        text,
+        meaning,
+        party: Some(opened.holders.len() + at),
+    }
 }
 
 fn faint(text: &str) -> Row {

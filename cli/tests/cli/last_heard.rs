@@ -46,7 +46,7 @@ fn no_wait_takes_a_lock_that_only_the_dead_want() {
         process.wait().expect("it ends");
     }
     until(LONG, "nobody alive waits", || {
-        shown(&server, &["ls", "--awaited"]).is_empty()
+        !shown(&server, &["ls", "--awaited"]).contains("k ")
     });
     let row = shown(&server, &["ls"]);
     assert!(
@@ -69,11 +69,15 @@ fn no_wait_takes_a_lock_that_only_the_dead_want() {
     let ended = end(&mut fairlock_as_installed(&server, &run));
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(started.elapsed() < Duration::from_secs(1) + SLACK);
-    assert_eq!(shown(&server, &["ls"]), "", "nothing of the dead is left");
+    assert_eq!(
+        manager.inspect("k").unwrap(),
+        None,
+        "nothing of the dead is left"
+    );
 }
 
 #[test]
-fn waiters_that_live_are_not_silent() {
+fn waiters_that_live_are_not_marked() {
     let server = Server::start();
     let manager = labelled(&server, "");
     let _guard = manager.lock("k").unwrap();
