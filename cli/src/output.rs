@@ -24,8 +24,8 @@ pub(crate) fn line(line: impl Display) -> Result<(), Failure> {
     }
 }
 
-/// Waits for this time. Returns true at once when nobody can read the output any more: its reader has
-/// ended, as after `| head -1`, or the terminal is gone.
+/// Waits for this time. Returns true at once when nobody can read the output any more: its reader
+/// has ended, as after `| head -1`, or the terminal is gone.
 pub(crate) fn is_closed_within(time: Duration) -> bool {
     let until = Instant::now() + time;
     let stdout = io::stdout();
