@@ -20,6 +20,7 @@ mod command;
 mod connection;
 mod duration;
 mod exit;
+mod first_process;
 #[cfg(test)]
 mod help_tests;
 mod job;
@@ -46,6 +47,9 @@ fn main() -> ExitCode {
         Err(error) => return exit::of_usage(&error),
     };
     logger::start(cli.verbose);
+    if cli.command.leaves_signals_alone() {
+        first_process::end_by_signals();
+    }
     match cli.command.run(cli.connection) {
         Ok(exit) => exit.into(),
         Err(failure) => {

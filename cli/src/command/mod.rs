@@ -33,6 +33,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether signals end it as they end any process. The others handle them.
+    pub(crate) fn leaves_signals_alone(&self) -> bool {
+        !matches!(self, Command::Run(_) | Command::Top(_) | Command::Bench(_))
+    }
+
     pub(crate) fn run(&self, mut connection: Connection) -> Result<Exit, Failure> {
         match self {
             // They use no connection, so they need none of its variables.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use super::ancestors;
+use super::{ancestors, exec, program};
 use crate::connection::Variables;
 
 /// What the environment of a command says about its lock, and about Redis.
@@ -36,34 +36,7 @@ pub(super) fn of(words: &[OsString], environment: &Environment) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).process_group(0);
     environment.give_to(&mut command);
-    die_with_us(&mut command);
+    exec::die_with_us(&mut command);
+    exec::exactly(&mut command, program::files(&words[0]));
     command
-}
-
-/// Has the kernel send KILL to the command when this process dies: nobody is left then that could
-/// end it before others have the lock. TERM would let it go on for as long as it likes.
-///
-/// The kernel watches the thread that starts the command, which must be the main one.
-#[allow(unsafe_code, reason = "only the child itself can ask for this")]
-fn die_with_us(command: &mut Command) {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::io::Errno;
-        use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
-        let this = getpid();
-        let ask = move || {
-            // A sandbox may refuse it. Then the command runs all the same.
-            let _ = set_parent_process_death_signal(Some(Signal::KILL));
-            // The process may have died before: then no signal comes.
-            if getppid() == Some(this) {
-                Ok(())
-            } else {
-                Err(Errno::SRCH.into())
-            }
-        };
-        // SAFETY: after the fork, the closure only makes system calls.
-        unsafe { command.pre_exec(ask) };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = command;
 }

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use super::ancestors::Ancestor;
-use super::program;
+use super::{exec, program};
 use crate::exit::Failure;
 
 /// Refuses to join a run that could not end the command in time.
@@ -30,6 +30,7 @@ pub(super) fn become_command(
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         with_environment(&mut command);
+        exec::exactly(&mut command, program::files(&words[0]));
         command.exec()
     };
     let mut error = execute(words);

@@ -3,6 +3,7 @@
 mod ancestors;
 mod command;
 mod connect;
+mod exec;
 mod foreground;
 mod join;
 mod label;

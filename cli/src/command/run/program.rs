@@ -71,6 +71,14 @@ pub(super) fn as_script(words: &[OsString]) -> Option<Vec<OsString>> {
     )
 }
 
+/// The files that may be the program, in the order in which they are tried.
+pub(super) fn files(program: &OsStr) -> impl Iterator<Item = PathBuf> {
+    let is_path = program.as_bytes().contains(&b'/');
+    let own = is_path.then(|| PathBuf::from(program));
+    let in_path = (!is_path).then(|| in_path(program));
+    own.into_iter().chain(in_path.into_iter().flatten())
+}
+
 /// Where the program may be.
 fn in_path(program: &OsStr) -> impl Iterator<Item = PathBuf> {
     let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());

@@ -264,7 +264,7 @@ impl Start {
         match verdict(&holding, *share) {
             Verdict::Free => wait.run(),
             Verdict::Never(ancestor) => Ok(Outcome::ForItself(ancestor)),
-            Verdict::OnlyAtOnce(ancestor) => Ok(match wait.lock.try_take()? {
+            Verdict::OnlyAtOnce(ancestor) => Ok(match retry(at_most, |_| wait.lock.try_take())? {
                 Some(held) => wait.granted(held),
                 None => Outcome::ForItself(ancestor),
             }),
@@ -322,9 +322,14 @@ impl Wait {
             // An error that ends a wait ends it below, too. A slow reply, or a failover, does not.
             Err(_) => {}
         }
-        // A place needs an answer. Redis may be loading, or be without a master.
+        // Redis may be loading, or be without a master or enough replicas.
         let at_most = self.settings.left_for_redis(self.start.elapsed());
-        let mut place = retry(at_most, |_| self.lock.enqueue())?;
+        retry(at_most, |_| self.wait_in_line())
+    }
+
+    /// Waits in the queue, from its end to its head. `None` when the time is over.
+    fn wait_in_line(&self) -> Result<Option<Held>, Error> {
+        let mut place = self.lock.enqueue()?;
         loop {
             let left = self.settings.left(self.start.elapsed());
             let left = left.unwrap_or(Duration::MAX);

@@ -188,3 +188,20 @@ fn signal_ends_the_wait_for_redis() {
         run.ends(128 + signal.as_raw(), "");
     }
 }
+
+#[test]
+fn wait_covers_replicas_that_are_not_there_yet() {
+    let (server, replica) = (Server::tcp(), Server::tcp());
+    server.query::<()>(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    let mut command = patient(&server.url());
+    let mut run = Run::start(command.env("FAIRLOCK_REPLICA_ACKS", "1"));
+    until(LONG, "it has tried twice", || {
+        let info: String = server.query(&["INFO", "commandstats"]);
+        let calls = info.split("cmdstat_wait:calls=").nth(1);
+        let calls = calls.and_then(|rest| rest.split(',').next());
+        calls.is_some_and(|calls| calls.parse::<u64>().expect("a number") >= 2)
+    });
+    let port = server.addr().port().to_string();
+    replica.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+    run.ends(0, "it ran\n");
+}

@@ -1,11 +1,12 @@
 //! A run inside a run: what it learns from the one around it.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use rustix::process::{Signal, test_kill_process};
 
 use super::loss::next_holder;
-use super::{LONG, Run, is_held, manager, run_script, waiters};
+use super::{LONG, Run, broken_program, is_held, manager, run_script, waiters};
 use crate::process::{Ended, end, fairlock, without_server};
 use crate::support::{Server, until};
 
@@ -302,4 +303,27 @@ fn run_around_in_another_container_cannot_be_joined() {
     let ended = inside(&server, &["a"], script);
     assert_eq!((ended.code, &*ended.stdout), (Some(64), ""), "{ended:?}");
     assert!(ended.stderr.contains("or container"), "{ended:?}");
+}
+
+#[test]
+fn run_that_joined_does_not_execute_what_is_no_program() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = around(
+        &server,
+        &["a"],
+        "\"$BINARY\" run --reenter a -- \"$PROGRAM\"",
+    );
+    let ended = end(command.env("PROGRAM", broken_program(&folder)));
+    assert_eq!(ended.code, Some(126), "{ended:?}");
+    let script = folder.path().join("script");
+    std::fs::write(&script, "echo it ran; exit 3\n").expect("written");
+    let right = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&script, right).expect("executable");
+    let ended = end(command.env("PROGRAM", script));
+    assert_eq!(
+        (ended.code, &*ended.stdout),
+        (Some(3), "it ran\n"),
+        "{ended:?}"
+    );
 }

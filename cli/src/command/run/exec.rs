@@ -1,0 +1,142 @@
+//! The last steps of a command's process before its program: what only that process can do.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{CString, OsString, c_char};
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::ptr;
+
+use rustix::io::Errno;
+
+/// Has the kernel send KILL to the command when this process dies: nobody is left then that could
+/// end it before others have the lock. TERM would let it go on for as long as it likes.
+///
+/// The kernel watches the thread that starts the command, which must be the main one.
+#[allow(unsafe_code, reason = "only the child itself can ask for this")]
+pub(super) fn die_with_us(command: &mut Command) {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+        let this = getpid();
+        let ask = move || {
+            // A sandbox may refuse it. Then the command runs all the same.
+            let _ = set_parent_process_death_signal(Some(Signal::KILL));
+            // The process may have died before: then no signal comes.
+            if getppid() == Some(this) {
+                Ok(())
+            } else {
+                Err(Errno::SRCH.into())
+            }
+        };
+        // SAFETY: after the fork, the closure only makes system calls.
+        unsafe { command.pre_exec(ask) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = command;
+}
+
+/// Executes the first of these files that is there, with the arguments and the environment of the
+/// command. A file that the kernel does not know how to execute is an error.
+///
+/// The `execvp` that the standard library calls would have the shell run such a file, whatever is
+/// in it.
+#[allow(unsafe_code, reason = "only the child itself can do this")]
+pub(super) fn exactly(command: &mut Command, files: impl Iterator<Item = PathBuf>) {
+    // Without it, the standard library refuses the same NUL in a word.
+    if let Some(image) = Image::of(command, files) {
+        let execute = move || Err(image.execute());
+        // SAFETY: after the fork, the closure only makes system calls.
+        unsafe { command.pre_exec(execute) };
+    }
+}
+
+/// What the kernel executes. It is made before the fork: the child of a process with threads must
+/// not allocate memory.
+struct Image {
+    files: Vec<CString>,
+    arguments: Pointers,
+    environment: Pointers,
+}
+
+/// Strings as C has a list of them: pointers, the last one null.
+struct Pointers {
+    pointers: Vec<*const c_char>,
+    /// They own what the pointers point to.
+    _strings: Vec<CString>,
+}
+
+// SAFETY: the pointers point to what the same value owns, and nobody writes through them.
+#[allow(unsafe_code, reason = "pointers are not Send")]
+unsafe impl Send for Pointers {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "pointers are not Sync")]
+unsafe impl Sync for Pointers {}
+
+impl Image {
+    /// `None` if a word has a NUL.
+    fn of(command: &Command, files: impl Iterator<Item = PathBuf>) -> Option<Image> {
+        let program = command.get_program().to_owned();
+        let words = command.get_args().map(ToOwned::to_owned);
+        let mut variables: BTreeMap<OsString, OsString> = env::vars_os().collect();
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => variables.insert(name.to_owned(), value.to_owned()),
+                None => variables.remove(name),
+            };
+        }
+        let settings = variables.into_iter().map(|(mut name, value)| {
+            name.push("=");
+            name.push(value);
+            name
+        });
+        Some(Image {
+            files: files
+                .map(|file| string(file.into_os_string()))
+                .collect::<Option<_>>()?,
+            arguments: Pointers::to([program].into_iter().chain(words))?,
+            environment: Pointers::to(settings)?,
+        })
+    }
+
+    /// Returns only if none of the files can be executed, and then why.
+    #[allow(unsafe_code, reason = "the safe ways go through execvp")]
+    fn execute(&self) -> io::Error {
+        let mut error = Errno::NOENT;
+        for file in &self.files {
+            // SAFETY: all pointers are to strings that end in NUL, and both lists end in null.
+            unsafe {
+                libc::execve(
+                    file.as_ptr(),
+                    self.arguments.pointers.as_ptr(),
+                    self.environment.pointers.as_ptr(),
+                );
+            }
+            match Errno::from_io_error(&io::Error::last_os_error()) {
+                // As `execvp` has it: another folder may have one that can be executed.
+                Some(Errno::ACCESS) => error = Errno::ACCESS,
+                Some(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::NODEV) => {}
+                other => return other.unwrap_or(error).into(),
+            }
+        }
+        error.into()
+    }
+}
+
+impl Pointers {
+    fn to(strings: impl Iterator<Item = OsString>) -> Option<Pointers> {
+        let strings: Vec<CString> = strings.map(string).collect::<Option<_>>()?;
+        let pointers = strings.iter().map(|string| string.as_ptr());
+        Some(Pointers {
+            pointers: pointers.chain([ptr::null()]).collect(),
+            _strings: strings,
+        })
+    }
+}
+
+fn string(text: OsString) -> Option<CString> {
+    CString::new(text.into_vec()).ok()
+}
