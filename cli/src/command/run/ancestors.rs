@@ -4,9 +4,15 @@
 //! the ancestor may have ended, or be on another Redis. So Redis is asked whether the lock is held
 //! under the fence that the variable has.
 
+use std::os::fd::OwnedFd;
 use std::process;
+use std::thread;
+use std::time::Duration;
 
+use crossbeam_channel::{Receiver, bounded, never};
 use fairlock::{DEFAULT_PREFIX, Error, LockInfo, LockManager, LockState, MAX_LABEL, Party};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::lock::Held;
@@ -30,6 +36,8 @@ pub(super) struct Ancestor {
     pid: u32,
     /// When that process started. `None` where the system does not say.
     start: Option<u64>,
+    /// How long its command may take to end, in milliseconds. Its lock outlives it for longer.
+    grace: u64,
     /// How the holder before it ended.
     pub(super) previous: String,
 }
@@ -74,7 +82,13 @@ impl Ancestors {
     }
 
     /// The value of the variable for a command under this lock.
-    pub(super) fn and(&self, held: &Held, prefix: Option<&str>, share: Share) -> String {
+    pub(super) fn and(
+        &self,
+        held: &Held,
+        prefix: Option<&str>,
+        share: Share,
+        grace: Duration,
+    ) -> String {
         let mut all = self.0.clone();
         all.push(Ancestor {
             name: held.name().to_owned(),
@@ -83,6 +97,7 @@ impl Ancestors {
             fence: held.fence(),
             pid: process::id(),
             start: Stat::start_of(process::id()),
+            grace: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
             previous: held.previous_holder().to_string(),
         });
         serde_json::to_string(&all).unwrap_or_default()
@@ -97,6 +112,17 @@ impl Ancestors {
         let long = format!("{label} (in {}, fence {})", innermost.name, innermost.fence);
         let is_allowed = long.len() <= MAX_LABEL && !long.contains(char::is_control);
         if is_allowed { long } else { label }
+    }
+
+    /// Watches the runs that this one is below. If one of them is killed, so that it cannot end this
+    /// one, a message comes.
+    pub(super) fn watch(&self) -> Orphaned {
+        let watched = self.0.iter().filter(|ancestor| ancestor.reaches_us());
+        let grace = watched.clone().map(|ancestor| ancestor.grace).min();
+        Orphaned {
+            received: deaths_of(watched.filter_map(|ancestor| ancestor.process())),
+            grace: Duration::from_millis(grace.unwrap_or(u64::MAX)),
+        }
     }
 
     /// Those of the name that hold it now. Asks Redis if there may be one. The innermost is last.
@@ -117,7 +143,53 @@ impl Ancestors {
     }
 }
 
+/// The death of a run around this one. Its lock ends with its ttl.
+pub(super) struct Orphaned {
+    pub(super) received: Receiver<()>,
+    /// Within this time, all that it started must be dead.
+    pub(super) grace: Duration,
+}
+
+/// A message when one of the processes ends. Linux alone has this.
+#[cfg(target_os = "linux")]
+fn deaths_of(processes: impl Iterator<Item = OwnedFd>) -> Receiver<()> {
+    let processes: Vec<OwnedFd> = processes.collect();
+    if processes.is_empty() {
+        return never();
+    }
+    let (sender, received) = bounded(1);
+    // Without the thread nobody watches, as on other systems.
+    let started = thread::Builder::new()
+        .name("ancestors".into())
+        .spawn(move || {
+            let ended = |process| PollFd::new(process, PollFlags::IN);
+            let mut polled: Vec<PollFd<'_>> = processes.iter().map(ended).collect();
+            while poll(&mut polled, None) == Err(Errno::INTR) {}
+            let _ = sender.send(());
+        });
+    if started.is_ok() { received } else { never() }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn deaths_of(_: impl Iterator<Item = OwnedFd>) -> Receiver<()> {
+    never()
+}
+
 impl Ancestor {
+    /// A handle of the process, which the number alone is not.
+    fn process(&self) -> Option<OwnedFd> {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::process::{Pid, PidfdFlags, pidfd_open};
+            let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
+            let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+            // The number may have been used again before.
+            self.reaches_us().then_some(process)
+        }
+        #[cfg(not(target_os = "linux"))]
+        None
+    }
+
     fn is_in(&self, info: &LockInfo) -> bool {
         if info.state != LockState::Held {
             return false;
@@ -220,6 +292,7 @@ mod tests {
             fence: 7,
             pid: 9,
             start: None,
+            grace: 2500,
             previous: "released".into(),
         }
     }

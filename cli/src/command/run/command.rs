@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use super::lock::Held;
 use super::{ancestors, exec, program};
-use crate::connection::Variables;
+use crate::connection::{Connection, Variables};
+use crate::exit::Failure;
 
 /// What the environment of a command says about its lock, and about Redis.
 pub(super) struct Environment {
@@ -18,6 +20,21 @@ pub(super) struct Environment {
 }
 
 impl Environment {
+    /// For a command under this lock. `ancestors` has this one, too.
+    pub(super) fn under(
+        held: &Held,
+        ancestors: String,
+        connection: &Connection,
+    ) -> Result<Environment, Failure> {
+        Ok(Environment {
+            name: held.name().to_owned(),
+            fence: held.fence(),
+            previous: held.previous_holder().to_string(),
+            ancestors: Some(ancestors),
+            connection: connection.variables()?,
+        })
+    }
+
     pub(super) fn give_to(&self, command: &mut Command) {
         self.connection.give_to(command);
         command

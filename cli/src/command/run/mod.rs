@@ -25,6 +25,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use crossbeam_channel::never;
 use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, Error, LockManager, LockOptions};
 use humantime::format_duration;
 
@@ -33,7 +34,7 @@ use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::signal_mask::without_ttou;
 
-use ancestors::{Ancestor, Ancestors};
+use ancestors::{Ancestor, Ancestors, Orphaned};
 use command::Environment;
 use foreground::Foreground;
 use lock::Held;
@@ -135,6 +136,7 @@ pub(crate) struct Run {
 /// A lock, and what its command is to know.
 struct Taken {
     held: Held,
+    orphaned: Orphaned,
     environment: Environment,
 }
 
@@ -157,11 +159,20 @@ impl Run {
         let messages = Messages::start();
         let settings = self.wait_settings();
         let explain = |error| self.refused(error, connection);
-        let wanted = self.wanted(connection, &times)?;
+        let ancestors = Ancestors::read()?;
+        let orphaned = ancestors.watch();
+        let wanted = Wanted {
+            orphaned: orphaned.received.clone(),
+            ..self.wanted(connection, &times, ancestors.clone())?
+        };
         match wait::wait_for(wanted, settings, &signals, &messages, explain)? {
             Waited::Held(held, manager) => {
-                let environment = self.environment(&held, connection)?;
-                let taken = Taken { held, environment };
+                let all = ancestors.and(&held, connection.prefix(), self.share(), times.grace);
+                let taken = Taken {
+                    environment: Environment::under(&held, all, connection)?,
+                    orphaned,
+                    held,
+                };
                 self.run_holding(taken, &manager, times, &signals, &messages)
             }
             Waited::Joined(ancestor) => {
@@ -230,17 +241,6 @@ impl Run {
         Err(join::become_command(&self.command, with_environment))
     }
 
-    fn environment(&self, held: &Held, connection: &Connection) -> Result<Environment, Failure> {
-        let ancestors = Ancestors::read()?;
-        Ok(Environment {
-            name: held.name().to_owned(),
-            fence: held.fence(),
-            previous: held.previous_holder().to_string(),
-            ancestors: Some(ancestors.and(held, connection.prefix(), self.share())),
-            connection: connection.variables()?,
-        })
-    }
-
     fn run_holding(
         &self,
         taken: Taken,
@@ -249,7 +249,11 @@ impl Run {
         signals: &Signals,
         messages: &Messages,
     ) -> Result<Exit, Failure> {
-        let Taken { held, environment } = taken;
+        let Taken {
+            held,
+            orphaned,
+            environment,
+        } = taken;
         let foreground = Foreground::find();
         let receives = signals.receive_stops();
         let early = match signals.early() {
@@ -277,6 +281,7 @@ impl Run {
         };
         let rules = Rules {
             times,
+            orphaned,
             on_loss: self.on_loss,
         };
         let supervisor = Supervisor::new(&held, tree, foreground, rules, messages);
@@ -306,12 +311,16 @@ impl Run {
     }
 
     /// The lock, and a manager that is not connected yet.
-    fn wanted(&self, connection: &Connection, times: &Times) -> Result<Wanted, Failure> {
+    fn wanted(
+        &self,
+        connection: &Connection,
+        times: &Times,
+        ancestors: Ancestors,
+    ) -> Result<Wanted, Failure> {
         let label = match &self.label {
             Some(label) => label.clone(),
             None => label::of_program(&self.command[0]),
         };
-        let ancestors = Ancestors::read()?;
         let label = ancestors.label(label);
         let mut options = LockOptions::new().ttl(times.ttl).label(label);
         if let Some(least) = self.hold_at_least {
@@ -331,6 +340,7 @@ impl Run {
             name: self.name.clone(),
             share: self.share(),
             prefix: connection.prefix().map(str::to_owned),
+            orphaned: never(),
             ancestors,
             reenters: self.reenter,
             builder,

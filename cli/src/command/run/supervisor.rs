@@ -11,6 +11,7 @@ use humantime::format_duration;
 use rustix::process::Signal;
 
 use super::OnLoss;
+use super::ancestors::Orphaned;
 use super::foreground::Foreground;
 use super::lock::Held;
 use super::messages::Messages;
@@ -30,6 +31,7 @@ pub(super) struct Supervisor<'a> {
     foreground: Option<Foreground>,
     times: Times,
     on_loss: OnLoss,
+    orphaned: Orphaned,
     messages: &'a Messages,
     granted: Instant,
     stage: Stage,
@@ -45,9 +47,9 @@ pub(super) struct Supervisor<'a> {
 }
 
 /// When to end a command before its time.
-#[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) times: Times,
+    pub(super) orphaned: Orphaned,
     pub(super) on_loss: OnLoss,
 }
 
@@ -83,6 +85,8 @@ pub(super) enum Cut {
     Ignored,
     NotRenewed,
     MaxHold,
+    /// A run around this one has died, and its lock ends.
+    Orphaned,
     /// A signal of this number came that would have ended fairlock alone.
     Signal(i32),
 }
@@ -101,6 +105,7 @@ impl<'a> Supervisor<'a> {
             foreground,
             times: rules.times,
             on_loss: rules.on_loss,
+            orphaned: rules.orphaned,
             messages,
             granted: Instant::now(),
             stage: Stage::Running,
@@ -135,6 +140,7 @@ impl<'a> Supervisor<'a> {
                 // It only wakes us: `act` looks at the guard. Then the channel is disconnected,
                 // and would wake us for ever.
                 recv(lost) -> _ => lost = never(),
+                recv(self.orphaned.received) -> _ => self.on_orphaned(),
                 default(self.pause()) => {}
             }
         }
@@ -198,6 +204,16 @@ impl<'a> Supervisor<'a> {
             self.times.left_at_term()
         } else {
             self.times.margin
+        }
+    }
+
+    /// A run around this one is dead, and can end nothing before its lock is another's.
+    fn on_orphaned(&mut self) {
+        self.orphaned.received = never();
+        self.times.grace = self.times.grace.min(self.orphaned.grace);
+        if self.stage != Stage::Killed {
+            self.cut(Cut::Orphaned);
+            self.say("the run around this one has died, and the command is ended");
         }
     }
 

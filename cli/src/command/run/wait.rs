@@ -15,7 +15,7 @@ use super::messages::Messages;
 use super::share::Share;
 use super::signals::{Received, Signals};
 use super::waiting_line::{Progress, fit, holder_of};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::signal_mask::without_ttou;
 
 /// How often Redis is asked for the holder while the line is shown.
@@ -43,6 +43,8 @@ pub(super) struct Wanted {
     pub(super) share: Share,
     pub(super) prefix: Option<String>,
     pub(super) ancestors: Ancestors,
+    /// The death of a run around this one, which ends the wait.
+    pub(super) orphaned: Receiver<()>,
     /// Whether to join a run around this one that has the lock.
     pub(super) reenters: bool,
     pub(super) builder: Builder,
@@ -103,6 +105,7 @@ pub(super) fn wait_for(
     explain: impl Fn(Error) -> Failure,
 ) -> Result<Waited, Failure> {
     let name = wanted.name.clone();
+    let orphaned = wanted.orphaned.clone();
     let start = Instant::now();
     let connecting = Connecting::new();
     let reports = Start::on_a_thread(wanted, settings, start, connecting.clone())?;
@@ -124,6 +127,12 @@ pub(super) fn wait_for(
                     connecting.cancel();
                     break Ok(Waited::Signal(signal));
                 }
+            }
+            recv(orphaned) -> _ => {
+                drop(reports);
+                connecting.cancel();
+                let text = "the run around this one has died, so the command does not start";
+                break Err(Failure::new(Exit::LOST, format!("{name}: {text}")));
             }
             recv(redraw) -> _ => {}
         }

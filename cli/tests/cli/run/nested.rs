@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::loss::{cut_off, next_holder, through};
-use super::{LONG, Run, TTL_TEXT, is_held, run_script};
+use super::{LONG, Run, TTL_TEXT, is_held, manager, run_script, waiters};
 use crate::process::{end, give_environment};
 use crate::support::{SLACK, Server, until};
 
@@ -164,6 +164,32 @@ fn processes_that_start_others_without_pause_are_all_killed() {
     let ps = Command::new("ps").args(["-eo", "args="]).output();
     let all = String::from_utf8(ps.expect("ends").stdout).expect("text");
     assert!(!all.contains("echo $$; sleep 0.01; set -m"), "{all}");
+}
+
+#[test]
+fn inner_run_behind_a_shell_ends_when_the_outer_one_is_killed() {
+    let server = Server::start();
+    // The shell dies with the outer run. It does not pass that on.
+    let way = "\"$BINARY\" run --ttl 60s --grace 20s inner -- sh -c \"$JOB\"; true";
+    let args = ["--ttl", "4s", "--grace", "300ms", "a"];
+    let mut run = Run::script(&server, &args, &script(way));
+    let job = run.pid_line();
+    run.signal(Signal::KILL);
+    assert_eq!(run.line(), "term");
+    until(LONG, "the job dies", || !is_alive(job));
+    assert!(is_held(&server, "a"), "it is dead before the lock ends");
+}
+
+#[test]
+fn inner_run_that_waits_ends_when_the_outer_one_is_killed() {
+    let server = Server::start();
+    let guard = manager(&server).lock("inner").expect("free");
+    let way = "\"$BINARY\" run inner -- echo it ran; true";
+    let run = Run::script(&server, &["a"], &script(way));
+    until(LONG, "queued", || waiters(&server, "inner") == 1);
+    run.signal(Signal::KILL);
+    until(LONG, "it has left", || waiters(&server, "inner") == 0);
+    guard.unlock().expect("released");
 }
 
 #[test]
