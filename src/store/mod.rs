@@ -45,7 +45,7 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::diagnosis::facts::Facts;
 use crate::key::Key;
-use crate::script::{Call, Family, ScriptReply};
+use crate::script::{Call, Family, ScriptReply, Token};
 use crate::stats::Traffic;
 use clock::{Clock, Time};
 
@@ -231,6 +231,12 @@ pub(crate) trait Link: Send {
     /// Whether the link goes to another server than when this was last asked.
     fn has_moved(&mut self) -> bool {
         false
+    }
+
+    /// The tokens of leases that the store has in fewer places than it could, and may have in more by
+    /// now. They are renewed at once. Each is returned once.
+    fn due_again(&mut self) -> Vec<Token> {
+        Vec::new()
     }
 
     /// Like [`Link::run`], but does not wait for a node that is slower than others. A call that it

@@ -3,6 +3,7 @@
 pub(crate) mod clocks;
 mod faults;
 mod fences;
+mod gaps;
 mod locks;
 mod nodes;
 mod restarts;

@@ -1,6 +1,6 @@
 //! The renewal thread: its state and its main loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::engine::lease::{Due, Lease};
 use crate::engine::waiter::in_order;
 use crate::loss::LossReason;
-use crate::script::Call;
+use crate::script::{Call, Token};
 use crate::stats::{Meter, OldestTimes};
 use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
@@ -239,6 +239,10 @@ impl RenewalThread {
         if self.link.has_moved() {
             self.send_all_now(now);
         }
+        let again: HashSet<Token> = self.link.due_again().into_iter().collect();
+        if !again.is_empty() {
+            self.renew_again(&again, now);
+        }
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::ReportLoss(lease) => {
@@ -282,6 +286,22 @@ impl RenewalThread {
             self.tasks.put(now, task);
         }
         self.engine.waiters.all_due(now);
+    }
+
+    /// Renews the leases of these tokens at once. Most of them have ended by now.
+    fn renew_again(&mut self, tokens: &HashSet<Token>, now: Time) {
+        for scheduled in self.leases.take_all() {
+            let is_renewed = scheduled.renew_at != Time::NEVER;
+            if is_renewed && tokens.contains(&scheduled.lease.token) {
+                self.schedule(ScheduledLease {
+                    renew_at: now,
+                    due_at: now,
+                    ..scheduled
+                });
+            } else {
+                self.schedule(scheduled);
+            }
+        }
     }
 
     pub(super) fn take_in_leases(&mut self, now: Time) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decision::{Decision, NodeAnswer, decide, majority_of};
+use super::gaps::ask_again_in;
 use super::outstanding::ReleaseVote;
 use crate::error::Step;
 use crate::script::{Call, Mode, Outcome, ScriptReply, Token, Verb, Vote};
@@ -265,6 +266,37 @@ impl Ballot {
             Verb::Propose { token, .. } | Verb::Renew { token, .. } => Some(token),
             _ => None,
         }
+    }
+
+    /// Whether a majority has granted or renewed a lease.
+    fn is_held(&self) -> bool {
+        matches!(
+            self.decision(),
+            Decision::Decided(Outcome::Granted(_) | Outcome::Renewed { .. })
+        )
+    }
+
+    /// Whether a lease is held, and answers of other nodes are under way.
+    pub(super) fn awaits_votes(&self) -> bool {
+        let is_sent = |voter: &Voter| matches!(voter.state, VoterState::Sent);
+        self.nodes.iter().any(is_sent) && self.is_held()
+    }
+
+    /// If a majority has granted or renewed a lease: how soon a node that lacks it is asked again.
+    /// `None` if all have it, or their answers are under way.
+    pub(super) fn gap(&self, back_off: Duration) -> Option<(Token, Duration)> {
+        let token = self.token()?;
+        let again = |voter: &Voter| match &voter.state {
+            VoterState::Answered(outcome) => ask_again_in(&self.call.verb, Ok(outcome), back_off),
+            VoterState::Failed(fault) | VoterState::Suspect(fault) => {
+                ask_again_in(&self.call.verb, Err(fault), back_off)
+            }
+            _ => None,
+        };
+        let soonest = self.nodes.iter().filter_map(again).min();
+        soonest
+            .filter(|_| self.is_held())
+            .map(|soonest| (token, soonest))
     }
 
     /// The nodes on which a failed acquire may have taken the lock. These are all that were

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::decision::majority_of;
-use super::member::Way;
+use super::member::{Member, Way};
 use super::panel::{Panel, Unreachable};
 use super::shared::Shared;
 use crate::error::Step;
-use crate::script::Call;
+use crate::script::{Call, Token};
 use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
 
@@ -16,8 +16,12 @@ use crate::store::{CallResult, Link, StoreFault};
 pub(super) struct QuorumLink {
     pub(super) shared: Arc<Shared>,
     pub(super) panel: Arc<Panel>,
+    /// The lanes of the callers.
+    pub(super) callers: Arc<Panel>,
     /// When it first waited for some node, while a majority was connected.
     pub(super) first_wait: Option<Time>,
+    /// When the nodes that are away were looked for last.
+    pub(super) looked_at: Time,
 }
 
 impl Link for QuorumLink {
@@ -29,20 +33,70 @@ impl Link for QuorumLink {
         let left_out = Unreachable::AreLeftOut;
         self.panel.run(&self.shared, calls, until, left_out)
     }
+
+    fn check_due(&self) -> Time {
+        let gap = self.shared.gaps.next_due();
+        if self.away().next().is_some() {
+            gap.min(self.looked_at + self.shared.back_off)
+        } else {
+            gap
+        }
+    }
+
+    /// Reads the answers that came after their majority, and looks for the nodes that are away.
+    fn check(&mut self) {
+        let now = self.shared.clock.now();
+        self.callers.read_unread();
+        self.panel.read_unread();
+        self.shared.gaps.end_look(now);
+        if now < self.looked_at + self.shared.back_off {
+            return;
+        }
+        self.looked_at = now;
+        for (_, member) in self.away() {
+            if !member.lanes.is_open(0) {
+                member.begin_opening(0, None);
+            }
+        }
+    }
+
+    /// A node that is back lacks the leases that were granted meanwhile, and may have forgotten the
+    /// others. The servers are the same: this has all leases renewed at once.
+    fn has_moved(&mut self) -> bool {
+        let back: Vec<usize> = self
+            .away()
+            .filter(|(_, member)| member.lanes.is_open(0))
+            .map(|(node, _)| node)
+            .collect();
+        back.iter().for_each(|node| self.shared.note_back(*node));
+        !back.is_empty()
+    }
+
+    fn due_again(&mut self) -> Vec<Token> {
+        self.shared.gaps.take_due(self.shared.clock.now())
+    }
 }
 
 impl QuorumLink {
+    fn away(&self) -> impl Iterator<Item = (usize, &Arc<Member>)> {
+        let nodes = self.panel.members.iter().enumerate();
+        nodes.filter(|(node, _)| self.shared.is_away(*node))
+    }
+
     /// Opens what is closed, in the background. An error if no majority is open now.
     fn check_connections(&mut self, calls: &[Call]) -> Result<(), StoreFault> {
         let Some(call) = calls.first() else {
             return Ok(());
         };
         let (mut open, mut opening, mut failed) = (0, 0, None);
-        for member in &self.panel.members {
+        for (node, member) in self.panel.members.iter().enumerate() {
             match member.way(call, None) {
                 Way::Open | Way::NeedsRights => open += 1,
                 Way::Opening => opening += 1,
-                Way::Suspect(fault, _) => failed = Some(fault),
+                Way::Suspect(fault, _) => {
+                    self.shared.note_away(node);
+                    failed = Some(fault);
+                }
             }
         }
         if open >= majority_of(self.panel.members.len()) {

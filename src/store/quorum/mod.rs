@@ -12,6 +12,7 @@
 //! | `shared` | the numbers, and which nodes are refused as voters |
 //! | `fences` | the fences that are proposed, and clocks that do not agree |
 //! | `outstanding` | requests that may still take a lock on a node, and releases without an answer or a decision |
+//! | `gaps` | leases that some node lacks, which are renewed soon |
 //! | `link` | the renewal thread's connections |
 
 mod ballot;
@@ -19,6 +20,7 @@ mod caller;
 pub(crate) mod decision;
 mod desk;
 mod fences;
+mod gaps;
 mod link;
 mod member;
 mod outstanding;
@@ -279,7 +281,9 @@ impl Store for Quorum {
         Box::new(QuorumLink {
             shared: Arc::clone(&self.shared),
             panel: Arc::clone(&self.link_panel),
+            callers: Arc::clone(&self.panel),
             first_wait: None,
+            looked_at: Time::from_nanos(0),
         })
     }
 

@@ -9,7 +9,7 @@ use super::caller::{Caller, Wake};
 use super::decision::Decision;
 use super::desk::Desk;
 use super::member::{Member, Way};
-use super::shared::Shared;
+use super::shared::{Missing, Shared};
 use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
 use crate::store::{CallResult, OnResult, StoreFault};
@@ -210,11 +210,23 @@ impl Panel {
             }
             of.refuse_fresh(node, &sent, &mut result);
             of.on_release_result(node, &sent, &result);
+            let is_renewal = matches!(sent.verb, Verb::Renew { .. });
+            let is_fault = |fault: &StoreFault| !fault.is_closed();
+            if is_renewal && result.answer.as_ref().is_err_and(is_fault) {
+                of.note_away(node);
+            }
             // A release is done there all the same, and has no vote.
             of.refuse_twin(node, &mut result);
-            if to.update(ballot, |ballot| ballot.on_result(node, proposal, result)) == Wake::Reader
-            {
+            let mut gap = None;
+            let take = |ballot: &mut Ballot| {
+                ballot.on_result(node, proposal, result);
+                gap = ballot.gap(of.back_off);
+            };
+            if to.update(ballot, take) == Wake::Reader {
                 desk.interrupt();
+            }
+            if let Some((token, again_in)) = gap {
+                of.note_gap(token, again_in);
             }
         });
         match lanes.post(&call, not_after, on_result) {
@@ -270,11 +282,13 @@ impl Panel {
                     _ => Vec::new(),
                 };
                 shared.end_release(&call, &result, || ballot.release_votes());
-                (result, call, open)
+                let missing = (ballot.gap(shared.back_off), ballot.awaits_votes());
+                (result, call, open, missing)
             };
             ballots.iter_mut().map(conclude).collect::<Vec<_>>()
         });
-        let conclude = |(result, call, open): (CallResult, Call, Vec<usize>)| {
+        let conclude = |(result, call, open, missing): (CallResult, Call, Vec<usize>, Missing)| {
+            shared.note_missing(missing);
             match call.verb {
                 Verb::Propose { token, .. } => {
                     let verb = Verb::Release {

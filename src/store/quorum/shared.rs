@@ -2,12 +2,13 @@
 //! requests without an end on single nodes. It owns no connection, so that an unread reply may keep
 //! it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::ballot::Ballot;
 use super::fences::{Fences, agreeing, clock_at_most};
+use super::gaps::Gaps;
 use super::outstanding::{Doubts, OpenReleases, ReleaseVote, UndecidedReleases};
 use crate::config::Config;
 use crate::error::Step;
@@ -15,6 +16,9 @@ use crate::script::{Call, Family, LockSpec, Mode, Token, Verb};
 use crate::store::clock::{Clock, Time};
 use crate::store::node::{Identities, Node};
 use crate::store::{CallResult, StoreFault};
+
+/// A lease that a node lacks, and when it is renewed again; whether answers are still to come.
+pub(super) type Missing = (Option<(Token, Duration)>, bool);
 
 /// The state that the calls of one manager share.
 pub(super) struct Shared {
@@ -27,11 +31,15 @@ pub(super) struct Shared {
     /// The longest lease, on which all clients of the quorum agree. A server that has run for less
     /// may have forgotten one.
     ttl: Duration,
-    back_off: Duration,
+    pub(super) back_off: Duration,
     pub(super) fences: Fences,
     pub(super) doubts: Doubts,
     pub(super) open_releases: OpenReleases,
     pub(super) undecided: UndecidedReleases,
+    /// Leases that some node lacks.
+    pub(super) gaps: Gaps,
+    /// For each node, whether renewals go on without it.
+    away: Vec<AtomicBool>,
     /// The longest lease that was asked for, in ns.
     longest: AtomicU64,
     /// Wakes the renewal thread.
@@ -49,6 +57,7 @@ impl Shared {
         Shared {
             clock,
             addresses: nodes.iter().map(address).collect(),
+            away: nodes.iter().map(|_| AtomicBool::new(false)).collect(),
             nodes,
             identities,
             command_timeout: config.command_timeout,
@@ -58,6 +67,7 @@ impl Shared {
             doubts: Doubts::default(),
             open_releases: OpenReleases::default(),
             undecided: UndecidedReleases::default(),
+            gaps: Gaps::default(),
             longest: AtomicU64::new(0),
             waker: OnceLock::new(),
         }
@@ -250,6 +260,47 @@ impl Shared {
         self.open_releases
             .add(at, call, self.lapsed_by(), next, now);
         self.wake_renewal_thread();
+    }
+
+    /// The lease of this token is renewed after this time: a node that lacks it may be free by then.
+    pub(super) fn note_gap(&self, token: Token, again_in: Duration) {
+        if self.gaps.add(token, self.clock.now() + again_in) {
+            self.wake_renewal_thread();
+        }
+    }
+
+    /// A call has ended, with a gap or with answers that are still to come.
+    pub(super) fn note_missing(&self, (gap, awaits_votes): Missing) {
+        if let Some((token, again_in)) = gap {
+            self.note_gap(token, again_in);
+        }
+        if awaits_votes {
+            self.note_late_votes();
+        }
+    }
+
+    /// Answers of some nodes come after their majority. They are read within one command timeout.
+    fn note_late_votes(&self) {
+        let now = self.clock.now();
+        let overdue = now + self.command_timeout + Duration::from_millis(1);
+        if self.gaps.look_at(overdue, now) {
+            self.wake_renewal_thread();
+        }
+    }
+
+    /// Renewals go on without this node. The renewal thread looks for it.
+    pub(super) fn note_away(&self, node: usize) {
+        if !self.away[node].swap(true, Ordering::AcqRel) {
+            self.wake_renewal_thread();
+        }
+    }
+
+    pub(super) fn is_away(&self, node: usize) -> bool {
+        self.away[node].load(Ordering::Acquire)
+    }
+
+    pub(super) fn note_back(&self, node: usize) {
+        self.away[node].store(false, Ordering::Release);
     }
 
     /// When a lease that is released now has lapsed by itself. A copy of an acquire may take the
