@@ -35,6 +35,8 @@ mod refusal;
 mod sentinel;
 mod single;
 mod tls;
+#[cfg(feature = "tls")]
+mod tls_words;
 mod topology;
 mod url;
 

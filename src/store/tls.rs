@@ -11,6 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 #[cfg(feature = "tls")]
 use rustls::{ClientConfig, RootCertStore};
 
+#[cfg(feature = "tls")]
+use super::tls_words::{pem_words, words_of};
 use crate::error::{Error, Result as ApiResult};
 
 /// The certificates that count, and the client's own. All of them are in PEM.
@@ -64,7 +66,8 @@ impl TlsSettings {
         builder
             .with_client_auth_cert(certificates, key)
             .map_err(|e| {
-                let message = format!("a certificate and the key that belongs to it; {e}");
+                let why = words_of(&e);
+                let message = format!("a certificate and the key that belongs to it; {why}");
                 Error::config("tls_identity", message)
             })
     }
@@ -88,7 +91,10 @@ impl TlsSettings {
         };
         for certificate in certificates_of("tls_ca", pem)? {
             let added = authorities.add(certificate);
-            added.map_err(|e| Error::config("tls_ca", format!("certificates; {e}")))?;
+            added.map_err(|e| {
+                let why = words_of(&e);
+                Error::config("tls_ca", format!("certificates; one cannot be used: {why}"))
+            })?;
         }
         Ok(authorities)
     }
@@ -97,7 +103,7 @@ impl TlsSettings {
 #[cfg(feature = "tls")]
 fn certificates_of(what: &str, pem: &[u8]) -> ApiResult<Vec<CertificateDer<'static>>> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = read.map_err(|e| e.to_string()).and_then(|found| {
+    let found = read.map_err(|e| pem_words(&e)).and_then(|found| {
         let any = (!found.is_empty()).then_some(found);
         any.ok_or_else(|| "no certificate was found".to_owned())
     });

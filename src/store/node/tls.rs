@@ -30,6 +30,7 @@ use rustls::{AlertDescription, CertificateError, ClientConnection, InvalidMessag
 use super::probe::speaks_plain;
 use super::stream::{IoDeadline, ReadMode, Reads, SHORTEST_TIMEOUT, Stream};
 use crate::error::{Step, TlsFailure};
+use crate::store::tls_words::{alert_words, certificate_words, words_of};
 use crate::store::{Address, StoreFault, TlsSettings};
 
 /// The reader takes at most this much out of the socket at once: a record of the greatest length.
@@ -119,7 +120,7 @@ fn begin(settings: &TlsSettings, address: &Address) -> Result<ClientConnection, 
         ))
     })?;
     let config = settings.client_config().map_err(|e| unfit(e.to_string()))?;
-    ClientConnection::new(Arc::clone(config), name).map_err(|e| unfit(e.to_string()))
+    ClientConnection::new(Arc::clone(config), name).map_err(|e| unfit(words_of(&e)))
 }
 
 impl Handshake<'_> {
@@ -207,11 +208,15 @@ impl Handshake<'_> {
             rustls::Error::AlertReceived(alert) if self.is_about_client(*alert) => StoreFault::tls(
                 TlsFailure::ClientCertificate,
                 format!(
-                    "{address} does not accept the client's certificate, or demands one ({alert:?}); \
-                     Builder::tls_identity takes it"
+                    "{address} does not accept the client's certificate, or demands one ({}); \
+                     Builder::tls_identity takes it",
+                    alert_words(*alert)
                 ),
             ),
-            other => StoreFault::tls(TlsFailure::Protocol, format!("{address}: {other}")),
+            other => {
+                let why = words_of(other);
+                StoreFault::tls(TlsFailure::Protocol, format!("{address}: {why}"))
+            }
         }
     }
 
@@ -266,7 +271,10 @@ fn bad_certificate(error: &CertificateError, address: &Address) -> StoreFault {
         ),
         other => (
             TlsFailure::BadCertificate,
-            format!("the certificate of {address} cannot be used: {other}"),
+            format!(
+                "the certificate of {address} cannot be used: {}",
+                certificate_words(other)
+            ),
         ),
     };
     StoreFault::tls(reason, message)
@@ -374,7 +382,7 @@ fn ended(error: rustls::Error) -> io::Error {
         rustls::Error::AlertReceived(_) => io::ErrorKind::ConnectionAborted,
         _ => io::ErrorKind::InvalidData,
     };
-    io::Error::new(kind, format!("TLS: {error}"))
+    io::Error::new(kind, format!("TLS: {}", words_of(&error)))
 }
 
 fn is_timeout(error: &io::Error) -> bool {

@@ -1,0 +1,195 @@
+//! The errors of TLS in plain words. The crate `rustls` shows many of them as its own Rust names.
+
+use std::error::Error as StdError;
+use std::fmt::Debug;
+
+use rustls::pki_types::pem;
+use rustls::{AlertDescription, CertificateError, Error, OtherError};
+
+/// Any error of `rustls`.
+pub(super) fn words_of(error: &Error) -> String {
+    match error {
+        Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
+            "the server sent a message that does not belong here".to_owned()
+        }
+        Error::InvalidMessage(why) => {
+            format!(
+                "the server sent a message that cannot be read ({})",
+                words(why)
+            )
+        }
+        Error::PeerIncompatible(why) => {
+            format!(
+                "the server and this client have nothing in common ({})",
+                words(why)
+            )
+        }
+        Error::PeerMisbehaved(why) => {
+            format!("the server does not keep to the protocol ({})", words(why))
+        }
+        Error::AlertReceived(alert) => {
+            format!("the server ended the connection ({})", alert_words(*alert))
+        }
+        Error::InvalidCertificate(why) => certificate_words(why),
+        Error::InvalidCertRevocationList(why) => {
+            format!(
+                "the list of revoked certificates cannot be used ({})",
+                words(why)
+            )
+        }
+        Error::NoCertificatesPresented => "the server sent no certificate".to_owned(),
+        Error::InconsistentKeys(_) => "the key does not belong to the certificate".to_owned(),
+        Error::General(why) => why.clone(),
+        Error::Other(why) => other_words(why),
+        // The rest has plain words already, or none at all.
+        other => other.to_string(),
+    }
+}
+
+/// Why a certificate cannot be used.
+pub(super) fn certificate_words(error: &CertificateError) -> String {
+    match error {
+        CertificateError::BadEncoding => "it cannot be read".to_owned(),
+        CertificateError::Revoked => "it was revoked".to_owned(),
+        CertificateError::UnhandledCriticalExtension => {
+            "it demands an extension that is not known".to_owned()
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "it is not for a server, or not for a client".to_owned()
+        }
+        CertificateError::Other(why) => other_words(why),
+        other => words(other),
+    }
+}
+
+/// `HandshakeFailure` becomes `handshake failure`.
+pub(super) fn alert_words(alert: AlertDescription) -> String {
+    match alert {
+        AlertDescription::UnknownCA => "unknown authority".to_owned(),
+        AlertDescription::Unknown(number) => format!("alert {number}"),
+        known => words(&known),
+    }
+}
+
+/// Why a file in PEM cannot be read.
+pub(super) fn pem_words(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "a section has no end".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => {
+            "a section does not begin as it should".to_owned()
+        }
+        pem::Error::NoItemsFound => "it has none".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// The innermost error, which knows most. It may be a Rust name as well.
+fn other_words(error: &OtherError) -> String {
+    let mut innermost: &(dyn StdError + 'static) = &*error.0;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    let text = innermost.to_string();
+    if is_name(&text) {
+        words_in(&text)
+    } else {
+        text
+    }
+}
+
+/// The words of a Rust name. What it has in brackets is left out.
+fn words(name: &impl Debug) -> String {
+    words_in(&format!("{name:?}"))
+}
+
+fn words_in(debug: &str) -> String {
+    let name = debug.split(|letter: char| !letter.is_alphanumeric()).next();
+    let mut words = String::new();
+    let mut was_small = false;
+    for letter in name.unwrap_or_default().chars() {
+        if letter.is_uppercase() && was_small {
+            words.push(' ');
+        }
+        was_small = !letter.is_uppercase();
+        words.extend(letter.to_lowercase());
+    }
+    words
+}
+
+/// Whether it looks like `CaUsedAsEndEntity` or `Name(…)`, and not like a sentence.
+fn is_name(text: &str) -> bool {
+    let first = text.split(|letter: char| !letter.is_alphanumeric()).next();
+    let first = first.unwrap_or_default();
+    let inner = first.chars().skip(1).any(char::is_uppercase);
+    let rest = &text[first.len()..];
+    inner && (rest.is_empty() || rest.starts_with(['(', '{']) || rest.starts_with(" {"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::{InconsistentKeys, InvalidMessage, PeerIncompatible};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Named(&'static str);
+
+    impl std::fmt::Display for Named {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl StdError for Named {}
+
+    fn other(text: &'static str) -> Error {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(Named(text)))))
+    }
+
+    #[test]
+    fn no_error_of_tls_shows_a_rust_name() {
+        for (error, expected) in [
+            (
+                Error::AlertReceived(AlertDescription::HandshakeFailure),
+                "the server ended the connection (handshake failure)",
+            ),
+            (
+                Error::AlertReceived(AlertDescription::UnknownCA),
+                "the server ended the connection (unknown authority)",
+            ),
+            (
+                Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon),
+                "the server and this client have nothing in common (no cipher suites in common)",
+            ),
+            (
+                Error::InvalidMessage(InvalidMessage::MessageTooLarge),
+                "the server sent a message that cannot be read (message too large)",
+            ),
+            (
+                Error::InvalidCertificate(CertificateError::BadEncoding),
+                "it cannot be read",
+            ),
+            (
+                Error::InvalidCertificate(CertificateError::UnknownRevocationStatus),
+                "unknown revocation status",
+            ),
+            (
+                Error::InconsistentKeys(InconsistentKeys::KeyMismatch),
+                "the key does not belong to the certificate",
+            ),
+            (other("CaUsedAsEndEntity"), "ca used as end entity"),
+            (
+                other("UnsupportedSignatureAlgorithm { id: [1, 2] }"),
+                "unsupported signature algorithm",
+            ),
+            (
+                other("No such file or directory"),
+                "No such file or directory",
+            ),
+        ] {
+            assert_eq!(words_of(&error), expected, "{error:?}");
+        }
+    }
+}
