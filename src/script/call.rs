@@ -183,18 +183,22 @@ pub(crate) struct Form {
     pub(crate) single_key: bool,
 }
 
-/// The command that finds out what the user may not run, of what the scripts of this call's family
-/// need. It tries on a key beside the call's record.
-pub(crate) fn rights_command(call: &Call, caller_id: &CallerId) -> Cmd {
-    let source = match call.spec.family {
-        Family::Mutex | Family::Permit => include_str!("user_rights.lua"),
-        Family::Quorum => include_str!("quorum_rights.lua"),
+/// The command that finds out which rights the user lacks, of those that the scripts of this call's
+/// family need. A server before 7.0 has to try them on a key of their own.
+pub(crate) fn rights_command(call: &Call, caller_id: &CallerId, on_own_key: bool) -> Cmd {
+    let scripts = match call.spec.family {
+        Family::Mutex | Family::Permit => "queue",
+        Family::Quorum => "quorum",
     };
+    let record = call.key.record();
     let mut cmd = redis::cmd("EVAL");
-    cmd.arg(source)
-        .arg(1)
-        .arg(call.key.record())
-        .arg(caller_id.channel());
+    cmd.arg(include_str!("user_rights.lua"));
+    if on_own_key {
+        cmd.arg(2).arg(record).arg(format!("{record}:x"));
+    } else {
+        cmd.arg(1).arg(record);
+    }
+    cmd.arg(caller_id.channel()).arg(scripts);
     cmd
 }
 

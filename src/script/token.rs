@@ -80,6 +80,11 @@ impl CallerId {
         format!("{}{}", self.channels, self.manager)
     }
 
+    /// The rule for the channels of all managers.
+    pub(crate) fn channel_rule(&self) -> String {
+        format!("&{}*", self.channels)
+    }
+
     /// A key of the prefix that no lock has: a name is in braces.
     pub(crate) fn no_lock(&self) -> String {
         format!("{}no_lock", self.channels)

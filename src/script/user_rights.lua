@@ -1,12 +1,21 @@
--- Purpose: finds the commands of the scripts that the user may not run. Redis keeps what a script
---   wrote before it was refused a command. So the client sends this before its first script that
---   takes something (docs/PROTOCOL.md, Rights). It runs each command on a key that does not exist,
---   because 6.2 has no other way to ask.
--- KEYS: 1 the record of the name that is wanted
--- ARGV: 1 the manager's channel
--- Returns: the errors: a command, its error, the next command, ...
-local key, errors = KEYS[1] .. ':x', {}
+-- Purpose: finds the rights that the user lacks for the scripts. Redis keeps what a script wrote
+--   before it was refused a command. So the client sends this before its first script that takes
+--   something (docs/PROTOCOL.md, Rights).
+-- KEYS: 1 the record of the name that is wanted, which is not touched, 2 a key that nobody uses (to a
+--   server that says it is older than 7.0, outside of a cluster)
+-- ARGV: 1 the manager's channel, 2 `queue`, or `quorum` for the scripts of a quorum: they need less
+-- Returns: what is lacking: a command, its error, the next command, ... A rule with an empty error is
+--   about what a caller needs later: to wait, or to list names
+local key, errors = KEYS[2] or KEYS[1] .. ':x', {}
+-- From 7.0 on, the server can be asked. That touches no key, and leaves no trace.
+local may, protected = redis.acl_check_cmd, pcall
 local function try(command, ...)
+  if may then
+    local is_known, is_allowed = protected(may, command, ...)
+    if is_known and is_allowed then
+      return true
+    end
+  end
   local reply = redis.pcall(command, ...)
   local refused = type(reply) == 'table' and reply.err
   if refused then
@@ -15,28 +24,62 @@ local function try(command, ...)
   end
   return not refused
 end
--- Only RPUSH writes, so UNLINK is tried before it.
-if try('UNLINK', key) then
-  try('RPUSH', key, 'x')
-  redis.pcall('UNLINK', key)
+local expires, deletes = try('PEXPIREAT', key, '1'), try('HDEL', key, 'x')
+local unlinks, pops, publishes
+local needs_queue = ARGV[2] == 'queue'
+if needs_queue then
+  unlinks, pops = try('UNLINK', key), try('LPOP', key)
 end
--- Redis looks for the right before it counts the values.
-try('HSET', key, 'x', 'x', 'x')
-try('HDEL', key, 'x')
-try('HGET', key, 'x')
+-- Without `may`, RPUSH and HSET write. So another command must be able to delete that again.
+local function undo(command, ...)
+  if not may then redis.pcall(command, ...) end
+end
+local remove = expires and {'PEXPIREAT', key, '1'} or unlinks and {'UNLINK', key}
+local pop, delete = remove or pops and {'LPOP', key}, remove or deletes and {'HDEL', key, 'x'}
+if needs_queue and (may or pop) then
+  try('RPUSH', key, 'x')
+  undo(unpack(pop or {}))
+end
+if may or delete then
+  try('HSET', key, 'x', 'x')
+  undo(unpack(delete or {}))
+end
 try('HMGET', key, 'x')
-try('HGETALL', key)
-try('HKEYS', key)
-try('HEXISTS', key, 'x')
-try('HLEN', key)
-try('HSCAN', key, '0')
-try('LINDEX', key, '0')
 try('LLEN', key)
-try('LRANGE', key, '0', '0')
-try('LPOP', key)
-try('RPOP', key)
-try('PEXPIREAT', key, '1')
-try('PTTL', key)
 try('TIME')
-try('PUBLISH', ARGV[1], '')
+if needs_queue then
+  try('HGET', key, 'x')
+  try('HGETALL', key)
+  try('HKEYS', key)
+  try('HEXISTS', key, 'x')
+  try('HLEN', key)
+  try('HSCAN', key, '0')
+  try('LINDEX', key, '0')
+  try('LRANGE', key, '0', '0')
+  try('RPOP', key)
+  try('PTTL', key)
+  publishes = try('PUBLISH', ARGV[1], '')
+end
+local function note(rule)
+  errors[#errors + 1] = rule
+  errors[#errors + 1] = ''
+end
+-- A user who may run neither command may lack the channel, too. Nothing tells.
+if needs_queue and not publishes and not (may and may('SUBSCRIBE')) then note('&?') end
+-- Before 7.0, no script can find these out.
+local function later(command, ...)
+  if not may(command, ...) then note('+' .. string.lower(command)) end
+end
+if may then
+  -- Valkey 9.1 crashes if it is asked about EVAL or EVALSHA without all their arguments. EVAL is
+  -- running, so only the key can be the reason.
+  if not may('EVAL', '', '1', key) then note('~') end
+  later('EVALSHA', '', '0')
+  later('SCAN', '0')
+  if needs_queue then
+    later('SUBSCRIBE')
+    later('PING')
+    if may('SUBSCRIBE') and not may('SUBSCRIBE', ARGV[1]) then note('&') end
+  end
+end
 return errors

@@ -256,6 +256,11 @@ impl StoreFault {
         if !self.refuses_command() || self.is_lack_of_rights() {
             return self;
         }
+        self.with_advice(&format!("this is its reply to {name}, {is_needed}"))
+    }
+
+    /// The same fault. If it is a server's error, its message goes on with this.
+    pub(super) fn with_advice(self, advice: &str) -> StoreFault {
         match self {
             StoreFault::Server {
                 code,
@@ -263,7 +268,7 @@ impl StoreFault {
                 server,
             } => StoreFault::Server {
                 code,
-                message: format!("{message}; this is its reply to {name}, {is_needed}"),
+                message: format!("{message}; {advice}"),
                 server,
             },
             other => other,

@@ -155,7 +155,8 @@ pub(super) fn is_of_another_node(message: &str) -> bool {
 
 /// Whether the server does not have this command.
 pub(super) fn is_unknown_command(message: &str) -> bool {
-    message.contains("unknown command")
+    // In a script: "Unknown Redis command called from script", and without "Redis" on Valkey.
+    message.contains("unknown command") || message.contains("command called from ")
 }
 
 #[cfg(test)]

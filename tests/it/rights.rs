@@ -8,7 +8,7 @@ use fairlock::{Error, LockManager, LockOptions};
 
 use crate::fixtures::{P, Record, SOON, T, TTL, Waiters, build, builder, manager, warm_up};
 use crate::permits::{PermitWaiters, Permits, Want};
-use crate::support::{SLACK, Server, until};
+use crate::support::{SLACK, Server, is_redis_62, until};
 
 /// A verb that takes or deletes something.
 type Takes = (&'static str, fn(&LockManager, &str) -> Result<(), Error>);
@@ -42,7 +42,7 @@ fn commands_of_the_scripts() -> BTreeSet<String> {
     for file in std::fs::read_dir(scripts).unwrap() {
         let path = file.unwrap().path();
         let is_script = path.extension().is_some_and(|e| e == "lua");
-        let is_question = path.ends_with("user_rights.lua") || path.ends_with("quorum_rights.lua");
+        let is_question = path.ends_with("user_rights.lua");
         if !is_script || is_question {
             continue;
         }
@@ -164,6 +164,111 @@ fn every_missing_right_is_named_at_once() {
     assert_names(lacking.lock("a").map(drop), "~fairlock:{a}*", "lock");
     let _: () = server.query(&["ACL", "SETUSER", "v", "~fairlock:{a}*"]);
     lacking.lock("a").unwrap().unlock().unwrap();
+}
+
+/// From 7.0 on, also those that a caller needs only to wait.
+#[test]
+fn all_missing_rights_are_named_at_once_with_the_channel() {
+    let server = Server::start();
+    let few = ["+eval", "+time", "+select"];
+    let rules = |key| [&["resetchannels", key], &few[..]].concat();
+    // The question itself is refused.
+    let lacking = user(&server, "v", &rules("~other:*"));
+    let Err(Error::Server { message, .. }) = lacking.lock("a") else {
+        panic!("nothing is missing")
+    };
+    let named = words(&message);
+    for right in documented_commands()
+        .iter()
+        .chain(&["~fairlock:{a}*", "&fairlock:grants:*"])
+    {
+        assert!(
+            few.contains(right) || named.contains(right),
+            "{right}: {message}"
+        );
+    }
+    let lacking = user(&server, "u", &rules("~fairlock:{a}"));
+    let Err(Error::Server { message, .. }) = lacking.lock("a") else {
+        panic!("nothing is missing")
+    };
+    let named = words(&message);
+    let asked_for = commands_asked_for();
+    let mut missing = documented_commands();
+    missing.retain(|right| !few.contains(right));
+    if is_redis_62() {
+        // It writes nothing that it could not delete again.
+        missing.retain(|right| {
+            asked_for.contains(&right[1..]) && !["+rpush", "+hset"].contains(right)
+        });
+    } else {
+        missing.extend(["~fairlock:{a}*", "&fairlock:grants:*"]);
+    }
+    for right in missing {
+        assert!(named.contains(&right), "{right}: {message}");
+    }
+    // The rule is one that Redis takes, and enough to lock that name. Whether the user lacks the
+    // channel, nobody can ask without the two commands.
+    let rule = message.split("ACL SETUSER u ").nth(1).expect("the rule");
+    let rule = rule.split("; ").next().expect("a rule");
+    let _: () = server.query(&[&["ACL", "SETUSER", "u"], &words(rule)[..]].concat());
+    if !is_redis_62() {
+        lacking.lock("a").unwrap().unlock().unwrap();
+        let _: () = server.query(&["ACL", "SETUSER", "u", "&fairlock:grants:*"]);
+        drop(lacking.enqueue("a").unwrap());
+    }
+    // With either command, it is asked.
+    let names_channel = |rules: &[&str]| match user(&server, "w", rules).lock("a") {
+        Err(Error::Server { message, .. }) => message.contains("&fairlock:grants:*; add"),
+        other => panic!("{other:?}"),
+    };
+    let rules = ["resetchannels", "~*", "+@all", "-publish"];
+    assert!(is_redis_62() || names_channel(&rules));
+    assert!(!names_channel(&["&*", "~*", "+@all", "-publish"]));
+    assert!(names_channel(&["resetchannels", "~*", "+@all", "-hdel"]));
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split([' ', ';']).collect()
+}
+
+/// A user with the documented rights: no entry in the log of denials, and no count of errors but
+/// that of scripts that the server did not know yet.
+#[test]
+fn the_question_for_rights_leaves_no_trace_and_no_key() {
+    let server = Server::start();
+    let documented = user(&server, "u", &documented_rules(""));
+    let _: () = server.query(&["CONFIG", "RESETSTAT"]);
+    documented.lock("a").unwrap().unlock().unwrap();
+    documented.delete("a").unwrap();
+    Want::Permits(1, 2)
+        .take(&documented, "p")
+        .unwrap()
+        .unlock()
+        .unwrap();
+    documented.delete("p").unwrap();
+    let log: Vec<BTreeMap<String, String>> = server.query(&["ACL", "LOG"]);
+    assert_eq!(log.len(), 0, "{log:?}");
+    let info: String = server.query(&["INFO", "errorstats"]);
+    let errors = info.lines().filter(|line| line.starts_with("errorstat_"));
+    let errors: Vec<&str> = errors.filter(|line| !line.contains("NOSCRIPT")).collect();
+    assert_eq!(errors, [""; 0]);
+    let keys: Vec<String> = server.query(&["KEYS", "*"]);
+    assert_eq!(keys, [""; 0]);
+}
+
+/// Another right would not help.
+#[test]
+fn a_command_that_the_server_does_not_have_is_named() {
+    let server = Server::start_with(&["--rename-command", "UNLINK", ""]);
+    let mgr = manager(server.url());
+    for (what, take) in TAKES {
+        let Err(Error::Server { code, message, .. }) = take(&mgr, "a") else {
+            panic!("{what}: it is not missed")
+        };
+        assert_eq!(code, "ERR", "{what}: {message}");
+        assert!(message.contains("no UNLINK"), "{what}: {message}");
+    }
+    assert_eq!(contents(&server), []);
 }
 
 #[test]

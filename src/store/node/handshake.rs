@@ -101,6 +101,9 @@ impl Node {
         if let Said::Server(hello) = said? {
             self.check_version(&hello)?;
             self.check_role(&hello, connection, self.time_left(reply_by)?)?;
+            // While a slot moves, a node would refuse two keys of which one is missing.
+            let tries_rights = hello.is_before((7, 0)) && self.expected != Expected::ClusterNode;
+            self.tries_rights.store(tries_rights, Ordering::Relaxed);
             connection.hello = hello;
         }
         self.was_greeted

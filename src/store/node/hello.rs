@@ -69,8 +69,12 @@ impl Hello {
 
     /// Whether the server says that it is older than the oldest one that is supported.
     pub(super) fn is_too_old(&self) -> bool {
-        self.numbers()
-            .is_some_and(|numbers| numbers < OLDEST_SERVER)
+        self.is_before(OLDEST_SERVER)
+    }
+
+    /// Whether the server says that it is older than this version.
+    pub(super) fn is_before(&self, version: (u32, u32)) -> bool {
+        self.numbers().is_some_and(|numbers| numbers < version)
     }
 
     /// Major and minor, if the version begins with numbers.

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::expected::Expected;
 use super::handshake::server_time;
 use super::query::QueryConnection;
-use super::rights::lacks;
+use super::rights::Lacks;
 use super::role::Role;
 use super::subject::{ExamTime, Subject};
 use crate::diagnosis::answer::{Answer, Unknown};
@@ -20,7 +20,7 @@ use crate::diagnosis::facts::{
 };
 use crate::diagnosis::info::Info;
 use crate::error::Step;
-use crate::script::{Call, CallerId, Verb, rights_command};
+use crate::script::{Call, CallerId, Verb};
 use crate::store::clock::Time;
 use crate::store::refusal::{Lack, Refusal, is_unknown_command};
 use crate::store::{ServerSettings, StoreFault};
@@ -223,7 +223,7 @@ impl Interview<'_> {
         if node.has_replica_acks() {
             tried.push(("+wait", command(&["WAIT", "0", "0"])));
         }
-        tried.push(("+eval", rights_command(&call, &node.caller_id)));
+        tried.push(("+eval", node.rights_command(&call)));
         let (rights, commands): (Vec<_>, Vec<_>) = tried.into_iter().unzip();
         let replies = self.ask(&commands);
         let mut scripts = Ok(());
@@ -233,10 +233,12 @@ impl Interview<'_> {
                     let command = right.trim_start_matches('+');
                     add(lacking, &right_of(command, lack_in(&fault), subject));
                 }
-                Ok(reply) if right == "+eval" => match lacks(reply) {
-                    Ok((lacks, _)) => {
-                        for (command, lack) in lacks {
-                            add(lacking, &right_of(&command, lack, subject));
+                Ok(reply) if right == "+eval" => match Lacks::read(reply) {
+                    Ok(lacks) => {
+                        let key = right_of("", Lack::Key, subject);
+                        let channel = right_of("", Lack::Channel, subject);
+                        for rule in lacks.rules(&key, &channel) {
+                            add(lacking, &rule);
                         }
                     }
                     Err(fault) => scripts = Err(unknown(&fault, "EVAL")),

@@ -294,10 +294,8 @@ impl Lanes {
             }
             let reply = self.ask_for_rights(lane, guard, pending, !was_late, reply_by);
             let is_late = reply.is_late;
-            let has_rights = reply
-                .outcome
-                .and_then(|reply| refusal(reply).map_err(StoreFault::of_script))
-                .and_then(|reply| self.node.note_rights(pending.call, reply));
+            let answer = reply.outcome.and_then(refusal);
+            let has_rights = self.node.note_rights(pending.call, answer);
             match has_rights {
                 Ok(()) => return self.open_lane(lane, connection),
                 Err(_) if is_late && !was_late && self.node.clock.now() < reply_by => {

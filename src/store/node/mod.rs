@@ -156,6 +156,8 @@ pub(crate) struct Node {
     pool_generation: AtomicU64,
     /// The user was seen to have all rights, and nothing has happened since that could end that.
     has_rights: AtomicBool,
+    /// Its scripts cannot ask what the user may do, so they try it on a key of their own.
+    tries_rights: AtomicBool,
     replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
     /// When the server has run for as long as its users want it to. `None`: they do not ask.
@@ -201,6 +203,7 @@ impl Node {
             generation: AtomicU64::new(0),
             pool_generation: AtomicU64::new(0),
             has_rights: AtomicBool::new(false),
+            tries_rights: AtomicBool::new(false),
             replica_acks: None,
             anchor: Mutex::new(None),
             uptime: None,

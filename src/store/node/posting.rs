@@ -15,7 +15,7 @@ use super::pipeline::Pending;
 use super::stream::Stream;
 use super::unread::UnreadCall;
 use crate::key::Key;
-use crate::script::{Call, rights_command};
+use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{ConnectionWait, OnResult, StoreFault};
 
@@ -217,7 +217,8 @@ impl Unread for RightsQuestion {
 
     fn write(&mut self, bytes: &mut Vec<u8>) {
         self.node.counts.requests.fetch_add(1, Ordering::Relaxed);
-        rights_command(&self.call, &self.node.caller_id).write_packed_command(bytes);
+        let command = self.node.rights_command(&self.call);
+        command.write_packed_command(bytes);
     }
 
     fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
@@ -226,9 +227,7 @@ impl Unread for RightsQuestion {
             call,
             on_rights,
         } = *self;
-        let noted = outcome
-            .and_then(refusal)
-            .and_then(|reply| node.note_rights(&call, reply));
+        let noted = node.note_rights(&call, outcome.and_then(refusal));
         on_rights(node.outcome(noted));
     }
 }

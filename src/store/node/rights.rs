@@ -2,20 +2,21 @@
 //!
 //! A script that Redis refuses a command keeps what it wrote before. So a user without all rights
 //! could take a lock that nobody can release. The node asks for the rights before the first call
-//! that takes or deletes something. It asks again when they may have changed: after READONLY and
+//! that takes or deletes something. A user who has them all leaves no trace by that in the server's
+//! log of denials and its counts of errors. It asks again when they may have changed: after READONLY and
 //! NOPERM, and after the server closed a lane's connection, since it may have been replaced.
 
 use std::sync::atomic::Ordering;
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::Node;
 use super::connection::Connection;
 use super::pipeline::{Hop, OnAnswer, Pipeline};
 use crate::error::passes_by_itself;
-use crate::script::{Call, rights_command};
+use crate::script::{Call, RIGHTS, rights_command};
 use crate::store::StoreFault;
-use crate::store::refusal::{Lack, Refusal, is_of_another_node};
+use crate::store::refusal::{Lack, Refusal, is_of_another_node, is_unknown_command};
 
 impl Node {
     /// Asks for the rights if a call of the pipeline needs them and they are not known. Such calls
@@ -30,17 +31,14 @@ impl Node {
             return true;
         }
         while let Some((call, hop)) = pipeline.first_that_needs_rights() {
-            let refused = self
-                .time_left(pipeline.reply_by)
-                .and_then(|left| {
-                    let command = rights_command(call, &self.caller_id);
-                    if hop == Hop::AskTarget {
-                        connection
-                            .request(&redis::cmd("ASKING"), left.min(self.command_timeout))?;
-                    }
-                    connection.request(&command, left.min(self.command_timeout))
-                })
-                .and_then(|reply| self.note_rights(call, reply));
+            let refused = self.time_left(pipeline.reply_by).and_then(|left| {
+                let command = self.rights_command(call);
+                if hop == Hop::AskTarget {
+                    connection.request(&redis::cmd("ASKING"), left.min(self.command_timeout))?;
+                }
+                let reply = connection.request(&command, left.min(self.command_timeout));
+                self.note_rights(call, reply)
+            });
             match refused {
                 Ok(()) => break,
                 // It is about the slot of this call alone. R11 (missing keys): another call must not
@@ -58,27 +56,60 @@ impl Node {
         pipeline.has_unanswered()
     }
 
-    /// Reads the reply, which has the errors of the commands that failed.
-    pub(super) fn note_rights(&self, call: &Call, reply: Value) -> Result<(), StoreFault> {
-        let (lacks, is_certain) = lacks(reply)?;
-        let mut needed = Vec::new();
-        for (command, lack) in lacks {
-            let right = match lack {
-                Lack::Command => format!("+{}", command.to_lowercase()),
-                Lack::Key => format!("~{}*", call.key.record()),
-                // R17 (subscription): a free lock needs no channel. A waiter learns of the lack.
-                Lack::Channel => continue,
-            };
-            if !needed.contains(&right) {
-                needed.push(right);
-            }
+    /// The question for the rights that a call of this family needs.
+    pub(super) fn rights_command(&self, call: &Call) -> Cmd {
+        let on_own_key = self.tries_rights.load(Ordering::Relaxed);
+        rights_command(call, &self.caller_id, on_own_key)
+    }
+
+    /// Reads the reply. An error if a call that needs the rights must not be sent.
+    pub(super) fn note_rights(
+        &self,
+        call: &Call,
+        reply: Result<Value, StoreFault>,
+    ) -> Result<(), StoreFault> {
+        let lacks = match reply {
+            Ok(reply) => Lacks::read(reply)?,
+            Err(fault) => return Err(self.refused_question(call, fault)),
+        };
+        if let Some(command) = lacks.absent.first() {
+            let message = format!("this server has no {command}, which every lock needs");
+            return Err(StoreFault::server("ERR", message));
         }
-        if needed.is_empty() {
-            self.has_rights.store(is_certain, Ordering::Release);
+        // R17 (subscription): a free lock needs no channel. A waiter learns of the lack.
+        if lacks.commands.is_empty() && !lacks.key {
+            self.has_rights.store(lacks.is_certain, Ordering::Release);
             return Ok(());
         }
-        let user = self.server.login.shown_user();
-        Err(StoreFault::lacks(user.as_deref(), &needed.join(" ")))
+        let channel = self.caller_id.channel_rule();
+        let rules = lacks.rules(&key_rule(call), &channel).join(" ");
+        let fault = StoreFault::lacks(self.server.login.shown_user().as_deref(), &rules);
+        Err(if lacks.may_lack_channel && !lacks.channel {
+            fault.with_advice(&format!("and {channel} unless the user has all channels"))
+        } else {
+            fault
+        })
+    }
+
+    /// The server refused the question itself. Which other rights are lacking is not known then, so
+    /// the error has all that are needed.
+    fn refused_question(&self, call: &Call, fault: StoreFault) -> StoreFault {
+        let fault = match &fault {
+            StoreFault::Server { code, message, .. }
+                if Refusal::read(code, message).lack() == Some(Lack::Key) =>
+            {
+                StoreFault::lacks(self.server.login.shown_user().as_deref(), &key_rule(call))
+            }
+            _ => fault,
+        };
+        if !fault.is_lack_of_rights() {
+            return fault.of_script();
+        }
+        let channels = self.caller_id.channel_rule();
+        fault.with_advice(&format!(
+            "to lock and wait, the user needs +eval +evalsha +subscribe +ping +scan {RIGHTS} and \
+             {channels}"
+        ))
     }
 
     /// The rights may have changed.
@@ -87,23 +118,70 @@ impl Node {
     }
 }
 
-/// The commands that the user may not run, by the reply to the question for the rights, and what is
-/// lacking for each. And whether every command could be tried.
-pub(super) fn lacks(reply: Value) -> Result<(Vec<(String, Lack)>, bool), StoreFault> {
-    let errors: Vec<(String, String)> = redis::from_redis_value(reply)
-        .map_err(|_| StoreFault::protocol("expected a list of errors"))?;
-    let mut lacks = Vec::new();
-    let mut is_certain = true;
-    for (command, error) in errors {
-        let refusal = Refusal::read_caught(&error);
+/// The rule for all keys of a call's name.
+fn key_rule(call: &Call) -> String {
+    format!("~{}*", call.key.record())
+}
+
+/// What the user lacks, by the reply to the question.
+#[derive(Default)]
+pub(super) struct Lacks {
+    /// Rules for commands that every lock needs.
+    commands: Vec<String>,
+    key: bool,
+    channel: bool,
+    /// The user lacks the commands with which that would be found out.
+    may_lack_channel: bool,
+    /// Rules for commands that are needed to wait, or to list.
+    later: Vec<String>,
+    /// Commands that the server does not have.
+    absent: Vec<String>,
+    /// Whether every command could be tried.
+    is_certain: bool,
+}
+
+impl Lacks {
+    pub(super) fn read(reply: Value) -> Result<Lacks, StoreFault> {
+        let errors: Vec<(String, String)> = redis::from_redis_value(reply)
+            .map_err(|_| StoreFault::protocol("expected a list of errors"))?;
+        let mut lacks = Lacks {
+            is_certain: true,
+            ..Lacks::default()
+        };
+        for (command, error) in errors {
+            match &*command {
+                "~" => lacks.key = true,
+                "&" => lacks.channel = true,
+                "&?" => lacks.may_lack_channel = true,
+                "+evalsha" => lacks.commands.push(command),
+                later if later.starts_with('+') => lacks.later.push(command),
+                _ => lacks.take(command, &Refusal::read_caught(&error)),
+            }
+        }
+        lacks.commands.sort_unstable();
+        Ok(lacks)
+    }
+
+    fn take(&mut self, command: String, refusal: &Refusal) {
         match refusal.lack() {
-            Some(lack) => lacks.push((command, lack)),
+            Some(Lack::Command) => self.commands.push(format!("+{}", command.to_lowercase())),
+            Some(Lack::Key) => self.key = true,
+            Some(Lack::Channel) => self.channel = true,
+            None if is_unknown_command(&refusal.message) => self.absent.push(command),
             // On a replica, or in a slot that is in migration, say, not every command could be tried.
             None => {
-                is_certain &= !passes_by_itself(&refusal.code, &refusal.message)
+                self.is_certain &= !passes_by_itself(&refusal.code, &refusal.message)
                     && !is_of_another_node(&refusal.message);
             }
         }
     }
-    Ok((lacks, is_certain))
+
+    /// All rules that the user lacks.
+    pub(super) fn rules(&self, key: &str, channel: &str) -> Vec<String> {
+        let mut rules = self.commands.clone();
+        rules.extend(self.later.iter().cloned());
+        rules.extend(self.key.then(|| key.to_owned()));
+        rules.extend(self.channel.then(|| channel.to_owned()));
+        rules
+    }
 }

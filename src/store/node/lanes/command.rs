@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use redis::{Cmd, Value};
 
 use super::{Lanes, NodeGuard, NodeLane};
-use crate::script::rights_command;
 use crate::store::clock::Time;
 use crate::store::node::connection::refusal;
 use crate::store::node::lane::{Reply, Ticket};
@@ -22,7 +21,7 @@ impl Lanes {
         is_first: bool,
         reply_by: Time,
     ) -> Reply {
-        let command = rights_command(pending.call, &self.node.caller_id);
+        let command = self.node.rights_command(pending.call);
         if pending.hop == Hop::AskTarget {
             guard.append_asking();
         }
