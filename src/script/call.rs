@@ -258,9 +258,7 @@ impl Call {
             }
             (Family::Mutex, _) if form.single_key => cmd.arg(1).arg(self.key.record()),
             (Family::Mutex, _) => cmd.arg(2).arg(self.key.record()).arg(self.key.queue()),
-            (Family::Permit, Verb::Renew { .. }) if form.single_key => {
-                cmd.arg(1).arg(self.key.holders())
-            }
+            (Family::Permit, _) if form.single_key => cmd.arg(1).arg(self.key.holders()),
             (Family::Permit, Verb::Renew { .. }) => {
                 cmd.arg(2).arg(self.key.holders()).arg(self.key.record())
             }
@@ -379,7 +377,10 @@ impl Call {
     pub(crate) fn has_single_key_form(&self) -> bool {
         match self.spec.family {
             Family::Mutex => matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. }),
-            Family::Permit => matches!(self.verb, Verb::Renew { .. }),
+            Family::Permit => match self.verb {
+                Verb::Release { mode, .. } => !matches!(mode, Mode::Forced(_)),
+                _ => self.is_renewal(),
+            },
             Family::Quorum => false,
         }
     }

@@ -5,7 +5,7 @@
 -- ARGV: as in mutex_record.lua
 -- Returns: nothing. If it finds one: owner, new_manager, new_request, new_label, ttl, hold, for
 --   mutex_grant.lua
-while entries > 0 and not owner and lease_end <= now do
+while queue_key and entries > 0 and not owner and lease_end <= now do
   --include queue_head.lua
   heads_popped, entries, queue_changed = heads_popped + 1, entries - 1, true
   if waiter then

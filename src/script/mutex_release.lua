@@ -1,6 +1,6 @@
 -- Purpose: ends a token's lease, or its place in the queue, and hands the lock over in the same
 --   step.
--- KEYS: 1 the record · 2 the queue
+-- KEYS: 1 the record · 2 the queue; absent in the single-key form of R11 (missing keys)
 -- ARGV: 1-4 as in mutex_record.lua · 5 token · 6 fence · 7 mode: used (it was a guard) | unused
 --   (nobody had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant
 --   that came first) | forced (by fence alone) · 8 used: the last fence of this grant that a guard
@@ -8,8 +8,7 @@
 -- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left,
 --   previous} (keep_if_owner) · refused (forced; already if this very request came before, or if
 --   this fence was released by force) · already | lapsed | forced | lost | unknown (it does not
---   have this fence's lease; the fences say what became of that) · queued (both keys are needed) ·
---   kind {kind}
+--   have this fence's lease; the fences say what became of that) · kind {kind}
 
 local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
@@ -29,8 +28,8 @@ end
 --include record_clock.lua
 local goes_on, looks_back = true, mode ~= 'forced'
 --include mutex_record.lua
--- R11 (missing keys): the record alone is enough only while its queue is empty.
-if not queue_key and entries > 0 then return { 'queued', now, 0 } end
+-- R11 (missing keys): the record alone is enough to end a lease or a place. Then nobody is served
+-- here: the next check of a waiter does that, once the keys are together again.
 
 -- A late copy of the acquire (R7), or an older copy of the data, can grant another lease to the
 -- token. Then the caller's own lease is over, and nobody wants this one (R13, unwanted grants).

@@ -1,6 +1,7 @@
 -- Purpose: ends a token's lease, or its place in the queue, and hands the permits over in the same
 --   step.
--- KEYS: 1 the record · 2 the queue · 3 the holders
+-- KEYS: 1 the record · 2 the queue · 3 the holders; the holders alone in the single-key form of R11
+--   (missing keys)
 -- ARGV: 1-4 as in permit_record.lua · 5 token · 6 fence, 0 if the caller knows of no lease · 7
 --   mode: used (it was a guard) | unused (nobody had it) | lost (a guard lost it) | keep_if_owner
 --   (leave the queue, but keep a grant that came first) | reduce (keep some of the permits) |
@@ -8,9 +9,11 @@
 --   for forced: 'page from', the number of the page and where it begins; the first is '0 0'
 -- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left,
 --   previous} (keep_if_owner) · refused (forced: nobody on this page; already if this very request
---   came before) · already | lapsed | forced | lost (it does not hold that lease) · kind {kind}
+--   came before) · already | lapsed | forced | lost (it does not hold that lease) · queued (all keys are needed) · kind
+--   {kind}
 
 local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
+--include permit_release_alone.lua
 local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
 local packed_state, packed_holder = unpack(redis.call('HMGET', KEYS[3], 'p', token))
 

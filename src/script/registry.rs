@@ -79,7 +79,7 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 34] = parts![
+const PARTS: [(&str, &str); 35] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
     "mutex_ended.lua",
@@ -90,6 +90,7 @@ const PARTS: [(&str, &str); 34] = parts![
     "mutex_write.lua",
     "permit_record.lua",
     "permit_kind.lua",
+    "permit_release_alone.lua",
     "permit_holder.lua",
     "permit_reclaim.lua",
     "permit_promote.lua",

@@ -300,8 +300,8 @@ fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
         ("forced", others) => answer.reply(Outcome::Forced, others),
         ("lost", others) => answer.reply(Outcome::Lost, others),
         ("unknown", others) if family != Family::Permit => answer.reply(Outcome::Unknown, others),
-        // Only a mutex has a form without the queue's key.
-        ("queued", others) if family == Family::Mutex => answer.reply(Outcome::Queued, others),
+        // Only a quorum has no form with one key of several.
+        ("queued", others) if family != Family::Quorum => answer.reply(Outcome::Queued, others),
         _ => answer.kind(),
     }
 }

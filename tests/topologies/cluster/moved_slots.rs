@@ -267,6 +267,63 @@ fn waiters_keep_their_order_when_they_queue_again_elsewhere() {
     }
 }
 
+/// For longer than a call may take, one key of a lock is on one side, and the others are on the other.
+#[test]
+fn release_of_each_kind_needs_no_second_key_while_its_slot_moves() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let (one, other) = (manager(&set), manager(&set));
+    for (n, moved) in ["", ":q", "", ":q", ":h", "", ":q", ":h"]
+        .into_iter()
+        .enumerate()
+    {
+        let name = set.name_on(0, n);
+        let slot = set.slot_of(&name);
+        let key = format!("fairlock:{{{name}}}{moved}");
+        let split = || {
+            set.begin_migration(slot, 1);
+            set.move_these(std::slice::from_ref(&key), 0, 1);
+        };
+        let together = || {
+            set.move_keys(slot, 0, 1);
+            set.end_migration(slot, 1);
+        };
+        let soon = Duration::from_secs(10);
+        match n {
+            0..2 => {
+                let held = one.lock(&name).expect("it is free");
+                let mut waiter = other.enqueue(&name).expect("redis answers");
+                split();
+                held.unlock().expect("the record is enough");
+                together();
+                let next = waiter.wait_for(soon).expect("redis answers");
+                next.expect("it is the next").unlock().expect("it is held");
+            }
+            2..5 => {
+                let semaphore = one.semaphore(&name, 2);
+                let held = semaphore.acquire_many(2).expect("it is free");
+                let wanted = other.semaphore(&name, 2);
+                let mut waiter = wanted.enqueue().expect("redis answers");
+                split();
+                held.unlock().expect("the holders' key is enough");
+                together();
+                let next = waiter.wait_for(soon).expect("redis answers");
+                next.expect("it is the next").unlock().expect("it is held");
+            }
+            _ => {
+                let held = one.rw_lock(&name).write().expect("it is free");
+                let wanted = other.rw_lock(&name);
+                let mut waiter = wanted.enqueue_write().expect("redis answers");
+                split();
+                let reader = held.downgrade().expect("the holders' key is enough");
+                reader.unlock().expect("the holders' key is enough");
+                together();
+                let next = waiter.wait_for(soon).expect("redis answers");
+                next.expect("it is the next").unlock().expect("it is held");
+            }
+        }
+    }
+}
+
 /// Many waiters have left, so the script writes the queue anew. In a slot in migration, a key that
 /// is missing for a moment would be out of the script's reach.
 #[test]
