@@ -24,7 +24,7 @@
 //!
 //! # Legend
 //!
-//! Comments cite the rules of the protocol, R1 to R21, and the promises to users, P1 to P10.
+//! Comments cite the rules of the protocol, R1 to R22, and the promises to users, P1 to P10.
 //! docs/PROTOCOL.md defines the rules, docs/SAFETY.md the promises. The last column names the files
 //! that keep them, in `src/engine` unless it says otherwise. The scripts are in `src/script`.
 //!
@@ -51,6 +51,7 @@
 //! | R19 | dead entries | a waiter that leaves takes its entries along | the scripts |
 //! | R20 | write order | a script reads before it writes, so a refusal leaves nothing half done | the scripts, `src/store/node` |
 //! | R21 | asking again | where the store has no queue, a waiter asks again after a random pause | `asking.rs`, `waiter/askers.rs` |
+//! | R22 | tries among the dead | a try calls the processes that wait, and passes over them if none comes | `attempt.rs`, `multi.rs`, `subscription.rs` |
 //!
 //! | promise | says | kept by |
 //! |---|---|---|
