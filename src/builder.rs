@@ -1,6 +1,8 @@
 //! How a manager is built: from settings to numbers, to the store that its endpoint names, to a
 //! running engine.
 
+#[cfg(feature = "tls")]
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::options::LockOptions;
 use crate::script::CallerId;
+#[cfg(feature = "tls")]
+use crate::store::Pem;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
 use crate::store::{
@@ -251,7 +255,21 @@ impl Builder {
     /// count.
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, certificates: impl AsRef<[u8]>) -> Builder {
-        self.tls.ca = Some(certificates.as_ref().to_vec());
+        self.tls.ca = Some(Pem::Given(certificates.as_ref().to_vec()));
+        self
+    }
+
+    /// The same, from a file, which is read again for each new connection.
+    ///
+    /// So an authority that is added there counts without a restart. While the file cannot be read or
+    /// used, what it had before counts. Reading takes at most half of the connect timeout.
+    ///
+    /// # Errors
+    /// As [`tls_ca`](Builder::tls_ca), also if the file cannot be read by
+    /// [`build`](Builder::build).
+    #[cfg(feature = "tls")]
+    pub fn tls_ca_file(mut self, path: impl Into<PathBuf>) -> Builder {
+        self.tls.ca = Some(Pem::File(path.into()));
         self
     }
 
@@ -272,7 +290,28 @@ impl Builder {
         certificates: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
     ) -> Builder {
-        self.tls.identity = Some((certificates.as_ref().to_vec(), key.as_ref().to_vec()));
+        let given = |pem: &[u8]| Pem::Given(pem.to_vec());
+        self.tls.identity = Some((given(certificates.as_ref()), given(key.as_ref())));
+        self
+    }
+
+    /// The same, from two files, which are read again for each new connection.
+    ///
+    /// So a certificate that is renewed there is used without a restart. While the files cannot be
+    /// read, or the key does not belong to the certificate, those before count. Reading takes at most
+    /// half of the connect timeout.
+    ///
+    /// # Errors
+    /// As [`tls_identity`](Builder::tls_identity), also if a file cannot be read by
+    /// [`build`](Builder::build).
+    #[cfg(feature = "tls")]
+    pub fn tls_identity_files(
+        mut self,
+        certificates: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Builder {
+        let files = (Pem::File(certificates.into()), Pem::File(key.into()));
+        self.tls.identity = Some(files);
         self
     }
 

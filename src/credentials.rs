@@ -162,10 +162,11 @@ where
 ///     .build()?;
 /// # Ok::<(), fairlock::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct PasswordFile {
     path: PathBuf,
     user: Option<String>,
-    last: Mutex<Option<String>>,
+    last: Arc<Mutex<Option<String>>>,
 }
 
 impl PasswordFile {
@@ -174,7 +175,7 @@ impl PasswordFile {
         PasswordFile {
             path: path.into(),
             user: None,
-            last: Mutex::default(),
+            last: Arc::default(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -21,12 +22,24 @@ use crate::store::{
 /// - Cluster: `redis-cluster://[user:password@]host[:port][,host[:port]...]`, port 6379, with the
 ///   parameter `node=host:port` (a further node)
 ///
+/// - a quorum: the URLs of its 3 or 5 servers, with spaces between them
+///
 /// `valkey` stands for `redis` in all of them. `rediss` and `valkeys` stand for TLS, with the
 /// feature `tls`.
 ///
-/// Or the same with types: a [`Server`], a [`Sentinel`], a [`Cluster`]. A [`Quorum`] has no URL: it
-/// is a list of servers. With the feature `memory` also a `&Memory`.
-/// [`Builder::build`](crate::Builder::build) reports what is wrong with an endpoint.
+/// So one variable configures any topology. `Display` shows these URLs again, without logins.
+///
+/// Or the same with types: a [`Server`], a [`Sentinel`], a [`Cluster`], a [`Quorum`]. With the
+/// feature `memory` also a `&Memory`. [`Builder::build`](crate::Builder::build) reports what is wrong
+/// with an endpoint, and `str::parse` does so for a text at once.
+///
+/// ```
+/// use fairlock::Endpoint;
+///
+/// let quorum: Endpoint = "redis://:secret@a redis://:secret@b redis://:secret@c".parse()?;
+/// assert_eq!(quorum.to_string(), "redis://a:6379 redis://b:6379 redis://c:6379");
+/// # Ok::<(), fairlock::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Endpoint(pub(crate) Location);
 
@@ -44,6 +57,32 @@ pub(crate) enum Location {
 impl<T: AsRef<str>> From<T> for Endpoint {
     fn from(url: T) -> Endpoint {
         Endpoint(Location::Url(url.as_ref().to_owned()))
+    }
+}
+
+/// Reads the text and reports what is wrong in it. Never blocks.
+impl FromStr for Endpoint {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Endpoint> {
+        parse_url(text)?;
+        Ok(Endpoint::from(text))
+    }
+}
+
+/// The URL without the login, or the URLs of a quorum.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parsed = match &self.0 {
+            Location::Url(text) => &parse_url(text),
+            Location::Typed(checked) => &**checked,
+            #[cfg(feature = "memory")]
+            Location::Memory(_) => return f.write_str("in memory"),
+        };
+        match parsed {
+            Ok(topology) => f.write_str(&topology.url()),
+            Err(_) => f.write_str("not a URL"),
+        }
     }
 }
 
@@ -176,7 +215,7 @@ impl<T: AsRef<str>> From<T> for Server {
             Topology::Single(settings) => Ok(settings),
             _ => Err(Error::config(
                 "url",
-                "the URL of one server, redis:// or redis+unix://; this one names several",
+                "the URL of one server, redis:// or redis+unix://; this one names several servers",
             )),
         }))
     }

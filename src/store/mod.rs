@@ -60,6 +60,8 @@ pub(crate) use provider::Provider;
 pub(crate) use quorum::Quorum;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Single;
+#[cfg(feature = "tls")]
+pub(crate) use tls::Pem;
 pub(crate) use tls::TlsSettings;
 use topology::port_in;
 pub(crate) use topology::{

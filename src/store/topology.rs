@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 use super::provider::Provider;
 use super::tls::TlsSettings;
 use crate::credentials::Credentials;
@@ -106,6 +108,68 @@ impl Topology {
             }
         }
     }
+}
+
+impl Topology {
+    /// Its URL without the login, or the URLs of a quorum.
+    pub(crate) fn url(&self) -> String {
+        let scheme = |login: &Login, form: &str| {
+            let tls = login.tls.as_ref().map_or("", |_| "s");
+            format!("redis{tls}{form}://")
+        };
+        let database = |login: &Login| match login.database {
+            0 => String::new(),
+            number => format!("/{number}"),
+        };
+        match self {
+            Topology::Single(server) => match (&server.address, server.login.database) {
+                (Address::Unix(path), number) => {
+                    let parts = path.to_string_lossy();
+                    let parts: Vec<_> = parts.split('/').map(encoded).collect();
+                    let query = if number == 0 {
+                        String::new()
+                    } else {
+                        format!("?db={number}")
+                    };
+                    format!("redis+unix://{}{query}", parts.join("/"))
+                }
+                (tcp, _) => {
+                    let login = &server.login;
+                    format!("{}{tcp}{}", scheme(login, ""), database(login))
+                }
+            },
+            Topology::Sentinel(settings) => {
+                let login = &settings.login;
+                let hosts = listed(&settings.sentinels);
+                let service = encoded(&settings.service);
+                format!(
+                    "{}{hosts}/{service}{}",
+                    scheme(login, "-sentinel"),
+                    database(login)
+                )
+            }
+            Topology::Cluster(settings) => {
+                format!(
+                    "{}{}",
+                    scheme(&settings.login, "-cluster"),
+                    listed(&settings.seeds)
+                )
+            }
+            Topology::Quorum(servers) => {
+                let url = |server: &ServerSettings| Topology::Single(server.clone()).url();
+                servers.iter().map(url).collect::<Vec<_>>().join(" ")
+            }
+        }
+    }
+}
+
+fn encoded(text: &str) -> String {
+    const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'.')
+        .remove(b'_')
+        .remove(b'~');
+    utf8_percent_encode(text, ENCODED).to_string()
 }
 
 /// Shows the addresses, and nothing of the login.

@@ -40,12 +40,40 @@ struct Parts<'a> {
     query: &'a str,
 }
 
-/// Reads a URL. The error never repeats the URL, which may hold a password.
-pub(crate) fn parse_url(url: &str) -> ApiResult<Topology> {
-    let url = url.trim();
-    parse(url)
-        .and_then(Topology::check)
-        .map_err(|why| Error::config("url", format!("{}; not this one: {why}", accepted(url))))
+/// Reads a URL, or several of a quorum with white space between them. The error never repeats a URL,
+/// which may hold a password. It says which of them it is about.
+pub(crate) fn parse_url(text: &str) -> ApiResult<Topology> {
+    let urls: Vec<&str> = text.split_whitespace().collect();
+    // White space in a single URL is a mistake in that URL.
+    if urls.len() < 2 || !urls.iter().all(|url| url.contains("://")) {
+        let url = text.trim();
+        return parse(url)
+            .and_then(Topology::check)
+            .map_err(|why| Error::config("url", refusal(url, &why)));
+    }
+    let count = urls.len();
+    let member = |(index, url): (usize, &&str)| {
+        let parsed = parse(url).and_then(Topology::check);
+        let server = parsed.map_err(|why| refusal(url, &why)).and_then(|topology| match topology {
+            Topology::Single(server) => Ok(server),
+            other => Err(format!(
+                "the servers of a quorum are named one by one, by redis:// or redis+unix://; this is \
+                 {other}"
+            )),
+        });
+        server.map_err(|why| Error::config("url", format!("URL {} of {count}: {why}", index + 1)))
+    };
+    let servers = urls
+        .iter()
+        .enumerate()
+        .map(member)
+        .collect::<ApiResult<_>>()?;
+    let quorum = Topology::Quorum(servers).check();
+    quorum.map_err(|why| Error::config("url", format!("several URLs are a quorum of {why}")))
+}
+
+fn refusal(url: &str, why: &str) -> String {
+    format!("{}; not this one: {why}", accepted(url))
 }
 
 /// The forms that are accepted, as far as the scheme leaves a choice.
@@ -150,7 +178,8 @@ impl<'a> Parts<'a> {
     fn server(&self, login: Login) -> Refused<Topology> {
         self.parameters(&[])?;
         if self.hosts.contains(',') {
-            let several = "it has several hosts, as redis-sentinel:// and redis-cluster:// have";
+            let several = "it has several hosts, as redis-sentinel:// and redis-cluster:// have; \
+                           between the URLs of a quorum are spaces";
             return Err(several.to_owned());
         }
         Ok(Topology::Single(ServerSettings {

@@ -3,6 +3,7 @@
 pub(crate) mod certificates;
 mod faults;
 mod locks;
+mod renewed;
 mod settings;
 mod signals;
 mod topologies;

@@ -51,6 +51,57 @@ fn a_url_names_the_same_servers_as_its_typed_form() {
         let expected = shown(typed);
         assert!(!expected.contains("not valid"), "{url}");
         assert_eq!(shown(url), expected, "{url}");
+        // And what `Display` shows names them, too.
+        let displayed = Endpoint::from(url).to_string();
+        assert_eq!(shown(&displayed), expected, "{displayed}");
+        assert!(!displayed.contains("p@"), "{displayed}");
+    }
+}
+
+#[test]
+fn several_urls_in_one_text_are_a_quorum() {
+    let urls = [
+        "redis://:p@a",
+        "rediss://b:1/2",
+        "redis+unix:///tmp/a%20b?db=1",
+    ];
+    let typed = shown(Quorum::new(urls));
+    for text in [urls.join(" "), format!("\t{}  ", urls.join(" \n "))] {
+        assert_eq!(shown(&text), typed);
+        let endpoint: Endpoint = text.parse().unwrap();
+        assert_eq!(
+            endpoint.to_string(),
+            "redis://a:6379 rediss://b:1/2 redis+unix:///tmp/a%20b?db=1"
+        );
+    }
+    assert_eq!(Endpoint::from("nonsense").to_string(), "not a URL");
+}
+
+#[test]
+fn error_about_several_urls_says_which_one() {
+    let list = |last: &str| format!("redis://a redis://:{SECRET}@b {last}");
+    for (text, expected) in [
+        (list(""), "3 or 5 servers, each of its own; not 2"),
+        (list("redis://a"), "a:6379 is twice"),
+        (list("redis://c/x"), "URL 3 of 3: "),
+        (list("redis://c/x"), "invalid database number"),
+        (list("http://c"), "URL 3 of 3: "),
+        (
+            list("redis-cluster://c"),
+            "URL 3 of 3: the servers of a quorum",
+        ),
+        (list("redis-cluster://c"), "this is cluster c:6379"),
+        (
+            format!("redis://:{SECRET}@a,redis://b,redis://c"),
+            "are spaces",
+        ),
+    ] {
+        let refused = text.parse::<Endpoint>().expect_err("it is refused");
+        let message = refused.to_string();
+        assert!(message.contains(expected), "{text}: {message}");
+        assert!(!message.contains(SECRET), "{message}");
+        let built = LockManager::connect(&text).expect_err("it is refused");
+        assert_eq!(built.to_string(), message);
     }
 }
 

@@ -1,22 +1,26 @@
 //! The user and the password: where they come from, and how they get into a URL.
 
 use std::env::{self, VarError};
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
+
+use fairlock::PasswordFile;
 
 use super::url;
 use crate::exit::Failure;
 
-/// More than any password or certificate has. A device that never ends is not read to its end.
-const MOST_BYTES: u64 = 1 << 20;
-
 /// The login that options and variables ask for. It has no `Debug`, which would show the password.
 pub(super) struct Login {
     user: Option<String>,
-    password: Option<String>,
+    password: Option<Password>,
     /// Whether an option says it, and not only the environment.
     is_by_option: bool,
+}
+
+/// A password, or the file in which it is.
+enum Password {
+    Given(String),
+    /// It was read once, and is read again for each connection.
+    In(PasswordFile),
 }
 
 impl Login {
@@ -25,7 +29,7 @@ impl Login {
     pub(super) fn of(user: Option<String>, file: Option<PathBuf>) -> Result<Login, Failure> {
         let is_by_option = user.is_some() || file.is_some();
         let password = match file {
-            Some(file) => Some(password_in("--password-file", &file)?),
+            Some(file) => Some(Password::in_file("--password-file", &file)?),
             None => match (
                 variable("FAIRLOCK_PASSWORD")?,
                 variable("FAIRLOCK_PASSWORD_FILE")?,
@@ -35,13 +39,14 @@ impl Login {
                         "FAIRLOCK_PASSWORD and FAIRLOCK_PASSWORD_FILE are both set; unset one";
                     return Err(Failure::usage(message));
                 }
-                (None, Some(file)) => {
-                    Some(password_in("FAIRLOCK_PASSWORD_FILE", Path::new(&file))?)
-                }
+                (None, Some(file)) => Some(Password::in_file(
+                    "FAIRLOCK_PASSWORD_FILE",
+                    Path::new(&file),
+                )?),
                 (Some(password), None) if password.contains('\n') => {
                     return Err(Failure::usage("FAIRLOCK_PASSWORD has more lines than one"));
                 }
-                (password, None) => password,
+                (password, None) => password.map(Password::Given),
             },
         };
         let user = match user {
@@ -55,8 +60,27 @@ impl Login {
         })
     }
 
-    /// The URL with this login. A URL's own login goes before the environment's.
-    pub(super) fn add_to(&self, url: &str) -> Result<String, Failure> {
+    /// The URLs with this login, unless a file has it: then the file, which is read again.
+    ///
+    /// A URL's own login goes before the environment's.
+    pub(super) fn add_to_all(&self, urls: &mut [String]) -> Result<Option<PasswordFile>, Failure> {
+        if let Some(Password::In(file)) = &self.password
+            && !urls.iter().any(|url| url::has_login(url))
+        {
+            let file = file.clone();
+            return Ok(Some(match &self.user {
+                Some(user) => file.user(user),
+                None => file,
+            }));
+        }
+        for url in urls {
+            *url = self.add_to(url)?;
+        }
+        Ok(None)
+    }
+
+    /// The URL with this login.
+    fn add_to(&self, url: &str) -> Result<String, Failure> {
         if url::has_login(url) {
             if self.is_by_option {
                 let message = "the URL has a user or a password already; leave out --user and \
@@ -71,22 +95,24 @@ impl Login {
                 let message = "a user needs a password: --password-file or FAIRLOCK_PASSWORD";
                 Err(Failure::usage(message))
             }
-            (user, Some(password)) => {
+            (user, Some(Password::Given(password))) => {
                 let user = user.as_deref().unwrap_or_default();
                 Ok(url::with_login(url, user, password))
             }
+            (_, Some(Password::In(_))) => Err(Failure::usage(
+                "some of the URLs have a login; the file of a password is for all of them",
+            )),
         }
     }
 }
 
-/// The password in a file.
-fn password_in(option: &str, file: &Path) -> Result<String, Failure> {
-    let refuse = |why: &str| Failure::usage(format!("{option}: {}: {why}", file.display()));
-    let text = String::from_utf8(read(option, file)?).map_err(|_| refuse("it is no UTF-8 text"))?;
-    match without_end_of_line(&text) {
-        "" => Err(refuse("it is empty")),
-        password if password.contains('\n') => Err(refuse("it has more lines than one")),
-        password => Ok(password.to_owned()),
+impl Password {
+    /// Reads the file once, so that a wrong one is reported before anything connects.
+    fn in_file(option: &str, file: &Path) -> Result<Password, Failure> {
+        let password = PasswordFile::new(file);
+        let refuse = |error| Failure::usage(format!("{option}: {error}"));
+        password.read().map_err(refuse)?;
+        Ok(Password::In(password))
     }
 }
 
@@ -95,19 +121,6 @@ fn password_in(option: &str, file: &Path) -> Result<String, Failure> {
 fn without_end_of_line(text: &str) -> &str {
     let text = text.strip_suffix('\n').unwrap_or(text);
     text.strip_suffix('\r').unwrap_or(text)
-}
-
-/// The contents of a file that an option names.
-pub(super) fn read(option: &str, file: &Path) -> Result<Vec<u8>, Failure> {
-    let refuse = |why: String| Failure::usage(format!("{option}: {}: {why}", file.display()));
-    let mut bytes = Vec::new();
-    File::open(file)
-        .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(|error| refuse(error.to_string()))?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(refuse(format!("it has more than {MOST_BYTES} bytes")));
-    }
-    Ok(bytes)
 }
 
 /// The value of a variable, without the end of its last line. An empty one is an error: it was

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use clap::{Args, Command};
 use fairlock::{
-    Builder, DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, Endpoint, LockManager, LockOptions, MAX_TTL, Quorum,
+    Builder, DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, Endpoint, LockManager, LockOptions, MAX_TTL,
+    PasswordFile,
 };
 use humantime::format_duration;
 
@@ -118,9 +119,17 @@ pub(crate) struct Connection {
     #[arg(long, global = true)]
     #[arg(value_name = "DURATION", value_parser = duration::parse, hide_short_help = true)]
     replica_timeout: Option<Duration>,
-    /// The URLs once they are known. The file of the password may be a pipe, which has it once.
+    /// Where the servers are, once it is known. The file of the password may be a pipe, which has
+    /// it once.
     #[arg(skip)]
-    known_urls: OnceLock<Vec<String>>,
+    known: OnceLock<Known>,
+}
+
+/// The URLs, with a login if they have one, and the file of the password.
+#[derive(Clone)]
+struct Known {
+    urls: Vec<String>,
+    password: Option<PasswordFile>,
 }
 
 /// Where the servers are, as an option or a variable says.
@@ -162,11 +171,11 @@ impl Connection {
     /// A builder for a manager with further settings. Does not connect. Its ttl fits the command
     /// timeout: a command that takes locks for others sets its own.
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
-        let urls = self.urls()?;
-        let mut builder = match &urls[..] {
-            [url] => LockManager::builder(url),
-            _ => LockManager::builder(Quorum::new(urls)),
-        };
+        let known = self.known()?;
+        let mut builder = LockManager::builder(known.urls.join(" "));
+        if let Some(file) = known.password {
+            builder = builder.credentials(file);
+        }
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix);
         }
@@ -212,8 +221,8 @@ impl Connection {
 
     /// The addresses of the servers, for a title. Nothing of the login is in it.
     pub(crate) fn addresses(&self) -> Result<String, Failure> {
-        let urls = self.urls()?;
-        let shown = urls.iter().map(|url| {
+        let known = self.known()?;
+        let shown = known.urls.iter().map(|url| {
             let endpoint = format!("{:?}", Endpoint::from(url));
             let address = endpoint.strip_prefix("Endpoint(");
             let address = address.and_then(|address| address.strip_suffix(')'));
@@ -222,10 +231,10 @@ impl Connection {
         Ok(shown.collect::<Vec<_>>().join(" "))
     }
 
-    /// The URL of the servers, or several of a quorum, with the login and TLS.
-    fn urls(&self) -> Result<Vec<String>, Failure> {
-        if let Some(urls) = self.known_urls.get() {
-            return Ok(urls.clone());
+    /// The URL of the servers, or several of a quorum, with TLS, and the login.
+    fn known(&self) -> Result<Known, Failure> {
+        if let Some(known) = self.known.get() {
+            return Ok(known.clone());
         }
         let mut urls = match self.servers()? {
             Servers::Urls(urls) => urls,
@@ -238,10 +247,9 @@ impl Connection {
             }
         }
         let login = Login::of(self.user.clone(), self.password_file.clone())?;
-        for url in &mut urls {
-            *url = login.add_to(url)?;
-        }
-        Ok(self.known_urls.get_or_init(|| urls).clone())
+        let password = login.add_to_all(&mut urls)?;
+        let known = Known { urls, password };
+        Ok(self.known.get_or_init(|| known).clone())
     }
 
     fn servers(&self) -> Result<Servers, Failure> {
@@ -288,13 +296,10 @@ impl Connection {
     #[cfg(feature = "tls")]
     fn with_certificates(&self, mut builder: Builder) -> Result<Builder, Failure> {
         if let Some(file) = &self.tls_ca {
-            builder = builder.tls_ca(login::read("--tls-ca", file)?);
+            builder = builder.tls_ca_file(file);
         }
         match (&self.tls_cert, &self.tls_key) {
-            (Some(certificate), Some(key)) => Ok(builder.tls_identity(
-                login::read("--tls-cert", certificate)?,
-                login::read("--tls-key", key)?,
-            )),
+            (Some(certificate), Some(key)) => Ok(builder.tls_identity_files(certificate, key)),
             (None, None) => Ok(builder),
             (Some(_), None) => Err(Failure::usage("--tls-cert needs --tls-key")),
             (None, Some(_)) => Err(Failure::usage("--tls-key needs --tls-cert")),

@@ -221,6 +221,39 @@ fn password_file_may_be_a_pipe() {
 }
 
 #[test]
+fn password_file_is_read_again_while_a_run_holds_its_lock() {
+    let server = Server::tcp_with(&[]);
+    let rotate = |password: &str| {
+        let password = format!(">{password}");
+        let user = ["ACL", "SETUSER", "u", "reset", "on", &password];
+        let _: () = server.query(&[&user[..], &["~*", "&*", "+@all"]].concat());
+        let _: i64 = server.query(&["CLIENT", "KILL", "USER", "u"]);
+    };
+    rotate("one");
+    let dir = TempDir::new().expect("a directory");
+    let path = file(&dir, "password", "one");
+    let url = server.url();
+    let started = dir.path().join("started");
+    let script = format!("touch {}; sleep 4", started.display());
+    let options = ["--user", "u", "--password-file", &path, "--ttl", "2s"];
+    let command = ["--", "sh", "-c", &script];
+    let mut run =
+        without_server(&[&["run", "job", "--url", &url], &options[..], &command].concat());
+    let process = run
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    until(Duration::from_secs(20), "the command runs", || {
+        started.exists()
+    });
+    file(&dir, "password", "two");
+    rotate("two");
+    let ended = Ended::from(process.wait_with_output().expect("it ends"));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
 fn login_of_a_url_goes_before_the_variables() {
     let server = Server::tcp_with(&["--requirepass", "right"]);
     let url = server.url().replace("://", "://:right@");

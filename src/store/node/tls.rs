@@ -82,7 +82,7 @@ pub(super) fn start_tls(
 ) -> Result<(TlsWriter, TlsReader), StoreFault> {
     let ends_at = Instant::now() + timeout;
     let mut handshake = Handshake {
-        connection: begin(settings, address)?,
+        connection: begin(settings, address, timeout / 2)?,
         stream,
         peer,
         address,
@@ -106,7 +106,11 @@ pub(super) fn start_tls(
     Ok((writer, reader))
 }
 
-fn begin(settings: &TlsSettings, address: &Address) -> Result<ClientConnection, StoreFault> {
+fn begin(
+    settings: &TlsSettings,
+    address: &Address,
+    timeout: Duration,
+) -> Result<ClientConnection, StoreFault> {
     let unfit = |message: String| StoreFault::Unfit {
         what: "tls".to_owned(),
         message,
@@ -119,8 +123,10 @@ fn begin(settings: &TlsSettings, address: &Address) -> Result<ClientConnection, 
             "a name or an address that can be in a certificate; not {host:?}"
         ))
     })?;
-    let config = settings.client_config().map_err(|e| unfit(e.to_string()))?;
-    ClientConnection::new(Arc::clone(config), name).map_err(|e| unfit(words_of(&e)))
+    let config = settings
+        .client_config(timeout)
+        .map_err(|e| unfit(e.to_string()))?;
+    ClientConnection::new(config, name).map_err(|e| unfit(words_of(&e)))
 }
 
 impl Handshake<'_> {

@@ -44,10 +44,7 @@ fn connect() -> (SocketWriter, SocketReader, Peer) {
         StreamOwned::new(connection, other)
     });
     let mut socket = Socket::new(Stream::Unix(own), TIMEOUT).expect("timeouts can be set");
-    let settings = TlsSettings {
-        ca: Some(AUTHORITY.to_vec()),
-        ..TlsSettings::default()
-    };
+    let settings = TlsSettings::trusting(AUTHORITY);
     let address = Address::Tcp("localhost".to_owned(), 6379);
     socket
         .start_tls(&settings, &address, TIMEOUT)
