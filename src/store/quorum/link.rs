@@ -88,11 +88,11 @@ impl QuorumLink {
         let Some(call) = calls.first() else {
             return Ok(());
         };
-        let (mut open, mut opening, mut failed) = (0, 0, None);
+        let (mut open, mut opening, mut failed) = (0, Vec::new(), None);
         for (node, member) in self.panel.members.iter().enumerate() {
             match member.way(call, None) {
                 Way::Open | Way::NeedsRights => open += 1,
-                Way::Opening => opening += 1,
+                Way::Opening => opening.push(node),
                 Way::Suspect(fault, _) => {
                     self.shared.note_away(node);
                     failed = Some(fault);
@@ -104,12 +104,13 @@ impl QuorumLink {
             // has missed is taken there, too.
             let now = self.shared.clock.now();
             let is_over = |since: Time| now >= since + self.shared.command_timeout;
-            if opening == 0 || is_over(*self.first_wait.get_or_insert(now)) {
+            if opening.is_empty() || is_over(*self.first_wait.get_or_insert(now)) {
+                opening.iter().for_each(|node| self.shared.note_away(*node));
                 return Ok(());
             }
             return Err(StoreFault::NotReady);
         }
-        match failed.filter(|_| opening == 0) {
+        match failed.filter(|_| opening.is_empty()) {
             None => Err(StoreFault::NotReady),
             Some(fault) if fault.is_transient() => Err(StoreFault::unavailable(
                 Step::Majority,

@@ -79,7 +79,7 @@ fn node_that_was_taken_during_a_grant_gets_the_lock_soon() {
     let guard = one.lock("a").expect("two of three grant it");
     // Time itself is under test: it is asked for in vain meanwhile.
     thread::sleep(BACK_OFF * 2);
-    assert_eq!(set.owners("a"), 3);
+    set.await_owners("a", 3);
     held.unlock().expect("it is held");
     let third = || owner(&set.servers[2], "a") == owner(&set.servers[0], "a");
     until(BACK_OFF + TIMEOUT + SLACK, "it is on the third, too", third);
