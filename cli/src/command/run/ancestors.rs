@@ -114,8 +114,8 @@ impl Ancestors {
         if is_allowed { long } else { label }
     }
 
-    /// Watches the runs that this one is below. If one of them is killed, so that it cannot end this
-    /// one, a message comes.
+    /// Watches the runs that this one is below. If one of them is killed, so that it cannot end
+    /// this one, a message comes.
     pub(super) fn watch(&self) -> Orphaned {
         let watched = self.0.iter().filter(|ancestor| ancestor.reaches_us());
         let grace = watched.clone().map(|ancestor| ancestor.grace).min();

@@ -266,11 +266,8 @@ impl Run {
         // Much may have happened since the grant: the host may have slept.
         if held.check().is_err() || held.remaining() <= times.left_at_term() {
             held.release_unused(manager);
-            let text = format!(
-                "{}: the lock was not renewed in time, so the command does not start",
-                self.name
-            );
-            return Err(Failure::new(Exit::LOST, text));
+            let text = "the lock was not renewed in time, so the command does not start";
+            return Err(Failure::new(Exit::LOST, format!("{}: {text}", self.name)));
         }
         let tree = match receives.and_then(|()| self.start(&environment, foreground.as_ref())) {
             Ok(tree) => tree,

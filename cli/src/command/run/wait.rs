@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, never, select, tick, unbounded};
 use fairlock::{Builder, DEFAULT_OUTAGE_LIMIT, Error, LockManager};
-use rustix::termios::tcgetwinsize;
 
 use super::ancestors::{Ancestor, Ancestors, Verdict, verdict};
 use super::connect::{Connecting, passes_by_itself, retry};
@@ -14,7 +13,7 @@ use super::lock::{Held, Lock};
 use super::messages::Messages;
 use super::share::Share;
 use super::signals::{Received, Signals};
-use super::waiting_line::{Progress, fit, holder_of};
+use super::waiting_line::{Progress, columns, fit, holder_of};
 use crate::exit::{Exit, Failure};
 use crate::signal_mask::without_ttou;
 
@@ -22,8 +21,6 @@ use crate::signal_mask::without_ttou;
 const LOOK: Duration = Duration::from_secs(2);
 /// How often the line counts on.
 const REDRAW: Duration = Duration::from_secs(1);
-/// The width of a terminal that does not say its own.
-const COLUMNS: u16 = 80;
 
 /// How a wait ended.
 pub(super) enum Waited {
@@ -122,15 +119,12 @@ pub(super) fn wait_for(
             },
             recv(signals.received) -> signal => {
                 if let Some(signal) = signal.ok().filter(|signal| signal.ends_a_wait()) {
-                    // A grant that comes now is released by its report, which nobody receives.
-                    drop(reports);
-                    connecting.cancel();
+                    leave(reports, &connecting);
                     break Ok(Waited::Signal(signal));
                 }
             }
             recv(orphaned) -> _ => {
-                drop(reports);
-                connecting.cancel();
+                leave(reports, &connecting);
                 let text = "the run around this one has died, so the command does not start";
                 break Err(Failure::new(Exit::LOST, format!("{name}: {text}")));
             }
@@ -145,12 +139,23 @@ pub(super) fn wait_for(
         }
     };
     if progress.is_some() {
-        messages.erase_line();
-        // The command must not write behind the line. A terminal that takes no output does not
-        // hold it up for long.
-        messages.flush();
+        erase(messages);
     }
     ended
+}
+
+/// Ends the other thread's wait.
+fn leave(reports: Receiver<Report>, connecting: &Connecting) {
+    // A grant that comes now is released by its report, which nobody receives.
+    drop(reports);
+    connecting.cancel();
+}
+
+/// Erases the line: the command must not write behind it. A terminal that takes no output does not
+/// hold it up for long.
+fn erase(messages: &Messages) {
+    messages.erase_line();
+    messages.flush();
 }
 
 /// The waiting thread's reports: how it goes, and how it ended.
@@ -389,10 +394,4 @@ impl Wait {
             Err(_) => Ok(Outcome::Busy(String::new())),
         }
     }
-}
-
-fn columns() -> usize {
-    let size = tcgetwinsize(std::io::stderr());
-    let columns = size.map_or(COLUMNS, |size| size.ws_col);
-    usize::from(if columns == 0 { COLUMNS } else { columns })
 }
