@@ -12,6 +12,7 @@ mod sentinel_set;
 
 mod cluster;
 mod connection_names;
+mod credentials;
 mod diagnosis;
 mod quorum;
 mod replica_acks;
