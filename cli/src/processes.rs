@@ -96,6 +96,42 @@ pub(crate) fn without_runs_of_others(found: &[Process]) -> Vec<Process> {
     others.copied().collect()
 }
 
+/// Which processes are below which, as they were a moment ago.
+#[derive(Debug)]
+pub(crate) struct Descent(HashMap<i32, Stat>);
+
+impl Descent {
+    /// `None` where `/proc` does not show them.
+    pub(crate) fn read() -> Option<Descent> {
+        let stats = all()?.into_iter();
+        let stats = stats.map(|process| (process.pid.as_raw_nonzero().get(), process.stat));
+        Some(Descent(stats.collect()))
+    }
+
+    /// The processes above one, its parent first, and whether each is in its session. Without those
+    /// that `/proc` does not show.
+    pub(crate) fn above(&self, pid: u32) -> Vec<(u32, bool)> {
+        let mut found = Vec::new();
+        let Some(of_child) = i32::try_from(pid).ok().and_then(|pid| self.0.get(&pid)) else {
+            return found;
+        };
+        let mut parent = of_child.parent;
+        // A table that changed while it was read may have a circle.
+        while found.len() < self.0.len()
+            && let Some(stat) = self.0.get(&parent)
+        {
+            found.push((parent.unsigned_abs(), stat.session == of_child.session));
+            parent = stat.parent;
+        }
+        found
+    }
+
+    /// Whether the process is one of these.
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        i32::try_from(pid).is_ok_and(|pid| self.0.contains_key(&pid))
+    }
+}
+
 /// The processes below one, those nearest to it first. `follows` says which ones count, together
 /// with what is below them.
 fn below(top: Pid, all: &[Process], follows: &dyn Fn(&Process) -> bool) -> Vec<Process> {
@@ -224,6 +260,24 @@ mod tests {
     fn table_with_a_circle_is_walked_once() {
         let all = [process(2, 3), process(3, 2)];
         assert_eq!(below(all[0].pid, &all, &|_| true).len(), 2);
+    }
+
+    #[test]
+    fn processes_above_one_are_found_with_their_sessions() {
+        let mut all = [
+            process(2, 1),
+            process(3, 2),
+            process(4, 3),
+            process(7, 8),
+            process(8, 7),
+        ];
+        all[0].stat.session = 9;
+        let pairs = all.map(|process| (process.pid.as_raw_nonzero().get(), process.stat));
+        let descent = Descent(HashMap::from(pairs));
+        assert_eq!(descent.above(4), [(3, true), (2, false)]);
+        assert_eq!(descent.above(99), []);
+        assert_eq!(descent.above(7).len(), all.len());
+        assert!(descent.has(4) && !descent.has(1));
     }
 
     #[test]

@@ -10,11 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded, never};
-use fairlock::{DEFAULT_PREFIX, Error, LockInfo, LockManager, LockState, MAX_LABEL, Party};
+use fairlock::{DEFAULT_PREFIX, Error, LockInfo, LockManager, LockState, Party};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::label;
 use super::lock::Held;
 use super::share::Share;
 use crate::connection::variable;
@@ -104,14 +105,12 @@ impl Ancestors {
     }
 
     /// The label of a run inside these, which says where it is: so `why-waiting` and people can
-    /// follow it. Left as it is if it would be too long.
+    /// follow it.
     pub(super) fn label(&self, label: String) -> String {
-        let Some(innermost) = self.0.last() else {
-            return label;
-        };
-        let long = format!("{label} (in {}, fence {})", innermost.name, innermost.fence);
-        let is_allowed = long.len() <= MAX_LABEL && !long.contains(char::is_control);
-        if is_allowed { long } else { label }
+        match self.0.last() {
+            Some(innermost) => label::inside(label, &innermost.name, innermost.fence),
+            None => label,
+        }
     }
 
     /// Watches the runs that this one is below. If one of them is killed, so that it cannot end

@@ -6,7 +6,7 @@ mod connect;
 mod exec;
 mod foreground;
 mod join;
-mod label;
+pub(super) mod label;
 mod lock;
 mod messages;
 mod program;

@@ -9,6 +9,7 @@ use fairlock::{Builder, DEFAULT_OUTAGE_LIMIT, Error, LockManager};
 use super::ancestors::{Ancestor, Ancestors, Verdict, verdict};
 use super::connect::{Connecting, passes_by_itself, retry};
 use super::foreground::Foreground;
+use super::label;
 use super::lock::{Held, Lock};
 use super::messages::Messages;
 use super::share::Share;
@@ -231,7 +232,7 @@ impl Start {
             reports: sender,
         };
         thread::Builder::new()
-            .name("wait".into())
+            .name(label::THREAD.into())
             // It starts threads of the library, which log.
             .spawn(move || without_ttou(|| start.run()))
             .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
@@ -246,7 +247,9 @@ impl Start {
             Err(error) => Err(error),
         };
         // After a signal nobody receives it.
-        let _ = self.reports.send(Report::Ended(end));
+        if self.reports.send(Report::Ended(end)).is_ok() {
+            label::stay();
+        }
     }
 
     /// Takes the lock, unless a run around this one has it.

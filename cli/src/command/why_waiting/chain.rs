@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use fairlock::{LockInfo, LockState, Party};
+use fairlock::{LockInfo, Party};
 
 use super::Locks;
+use super::below::{Below, Sight};
 use super::circles::{Circle, Wait, circles};
+use super::parties::{Place, is_same_thread, live_holders, places};
 
 /// The waits are followed through this many names, one behind the other. Only a program that goes
 /// wrong has longer chains.
@@ -21,22 +23,10 @@ pub(super) struct Chain<'a> {
     pub(super) deadlocks: Vec<Circle<'a>>,
 }
 
-/// Whether somebody holds it, or waits for it.
-pub(super) fn is_in_use(info: &LockInfo) -> bool {
-    info.waiters > 0 || matches!(info.state, LockState::Held | LockState::Cooling)
-}
-
-/// The holders that have not lapsed, and do not only cool.
-pub(super) fn live_holders(info: &LockInfo) -> impl Iterator<Item = &Party> {
-    let is_held = info.state == LockState::Held;
-    let holders = info.holders.iter();
-    holders.filter(move |holder| is_held && holder.lapsed_for.is_none())
-}
-
 impl<'a> Chain<'a> {
-    pub(super) fn follow(first: &'a str, locks: &'a Locks) -> Chain<'a> {
+    pub(super) fn follow(first: &'a str, locks: &'a Locks, sight: &'a Sight) -> Chain<'a> {
         let mut search = Search {
-            queues: Queues::of(locks),
+            queues: Queues::of(locks, sight),
             seen: HashSet::new(),
             chain: Chain {
                 first,
@@ -92,38 +82,27 @@ impl<'a> Search<'a> {
 struct Queues<'a> {
     by_manager: HashMap<&'a str, Vec<Place<'a>>>,
     by_process: HashMap<(&'a str, u32), Vec<Place<'a>>>,
-}
-
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    lock: &'a LockInfo,
-    position: usize,
-    waiter: &'a Party,
+    below: Below<'a>,
 }
 
 impl<'a> Queues<'a> {
-    fn of(locks: &'a Locks) -> Queues<'a> {
+    fn of(locks: &'a Locks, sight: &'a Sight) -> Queues<'a> {
         let mut queues = Queues {
             by_manager: HashMap::new(),
             by_process: HashMap::new(),
+            below: Below::of(locks.values().flat_map(places), locks, sight),
         };
-        for lock in locks.values() {
-            for (waiter, position) in lock.queue.iter().zip(1..) {
-                let place = Place {
-                    lock,
-                    position,
-                    waiter,
-                };
-                let of_manager = queues.by_manager.entry(&waiter.manager).or_default();
-                of_manager.push(place);
-                let process = (&*waiter.host, waiter.pid);
-                queues.by_process.entry(process).or_default().push(place);
-            }
+        for place in locks.values().flat_map(places) {
+            let waiter = place.waiter;
+            let of_manager = queues.by_manager.entry(&waiter.manager).or_default();
+            of_manager.push(place);
+            let process = (&*waiter.host, waiter.pid);
+            queues.by_process.entry(process).or_default().push(place);
         }
         queues
     }
 
-    /// The places of the thread that holds a lock.
+    /// The waits of the thread that holds a lock, and those of the processes below it.
     fn waits_of(&self, holds: &'a LockInfo, holder: &'a Party) -> Vec<Wait<'a>> {
         let own = self.by_manager.get(&*holder.manager);
         let process = (&*holder.host, holder.pid);
@@ -137,31 +116,35 @@ impl<'a> Queues<'a> {
                 waits_for: place.lock,
                 waiter: place.waiter,
                 position: place.position,
+                is_below: false,
                 is_certain: is_same_thread(holder, place.waiter)?,
             })
         });
-        waits.collect()
-    }
-}
-
-/// Whether both are the same thread: surely, maybe (`false`), or not at all (`None`).
-///
-/// The same manager and the same number are the same thread. Another manager may be in the same
-/// process. But processes in containers can have the same host name and the same numbers. A version
-/// that writes no numbers leaves the name of the thread, which others may have, too.
-fn is_same_thread(holder: &Party, waiter: &Party) -> Option<bool> {
-    let is_same_manager = holder.manager == waiter.manager;
-    match (holder.thread_id, waiter.thread_id) {
-        (Some(one), Some(other)) => (one == other).then_some(is_same_manager),
-        _ => (is_same_manager && holder.thread == waiter.thread).then_some(false),
+        let below = self.below.places_of(holds, holder).into_iter();
+        let below = below.map(|(place, is_certain)| Wait {
+            holds,
+            holder,
+            waits_for: place.lock,
+            waiter: place.waiter,
+            position: place.position,
+            is_below: true,
+            is_certain,
+        });
+        waits.chain(below).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, LazyLock};
 
     use super::*;
+
+    static NO_SIGHT: LazyLock<Sight> = LazyLock::new(Sight::nothing);
+
+    fn follow<'a>(first: &'a str, locks: &'a Locks) -> Chain<'a> {
+        Chain::follow(first, locks, &NO_SIGHT)
+    }
 
     /// `name: holders < waiters`, for instance `x: a < b`. A party is a letter, or `3*a` with
     /// permits; a capital letter has no number, as of an older version.
@@ -229,7 +212,7 @@ mod tests {
     #[test]
     fn chain_ends_at_a_holder_that_does_not_wait() {
         let locks = locks(&["x: a < z", "y: b < a", "z: c < b", "other: d < e"]);
-        let chain = Chain::follow("x", &locks);
+        let chain = follow("x", &locks);
         assert_eq!(names(&chain), ["x", "y", "z"]);
         assert_eq!(circles(&chain), []);
         assert_eq!(chain.waits.len(), 2);
@@ -239,7 +222,7 @@ mod tests {
     fn circle_is_found_from_outside_and_from_within() {
         let locks = locks(&["w: d < ", "x: a < b d", "y: b < c", "z: c < a"]);
         for (from, circle) in [("w", "x z y"), ("x", "x z y"), ("y", "y x z")] {
-            let chain = Chain::follow(from, &locks);
+            let chain = follow(from, &locks);
             assert_eq!(circles(&chain), [(circle.to_owned(), true)], "{from}");
         }
     }
@@ -247,7 +230,7 @@ mod tests {
     #[test]
     fn thread_that_waits_for_itself_is_a_circle() {
         let locks = locks(&["x: a < b a"]);
-        let chain = Chain::follow("x", &locks);
+        let chain = follow("x", &locks);
         assert_eq!(circles(&chain), [("x".to_owned(), true)]);
         assert_eq!(chain.waits[0].position, 2);
     }
@@ -255,7 +238,7 @@ mod tests {
     #[test]
     fn every_holder_of_permits_is_followed() {
         let locks = locks(&["s/4: a 2*b c < d", "x: e < a", "y: f < c"]);
-        let chain = Chain::follow("s/4", &locks);
+        let chain = follow("s/4", &locks);
         assert_eq!(names(&chain), ["s/4", "x", "y"]);
     }
 
@@ -263,7 +246,7 @@ mod tests {
     fn circle_through_permits_that_others_can_release_is_not_certain() {
         for (semaphore, is_certain) in [("s/4: a b < c", false), ("s/4: 3*a < 2*c", true)] {
             let locks = locks(&[semaphore, "x: c < a"]);
-            let chain = Chain::follow("s/4", &locks);
+            let chain = follow("s/4", &locks);
             assert_eq!(circles(&chain), [("s/4 x".to_owned(), is_certain)]);
         }
     }
@@ -272,7 +255,7 @@ mod tests {
     fn certain_circle_through_another_holder_is_found_from_everywhere() {
         let locks = locks(&["s/4: a 3*b < 2*c", "x: c < a b"]);
         for from in ["s/4", "x"] {
-            let chain = Chain::follow(from, &locks);
+            let chain = follow(from, &locks);
             assert_eq!(circles(&chain), [("x s/4".to_owned(), true)], "{from}");
         }
     }
@@ -286,7 +269,7 @@ mod tests {
             "z: e < d",
             "w: b < e",
         ]);
-        let chain = Chain::follow("s/2", &locks);
+        let chain = follow("s/2", &locks);
         let expected = [("y z w".to_owned(), true), ("s/2 x".to_owned(), false)];
         assert_eq!(circles(&chain), expected);
     }
@@ -300,7 +283,7 @@ mod tests {
                 "y: b < a"
             };
             let locks = locks(&[other, back]);
-            let chain = Chain::follow("x", &locks);
+            let chain = follow("x", &locks);
             assert_eq!(circles(&chain), [("x y".to_owned(), false)], "{other}");
         }
     }
@@ -308,7 +291,7 @@ mod tests {
     #[test]
     fn name_that_is_reached_twice_is_followed_once() {
         let locks = locks(&["s/9: a b < c", "x: d < a b", "y: e < d"]);
-        let chain = Chain::follow("s/9", &locks);
+        let chain = follow("s/9", &locks);
         assert_eq!(names(&chain), ["s/9", "x", "y"]);
         assert_eq!(chain.waits.len(), 3);
     }
@@ -323,6 +306,6 @@ mod tests {
         }
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let locks = locks(&texts);
-        assert_eq!(Chain::follow("n0", &locks).locks.len(), MOST_LINKS);
+        assert_eq!(follow("n0", &locks).locks.len(), MOST_LINKS);
     }
 }

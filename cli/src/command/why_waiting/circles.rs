@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fairlock::{Kind, LockInfo, Party};
 
-/// A holder of one lock stands in the queue of another.
+/// A holder of one lock stands in the queue of another, or a process for which it waits does.
 #[derive(Debug, Clone)]
 pub(super) struct Wait<'a> {
     pub(super) holds: &'a LockInfo,
@@ -14,7 +14,10 @@ pub(super) struct Wait<'a> {
     pub(super) waiter: &'a Party,
     /// In the queue, from 1.
     pub(super) position: usize,
-    /// Whether holder and waiter are surely the same thread.
+    /// Whether the waiter is a process below that of the holder.
+    pub(super) is_below: bool,
+    /// Whether holder and waiter are surely the same thread; or, if it is below, whether the holder
+    /// surely waits for it.
     pub(super) is_certain: bool,
 }
 

@@ -1,7 +1,9 @@
 //! `fairlock why-waiting`.
 
+mod below;
 mod chain;
 mod circles;
+mod parties;
 mod report;
 mod shell;
 
@@ -15,6 +17,7 @@ use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
+use below::Sight;
 use chain::Chain;
 
 /// Follows the chain of waits from a lock to the holders that all wait for, and names a deadlock
@@ -44,18 +47,19 @@ type Locks = BTreeMap<Arc<str>, LockInfo>;
 impl WhyWaiting {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
         let manager = connection.manager()?;
-        let Some(first) = manager.inspect(&self.name)?.filter(chain::is_in_use) else {
+        let Some(first) = manager.inspect(&self.name)?.filter(parties::is_in_use) else {
             crate::note::note_line!("fairlock: nobody holds {:?} or waits for it", self.name);
             return Ok(Exit::NO);
         };
         let mut locks = Locks::from([(Arc::clone(&first.name), first.clone())]);
-        if chain::live_holders(&first).next().is_some() {
+        if parties::live_holders(&first).next().is_some() {
             locks.extend(awaited(&manager)?);
             locks.insert(Arc::clone(&first.name), first.clone());
         }
         // The names were not seen at the same moment. A wait that was over before the next began
         // looks like a part of a circle, but a deadlock stays. So a second look decides.
-        let circles = Chain::follow(&first.name, &locks).deadlocks;
+        let sight = Sight::from_this_host();
+        let circles = Chain::follow(&first.name, &locks, &sight).deadlocks;
         let names: Vec<Arc<str>> = circles.iter().flat_map(|circle| circle.names()).collect();
         for name in names {
             match manager.inspect(&*name)? {
@@ -63,11 +67,12 @@ impl WhyWaiting {
                 None => drop(locks.remove(&name)),
             }
         }
-        let chain = Chain::follow(&first.name, &locks);
+        let sight = Sight::from_this_host();
+        let chain = Chain::follow(&first.name, &locks, &sight);
         if self.json {
             output::json(&report::Report::of(&chain))?;
         } else {
-            report::print(&chain)?;
+            report::print(&chain, &sight)?;
         }
         Ok(if chain.deadlocks.iter().any(|circle| circle.is_certain) {
             Exit::DEADLOCK
@@ -77,12 +82,13 @@ impl WhyWaiting {
     }
 }
 
-/// All names that somebody waits for.
+/// All names that somebody waits for, and those of runs inside others, which lead to the runs
+/// around them.
 fn awaited(manager: &LockManager) -> Result<Locks, Failure> {
     let mut locks = Locks::new();
     for info in manager.list("*") {
         let info = info?;
-        if info.waiters > 0 {
+        if info.waiters > 0 || below::is_held_inside_a_run(&info) {
             locks.insert(Arc::clone(&info.name), info);
         }
     }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use fairlock::{Kind, LockInfo, LockState, Party};
 use serde::Serialize;
 
-use super::chain::{Chain, live_holders};
+use super::below::Sight;
+use super::chain::Chain;
 use super::circles::{Circle, Wait};
+use super::parties::live_holders;
 use super::shell;
 use crate::age;
 use crate::exit::Failure;
@@ -21,9 +23,10 @@ const MOST_HOLDERS: usize = 10;
 const MOST_INDENTS: usize = 30;
 
 /// Prints the chain as a tree, and then each deadlock with its remedy.
-pub(super) fn print(chain: &Chain<'_>) -> Result<(), Failure> {
+pub(super) fn print(chain: &Chain<'_>, sight: &Sight) -> Result<(), Failure> {
     let mut tree = Tree {
         chain,
+        sight,
         shown: HashSet::new(),
         lines: Vec::new(),
     };
@@ -39,6 +42,7 @@ pub(super) fn print(chain: &Chain<'_>) -> Result<(), Failure> {
 
 struct Tree<'a> {
     chain: &'a Chain<'a>,
+    sight: &'a Sight,
     shown: HashSet<&'a str>,
     lines: Vec<String>,
 }
@@ -91,6 +95,13 @@ impl<'a> Tree<'a> {
         );
         self.line(depth, &text);
         let waits: Vec<&Wait<'a>> = self.chain.waits_of(lock, holder).collect();
+        if waits.is_empty() && self.sight.may_miss_waits_below(holder) {
+            let host = printable(&holder.host);
+            let text = format!(
+                "which waits for no lock itself; only {host} shows whether its command waits"
+            );
+            return self.line(depth + 1, &text);
+        }
         if waits.is_empty() {
             return self.line(depth + 1, "which waits for no lock");
         }
@@ -100,11 +111,20 @@ impl<'a> Tree<'a> {
             } else {
                 "which may wait"
             };
+            let verb = if wait.is_below {
+                format!("{verb} for {}, which waits", process(wait.waiter))
+            } else {
+                verb.to_owned()
+            };
             let waited = age::short(times::waited(wait.waits_for, wait.waiter));
             let text = format!("{verb} for {waited}, position {}, for ", wait.position);
             self.lock(wait.waits_for, &text, depth + 1);
         }
     }
+}
+
+fn process(party: &Party) -> String {
+    format!("process {} on {}", party.pid, printable(&party.host))
 }
 
 fn fence(holder: &Party) -> String {
@@ -131,7 +151,16 @@ fn unheld(lock: &LockInfo) -> String {
 /// The lines about a circle.
 fn deadlock(circle: &Circle<'_>) -> Vec<String> {
     let mut lines = vec![String::new()];
+    let is_through_processes = circle.waits.iter().any(|wait| wait.is_below);
     lines.push(match (circle.is_certain, circle.waits.len()) {
+        (true, 1) if is_through_processes => {
+            "Deadlock: a run waits for its command, which waits for the lock of the run.".to_owned()
+        }
+        (true, _) if is_through_processes => {
+            "Deadlock: each of these, or a process for which it waits, waits for a lock that the \
+             next one holds."
+                .to_owned()
+        }
         (true, 1) => "Deadlock: a thread waits for a lock that it took itself.".to_owned(),
         (true, _) => "Deadlock: each of these waits for a lock that the next one holds.".to_owned(),
         (false, _) => "This may be a deadlock: each may wait for a lock that the next one \
@@ -140,9 +169,14 @@ fn deadlock(circle: &Circle<'_>) -> Vec<String> {
     });
     for wait in &circle.waits {
         lines.push(format!(
-            "  {}, holds {} and waits for {}",
+            "  {}, holds {} and waits for {}{}",
             printable(&wait.holder.to_string()),
             printable(&wait.holds.name),
+            if wait.is_below {
+                format!("{}, which waits for ", process(wait.waiter))
+            } else {
+                String::new()
+            },
             printable(&wait.waits_for.name)
         ));
     }
@@ -186,6 +220,8 @@ struct WaitReport<'a> {
     waited: f64,
     certain: bool,
     holder: &'a Party,
+    /// The process below the holder that waits in its place.
+    through: Option<&'a Party>,
 }
 
 #[derive(Debug, Serialize)]
@@ -216,6 +252,7 @@ impl<'a> Report<'a> {
             waited: micros(times::waited(wait.waits_for, wait.waiter)),
             certain: wait.is_certain,
             holder: wait.holder,
+            through: wait.is_below.then_some(wait.waiter),
         });
         let deadlocks = chain.deadlocks.iter().map(|circle| DeadlockReport {
             certain: circle.is_certain,

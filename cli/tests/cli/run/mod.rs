@@ -1,5 +1,6 @@
 //! `fairlock run`.
 
+mod chains;
 mod exit_codes;
 mod group;
 mod job_control;

@@ -1,0 +1,188 @@
+//! `fairlock why-waiting`, where a process below a run waits.
+
+use std::io::PipeWriter;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{LONG, Run, manager, run_script, waiters};
+use crate::look::fairlock;
+use crate::process::{Ended, end};
+use crate::support::{Server, until};
+
+/// An inner run that finds nothing about the run around it in its environment.
+const UNAWARE: &str = "env -u FAIRLOCK_HELD \"$BINARY\"";
+
+/// A run that executes the script when the pipe is closed. `$BINARY` is fairlock.
+fn ready(server: &Server, outer: &[&str], script: &str) -> (Run, PipeWriter) {
+    let script = format!("echo up; read go; {script}");
+    let mut command = run_script(server, outer, &script);
+    command.env("BINARY", env!("CARGO_BIN_EXE_fairlock"));
+    let (read, write) = std::io::pipe().expect("a pipe");
+    let mut run = Run::start_with_input(&mut command, read.into());
+    assert_eq!(run.line(), "up");
+    (run, write)
+}
+
+/// Lets the scripts begin, and waits until they wait for these names.
+fn let_wait(server: &Server, pipes: Vec<PipeWriter>, names: &[&str]) {
+    drop(pipes);
+    for name in names {
+        until(LONG, "queued", || waiters(server, name) == 1);
+    }
+}
+
+/// Two runs, each around one that waits for the lock of the other.
+fn crossed(server: &Server, one: &str, other: &str) -> [Run; 2] {
+    let (first, go) = ready(server, &["a"], &format!("{one} run b -- true"));
+    let (second, go_too) = ready(server, &["b"], &format!("{other} run a -- true"));
+    let_wait(server, vec![go, go_too], &["a", "b"]);
+    [first, second]
+}
+
+fn why_waiting(server: &Server, name: &str) -> Ended {
+    end(&mut fairlock(server, &["why-waiting", name]))
+}
+
+/// Ends the first run. The second one then gets the lock.
+fn end_both([mut first, mut second]: [Run; 2]) {
+    first.signal(Signal::TERM);
+    first.ends(143, "");
+    second.ends(0, "");
+}
+
+/// Writes into Redis that the holder is on another host.
+fn move_holder_away(server: &Server, name: &str) {
+    let key = format!("fairlock:{{{name}}}");
+    let label: String = server.query(&["HGET", &key, "l"]);
+    let (_, rest) = label.split_once('\t').expect("parts");
+    let _: i64 = server.query(&["HSET", &key, "l", &format!("elsewhere\t{rest}")]);
+    let holder = manager(server).inspect(name).unwrap().unwrap().holder;
+    assert_eq!(holder.expect("held").host, "elsewhere");
+}
+
+#[test]
+fn deadlock_through_the_commands_of_two_runs_exits_2() {
+    for way in ["\"$BINARY\"", UNAWARE, "timeout 60 \"$BINARY\""] {
+        let server = Server::start();
+        let runs = crossed(&server, way, way);
+        for name in ["a", "b"] {
+            let ended = why_waiting(&server, name);
+            assert_eq!((ended.code, &*ended.stderr), (Some(2), ""), "{ended:?}");
+            let fence = manager(&server).inspect(name).unwrap().unwrap().fence;
+            for part in [
+                "    which waits for process ",
+                ", which waits for ",
+                "Deadlock: each of these, or a process for which it waits, waits for a lock",
+                &format!("process {} on ", runs[0].pid()),
+                &format!("process {} on ", runs[1].pid()),
+                &format!("fairlock release {name} --fence {fence}"),
+            ] {
+                assert!(ended.stdout.contains(part), "no {part}: {}", ended.stdout);
+            }
+        }
+        let ended = end(&mut fairlock(&server, &["why-waiting", "a", "--json"]));
+        let object: Value = serde_json::from_str(&ended.stdout).expect("one object");
+        let wait = &object["waits"][0];
+        assert_eq!(wait["certain"], Value::Bool(true), "{object}");
+        assert!(wait["through"]["pid"].is_u64() && wait["through"]["pid"] != wait["holder"]["pid"]);
+        end_both(runs);
+    }
+}
+
+#[test]
+fn deadlock_of_runs_on_other_hosts_is_seen_by_their_labels() {
+    let server = Server::start();
+    let between = "\"$BINARY\" run between -- \"$BINARY\"";
+    let runs = crossed(&server, between, "\"$BINARY\"");
+    for name in ["a", "b"] {
+        move_holder_away(&server, name);
+    }
+    let ended = why_waiting(&server, "a");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stdout.contains("on elsewhere"), "{ended:?}");
+    end_both(runs);
+}
+
+#[test]
+fn command_on_another_host_is_said_not_to_be_seen() {
+    let server = Server::start();
+    let runs = crossed(&server, UNAWARE, UNAWARE);
+    move_holder_away(&server, "a");
+    let ended = why_waiting(&server, "a");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let text = "waits for no lock itself; only elsewhere shows whether its command waits";
+    assert!(ended.stdout.contains(text), "{ended:?}");
+    end_both(runs);
+}
+
+#[test]
+fn run_whose_command_waits_for_its_lock_is_a_deadlock() {
+    for (outer, inner) in [
+        (&["a"][..], "a"),
+        (&["--shared", "a"], "--exclusive a"),
+        (&["--permits", "2/2", "a"], "--permits 1/2 a"),
+    ] {
+        let server = Server::start();
+        let (mut run, go) = ready(&server, outer, &format!("{UNAWARE} run {inner} -- true"));
+        let_wait(&server, vec![go], &["a"]);
+        let ended = why_waiting(&server, "a");
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        let text = "Deadlock: a run waits for its command, which waits for the lock of the run.";
+        assert!(ended.stdout.contains(text), "{ended:?}");
+        run.signal(Signal::TERM);
+        run.ends(143, "");
+    }
+}
+
+#[test]
+fn process_that_left_the_session_may_be_waited_for() {
+    let server = Server::start();
+    let away = "setsid --wait \"$BINARY\"";
+    let runs = crossed(&server, away, "\"$BINARY\"");
+    let ended = why_waiting(&server, "a");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        ended.stdout.contains("which may wait for process "),
+        "{ended:?}"
+    );
+    assert!(ended.stdout.contains("This may be a deadlock"), "{ended:?}");
+    let [mut first, mut second] = runs;
+    second.signal(Signal::TERM);
+    second.ends(143, "");
+    first.ends(0, "");
+}
+
+#[test]
+fn run_whose_command_waits_for_nothing_ends_the_chain() {
+    let server = Server::start();
+    let (mut run, go) = ready(&server, &["a"], "true");
+    let ended = why_waiting(&server, "a");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(
+        ended.stdout.ends_with("    which waits for no lock\n"),
+        "{ended:?}"
+    );
+    drop(go);
+    run.ends(0, "");
+}
+
+#[test]
+fn thread_that_is_shown_for_a_run_lives() {
+    let server = Server::start();
+    for outer in [&["a"][..], &["--shared", "a"], &["--permits", "1/2", "a"]] {
+        let (mut run, go) = ready(&server, outer, "true");
+        let holder = manager(&server)
+            .inspect("a")
+            .unwrap()
+            .unwrap()
+            .holder
+            .expect("held");
+        let thread = holder.thread_id.expect("a number");
+        let name = std::fs::read_to_string(format!("/proc/{}/task/{thread}/comm", holder.pid));
+        assert_eq!(name.expect("it lives").trim_end(), holder.thread);
+        drop(go);
+        run.ends(0, "");
+        server.query::<()>(&["FLUSHALL"]);
+    }
+}
