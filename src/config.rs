@@ -85,6 +85,11 @@ impl Config {
         let options = settings.options;
         let ttl = options.lease_length();
         check_ttl(&options)?;
+        let given = [
+            ("command_timeout", settings.command_timeout),
+            ("check_period", settings.check_period),
+            ("horizon", settings.horizon),
+        ];
         // A fixed lease can be shorter than the periods may be. Only renewed locks, and locks that
         // a caller waits for, depend on the periods.
         let base = ttl.max(MIN_TTL);
@@ -115,6 +120,9 @@ impl Config {
             replica_acks: settings.replica_acks.filter(|acks| acks.wanted > 0),
         };
         config.check_numbers()?;
+        if !options.is_fixed() {
+            config.check_fits(ttl, given)?;
+        }
         config.check_options(&options)?;
         Ok((config, options))
     }
@@ -188,30 +196,53 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses a ttl that is too short for the periods of this manager.
+    /// Refuses periods for which the builder's own ttl is too short, in terms of what the user has
+    /// set.
+    fn check_fits(&self, ttl: Duration, given: [(&str, Option<Duration>); 3]) -> Result<()> {
+        let needed = least_ttl(self.horizon);
+        if ttl >= needed {
+            return Ok(());
+        }
+        let given: Vec<_> = given
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect();
+        let ([(name, value)], Some(most)) = (&given[..], self.most_with(ttl, &given)) else {
+            let list: Vec<String> = given
+                .iter()
+                .map(|(name, value)| format!("{name} {value:?}"))
+                .collect();
+            let list = list.join(" and ");
+            let message = format!("at least {needed:?} with {list}; it is {ttl:?}");
+            return Err(Error::config("ttl", message));
+        };
+        let message = format!(
+            "at most {most:?} with the ttl of {ttl:?}, or a ttl of at least {needed:?}; it is {value:?}"
+        );
+        Err(Error::config(*name, message))
+    }
+
+    /// The largest value of the one period that the user has set, with this ttl. `None` if there is
+    /// none.
+    fn most_with(&self, ttl: Duration, given: &[(&str, Duration)]) -> Option<Duration> {
+        let horizon = longest_horizon(ttl);
+        let most = match given {
+            [("command_timeout", _)] => horizon.checked_sub(self.check_period)? / 3,
+            [("check_period", _)] => horizon.checked_sub(self.command_timeout * 3)?,
+            _ => horizon,
+        };
+        let whole_ms = Duration::from_millis(most.as_millis() as u64);
+        (!whole_ms.is_zero()).then_some(whole_ms)
+    }
+
+    /// Refuses a handle's ttl that is too short for the periods of this manager.
     fn check_renewed_ttl(&self, ttl: Duration) -> Result<()> {
         let needed = least_ttl(self.horizon);
         if ttl < needed {
             let horizon = self.horizon;
-            let is_least = horizon == least_horizon(self.check_period, self.command_timeout);
-            let remedy = if ttl == self.ttl && is_least {
-                format!(
-                    "it is {ttl:?}; a shorter horizon needs a shorter check_period + \
-                     3 × command_timeout"
-                )
-            } else if ttl == self.ttl {
-                format!("it is {ttl:?}; or take a shorter horizon")
-            } else {
-                format!("give the builder the ttl {ttl:?}, or a shorter horizon")
-            };
-            let message =
-                format!("at least {needed:?} with this manager's horizon of {horizon:?}; {remedy}");
-            return Err(Error::config("ttl", message));
-        }
-        let needed = self.check_period + self.command_timeout * 2 + margin(ttl, Duration::ZERO);
-        if ttl < needed {
             let message = format!(
-                "at least check_period + 2 × command_timeout + margin, {needed:?}; it is {ttl:?}"
+                "at least {needed:?} with this manager's horizon of {horizon:?}; it is {ttl:?}; \
+                 give the builder this ttl, or a shorter horizon"
             );
             return Err(Error::config("ttl", message));
         }
@@ -223,6 +254,8 @@ impl Config {
     /// R16 (hold_at_least, fixed leases): if the message of a grant is lost, the waiter finds the
     /// grant at its next check. Some of the lease must be left by then.
     pub(crate) fn check_wait(&self, options: &LockOptions) -> Result<()> {
+        // A lease that no call can use has its own reason.
+        check_ttl(options)?;
         let ttl = options.lease_length();
         let needed = self.check_period + self.command_timeout * 2;
         if options.is_fixed() && (ttl < MIN_TTL || ttl <= needed) {
@@ -256,6 +289,11 @@ fn least_ttl(horizon: Duration) -> Duration {
     // H / (2/3 − 1/10) = H × 30/17, in whole ms
     let ms = (horizon.as_nanos() * 30).div_ceil(17 * 1_000_000);
     Duration::from_millis(ms as u64)
+}
+
+/// The longest horizon with which [`least_ttl`] allows this ttl.
+fn longest_horizon(ttl: Duration) -> Duration {
+    ttl * 17 / 30
 }
 
 fn check_ttl(options: &LockOptions) -> Result<()> {
@@ -347,6 +385,49 @@ mod tests {
         let (config, _) = Config::new(settings).unwrap();
         assert_eq!(config.horizon, seconds(37));
         assert_eq!(config.outage_limit, seconds(12));
+    }
+
+    /// The setting that is to blame, and the largest value that fits.
+    #[test]
+    fn misfit_is_blamed_on_what_was_set() {
+        let ms = Duration::from_millis;
+        let of = |settings: Settings| match Config::new(settings) {
+            Err(Error::Config { what, message }) => (what, message),
+            other => panic!("{other:?}"),
+        };
+        let timeout = |ms: Duration| Settings {
+            command_timeout: Some(ms),
+            ..Settings::default()
+        };
+        let (what, message) = of(timeout(ms(5000)));
+        assert_eq!(what, "command_timeout");
+        assert!(
+            message.starts_with("at most 1.555s with the ttl of 10s"),
+            "{message}"
+        );
+        assert!(message.contains("at least 28.236s"), "{message}");
+        assert!(Config::new(timeout(ms(1555))).is_ok());
+        assert!(Config::new(timeout(ms(1556))).is_err());
+        let check_period = Settings {
+            check_period: Some(ms(8000)),
+            ..Settings::default()
+        };
+        assert_eq!(of(check_period).0, "check_period");
+        let horizon = Settings {
+            horizon: Some(ms(20_000)),
+            ..Settings::default()
+        };
+        assert_eq!(of(horizon).0, "horizon");
+        let two = Settings {
+            check_period: Some(ms(3000)),
+            ..timeout(ms(3000))
+        };
+        let (what, message) = of(two);
+        assert_eq!(what, "ttl");
+        assert!(
+            message.contains("command_timeout 3s and check_period 3s"),
+            "{message}"
+        );
     }
 
     #[test]
