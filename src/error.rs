@@ -27,13 +27,9 @@ pub enum Error {
     },
 
     /// Redis did not answer in time, or could not be reached. If the request took effect, it is
-    /// rolled back in the background.
+    /// rolled back in the background. With [`Step::Thread`] the cause is this host, and not Redis.
     #[non_exhaustive]
-    #[error(
-        "redis{} is unavailable{} (no {step}; gave up after {waited:.1?})",
-        at_server(server),
-        for_lock(lock)
-    )]
+    #[error("{}", unavailable(lock, server, *step, *waited))]
     Unavailable {
         /// The lock that the call was for. `None` if the call was not for a lock.
         lock: Option<Arc<str>>,
@@ -168,6 +164,9 @@ pub enum Step {
     /// A quorum: fewer than a majority of the nodes decided. The [source](Error::Unavailable) says
     /// which did not, and why.
     Majority,
+    /// The system started no thread, which the call needs: a limit of threads or of memory is
+    /// reached. That says nothing about Redis.
+    Thread,
 }
 
 /// Why there is no TLS connection to a server.
@@ -203,6 +202,7 @@ impl fmt::Display for Step {
             Step::Send => "way to send",
             Step::Reply => "reply",
             Step::Majority => "majority",
+            Step::Thread => "thread",
         })
     }
 }
@@ -308,6 +308,25 @@ pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
             | "ASK"
             | "UNBLOCKED"
     ) || message.starts_with("max number of clients")
+}
+
+fn unavailable(
+    lock: &Option<Arc<str>>,
+    server: &Option<Arc<str>>,
+    step: Step,
+    waited: Duration,
+) -> String {
+    let lock = for_lock(lock);
+    match step {
+        Step::Thread => format!(
+            "the system starts no thread{lock}: a limit of threads or memory is reached (gave up \
+             after {waited:.1?})"
+        ),
+        step => {
+            let server = at_server(server);
+            format!("redis{server} is unavailable{lock} (no {step}; gave up after {waited:.1?})")
+        }
+    }
 }
 
 fn at_server(server: &Option<Arc<str>>) -> String {

@@ -73,6 +73,10 @@ fn unavailable(step: Step, source: &(dyn StdError + Send + Sync + 'static)) -> S
         (Step::Credentials, _) => {
             "look at the source of the credentials: the file of the password, or the program's own"
         }
+        (Step::Thread, _) => {
+            "free some threads or memory of this host, or raise its limits: ulimit -u, and the \
+             pids.max and memory.max of its control group"
+        }
         (Step::Majority, _) => "start the servers that the message names",
         (Step::Send | Step::Reply, _) => {
             "the server hangs or the network is cut: try redis-cli PING from this host, and \

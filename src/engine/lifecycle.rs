@@ -243,9 +243,7 @@ impl Engine {
         let handle = thread::Builder::new()
             .name(name.to_owned())
             .spawn(body)
-            .map_err(|e| {
-                StoreFault::unavailable(Step::Connect, e).into_error(None, Duration::ZERO)
-            })?;
+            .map_err(|error| StoreFault::no_thread(error).into_error(None, Duration::ZERO))?;
         let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.handle.is_finished());
         threads.push(Thread { handle, over });

@@ -130,6 +130,11 @@ impl StoreFault {
         }
     }
 
+    /// The system started no thread.
+    pub(crate) fn no_thread(error: io::Error) -> StoreFault {
+        StoreFault::unavailable(Step::Thread, error)
+    }
+
     pub(super) fn timed_out(step: Step) -> StoreFault {
         StoreFault::unavailable(step, io::Error::from(io::ErrorKind::TimedOut))
     }
@@ -373,12 +378,19 @@ impl StoreFault {
                 source,
             },
             StoreFault::InDoubt(fault) => match *fault {
-                StoreFault::Unavailable { source, server, .. } => Error::Unavailable {
+                StoreFault::Unavailable {
+                    step,
+                    source,
+                    server,
+                } => Error::Unavailable {
                     lock,
                     server,
                     step: Step::Reply,
                     waited,
-                    source,
+                    source: match step {
+                        Step::Send | Step::Reply => source,
+                        step => Arc::new(Box::new(NotSentAgain { step, source })),
+                    },
                 },
                 other => other.into_error(key, waited),
             },
@@ -466,7 +478,24 @@ impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             StoreFault::NotReady => f.write_str("no connection is open"),
-            StoreFault::InDoubt(fault) => Reason(fault).fmt(f),
+            StoreFault::InDoubt(fault) => match &**fault {
+                StoreFault::Unavailable {
+                    step: step @ (Step::Connect | Step::Majority | Step::Thread),
+                    source,
+                    ..
+                } => {
+                    let source = Arc::clone(source);
+                    write!(
+                        f,
+                        "no reply: {}",
+                        NotSentAgain {
+                            step: *step,
+                            source
+                        }
+                    )
+                }
+                fault => Reason(fault).fmt(f),
+            },
             StoreFault::Unavailable { step, source, .. } => write!(f, "no {step}: {source}"),
             StoreFault::NotReplicated {
                 wanted,
@@ -484,6 +513,30 @@ impl fmt::Display for Reason<'_> {
 }
 
 impl StdError for StoreFault {}
+
+/// Why a request that had no reply could not be sent again.
+#[derive(Debug)]
+struct NotSentAgain {
+    step: Step,
+    source: Arc<Box<dyn StdError + Send + Sync>>,
+}
+
+impl fmt::Display for NotSentAgain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NotSentAgain { step, source } = self;
+        write!(
+            f,
+            "the connection ended before the reply, and the request could not be sent again (no \
+             {step}: {source})"
+        )
+    }
+}
+
+impl StdError for NotSentAgain {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&**self.source)
+    }
+}
 
 /// A part of a sentence: that this part of a login ends with white space. Empty if it does not.
 fn white_space_behind(what: &str, text: &str) -> String {

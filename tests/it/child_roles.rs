@@ -28,6 +28,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("waits", counts::system_calls::waits),
     ("panicking_logger", process::panicking_logger),
     ("without_descriptors", process::without_descriptors),
+    ("without_threads", process::without_threads),
     ("starved_renewal", process::starved_renewal),
     ("thread_local", ends::thread_local),
     ("turns", exclusion::turns),

@@ -13,7 +13,7 @@ use std::{
 };
 
 use fairlock::{
-    DEFAULT_TTL, Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder,
+    DEFAULT_TTL, Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Step,
 };
 
 use crate::{
@@ -280,7 +280,7 @@ pub(crate) fn without_descriptors(args: &[String]) {
         .unwrap();
     report("served");
     drop(taken);
-    set_limit(old);
+    set_limit(libc::RLIMIT_NOFILE, old);
     let renewed = mgr.stats().renewed;
     let guard = mgr.lock("kept").unwrap();
     until(TTL + SLACK, "it is renewed", || {
@@ -298,7 +298,7 @@ pub(crate) fn without_descriptors(args: &[String]) {
 
 /// Opens files until the process has no descriptor left.
 fn exhaust() -> (Vec<File>, libc::rlim_t) {
-    let old = set_limit(100);
+    let old = set_limit(libc::RLIMIT_NOFILE, 100);
     let mut taken = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
         taken.push(file);
@@ -307,18 +307,53 @@ fn exhaust() -> (Vec<File>, libc::rlim_t) {
     (taken, old)
 }
 
-/// Sets the soft RLIMIT_NOFILE, which the process may lower and raise again, and returns the old
-/// value.
-fn set_limit(to: libc::rlim_t) -> libc::rlim_t {
+/// A manager needs a thread, and the system gives none: Redis is not to blame.
+#[test]
+fn host_without_threads_is_blamed_and_not_redis() {
+    let server = Server::start();
+    let child = Child::spawn("without_threads", &[&server.url()]);
+    let error = child.expect("error", SOON);
+    assert!(error.starts_with("the system starts no thread"), "{error}");
+    assert!(!error.contains("redis"), "{error}");
+    child.expect("recovered", SOON);
+}
+
+/// Leaves no room for the stack of a thread.
+pub(crate) fn without_threads(args: &[String]) {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: libc::rlim_t = statm.split(' ').next().unwrap().parse().unwrap();
+    let room = pages * 4096 + (1 << 20);
+    let old = set_limit(libc::RLIMIT_AS, room);
+    let refused = LockManager::connect(&*args[0]);
+    set_limit(libc::RLIMIT_AS, old);
+    let error = refused.map(|_| ()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Unavailable {
+                step: Step::Thread,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(error.is_temporary());
+    report(format_args!("error {error}"));
+    LockManager::connect(&*args[0]).unwrap();
+    report("recovered");
+}
+
+/// Sets a soft limit, which the process may lower and raise again, and returns the old value.
+fn set_limit(resource: libc::__rlimit_resource_t, to: libc::rlim_t) -> libc::rlim_t {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: both pointers are valid for the calls.
     unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        assert_eq!(libc::getrlimit(resource, &raw mut limit), 0);
         let old = mem::replace(&mut limit.rlim_cur, to);
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+        assert_eq!(libc::setrlimit(resource, &raw const limit), 0);
         old
     }
 }

@@ -123,7 +123,7 @@ pub(super) fn start(state: &Arc<ClusterState>, wanted: Receiver<()>) -> Result<(
     thread::Builder::new()
         .name(THREAD.to_owned())
         .spawn(move || run(&weak, &wanted))
-        .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
+        .map_err(StoreFault::no_thread)?;
     Ok(())
 }
 

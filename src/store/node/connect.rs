@@ -142,8 +142,7 @@ impl Node {
             let _ = sender.send(node.connect(role));
             on_ready();
         });
-        started.map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
-        Ok(receiver)
+        started.map(|()| receiver)
     }
 
     /// Runs one command on a connection of its own, on another thread, and gives the reply to
@@ -155,13 +154,12 @@ impl Node {
         on_reply: impl FnOnce(Result<Value, StoreFault>) + Send + 'static,
     ) -> Result<(), StoreFault> {
         let node = Arc::clone(self);
-        let started = connecting(move || {
+        connecting(move || {
             let connected = node.connect(role);
             let timeout = node.command_timeout;
             let reply = connected.and_then(|mut opened| opened.request(&command, timeout));
             on_reply(node.outcome(reply));
-        });
-        started.map_err(|e| StoreFault::unavailable(Step::Connect, e))
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::error::Error as StdError;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -68,9 +69,20 @@ struct ConnectRefusal {
     fault: StoreFault,
 }
 
+fn is_thread_to_be_had() -> bool {
+    let thread = thread::Builder::new().name("fairlock-pool".to_owned());
+    thread
+        .spawn(|| {})
+        .is_ok_and(|thread| thread.join().is_ok())
+}
+
 impl ConnectionPool {
     /// A pool that begins with this connection. It opens others when they are needed.
     pub(super) fn new(node: &Arc<Node>, size: u32, first: Option<Connection>) -> ConnectionPool {
+        if !is_thread_to_be_had() {
+            // The worker of a pool would panic.
+            return ConnectionPool::direct(node, Role::Lane);
+        }
         let last_refusal = Arc::new(Mutex::new(None));
         let factory = ConnectionFactory {
             node: Arc::clone(node),

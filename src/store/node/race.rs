@@ -89,7 +89,7 @@ fn begin<C: Send + 'static>(
     peer: &Peer,
     ends_at: Instant,
     outcome: &Sender<Result<C, StoreFault>>,
-) -> io::Result<()> {
+) -> Result<(), StoreFault> {
     let (open, peer, outcome) = (Arc::clone(open), peer.clone(), outcome.clone());
     connecting(move || {
         let left = ends_at.saturating_duration_since(Instant::now());
@@ -98,11 +98,12 @@ fn begin<C: Send + 'static>(
 }
 
 /// Starts a thread that connects, and that nobody joins.
-pub(in crate::store) fn connecting(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(in crate::store) fn connecting(work: impl FnOnce() + Send + 'static) -> Result<(), StoreFault> {
     thread::Builder::new()
         .name("fairlock-connect".to_owned())
         .spawn(work)
         .map(drop)
+        .map_err(StoreFault::no_thread)
 }
 
 /// Keeps the fault that says the most: a server's words, else a refusal, else the silence.

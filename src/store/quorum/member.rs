@@ -116,8 +116,7 @@ impl Member {
                 return Way::Suspect(fault.clone(), *at + self.back_off);
             }
             let member = Arc::clone(self);
-            if let Err(error) = connecting(move || member.open(lane)) {
-                let fault = StoreFault::unavailable(Step::Connect, error);
+            if let Err(fault) = connecting(move || member.open(lane)) {
                 opening.failed = Some((now, fault.clone()));
                 return Way::Suspect(fault, now + self.back_off);
             }
