@@ -178,6 +178,13 @@ impl LockGuard {
         }
     }
 
+    /// Why the last renewal in the background failed, while renewals of this lock fail. `None` if
+    /// the last one was confirmed, or if none was due yet. A lock whose renewals fail is still held
+    /// for [`remaining`](LockGuard::remaining). Never blocks.
+    pub fn renewal_error(&self) -> Option<Error> {
+        self.lease.renewal_error()
+    }
+
     /// Like [`is_held`](LockGuard::is_held), but for use with `?` between two steps of work. Never
     /// blocks.
     ///

@@ -107,6 +107,12 @@ fn tls(reason: TlsFailure) -> &'static str {
 
 fn refused(code: &str, message: &str) -> String {
     let text = match code {
+        "NOAUTH" | "WRONGPASS" if message.contains("(said sentinel") => {
+            "correct the login at the sentinels: sentinelUsername and sentinelPassword in the URL"
+        }
+        "NOPERM" if message.contains("(said sentinel") => {
+            "docs/SENTINEL.md, \"Rights for an ACL user\", has what a user needs at the sentinels"
+        }
         "NOAUTH" => {
             "give the password: in the URL (redis://:password@host), or to the command line by \
              FAIRLOCK_PASSWORD or --password-file"

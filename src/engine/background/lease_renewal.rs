@@ -92,6 +92,7 @@ impl RenewalThread {
             renew_at,
             due_at,
         } = scheduled;
+        lease.note_renewal_fault(None);
         if lease.extend(now, deadline) {
             self.engine.meter.renewed.add(1);
             self.engine.meter.renewal_lateness.record(now - due_at);
@@ -123,6 +124,7 @@ impl RenewalThread {
                 log::warn!("renewing {name:?} failed and will be tried again: {fault}");
             }
             self.renewals_fail = true;
+            scheduled.lease.note_renewal_fault(Some(fault));
         }
         self.schedule(ScheduledLease {
             renew_at: self.retry_at(fault),

@@ -12,9 +12,12 @@ use super::lost_signal::LostSignal;
 use super::state::LeaseState;
 use crate::config::margin;
 use crate::engine::request::Request;
+use crate::error::Error;
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Grant, Token};
+use crate::store::StoreFault;
 use crate::store::clock::Time;
+use crate::sync::Mutex;
 
 /// A lock that was granted to this process, or one turn of a line that has such a lock.
 ///
@@ -45,6 +48,8 @@ pub(crate) struct Lease {
     tenure: Option<Arc<Lease>>,
     state: LeaseState,
     signal: LostSignal,
+    /// Why the last renewal failed. `None` if it succeeded, or none was due yet.
+    renewal_fault: Mutex<Option<Box<StoreFault>>>,
 }
 
 impl Lease {
@@ -72,6 +77,7 @@ impl Lease {
             tenure: None,
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
+            renewal_fault: Mutex::new(None),
         }
     }
 
@@ -241,6 +247,17 @@ impl Lease {
             fence: self.fence,
             reason,
         }
+    }
+
+    pub(crate) fn note_renewal_fault(&self, fault: Option<&StoreFault>) {
+        *self.renewal_fault.lock() = fault.map(|fault| Box::new(fault.clone()));
+    }
+
+    /// Why the last renewal of this grant failed, if it did.
+    pub(crate) fn renewal_error(&self) -> Option<Error> {
+        let renewed = self.tenure.as_deref().unwrap_or(self);
+        let fault = renewed.renewal_fault.lock().clone()?;
+        Some(fault.into_error(Some(&self.request.key), Duration::ZERO))
     }
 
     /// A reply confirmed a renewal. False if the lease had ended before.

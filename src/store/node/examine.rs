@@ -36,7 +36,7 @@ pub(in crate::store) fn ask_all<T: Send + 'static>(
                 let _ = to.send((index, question()));
             });
         if let Err(error) = spawned {
-            answers[index] = Err(StoreFault::unavailable(Step::Connect, error).into());
+            answers[index] = Err(StoreFault::no_thread(error).into());
         }
     }
     drop(sender);

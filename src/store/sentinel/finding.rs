@@ -58,7 +58,12 @@ pub(super) fn no_master(service: &str, panel: &Panel, answers: &Answers) -> Stor
     let faults = panel.faults(answers);
     let refusal = faults.iter().find_map(|(sentinel, fault)| match fault {
         StoreFault::Server { code, message, .. } => {
-            let fault = StoreFault::server(code, format!("{message} (said sentinel {sentinel})"));
+            let login = match code.as_str() {
+                "NOAUTH" | "WRONGPASS" => "; its login is not that of the master: sentinelPassword",
+                _ => "",
+            };
+            let message = format!("{message} (said sentinel {sentinel}{login})");
+            let fault = StoreFault::server(code, message);
             Some(fault.at(&sentinel.to_string().into()))
         }
         StoreFault::Unfit { .. } => Some((*fault).clone()),

@@ -146,7 +146,7 @@ impl Panel {
                     answer,
                 });
             })
-            .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
+            .map_err(StoreFault::no_thread)?;
         sentinel.is_asked = true;
         Ok(())
     }

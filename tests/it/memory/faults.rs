@@ -181,6 +181,8 @@ fn a_lease_survives_an_outage_until_its_deadline() {
     memory.go_down();
     memory.advance(fairlock::DEFAULT_TTL / 2);
     assert!(guard.is_held());
+    let error = guard.renewal_error().expect("its renewal has failed");
+    assert_eq!(error.lock(), Some("k"), "{error}");
     memory.advance(fairlock::DEFAULT_TTL / 2);
     assert!(!guard.is_held());
     assert_eq!(
@@ -192,6 +194,22 @@ fn a_lease_survives_an_outage_until_its_deadline() {
         matches!(mgr.try_lock("k"), Ok(Some(_)))
     });
     assert!(!guard.is_held());
+}
+
+#[test]
+fn renewal_error_ends_with_the_next_renewal() {
+    let memory = Memory::new();
+    let mgr = LockManager::connect(&memory).unwrap();
+    let guard = mgr.lock("k").unwrap();
+    assert!(guard.renewal_error().is_none(), "none was due");
+    memory.inject(Fault::LoseReply);
+    memory.advance(DEFAULT_TTL / 3);
+    until(SOON, "it has failed", || guard.renewal_error().is_some());
+    until(SOON, "it is confirmed", || {
+        memory.advance(DEFAULT_COMMAND_TIMEOUT);
+        guard.renewal_error().is_none()
+    });
+    guard.unlock().unwrap();
 }
 
 #[test]

@@ -78,6 +78,7 @@ fn wrong_password_of_sentinels_is_reported() {
         };
         assert_eq!(code, expected);
         assert!(message.contains("sentinel 127.0.0.1:"), "{message}");
+        assert!(message.contains("sentinelPassword"), "{message}");
         assert!(!error.to_string().contains("wrong"), "{error}");
     }
     let mgr = build(builder(to().sentinel_password("right")));

@@ -18,6 +18,7 @@ use super::messages::Messages;
 use super::signals::{Received, Signals};
 use super::times::Times;
 use super::tree::{End, Life, Tree};
+use crate::exit::Failure;
 use stops::HadTerminal;
 
 /// The longest sleep. The time left of a lease goes on while the host sleeps, and a timer does not.
@@ -190,10 +191,10 @@ impl<'a> Supervisor<'a> {
         if left <= self.times.margin {
             self.cut.get_or_insert(Cut::NotRenewed);
             self.kill();
-            self.say("the lock cannot be renewed, and the command was killed");
+            self.say_why("the lock cannot be renewed", "the command was killed");
         } else {
             self.cut(Cut::NotRenewed);
-            self.say("the lock cannot be renewed, and the command is ended");
+            self.say_why("the lock cannot be renewed", "the command is ended");
         }
     }
 
@@ -353,6 +354,17 @@ impl<'a> Supervisor<'a> {
             end,
             cut: self.cut,
             by_ctrl_c: is_interrupted && had_terminal,
+        }
+    }
+
+    /// Names the error of the last renewal, if there was one.
+    fn say_why(&self, what: &str, then: &str) {
+        match self.held.renewal_error() {
+            Some(error) => {
+                let why = Failure::from(error);
+                self.say(&format!("{what}, and {then}: {why}"));
+            }
+            None => self.say(&format!("{what}, and {then}")),
         }
     }
 

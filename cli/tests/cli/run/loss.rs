@@ -55,6 +55,8 @@ fn group_is_dead_before_the_next_holder_has_the_lock() {
     let ended = run.ended();
     assert_eq!(ended.code, Some(74), "{ended:?}");
     assert!(ended.stderr.contains("cannot be renewed"), "{ended:?}");
+    // The reason, too.
+    assert!(ended.stderr.contains("unavailable"), "{ended:?}");
     assert_eq!(next.ended().code, Some(0));
 }
 
