@@ -2,8 +2,11 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+use rustix::io::Errno;
 
 use crate::kind::Kind;
 use crate::loss::Loss;
@@ -29,7 +32,7 @@ pub enum Error {
     /// Redis did not answer in time, or could not be reached. If the request took effect, it is
     /// rolled back in the background. With [`Step::Thread`] the cause is this host, and not Redis.
     #[non_exhaustive]
-    #[error("{}", unavailable(lock, server, *step, *waited))]
+    #[error("{}", unavailable(lock, server, *step, *waited, &***source))]
     Unavailable {
         /// The lock that the call was for. `None` if the call was not for a lock.
         lock: Option<Arc<str>>,
@@ -315,8 +318,21 @@ fn unavailable(
     server: &Option<Arc<str>>,
     step: Step,
     waited: Duration,
+    source: &(dyn StdError + 'static),
 ) -> String {
     let lock = for_lock(lock);
+    let os_error = source
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::raw_os_error);
+    if os_error.is_some_and(lacks_descriptors) {
+        return format!(
+            "this host has no file descriptor left for a connection{}{lock}: a limit of open files \
+             is reached (gave up after {waited:.1?})",
+            server
+                .as_ref()
+                .map_or_else(String::new, |server| format!(" to redis at {server}"))
+        );
+    }
     match step {
         Step::Thread => format!(
             "the system starts no thread{lock}: a limit of threads or memory is reached (gave up \
@@ -327,6 +343,14 @@ fn unavailable(
             format!("redis{server} is unavailable{lock} (no {step}; gave up after {waited:.1?})")
         }
     }
+}
+
+/// Whether an error of the system with this number says that the process, or the whole host, has too
+/// many open files.
+pub(crate) fn lacks_descriptors(os_error: i32) -> bool {
+    [Errno::MFILE, Errno::NFILE]
+        .map(Errno::raw_os_error)
+        .contains(&os_error)
 }
 
 fn at_server(server: &Option<Arc<str>>) -> String {

@@ -237,6 +237,13 @@ pub(crate) fn without_descriptors(args: &[String]) {
     // Neither the renewal thread nor the subscription has a connection yet.
     let (taken, old) = exhaust();
     let deadline = Instant::now() + guard.remaining();
+    let error = LockManager::connect(&*args[0]).map(|_| ()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("this host has no file descriptor left"),
+        "{error:?}"
+    );
     // The lane is open.
     mgr.try_lock("free")
         .unwrap()

@@ -11,7 +11,7 @@ use super::hello::Hello;
 use super::login::ConnectionLogin;
 use super::resolve::Peer;
 use super::socket::Socket;
-use crate::error::Step;
+use crate::error::{Step, lacks_descriptors};
 use crate::store::clock::Time;
 use crate::store::{Anchor, Login, ServerSettings, StoreFault};
 
@@ -52,7 +52,7 @@ impl Connection {
         now: Time,
     ) -> Result<Connection, StoreFault> {
         let started = Instant::now();
-        let mut socket = Socket::connect(peer, timeout).map_err(|e| fault(e, Step::Connect))?;
+        let mut socket = Socket::connect(peer, timeout).map_err(connect_fault)?;
         if let Some(tls) = &server.login.tls {
             let left = timeout.saturating_sub(started.elapsed());
             socket.start_tls(tls, &server.address, left)?;
@@ -187,6 +187,15 @@ pub(super) fn refusal(value: Value) -> Result<Value, StoreFault> {
             e.details().unwrap_or_default(),
         )),
         value => Ok(value),
+    }
+}
+
+/// The fault that an error of a socket means that was to be opened. The crate `redis` hides the
+/// number by which a lack of file descriptors is told from a refusal.
+fn connect_fault(error: io::Error) -> StoreFault {
+    match error.raw_os_error() {
+        Some(code) if lacks_descriptors(code) => StoreFault::unavailable(Step::Connect, error),
+        _ => fault(error, Step::Connect),
     }
 }
 

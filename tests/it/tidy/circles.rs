@@ -50,6 +50,7 @@ const STORE: &[&[&str]] = &[
     &["fault", "url"],
     &["topology"],
     &["tls"],
+    &["tls_words"],
     &["provider"],
     &["foreign"],
     &["refusal"],
