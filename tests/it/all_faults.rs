@@ -140,7 +140,9 @@ fn p7_a_request_for_several_arriving_after_its_timeout_takes_none() {
     let proxy = Proxy::to(server.addr());
     let ours = build(steady(proxy.url()));
     warm_up(&ours);
-    let held = ["a", "b", "c"].map(|name| proxy.hold_request_when(request(Verb::Acquire, name)));
+    // Copies that are sent again go out on another connection. The time is over for some.
+    let held = ["a", "b", "c", "a", "b", "c"]
+        .map(|name| proxy.hold_request_when(request(Verb::Acquire, name)));
     let start = Instant::now();
     let end = ours.try_lock_all(["a", "b", "c"]);
     assert!(start.elapsed() <= 3 * T + SLACK, "{:?}", start.elapsed());
@@ -148,9 +150,12 @@ fn p7_a_request_for_several_arriving_after_its_timeout_takes_none() {
         matches!(end, Err(fairlock::Error::Unavailable { .. })),
         "{end:?}"
     );
-    for held in held {
+    let came: Vec<_> = held.into_iter().filter(|held| held.is_held()).collect();
+    assert!(came.len() >= 3, "{}", came.len());
+    for held in came {
         assert!(String::from_utf8_lossy(&held.release()).contains("late"));
     }
+    proxy.disarm();
     for name in ["a", "b", "c"] {
         until(SOON, "none is kept", || {
             Record::of(&server, name).tokens() == [""; 0]

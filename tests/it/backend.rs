@@ -224,6 +224,22 @@ impl Backend {
         }
     }
 
+    /// The same fault for each copy of a call's request, until this is [disarmed](Self::disarm). In
+    /// memory a request that gets no answer is sent once: there is no connection that may be dead.
+    pub(crate) fn inject_lasting(&self, fault: InjectedFault) {
+        self.inject(fault);
+        if let Backend::Redis(_, Some(proxy)) = self {
+            proxy.make_faults_last();
+        }
+    }
+
+    /// Removes the faults that have not happened yet, and those that last.
+    pub(crate) fn disarm(&self) {
+        if let Backend::Redis(_, Some(proxy)) = self {
+            proxy.disarm();
+        }
+    }
+
     pub(crate) fn inject(&self, fault: InjectedFault) {
         match self {
             Backend::Redis(server, Some(proxy)) => {

@@ -213,7 +213,13 @@ impl Proxy {
         }
     }
 
-    /// Removes the faults that have not happened yet.
+    /// The faults that are armed now happen to each request that matches, until they are removed.
+    pub(crate) fn make_faults_last(&self) {
+        self.shared
+            .switch(|s| s.armed.iter_mut().for_each(|armed| armed.lasts = true));
+    }
+
+    /// Removes the faults that have not happened yet, and those that last.
     pub(crate) fn disarm(&self) {
         self.shared.switch(|s| s.armed.clear());
     }
@@ -303,9 +309,9 @@ impl Proxy {
             outcome: receiver,
             triggered: Arc::clone(&triggered),
         };
-        let matches = Box::new(matches);
         let armed = ArmedFault {
-            matches,
+            matches: Arc::new(Mutex::new(matches)),
+            lasts: false,
             action,
             triggered,
             outcome,

@@ -59,15 +59,19 @@ pub(super) struct Switches {
 }
 
 /// Decides whether a request is the one that the test means.
-pub(super) type Matches = Box<dyn Fn(&[u8]) -> bool + Send>;
+pub(super) type Matches = Arc<Mutex<dyn Fn(&[u8]) -> bool + Send>>;
 
+#[derive(Clone)]
 pub(super) struct ArmedFault {
     pub(super) matches: Matches,
+    /// It happens to each request that matches, not only to the next.
+    pub(super) lasts: bool,
     pub(super) action: FaultAction,
     pub(super) triggered: Arc<AtomicBool>,
     pub(super) outcome: Sender<Vec<u8>>,
 }
 
+#[derive(Clone)]
 pub(super) enum FaultAction {
     /// The server carries out the request, and the reply is lost.
     LoseReply(CloseMode),
@@ -492,8 +496,12 @@ impl Shared {
     /// Takes the first armed fault that matches the request.
     fn take_armed(&self, request: &[u8]) -> Option<ArmedFault> {
         let mut switches = self.switches.lock().unwrap();
-        let at = switches.armed.iter().position(|a| (a.matches)(request))?;
-        let armed = switches.armed.remove(at);
+        let is_meant = |a: &ArmedFault| (a.matches.lock().unwrap())(request);
+        let at = switches.armed.iter().position(is_meant)?;
+        let armed = match switches.armed[at].lasts {
+            true => switches.armed[at].clone(),
+            false => switches.armed.remove(at),
+        };
         armed.triggered.store(true, Ordering::SeqCst);
         if let FaultAction::Hold(hold) = &armed.action {
             hold.caught.store(true, Ordering::SeqCst);
