@@ -62,7 +62,7 @@ pub(crate) struct Process {
 
 /// The live processes below this one, in its session. `None` where `/proc` does not show them.
 ///
-/// What is below `strangers`, children of this process, does not count. This reads one process
+/// Processes below `strangers`, children of this process, do not count. This reads one process
 /// after the other, so it can miss one that starts meanwhile, or whose parent ends meanwhile: look
 /// again until nothing is found. Where `/proc` is mounted with `hidepid`, it shows no process of
 /// another user.

@@ -18,7 +18,7 @@ use crate::support::exit_code;
 use crate::support::store::endpoint;
 use crate::support::{Outcome, Store, private_redis::Redis};
 
-/// What this holder adds to the total.
+/// The sum that this holder adds to the total.
 pub(crate) const LATE: u32 = 100;
 
 /// The shortest ttl, so that the others need not wait for long.

@@ -36,7 +36,7 @@ use holder::{Holder, LATE, manager};
 use invoice::Invoice;
 use support::{MAX_WAIT, Outcome, Store, check, exit_code, own_name, run};
 
-/// What we add to the total. The paused holder adds [`LATE`].
+/// The sum that we add to the total. The paused holder adds [`LATE`].
 const NEWER: u32 = 200;
 
 fn main() -> ExitCode {

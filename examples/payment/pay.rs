@@ -25,7 +25,7 @@ pub(crate) enum State {
     },
 }
 
-/// What the provider is asked for. One number always stands for one amount.
+/// The request to the provider. One number always stands for one amount.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Attempt {
     pub(crate) number: u32,

@@ -52,7 +52,7 @@ use fairlock::LockManager;
 use limiter::Limiter;
 use support::{Outcome, Store, check, own_name, run};
 
-/// What the service allows: so many calls in any window.
+/// The limit of the service: at most this many calls in any window.
 const LIMIT: usize = 5;
 const WINDOW: Duration = Duration::from_millis(500);
 const MARGIN: Duration = Duration::from_millis(250);

@@ -62,7 +62,7 @@ use table::Table;
 /// The period of the schedule.
 const PERIOD: Duration = Duration::from_secs(3);
 
-/// What a whole report has.
+/// The lines of a whole report.
 const PAGES: u32 = 10;
 
 fn main() -> ExitCode {

@@ -74,7 +74,7 @@ impl fmt::Display for Requester<'_> {
     }
 }
 
-/// Who asked for a lock, as people read it.
+/// The origin of a request, as people read it.
 pub(crate) struct Origin<'a> {
     pub(crate) host: &'a str,
     pub(crate) pid: u32,

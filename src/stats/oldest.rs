@@ -57,7 +57,7 @@ impl Drop for OldestTimes {
 struct OldestGauge {
     manager: ManagerId,
     table: &'static Table,
-    /// What was emitted last, in ticks.
+    /// The value that was emitted last, in ticks.
     shown: u64,
     emitted: facade::TimeGauge,
 }

@@ -64,7 +64,7 @@ pub(crate) enum Pem {
 #[cfg(feature = "tls")]
 type Built = (Contents, Arc<ClientConfig>);
 
-/// What the settings say at some moment.
+/// The settings at some moment.
 #[cfg(feature = "tls")]
 #[derive(Clone, PartialEq)]
 struct Contents {

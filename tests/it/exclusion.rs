@@ -94,7 +94,7 @@ fn p2_the_documented_scripts_lose_nothing_with_a_pause_anywhere() {
     // Each bit says whose statement is next: the older holder's, or the newer one's.
     for order in (0..64_u32).filter(|order| order.count_ones() == 3) {
         let (fence_key, data) = (format!("fence:{order}"), format!("data:{order}"));
-        // What each turn has read, and whether it goes on. Its next statement.
+        // The value that each turn has read, and whether it goes on. Its next statement.
         let mut turns = [(0, true, 0); 2];
         let mut accepted = 0;
         for turn in (0..6).map(|bit| (order >> bit & 1) as usize) {

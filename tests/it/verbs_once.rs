@@ -13,7 +13,7 @@ use crate::support::{SLACK, until};
 /// For what must happen, but whose time is not under test.
 const SOON: Duration = Duration::from_secs(8);
 
-/// What a verb does, once all is ready for it.
+/// The work of a verb, once all is ready for it.
 type Call = Box<dyn FnOnce() + Send>;
 
 /// A verb, and what is to be done before.

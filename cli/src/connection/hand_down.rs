@@ -13,7 +13,8 @@ use crate::exit::Failure;
 /// The variables that say where the locks live. Only one of them may be set.
 const PLACES: [&str; 3] = ["FAIRLOCK_URL", "FAIRLOCK_SENTINEL", "FAIRLOCK_CLUSTER"];
 
-/// What the child's environment has that ours has not. `None`: the variable is removed.
+/// The variables in which the child's environment differs from ours. `None`: the variable is
+/// removed.
 #[derive(Debug, Default)]
 pub(crate) struct Variables(Vec<(&'static str, Option<OsString>)>);
 

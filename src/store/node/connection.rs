@@ -31,7 +31,7 @@ pub(super) struct Connection {
     pub(super) known_scripts: u64,
     /// The server refuses keys of several slots in one command. So renewals do not go together.
     pub(super) refuses_several_slots: bool,
-    /// What the server says of itself.
+    /// The server's description of itself.
     pub(super) hello: Hello,
     /// The count of the node's requests.
     pub(super) requests: Arc<AtomicU64>,

@@ -1,4 +1,4 @@
-//! What a server says of itself.
+//! A server's description of itself.
 
 use redis::Value;
 
@@ -17,7 +17,7 @@ pub(super) struct Hello {
     role: String,
 }
 
-/// What a server does with writes.
+/// The way in which a server treats writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServerRole<'a> {
     /// It is the one that takes them, or does not say otherwise.

@@ -14,7 +14,7 @@ pub(in crate::store) struct Identities {
     nodes: Mutex<Vec<Known>>,
 }
 
-/// What is known of one node.
+/// The facts that are known of one node.
 struct Known {
     /// Its URL without the login.
     url: Arc<str>,

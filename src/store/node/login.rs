@@ -30,7 +30,7 @@ pub(super) struct NodeLogin {
     login: Arc<Login>,
     server: Address,
     clock: Clock,
-    /// What must be left of the credentials' time when they are renewed.
+    /// The part of the credentials' time that must be left when they are renewed.
     margin: Duration,
     /// The pause before a renewal that failed is tried again.
     pause: Duration,
@@ -47,7 +47,7 @@ pub(super) struct NodeLogin {
     on_renewal: Mutex<Vec<OnRenewal>>,
 }
 
-/// What an open connection knows of its login. Only with a provider.
+/// An open connection's knowledge of its login. Only with a provider.
 pub(super) struct ConnectionLogin {
     node: Arc<NodeLogin>,
     number: u64,

@@ -123,7 +123,7 @@ fn key_rule(call: &Call) -> String {
     format!("~{}*", call.key.record())
 }
 
-/// What the user lacks, by the reply to the question.
+/// The rights that the user lacks, by the reply to the question.
 #[derive(Default)]
 pub(super) struct Lacks {
     /// Rules for commands that every lock needs.

@@ -8,7 +8,7 @@ use super::resolver::{Resolver, Trouble};
 use crate::error::Step;
 use crate::store::StoreFault;
 
-/// What became of the current master.
+/// The state of the current master.
 enum Followed {
     Same,
     Another,

@@ -21,7 +21,7 @@ thread_local! {
     static TURN: RefCell<Option<(usize, Arc<Stage>)>> = const { RefCell::new(None) };
 }
 
-/// What a turn is about to do.
+/// The next step of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum State {
     #[default]
@@ -59,7 +59,7 @@ impl Stage {
     }
 }
 
-/// What a crash unwinds with.
+/// The value with which a crash unwinds.
 struct Crash;
 
 /// Before a statement of a turn: waits until it is chosen to run. Elsewhere it does nothing.
@@ -73,10 +73,10 @@ pub(super) fn step() {
     }
 }
 
-/// What a turn does with the manager of its process.
+/// The way in which a turn uses the manager of its process.
 pub(super) type Turn<T> = Box<dyn FnOnce(&LockManager) -> T + Send>;
 
-/// What is wrong with the books, if anything. The older result is `None` after a crash.
+/// The error in the books, if there is one. The older result is `None` after a crash.
 pub(super) type Books<T> = Box<dyn FnOnce(Option<T>, T) -> Result<(), String>>;
 
 /// The two turns of one run.

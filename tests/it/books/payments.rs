@@ -17,7 +17,7 @@ use super::{Locks, Rule, Table, Turns, in_all_orders, wrong_orders};
 
 const AMOUNT: u32 = 42;
 
-/// What the provider does with the first call that it gets.
+/// The provider's treatment of its first call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum First {
     Answers,
@@ -26,7 +26,7 @@ enum First {
     Declines,
 }
 
-/// What the calls are made with.
+/// The idempotency key that the calls are made with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Key {
     OfTheAttempt,

@@ -32,7 +32,7 @@ struct Shared {
     closing: AtomicBool,
 }
 
-/// What a proxy does with a command that it does not know.
+/// A proxy's treatment of a command that it does not know.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unknown {
     /// It answers this. `{}` is the command as the client wrote it.

@@ -44,7 +44,7 @@ impl Hosts {
     }
 }
 
-/// What becomes of connections to an address.
+/// The fate of connections to an address.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Nowhere {
     /// Packets to it are swallowed, as by a route that is dead.

@@ -9,7 +9,7 @@ use super::{ancestors, exec, program};
 use crate::connection::{Connection, Variables};
 use crate::exit::Failure;
 
-/// What the environment of a command says about its lock, and about Redis.
+/// The environment of a command: its variables about the lock, and about Redis.
 pub(super) struct Environment {
     pub(super) name: String,
     pub(super) fence: u64,

@@ -54,8 +54,8 @@ pub(super) fn exactly(command: &mut Command, files: impl Iterator<Item = PathBuf
     }
 }
 
-/// What the kernel executes. It is made before the fork: the child of a process with threads must
-/// not allocate memory.
+/// The words that the kernel executes. They are made before the fork: the child of a process with
+/// threads must not allocate memory.
 struct Image {
     files: Vec<CString>,
     arguments: Pointers,

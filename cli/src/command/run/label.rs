@@ -1,4 +1,4 @@
-//! What others see of a run: its label, and the name of the thread that takes its lock.
+//! The parts of a run that others see: its label, and the name of the thread that takes its lock.
 
 use std::ffi::OsStr;
 use std::path::Path;

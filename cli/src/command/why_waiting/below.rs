@@ -15,7 +15,7 @@ use crate::processes::Descent;
 /// More runs inside each other than this are a circle of labels that people wrote.
 const MOST_AROUND: usize = 100;
 
-/// What is seen of processes from this host.
+/// The view of processes from this host.
 #[derive(Debug)]
 pub(super) struct Sight {
     host: String,
