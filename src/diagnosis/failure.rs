@@ -58,7 +58,8 @@ fn unavailable(step: Step, source: &(dyn StdError + Send + Sync + 'static)) -> S
     let kind = source.downcast_ref::<io::Error>().map(io::Error::kind);
     let text = match (step, kind) {
         (Step::Connect, Some(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)) => {
-            "nothing listens there: start the server, or correct the host and port"
+            "nothing listens there: start the server, or correct the host and the port, or the path \
+             of the socket"
         }
         (Step::Connect, Some(io::ErrorKind::TimedOut)) => {
             "the server hangs, or a firewall drops packets: try redis-cli PING from this host; if it \
@@ -89,15 +90,14 @@ fn unavailable(step: Step, source: &(dyn StdError + Send + Sync + 'static)) -> S
 fn tls(reason: TlsFailure) -> &'static str {
     match reason {
         TlsFailure::UnknownIssuer => {
-            "name the authority of the server's certificate: Builder::tls_ca, or --tls-ca FILE"
+            "name the authority of the server's certificate: tls_ca (--tls-ca FILE)"
         }
         TlsFailure::Expired => "renew the server's certificate",
         TlsFailure::NotValidYet => "set this host's clock, or wait until the certificate is valid",
         TlsFailure::WrongHost => "use a host in the URL that the server's certificate names",
         TlsFailure::BadCertificate => "replace the server's certificate",
         TlsFailure::ClientCertificate => {
-            "give a certificate that the server accepts: Builder::tls_identity, or --tls-cert and \
-             --tls-key"
+            "give a certificate that the server accepts: tls_identity (--tls-cert and --tls-key)"
         }
         TlsFailure::PlainServer => "use redis:// in the URL, or the server's tls-port",
         TlsFailure::TlsServer => "use rediss:// in the URL",

@@ -142,8 +142,8 @@ fn quorum(findings: &mut Findings<'_>, durability: Durability, limits: &Limits<'
                 "{}; with uptime_check(false), two clients could then hold one lock",
                 loses(durability)
             ),
-            "Builder::uptime_check(true), or CONFIG SET appendonly yes and CONFIG SET appendfsync \
-             always",
+            "leave uptime_check(true), the default, or CONFIG SET appendonly yes and CONFIG SET \
+             appendfsync always",
         );
     }
 }

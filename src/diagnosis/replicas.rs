@@ -25,7 +25,7 @@ pub(super) fn replicas(
     if (online as u64) < u64::from(wanted) {
         findings.fail(
             format!("replica_acks wants {wanted}, and {online} are there: no lock can be taken"),
-            "start the missing replicas, or ask for fewer with Builder::replica_acks",
+            "start the missing replicas, or ask for fewer by replica_acks (--replica-acks)",
         );
     }
     let follows_failovers = matches!(deployment, Deployment::Sentinel | Deployment::Cluster);

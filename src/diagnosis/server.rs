@@ -22,7 +22,7 @@ pub(super) fn connection(
         findings.warn(
             format!("connecting took {took:.1?} of the {limit:?} that it may take"),
             format!(
-                "Builder::connect_timeout of at least {:?}",
+                "set connect_timeout (--command-timeout) to at least {:?}",
                 rounded(took * 4)
             ),
         );

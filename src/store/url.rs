@@ -6,14 +6,15 @@
 
 use std::sync::Arc;
 
-use url::Url;
+use url::{ParseError, Url};
 
 use super::{Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology};
 use crate::error::{Error, Result as ApiResult};
 
 const NOT_ENCODED: &str =
     "it does not parse; special characters of a user or password are percent-encoded, # as %23";
-const ENCODE: &str = "special characters before it are percent-encoded, / as %2F";
+const SEVERAL_URLS: &str = "it holds several URLs; between the URLs of a quorum are spaces";
+const IN_BRACKETS: &str = "an IPv6 address is in brackets, such as [::1]:6379";
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
@@ -131,6 +132,16 @@ fn read_scheme(scheme: &str) -> Option<(Form, bool)> {
     }
 }
 
+/// Whether another URL begins in this text, such as behind a comma.
+fn names_a_scheme(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '+');
+    text.match_indices("://").any(|(end, _)| {
+        let before = &text[..end];
+        let scheme = &before[before.trim_end_matches(is_part).len()..];
+        read_scheme(scheme).is_some()
+    })
+}
+
 impl<'a> Parts<'a> {
     fn of(url: &'a str) -> Refused<Parts<'a>> {
         let (scheme, rest) = url
@@ -143,6 +154,9 @@ impl<'a> Parts<'a> {
             }
             None => return Err("its scheme is none of these".to_owned()),
         };
+        if names_a_scheme(rest) {
+            return Err(SEVERAL_URLS.to_owned());
+        }
         let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         // A password that is not encoded may end behind a character that ends the host, too.
         if rest.contains('#') || form != Form::UnixSocket && tail.contains('@') {
@@ -178,8 +192,8 @@ impl<'a> Parts<'a> {
     fn server(&self, login: Login) -> Refused<Topology> {
         self.parameters(&[])?;
         if self.hosts.contains(',') {
-            let several = "it has several hosts, as redis-sentinel:// and redis-cluster:// have; \
-                           between the URLs of a quorum are spaces";
+            let several = "it has several hosts, as redis-sentinel:// and redis-cluster:// have; a \
+                           quorum is several URLs with spaces between them";
             return Err(several.to_owned());
         }
         Ok(Topology::Single(ServerSettings {
@@ -244,7 +258,10 @@ impl<'a> Parts<'a> {
             None if path.bytes().all(|b| b.is_ascii_digit()) => ("", path),
             None => (path, ""),
         };
-        Ok((decoded(service, "service")?, database(number)?))
+        let number = database(number).map_err(|why| {
+            format!("{why}; if the service has a / in its name, that is written %2F")
+        })?;
+        Ok((decoded(service, "service")?, number))
     }
 
     /// The hosts of the list and of the parameters `node`, each once.
@@ -282,7 +299,9 @@ impl<'a> Parts<'a> {
         match unknown {
             // It may be the end of a password that is not encoded.
             Some(_) if has_password => Err(NOT_ENCODED.to_owned()),
-            Some(name) => Err(format!("it has a parameter {name:?}")),
+            Some(name) => Err(format!(
+                "it has a parameter {name:?}, which is not known here"
+            )),
             None => Ok(parameters),
         }
     }
@@ -297,7 +316,7 @@ fn unix_socket(url: &str, parts: &Parts<'_>) -> Refused<Topology> {
     let path = Url::parse(url)
         .ok()
         .and_then(|url| url.to_file_path().ok())
-        .ok_or("its path did not parse")?;
+        .ok_or("a socket's path begins with a third slash, as in redis+unix:///run/redis.sock")?;
     Ok(Topology::Single(ServerSettings {
         address: Address::Unix(path),
         login: Login {
@@ -329,8 +348,16 @@ fn address(text: &str, default_port: u16, what: &str) -> Refused<Address> {
     if text.contains(['/', '?', '@', '#']) {
         return Err(refuse("a host and a port are expected"));
     }
-    let url = Url::parse(&format!("redis://{text}"))
-        .map_err(|why| refuse(&format!("{why}; {ENCODE}")))?;
+    if text.contains(char::is_whitespace) {
+        return Err(refuse("it has white space"));
+    }
+    if text.contains(['%', ';']) || !text.is_ascii() {
+        return Err(refuse(
+            "a name has letters, digits, dots and hyphens of ASCII",
+        ));
+    }
+    let url =
+        Url::parse(&format!("redis://{text}")).map_err(|why| refuse(&host_words(text, why)))?;
     let host = match url.host() {
         Some(url::Host::Domain(name)) => name.to_owned(),
         Some(url::Host::Ipv4(address)) => address.to_string(),
@@ -340,13 +367,23 @@ fn address(text: &str, default_port: u16, what: &str) -> Refused<Address> {
     Ok(Address::Tcp(host, url.port().unwrap_or(default_port)))
 }
 
+/// What is wrong with a host and a port, and what would be right.
+fn host_words(text: &str, why: ParseError) -> String {
+    match why {
+        _ if !text.starts_with('[') && text.matches(':').count() > 1 => IN_BRACKETS.to_owned(),
+        ParseError::InvalidPort => "a port is a number from 1 to 65535".to_owned(),
+        ParseError::InvalidIpv6Address => "no IPv6 address is in the brackets".to_owned(),
+        why => why.to_string(),
+    }
+}
+
 fn database(text: &str) -> Refused<i64> {
     match text {
         "" => Ok(0),
         text => text
             .parse::<u32>()
             .map(i64::from)
-            .map_err(|_| format!("invalid database number; {ENCODE}")),
+            .map_err(|_| "its database is not a number such as 0 or 15".to_owned()),
     }
 }
 

@@ -76,7 +76,7 @@ fn p10_an_unsupported_part_of_a_url_is_refused_by_name() {
             "redis+unix:///nonexistent/s?database=1",
             "parameter \"database\"",
         ),
-        ("redis://127.0.0.1/one", "invalid database number"),
+        ("redis://127.0.0.1/one", "its database is not a number"),
         ("redis://127.0.0.1:99999/", "did not parse"),
         ("redis://:pa#ss@127.0.0.1/", "%23"),
         ("redis+unix:///nonexistent/s#1", "%23"),

@@ -84,7 +84,7 @@ fn error_about_several_urls_says_which_one() {
         (list(""), "3 or 5 servers, each of its own; not 2"),
         (list("redis://a"), "a:6379 is twice"),
         (list("redis://c/x"), "URL 3 of 3: "),
-        (list("redis://c/x"), "invalid database number"),
+        (list("redis://c/x"), "its database is not a number"),
         (list("http://c"), "URL 3 of 3: "),
         (
             list("redis-cluster://c"),
@@ -110,13 +110,29 @@ fn a_bad_url_is_refused_by_its_wrong_part() {
     let bad = [
         ("redis://", "host is missing"),
         ("redis://:p@/1", "host is missing"),
-        ("redis://a:b", "host did not parse: invalid port number"),
-        ("redis://a:70000", "invalid port number"),
+        ("redis://a:b", "host did not parse: a port is a number"),
+        ("redis://a:70000", "from 1 to 65535"),
+        ("redis://a:1:2", "an IPv6 address is in brackets"),
+        ("redis://::1", "an IPv6 address is in brackets"),
+        ("redis://2001:db8::1", "an IPv6 address is in brackets"),
+        ("redis-cluster://a,::1:7", "an IPv6 address is in brackets"),
+        ("redis://a b", "it has white space"),
+        ("redis-sentinel://a, b/m", "it has white space"),
+        ("redis://a;b", "letters, digits, dots and hyphens"),
+        (
+            "redis://\u{f6}.example",
+            "letters, digits, dots and hyphens",
+        ),
+        ("redis://a%20b", "letters, digits, dots and hyphens"),
+        ("redis://a;redis://b;redis://c", "it holds several URLs"),
+        ("redis://a/0,redis://b", "it holds several URLs"),
+        ("redis://:p@a;rediss://:p@b", "it holds several URLs"),
+        ("redis+unix://s", "third slash"),
         ("redis://a:0", "1 to 65535"),
-        ("redis://[::g]", "invalid IPv6 address"),
+        ("redis://[::g]", "no IPv6 address is in the brackets"),
         ("redis://0.0.0.0", "0.0.0.0 is every address"),
         ("redis://[::]:1", ":: is every address"),
-        ("redis://a/-1", "invalid database number"),
+        ("redis://a/-1", "its database is not a number"),
         ("redis://u@a", "a user needs a password"),
         ("redis://:%FF@a", "password is not valid UTF-8"),
         ("redis://a,b", "several hosts"),
@@ -126,8 +142,8 @@ fn a_bad_url_is_refused_by_its_wrong_part() {
         ("redis+unix:///s?pass=1&pass=2", "\"pass\" twice"),
         ("redis-sentinel://a", "it names no service"),
         ("redis-sentinel://a/0", "it names no service"),
-        ("redis-sentinel://a/m/x", "invalid database number"),
-        ("redis-sentinel://a/m/0/1", "invalid database number"),
+        ("redis-sentinel://a/m/x", "its database is not a number"),
+        ("redis-sentinel://a/m/0/1", "its database is not a number"),
         (
             "redis-sentinel://a/m?sentinelServiceName=n",
             "name two services",
@@ -151,7 +167,7 @@ fn a_bad_url_is_refused_by_its_wrong_part() {
         ("redis-sentinel://a/m?password=1", "parameter \"password\""),
         ("redis-sentinel://a/%0A", "without control characters"),
         ("redis-cluster://a/1", "database 0 alone"),
-        ("redis-cluster://a/m", "invalid database number"),
+        ("redis-cluster://a/m", "its database is not a number"),
         (
             "redis-cluster://a?sentinelServiceName=m",
             "parameter \"sentinelServiceName\"",
@@ -240,7 +256,7 @@ fn a_typed_endpoint_is_checked_at_build() {
     let twice = ["redis://a:1", "redis://b:1", "redis://a:1/2"];
     assert_refused(Quorum::new(twice), "quorum", "a:1 is twice");
     let unread = ["redis://a", "redis://b", "redis://c:d"];
-    assert_refused(Quorum::new(unread), "url", "invalid port number");
+    assert_refused(Quorum::new(unread), "url", "from 1 to 65535");
 }
 
 #[track_caller]

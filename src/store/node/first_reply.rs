@@ -29,8 +29,8 @@ pub(super) fn no_first_reply(
         // With TLS 1.3 the client is done before the server has looked at its certificate.
         let remedy = match tls.identity {
             None => {
-                "it may demand a client's certificate (tls-auth-clients); Builder::tls_identity \
-                 takes it"
+                "it may demand a client's certificate (tls-auth-clients): tls_identity (--tls-cert \
+                 and --tls-key)"
             }
             Some(_) => "it may not accept the client's certificate",
         };

@@ -214,8 +214,8 @@ impl Handshake<'_> {
             rustls::Error::AlertReceived(alert) if self.is_about_client(*alert) => StoreFault::tls(
                 TlsFailure::ClientCertificate,
                 format!(
-                    "{address} does not accept the client's certificate, or demands one ({}); \
-                     Builder::tls_identity takes it",
+                    "{address} does not accept the client's certificate, or demands one ({}): \
+                     tls_identity (--tls-cert and --tls-key)",
                     alert_words(*alert)
                 ),
             ),
@@ -252,8 +252,8 @@ fn bad_certificate(error: &CertificateError, address: &Address) -> StoreFault {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => (
             TlsFailure::UnknownIssuer,
             format!(
-                "no known authority has issued the certificate of {address}; Builder::tls_ca takes \
-                 the authority's own certificate"
+                "no known authority has issued the certificate of {address}; tls_ca (--tls-ca) \
+                 takes the authority's own certificate"
             ),
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => (

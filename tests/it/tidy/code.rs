@@ -51,6 +51,25 @@ pub(super) fn code_of(text: &str) -> String {
     String::from_utf8(code).expect("only whole characters were replaced")
 }
 
+/// The contents of all string literals, with their positions.
+pub(super) fn strings_of(text: &str) -> Vec<(usize, &str)> {
+    let code = code_of(text);
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        // A quote that is no part of a comment or a string is still in the code.
+        let is_open = code.as_bytes()[at] == b'"' || code[at..].starts_with("r#");
+        match string_at(text, at).filter(|_| is_open) {
+            Some(inside) => {
+                found.push((at, &text[at + inside.start..at + inside.end]));
+                at += inside.end + 1;
+            }
+            None => at += text[at..].chars().next().map_or(1, char::len_utf8),
+        }
+    }
+    found
+}
+
 /// The positions of `needle` as a separate word.
 pub(super) fn words(text: &str, needle: &str) -> Vec<usize> {
     let ends_in_word = needle.ends_with(is_word);
@@ -182,5 +201,8 @@ fn code_and_paths_are_read_correctly() {
         ["engine", "key", "store", "error", "sibling"]
     );
     assert_eq!(depth(Path::new("src/lib.rs")), 0);
+    let strings = strings_of("// \"no\"\nf(\"a\\\"b\", '\"', r#\"c\"d\"#, \"e\");");
+    let strings: Vec<&str> = strings.into_iter().map(|(_, text)| text).collect();
+    assert_eq!(strings, ["a\\\"b", "c\"d", "e"]);
     assert_eq!(words("R1 R11 R1.", "R1"), [0, 7]);
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::code::code_of;
+use super::code::{code_of, strings_of};
 use super::{none, read, root};
 
 /// Longer files and functions do more than one thing.
@@ -48,6 +48,23 @@ fn files_and_functions_of_the_command_line_are_short() {
         }
     }
     none(&wrong, "these files or functions are too long");
+}
+
+/// The program prints the library's messages, too. Its users know no `Builder`.
+#[test]
+fn no_message_names_a_method_of_a_builder() {
+    let mut wrong = Vec::new();
+    for dir in ["src", "cli/src"] {
+        for (path, text) in read(dir, "rs") {
+            for (at, string) in strings_of(&text) {
+                if string.contains("Builder::") || string.contains("LockOptions::") {
+                    let line = text[..at].lines().count();
+                    wrong.push(format!("{}:{line}: {string}", path.display()));
+                }
+            }
+        }
+    }
+    none(&wrong, "these messages name methods of the library");
 }
 
 #[test]
