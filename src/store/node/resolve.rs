@@ -240,7 +240,10 @@ mod tests {
         let empty = RESOLVER
             .resolve("a.example", SLACK)
             .expect_err("no address");
-        assert_eq!(empty.to_string(), "the host has no address");
+        assert!(
+            empty.reason().ends_with("the host has no address"),
+            "{empty}"
+        );
         for number in 2..4 {
             let found = RESOLVER.resolve("a.example", SLACK).expect("an address");
             assert_eq!(found, [v4(number)]);
