@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::config::{Config, ReplicaAcks, Settings};
 use crate::credentials::{CredentialsProvider, ServerRole};
+use crate::diagnosis::{Diagnosis, Limits, diagnose};
 use crate::endpoint::{Endpoint, Location};
 use crate::engine::EngineHandle;
 use crate::error::{Error, Result};
@@ -19,7 +20,8 @@ use crate::store::Pem;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
 use crate::store::{
-    Cluster, Provider, Quorum, Sentinel, Single, Store, TlsSettings, Topology, parse_url,
+    Cluster, Provider, Quorum, Sentinel, Single, Store, TlsSettings, Topology, examine_unusable,
+    parse_url,
 };
 
 impl LockManager {
@@ -394,12 +396,7 @@ impl Builder {
     /// fit each other.
     pub fn build(self) -> Result<LockManager> {
         let (config, options) = Config::new(self.settings.clone())?;
-        let caller_id = CallerId::new(
-            &config.prefix,
-            config.check_period + config.command_timeout,
-            config.horizon,
-        );
-        let caller_id = Arc::new(caller_id.labelled(options.label_text()));
+        let caller_id = caller_id(&config, &options);
         let store: Box<dyn Store> = match &self.endpoint.0 {
             Location::Url(url) => connect(self.completed(parse_url(url)?)?, &config, &caller_id)?,
             Location::Typed(topology) => {
@@ -418,6 +415,63 @@ impl Builder {
         Ok(LockManager::new(running, options))
     }
 
+    /// The diagnosis of servers for which [`build`](Builder::build) failed with this error. The error
+    /// is the first finding. If any server answers, its findings follow, as in
+    /// [`LockManager::diagnose`]: of a replica, or of the sentinels and replicas while a master is
+    /// away. Nothing is tried that a replica refuses, so rights, scripts and messages are left out.
+    ///
+    /// Blocks for at most two connect timeouts and six command timeouts (4 s by default), however
+    /// many servers hang.
+    ///
+    /// ```no_run
+    /// use fairlock::LockManager;
+    ///
+    /// let builder = LockManager::builder("redis://127.0.0.1/");
+    /// let diagnosis = match builder.clone().build() {
+    ///     Ok(mgr) => mgr.diagnose(),
+    ///     Err(error) => builder.diagnose_failure(&error),
+    /// };
+    /// print!("{diagnosis}");
+    /// ```
+    pub fn diagnose_failure(&self, error: &Error) -> Diagnosis {
+        let mut diagnosis = Diagnosis::from(error);
+        // Wrong settings name no server.
+        if let Ok(examined) = self.examine_unusable() {
+            diagnosis.findings.extend(examined.findings);
+        }
+        diagnosis
+    }
+
+    fn examine_unusable(&self) -> Result<Diagnosis> {
+        let (config, options) = Config::new(self.settings.clone())?;
+        let topology = match &self.endpoint.0 {
+            Location::Url(url) => parse_url(url)?,
+            Location::Typed(topology) => (**topology).clone()?,
+            #[cfg(feature = "memory")]
+            Location::Memory(_) => {
+                return Ok(Diagnosis {
+                    findings: Vec::new(),
+                });
+            }
+        };
+        let facts = examine_unusable(
+            &self.completed(topology)?,
+            &config,
+            &caller_id(&config, &options),
+        );
+        let limits = Limits {
+            config: &config,
+            ttl: options.lease_length(),
+        };
+        // The error says why none answers.
+        if !facts.has_answers() {
+            return Ok(Diagnosis {
+                findings: Vec::new(),
+            });
+        }
+        Ok(diagnose(&facts, &limits))
+    }
+
     /// The endpoint's topology with this builder's certificates and providers.
     fn completed(&self, topology: Topology) -> Result<Topology> {
         let of_servers = self.credentials.clone();
@@ -425,6 +479,15 @@ impl Builder {
         let topology = topology.with_credentials(of_servers, of_sentinels)?;
         topology.with_tls(self.tls.clone())
     }
+}
+
+fn caller_id(config: &Config, options: &LockOptions) -> Arc<CallerId> {
+    let caller_id = CallerId::new(
+        &config.prefix,
+        config.check_period + config.command_timeout,
+        config.horizon,
+    );
+    Arc::new(caller_id.labelled(options.label_text()))
 }
 
 /// The store of a topology. Blocks for at most the connect timeout.

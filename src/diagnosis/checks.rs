@@ -54,7 +54,8 @@ fn checks(
     findings.extend(server::version(address, answers));
     findings.extend(server::role(facts.deployment, node, answers));
     // The servers of a quorum have none.
-    if node.role == NodeRole::Master && facts.deployment != Deployment::Quorum {
+    let is_master = node.role == NodeRole::Master && !node.is_replica();
+    if is_master && facts.deployment != Deployment::Quorum {
         findings.extend(replicas::replicas(
             facts.deployment,
             address,

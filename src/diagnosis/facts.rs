@@ -35,6 +35,26 @@ impl Facts {
     }
 }
 
+impl Facts {
+    /// Whether any server said anything.
+    pub(crate) fn has_answers(&self) -> bool {
+        let of_sentinels = self
+            .sentinels
+            .iter()
+            .any(|sentinel| sentinel.answers.is_ok());
+        of_sentinels || self.nodes.iter().any(|node| node.answers.is_ok())
+    }
+}
+
+impl NodeFacts {
+    /// Whether it says that it is a replica.
+    pub(crate) fn is_replica(&self) -> bool {
+        let info = self.answers.as_ref().ok();
+        let info = info.and_then(|answers| answers.info.as_ref().ok());
+        info.and_then(|info| info.get("role")) == Some("slave")
+    }
+}
+
 /// How the servers belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deployment {

@@ -17,6 +17,7 @@
 //! | `single` | [`Single`]: the store that is one node |
 //! | `cluster` | [`Cluster`]: the store that is the masters of a cluster |
 //! | `quorum` | [`Quorum`]: the store that is a majority of independent nodes |
+//! | `unusable` | servers for which no store could be opened, examined |
 //! | `memory` | the store that lives in this process |
 
 mod anchor;
@@ -38,6 +39,7 @@ mod tls;
 #[cfg(feature = "tls")]
 mod tls_words;
 mod topology;
+mod unusable;
 mod url;
 
 use std::ops::ControlFlow;
@@ -67,6 +69,7 @@ use topology::port_in;
 pub(crate) use topology::{
     Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology,
 };
+pub(crate) use unusable::examine_unusable;
 pub(crate) use url::parse_url;
 
 /// The services of a store to callers. The engine reads them once.

@@ -46,14 +46,14 @@ impl Doctor {
         if let Some(ttl) = self.ttl {
             builder = builder.options(LockOptions::new().ttl(ttl));
         }
-        let (diagnosis, exit) = match builder.build() {
+        let (diagnosis, exit) = match builder.clone().build() {
             Ok(manager) => {
                 let diagnosis = manager.diagnose();
                 let exit = self.exit(&diagnosis);
                 (diagnosis, exit)
             }
             Err(error) if is_usage(&error) => return Err(error.into()),
-            Err(error) => (Diagnosis::from(&error), Exit::NO_REDIS),
+            Err(error) => (builder.diagnose_failure(&error), Exit::NO_REDIS),
         };
         let is_shown = |finding: &&Finding| !self.quiet || finding.level > Level::Ok;
         let findings: Vec<&Finding> = diagnosis.findings.iter().filter(is_shown).collect();

@@ -164,13 +164,118 @@ fn server_that_cannot_be_used_exits_69_with_the_remedy() {
         "WRONGPASS",
         "correct the user and the password",
     );
-    let (host, port) = (address.ip().to_string(), address.port().to_string());
-    let replica = Server::tcp_with(&["--replicaof", &host, &port]);
-    let master = format!("redis://{address}");
-    assert_not_built(&replica.url(), &master, "correct the URL");
     let dead = format!("redis://{}/", free_address());
     assert_not_built(&dead, "refused", "nothing listens there");
     assert_not_built("redis://no-such-host.invalid/", "lookup", "redis-cli PING");
+}
+
+/// The findings of servers for which no manager can be built. The first one says why.
+#[track_caller]
+fn unusable(url: &str, message: &str) -> Vec<Value> {
+    let (code, findings) = findings(url, &BRIEF);
+    assert_eq!(code, Some(69), "{findings:?}");
+    let (check, text) = (&findings[0]["check"], findings[0]["message"].as_str());
+    assert_eq!(check, "connection", "{findings:?}");
+    assert!(
+        text.is_some_and(|text| text.contains(message)),
+        "{findings:?}"
+    );
+    findings
+}
+
+/// The checks of a server that could be examined, whatever came of them.
+fn checks_of<'a>(findings: &'a [Value], server: &Server) -> Vec<&'a str> {
+    let address = server.addr().to_string();
+    let of_server = findings[1..]
+        .iter()
+        .filter(|finding| finding["server"] == *address);
+    of_server
+        .filter_map(|finding| finding["check"].as_str())
+        .collect()
+}
+
+/// The checks of any server, master or not.
+const OF_ANY: [&str; 8] = [
+    "connection",
+    "round_trip",
+    "version",
+    "role",
+    "eviction",
+    "memory",
+    "persistence",
+    "clients",
+];
+
+#[test]
+fn replica_is_examined_as_far_as_it_answers() {
+    let master = Server::tcp();
+    let address = master.addr();
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    let cache = ["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"];
+    let replica = Server::tcp_with(&[&["--replicaof", &*host, &*port], &cache[..]].concat());
+    let findings = unusable(&replica.url(), &format!("redis://{address}"));
+    let checks = checks_of(&findings, &replica);
+    assert_eq!(checks[..8], OF_ANY, "{findings:?}");
+    let errors = of_level(&findings, "error");
+    let checks: Vec<&str> = errors.iter().map(|(check, _)| *check).collect();
+    assert_eq!(checks, ["connection", "role", "eviction"], "{findings:?}");
+    let text = doctor(&replica.url(), &BRIEF).stdout;
+    assert!(
+        text.contains("version: Redis") || text.contains("version: Valkey"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sentinels_and_replicas_without_a_master_are_examined() {
+    let mut set = SentinelSet::start();
+    set.calm();
+    set.await_replication();
+    // One sentinel agrees on no failover.
+    set.sentinels.truncate(1);
+    let url = format!("redis-sentinel://{}/mymaster", set.sentinels[0].addr());
+    let master = SentinelSet::named_by(&set.sentinels[0]).expect("it names one");
+    set.nodes.retain(|node| node.addr() != master);
+    let findings = unusable(&url, "");
+    let sentinel = checks_of(&findings, &set.sentinels[0]);
+    assert!(sentinel.contains(&"sentinels"), "{findings:?}");
+    for replica in &set.nodes {
+        assert_eq!(checks_of(&findings, replica)[..8], OF_ANY, "{findings:?}");
+    }
+    let master = master.to_string();
+    let errors = of_level(&findings, "error");
+    assert!(
+        errors.contains(&("connection", Some(&master))),
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn node_of_a_cluster_without_slots_is_examined() {
+    let node = Server::tcp_with(&["--cluster-enabled", "yes"]);
+    let url = format!("redis-cluster://{}/", node.addr());
+    let findings = unusable(&url, "");
+    let checks = checks_of(&findings, &node);
+    assert!(
+        checks.contains(&"cluster") && checks.contains(&"eviction"),
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn quorum_without_a_majority_is_examined() {
+    let server = Server::tcp();
+    let dead = [free_address(), free_address()];
+    let url = format!("{} redis://{}/ redis://{}/", server.url(), dead[0], dead[1]);
+    let findings = unusable(&url, "");
+    assert!(
+        of_level(&findings, "error").contains(&("majority", None)),
+        "{findings:?}"
+    );
+    assert!(
+        checks_of(&findings, &server).contains(&"eviction"),
+        "{findings:?}"
+    );
 }
 
 #[cfg(feature = "tls")]

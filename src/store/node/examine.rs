@@ -6,10 +6,11 @@ use std::thread;
 
 use crossbeam_channel::unbounded;
 
-use super::interview::{ask_master, ask_replica};
+use super::interview::{ask_master, ask_only};
 use super::subject::{ExamTime, Subject};
 use crate::diagnosis::facts::{NodeAnswers, NodeFacts, NodeRole};
 use crate::error::{Result as ApiResult, Step};
+use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::{Address, ServerSettings, StoreFault};
 
@@ -86,9 +87,7 @@ pub(in crate::store) fn examine_with_replicas(
     let replicas: Vec<Vec<ServerSettings>> = subjects.iter().zip(&masters).map(of_master).collect();
     let until = time.second_step();
     let question = |(subject, server): (&Subject, &ServerSettings)| -> Question<NodeAnswers> {
-        let caller_id = Arc::clone(&subject.node.caller_id);
-        let (server, time) = (server.clone(), time.clone());
-        Box::new(move || ask_replica(&server, &caller_id, &time, until))
+        question_only(server, false, &subject.node.caller_id, time, until)
     };
     let questions = subjects
         .iter()
@@ -106,6 +105,35 @@ pub(in crate::store) fn examine_with_replicas(
         all.extend(answers.map(|(server, answers)| facts_of(server, NodeRole::Replica, answers)));
     }
     all
+}
+
+/// Examines servers as far as any server can be, master or not. Each has its role here.
+pub(in crate::store) fn examine_only(
+    servers: &[(ServerSettings, NodeRole)],
+    is_in_cluster: bool,
+    caller_id: &Arc<CallerId>,
+    time: &ExamTime,
+) -> Vec<NodeFacts> {
+    let until = time.second_step();
+    let question = |(server, _): &(ServerSettings, NodeRole)| {
+        question_only(server, is_in_cluster, caller_id, time, until)
+    };
+    let questions = servers.iter().map(question).collect();
+    let answers = ask_all(questions, &time.clock, until);
+    let facts = servers.iter().zip(answers);
+    let facts = facts.map(|((server, role), answers)| facts_of(server, *role, answers));
+    facts.collect()
+}
+
+fn question_only(
+    server: &ServerSettings,
+    is_in_cluster: bool,
+    caller_id: &Arc<CallerId>,
+    time: &ExamTime,
+    until: Time,
+) -> Question<NodeAnswers> {
+    let (server, caller_id, time) = (server.clone(), Arc::clone(caller_id), time.clone());
+    Box::new(move || ask_only(&server, is_in_cluster, &caller_id, &time, until))
 }
 
 fn facts_of(server: &ServerSettings, role: NodeRole, answers: ApiResult<NodeAnswers>) -> NodeFacts {

@@ -57,9 +57,11 @@ pub(super) fn ask_master(
     Ok(answers)
 }
 
-/// Asks a replica, which refuses all that takes something.
-pub(super) fn ask_replica(
+/// Asks a server that takes nothing, such as a replica. Asks a node of a cluster for its view of it,
+/// too.
+pub(super) fn ask_only(
     server: &ServerSettings,
+    is_in_cluster: bool,
     caller_id: &CallerId,
     time: &ExamTime,
     until: Time,
@@ -70,6 +72,9 @@ pub(super) fn ask_replica(
     let connection = connection.named(Role::Diagnosis, caller_id);
     let mut interview = Interview::new(connection, time, until);
     let mut answers = interview.basics(connected_in)?;
+    if is_in_cluster {
+        answers.cluster = Some(interview.cluster());
+    }
     answers.stopped = interview.stopped();
     Ok(answers)
 }

@@ -109,7 +109,7 @@ use stream::Stream;
 
 pub(super) use acks::{AckedPeer, confirm_grants};
 pub(super) use counts::Counts;
-pub(super) use examine::{Question, ask_all, examine_masters, examine_with_replicas};
+pub(super) use examine::{Question, ask_all, examine_masters, examine_only, examine_with_replicas};
 pub(super) use expected::Expected;
 pub(super) use identity::Identities;
 pub(super) use lanes::{Begun, Lanes};

@@ -10,13 +10,15 @@ use super::question::{RIGHTS, address_of, why_refused};
 use super::resolver::Resolver;
 use crate::config::Config;
 use crate::diagnosis::answer::{Answer, Unknown};
-use crate::diagnosis::facts::{Deployment, Facts, SentinelAnswers, SentinelFacts};
+use crate::diagnosis::facts::{Deployment, Facts, NodeRole, SentinelAnswers, SentinelFacts};
+use crate::error::Result as ApiResult;
 use crate::key::Key;
-use crate::script::LockSpec;
+use crate::script::{CallerId, LockSpec};
 use crate::store::node::{
-    ExamTime, QueryConnection, Question, Role, Subject, ask_all, examine_with_replicas,
+    ExamTime, QueryConnection, Question, Role, Subject, ask_all, examine_only,
+    examine_with_replicas,
 };
-use crate::store::{ServerSettings, StoreFault};
+use crate::store::{Address, SentinelSettings, ServerSettings, StoreFault};
 
 impl Resolver {
     /// Asks the sentinels at the same time as the master.
@@ -33,9 +35,10 @@ impl Resolver {
             node,
         };
         let (answers, nodes) = std::thread::scope(|scope| {
-            let questions = sentinels
-                .iter()
-                .map(|sentinel| self.question(sentinel, &time));
+            let questions = sentinels.iter().map(|sentinel| {
+                let service = self.service();
+                question(sentinel, service, false, self.caller_id(), &time)
+            });
             let questions = questions.collect();
             let asking = std::thread::Builder::new()
                 .spawn_scoped(scope, || ask_all(questions, &clock, until));
@@ -44,35 +47,107 @@ impl Resolver {
         });
         // The system may give no thread. Nothing in it panics.
         let answers = answers.ok().and_then(Result::ok).unwrap_or_default();
-        let facts = |(sentinel, answers): (&ServerSettings, _)| SentinelFacts {
-            address: sentinel.address.to_string(),
-            user: sentinel
-                .login
-                .shown_user()
-                .unwrap_or_else(|| "default".to_owned()),
-            answers,
-        };
         Facts {
             deployment: Deployment::Sentinel,
-            sentinels: sentinels.iter().zip(answers).map(facts).collect(),
+            sentinels: facts(&sentinels, answers),
             nodes,
         }
     }
+}
 
-    fn question(&self, sentinel: &ServerSettings, time: &ExamTime) -> Question<SentinelAnswers> {
-        let (sentinel, time) = (sentinel.clone(), time.clone());
-        let (service, caller_id) = (self.service().to_owned(), Arc::clone(self.caller_id()));
-        Box::new(move || {
-            let connection =
-                QueryConnection::open(&sentinel, &caller_id, &time.clock, time.connect)?;
-            let connection = connection.named(Role::Diagnosis, &caller_id);
-            ask(connection, &sentinel, &service, time.reply)
-        })
+/// Asks the sentinels, and then the servers that they know, though none of them may be a master.
+pub(in crate::store) fn examine_without_master(
+    settings: &SentinelSettings,
+    caller_id: &Arc<CallerId>,
+    time: &ExamTime,
+) -> Facts {
+    let sentinels = settings.sentinel_servers();
+    let questions = sentinels
+        .iter()
+        .map(|sentinel| question(sentinel, &settings.service, true, caller_id, time));
+    let answers = ask_all(questions.collect(), &time.clock, time.first_step());
+    let mut servers: Vec<(ServerSettings, NodeRole)> = Vec::new();
+    for (address, role) in answers.iter().flatten().flat_map(|(_, known)| known) {
+        if servers.iter().all(|(server, _)| server.address != *address) {
+            let (address, login) = (address.clone(), settings.login.clone());
+            servers.push((ServerSettings { address, login }, *role));
+        }
+    }
+    Facts {
+        deployment: Deployment::Sentinel,
+        sentinels: facts(&sentinels, answers),
+        nodes: examine_only(&servers, false, caller_id, time),
     }
 }
 
+/// The answers of a sentinel, and the servers that it knows.
+type Told = (SentinelAnswers, Vec<(Address, NodeRole)>);
+
+fn facts(sentinels: &[ServerSettings], answers: Vec<ApiResult<Told>>) -> Vec<SentinelFacts> {
+    let facts = |(sentinel, answers): (&ServerSettings, ApiResult<Told>)| SentinelFacts {
+        address: sentinel.address.to_string(),
+        user: sentinel
+            .login
+            .shown_user()
+            .unwrap_or_else(|| "default".to_owned()),
+        answers: answers.map(|(answers, _)| answers),
+    };
+    sentinels.iter().zip(answers).map(facts).collect()
+}
+
+fn question(
+    sentinel: &ServerSettings,
+    service: &str,
+    asks_for_servers: bool,
+    caller_id: &Arc<CallerId>,
+    time: &ExamTime,
+) -> Question<Told> {
+    let (sentinel, time) = (sentinel.clone(), time.clone());
+    let (service, caller_id) = (service.to_owned(), Arc::clone(caller_id));
+    Box::new(move || {
+        let connection = QueryConnection::open(&sentinel, &caller_id, &time.clock, time.connect)?;
+        let mut connection = connection.named(Role::Diagnosis, &caller_id);
+        let answers = ask(&mut connection, &sentinel, &service, time.reply)?;
+        let servers = if asks_for_servers {
+            servers(&mut connection, &service, time.reply)
+        } else {
+            Vec::new()
+        };
+        Ok((answers, servers))
+    })
+}
+
+/// The servers of the service that a sentinel knows, its master first. Without those about which it
+/// does not answer.
+fn servers(
+    connection: &mut QueryConnection,
+    service: &str,
+    timeout: Duration,
+) -> Vec<(Address, NodeRole)> {
+    let question = |what: &str| {
+        let mut command: Cmd = redis::cmd("SENTINEL");
+        command.arg(what).arg(service);
+        command
+    };
+    let commands = [question("GET-MASTER-ADDR-BY-NAME"), question("REPLICAS")];
+    let replies = connection.ask(&commands, timeout).unwrap_or_default();
+    let mut replies = replies.into_iter().map(|reply| reply.unwrap_or(Value::Nil));
+    let master = replies.next().and_then(address_of);
+    let replicas: Vec<HashMap<String, String>> = replies
+        .next()
+        .and_then(|reply| redis::from_redis_value(reply).ok())
+        .unwrap_or_default();
+    let replicas = replicas.into_iter().filter_map(|fields| {
+        let host = fields.get("ip").filter(|host| !host.is_empty())?;
+        let port = fields.get("port")?.parse().ok()?;
+        Some((Address::Tcp(host.clone(), port), NodeRole::Replica))
+    });
+    let master = master.map(|address| (address, NodeRole::Master));
+    master.into_iter().chain(replicas).collect()
+}
+
 fn ask(
-    mut connection: QueryConnection,
+    connection: &mut QueryConnection,
     sentinel: &ServerSettings,
     service: &str,
     timeout: Duration,

@@ -40,6 +40,7 @@ use crate::error::Result as ApiResult;
 use crate::key::Key;
 use crate::script::{Call, CallerId};
 use crate::stats::Traffic;
+pub(super) use examine::examine_without_master;
 use link::MasterLink;
 use master::Master;
 use resolver::{Resolver, Trouble};

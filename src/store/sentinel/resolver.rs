@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::error::Result as ApiResult;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Address, Anchor, CallResult, SentinelSettings, ServerSettings, StoreFault};
+use crate::store::{Anchor, CallResult, SentinelSettings, ServerSettings, StoreFault};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 pub(super) struct Resolver {
@@ -157,11 +157,7 @@ impl Resolver {
 
     /// How to reach each sentinel.
     pub(super) fn sentinels(&self) -> Vec<ServerSettings> {
-        let settings = |address: &Address| ServerSettings {
-            address: address.clone(),
-            login: self.settings.sentinel_login.clone(),
-        };
-        self.settings.sentinels.iter().map(settings).collect()
+        self.settings.sentinel_servers()
     }
 
     pub(super) fn masters(&self) -> &Masters {
