@@ -68,6 +68,14 @@ fn unavailable(step: Step, source: &(dyn StdError + Send + Sync + 'static)) -> S
         (Step::Connect, Some(io::ErrorKind::InvalidData)) => {
             "another program listens there: correct the host and port"
         }
+        (Step::Connect, Some(io::ErrorKind::PermissionDenied)) => {
+            "this user may not open the socket: unixsocketperm of the server, and the rights of the \
+             directories above"
+        }
+        (Step::Connect, Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)) => {
+            "the log of the server, or of a proxy before it, says why; or another program listens \
+             there"
+        }
         (Step::Connect, _) => {
             "try redis-cli PING from this host: are the host, the port and the network right?"
         }
@@ -116,6 +124,14 @@ fn refused(code: &str, message: &str) -> String {
         "NOAUTH" => {
             "give the password: in the URL (redis://:password@host), or to the command line by \
              FAIRLOCK_PASSWORD or --password-file"
+        }
+        "DENIED" => {
+            "on the server's own host: CONFIG SET requirepass and CONFIG REWRITE, or ACL SETUSER; then \
+             log in with that password"
+        }
+        "PROTOCOL" => {
+            "another program, or a proxy that changes replies, listens there: correct the host and \
+             the port"
         }
         "WRONGPASS" => "correct the user and the password",
         "NOPERM" => {

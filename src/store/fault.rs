@@ -243,11 +243,11 @@ impl StoreFault {
         }
     }
 
-    /// Whether the server refuses this command, in whatever words. It refuses neither the login nor all
-    /// commands for a while.
+    /// Whether the server refuses this command, in whatever words. It refuses neither the login, nor
+    /// this client, nor all commands for a while.
     pub(crate) fn refuses_command(&self) -> bool {
         matches!(self, StoreFault::Server { code, message, .. }
-            if !matches!(code.as_str(), "NOAUTH" | "WRONGPASS" | PROTOCOL)
+            if !matches!(code.as_str(), "NOAUTH" | "WRONGPASS" | "DENIED" | PROTOCOL)
                 && !passes_by_itself(code, message))
     }
 
@@ -428,6 +428,9 @@ impl StoreFault {
         }
     }
 }
+
+/// A closed connection. The system's text, "unexpected end of file", speaks of no server.
+pub(super) const CLOSED: &str = "the server, or a proxy before it, closed the connection";
 
 /// Whether an error of this kind says that the peer has closed the connection.
 pub(super) fn is_closed_kind(kind: io::ErrorKind) -> bool {

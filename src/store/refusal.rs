@@ -62,7 +62,7 @@ impl Refusal {
         };
         Refusal {
             code: code.to_owned(),
-            message: with_needed_rights(code, text),
+            message: in_short(code, text).unwrap_or_else(|| with_needed_rights(code, text)),
             may_have_written: in_script && !BEFORE_THE_FIRST_WRITE.contains(&code),
         }
     }
@@ -76,6 +76,24 @@ impl Refusal {
     /// The thing that the user has no right to use, if that is the error.
     pub(super) fn lack(&self) -> Option<Lack> {
         (self.code == "NOPERM").then(|| lack_of(&self.message))
+    }
+}
+
+/// Plain words for texts that mislead here: one says how to switch a protection off, and one speaks of
+/// a command that the user has never written.
+fn in_short(code: &str, text: &str) -> Option<String> {
+    match code {
+        "DENIED" if text.contains("protected mode") => {
+            let (first, _) = text.split_once(". ").unwrap_or((text, ""));
+            Some(format!(
+                "{first}: the server takes connections from its own host alone until it has a \
+                 password"
+            ))
+        }
+        "NOAUTH" if text.starts_with("HELLO ") => {
+            Some("Authentication required: the server wants a password, and got none".to_owned())
+        }
+        _ => None,
     }
 }
 
@@ -347,6 +365,27 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn text_that_misleads_a_user_is_put_in_plain_words() {
+        let denied = "Redis is running in protected mode because protected mode is enabled and no \
+                      password is set for the default user. In this mode connections are only \
+                      accepted from the loopback interface. If you want to connect 1) Just disable \
+                      protected mode sending the command 'CONFIG SET protected-mode no'";
+        let message = Refusal::read("DENIED", denied).message;
+        assert!(
+            message.ends_with("from its own host alone until it has a password"),
+            "{message}"
+        );
+        assert!(!message.contains("disable"), "{message}");
+        let no_login = "HELLO must be called with the client already authenticated, otherwise the \
+                        HELLO AUTH <user> <pass> option can be used";
+        let message = Refusal::read("NOAUTH", no_login).message;
+        assert!(message.starts_with("Authentication required"), "{message}");
+        assert!(!message.contains("HELLO"), "{message}");
+        let of_proxy = "this address is not on the list";
+        assert_eq!(Refusal::read("DENIED", of_proxy).message, of_proxy);
     }
 
     /// It may have written before it failed.

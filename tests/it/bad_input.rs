@@ -123,6 +123,35 @@ fn an_errors_cause_is_shown_once_with_its_kind() {
 }
 
 #[test]
+fn client_that_is_turned_away_is_told_the_server_s_reason() {
+    let denied = "DENIED Redis is running in protected mode because no password is set. In this \
+                  mode 1) Just disable protected mode";
+    let server = ScriptedServer::start(move |words| match is(words, "SENTINEL") {
+        true => ScriptedReply::Close,
+        false => ScriptedReply::error(denied),
+    });
+    let addr = server.addr();
+    for url in [
+        format!("redis://{addr}"),
+        format!("redis-cluster://{addr}"),
+        format!("redis-sentinel://{addr}/m"),
+    ] {
+        let error = LockManager::connect(&url).unwrap_err();
+        assert_code(&error, "DENIED");
+        let message = error.to_string();
+        assert!(message.contains(&addr.to_string()), "{message}");
+        assert!(message.contains("until it has a password"), "{message}");
+        for wrong in ["disable", "CLUSTER SLOTS", "proxy"] {
+            assert!(!message.contains(wrong), "{url}: {message}");
+        }
+    }
+    let rude = ScriptedServer::start(|_| ScriptedReply::Close);
+    let error = LockManager::connect(rude.url()).unwrap_err();
+    let cause = error.source().expect("a cause").to_string();
+    assert!(cause.contains("closed the connection"), "{cause}");
+}
+
+#[test]
 fn p8_a_refusing_port_is_reported_within_the_connect_timeout() {
     let addr = {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

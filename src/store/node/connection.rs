@@ -13,6 +13,7 @@ use super::resolve::Peer;
 use super::socket::Socket;
 use crate::error::{Step, lacks_descriptors};
 use crate::store::clock::Time;
+use crate::store::fault::CLOSED;
 use crate::store::{Anchor, Login, ServerSettings, StoreFault};
 
 /// One connection, with the pairing of clocks that dates its requests: R5 (dated requests).
@@ -194,7 +195,12 @@ pub(super) fn refusal(value: Value) -> Result<Value, StoreFault> {
 /// number by which a lack of file descriptors is told from a refusal.
 fn connect_fault(error: io::Error) -> StoreFault {
     match error.raw_os_error() {
-        Some(code) if lacks_descriptors(code) => StoreFault::unavailable(Step::Connect, error),
+        // As it is. The redis crate does not pass on what kind of error it was.
+        Some(code)
+            if lacks_descriptors(code) || error.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            StoreFault::unavailable(Step::Connect, error)
+        }
         _ => fault(error, Step::Connect),
     }
 }
@@ -218,6 +224,7 @@ pub(super) fn fault(error: impl Into<RedisError>, step: Step) -> StoreFault {
                     io::ErrorKind::InvalidData,
                     "expected a Redis server; the reply is not in Redis's protocol",
                 ),
+                kind @ io::ErrorKind::UnexpectedEof => io::Error::new(kind, CLOSED),
                 // As text alone: a program that prints the causes one by one would print it twice.
                 kind => io::Error::new(kind, error.to_string()),
             };

@@ -167,9 +167,19 @@ fn exchange(
         connection.limit_reads(left())?;
         match connection.receive() {
             Ok(reply) => replies.push(refusal(reply)),
-            Err(error) => return Err(why(connection, unanswered, error, Step::Reply)),
+            Err(error) => {
+                return Err(turned_away(replies)
+                    .unwrap_or_else(|| why(connection, unanswered, error, Step::Reply)));
+            }
         }
         *unanswered = None;
     }
     Ok(replies)
+}
+
+/// A server that turns clients away says so in its first reply, and closes. That says more than the
+/// end of the connection.
+fn turned_away(replies: Vec<Result<Value, StoreFault>>) -> Option<StoreFault> {
+    let mut refusals = replies.into_iter().filter_map(Result::err);
+    refusals.find(|fault| !fault.refuses_command())
 }

@@ -30,6 +30,7 @@ use rustls::{AlertDescription, CertificateError, ClientConnection, InvalidMessag
 use super::probe::speaks_plain;
 use super::stream::{IoDeadline, ReadMode, Reads, SHORTEST_TIMEOUT, Stream};
 use crate::error::{Step, TlsFailure};
+use crate::store::fault::CLOSED;
 use crate::store::tls_words::{alert_words, certificate_words, words_of};
 use crate::store::{Address, StoreFault, TlsSettings};
 
@@ -183,7 +184,7 @@ impl Handshake<'_> {
         self.stream.limit_reads(left)?;
         let mut reads = Reads::new(self.stream, left, ReadMode::Wait);
         match self.input.receive(&mut reads)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, CLOSED)),
             _ => Ok(()),
         }
     }
