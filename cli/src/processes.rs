@@ -6,6 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 
 use rustix::process::{Pid, getpid};
 
+/// How often to look for a process above this one.
+const LOOKS_UP: u32 = 3;
+
 /// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
@@ -130,6 +133,18 @@ impl Descent {
     pub(crate) fn has(&self, pid: u32) -> bool {
         i32::try_from(pid).is_ok_and(|pid| self.0.contains_key(&pid))
     }
+}
+
+/// Whether this process is below another one. True where `/proc` does not show it.
+pub(crate) fn is_above_this(pid: u32) -> bool {
+    // A look reads one process after the other. So it can lose the way up where a process between
+    // the two ends meanwhile.
+    (0..LOOKS_UP).any(|_| {
+        Descent::read().is_none_or(|all| {
+            let above = all.above(std::process::id());
+            above.iter().any(|(found, _)| *found == pid)
+        })
+    })
 }
 
 /// The processes below one, those nearest to it first. `follows` says which ones count, together

@@ -21,7 +21,7 @@ use super::share::Share;
 use crate::connection::variable;
 use crate::exit::Failure;
 use crate::job;
-use crate::processes::Stat;
+use crate::processes::{self, Stat};
 
 /// A JSON list, the outermost run first.
 pub(super) const VARIABLE: &str = "FAIRLOCK_HELD";
@@ -210,6 +210,11 @@ impl Ancestor {
     pub(super) fn reaches_us(&self) -> bool {
         let is_here = Stat::start_of(self.pid) == self.start;
         is_here && i32::try_from(self.pid).is_ok_and(job::is_in_our_session)
+    }
+
+    /// Whether this process is below that run. Somebody may have copied the variable elsewhere.
+    pub(super) fn is_above_us(&self) -> bool {
+        processes::is_above_this(self.pid)
     }
 
     /// Whether its lock protects what a run with this share wants to do.

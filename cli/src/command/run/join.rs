@@ -10,13 +10,17 @@ use crate::exit::Failure;
 
 /// Refuses to join a run that could not end the command in time.
 pub(super) fn check(name: &str, ancestor: &Ancestor) -> Result<(), Failure> {
-    if ancestor.reaches_us() {
+    let where_it_is = if !ancestor.reaches_us() {
+        "it is in another session or container"
+    } else if !ancestor.is_above_us() {
+        "it has not started this process, nor a process above this one"
+    } else {
         return Ok(());
-    }
+    };
     let pid = ancestor.pid();
     Err(Failure::usage(format!(
-        "{name}: cannot join the run of process {pid}: it is in another session or container, \
-         so it could not end this command before its lock ends"
+        "{name}: cannot join the run of process {pid}: {where_it_is}, so it could not end this \
+         command before its lock ends"
     )))
 }
 

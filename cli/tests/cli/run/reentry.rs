@@ -156,6 +156,17 @@ fn run_in_another_session_cannot_join() {
 }
 
 #[test]
+fn run_beside_another_cannot_join_it() {
+    let server = Server::start();
+    let mut run = Run::script(&server, &["a"], "echo $FAIRLOCK_HELD; exec sleep 60");
+    let held = run.line();
+    let mut beside = run_script(&server, &["--reenter", "a"], "echo it ran");
+    let ended = end(beside.env("FAIRLOCK_HELD", held));
+    assert_eq!((ended.code, &*ended.stdout), (Some(64), ""), "{ended:?}");
+    assert!(ended.stderr.contains("cannot join"), "{ended:?}");
+}
+
+#[test]
 fn run_that_reenters_without_an_ancestor_takes_the_lock() {
     let server = Server::start();
     let script = "echo up; exec sleep 60";
