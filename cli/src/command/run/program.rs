@@ -118,7 +118,7 @@ fn missing_interpreter(path: &Path) -> String {
     match interpreter(path) {
         Some(file) => {
             let file = file.to_string_lossy();
-            format!("bad interpreter: there is no file {:?}", printable(&file))
+            format!("bad interpreter: there is no file \"{}\"", printable(&file))
         }
         None => "cannot be executed: the program that loads it is missing, as where it was built \
                  for another C library"

@@ -136,7 +136,7 @@ fn missing_interpreter_is_named_before_the_lock_is_asked_for() {
     for (first_line, named) in [
         ("#!/no/such/python3 -u\n", "\"/no/such/python3\""),
         ("#! /no/such/python3\n", "\"/no/such/python3\""),
-        ("#!/bin/sh\r\n", "\"/bin/sh"),
+        ("#!/bin/sh\r\n", "\"/bin/sh\\r\""),
     ] {
         fs::write(&script, format!("{first_line}echo ran\n")).expect("a script");
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("rights");
