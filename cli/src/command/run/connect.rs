@@ -35,10 +35,15 @@ impl Connecting {
         at_most: Duration,
         mut on_failure: impl FnMut(),
     ) -> Result<Option<LockManager>> {
-        let mut timeout = connect_timeout;
+        let mut is_first = true;
         let manager = retry(at_most, |left| {
+            let timeout = if is_first {
+                connect_timeout
+            } else {
+                connect_timeout.min(left.max(FIRST_PAUSE))
+            };
+            is_first = false;
             let builder = builder.clone().connect_timeout(timeout);
-            timeout = connect_timeout.min(left.max(FIRST_PAUSE));
             builder.build().inspect_err(|_| on_failure())
         })?;
         let mut state = self.state();

@@ -1,5 +1,6 @@
 //! Redis is away when `fairlock run` starts, and comes back, or does not.
 
+use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -149,6 +150,20 @@ fn wait_for_redis_ends_with_its_time_and_no_wait_at_once() {
             "{option}: {waited:?}"
         );
     }
+}
+
+/// The kernel connects, and nobody answers.
+#[test]
+fn last_attempt_to_connect_ends_with_the_wait() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("redis://{}", silent.local_addr().expect("an address"));
+    let mut command = without_server(&["run", "--url", &url, "--wait", "5s"]);
+    command.args(["--command-timeout", "4s", "--ttl", "32s", "a", "--", "true"]);
+    let start = Instant::now();
+    let ended = end(&mut command);
+    let waited = start.elapsed();
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert!(waited < Duration::from_secs(5) + SLACK, "{waited:?}");
 }
 
 #[test]
