@@ -178,7 +178,11 @@ impl Config {
             self.check_renewed_ttl(options.lease_length())?;
         }
         if options.least_hold() > MAX_TTL {
-            let message = format!("at most {MAX_TTL:?}; it is {:?}", options.least_hold());
+            let message = format!(
+                "at most {}; it is {}",
+                shown(MAX_TTL),
+                shown(options.least_hold())
+            );
             return Err(Error::config("hold_at_least", message));
         }
         if options.hold_limit().is_some_and(|limit| limit.is_zero()) {
@@ -210,14 +214,22 @@ impl Config {
         let ([(name, value)], Some(most)) = (&given[..], self.most_with(ttl, &given)) else {
             let list: Vec<String> = given
                 .iter()
-                .map(|(name, value)| format!("{name} {value:?}"))
+                .map(|(name, value)| format!("{name} {}", shown(*value)))
                 .collect();
             let list = list.join(" and ");
-            let message = format!("at least {needed:?} with {list}; it is {ttl:?}");
+            let message = format!(
+                "at least {} with {list}; it is {}",
+                shown(needed),
+                shown(ttl)
+            );
             return Err(Error::config("ttl", message));
         };
         let message = format!(
-            "at most {most:?} with the ttl of {ttl:?}, or a ttl of at least {needed:?}; it is {value:?}"
+            "at most {} with the ttl of {}, or a ttl of at least {}; it is {}",
+            shown(most),
+            shown(ttl),
+            shown(needed),
+            shown(*value)
         );
         Err(Error::config(*name, message))
     }
@@ -324,10 +336,30 @@ fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> 
     if value < least || value > most {
         return Err(Error::config(
             what,
-            format!("{least:?} to {most:?}; it is {value:?}"),
+            format!(
+                "{} to {}; it is {}",
+                shown(least),
+                shown(most),
+                shown(value)
+            ),
         ));
     }
     Ok(())
+}
+
+/// A duration as people read it: `86400s` and `18446744073709551615.999999999s` are hard to read.
+fn shown(duration: Duration) -> String {
+    const HOUR: u64 = 3600;
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * HOUR);
+    if duration.is_zero() {
+        "0s".to_owned()
+    } else if duration > LONGEST {
+        "more than 100 years".to_owned()
+    } else if duration.subsec_nanos() == 0 && duration.as_secs().is_multiple_of(HOUR) {
+        format!("{}h", duration.as_secs() / HOUR)
+    } else {
+        format!("{duration:?}")
+    }
 }
 
 fn check_prefix(prefix: Option<String>) -> Result<Arc<str>> {
@@ -428,6 +460,20 @@ mod tests {
             message.contains("command_timeout 3s and check_period 3s"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn long_durations_in_messages_can_be_read() {
+        for (duration, text) in [
+            (Duration::ZERO, "0s"),
+            (Duration::from_millis(1500), "1.5s"),
+            (Duration::from_secs(3600), "1h"),
+            (MAX_TTL, "24h"),
+            (MAX_TTL + Duration::from_secs(1), "86401s"),
+            (Duration::MAX, "more than 100 years"),
+        ] {
+            assert_eq!(shown(duration), text);
+        }
     }
 
     #[test]
