@@ -68,26 +68,31 @@ impl Engine {
         let started = self.now();
         let timeout = self.config.command_timeout;
         let first = self.attempt_as(request, Wait::No, Time::NEVER, started + timeout)?;
-        if !matches!(first, Attempted::Silent) || !self.await_called(started) {
+        if !matches!(first, Attempted::Silent) {
             return Ok(first.lease());
         }
-        // The reply has what is left of two command timeouts since the start.
-        let (until, ends) = (started + timeout, started + timeout * 7 / 4);
-        self.attempt_as(request, Wait::NoneCame, until, ends)
+        let Some(until) = self.await_called(started) else {
+            return Ok(None);
+        };
+        self.attempt_as(request, Wait::NoneCame, until, until + timeout * 3 / 4)
             .map(Attempted::lease)
     }
 
     /// R22 (tries among the dead): waits until one and a half command timeouts after `started`, when
-    /// the try began. In that time the processes answer that were called. False, at once: that is
-    /// less than one command timeout. The rest of the two is for the next reply.
-    pub(super) fn await_called(&self, started: Time) -> bool {
+    /// the try began. In that time the processes answer that were called. `None`, at once: that is
+    /// less than one command timeout.
+    ///
+    /// Returns until when the next request may be sent. Its reply has one command timeout more, which
+    /// is the rest of two since the start. A thread that was not run for longer has half of one all
+    /// the same.
+    pub(super) fn await_called(&self, started: Time) -> Option<Time> {
         let timeout = self.config.command_timeout;
         let ask_at = started + timeout * 3 / 2;
-        let has_time = self.now() + timeout <= ask_at;
-        if has_time {
-            self.clock.sleep_until(ask_at);
+        if self.now() + timeout > ask_at {
+            return None;
         }
-        has_time
+        self.clock.sleep_until(ask_at);
+        Some((started + timeout).max(self.now() - timeout / 2))
     }
 
     /// One attempt of a caller that waits if the lock is taken.

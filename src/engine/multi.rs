@@ -45,17 +45,16 @@ impl Engine {
                 GroupOutcome::Silent(silent) => silent,
                 _ => return Ok(None),
             };
-            if !self.await_called(started) {
+            let Some(next) = self.await_called(started) else {
                 return Ok(None);
-            }
+            };
             for (wait, is_silent) in waits.iter_mut().zip(silent) {
                 if is_silent {
                     *wait = Wait::NoneCame;
                 }
             }
-            // The replies have what is left of two command timeouts since the start.
-            until = started + timeout;
-            ends = started + timeout * 7 / 4;
+            until = next;
+            ends = next + timeout * 3 / 4;
         }
     }
 

@@ -123,7 +123,12 @@ pub(crate) fn forks(args: &[String]) {
         for _ in 0..FORKS {
             let held = [mgr.lock("k").unwrap(), mgr.lock("l").unwrap()];
             let waiter = mgr.enqueue("k").unwrap();
-            let queue = || mgr.inspect("k").unwrap().unwrap().queue;
+            let queue = || {
+                let mut queue = mgr.inspect("k").unwrap().unwrap().queue;
+                // Time goes on.
+                queue.iter_mut().for_each(|waiter| waiter.last_heard = None);
+                queue
+            };
             let before = queue();
             let failures = in_child(|| inherit(&mgr, &held, &waiter));
             report(format_args!("child {failures}"));

@@ -220,8 +220,9 @@ fn p4_an_unpublished_message_costs_one_check_period() {
         let publish = stats
             .lines()
             .find(|line| line.starts_with("cmdstat_publish:"));
-        let calls = publish.and_then(|line| line.split(',').next());
-        calls.expect("asking for the rights publishes").to_owned()
+        // Redis 6.2 counts the question for the rights.
+        let calls = publish.and_then(|line| line.split(['=', ',']).nth(1));
+        calls.unwrap_or("0").to_owned()
     };
     let mut queue = Waiters::of("a");
     queue.add(&ours);
