@@ -39,6 +39,7 @@ use std::process::ExitCode;
 
 use args::Cli;
 use exit::Exit;
+use printable::printable;
 
 fn main() -> ExitCode {
     signal_mask::unblock_all();
@@ -54,7 +55,8 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(failure) => {
             // Without a reader, the exit code still says it.
-            let _ = writeln!(anstream::stderr(), "fairlock: {failure}");
+            let text = failure.to_string();
+            let _ = writeln!(anstream::stderr(), "fairlock: {}", printable(&text));
             Exit::from(&failure).into()
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,12 +14,20 @@ use crate::table::Table;
 /// The width of a window whose terminal does not say how wide it is.
 const DEFAULT_WIDTH: usize = 80;
 
+/// The exit code where nobody reads any more.
+static EXIT_UNREAD: AtomicU8 = AtomicU8::new(Exit::OK.0);
+
+/// For a verb whose exit code is its answer. It knows the code before it prints.
+pub(crate) fn set_exit_unread(exit: Exit) {
+    EXIT_UNREAD.store(exit.0, Ordering::Relaxed);
+}
+
 /// Prints one line. Where nobody reads any more, as after `| head`, this ends the process.
 pub(crate) fn line(line: impl Display) -> Result<(), Failure> {
     match writeln!(anstream::stdout().lock(), "{line}") {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            std::process::exit(Exit::OK.0.into())
+            std::process::exit(EXIT_UNREAD.load(Ordering::Relaxed).into())
         }
         Err(error) => Err(Failure::internal(format!("cannot write: {error}"))),
     }

@@ -55,6 +55,7 @@ impl Doctor {
             Err(error) if is_usage(&error) => return Err(error.into()),
             Err(error) => (builder.diagnose_failure(&error), Exit::NO_REDIS),
         };
+        output::set_exit_unread(exit);
         let is_shown = |finding: &&Finding| !self.quiet || finding.level > Level::Ok;
         let findings: Vec<&Finding> = diagnosis.findings.iter().filter(is_shown).collect();
         if self.json {

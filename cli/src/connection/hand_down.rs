@@ -63,6 +63,7 @@ impl Connection {
         }
         if let Some(file) = &self.password_file {
             variables.remove("FAIRLOCK_PASSWORD");
+            variables.remove("FAIRLOCK_PASSWORD_FILE");
             variables.set_path("FAIRLOCK_PASSWORD_FILE", Some(file));
         }
         if self.tls {

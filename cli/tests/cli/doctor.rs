@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::cluster_set::ClusterSet;
-use crate::process::{Ended, end, fairlock, without_server};
+use crate::process::{Ended, code_unread, end, fairlock, without_server};
 use crate::sentinel_set::SentinelSet;
 use crate::support::server::free_address;
 use crate::support::{SLACK, Server};
@@ -424,4 +424,15 @@ fn server_of_a_quorum_that_is_away_is_a_warning() {
         warnings.contains(&("connection", Some(&*address))),
         "{findings:?}"
     );
+}
+
+#[test]
+fn exit_code_of_doctor_needs_no_reader() {
+    let refusing = Server::tcp_with(&["--requirepass", "secret"]);
+    let volatile = Server::tcp_with(&["--maxmemory", "1gb", "--maxmemory-policy", "volatile-lru"]);
+    for (server, code) in [(&refusing, 69), (&volatile, 1)] {
+        let mut command = without_server(&["doctor"]);
+        command.args(PATIENT).env("FAIRLOCK_URL", server.url());
+        assert_eq!(code_unread(&mut command), Some(code));
+    }
 }

@@ -1,6 +1,6 @@
 //! The binary as a process: what it prints, and how it ends.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Once;
 
 use crate::support::Server;
@@ -57,6 +57,17 @@ pub(crate) struct Ended {
 /// Runs a command to its end.
 pub(crate) fn end(command: &mut Command) -> Ended {
     Ended::from(command.output().expect("the binary starts"))
+}
+
+/// The exit code of a command whose output nobody reads, as after `| true`.
+pub(crate) fn code_unread(command: &mut Command) -> Option<i32> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    drop(child.stdout.take());
+    child.wait().expect("it ends").code()
 }
 
 impl From<Output> for Ended {

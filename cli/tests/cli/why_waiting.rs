@@ -7,7 +7,7 @@ use fairlock::LockOptions;
 use serde_json::Value;
 
 use crate::look::{fairlock, labelled, patient, until_awaited};
-use crate::process::{Ended, end};
+use crate::process::{Ended, code_unread, end};
 use crate::support::child::{Role, receive, report};
 use crate::support::{Child, Server, until};
 
@@ -69,6 +69,8 @@ fn deadlock_of_two_processes_is_named_with_its_remedy() {
     ] {
         assert!(ended.stdout.contains(part), "no {part}: {}", ended.stdout);
     }
+    let unread = code_unread(&mut fairlock(&server, &["why-waiting", "x"]));
+    assert_eq!(unread, Some(2), "though nobody reads the answer");
     let (code, object) = json(&server, "y");
     assert_eq!(code, Some(2));
     let circle = &object["deadlocks"][0];

@@ -69,16 +69,18 @@ impl WhyWaiting {
         }
         let sight = Sight::from_this_host();
         let chain = Chain::follow(&first.name, &locks, &sight);
+        let exit = if chain.deadlocks.iter().any(|circle| circle.is_certain) {
+            Exit::DEADLOCK
+        } else {
+            Exit::OK
+        };
+        output::set_exit_unread(exit);
         if self.json {
             output::json(&report::Report::of(&chain))?;
         } else {
             report::print(&chain, &sight)?;
         }
-        Ok(if chain.deadlocks.iter().any(|circle| circle.is_certain) {
-            Exit::DEADLOCK
-        } else {
-            Exit::OK
-        })
+        Ok(exit)
     }
 }
 
