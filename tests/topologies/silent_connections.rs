@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use fairlock::{Quorum, Sentinel};
+use fairlock::Sentinel;
 
 use crate::cluster_set::ClusterSet;
-use crate::support::server::free_address;
+use crate::support::server::{free_address, is_redis_62};
 use crate::support::{Proxy, Server, until};
 use crate::verbs_once::{OF_MUTEXES, OF_QUEUES, builder, check};
 
@@ -34,6 +34,11 @@ fn sentinels_and_their_master_may_be_forgotten_by_a_router() {
 
 #[test]
 fn nodes_of_a_cluster_may_be_forgotten_by_a_router() {
+    // Redis 6.2 tells the other nodes of no port that CONFIG SET has changed. So no proxy can stand
+    // before its nodes, and the client is the same for all servers.
+    if is_redis_62() {
+        return;
+    }
     let set = ClusterSet::start();
     let proxies: Vec<Proxy> = set
         .nodes()
@@ -56,27 +61,6 @@ fn nodes_of_a_cluster_may_be_forgotten_by_a_router() {
     check(&builder(url), 6, &[OF_MUTEXES, OF_QUEUES], || {
         proxies.iter().for_each(Proxy::forget_connections);
     });
-}
-
-#[test]
-fn nodes_of_a_quorum_may_be_forgotten_by_a_router() {
-    for death in [
-        Proxy::forget_connections as fn(&Proxy),
-        Proxy::forget_replies,
-    ] {
-        let servers: Vec<Server> = (0..3).map(|_| Server::tcp()).collect();
-        let proxies: Vec<Proxy> = servers
-            .iter()
-            .map(|server| Proxy::to(server.addr()))
-            .collect();
-        let quorum = Quorum::new(proxies.iter().map(Proxy::url));
-        // The servers have just started.
-        let builder = builder(quorum).uptime_check(false);
-        // The lanes of callers and those of the renewal thread.
-        check(&builder, 9, &[OF_MUTEXES], || {
-            proxies.iter().for_each(death);
-        });
-    }
 }
 
 #[test]
