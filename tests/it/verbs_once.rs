@@ -2,7 +2,7 @@
 //! succeeds within its bound. For every topology; a quorum knows some of the verbs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Barrier, Mutex};
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -178,13 +178,10 @@ pub(crate) fn builder(to: impl Into<Endpoint>) -> Builder {
 pub(crate) fn check(builder: &Builder, connections: u64, verbs: &[&[Verb]], disturb: impl Fn()) {
     let all: Vec<&Verb> = verbs.iter().copied().flatten().collect();
     let ready = Barrier::new(all.len() + 1);
-    let settled = Barrier::new(all.len() + 1);
-    let one_by_one = Mutex::new(());
     let disturbed = Barrier::new(all.len() + 1);
     thread::scope(|scope| {
         for (number, verb) in all.iter().enumerate() {
-            let (ready, settled, disturbed) = (&ready, &settled, &disturbed);
-            let one_by_one = &one_by_one;
+            let (ready, disturbed) = (&ready, &disturbed);
             let builder = builder.clone();
             scope.spawn(move || {
                 let prepared = catch_unwind(AssertUnwindSafe(|| {
@@ -195,15 +192,6 @@ pub(crate) fn check(builder: &Builder, connections: u64, verbs: &[&[Verb]], dist
                     (calls.collect::<Vec<Call>>(), manager)
                 }));
                 ready.wait();
-                if let Ok((_, manager)) = &prepared {
-                    // A call goes out again early only where replies were fast. While all of these
-                    // threads were at work, they may not have been.
-                    let _turn = one_by_one.lock();
-                    for n in 0..16 {
-                        let _ = manager.inspect(format!("settled{n}"));
-                    }
-                }
-                settled.wait();
                 disturbed.wait();
                 let (calls, _manager) = prepared.unwrap_or_else(|_| panic!("{}", verb.name));
                 for call in calls {
@@ -216,7 +204,6 @@ pub(crate) fn check(builder: &Builder, connections: u64, verbs: &[&[Verb]], dist
             });
         }
         ready.wait();
-        settled.wait();
         disturb();
         disturbed.wait();
     });

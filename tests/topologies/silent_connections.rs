@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::Sentinel;
+use fairlock::{Quorum, Sentinel};
 
 use crate::cluster_set::ClusterSet;
 use crate::support::server::{free_address, is_redis_62};
@@ -61,6 +61,27 @@ fn nodes_of_a_cluster_may_be_forgotten_by_a_router() {
     check(&builder(url), 6, &[OF_MUTEXES, OF_QUEUES], || {
         proxies.iter().for_each(Proxy::forget_connections);
     });
+}
+
+#[test]
+fn nodes_of_a_quorum_may_be_forgotten_by_a_router() {
+    for death in [
+        Proxy::forget_connections as fn(&Proxy),
+        Proxy::forget_replies,
+    ] {
+        let servers: Vec<Server> = (0..3).map(|_| Server::tcp()).collect();
+        let proxies: Vec<Proxy> = servers
+            .iter()
+            .map(|server| Proxy::to(server.addr()))
+            .collect();
+        let quorum = Quorum::new(proxies.iter().map(Proxy::url));
+        // The servers have just started.
+        let builder = builder(quorum).uptime_check(false);
+        // The lanes of callers and those of the renewal thread.
+        check(&builder, 9, &[OF_MUTEXES], || {
+            proxies.iter().for_each(death);
+        });
+    }
 }
 
 #[test]

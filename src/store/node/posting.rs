@@ -89,7 +89,7 @@ impl Lanes {
     }
 
     /// Closes a lane on which nothing has come since its oldest call was sent, for a quarter of a
-    /// command timeout at least, if replies took much less before. The calls learn that it was
+    /// command timeout at least, if some reply took much less before. The calls learn that it was
     /// closed.
     pub(in crate::store) fn end_silent(&self, lane: usize) {
         let patience = self.node.command_timeout / 4;

@@ -100,14 +100,15 @@ impl<C: Connected> Lane<C> {
     }
 
     /// Closes the connection if nothing has come on it since the oldest request was sent, for this
-    /// time at least, and replies took no longer than `round_trip` before.
+    /// time at least, and some reply before took no longer than `round_trip`. The last reply does not
+    /// count: it may have been read late, since callers leave once a majority has answered.
     pub(in crate::store::node) fn end_silent(&self, time: Duration, round_trip: Duration) {
         let state = self.state.lock();
         let now = self.clock.now();
         let is_silent = state.open.as_ref().is_some_and(|open| {
             let is_awaited =
                 |oldest: &Entry| oldest.sent + time <= now && open.last_reply < oldest.sent;
-            open.queue.front().is_some_and(is_awaited) && open.connected.round_trip() <= round_trip
+            open.queue.front().is_some_and(is_awaited) && open.quickest <= round_trip
         });
         if is_silent {
             let silent = StoreFault::connection_ended(SILENT);

@@ -130,6 +130,8 @@ pub(super) struct OpenLane<C: Connected> {
     /// The thread that read last, or reads now, waits for its own reply.
     is_awaited: bool,
     last_reply: Time,
+    /// How long the quickest reply took.
+    quickest: Duration,
 }
 
 /// A request without a reply.

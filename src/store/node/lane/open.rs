@@ -30,6 +30,7 @@ impl<C: Connected> LaneState<C> {
         now: Time,
     ) {
         self.epoch += 1;
+        let quickest = connected.round_trip();
         self.open = Some(OpenLane {
             connected,
             buffer: Vec::new(),
@@ -41,6 +42,7 @@ impl<C: Connected> LaneState<C> {
             reader: Some(reader),
             is_awaited: false,
             last_reply: now,
+            quickest,
         });
     }
 }

@@ -137,6 +137,7 @@ impl<C: Connected> Lane<C> {
                 break;
             };
             open.last_reply = received;
+            open.quickest = open.quickest.min(received - entry.sent);
             if open.change_form(&mut entry, &value, received) {
                 must_write = true;
             } else {
