@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, const_mutex};
 
 use super::facade;
 use super::metric::{self, Metric};
@@ -19,8 +19,8 @@ type Table = Mutex<BTreeMap<ManagerId, u64>>;
 /// A manager: its recorder, and a number of its own.
 type ManagerId = (facade::RecorderId, u64);
 
-static WAITS: Table = Mutex::new(BTreeMap::new());
-static HOLDS: Table = Mutex::new(BTreeMap::new());
+static WAITS: Table = const_mutex(BTreeMap::new());
+static HOLDS: Table = const_mutex(BTreeMap::new());
 static MANAGERS: AtomicU64 = AtomicU64::new(0);
 
 /// The two gauges of one manager.
