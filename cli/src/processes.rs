@@ -180,6 +180,32 @@ fn runs_this_program(pid: Pid) -> bool {
     own.is_some() && own == file(format!("/proc/{}/exe", pid.as_raw_nonzero()))
 }
 
+/// Signals of a process, as Linux lists them in a line of its status. Empty elsewhere: no safe call
+/// of the standard library or of a crate here asks for them.
+pub(crate) struct SignalSet(u64);
+
+impl SignalSet {
+    /// Those that this process ignores.
+    pub(crate) fn ignored() -> SignalSet {
+        SignalSet::read("self", "SigIgn:")
+    }
+
+    /// Those that were sent to a process as a whole, and that it has not received.
+    pub(crate) fn pending(pid: Pid) -> SignalSet {
+        SignalSet::read(&pid.as_raw_nonzero().to_string(), "ShdPnd:")
+    }
+
+    fn read(process: &str, line: &str) -> SignalSet {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        let mask = status.lines().find_map(|found| found.strip_prefix(line));
+        SignalSet(mask.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap_or(0)))
+    }
+
+    pub(crate) fn contains(&self, number: i32) -> bool {
+        self.0 & (1 << (number - 1)) != 0
+    }
+}
+
 /// All processes that can be read.
 fn all() -> Option<Vec<Process>> {
     // It may be that of another container, with other processes under these numbers.

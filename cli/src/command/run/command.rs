@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use super::foreground::Foreground;
 use super::lock::Held;
 use super::{ancestors, exec, program};
 use crate::connection::{Connection, Variables};
@@ -48,12 +49,19 @@ impl Environment {
 }
 
 /// The command with its environment, in a process group of its own. It dies with this process.
-/// Standard input and output are ours.
-pub(super) fn of(words: &[OsString], environment: &Environment) -> Command {
+/// Standard input and output are ours, and the foreground is passed on.
+pub(super) fn of(
+    words: &[OsString],
+    environment: &Environment,
+    foreground: Option<&Foreground>,
+) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).process_group(0);
     environment.give_to(&mut command);
     exec::die_with_us(&mut command);
+    if let Some(taking) = foreground.and_then(Foreground::taking_by_a_child) {
+        exec::take_terminal(&mut command, taking);
+    }
     exec::exactly(&mut command, program::files(&words[0]));
     command
 }

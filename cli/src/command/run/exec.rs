@@ -12,6 +12,8 @@ use std::ptr;
 
 use rustix::io::Errno;
 
+use super::foreground::Taking;
+
 /// Has the kernel send KILL to the command when this process dies: nobody is left then that could
 /// end it before others have the lock. TERM would let it go on for as long as it likes.
 ///
@@ -37,6 +39,19 @@ pub(super) fn die_with_us(command: &mut Command) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = command;
+}
+
+/// Has the command's group take the foreground before the program begins. The program would find
+/// itself in the background until its parent gives it, and stop if it reads from the terminal by
+/// then.
+#[allow(unsafe_code, reason = "only the child itself comes before its program")]
+pub(super) fn take_terminal(command: &mut Command, taking: Taking) {
+    let take = move || {
+        taking.take();
+        Ok(())
+    };
+    // SAFETY: after the fork, the closure only makes system calls.
+    unsafe { command.pre_exec(take) };
 }
 
 /// Executes the first of these files that is there, with the arguments and the environment of the

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, getpid};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 use crate::job::own_group;
@@ -49,22 +49,32 @@ impl Foreground {
         self.is_given() && !self.is_ours()
     }
 
-    /// Gives the foreground to a group that has just started.
+    /// The taking of the foreground by a child's own group, before its program begins. `None` if
+    /// it is not ours to give.
     ///
     /// In a pipeline, other processes of our group may want to read from the terminal. There, the
     /// group gets the foreground only when it needs it, see
     /// [`give_to_reader`](Self::give_to_reader).
-    pub(super) fn give_at_start(&self, group: Pid) {
-        let is_pipeline = !io::stdin().is_terminal() || !io::stdout().is_terminal();
-        if !is_pipeline {
-            self.give(group);
+    pub(super) fn taking_by_a_child(&self) -> Option<Taking> {
+        Some(Taking {
+            terminal: self.terminal.try_clone().ok()?,
+            from: own_group().filter(|_| self.is_ours() && !is_pipeline())?,
+        })
+    }
+
+    /// Starts a child that may take the foreground.
+    pub(super) fn lend<T>(&self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let was_ours = self.is_ours();
+        let started = start();
+        self.is_given.set(was_ours && !self.is_ours());
+        if started.is_err() {
+            self.take_back();
         }
+        started
     }
 
     /// Gives the foreground to a group that was stopped because it used the terminal without
     /// having it. False if it is not ours to give.
-    ///
-    /// That also happens if a command uses the terminal before `give_at_start` has given it.
     pub(super) fn give_to_reader(&self, group: Pid) -> bool {
         self.group() == Some(group) || self.give(group)
     }
@@ -79,7 +89,9 @@ impl Foreground {
     /// Asks the terminal whether this group still has the foreground.
     pub(super) fn look_again(&self, group: Pid) {
         if self.is_ours() {
-            self.give_at_start(group);
+            if !is_pipeline() {
+                self.give(group);
+            }
         } else {
             self.is_given.set(self.group() == Some(group));
         }
@@ -108,4 +120,24 @@ impl Foreground {
     fn set(&self, group: Pid) -> bool {
         without_ttou(|| tcsetpgrp(&self.terminal, group)).is_ok()
     }
+}
+
+/// How a child takes the foreground.
+pub(super) struct Taking {
+    terminal: File,
+    /// The group that has it.
+    from: Pid,
+}
+
+impl Taking {
+    /// For a child that leads its own group. It only makes system calls.
+    pub(super) fn take(&self) {
+        if tcgetpgrp(&self.terminal) == Ok(self.from) {
+            let _ = without_ttou(|| tcsetpgrp(&self.terminal, getpid()));
+        }
+    }
+}
+
+fn is_pipeline() -> bool {
+    !io::stdin().is_terminal() || !io::stdout().is_terminal()
 }

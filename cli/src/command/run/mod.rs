@@ -298,7 +298,10 @@ impl Run {
         environment: &Environment,
         foreground: Option<&Foreground>,
     ) -> io::Result<Tree> {
-        let start = |words: &[OsString]| Tree::start(command::of(words, environment), foreground);
+        let start = |words: &[OsString]| {
+            let command = command::of(words, environment, foreground);
+            Tree::start(command, foreground)
+        };
         match start(&self.command) {
             Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
                 program::as_script(&self.command).map_or(Err(error), |words| start(&words))

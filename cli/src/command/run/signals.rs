@@ -1,6 +1,5 @@
 //! The signals that this process receives, in a channel.
 
-use std::fs;
 use std::io;
 use std::thread;
 
@@ -11,6 +10,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::foreground::Foreground;
 use crate::exit::{Exit, Failure};
+use crate::processes::SignalSet;
 
 /// They end a wait for the lock, and go to the command once it runs.
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
@@ -88,13 +88,15 @@ fn real_time() -> impl Iterator<Item = i32> {
 pub(super) struct Signals {
     pub(super) received: Receiver<Received>,
     handle: Handle,
-    ignored: Ignored,
+    /// They were ignored when this process began, and stay so. The command ignores them too: so
+    /// `nohup` and a script's `&` keep their meaning.
+    ignored: SignalSet,
 }
 
 impl Signals {
     pub(super) fn start() -> Result<Signals, Failure> {
         let failed = |error| Failure::internal(format!("cannot receive signals: {error}"));
-        let ignored = Ignored::read();
+        let ignored = SignalSet::ignored();
         let named = ENDING.iter().chain(&FOR_THE_COMMAND).chain(FATAL);
         let all = named.map(|signal| signal.as_raw()).chain(real_time());
         let wanted = all.filter(|number| !ignored.contains(*number));
@@ -172,24 +174,6 @@ pub(super) fn end_by(number: i32, foreground: Option<&Foreground>) -> Exit {
 /// this process has not received the signal yet.
 pub(super) fn interrupt_our_group() {
     let _ = kill_current_process_group(Signal::INT);
-}
-
-/// The signals that were ignored when this process began. They stay ignored, and the command
-/// ignores them too: so `nohup` and a script's `&` keep their meaning.
-struct Ignored(u64);
-
-impl Ignored {
-    /// No safe call of the standard library or of a crate here asks for this. Linux has it in a
-    /// file; other systems count as ignoring nothing.
-    fn read() -> Ignored {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-        Ignored(mask.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap_or(0)))
-    }
-
-    fn contains(&self, number: i32) -> bool {
-        self.0 & (1 << (number - 1)) != 0
-    }
 }
 
 #[cfg(test)]

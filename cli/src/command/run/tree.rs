@@ -12,7 +12,7 @@ use rustix::process::{
 };
 
 use super::foreground::Foreground;
-use crate::processes::{self, Process};
+use crate::processes::{self, Process, SignalSet};
 
 /// How long a panic waits for the end of processes that got KILL.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -67,10 +67,10 @@ impl Tree {
     pub(super) fn start(mut command: Command, foreground: Option<&Foreground>) -> io::Result<Tree> {
         let adopts = adopt_orphans();
         let strangers = processes::children();
-        let child = command.spawn()?;
-        if let Some(foreground) = foreground {
-            foreground.give_at_start(Pid::from_child(&child));
-        }
+        let child = match foreground {
+            Some(foreground) => foreground.lend(|| command.spawn())?,
+            None => command.spawn()?,
+        };
         // `reap` does what `Child::wait` would. std's `Child` does nothing when it is dropped.
         Ok(Tree {
             leader: Pid::from_child(&child),
@@ -92,6 +92,11 @@ impl Tree {
     /// How the command ended, if it has. Other processes may be alive.
     pub(super) fn end(&self) -> Option<End> {
         self.end
+    }
+
+    /// Whether the command has received this signal and not noticed it, since it is stopped.
+    pub(super) fn has_pending(&self, signal: Signal) -> bool {
+        SignalSet::pending(self.leader).contains(signal.as_raw())
     }
 
     /// Sends a signal to each process of the command's group.
@@ -284,14 +289,36 @@ fn adopt_orphans() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::process::CommandExt as _;
+
+    use rustix::process::waitpid;
+
+    use super::*;
+
+    fn sleeping() -> Tree {
+        let mut command = Command::new("sleep");
+        command.arg("60").process_group(0);
+        Tree::start(command, None).expect("starts")
+    }
+
+    #[test]
+    fn stop_that_a_stopped_command_cannot_notice_is_seen() {
+        let tree = sleeping();
+        tree.signal(Signal::STOP).expect("it is ours");
+        wait_stopped(&tree);
+        assert!(!tree.has_pending(Signal::TSTP));
+        tree.signal(Signal::TSTP).expect("it is ours");
+        assert!(tree.has_pending(Signal::TSTP));
+    }
+
+    fn wait_stopped(tree: &Tree) {
+        let status = waitpid(Some(tree.leader), WaitOptions::UNTRACED);
+        assert!(matches!(status, Ok(Some((_, status))) if status.stopped()));
+    }
 
     #[test]
     fn panic_kills_the_command() {
-        let mut command = Command::new("sleep");
-        command.arg("60").process_group(0);
-        let tree = Tree::start(command, None).expect("starts");
+        let tree = sleeping();
         let leader = tree.group();
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _tree = tree;

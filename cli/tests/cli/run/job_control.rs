@@ -172,15 +172,20 @@ fn ctrl_z_stops_every_command_of_a_pipeline() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     shell.enter(
-        "run a -- sh -c 'echo pid-a-$$. >&2; exec sleep 60' | \
-         run b -- sh -c 'echo pid-b-$$.; echo up-$((1+1)); read x </dev/tty; echo got-$x'",
+        "run a -- sh -c 'echo pid-a-$$.run-a-$PPID. >&2; exec sleep 60' | \
+         run b -- sh -c 'echo pid-b-$$.run-b-$PPID.; echo up-$((1+1)); read x </dev/tty; echo got-$x'",
     );
     shell.shows("up-2");
     let producer = shell.printed_pid("pid-a-");
     let reader = shell.printed_pid("pid-b-");
+    let runs = [shell.printed_pid("run-a-"), shell.printed_pid("run-b-")];
     for round in 1..=2 {
         shell.terminal.press("\x1a");
-        until(LONG, "stopped", || is_stopped(producer));
+        // The shell has stopped as soon as its own processes have. A CONT that comes before a
+        // fairlock stops is for its command.
+        until(LONG, "stopped", || {
+            is_stopped(producer) && runs.iter().all(|run| is_stopped(*run))
+        });
         shell.enter(&format!("echo shell-$(({round}*111))"));
         shell.shows(&format!("shell-{}", round * 111));
         shell.enter("fg");

@@ -22,11 +22,16 @@ impl Supervisor<'_> {
             return;
         };
         let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
+        let can_be_continued = job::can_be_continued();
         if self.stage != Stage::Running || signal == Signal::STOP && !foreground.is_away() {
             // Somebody else stopped it, and will continue it. The lock is renewed meanwhile.
-        } else if wants_terminal && foreground.give_to_reader(self.tree.group()) {
+        } else if wants_terminal
+            && foreground.give_to_reader(self.tree.group())
+            // Ctrl-Z came after that stop. CONT would undo it.
+            && !(can_be_continued && self.tree.has_pending(Signal::TSTP))
+        {
             self.continue_group();
-        } else if job::can_be_continued() {
+        } else if can_be_continued {
             // Programs that draw on the terminal often handle TSTP and then stop by STOP, as an
             // inner fairlock does. While they have the terminal, nobody else can type.
             self.suspend();
