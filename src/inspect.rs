@@ -470,18 +470,19 @@ impl Party {
             Kind::Semaphore { .. } | Kind::RwLock => Family::Permit,
             _ => Family::Mutex,
         };
-        let requester = Requester::parse(request, family)?;
-        let access = Access::of(kind, requester.permits);
+        let requester = Requester::read(request, family)?;
+        let (params, origin) = (requester.params, requester.params.origin);
+        let access = Access::of(kind, params.permits);
         Some(Party {
             manager: requester.manager.to_owned(),
-            host: requester.host.to_owned(),
-            pid: requester.pid,
-            thread: requester.thread.to_owned(),
-            thread_id: requester.thread_id,
-            label: requester.label.to_owned(),
+            host: origin.host.to_owned(),
+            pid: origin.pid,
+            thread: origin.thread.to_owned(),
+            thread_id: origin.thread_id,
+            label: origin.label.to_owned(),
             since: server_time(requester.since),
-            ttl: Duration::from_millis(requester.ttl_ms),
-            fixed_lease: requester.fixed_lease,
+            ttl: Duration::from_millis(params.ttl_ms),
+            fixed_lease: params.fixed,
             fence: None,
             permits: access.permits(),
             access,

@@ -1,6 +1,5 @@
 //! A request for a lock: its name, and the options with which it is held.
 
-use std::fmt::Write as _;
 use std::sync::atomic::{self, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread;
@@ -11,7 +10,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::key::Key;
 use crate::loss::Loss;
 use crate::options::{LockOptions, OnLost};
-use crate::script::{Call, Family, LockSpec, NO_NAME, Token, Verb, Wait};
+use crate::script::{Call, LockSpec, NO_NAME, Origin, Params, Token, Verb, Wait, params};
 use crate::store::clock::Time;
 use crate::sync::{AtomicBool, Mutex, fence};
 use crate::thread_id;
@@ -35,8 +34,7 @@ pub(crate) struct Request {
     was_taken: atomic::AtomicBool,
     /// The locks that are taken together with this one.
     pub(crate) group: Option<Arc<LockGroup>>,
-    /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`, and with
-    /// local hand-overs `ttl fixed hold local_handovers label`.
+    /// For the scripts, as [`Params`] writes it.
     pub(crate) params: Arc<str>,
 }
 
@@ -64,25 +62,21 @@ impl Request {
         local_handovers: u32,
     ) -> Request {
         let ttl = options.lease_length();
-        let mut params = String::with_capacity(112);
-        let _ = write!(
-            params,
-            "{} {} {} ",
-            ttl.as_millis(),
-            u8::from(options.is_fixed()),
-            options.least_hold().as_millis()
-        );
-        if spec.family == Family::Permit {
-            let _ = write!(params, "{} ", spec.weight);
-        }
-        if local_handovers > 0 {
-            let _ = write!(params, "{local_handovers} ");
-        }
-        let _ = write!(params, "{}\t{process}\t", *HOST);
         let thread = thread::current();
-        push_plain(thread.name().unwrap_or(NO_NAME), &mut params);
-        let _ = write!(params, "#{}\t", thread_id::in_process(process));
-        params.push_str(options.label_text());
+        let params = Params {
+            ttl_ms: ttl.as_millis() as u64,
+            fixed: options.is_fixed(),
+            hold_ms: options.least_hold().as_millis() as u64,
+            permits: spec.weight,
+            local_handovers,
+            origin: Origin {
+                host: &HOST,
+                pid: process,
+                thread: thread.name().unwrap_or(NO_NAME),
+                thread_id: Some(thread_id::in_process(process)),
+                label: options.label_text(),
+            },
+        };
         Request {
             spec,
             key,
@@ -96,7 +90,7 @@ impl Request {
             asked_at: Time::NEVER,
             was_taken: atomic::AtomicBool::new(false),
             group: None,
-            params: params.into(),
+            params: params.write(spec.family).into(),
         }
     }
 
@@ -183,8 +177,7 @@ impl Request {
 
     /// The label of its options. Empty without one.
     pub(crate) fn label(&self) -> &str {
-        // No part before it has a tab.
-        self.params.splitn(4, '\t').nth(3).unwrap_or("")
+        params::label_text(&self.params)
     }
 
     /// For how long a grant of this request can last without a renewal or a release.
@@ -244,22 +237,5 @@ impl LockGroup {
     }
 }
 
-static HOST: LazyLock<String> = LazyLock::new(|| {
-    let mut host = String::new();
-    push_plain(
-        &rustix::system::uname().nodename().to_string_lossy(),
-        &mut host,
-    );
-    // The scripts find a number before it, if there is one, by the space between them.
-    host.replace(' ', "-")
-});
-
-/// Readers split a label at its tabs and show it to people, so its parts have no control
-/// characters.
-fn push_plain(text: &str, out: &mut String) {
-    out.extend(
-        text.chars()
-            .take(64)
-            .map(|c| if c.is_control() { ' ' } else { c }),
-    );
-}
+static HOST: LazyLock<String> =
+    LazyLock::new(|| params::host_word(&rustix::system::uname().nodename().to_string_lossy()));

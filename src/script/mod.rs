@@ -5,6 +5,7 @@
 //! | `spec` | [`LockSpec`]: what a name is used as; [`Family`]: which scripts serve it |
 //! | `token` | [`Token`]: an attempt's id; [`CallerId`]: what a manager says about itself |
 //! | `call` | [`Call`]: a request, and the command that it becomes |
+//! | `params` | [`Params`]: what a request says about itself, as text |
 //! | `registry` | the table family x verb -> script, and how a script's parts are included |
 //! | `renewals` | renewals of several mutexes by one script call |
 //! | `reply` | [`ScriptReply`]: what a script answers, one function per verb |
@@ -13,10 +14,10 @@
 mod call;
 #[cfg(feature = "memory")]
 pub(crate) mod packed;
+pub(crate) mod params;
 mod registry;
 mod renewals;
 mod reply;
-mod requester;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../tests/sim/script_access.rs"]
 mod script_access;
@@ -27,6 +28,7 @@ mod spec;
 mod token;
 
 pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, Wait, rights_command};
+pub(crate) use params::{NO_NAME, Origin, Params, Requester};
 pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
@@ -34,7 +36,6 @@ pub(crate) use renewals::{RENEWALS_LIMIT, renewals_command, renewals_script_id, 
 pub(crate) use reply::{
     Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply, Vote, called_for,
 };
-pub(crate) use requester::{NO_NAME, Origin, Requester};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

@@ -114,8 +114,11 @@ fn holder_text(outcome: &Outcome, family: Family, server_time: Option<u64>) -> S
     let Some(holder) = shown(seen) else {
         return "nobody holds it".to_owned();
     };
-    let requester = Requester::parse(&holder.request, family);
-    let who = requester.map_or_else(|| "an unknown holder".to_owned(), |r| r.to_string());
+    let requester = Requester::read(&holder.request, family);
+    let who = requester.map_or_else(
+        || "an unknown holder".to_owned(),
+        |r| r.params.origin.to_string(),
+    );
     if let Some(ago) = holder.lapsed_for {
         return format!("the lease of {who} ended {ago:.1?} ago, without a release");
     }

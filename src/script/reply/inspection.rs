@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::fields::{ParseResult, flag, malformed, number, plain, previous, text, time_left};
 use crate::loss::PreviousHolder;
-use crate::script::Family;
+use crate::script::{Family, params};
 
 /// The result of an `inspect`.
 #[derive(Debug, Clone, PartialEq)]
@@ -158,7 +158,7 @@ fn seen_of_permits(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
         fence: number(fence)?,
         holders: holders.collect::<ParseResult<_>>()?,
         waiters: number(waiters)?,
-        queue: all_waiters(queue, waiter_for_permits)?,
+        queue: all_waiters(queue, |waiter| text(waiter).map(params::without_capacity))?,
         previous: how,
         ended: 0,
         served,
@@ -186,16 +186,6 @@ fn all_waiters(
     Ok(waiters)
 }
 
-/// A waiter's record without the capacity that its request goes by. So it has the form of a
-/// holder's request: `ticket since manager ttl fixed hold permits label`.
-fn waiter_for_permits(waiter: &Value) -> ParseResult<String> {
-    let mut words: Vec<&str> = text(waiter)?.splitn(9, ' ').collect();
-    if words.len() == 9 {
-        words.remove(7);
-    }
-    Ok(words.join(" "))
-}
-
 /// The text is `kind capacity fence`, and then a request as a waiter's record has it.
 fn holder_of_permits(
     left: &Value,
@@ -207,7 +197,7 @@ fn holder_of_permits(
     let mut parts = text(holder)?.splitn(4, ' ').skip(2);
     let fence = parts.next().and_then(plain).ok_or_else(wrong)?;
     let request = parts.next().ok_or_else(wrong)?;
-    let granted_at = request.split(' ').nth(1).and_then(plain);
+    let granted_at = params::since_of(request);
     let (left, lapsed_for) = time_left(left)?;
     Ok(InspectedHolder {
         cools: flag(cools)?,

@@ -6,6 +6,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::loss::PreviousHolder;
+use crate::script::params::without_times;
 use crate::script::{Grant, InspectedHolder, Inspection, Mode, Outcome, Verb, Vote};
 
 /// One node's answer, as far as it is known.
@@ -250,8 +251,9 @@ fn inspection(nodes: &[NodeAnswer<'_>]) -> Decision {
         .clone()
         .filter_map(|seen| seen.holders.first())
         .collect();
-    let is_same =
-        |a: &InspectedHolder, b: &InspectedHolder| a.fence == b.fence && identity(a) == identity(b);
+    let is_same = |a: &InspectedHolder, b: &InspectedHolder| {
+        a.fence == b.fence && without_times(&a.request) == without_times(&b.request)
+    };
     for holder in &holders {
         let mut same = holders.clone();
         same.retain(|other| is_same(holder, other));
@@ -292,10 +294,4 @@ fn inspection(nodes: &[NodeAnswer<'_>]) -> Decision {
         return Decision::NoMajority;
     }
     Decision::Decided(Outcome::Absent)
-}
-
-/// The part that is the same on all nodes that granted one proposal: the request without the time
-/// of the grant. It is `ticket granted-at manager ttl fixed hold label`.
-fn identity(holder: &InspectedHolder) -> Option<&str> {
-    holder.request.splitn(3, ' ').nth(2)
 }

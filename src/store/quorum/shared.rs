@@ -12,7 +12,7 @@ use super::gaps::Gaps;
 use super::outstanding::{Doubts, OpenReleases, ReleaseVote, UndecidedReleases};
 use crate::config::Config;
 use crate::error::Step;
-use crate::script::{Call, Family, LockSpec, Mode, Token, Verb};
+use crate::script::{Call, Family, LockSpec, Mode, Params, Token, Verb};
 use crate::store::clock::{Clock, Time};
 use crate::store::node::{Identities, Node};
 use crate::store::{CallResult, StoreFault};
@@ -104,11 +104,7 @@ impl Shared {
 
     /// P2 (rising fences) holds for leases up to the ttl: a server that has run for so long votes.
     fn note_lease(&self, params: &str) -> Result<(), StoreFault> {
-        // `ttl fixed hold label`
-        let mut words = params.split(' ');
-        let mut ms = |at: usize| words.nth(at).and_then(|word| word.parse::<u64>().ok());
-        let (ttl, hold) = (ms(0).unwrap_or(0), ms(1).unwrap_or(0));
-        let lease = Duration::from_millis(ttl.max(hold));
+        let lease = Params::read(params, Family::Quorum).map_or(Duration::ZERO, |p| p.longest());
         if lease > self.ttl {
             return Err(StoreFault::Unfit {
                 what: "ttl".to_owned(),

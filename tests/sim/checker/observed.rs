@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::{Checker, ServerModel};
-use crate::script::{self, Mode, Token, Verb, Wait};
+use crate::script::{self, Mode, Params, Token, Verb, Wait};
 use crate::sim::executed_call::ExecutedCall;
 use crate::sim::model::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView};
 use crate::sim::record::{Cooling, HolderView, RecordView};
@@ -76,19 +76,17 @@ impl Checker {
                 params,
                 ..
             } => {
-                // `ttl fixed hold label`, or `ttl fixed hold spare label`. No label here is a number.
-                let is_fixed = params.split(' ').nth(1) == Some("1");
-                let spare = params.split(' ').nth(3).and_then(|word| word.parse().ok());
-                let spare = spare.filter(|_| self.kind == ModelKind::Mutex);
+                let params = Params::read(params, executed.call.spec.family);
+                let params = params.expect("the engine wrote the parameters");
                 // An earlier request of the token may have been a release, which says neither.
                 let attempt = Attempt {
-                    lease: if is_fixed {
+                    lease: if params.fixed {
                         LeaseTerm::Fixed
                     } else {
                         LeaseTerm::Renewed
                     },
                     permits: executed.call.spec.weight,
-                    spare: spare.unwrap_or(0),
+                    spare: params.local_handovers,
                     ..self.attempt(*token, client)
                 };
                 self.attempts.insert(*token, attempt);
