@@ -1,6 +1,7 @@
 //! The kinds of lock. A kind is data for a family of scripts. The engine wins and keeps locks of
 //! every kind.
 
+mod handle;
 mod multi;
 mod mutex;
 mod reentrant;
@@ -10,15 +11,12 @@ mod striped;
 
 use std::sync::Arc;
 
-use crate::engine::{Engine, Lease, Request};
+use crate::engine::{Engine, Request};
 use crate::error::Result;
-use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::LockSpec;
 use crate::stats::AcquireEnd;
-use crate::store::clock::Time;
-use crate::waiter::Waiter;
 
 pub use multi::{MAX_NAMES, MultiGuard};
 pub use mutex::Mutex;
@@ -56,58 +54,6 @@ fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Ar
     let process = manager.engine().process()?;
     let request = Request::in_line(spec, key, &manager.options, process);
     Ok(Arc::new(request.asked_at(manager.engine().now())))
-}
-
-/// Takes the lock. Waits for as long as Redis answers.
-fn take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<LockGuard> {
-    let request = request_for_one(manager, key, spec)?;
-    loop {
-        // A wait without a deadline ends with a grant or an error, never with `None`.
-        if let Some(guard) = guard(
-            manager,
-            manager.engine().acquire(&request, &[], Time::NEVER),
-        )? {
-            return Ok(guard);
-        }
-    }
-}
-
-fn try_take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Option<LockGuard>> {
-    let request = Arc::new(request_to_try(manager, key, spec)?);
-    guard(manager, manager.engine().try_acquire(&request))
-}
-
-fn take_until(
-    manager: &LockManager,
-    key: Key,
-    spec: LockSpec,
-    until: Time,
-) -> Result<Option<LockGuard>> {
-    if until <= manager.engine().now() {
-        return try_take(manager, key, spec);
-    }
-    let request = request_for_one(manager, key, spec)?;
-    guard(manager, manager.engine().acquire(&request, &[], until))
-}
-
-/// Takes a place in the queue, for a waiter that returns the guard of this kind.
-fn enqueue<G>(
-    manager: &LockManager,
-    key: Key,
-    spec: LockSpec,
-    into_guard: fn(LockGuard) -> G,
-) -> Result<Waiter<G>> {
-    let request = request_for_one(manager, key, spec)?;
-    let engine = manager.engine();
-    let queued = engine.enqueue(&request);
-    let queued = queued.inspect_err(|error| engine.on_acquire_error(error))?;
-    Ok(Waiter::new(queued, manager.running(), into_guard))
-}
-
-/// The guard of a granted lease. Counts how the request ended.
-fn guard(manager: &LockManager, end: Result<Option<Arc<Lease>>>) -> Result<Option<LockGuard>> {
-    count_end(manager.engine(), &end);
-    Ok(end?.map(|lease| LockGuard::new(lease, manager.running())))
 }
 
 /// Counts a request that ended without a lock. A guard counts itself.

@@ -1,13 +1,11 @@
 //! The mutex: one holder at a time.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{enqueue, take, take_until, try_take};
+use super::handle::{Handle, Wanted};
 use crate::error::Result;
 use crate::guard::LockGuard;
-use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::LockSpec;
 use crate::waiter::Waiter;
@@ -43,7 +41,7 @@ impl LockManager {
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self, name: impl AsRef<str>) -> Result<LockGuard> {
-        take(self, self.key(name.as_ref())?, LockSpec::MUTEX)
+        Wanted::mutex(self, name.as_ref())?.lock()
     }
 
     /// Takes the lock if it is free and nobody waits for it. `None`: it is taken, or others wait.
@@ -60,7 +58,7 @@ impl LockManager {
     /// lease had lapsed when the reply came.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock(&self, name: impl AsRef<str>) -> Result<Option<LockGuard>> {
-        try_take(self, self.key(name.as_ref())?, LockSpec::MUTEX)
+        Wanted::mutex(self, name.as_ref())?.try_lock()
     }
 
     /// Takes the lock. Waits its turn, for at most `at_most`. `None`: others had the lock until
@@ -79,12 +77,7 @@ impl LockManager {
         name: impl AsRef<str>,
         at_most: Duration,
     ) -> Result<Option<LockGuard>> {
-        take_until(
-            self,
-            self.key(name.as_ref())?,
-            LockSpec::MUTEX,
-            self.engine().now() + at_most,
-        )
+        Wanted::mutex(self, name.as_ref())?.try_lock_for(at_most)
     }
 
     /// Like [`try_lock_for`](LockManager::try_lock_for), but until a deadline. A deadline that has
@@ -98,12 +91,7 @@ impl LockManager {
         name: impl AsRef<str>,
         deadline: Instant,
     ) -> Result<Option<LockGuard>> {
-        take_until(
-            self,
-            self.key(name.as_ref())?,
-            LockSpec::MUTEX,
-            self.engine().at(deadline),
-        )
+        Wanted::mutex(self, name.as_ref())?.try_lock_until(deadline)
     }
 
     /// Takes a place in the queue of the lock, to wait later, or in several short waits. If the
@@ -119,9 +107,7 @@ impl LockManager {
     /// As [`lock`](LockManager::lock).
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self, name: impl AsRef<str>) -> Result<Waiter> {
-        enqueue(self, self.key(name.as_ref())?, LockSpec::MUTEX, |guard| {
-            guard
-        })
+        Wanted::mutex(self, name.as_ref())?.enqueue(|guard| guard)
     }
 
     /// The mutex of this name, as a handle with the same verbs.
@@ -130,11 +116,8 @@ impl LockManager {
     /// [`Config`](crate::Error::Config).
     #[must_use = "this handle takes no lock until one of its verbs is called"]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
-        let name = name.as_ref();
         Mutex {
-            manager: self.clone(),
-            name: name.into(),
-            key: self.key(name).ok(),
+            handle: Handle::new(self, name.as_ref()),
         }
     }
 }
@@ -153,15 +136,13 @@ impl LockManager {
 /// data, it can lose a lock; see the [limits](crate#limits) of the crate.
 #[derive(Clone)]
 pub struct Mutex {
-    manager: LockManager,
-    name: Arc<str>,
-    key: Option<Key>,
+    pub(super) handle: Handle,
 }
 
 impl Mutex {
     /// The name of the lock.
     pub fn name(&self) -> &str {
-        &self.name
+        self.handle.name()
     }
 
     /// Like [`LockManager::lock`], which says how long it blocks.
@@ -170,7 +151,7 @@ impl Mutex {
     /// As [`LockManager::lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self) -> Result<LockGuard> {
-        take(&self.manager, self.key()?, LockSpec::MUTEX)
+        self.handle.with_spec(LockSpec::MUTEX)?.lock()
     }
 
     /// Like [`LockManager::try_lock`], which says how long it blocks.
@@ -179,7 +160,7 @@ impl Mutex {
     /// As [`LockManager::try_lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        try_take(&self.manager, self.key()?, LockSpec::MUTEX)
+        self.handle.with_spec(LockSpec::MUTEX)?.try_lock()
     }
 
     /// Like [`LockManager::try_lock_for`], which says how long it blocks.
@@ -188,12 +169,9 @@ impl Mutex {
     /// As [`LockManager::try_lock_for`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
-        take_until(
-            &self.manager,
-            self.key()?,
-            LockSpec::MUTEX,
-            self.manager.engine().now() + at_most,
-        )
+        self.handle
+            .with_spec(LockSpec::MUTEX)?
+            .try_lock_for(at_most)
     }
 
     /// Like [`LockManager::try_lock_until`], which says how long it blocks.
@@ -202,12 +180,9 @@ impl Mutex {
     /// As [`LockManager::try_lock_until`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
-        take_until(
-            &self.manager,
-            self.key()?,
-            LockSpec::MUTEX,
-            self.manager.engine().at(deadline),
-        )
+        self.handle
+            .with_spec(LockSpec::MUTEX)?
+            .try_lock_until(deadline)
     }
 
     /// Like [`LockManager::enqueue`], which says how long it blocks.
@@ -216,21 +191,15 @@ impl Mutex {
     /// As [`LockManager::enqueue`].
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self) -> Result<Waiter> {
-        enqueue(&self.manager, self.key()?, LockSpec::MUTEX, |guard| guard)
-    }
-
-    pub(super) fn key(&self) -> Result<Key> {
-        match &self.key {
-            Some(key) => Ok(key.clone()),
-            None => self.manager.key(&self.name),
-        }
+        let wanted = self.handle.with_spec(LockSpec::MUTEX)?;
+        wanted.enqueue(|guard| guard)
     }
 }
 
 impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mutex")
-            .field("name", &self.name)
+            .field("name", &self.name())
             .finish_non_exhaustive()
     }
 }

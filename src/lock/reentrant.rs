@@ -74,7 +74,6 @@ impl LockManager {
     #[must_use = "this handle takes no lock until one of its verbs is called"]
     pub fn reentrant_mutex(&self, name: impl AsRef<str>) -> ReentrantMutex {
         ReentrantMutex {
-            manager: self.clone(),
             mutex: self.mutex(name),
         }
     }
@@ -101,7 +100,6 @@ impl LockManager {
 /// - A guard that leaks (`mem::forget`) counts forever.
 #[derive(Clone)]
 pub struct ReentrantMutex {
-    manager: LockManager,
     mutex: Mutex,
 }
 
@@ -196,8 +194,8 @@ impl ReentrantMutex {
 
     fn id(&self) -> Result<LockId> {
         Ok(LockId {
-            engine: Arc::as_ptr(self.manager.engine()).addr(),
-            key: self.mutex.key()?,
+            engine: Arc::as_ptr(self.mutex.handle.manager().engine()).addr(),
+            key: self.mutex.handle.key()?,
         })
     }
 }

@@ -2,16 +2,13 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{enqueue, take, take_until, try_take};
+use super::handle::{Handle, Wanted};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
-use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::LockSpec;
-use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
 impl LockManager {
@@ -32,11 +29,8 @@ impl LockManager {
     /// ```
     #[must_use = "this handle takes no lock until one of its verbs is called"]
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
-        let name = name.as_ref();
         RwLock {
-            manager: self.clone(),
-            name: name.into(),
-            key: self.key(name).ok(),
+            handle: Handle::new(self, name.as_ref()),
         }
     }
 }
@@ -70,15 +64,13 @@ impl LockManager {
 ///   the crate.
 #[derive(Clone)]
 pub struct RwLock {
-    manager: LockManager,
-    name: Arc<str>,
-    key: Option<Key>,
+    handle: Handle,
 }
 
 impl RwLock {
     /// The name of the lock.
     pub fn name(&self) -> &str {
-        &self.name
+        self.handle.name()
     }
 
     /// Takes the lock as a reader. Waits its turn, for as long as Redis answers. Blocks as long as
@@ -88,8 +80,7 @@ impl RwLock {
     /// As [`LockManager::lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn read(&self) -> Result<ReadGuard> {
-        let guard = take(&self.manager, self.key()?, LockSpec::read())?;
-        Ok(ReadGuard::new(guard))
+        self.reader()?.lock().map(ReadGuard::new)
     }
 
     /// Takes the lock as a reader if no writer holds it and nobody waits. `None`: a writer holds
@@ -99,7 +90,7 @@ impl RwLock {
     /// As [`LockManager::try_lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
-        let guard = try_take(&self.manager, self.key()?, LockSpec::read())?;
+        let guard = self.reader()?.try_lock()?;
         Ok(guard.map(ReadGuard::new))
     }
 
@@ -110,7 +101,8 @@ impl RwLock {
     /// As [`LockManager::try_lock_for`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_read_for(&self, at_most: Duration) -> Result<Option<ReadGuard>> {
-        self.read_until(self.manager.engine().now() + at_most)
+        let guard = self.reader()?.try_lock_for(at_most)?;
+        Ok(guard.map(ReadGuard::new))
     }
 
     /// Like [`try_read_for`](RwLock::try_read_for), but until a deadline. A deadline that has
@@ -120,7 +112,8 @@ impl RwLock {
     /// As [`LockManager::try_lock_for`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_read_until(&self, deadline: Instant) -> Result<Option<ReadGuard>> {
-        self.read_until(self.manager.engine().at(deadline))
+        let guard = self.reader()?.try_lock_until(deadline)?;
+        Ok(guard.map(ReadGuard::new))
     }
 
     /// Takes the lock as a writer. Waits its turn, for as long as Redis answers. Blocks as long as
@@ -130,8 +123,7 @@ impl RwLock {
     /// As [`LockManager::lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn write(&self) -> Result<WriteGuard> {
-        let guard = take(&self.manager, self.key()?, LockSpec::write())?;
-        Ok(WriteGuard { guard })
+        self.writer()?.lock().map(WriteGuard::new)
     }
 
     /// Takes the lock as a writer if nobody holds it and nobody waits. `None`: it is held, or
@@ -141,8 +133,8 @@ impl RwLock {
     /// As [`LockManager::try_lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
-        let guard = try_take(&self.manager, self.key()?, LockSpec::write())?;
-        Ok(guard.map(|guard| WriteGuard { guard }))
+        let guard = self.writer()?.try_lock()?;
+        Ok(guard.map(WriteGuard::new))
     }
 
     /// Takes the lock as a writer. Waits its turn, for at most `at_most`. `None`: its turn did not
@@ -152,7 +144,8 @@ impl RwLock {
     /// As [`LockManager::try_lock_for`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_write_for(&self, at_most: Duration) -> Result<Option<WriteGuard>> {
-        self.write_until(self.manager.engine().now() + at_most)
+        let guard = self.writer()?.try_lock_for(at_most)?;
+        Ok(guard.map(WriteGuard::new))
     }
 
     /// Like [`try_write_for`](RwLock::try_write_for), but until a deadline. A deadline that has
@@ -162,7 +155,8 @@ impl RwLock {
     /// As [`LockManager::try_lock_for`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_write_until(&self, deadline: Instant) -> Result<Option<WriteGuard>> {
-        self.write_until(self.manager.engine().at(deadline))
+        let guard = self.writer()?.try_lock_until(deadline)?;
+        Ok(guard.map(WriteGuard::new))
     }
 
     /// Takes a place in the queue as a reader, to wait later, or in several short waits. Blocks as
@@ -172,8 +166,7 @@ impl RwLock {
     /// As [`LockManager::enqueue`].
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue_read(&self) -> Result<Waiter<ReadGuard>> {
-        let spec = LockSpec::read();
-        enqueue(&self.manager, self.key()?, spec, ReadGuard::new)
+        self.reader()?.enqueue(ReadGuard::new)
     }
 
     /// Takes a place in the queue as a writer. Blocks as long as [`LockManager::enqueue`].
@@ -182,33 +175,22 @@ impl RwLock {
     /// As [`LockManager::enqueue`].
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue_write(&self) -> Result<Waiter<WriteGuard>> {
-        enqueue(&self.manager, self.key()?, LockSpec::write(), |guard| {
-            WriteGuard { guard }
-        })
+        self.writer()?.enqueue(WriteGuard::new)
     }
 
-    fn read_until(&self, until: Time) -> Result<Option<ReadGuard>> {
-        let guard = take_until(&self.manager, self.key()?, LockSpec::read(), until)?;
-        Ok(guard.map(ReadGuard::new))
+    fn reader(&self) -> Result<Wanted<'_>> {
+        self.handle.with_spec(LockSpec::read())
     }
 
-    fn write_until(&self, until: Time) -> Result<Option<WriteGuard>> {
-        let guard = take_until(&self.manager, self.key()?, LockSpec::write(), until)?;
-        Ok(guard.map(|guard| WriteGuard { guard }))
-    }
-
-    fn key(&self) -> Result<Key> {
-        match &self.key {
-            Some(key) => Ok(key.clone()),
-            None => self.manager.key(&self.name),
-        }
+    fn writer(&self) -> Result<Wanted<'_>> {
+        self.handle.with_spec(LockSpec::write())
     }
 }
 
 impl fmt::Debug for RwLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RwLock")
-            .field("name", &self.name)
+            .field("name", &self.name())
             .finish_non_exhaustive()
     }
 }
@@ -284,6 +266,10 @@ pub struct WriteGuard {
 }
 
 impl WriteGuard {
+    fn new(guard: LockGuard) -> WriteGuard {
+        WriteGuard { guard }
+    }
+
     /// Releases the lock like drop, and reports whether you held it to the end. Blocks as long as
     /// [`LockGuard::unlock`].
     ///

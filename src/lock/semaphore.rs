@@ -3,16 +3,13 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{enqueue, take, take_until, try_take};
+use super::handle::{Handle, Wanted};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
-use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::LockSpec;
-use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
 /// The most permits that a semaphore can have.
@@ -35,11 +32,8 @@ impl LockManager {
     /// ```
     #[must_use = "this handle takes no lock until one of its verbs is called"]
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
-        let name = name.as_ref();
         Semaphore {
-            manager: self.clone(),
-            name: name.into(),
-            key: self.key(name).ok(),
+            handle: Handle::new(self, name.as_ref()),
             permits,
         }
     }
@@ -80,16 +74,14 @@ impl LockManager {
 ///   the crate.
 #[derive(Clone)]
 pub struct Semaphore {
-    manager: LockManager,
-    name: Arc<str>,
-    key: Option<Key>,
+    handle: Handle,
     permits: u32,
 }
 
 impl Semaphore {
     /// The name of the semaphore.
     pub fn name(&self) -> &str {
-        &self.name
+        self.handle.name()
     }
 
     /// How many permits there are in all, by this handle.
@@ -146,8 +138,7 @@ impl Semaphore {
     /// more than there are.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn acquire_many(&self, permits: u32) -> Result<SemaphoreGuard> {
-        let guard = take(&self.manager, self.key()?, self.spec(permits)?)?;
-        Ok(SemaphoreGuard::new(guard))
+        self.wanted(permits)?.lock().map(SemaphoreGuard::new)
     }
 
     /// Takes this number of permits together if they are free and nobody waits. `None`: fewer are
@@ -157,7 +148,7 @@ impl Semaphore {
     /// As [`LockManager::try_lock`] and [`acquire_many`](Semaphore::acquire_many).
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<SemaphoreGuard>> {
-        let guard = try_take(&self.manager, self.key()?, self.spec(permits)?)?;
+        let guard = self.wanted(permits)?.try_lock()?;
         Ok(guard.map(SemaphoreGuard::new))
     }
 
@@ -172,7 +163,8 @@ impl Semaphore {
         permits: u32,
         at_most: Duration,
     ) -> Result<Option<SemaphoreGuard>> {
-        self.take_until(permits, self.manager.engine().now() + at_most)
+        let guard = self.wanted(permits)?.try_lock_for(at_most)?;
+        Ok(guard.map(SemaphoreGuard::new))
     }
 
     /// Like [`try_acquire_many_for`](Semaphore::try_acquire_many_for), but until a deadline. A
@@ -186,7 +178,8 @@ impl Semaphore {
         permits: u32,
         deadline: Instant,
     ) -> Result<Option<SemaphoreGuard>> {
-        self.take_until(permits, self.manager.engine().at(deadline))
+        let guard = self.wanted(permits)?.try_lock_until(deadline)?;
+        Ok(guard.map(SemaphoreGuard::new))
     }
 
     /// Takes a place in the queue for one permit, to wait later, or in several short waits. Blocks
@@ -206,13 +199,11 @@ impl Semaphore {
     /// As [`acquire_many`](Semaphore::acquire_many).
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue_many(&self, permits: u32) -> Result<Waiter<SemaphoreGuard>> {
-        let spec = self.spec(permits)?;
-        enqueue(&self.manager, self.key()?, spec, SemaphoreGuard::new)
+        self.wanted(permits)?.enqueue(SemaphoreGuard::new)
     }
 
-    fn take_until(&self, permits: u32, until: Time) -> Result<Option<SemaphoreGuard>> {
-        let guard = take_until(&self.manager, self.key()?, self.spec(permits)?, until)?;
-        Ok(guard.map(SemaphoreGuard::new))
+    fn wanted(&self, permits: u32) -> Result<Wanted<'_>> {
+        self.handle.with_spec(self.spec(permits)?)
     }
 
     fn spec(&self, permits: u32) -> Result<LockSpec> {
@@ -226,25 +217,19 @@ impl Semaphore {
         if permits == 0 || permits > self.permits {
             let message = format!(
                 "a guard takes 1 to {} permits of {:?}; this one would take {permits}",
-                self.permits, self.name
+                self.permits,
+                self.name()
             );
             return Err(Error::config("permits", message));
         }
         Ok(LockSpec::semaphore(self.permits, permits))
-    }
-
-    fn key(&self) -> Result<Key> {
-        match &self.key {
-            Some(key) => Ok(key.clone()),
-            None => self.manager.key(&self.name),
-        }
     }
 }
 
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Semaphore")
-            .field("name", &self.name)
+            .field("name", &self.name())
             .field("permits", &self.permits)
             .finish_non_exhaustive()
     }

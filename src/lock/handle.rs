@@ -1,0 +1,126 @@
+//! The handle that every kind of lock wraps, and the verbs that all kinds share.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{count_end, request_for_one, request_to_try};
+use crate::engine::Lease;
+use crate::error::Result;
+use crate::guard::LockGuard;
+use crate::key::Key;
+use crate::manager::LockManager;
+use crate::script::LockSpec;
+use crate::store::clock::Time;
+use crate::waiter::Waiter;
+
+/// A name of a manager. `Clone` and `'static`.
+#[derive(Clone)]
+pub(super) struct Handle {
+    manager: LockManager,
+    /// The name alone if it is not allowed: then the verbs say why.
+    key: std::result::Result<Key, Arc<str>>,
+}
+
+impl Handle {
+    pub(super) fn new(manager: &LockManager, name: &str) -> Handle {
+        Handle {
+            manager: manager.clone(),
+            key: manager.key(name).map_err(|_| name.into()),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match &self.key {
+            Ok(key) => &key.name,
+            Err(name) => name,
+        }
+    }
+
+    pub(super) fn manager(&self) -> &LockManager {
+        &self.manager
+    }
+
+    pub(super) fn key(&self) -> Result<Key> {
+        match &self.key {
+            Ok(key) => Ok(key.clone()),
+            Err(name) => self.manager.key(name),
+        }
+    }
+
+    /// The name as this kind of lock.
+    pub(super) fn with_spec(&self, spec: LockSpec) -> Result<Wanted<'_>> {
+        Ok(Wanted {
+            manager: &self.manager,
+            key: self.key()?,
+            spec,
+        })
+    }
+}
+
+/// A name as a kind of lock, for one call. The verbs that use no handle make it without one.
+pub(super) struct Wanted<'a> {
+    manager: &'a LockManager,
+    key: Key,
+    spec: LockSpec,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn mutex(manager: &'a LockManager, name: &str) -> Result<Wanted<'a>> {
+        Ok(Wanted {
+            manager,
+            key: manager.key(name)?,
+            spec: LockSpec::MUTEX,
+        })
+    }
+
+    /// Waits for as long as Redis answers.
+    pub(super) fn lock(self) -> Result<LockGuard> {
+        let request = request_for_one(self.manager, self.key, self.spec)?;
+        loop {
+            let end = self.manager.engine().acquire(&request, &[], Time::NEVER);
+            // A wait without a deadline ends with a grant or an error, never with `None`.
+            if let Some(guard) = guard(self.manager, end)? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    pub(super) fn try_lock(self) -> Result<Option<LockGuard>> {
+        let request = Arc::new(request_to_try(self.manager, self.key, self.spec)?);
+        guard(self.manager, self.manager.engine().try_acquire(&request))
+    }
+
+    pub(super) fn try_lock_for(self, at_most: Duration) -> Result<Option<LockGuard>> {
+        let until = self.manager.engine().now() + at_most;
+        self.lock_until(until)
+    }
+
+    pub(super) fn try_lock_until(self, deadline: Instant) -> Result<Option<LockGuard>> {
+        let until = self.manager.engine().at(deadline);
+        self.lock_until(until)
+    }
+
+    fn lock_until(self, until: Time) -> Result<Option<LockGuard>> {
+        let engine = self.manager.engine();
+        if until <= engine.now() {
+            return self.try_lock();
+        }
+        let request = request_for_one(self.manager, self.key, self.spec)?;
+        guard(self.manager, engine.acquire(&request, &[], until))
+    }
+
+    /// Takes a place in the queue, for a waiter that returns the guard of this kind.
+    pub(super) fn enqueue<G>(self, into_guard: fn(LockGuard) -> G) -> Result<Waiter<G>> {
+        let request = request_for_one(self.manager, self.key, self.spec)?;
+        let engine = self.manager.engine();
+        let queued = engine.enqueue(&request);
+        let queued = queued.inspect_err(|error| engine.on_acquire_error(error))?;
+        Ok(Waiter::new(queued, self.manager.running(), into_guard))
+    }
+}
+
+/// The guard of a granted lease. Counts how the request ended.
+fn guard(manager: &LockManager, end: Result<Option<Arc<Lease>>>) -> Result<Option<LockGuard>> {
+    count_end(manager.engine(), &end);
+    Ok(end?.map(|lease| LockGuard::new(lease, manager.running())))
+}
