@@ -200,6 +200,7 @@ impl Builder {
     /// if the server refuses its answer. If it says when the credentials end, it is asked before,
     /// and every open connection logs in anew. A closure is a provider, and so is a
     /// [`PasswordFile`](crate::PasswordFile). [`CredentialsProvider`] says on which thread it runs.
+    /// A `Memory` has no login, so it asks no provider.
     ///
     /// The connect timeout bounds the connection and the provider together. An error, a panic or a
     /// timeout of the provider fails that connection alone, with [`Error::Unavailable`] at the

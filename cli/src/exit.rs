@@ -87,8 +87,7 @@ impl From<Error> for Failure {
 /// How a user of the command line says what the library calls so.
 fn option_of(setting: &str) -> &str {
     match setting {
-        "url" => "--url",
-        "quorum" => "--url",
+        "url" | "quorum" => place(),
         "service" => "--master",
         "prefix" => "--prefix",
         "command_timeout" | "connect_timeout" => "--command-timeout",
@@ -101,6 +100,31 @@ fn option_of(setting: &str) -> &str {
         "hold_at_least" => "--hold-at-least",
         "max_hold" => "--max-hold",
         other => other,
+    }
+}
+
+/// The option that says where the locks live, or the variable. The library reads a URL in any case.
+fn place() -> &'static str {
+    const PLACES: [(&str, &str); 3] = [
+        ("--url", "FAIRLOCK_URL"),
+        ("--sentinel", "FAIRLOCK_SENTINEL"),
+        ("--cluster", "FAIRLOCK_CLUSTER"),
+    ];
+    let is_given = |option: &str| {
+        let mut before_command = env::args_os().take_while(|word| word != "--");
+        before_command.any(|word| {
+            let rest = word.to_str().and_then(|word| word.strip_prefix(option));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        })
+    };
+    let option = PLACES.iter().find(|(option, _)| is_given(option));
+    let variable = PLACES
+        .iter()
+        .find(|(_, variable)| env::var_os(variable).is_some());
+    match (option, variable) {
+        (Some((option, _)), _) => option,
+        (None, Some((_, variable))) => variable,
+        (None, None) => "--url",
     }
 }
 

@@ -18,6 +18,15 @@ use crate::script::{Call, Outcome, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
+/// What a caller does once it has a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// It waits, for as long as its deadline lets it.
+    Waits,
+    /// It waits later, so it has no deadline. P8 (every call ends): it does not await a slot's move.
+    Enqueues,
+}
+
 /// How a caller enters: with the lock, or with a place in its queue.
 pub(super) enum Entered {
     Granted(Arc<Lease>),
@@ -48,7 +57,7 @@ impl Engine {
         let queued = loop {
             let now = self.now();
             let recheck_at = until.min(earliest_deadline(group_so_far, now));
-            match self.enter(request, recheck_at) {
+            match self.enter(request, recheck_at, Caller::Waits) {
                 Ok(Entered::Granted(lease)) => return Ok(Some(lease)),
                 Ok(Entered::Queued(queued)) => break queued,
                 Ok(Entered::NotYet) => {
@@ -102,7 +111,7 @@ impl Engine {
     pub(crate) fn enqueue(self: &Arc<Self>, request: &Arc<Request>) -> Result<QueuedWaiter> {
         let started = self.now();
         let entered = self
-            .enter(request, Time::NEVER)
+            .enter(request, Time::NEVER, Caller::Enqueues)
             .map_err(|error| error.after(self.now() - started))?;
         let lease = match entered {
             Entered::Queued(queued) => return Ok(queued),
@@ -136,13 +145,18 @@ impl Engine {
 
     /// Takes the lock, or a place in its queue. In an outage it tries again until `until`, or for
     /// as long as the outage limit. While Redis passes over dead waiters it goes on until `until`.
-    fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
+    fn enter(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Time,
+        caller: Caller,
+    ) -> Result<Entered> {
         self.prepare(request)?;
         if !self.service.has_queue {
             return self.enter_without_queue(request, until);
         }
         if request.is_member() {
-            return self.enter_line(request, until);
+            return self.enter_line(request, until, caller);
         }
         let limit = until.min(self.now() + self.config.outage_limit);
         // R17 (subscription): a waiter must not be enqueued before the subscription. So a manager
@@ -174,7 +188,7 @@ impl Engine {
         // A shutdown fails every waiter that is registered when it runs. If it ran before this
         // registration, this check finds it.
         self.check_open()?;
-        if !self.send_until_queued(&queued.waiter, until, limit)? {
+        if !self.send_until_queued(&queued.waiter, until, limit, caller)? {
             return Ok(Entered::NotYet);
         }
         let found = queued.waiter.state.lock().take_grant(self.now(), request);
@@ -214,6 +228,7 @@ impl Engine {
         waiter: &Arc<WaiterEntry>,
         until: Time,
         mut limit: Time,
+        caller: Caller,
     ) -> Result<bool> {
         let started = self.now();
         let mut refused = None;
@@ -249,7 +264,9 @@ impl Engine {
                     if self.now() >= until {
                         return Ok(false);
                     }
-                    limit = until.min(self.now() + self.config.outage_limit);
+                    if caller == Caller::Waits {
+                        limit = until.min(self.now() + self.config.outage_limit);
+                    }
                     fault
                 }
                 EnqueueOutcome::RetryLater(fault) => fault,

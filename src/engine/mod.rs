@@ -322,7 +322,7 @@ impl Engine {
             lock: Some(call.key.name.clone()),
             server: self.store.server_of(&call.key),
             code: "PROTOCOL".to_owned(),
-            message: format!("unexpected reply: {outcome:?}"),
+            message: format!("unexpected reply: {}", outcome.word()),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use crate::engine::acquire::{Entered, for_lock};
+use crate::engine::acquire::{Caller, Entered, for_lock};
 use crate::engine::background::Command;
 use crate::engine::line::Line;
 use crate::engine::request::Request;
@@ -24,6 +24,7 @@ impl Engine {
         self: &Arc<Self>,
         request: &Arc<Request>,
         until: Time,
+        caller: Caller,
     ) -> Result<Entered> {
         let limit = until.min(self.now() + self.config.outage_limit);
         if !self.subscription.is_started() {
@@ -37,7 +38,7 @@ impl Engine {
         let Some(place) = place else {
             return Ok(Entered::Queued(queued));
         };
-        let sent = self.send_until_queued(&place, until, limit);
+        let sent = self.send_until_queued(&place, until, limit, caller);
         if matches!(sent, Ok(true)) {
             return Ok(Entered::Queued(queued));
         }

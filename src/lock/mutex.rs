@@ -100,8 +100,8 @@ impl LockManager {
     ///
     /// Blocks for at most two command timeouts while Redis answers. The first time that the manager
     /// waits, for at most five, because it subscribes first. It blocks for longer if more than 64
-    /// dead waiters must be skipped. While Redis does not answer, blocks
-    /// for at most the outage limit and two command timeouts.
+    /// dead waiters must be skipped. While Redis does not answer, or nobody can queue because the
+    /// slot of a cluster moves, blocks for at most the outage limit and two command timeouts.
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock).

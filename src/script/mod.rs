@@ -9,6 +9,7 @@
 //! | `registry` | the table family x verb -> script, and how a script's parts are included |
 //! | `renewals` | renewals of several mutexes by one script call |
 //! | `reply` | [`ScriptReply`]: what a script answers, one function per verb |
+//! | `value_text` | a reply in plain words, for errors |
 //! | `packed` | the packed fields of a record, for the in-memory store |
 
 mod call;
@@ -26,6 +27,7 @@ mod script_access;
 mod seeded_ids;
 mod spec;
 mod token;
+mod value_text;
 
 pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, Wait, rights_command};
 pub(crate) use params::{NO_NAME, Origin, Params, Requester};
@@ -42,6 +44,7 @@ pub(crate) use script_access::{Value, parse_value, values_of};
 pub(crate) use seeded_ids::seed as seed_ids;
 pub(crate) use spec::{Family, LockSpec};
 pub(crate) use token::{CallerId, Token, random_bits};
+pub(crate) use value_text::value_text;
 
 /// The rights to the commands that the scripts use.
 pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hlen +hscan +hset +hdel +lindex +llen +lrange +lpop \

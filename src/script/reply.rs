@@ -128,6 +128,35 @@ pub(crate) enum Vote {
 }
 
 impl Outcome {
+    /// The word by which the scripts answer it, for an error.
+    pub(crate) fn word(&self) -> &str {
+        match self {
+            Outcome::Granted(_) | Outcome::Vote(Vote::Granted { .. }) => "granted",
+            Outcome::Waiting { .. } => "waiting",
+            Outcome::Busy { .. } | Outcome::Vote(Vote::Busy { .. }) => "busy",
+            Outcome::Vote(Vote::Outbid { .. }) => "outbid",
+            Outcome::Silent => "silent",
+            Outcome::Late => "late",
+            Outcome::More => "more",
+            Outcome::Queued => "queued",
+            Outcome::Kind(kind) => kind,
+            Outcome::Released => "released",
+            Outcome::Refused => "refused",
+            Outcome::Already => "already",
+            Outcome::Lapsed => "lapsed",
+            Outcome::Forced => "forced",
+            Outcome::Lost => "lost",
+            Outcome::Unknown => "unknown",
+            Outcome::Renewed { .. } => "renewed",
+            Outcome::Gone { .. } => "gone",
+            Outcome::Synced { .. } => "synced",
+            Outcome::Absent => "absent",
+            Outcome::Vacated => "vacated",
+            Outcome::Inspection(_) => "inspection",
+            Outcome::Present { .. } => "present",
+        }
+    }
+
     /// The family of the kind that the name is, if that is not the caller's own.
     pub(crate) fn other_family(&self, own: Family) -> Option<Family> {
         let Outcome::Kind(kind) = self else {

@@ -172,8 +172,8 @@ impl StoreFault {
         }
     }
 
-    /// The refusal of a login, without the password. If the user or the password ends with white
-    /// space, this is named: a file or a variable may have added it, and it does not show.
+    /// The refusal of a login, without the password. If the user or the password has letters
+    /// that do not show, this is named: a file or a variable may have added them.
     pub(super) fn of_login(self, login: &Login) -> StoreFault {
         let Some(password) = login.password.as_deref() else {
             return self;
@@ -187,8 +187,12 @@ impl StoreFault {
                 message = refusal_of_login(&code, &message, password);
                 if code == "WRONGPASS" || message.contains("invalid password") {
                     let user = login.user.as_deref().unwrap_or_default();
-                    message += &white_space_behind("user's name", user);
-                    message += &white_space_behind("password", password);
+                    let hints = [("user's name", user), ("password", password)];
+                    let hints = hints.map(|(what, text)| not_shown_in(what, text)).concat();
+                    if !hints.is_empty() {
+                        message.truncate(message.trim_end_matches('.').len());
+                    }
+                    message += &hints;
                 }
                 StoreFault::Server {
                     code,
@@ -541,14 +545,21 @@ impl StdError for NotSentAgain {
     }
 }
 
-/// A part of a sentence: that this part of a login ends with white space. Empty if it does not.
-fn white_space_behind(what: &str, text: &str) -> String {
-    let end = if text.ends_with(['\n', '\r']) {
-        "an end of line"
+/// A part of a sentence: that this part of a login has letters that an editor does not show, at one
+/// of its ends or as control characters. Empty if it has none.
+fn not_shown_in(what: &str, text: &str) -> String {
+    let found = if text.ends_with(['\n', '\r']) {
+        "ends with an end of line"
     } else if text.ends_with(char::is_whitespace) {
-        "white space"
+        "ends with white space"
+    } else if text.starts_with('\u{feff}') {
+        "begins with a byte order mark"
+    } else if text.starts_with(char::is_whitespace) {
+        "begins with white space"
+    } else if text.contains(char::is_control) {
+        "has a control character"
     } else {
         return String::new();
     };
-    format!("; the {what} ends with {end}, which counts as a part of it")
+    format!("; the {what} {found}, which counts as a part of it")
 }

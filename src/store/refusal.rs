@@ -90,7 +90,7 @@ fn in_short(code: &str, text: &str) -> Option<String> {
                  password"
             ))
         }
-        "NOAUTH" if text.starts_with("HELLO ") => {
+        "NOAUTH" if text.starts_with("HELLO ") || text.starts_with("Authentication required") => {
             Some("Authentication required: the server wants a password, and got none".to_owned())
         }
         _ => None,

@@ -64,8 +64,13 @@ impl Topology {
             is_used = true;
         }
         if is_set && !is_used {
+            let what = if settings.ca.is_some() {
+                "tls_ca"
+            } else {
+                "tls_identity"
+            };
             let message = "for a URL with TLS, such as rediss://; this one is without";
-            return Err(Error::config("tls", message));
+            return Err(Error::config(what, message));
         }
         Ok(self)
     }

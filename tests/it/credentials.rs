@@ -1,11 +1,11 @@
 //! Logins that change: providers of credentials, rotated passwords and tokens that end. On Redis alone:
 //! a `Memory` has no login.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
@@ -15,6 +15,8 @@ use fairlock::{
 };
 
 use crate::fixtures::{P, SOON, STEADY_T, STEADY_TTL, Waiters, steady, warm_up};
+use crate::support::gateway::Gateway;
+use crate::support::scripted_server::{ScriptedReply, is};
 use crate::support::{SLACK, Server, until};
 
 /// One answer of a provider.
@@ -401,4 +403,94 @@ fn connections_that_idle_log_in_anew_too() {
     tokens.assert_renewed_since(&before);
     mgr.lock("a").unwrap().unlock().unwrap();
     assert_eq!(mgr.stats().retries, 0, "no call met a closed connection");
+}
+
+/// A proxy that ends logins by itself: it keeps the connections open, and answers NOAUTH.
+struct LoginProxy {
+    gateway: Gateway,
+    /// Logins before this one have ended.
+    valid_from: Arc<AtomicU64>,
+    refused: Arc<AtomicU64>,
+}
+
+impl LoginProxy {
+    fn to(server: &Server) -> LoginProxy {
+        let (valid_from, refused) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (current, count) = (Arc::clone(&valid_from), Arc::clone(&refused));
+        // The proxy has a thread for each connection.
+        let logins: Mutex<HashMap<ThreadId, u64>> = Mutex::default();
+        let gateway = Gateway::to(server.addr(), move |words| {
+            let now = current.load(Ordering::SeqCst);
+            let mut logins = logins.lock().unwrap();
+            if is(words, "HELLO") || is(words, "AUTH") {
+                logins.insert(thread::current().id(), now);
+                return None;
+            }
+            let login = logins.get(&thread::current().id()).copied();
+            let has_ended = login.is_some_and(|login| login < now);
+            count.fetch_add(u64::from(has_ended), Ordering::SeqCst);
+            has_ended.then(|| ScriptedReply::error("NOAUTH Authentication required."))
+        });
+        LoginProxy {
+            gateway,
+            valid_from,
+            refused,
+        }
+    }
+
+    fn end_logins(&self) {
+        self.valid_from.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn login_that_ends_on_open_connections_costs_no_call() {
+    let server = Server::tcp();
+    set_password(&server, "u", "p");
+    let proxy = LoginProxy::to(&server);
+    let url = proxy.gateway.url();
+    let in_url = steady(url.replace("redis://", "redis://u:p@"));
+    let provided = steady(url).credentials(|_: &CredentialsRequest| Ok(Credentials::new("u", "p")));
+    for builder in [in_url, provided] {
+        let mgr = builder.build().unwrap();
+        warm_up(&mgr);
+        let other = steady(server.url()).build().unwrap();
+        let held = mgr.lock("held").unwrap();
+        let permits = mgr.semaphore("permits", 2).acquire().unwrap();
+        let theirs = other.lock("theirs").unwrap();
+        let mut waiters = Waiters::of("theirs");
+        waiters.add(&mgr);
+        let refused = proxy.refused.load(Ordering::SeqCst);
+        for _ in 0..3 {
+            proxy.end_logins();
+            let name = |verb: &str| format!("{verb} after the end of a login");
+            let tried = mgr.try_lock(name("try")).unwrap();
+            tried.expect("it is free").unlock().unwrap();
+            held.renew().unwrap();
+            mgr.inspect("held").unwrap().unwrap();
+        }
+        // Drops, renewals and the subscription meet the end of a login, too.
+        drop(mgr.lock("dropped").unwrap());
+        proxy.end_logins();
+        drop(permits);
+        until(SOON, "the permit is free", || {
+            other.inspect("permits").unwrap().is_none()
+        });
+        let started = Instant::now();
+        until(STEADY_TTL + SLACK, "more than a ttl passes", || {
+            assert!(held.is_held(), "{:?}", started.elapsed());
+            started.elapsed() > STEADY_TTL
+        });
+        proxy.end_logins();
+        theirs.unlock().unwrap();
+        waiters
+            .expect_grant(0, P + STEADY_T + SLACK)
+            .unlock()
+            .unwrap();
+        held.unlock().unwrap();
+        assert!(
+            proxy.refused.load(Ordering::SeqCst) > refused,
+            "it ended logins"
+        );
+    }
 }

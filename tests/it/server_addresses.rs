@@ -86,17 +86,21 @@ fn a_server_that_refuses_is_named() {
 
 /// Redis allows it in a password, and nobody sees it in a variable.
 #[test]
-fn an_end_of_line_in_a_refused_login_is_named() {
+fn letters_of_a_refused_login_that_do_not_show_are_named() {
     let server = Server::tcp_with(&["--requirepass", "right"]);
     let (host, port) = (server.addr().ip().to_string(), server.addr().port());
     let settings = Settings::new(host, port);
     let said = |settings: Settings| LockManager::connect(settings).unwrap_err().to_string();
     for (password, end) in [
-        ("right\n", "an end of line"),
-        ("right\r\n", "an end of line"),
-        ("right ", "white space"),
+        ("right\n", "ends with an end of line"),
+        ("right\r\n", "ends with an end of line"),
+        ("right ", "ends with white space"),
+        (" right", "begins with white space"),
+        ("\u{feff}right", "begins with a byte order mark"),
+        ("right\0", "has a control character"),
+        ("ri\tght", "has a control character"),
     ] {
-        let end = format!("the password ends with {end}, which counts as a part of it");
+        let end = format!("disabled; the password {end}, which counts as a part of it");
         let refused = said(settings.clone().password(password));
         assert!(refused.contains(&end), "{refused}");
         let url = format!("redis://:right%0D%0A@{}", server.addr());
@@ -107,7 +111,7 @@ fn an_end_of_line_in_a_refused_login_is_named() {
     let end = "the user's name ends with an end of line";
     assert!(refused.contains(end), "{refused}");
     let refused = said(settings.password("wrong"));
-    assert!(!refused.contains("ends with"), "{refused}");
+    assert!(!refused.contains("counts as a part"), "{refused}");
 }
 
 #[test]

@@ -25,6 +25,22 @@ fn keys(server: &Server) -> Vec<String> {
     server.query(&["KEYS", "*"])
 }
 
+/// As after `| true`.
+#[test]
+fn bench_ends_when_nobody_reads() {
+    let server = Server::start();
+    let mut command = bench(&server, &["--duration", "1h"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("fairlock");
+    drop(child.stdout.take());
+    let code = until_some(SOON, "its end", || child.try_wait().expect("a child"));
+    assert_eq!(code.code(), Some(0));
+    assert!(keys(&server).is_empty(), "{:?}", keys(&server));
+}
+
 #[test]
 fn bench_prints_each_measurement_next_to_the_round_trip() {
     let server = Server::start();

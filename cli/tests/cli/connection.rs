@@ -134,6 +134,33 @@ fn several_urls_are_a_quorum() {
 }
 
 #[test]
+fn error_names_the_option_or_variable_of_the_place() {
+    let begins = |args: &[&str], variables: &[(&str, &str)], begin: &str| {
+        let ended = refused(args, variables, begin);
+        let begin = format!("fairlock: {begin}");
+        assert!(ended.stderr.starts_with(&begin), "{ended:?}");
+    };
+    begins(&["ls", "--url", "h"], &[], "--url: ");
+    begins(&["ls", "--url=h"], &[("FAIRLOCK_CLUSTER", "h")], "--url: ");
+    begins(&["ls", "--cluster", "h:x"], &[], "--cluster: ");
+    begins(
+        &["ls", "--sentinel", "h:x", "--master", "m"],
+        &[],
+        "--sentinel: ",
+    );
+    begins(&["ls"], &[("FAIRLOCK_URL", "h")], "FAIRLOCK_URL: ");
+    begins(
+        &["ls"],
+        &[("FAIRLOCK_CLUSTER", "h:x")],
+        "FAIRLOCK_CLUSTER: ",
+    );
+    let sentinel = [("FAIRLOCK_SENTINEL", "h:x"), ("FAIRLOCK_MASTER", "m")];
+    begins(&["ls"], &sentinel, "FAIRLOCK_SENTINEL: ");
+    let inner = ["run", "a", "--", "cmp", "--url"];
+    begins(&inner, &[("FAIRLOCK_URL", "h")], "FAIRLOCK_URL: ");
+}
+
+#[test]
 fn password_comes_from_a_file_or_a_variable() {
     let dir = TempDir::new().expect("a directory");
     let path = file(&dir, "password", &format!("{PASSWORD}\n"));

@@ -102,6 +102,17 @@ fn wrong_options_of_tls_exit_64() {
         assert_eq!(ended.code, Some(64), "{args:?}: {ended:?}");
         assert!(ended.stderr.contains(message), "{message}: {ended:?}");
     }
+    for args in [
+        &["--tls-ca", argument(&ca)][..],
+        &["--tls-cert", certificate, "--tls-key", key],
+    ] {
+        let mut command = without_server(&["ls", "--url", "redis://127.0.0.1:1/"]);
+        let ended = end(command.args(args));
+        assert_eq!(ended.code, Some(64), "{args:?}: {ended:?}");
+        let begin = format!("fairlock: {}", args[0]);
+        assert!(ended.stderr.starts_with(&begin), "{ended:?}");
+        assert!(ended.stderr.contains("rediss://"), "{ended:?}");
+    }
     let socket = ["ls", "--tls", "--url", "redis+unix:///s"];
     let ended = end(&mut without_server(&socket));
     assert_eq!(ended.code, Some(64), "{ended:?}");

@@ -77,8 +77,9 @@ impl RenewalThread {
             }
             outcome => {
                 log::warn!(
-                    "renewing {:?}: redis sent an unexpected reply: {outcome:?}",
-                    lease.request.key.name
+                    "renewing {:?}: redis sent an unexpected reply: {}",
+                    lease.request.key.name,
+                    outcome.word()
                 );
                 self.report_loss(lease, LossReason::Taken);
             }

@@ -109,7 +109,12 @@ fn holder_text(outcome: &Outcome, family: Family, server_time: Option<u64>) -> S
     let seen = match outcome {
         Outcome::Absent => return "nobody holds it".to_owned(),
         Outcome::Inspection(seen) => seen,
-        other => return format!("the holder is not known: {other:?}"),
+        other => {
+            return format!(
+                "the holder is not known: redis sent an unexpected reply: {}",
+                other.word()
+            );
+        }
     };
     let Some(holder) = shown(seen) else {
         return "nobody holds it".to_owned();

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
+use crate::engine::acquire::Caller;
 use crate::engine::background::Command;
 use crate::engine::request::Request;
 use crate::engine::waiter::{AtDeadline, QueuedWaiter};
@@ -35,7 +36,7 @@ fn first_of_line(manager: &LockManager) -> (QueuedWaiter, Arc<WaiterEntry>) {
 fn take_free_lock(engine: &Arc<Engine>, place: &Arc<WaiterEntry>) -> Arc<Lease> {
     let limit = engine.now() + Duration::from_secs(3);
     engine
-        .send_until_queued(place, Time::NEVER, limit)
+        .send_until_queued(place, Time::NEVER, limit, Caller::Waits)
         .expect("it is free");
     let mut lines = engine.lines.lock();
     let line = lines.known(&place.request).expect("a line");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::loss::PreviousHolder;
-use crate::script::Token;
+use crate::script::{Token, value_text};
 
 /// A reply without the shape that its script promises.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -123,9 +123,8 @@ pub(super) fn packed_number(bytes: &[u8; 8]) -> Option<u64> {
 }
 
 pub(super) fn malformed(expected: &'static str, value: &Value) -> Malformed {
-    let mut got = format!("{value:?}");
-    if let Some((at, _)) = got.char_indices().nth(200) {
-        got.truncate(at);
+    Malformed {
+        expected,
+        got: value_text(value),
     }
-    Malformed { expected, got }
 }

@@ -8,6 +8,7 @@ use redis::Value;
 
 use super::members::Member;
 use crate::key::Key;
+use crate::script::value_text;
 use crate::store::clock::Time;
 use crate::store::{Address, StoreFault, port_in};
 
@@ -144,9 +145,10 @@ impl SlotMap {
 pub(super) fn parse_slots(reply: &Value, asked: &Address) -> Result<Vec<SlotRange>, StoreFault> {
     let malformed = || StoreFault::protocol("expected ranges as the reply to CLUSTER SLOTS");
     let no_range = |value: &Value| {
-        let text =
-            format!("expected slots, hosts and ports in the reply to CLUSTER SLOTS, got {value:?}");
-        StoreFault::protocol(text)
+        StoreFault::protocol(format!(
+            "expected slots, hosts and ports in the reply to CLUSTER SLOTS; got {}",
+            value_text(value)
+        ))
     };
     let Value::Array(ranges) = reply else {
         return Err(malformed());

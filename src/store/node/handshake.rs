@@ -15,6 +15,7 @@ use super::greeting::{Greeting, Said};
 use super::login::auth;
 use super::role::Role;
 use crate::error::Step;
+use crate::script::value_text;
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
 use crate::store::{Anchor, StoreFault};
@@ -256,7 +257,7 @@ impl Node {
 
 /// The reply to TIME, in µs.
 pub(super) fn server_time(value: Value) -> Result<u64, StoreFault> {
-    let shown = format!("{value:?}");
+    let shown = value_text(&value);
     redis::from_redis_value(value)
         .ok()
         .and_then(|(seconds, micros): (u64, u64)| {
@@ -268,7 +269,7 @@ pub(super) fn server_time(value: Value) -> Result<u64, StoreFault> {
         })
         .ok_or_else(|| {
             StoreFault::protocol(format!(
-                "expected seconds and microseconds as the reply to TIME; got {shown:.100}"
+                "expected seconds and microseconds as the reply to TIME; got {shown}"
             ))
         })
 }

@@ -47,6 +47,17 @@ impl NodeLogin {
 }
 
 impl Node {
+    /// The same refusal, unless it ends the login of an open connection, as proxies end it with its
+    /// token. Then only a new connection can log in: those of this generation are retired, and the
+    /// call counts as one whose connection was closed.
+    pub(super) fn or_login_ended(&self, refused: StoreFault, generation: u64) -> StoreFault {
+        if refused.code() != Some("NOAUTH") || !self.login.has_credentials() {
+            return refused;
+        }
+        self.retire(generation);
+        StoreFault::connection_ended("NOAUTH: the server has ended the login of the connection")
+    }
+
     /// When [`Node::renew_login`] is to be called.
     pub(in crate::store) fn login_due(&self) -> Time {
         self.login.due()

@@ -79,6 +79,11 @@ impl NodeLogin {
         }
     }
 
+    /// Whether connections log in. Without credentials, no new connection does better.
+    pub(super) fn has_credentials(&self) -> bool {
+        self.login.password.is_some() || self.login.provider.is_some()
+    }
+
     /// The login for a new connection. Blocks until `until` at most.
     pub(super) fn for_connection(
         &self,

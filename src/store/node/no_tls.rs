@@ -18,13 +18,13 @@ pub(super) enum TlsReader {}
 pub(super) fn start_tls(
     _stream: &Arc<Stream>,
     _peer: Option<SocketAddr>,
-    settings: &TlsSettings,
+    _settings: &TlsSettings,
     _address: &Address,
     _timeout: Duration,
 ) -> Result<(TlsWriter, TlsReader), StoreFault> {
     Err(StoreFault::Unfit {
         what: "tls".to_owned(),
-        message: format!("the feature `tls` of this crate; {settings:?} needs it"),
+        message: "the feature `tls` of this crate, which TLS needs".to_owned(),
     })
 }
 

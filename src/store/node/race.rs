@@ -160,14 +160,16 @@ mod tests {
     fn silent_addresses_leave_time_for_the_last() {
         let (_alive, silent) = silence();
         let started = Instant::now();
-        let won = race(&peers(9), started + TIMEOUT, move |peer, _| {
+        // Half of it is for the last one, which a loaded machine may need.
+        let timeout = TIMEOUT + SLACK;
+        let won = race(&peers(9), started + timeout, move |peer, _| {
             if port(peer) < 9 {
                 let _ = silent.recv();
             }
             Ok(port(peer))
         });
         assert_eq!(won.expect("the last one answers"), 9);
-        assert!(started.elapsed() < TIMEOUT);
+        assert!(started.elapsed() < timeout);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fairlock::{LockManager, LockOptions, Result};
@@ -196,6 +196,66 @@ fn wait_outlasts_a_migration_longer_than_the_outage_limit() {
         set.end_migration(slot, 1);
         held.unlock().expect("it is held");
     });
+}
+
+/// A reshard that was interrupted leaves its slot in migration for ever.
+#[test]
+fn enqueue_ends_at_the_outage_limit_while_a_slot_moves() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let (limit, timeout) = (Duration::from_millis(500), Duration::from_millis(400));
+    let impatient = LockManager::builder(set.url())
+        .options(LockOptions::new().ttl(Duration::from_secs(3)))
+        .command_timeout(timeout)
+        .outage_limit(limit)
+        .build()
+        .expect("the cluster is in order");
+    let in_line = impatient.with(LockOptions::new().local_handovers(9));
+    let one = manager(&set);
+    let [name, permits, books] = [0, 1, 2].map(|n| set.name_on(0, n));
+    let held = one.lock(&name).expect("it is free");
+    let permit = one.semaphore(&permits, 1).acquire().expect("it is free");
+    let reader = one.rw_lock(&books).read().expect("it is free");
+    let slots = [&name, &permits, &books].map(|name| set.slot_of(name));
+    for slot in slots {
+        set.begin_migration(slot, 1);
+    }
+    for record in [&permits, &books] {
+        set.move_these(&[format!("fairlock:{{{record}}}")], 0, 1);
+    }
+    let enqueues: [(&str, &(dyn Fn() -> Result<()> + Sync)); 5] = [
+        ("a mutex", &|| impatient.enqueue(&name).map(drop)),
+        ("a line", &|| in_line.enqueue(&name).map(drop)),
+        ("permits", &|| {
+            impatient.semaphore(&permits, 1).enqueue().map(drop)
+        }),
+        ("a reader", &|| {
+            impatient.rw_lock(&books).enqueue_read().map(drop)
+        }),
+        ("a writer", &|| {
+            impatient.rw_lock(&books).enqueue_write().map(drop)
+        }),
+    ];
+    thread::scope(|scope| {
+        for (what, enqueue) in enqueues {
+            scope.spawn(move || {
+                let started = Instant::now();
+                let error = enqueue().expect_err("nobody can queue there");
+                assert!(error.is_temporary(), "{what}: {error}");
+                let took = started.elapsed();
+                assert!(took <= limit + timeout * 2 + SLACK, "{what}: {took:?}");
+            });
+        }
+    });
+    for slot in slots {
+        set.move_keys(slot, 0, 1);
+        set.end_migration(slot, 1);
+    }
+    for (what, enqueue) in enqueues {
+        enqueue().unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+    held.unlock().expect("it is held");
+    permit.unlock().expect("it is held");
+    reader.unlock().expect("it is held");
 }
 
 /// The release is on its way to a node that does not serve the slot any more. The next call of the

@@ -1,19 +1,26 @@
-//! Signals that end the measurements early. Locks that are held are still released.
+//! Ends the measurements early: after a signal, and when nobody reads the output any more. Locks that
+//! are held are still released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::exit::{Exit, Failure};
+use crate::output;
 
-/// Whether a signal came, and which.
+/// Whether the measurements end early, and by which signal.
 #[derive(Debug, Clone)]
-pub(super) struct Interrupt(Arc<AtomicUsize>);
+pub(super) struct Interrupt {
+    signal: Arc<AtomicUsize>,
+    is_unread: Arc<AtomicBool>,
+}
 
 impl Interrupt {
-    /// Takes HUP, INT and TERM from now on. A second one ends the process at once.
+    /// Takes HUP, INT and TERM from now on, and watches the output. A second one ends the process at once.
     pub(super) fn listen() -> Result<Interrupt, Failure> {
         let (number, came) = (
             Arc::new(AtomicUsize::new(0)),
@@ -28,11 +35,29 @@ impl Interrupt {
             registered
                 .map_err(|error| Failure::internal(format!("no signal handlers: {error}")))?;
         }
-        Ok(Interrupt(number))
+        let is_unread = Arc::new(AtomicBool::new(false));
+        let unread = Arc::clone(&is_unread);
+        let watch = move || {
+            while !output::is_closed_within(Duration::from_secs(3600)) {}
+            unread.store(true, Ordering::Relaxed);
+        };
+        thread::Builder::new()
+            .name("output".into())
+            .spawn(watch)
+            .map_err(|error| Failure::internal(format!("cannot watch the output: {error}")))?;
+        Ok(Interrupt {
+            signal: number,
+            is_unread,
+        })
+    }
+
+    /// Whether the measurements are to end now.
+    pub(super) fn has_come(&self) -> bool {
+        self.signal().is_some() || self.is_unread.load(Ordering::Relaxed)
     }
 
     pub(super) fn signal(&self) -> Option<i32> {
-        let number = self.0.load(Ordering::Relaxed);
+        let number = self.signal.load(Ordering::Relaxed);
         i32::try_from(number).ok().filter(|number| *number != 0)
     }
 }

@@ -52,7 +52,7 @@ impl Budget {
     }
 
     fn lasts(&self, since: Instant) -> bool {
-        since.elapsed() < self.time && self.interrupt.signal().is_none()
+        since.elapsed() < self.time && !self.interrupt.has_come()
     }
 
     /// Repeats a round until the time is over, at least once if nothing interrupts. A round returns
@@ -63,7 +63,7 @@ impl Budget {
     ) -> Result<(Histogram<u64>, Duration)> {
         let mut times = histogram();
         for _ in 0..WARM_UP {
-            if self.interrupt.signal().is_none() {
+            if !self.interrupt.has_come() {
                 round()?;
             }
         }
@@ -142,7 +142,7 @@ impl Measurement {
             Measurement::HandOverBetween => hand_over([manager, other], names.first(), budget)?,
             Measurement::Threads(_) => threads(manager, names, budget)?,
         };
-        let is_whole = budget.interrupt.signal().is_none();
+        let is_whole = !budget.interrupt.has_come();
         Ok(is_whole.then_some(Measured {
             measurement: self,
             times,

@@ -350,7 +350,8 @@ impl Run {
         })
     }
 
-    /// The library says in its own words which times do not fit each other.
+    /// The library says in its own words which times do not fit each other. A replica is an error of
+    /// the URL for it. A run has waited for its promotion, as for any Redis that is away.
     fn refused(&self, error: Error, connection: &Connection) -> Failure {
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
         if let Error::Config { what, message, .. } = &error
@@ -371,6 +372,9 @@ impl Run {
                 format_duration(fitting),
                 format_duration(ttl / TTL_PER_TIMEOUT)
             ));
+        }
+        if connect::passes_by_itself(&error) {
+            return Failure::new(Exit::NO_REDIS, Failure::from(error).to_string());
         }
         error.into()
     }

@@ -48,6 +48,17 @@ fn wait_covers_a_server_that_is_busy_or_full_or_a_replica() {
     let master = Server::tcp();
     let port = master.addr().port().to_string();
     server.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+    let args = [
+        "run",
+        "--url",
+        &server.url(),
+        "--no-wait",
+        "a",
+        "--",
+        "true",
+    ];
+    let ended = end(&mut without_server(&args));
+    assert_eq!(ended.code, Some(69), "{ended:?}");
     runs_after(&patient(&server.url()), || {
         server.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     });

@@ -18,7 +18,7 @@ use super::pipeline::{Hop, Pending, Pipeline};
 use super::pool::script_bit;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
-use crate::script::{Call, Form, Outcome};
+use crate::script::{Call, Form, Outcome, value_text};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
 
@@ -276,7 +276,8 @@ impl Node {
         match refusal(reply) {
             Ok(Value::Int(count)) if count >= 0 => Ok(u32::try_from(count).unwrap_or(u32::MAX)),
             Ok(other) => Err(StoreFault::protocol(format!(
-                "expected a number as the reply to WAIT; got {other:?}"
+                "expected a number as the reply to WAIT; got {}",
+                value_text(&other)
             ))),
             Err(refused) => {
                 // The server became a replica while it waited. Nobody knows which replicas have
