@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::decision::majority_of;
-use super::member::{Member, Way};
-use super::panel::{Panel, Unreachable};
+use super::member::{Member, Reach};
+use super::nodes::{Nodes, Unreachable};
 use super::shared::Shared;
 use crate::error::Step;
 use crate::script::{Call, Token};
@@ -15,9 +15,9 @@ use crate::store::{CallResult, Link, StoreFault};
 /// keeps nobody waiting as long as a majority answers.
 pub(super) struct QuorumLink {
     pub(super) shared: Arc<Shared>,
-    pub(super) panel: Arc<Panel>,
+    pub(super) nodes: Arc<Nodes>,
     /// The lanes of the callers.
-    pub(super) callers: Arc<Panel>,
+    pub(super) callers: Arc<Nodes>,
     /// When it first waited for some node, while a majority was connected.
     pub(super) first_wait: Option<Time>,
     /// When the nodes that are away were looked for last.
@@ -31,7 +31,7 @@ impl Link for QuorumLink {
         }
         let until = self.shared.clock.now() + self.shared.command_timeout;
         let left_out = Unreachable::AreLeftOut;
-        self.panel.run(&self.shared, calls, until, left_out)
+        self.nodes.run(&self.shared, calls, until, left_out)
     }
 
     fn check_due(&self) -> Time {
@@ -47,7 +47,7 @@ impl Link for QuorumLink {
     fn check(&mut self) {
         let now = self.shared.clock.now();
         self.callers.read_unread();
-        self.panel.read_unread();
+        self.nodes.read_unread();
         self.shared.gaps.end_look(now);
         if now < self.looked_at + self.shared.back_off {
             return;
@@ -79,7 +79,7 @@ impl Link for QuorumLink {
 
 impl QuorumLink {
     fn away(&self) -> impl Iterator<Item = (usize, &Arc<Member>)> {
-        let nodes = self.panel.members.iter().enumerate();
+        let nodes = self.nodes.members.iter().enumerate();
         nodes.filter(|(node, _)| self.shared.is_away(*node))
     }
 
@@ -89,17 +89,17 @@ impl QuorumLink {
             return Ok(());
         };
         let (mut open, mut opening, mut failed) = (0, Vec::new(), None);
-        for (node, member) in self.panel.members.iter().enumerate() {
-            match member.way(call, None) {
-                Way::Open | Way::NeedsRights => open += 1,
-                Way::Opening => opening.push(node),
-                Way::Suspect(fault, _) => {
+        for (node, member) in self.nodes.members.iter().enumerate() {
+            match member.reach(call, None) {
+                Reach::Open | Reach::NeedsRights => open += 1,
+                Reach::Opening => opening.push(node),
+                Reach::Suspect(fault, _) => {
                     self.shared.note_away(node);
                     failed = Some(fault);
                 }
             }
         }
-        if open >= majority_of(self.panel.members.len()) {
+        if open >= majority_of(self.nodes.members.len()) {
             // The first renewal waits for the other nodes, for a command timeout: a lock that a node
             // has missed is taken there, too.
             let now = self.shared.clock.now();
@@ -116,7 +116,7 @@ impl QuorumLink {
                 Step::Majority,
                 format!(
                     "{open} of {} nodes are connected: {fault}",
-                    self.panel.members.len()
+                    self.nodes.members.len()
                 ),
             )),
             Some(fault) => Err(fault),

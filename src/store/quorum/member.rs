@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::caller::{Caller, Wake};
+use super::request::{PendingRequest, Wake};
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::StoreFault;
@@ -21,7 +21,7 @@ pub(super) struct Member {
     /// Lets a reader that waits look at the sockets again.
     interrupt: Interrupt,
     /// For each lane.
-    openings: Mutex<Vec<Opening>>,
+    openings: Mutex<Vec<LaneOpening>>,
     back_off: Duration,
     /// Called when a lane was opened, or could not be.
     on_ready: OnceLock<Arc<dyn Fn() + Send + Sync>>,
@@ -29,16 +29,16 @@ pub(super) struct Member {
 
 /// How a lane is opened. A thread does it, since to open a connection may take a command timeout.
 #[derive(Default)]
-struct Opening {
+struct LaneOpening {
     is_running: bool,
     /// Why the last connection failed, and when.
     failed: Option<(Time, StoreFault)>,
     /// They want to know when it is over.
-    waiting: Vec<Arc<Caller>>,
+    waiting: Vec<Arc<PendingRequest>>,
 }
 
 /// Whether a call can go out now.
-pub(super) enum Way {
+pub(super) enum Reach {
     Open,
     NeedsRights,
     /// The first connection is being opened.
@@ -59,7 +59,7 @@ impl Member {
             node: Arc::clone(node),
             lanes,
             interrupt,
-            openings: Mutex::new((0..count).map(|_| Opening::default()).collect()),
+            openings: Mutex::new((0..count).map(|_| LaneOpening::default()).collect()),
             back_off,
             on_ready: OnceLock::new(),
         })
@@ -71,13 +71,17 @@ impl Member {
     }
 
     /// Whether a call can go out. If its lane is closed, a thread opens it, and wakes the caller.
-    pub(super) fn way(self: &Arc<Self>, call: &Call, caller: Option<&Arc<Caller>>) -> Way {
+    pub(super) fn reach(
+        self: &Arc<Self>,
+        call: &Call,
+        request: Option<&Arc<PendingRequest>>,
+    ) -> Reach {
         let lane = self.lanes.number_of(&call.key);
         self.end_overdue(lane);
         match self.lanes.readiness(call) {
-            Readiness::Ready => Way::Open,
-            Readiness::NeedsRights => Way::NeedsRights,
-            Readiness::Closed => self.begin_opening(lane, caller),
+            Readiness::Ready => Reach::Open,
+            Readiness::NeedsRights => Reach::NeedsRights,
+            Readiness::Closed => self.begin_opening(lane, request),
         }
     }
 
@@ -104,8 +108,8 @@ impl Member {
     pub(super) fn begin_opening(
         self: &Arc<Self>,
         lane: usize,
-        caller: Option<&Arc<Caller>>,
-    ) -> Way {
+        request: Option<&Arc<PendingRequest>>,
+    ) -> Reach {
         let mut openings = self.openings.lock();
         let opening = &mut openings[lane];
         let now = self.node.clock.now();
@@ -113,19 +117,19 @@ impl Member {
             if let Some((at, fault)) = &opening.failed
                 && now < *at + self.back_off
             {
-                return Way::Suspect(fault.clone(), *at + self.back_off);
+                return Reach::Suspect(fault.clone(), *at + self.back_off);
             }
             let member = Arc::clone(self);
             if let Err(fault) = connecting(move || member.open(lane)) {
                 opening.failed = Some((now, fault.clone()));
-                return Way::Suspect(fault, now + self.back_off);
+                return Reach::Suspect(fault, now + self.back_off);
             }
             opening.is_running = true;
         }
-        opening.waiting.extend(caller.cloned());
+        opening.waiting.extend(request.cloned());
         match &opening.failed {
-            None => Way::Opening,
-            Some((_, fault)) => Way::Suspect(fault.clone(), Time::NEVER),
+            None => Reach::Opening,
+            Some((_, fault)) => Reach::Suspect(fault.clone(), Time::NEVER),
         }
     }
 
@@ -138,8 +142,8 @@ impl Member {
         opening.failed = opened.err().map(|fault| (self.node.clock.now(), fault));
         let waiting = std::mem::take(&mut opening.waiting);
         drop(openings);
-        for caller in waiting {
-            let _: Wake = caller.note_change();
+        for request in waiting {
+            let _: Wake = request.note_change();
         }
         // A reader that waits must watch the new socket too.
         (self.interrupt)();

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `mod` | [`Quorum`]: the store |
 //! | `decision` | what the answers of all nodes mean together; pure |
-//! | `ballot` | one call, put to all nodes, and what they have answered so far |
-//! | `caller` | a thread that waits for some ballots, and how it is woken |
-//! | `panel` | the ways to all nodes: how a call is sent to them, and again where that helps |
-//! | `desk` | where callers wait: one of them reads all sockets, for all |
+//! | `proposal` | one call, put to all nodes, and what they have answered so far |
+//! | `request` | the proposals that a caller waits for, and how it is woken |
+//! | `nodes` | all nodes: how a call is sent to them, and again where that helps |
+//! | `wait_list` | where callers wait: one of them reads all sockets, for all |
 //! | `member` | one node, and how its lanes are opened in the background |
 //! | `shared` | the numbers, and which nodes are refused as voters |
 //! | `fences` | the fences that are proposed, and clocks that do not agree |
@@ -15,32 +15,32 @@
 //! | `gaps` | leases that some node lacks, which are renewed soon |
 //! | `link` | the renewal thread's connections |
 
-mod ballot;
-mod caller;
 pub(crate) mod decision;
-mod desk;
 mod fences;
 mod gaps;
 mod link;
 mod member;
+mod nodes;
 mod outstanding;
-mod panel;
+mod proposal;
+mod request;
 mod shared;
 #[cfg(all(test, feature = "memory"))]
 #[path = "../../../tests/sim/quorum/mod.rs"]
 mod simulator;
+mod wait_list;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::caller::Caller;
 use self::decision::majority_of;
-use self::desk::Desk;
 use self::link::QuorumLink;
 use self::member::Member;
-use self::panel::{Panel, Unreachable};
+use self::nodes::{Nodes, Unreachable};
+use self::request::PendingRequest;
 use self::shared::Shared;
+use self::wait_list::WaitList;
 use super::clock::{Clock, Time};
 use super::node::{ExamTime, Identities, Lanes, Node, Role, Subject, examine_masters};
 use super::{
@@ -58,9 +58,9 @@ use crate::stats::Traffic;
 pub(crate) struct Quorum {
     shared: Arc<Shared>,
     /// For callers.
-    panel: Arc<Panel>,
+    nodes: Arc<Nodes>,
     /// For the renewal thread.
-    link_panel: Arc<Panel>,
+    link_nodes: Arc<Nodes>,
 }
 
 impl Quorum {
@@ -89,25 +89,26 @@ impl Quorum {
                 false => node,
             })
         };
-        let nodes: Vec<Arc<Node>> = servers.into_iter().enumerate().map(node).collect();
-        let panel = |role: Role, lanes: u32| {
-            let desk = Arc::new(Desk::new(clock.clone()).map_err(|error| {
+        let all: Vec<Arc<Node>> = servers.into_iter().enumerate().map(node).collect();
+        let with_lanes = |role: Role, lanes: u32| {
+            let wait_list = Arc::new(WaitList::new(clock.clone()).map_err(|error| {
                 StoreFault::unavailable(Step::Connect, error).into_error(None, Duration::ZERO)
             })?);
             let member = |node| {
                 let of_node = Lanes::posted(node, role, lanes, config.check_period);
-                let of_member = Arc::clone(&desk);
+                let of_member = Arc::clone(&wait_list);
                 let interrupt = Box::new(move || of_member.interrupt());
                 Member::new(node, of_node, lanes, interrupt, config.back_off)
             };
-            let members = nodes.iter().map(member).collect();
-            Ok::<_, Error>(Arc::new(Panel { members, desk }))
+            let members = all.iter().map(member).collect();
+            Ok::<_, Error>(Arc::new(Nodes { members, wait_list }))
         };
-        let (panel, link_panel) = (panel(Role::Lane, config.lanes)?, panel(Role::Renewal, 1)?);
+        let nodes = with_lanes(Role::Lane, config.lanes)?;
+        let link_nodes = with_lanes(Role::Renewal, 1)?;
         let quorum = Quorum {
-            shared: Arc::new(Shared::new(clock.clone(), nodes, identities, config)),
-            panel,
-            link_panel,
+            shared: Arc::new(Shared::new(clock.clone(), all, identities, config)),
+            nodes,
+            link_nodes,
         };
         quorum
             .open_all(started + config.connect_timeout)
@@ -118,14 +119,14 @@ impl Quorum {
     /// Opens all lanes to each node, and waits for the outcome of each attempt. A call whose lane is
     /// still closed would be decided without that node.
     fn open_all(&self, until: Time) -> Result<(), StoreFault> {
-        let caller = Arc::new(Caller::new(Vec::new()));
-        for (member, lane) in self.panel.members.iter().flat_map(Member::all_lanes) {
-            member.begin_opening(lane, Some(&caller));
+        let request = Arc::new(PendingRequest::new(Vec::new()));
+        for (member, lane) in self.nodes.members.iter().flat_map(Member::all_lanes) {
+            member.begin_opening(lane, Some(&request));
         }
-        let opened = || self.panel.members.iter().map(|member| member.all_opened());
+        let opened = || self.nodes.members.iter().map(|member| member.all_opened());
         while opened().any(|opened| opened.is_none()) && self.shared.clock.now() < until {
-            if caller.begin_sleep() {
-                caller.sleep(&self.shared.clock, until);
+            if request.begin_sleep() {
+                request.sleep(&self.shared.clock, until);
             }
         }
         let refused = opened().flatten().find_map(|opened| {
@@ -146,7 +147,7 @@ impl Quorum {
         let open = opened()
             .filter(|opened| matches!(opened, Some(Ok(()))))
             .count();
-        if open >= majority_of(self.panel.members.len()) {
+        if open >= majority_of(self.nodes.members.len()) {
             return Ok(());
         }
         // Somebody has to remedy that, so it says more than the number of nodes.
@@ -166,7 +167,7 @@ impl Quorum {
         let why: Vec<String> = nodes().filter_map(why).collect();
         let text = format!(
             "{open} of {} nodes can be reached: {}",
-            self.panel.members.len(),
+            self.nodes.members.len(),
             why.join("; ")
         );
         let fault = StoreFault::unavailable(Step::Majority, text);
@@ -192,7 +193,7 @@ impl Store for Quorum {
             ConnectionWait::Never => Unreachable::AreLeftOut,
             ConnectionWait::Until(_) => Unreachable::AreAwaited,
         };
-        self.panel.run(&self.shared, calls, until, unreachable)
+        self.nodes.run(&self.shared, calls, until, unreachable)
     }
 
     fn send(
@@ -202,48 +203,48 @@ impl Store for Quorum {
         leave: &dyn Fn(usize) -> Option<OnResult>,
     ) -> Vec<Option<CallResult>> {
         let until = reply_by.min(self.shared.clock.now() + self.shared.command_timeout);
-        let sent: Vec<Result<Arc<Caller>, StoreFault>> = calls
+        let sent: Vec<Result<Arc<PendingRequest>, StoreFault>> = calls
             .iter()
             .map(|call| {
                 let call = self.shared.for_nodes(call)?;
-                for member in &self.panel.members {
+                for member in &self.nodes.members {
                     member.lanes.read_due(&call.key);
                 }
-                let ballot = self.shared.new_ballot(call);
-                let caller = Arc::new(Caller::new(vec![ballot]));
+                let proposal = self.shared.new_proposal(call);
+                let request = Arc::new(PendingRequest::new(vec![proposal]));
                 let left_out = Unreachable::AreLeftOut;
-                self.panel.send(&self.shared, &caller, until, left_out);
-                Ok(caller)
+                self.nodes.send(&self.shared, &request, until, left_out);
+                Ok(request)
             })
             .collect();
-        let end = |(index, sent): (usize, Result<Arc<Caller>, StoreFault>)| {
-            let caller = match sent {
-                Ok(caller) => caller,
+        let end = |(index, sent): (usize, Result<Arc<PendingRequest>, StoreFault>)| {
+            let request = match sent {
+                Ok(request) => request,
                 Err(fault) => return Some(CallResult::not_sent(fault)),
             };
-            self.end_sent(&caller, until, || leave(index))
+            self.end_sent(&request, until, || leave(index))
         };
         sent.into_iter().enumerate().map(end).collect()
     }
 
     fn unread_due(&self) -> Time {
-        self.panel
+        self.nodes
             .unread_due()
-            .min(self.link_panel.unread_due())
+            .min(self.link_nodes.unread_due())
             .min(self.shared.open_releases.next_due())
     }
 
     fn read_unread(&self) {
-        self.panel.read_unread();
-        self.link_panel.read_unread();
-        self.panel.send_open_releases(&self.shared);
+        self.nodes.read_unread();
+        self.link_nodes.read_unread();
+        self.nodes.send_open_releases(&self.shared);
         let now = self.shared.clock.now();
-        self.shared.doubts.forget_moot(now);
-        self.shared.undecided.forget_moot(now);
+        self.shared.doubts.forget_over(now);
+        self.shared.undecided.forget_over(now);
     }
 
     fn read_all_unread(&self, until: Time) {
-        let nobody = Arc::new(Caller::new(Vec::new()));
+        let nobody = Arc::new(PendingRequest::new(Vec::new()));
         loop {
             self.read_unread();
             let now = self.shared.clock.now();
@@ -251,15 +252,15 @@ impl Store for Quorum {
                 return;
             }
             let moment = now + READ_STEP;
-            self.panel
-                .desk
-                .wait(&nobody, &self.panel.members, moment.min(until));
+            self.nodes
+                .wait_list
+                .wait(&nobody, &self.nodes.members, moment.min(until));
         }
     }
 
     fn logins_due(&self) -> Time {
         let due = self
-            .panel
+            .nodes
             .members
             .iter()
             .map(|member| member.node.login_due());
@@ -267,7 +268,7 @@ impl Store for Quorum {
     }
 
     fn renew_logins(&self) {
-        for member in &self.panel.members {
+        for member in &self.nodes.members {
             member.node.renew_login();
         }
     }
@@ -275,13 +276,13 @@ impl Store for Quorum {
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
         // There is one link.
         let _ = self.shared.waker.set(Arc::clone(&on_ready));
-        for member in &self.link_panel.members {
+        for member in &self.link_nodes.members {
             member.call_when_ready(&on_ready);
         }
         Box::new(QuorumLink {
             shared: Arc::clone(&self.shared),
-            panel: Arc::clone(&self.link_panel),
-            callers: Arc::clone(&self.panel),
+            nodes: Arc::clone(&self.link_nodes),
+            callers: Arc::clone(&self.nodes),
             first_wait: None,
             looked_at: Time::from_nanos(0),
         })
@@ -303,14 +304,14 @@ impl Store for Quorum {
     /// The keys of all nodes, one node after the other. Nodes that do not answer are left out, unless
     /// a majority is missing: a lock that is held is on one of the others.
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
-        let nodes = self.panel.members.len();
+        let nodes = self.nodes.members.len();
         let mut page = ScanPage::parse(cursor);
-        let member = &self.panel.members[page.node.min(nodes - 1)];
+        let member = &self.nodes.members[page.node.min(nodes - 1)];
         let scanned = self
             .await_open(member)
             .and_then(|()| member.lanes.scan(page.cursor, pattern));
         // Its lane may have another connection now.
-        self.panel.desk.interrupt();
+        self.nodes.wait_list.interrupt();
         let keys = match scanned {
             Ok((next, keys)) => {
                 page.cursor = next;
@@ -364,41 +365,47 @@ impl Quorum {
     /// Leaves a release that was sent, or waits for its result.
     fn end_sent(
         &self,
-        caller: &Arc<Caller>,
+        request: &Arc<PendingRequest>,
         until: Time,
         leave: impl FnOnce() -> Option<OnResult>,
     ) -> Option<CallResult> {
-        let majority = majority_of(self.panel.members.len());
-        let (call, unsent) = caller.with(|ballots| {
-            ballots[0].stop_sending();
-            (ballots[0].call.clone(), ballots[0].not_sent_to())
+        let majority = majority_of(self.nodes.members.len());
+        let (call, unsent) = request.with(|proposals| {
+            proposals[0].stop_sending();
+            (proposals[0].call.clone(), proposals[0].not_sent_to())
         });
-        let is_written = self.panel.members.len() - unsent.len() >= majority;
+        let is_written = self.nodes.members.len() - unsent.len() >= majority;
         let on_result = if is_written { leave() } else { None };
         let Some(on_result) = on_result else {
             let left_out = Unreachable::AreLeftOut;
-            caller.with(|ballots| ballots[0].go_on_sending());
-            self.panel.drive(&self.shared, caller, until, left_out);
-            return self.panel.conclude(&self.shared, caller).pop();
+            request.with(|proposals| proposals[0].go_on_sending());
+            self.nodes.drive(&self.shared, request, until, left_out);
+            return self.nodes.conclude(&self.shared, request).pop();
         };
         for node in unsent {
             self.shared.release_later(node, &call);
         }
-        let on_result = self.ending_release(caller, call, on_result);
-        if let Some((on_result, result)) = caller.leave(on_result) {
+        let on_result = self.ending_release(request, call, on_result);
+        if let Some((on_result, result)) = request.leave(on_result) {
             on_result(result);
         }
         None
     }
 
     /// The handler of a release whose caller leaves. It keeps the votes if no majority decides.
-    fn ending_release(&self, caller: &Arc<Caller>, call: Call, on_result: OnResult) -> OnResult {
-        // The caller has the handler.
-        let (shared, caller) = (Arc::clone(&self.shared), Arc::downgrade(caller));
+    fn ending_release(
+        &self,
+        request: &Arc<PendingRequest>,
+        call: Call,
+        on_result: OnResult,
+    ) -> OnResult {
+        // The request has the handler.
+        let (shared, request) = (Arc::clone(&self.shared), Arc::downgrade(request));
         Box::new(move |result| {
             let votes = || {
-                let caller = caller.upgrade();
-                let votes = caller.map(|caller| caller.with(|ballots| ballots[0].release_votes()));
+                let request = request.upgrade();
+                let votes =
+                    request.map(|request| request.with(|proposals| proposals[0].release_votes()));
                 let mut votes = votes.unwrap_or_default();
                 // The renewal thread may have sent a copy to the others by now.
                 for vote in &mut votes {
@@ -414,14 +421,14 @@ impl Quorum {
     /// Waits until the first lane of a node is open.
     fn await_open(&self, member: &Arc<Member>) -> Result<(), StoreFault> {
         let until = self.shared.clock.now() + self.shared.command_timeout;
-        let caller = Arc::new(Caller::new(Vec::new()));
+        let request = Arc::new(PendingRequest::new(Vec::new()));
         if member.lanes.is_open(0) {
             return Ok(());
         }
-        member.begin_opening(0, Some(&caller));
+        member.begin_opening(0, Some(&request));
         while member.opened(0).is_none() && self.shared.clock.now() < until {
-            if caller.begin_sleep() {
-                caller.sleep(&self.shared.clock, until);
+            if request.begin_sleep() {
+                request.sleep(&self.shared.clock, until);
             }
         }
         member

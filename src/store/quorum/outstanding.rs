@@ -15,9 +15,9 @@ pub(super) type TokenAt = (Token, usize);
 
 /// R7 (late copies): requests of a token that may still take a lock on a node.
 #[derive(Default)]
-pub(super) struct Doubts(Mutex<HashMap<TokenAt, Doubt>>);
+pub(super) struct Doubts(Mutex<HashMap<TokenAt, NodeDoubt>>);
 
-struct Doubt {
+struct NodeDoubt {
     /// How many requests may still be answered.
     due: u32,
     /// One of them never will be.
@@ -25,22 +25,22 @@ struct Doubt {
     /// The node refuses all of them after this server time.
     not_after: u64,
     /// By then that time is over on any server.
-    moot_at: Time,
+    over_at: Time,
 }
 
 impl Doubts {
     /// A request is about to be sent.
-    pub(super) fn add(&self, at: TokenAt, not_after: u64, moot_at: Time) {
+    pub(super) fn add(&self, at: TokenAt, not_after: u64, over_at: Time) {
         let mut doubts = self.0.lock();
-        let doubt = doubts.entry(at).or_insert(Doubt {
+        let doubt = doubts.entry(at).or_insert(NodeDoubt {
             due: 0,
             is_lost: false,
             not_after: 0,
-            moot_at,
+            over_at,
         });
         doubt.due += 1;
         doubt.not_after = doubt.not_after.max(not_after);
-        doubt.moot_at = doubt.moot_at.max(moot_at);
+        doubt.over_at = doubt.over_at.max(over_at);
     }
 
     /// A request was answered, or never will be.
@@ -75,8 +75,8 @@ impl Doubts {
         self.0.lock().remove(&at);
     }
 
-    pub(super) fn forget_moot(&self, now: Time) {
-        self.0.lock().retain(|_, doubt| doubt.moot_at > now);
+    pub(super) fn forget_over(&self, now: Time) {
+        self.0.lock().retain(|_, doubt| doubt.over_at > now);
     }
 }
 
@@ -153,16 +153,16 @@ impl UndecidedReleases {
         }
     }
 
-    pub(super) fn forget_moot(&self, now: Time) {
+    pub(super) fn forget_over(&self, now: Time) {
         self.0.lock().retain(|_, release| release.until > now);
     }
 }
 
 /// The releases that are not done on some node.
 #[derive(Default)]
-pub(super) struct OpenReleases(Mutex<HashMap<TokenAt, OpenRelease>>);
+pub(super) struct OpenReleases(Mutex<HashMap<TokenAt, NodeRelease>>);
 
-struct OpenRelease {
+struct NodeRelease {
     call: Call,
     since: Time,
     /// A lease of the token has lapsed by itself then.
@@ -175,7 +175,7 @@ impl OpenReleases {
     /// A release is to be sent at `next`.
     pub(super) fn add(&self, at: TokenAt, call: &Call, expires: Time, next: Time, now: Time) {
         let mut open = self.0.lock();
-        let release = open.entry(at).or_insert_with(|| OpenRelease {
+        let release = open.entry(at).or_insert_with(|| NodeRelease {
             call: call.clone(),
             since: now,
             expires,
@@ -207,7 +207,7 @@ impl OpenReleases {
         let mut open = self.0.lock();
         open.retain(|_, release| release.expires > now);
         let due = open.iter_mut().filter(|(_, release)| release.next <= now);
-        let take = |(at, release): (&TokenAt, &mut OpenRelease)| {
+        let take = |(at, release): (&TokenAt, &mut NodeRelease)| {
             release.next = Time::NEVER;
             (*at, release.call.clone())
         };

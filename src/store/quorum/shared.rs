@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::ballot::Ballot;
 use super::fences::{Fences, agreeing, clock_at_most};
 use super::gaps::Gaps;
 use super::outstanding::{Doubts, OpenReleases, ReleaseVote, UndecidedReleases};
+use super::proposal::Proposal;
 use crate::config::Config;
 use crate::error::Step;
 use crate::script::{Call, Family, LockSpec, Mode, Params, Token, Verb};
@@ -180,14 +180,14 @@ impl Shared {
         agree.into_iter().enumerate().map(refusal).collect()
     }
 
-    /// A ballot that goes on from the attempts before, if the call is a release.
-    pub(super) fn new_ballot(&self, call: Call) -> Ballot {
+    /// A proposal that goes on from the attempts before, if the call is a release.
+    pub(super) fn new_proposal(&self, call: Call) -> Proposal {
         let token = released_token(&call);
-        let mut ballot = Ballot::new(call, &self.addresses);
+        let mut proposal = Proposal::new(call, &self.addresses);
         if let Some(votes) = token.and_then(|token| self.undecided.votes(token)) {
-            ballot.resume(votes);
+            proposal.resume(votes);
         }
-        ballot
+        proposal
     }
 
     /// A release has ended with this result, and with these votes if no majority has decided it.
@@ -222,8 +222,8 @@ impl Shared {
 
     /// A request that may take a lock is about to be sent to a node.
     pub(super) fn add_doubt(&self, token: Token, node: usize, not_after: u64) {
-        let moot_at = self.clock.now() + self.command_timeout * 8;
-        self.doubts.add((token, node), not_after, moot_at);
+        let over_at = self.clock.now() + self.command_timeout * 8;
+        self.doubts.add((token, node), not_after, over_at);
     }
 
     /// A node has answered a release, or will not.

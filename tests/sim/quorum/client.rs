@@ -1,4 +1,4 @@
-//! The actions of a process. It follows the rules of `panel` and `shared`, by which a caller puts a
+//! The actions of a process. It follows the rules of `nodes` and `shared`, by which a caller puts a
 //! call to all nodes. By the rules of the engine it believes in a lease.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::checker::{Breach, breach};
 use super::defect::Defect;
 use super::process::{
-    Asked, CallerState, ConnectionState, Guard, Owed, Purpose, ReleaseAgain, WantedLock,
+    Asked, CallerState, ConnectionState, Guard, PendingCall, Purpose, ReleaseAgain, WantedLock,
 };
 use super::world::{CALM_FROM, Endpoints, Request, World};
 use super::{MS, NODES, TIMEOUT, TTL};
@@ -16,12 +16,12 @@ use crate::options::LockOptions;
 use crate::script::{Call, LockSpec, Mode, Outcome, ScriptReply, Token, Verb, Vote};
 use crate::sim::Promise;
 use crate::store::clock::Time;
-use crate::store::quorum::ballot::Ballot;
 use crate::store::quorum::decision::{Decision, majority_of};
 use crate::store::quorum::fences::{agreeing, clock_at_most};
+use crate::store::quorum::proposal::Proposal;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
-const PROPOSALS: u32 = 8;
+const ROUNDS: u32 = 8;
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
 impl World<'_> {
@@ -200,12 +200,12 @@ impl World<'_> {
             Verb::Release { token, .. } => self.processes[process].undecided.votes(token),
             _ => None,
         };
-        let mut ballot = Ballot::new(call, &addresses);
+        let mut proposal = Proposal::new(call, &addresses);
         if let Some(votes) = votes.filter(|_| self.defect != Some(Defect::EachAttemptAlone)) {
-            ballot.resume(votes);
+            proposal.resume(votes);
         }
         let asked = Asked {
-            ballot,
+            proposal,
             until,
             since: self.now,
             purpose,
@@ -222,53 +222,53 @@ impl World<'_> {
         let Some(asked) = self.processes[process].asked.get(&id) else {
             return Ok(());
         };
-        if let Decision::Outbid { fence } = asked.ballot.decision()
-            && asked.ballot.proposal < PROPOSALS
+        if let Decision::Outbid { fence } = asked.proposal.decision()
+            && asked.proposal.round < ROUNDS
         {
             let higher = self.propose(process, fence);
             let asked = self.processes[process]
                 .asked
                 .get_mut(&id)
                 .expect("it is asked");
-            asked.ballot.propose(higher);
+            asked.proposal.propose(higher);
         }
         let may_vote = self.may_vote(process);
         let asked = self.processes[process]
             .asked
             .get_mut(&id)
             .expect("it is asked");
-        if asked.ballot.decision() != Decision::Open {
+        if asked.proposal.decision() != Decision::Open {
             return self.conclude(process, id);
         }
         let is_proposal = asked.purpose == Purpose::Acquire;
-        let unsent: Vec<usize> = asked.ballot.unsent().collect();
+        let unsent: Vec<usize> = asked.proposal.unsent().collect();
         for node in unsent {
             let slot = &mut self.processes[process];
             let now = slot.time(self.now);
-            let ballot = &mut slot.asked.get_mut(&id).expect("it is asked").ballot;
+            let proposal = &mut slot.asked.get_mut(&id).expect("it is asked").proposal;
             if is_proposal && !may_vote[node] {
-                ballot.note_failed(node, StoreFault::NotReady);
+                proposal.note_failed(node, StoreFault::NotReady);
                 continue;
             }
             match slot.connections[node].state {
                 ConnectionState::Open => {
-                    let call = ballot.call.clone();
-                    let proposal = ballot.proposal;
-                    ballot.note_sent(node, now);
-                    self.post(process, node, &call, Some((id, proposal)));
+                    let call = proposal.call.clone();
+                    let round = proposal.round;
+                    proposal.note_sent(node, now);
+                    self.post(process, node, &call, Some((id, round)));
                     continue;
                 }
                 ConnectionState::Opening => {}
                 ConnectionState::Closed => self.begin_connecting(process, node),
             }
             let slot = &mut self.processes[process];
-            let ballot = &mut slot.asked.get_mut(&id).expect("it is asked").ballot;
+            let proposal = &mut slot.asked.get_mut(&id).expect("it is asked").proposal;
             match is_proposal {
-                true => ballot.note_opening(node),
-                false => ballot.note_failed(node, StoreFault::NotReady),
+                true => proposal.note_opening(node),
+                false => proposal.note_failed(node, StoreFault::NotReady),
             }
         }
-        let decision = self.processes[process].asked[&id].ballot.decision();
+        let decision = self.processes[process].asked[&id].proposal.decision();
         if decision == Decision::Open {
             Ok(())
         } else {
@@ -277,7 +277,7 @@ impl World<'_> {
     }
 
     /// Sends a request on the open connection to a node.
-    fn post(&mut self, process: usize, node: usize, call: &Call, ballot: Option<(u64, u32)>) {
+    fn post(&mut self, process: usize, node: usize, call: &Call, proposal: Option<(u64, u32)>) {
         let slot = &mut self.processes[process];
         let now = slot.time(self.now);
         let connection = &mut slot.connections[node];
@@ -289,8 +289,8 @@ impl World<'_> {
         if let Verb::Release { token, .. } = call.verb {
             slot.undecided.note_sent((token, node));
         }
-        connection.owed.push_back(Owed {
-            ballot,
+        connection.pending.push_back(PendingCall {
+            proposal,
             call: call.clone(),
         });
         let request = Request {
@@ -348,8 +348,8 @@ impl World<'_> {
         let was_opening = self.close(at.process, at.node, &closed());
         if was_opening {
             for asked in self.processes[at.process].asked.values_mut() {
-                if asked.ballot.unsent().any(|node| node == at.node) {
-                    asked.ballot.note_failed(at.node, StoreFault::NotReady);
+                if asked.proposal.unsent().any(|node| node == at.node) {
+                    asked.proposal.note_failed(at.node, StoreFault::NotReady);
                 }
             }
         }
@@ -361,13 +361,13 @@ impl World<'_> {
         let connection = &mut self.processes[process].connections[node];
         connection.number += 1;
         let was = std::mem::replace(&mut connection.state, ConnectionState::Closed);
-        let owed = std::mem::take(&mut connection.owed);
-        for owed in owed {
+        let pending = std::mem::take(&mut connection.pending);
+        for pending in pending {
             let result = CallResult {
                 answer: Err(fault.clone()),
                 not_after: 0,
             };
-            self.on_result(process, node, &owed, result);
+            self.on_result(process, node, &pending, result);
         }
         was == ConnectionState::Opening
     }
@@ -388,7 +388,7 @@ impl World<'_> {
                 received,
             });
         }
-        let Some(owed) = connection.owed.pop_front() else {
+        let Some(pending) = connection.pending.pop_front() else {
             return breach(Promise::BadInput, "a reply to no request");
         };
         let answer = Answer {
@@ -400,40 +400,46 @@ impl World<'_> {
             answer: Ok(answer),
             not_after: 0,
         };
-        self.on_result(at.process, at.node, &owed, result);
-        match owed.ballot {
+        self.on_result(at.process, at.node, &pending, result);
+        match pending.proposal {
             Some((id, _)) => self.drive(at.process, id),
             None => Ok(()),
         }
     }
 
     /// A node has answered a request, or never will.
-    fn on_result(&mut self, process: usize, node: usize, owed: &Owed, mut result: CallResult) {
-        if let Some(token) = taking(&owed.call) {
+    fn on_result(
+        &mut self,
+        process: usize,
+        node: usize,
+        pending: &PendingCall,
+        mut result: CallResult,
+    ) {
+        if let Some(token) = taking(&pending.call) {
             self.processes[process]
                 .doubts
                 .resolve((token, node), &result);
         }
-        if let Verb::Release { token, .. } = owed.call.verb {
-            self.on_release_result(process, node, token, &owed.call, &result);
+        if let Verb::Release { token, .. } = pending.call.verb {
+            self.on_release_result(process, node, token, &pending.call, &result);
         }
-        let Some((id, proposal)) = owed.ballot else {
+        let Some((id, round)) = pending.proposal else {
             return;
         };
         let is_mixed = self.defect == Some(Defect::MixedFences);
         let Some(asked) = self.processes[process].asked.get_mut(&id) else {
             return;
         };
-        let mut proposal = proposal;
+        let mut round = round;
         if let Ok(answer) = &mut result.answer
             && let Outcome::Vote(Vote::Granted { grant, .. }) = &mut answer.reply.outcome
         {
             asked.granted.push(grant.fence);
-            if is_mixed && let Verb::Propose { fence, .. } = asked.ballot.call.verb {
-                (grant.fence, proposal) = (fence, asked.ballot.proposal);
+            if is_mixed && let Verb::Propose { fence, .. } = asked.proposal.call.verb {
+                (grant.fence, round) = (fence, asked.proposal.round);
             }
         }
-        asked.ballot.on_result(node, proposal, result);
+        asked.proposal.on_result(node, round, result);
     }
 
     /// R7 (late copies): a release is done on a node once it excludes them.
@@ -489,17 +495,17 @@ impl World<'_> {
             return Ok(());
         };
         let now = self.processes[process].time(self.now);
-        if asked.ballot.decision() == Decision::Open {
-            asked.ballot.end();
+        if asked.proposal.decision() == Decision::Open {
+            asked.proposal.end();
         }
-        let result = asked.ballot.result(StoreFault::NotReady);
+        let result = asked.proposal.result(StoreFault::NotReady);
         self.trace(|| format!("process {process} concludes {id}: {:?}", result.answer));
         // A node that owes a reply for a command timeout hangs.
         if asked.until <= now {
             for node in 0..NODES {
-                let owes = |owed: &Owed| owed.ballot.is_some_and(|(of, _)| of == id);
+                let owes = |pending: &PendingCall| pending.proposal.is_some_and(|(of, _)| of == id);
                 if self.processes[process].connections[node]
-                    .owed
+                    .pending
                     .iter()
                     .any(owes)
                 {
@@ -507,7 +513,7 @@ impl World<'_> {
                 }
             }
         }
-        let call = asked.ballot.call.clone();
+        let call = asked.proposal.call.clone();
         let outcome = result
             .answer
             .ok()
@@ -517,7 +523,7 @@ impl World<'_> {
             Verb::Propose { token, .. } if !is_granted => {
                 let doubts = &self.processes[process].doubts;
                 let mut taken = asked
-                    .ballot
+                    .proposal
                     .may_be_taken_on(|node| doubts.has((token, node)));
                 if self.defect == Some(Defect::MinorityKept) {
                     taken.clear();
@@ -535,7 +541,7 @@ impl World<'_> {
                 if outcome.is_some() {
                     slot.undecided.forget(token);
                 } else if mode == Mode::Used {
-                    let votes = asked.ballot.release_votes();
+                    let votes = asked.proposal.release_votes();
                     slot.undecided.add(token, votes, asked.last_at);
                     let at = now + TIMEOUT / 8;
                     if at < asked.last_at {
@@ -547,7 +553,7 @@ impl World<'_> {
                         });
                     }
                 }
-                for node in asked.ballot.not_sent_to() {
+                for node in asked.proposal.not_sent_to() {
                     self.release_later(process, node, &call);
                 }
             }

@@ -8,9 +8,9 @@
 //! | part | what it has | what it uses |
 //! |---|---|---|
 //! | `node` | a clock, a keyspace, and since when its server runs | the shipped scripts, in the interpreter of the in-memory store |
-//! | `process` | a caller that locks, renews and releases; connections, anchors and outstanding releases | `ballot`, `decision`, `fences`, `outstanding` |
+//! | `process` | a caller that locks, renews and releases; connections, anchors and outstanding releases | `proposal`, `decision`, `fences`, `outstanding` |
 //! | `world` | the events in the order of their times, the network, and what goes wrong | all parts |
-//! | `client` | what a process does with a reply, and when its time is over | the rules of `panel` and `shared`, which own sockets and so cannot be used |
+//! | `client` | what a process does with a reply, and when its time is over | the rules of `nodes` and `shared`, which own sockets and so cannot be used |
 //! | `checker` | P1, P2, P7 and what is left behind | the records of the nodes, and what guards believe |
 //!
 //! A connection is a FIFO in both directions. When it ends, a request without a reply was lost, or

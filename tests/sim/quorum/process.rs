@@ -10,9 +10,9 @@ use crate::key::Key;
 use crate::script::{Call, CallerId, Token};
 use crate::store::Anchor;
 use crate::store::clock::Time;
-use crate::store::quorum::ballot::Ballot;
 use crate::store::quorum::fences::Fences;
 use crate::store::quorum::outstanding::{Doubts, OpenReleases, UndecidedReleases};
+use crate::store::quorum::proposal::Proposal;
 
 pub(super) struct SimProcess {
     /// Counts the processes that had this slot.
@@ -44,7 +44,7 @@ pub(super) struct Connection {
     /// Before this, the node is refused as a voter.
     pub(super) votes_from: u64,
     /// The requests that were sent and have no reply yet.
-    pub(super) owed: VecDeque<Owed>,
+    pub(super) pending: VecDeque<PendingCall>,
     /// True times of the last arrivals, which later ones cannot overtake.
     pub(super) last_request: u64,
     pub(super) last_reply: u64,
@@ -59,8 +59,8 @@ pub(super) enum ConnectionState {
 }
 
 /// A request without a reply.
-pub(super) struct Owed {
-    pub(super) ballot: Option<(u64, u32)>,
+pub(super) struct PendingCall {
+    pub(super) proposal: Option<(u64, u32)>,
     pub(super) call: Call,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct ReleaseAgain {
 
 /// A call that is put to all nodes.
 pub(super) struct Asked {
-    pub(super) ballot: Ballot,
+    pub(super) proposal: Proposal,
     pub(super) until: Time,
     /// When it began, by true time.
     pub(super) since: u64,

@@ -16,11 +16,11 @@ use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, RESENDS_WHEN_CLOSED, StoreFault};
 
 /// A call that is put to all nodes.
-pub(super) struct Ballot {
+pub(super) struct Proposal {
     /// As the nodes get it.
     pub(super) call: Call,
     /// Counts the proposals of an acquire: each is put to all nodes anew.
-    pub(super) proposal: u32,
+    pub(super) round: u32,
     /// A moment before the first request was sent.
     pub(super) sent: Option<Time>,
     nodes: Vec<Voter>,
@@ -50,8 +50,8 @@ enum VoterState {
     Failed(StoreFault),
 }
 
-impl Ballot {
-    pub(super) fn new(call: Call, addresses: &[Arc<str>]) -> Ballot {
+impl Proposal {
+    pub(super) fn new(call: Call, addresses: &[Arc<str>]) -> Proposal {
         let voter = |address: &Arc<str>| Voter {
             address: Arc::clone(address),
             state: VoterState::Unsent,
@@ -59,9 +59,9 @@ impl Ballot {
             is_to_retry: false,
             copies: 0,
         };
-        Ballot {
+        Proposal {
             call,
-            proposal: 0,
+            round: 0,
             sent: None,
             nodes: addresses.iter().map(voter).collect(),
         }
@@ -233,11 +233,11 @@ impl Ballot {
         voter.state = VoterState::Unsent;
     }
 
-    /// A node has answered this proposal, or will not.
-    pub(super) fn on_result(&mut self, node: usize, proposal: u32, result: CallResult) {
+    /// A node has answered this round, or will not.
+    pub(super) fn on_result(&mut self, node: usize, round: u32, result: CallResult) {
         let voter = &mut self.nodes[node];
         // A caller whose time is over has its result: nothing can change that any more.
-        if proposal != self.proposal || !matches!(voter.state, VoterState::Sent) {
+        if round != self.round || !matches!(voter.state, VoterState::Sent) {
             return;
         }
         voter.on_result(result.answer.map(|answer| match answer.reply.outcome {
@@ -251,7 +251,7 @@ impl Ballot {
 
     /// Puts a higher fence to all nodes.
     pub(super) fn propose(&mut self, higher: u64) {
-        self.proposal += 1;
+        self.round += 1;
         if let Verb::Propose { fence, .. } = &mut self.call.verb {
             *fence = higher;
         }

@@ -1,10 +1,10 @@
-//! A ballot, answer by answer.
+//! A proposal, answer by answer.
 
 use super::*;
 use crate::key::Key;
 use crate::script::LockSpec;
 
-fn release(mode: Mode) -> Ballot {
+fn release(mode: Mode) -> Proposal {
     let verb = Verb::Release {
         token: Token::new(),
         fence: 9,
@@ -16,14 +16,14 @@ fn release(mode: Mode) -> Ballot {
         verb,
     };
     let addresses = ["a", "b", "c", "d", "e"].map(Arc::from);
-    Ballot::new(call, &addresses)
+    Proposal::new(call, &addresses)
 }
 
-fn send(ballot: &mut Ballot, node: usize) {
-    ballot.note_sent(node, Time::from_nanos(1));
+fn send(proposal: &mut Proposal, node: usize) {
+    proposal.note_sent(node, Time::from_nanos(1));
 }
 
-fn answer(ballot: &mut Ballot, node: usize, outcome: Outcome) {
+fn answer(proposal: &mut Proposal, node: usize, outcome: Outcome) {
     let answer = Answer {
         reply: ScriptReply {
             now: None,
@@ -36,37 +36,41 @@ fn answer(ballot: &mut Ballot, node: usize, outcome: Outcome) {
         sent: Time::from_nanos(1),
         resent: false,
     };
-    fail_or_answer(ballot, node, Ok(answer));
+    fail_or_answer(proposal, node, Ok(answer));
 }
 
-fn fail_or_answer(ballot: &mut Ballot, node: usize, answer: Result<Answer, StoreFault>) {
+fn fail_or_answer(proposal: &mut Proposal, node: usize, answer: Result<Answer, StoreFault>) {
     let result = CallResult {
         answer,
         not_after: 0,
     };
-    ballot.on_result(node, 0, result);
+    proposal.on_result(node, 0, result);
 }
 
 /// The node may have run the release, and its reply is lost.
-fn close(ballot: &mut Ballot, node: usize) {
+fn close(proposal: &mut Proposal, node: usize) {
     let end = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-    fail_or_answer(ballot, node, Err(StoreFault::unavailable(Step::Reply, end)));
+    fail_or_answer(
+        proposal,
+        node,
+        Err(StoreFault::unavailable(Step::Reply, end)),
+    );
 }
 
 /// The first copy went to these nodes, and only the answers of `a` and `b` came. `d` and `e`
 /// could not be reached.
-fn cut_off(mode: Mode) -> Ballot {
-    let mut ballot = release(mode);
+fn cut_off(mode: Mode) -> Proposal {
+    let mut proposal = release(mode);
     for node in 0..3 {
-        send(&mut ballot, node);
+        send(&mut proposal, node);
     }
     for node in 3..5 {
-        ballot.note_failed(node, StoreFault::NotReady);
+        proposal.note_failed(node, StoreFault::NotReady);
     }
-    answer(&mut ballot, 0, Outcome::Released);
-    answer(&mut ballot, 1, Outcome::Released);
-    close(&mut ballot, 2);
-    ballot
+    answer(&mut proposal, 0, Outcome::Released);
+    answer(&mut proposal, 1, Outcome::Released);
+    close(&mut proposal, 2);
+    proposal
 }
 
 fn decided(outcome: Outcome) -> Decision {
@@ -75,26 +79,26 @@ fn decided(outcome: Outcome) -> Decision {
 
 #[test]
 fn second_copy_finds_the_work_of_the_first() {
-    let mut ballot = cut_off(Mode::Used);
-    send(&mut ballot, 2);
-    answer(&mut ballot, 2, Outcome::Already);
-    assert_eq!(ballot.decision(), decided(Outcome::Released));
+    let mut proposal = cut_off(Mode::Used);
+    send(&mut proposal, 2);
+    answer(&mut proposal, 2, Outcome::Already);
+    assert_eq!(proposal.decision(), decided(Outcome::Released));
     // A mutex that was left unfinished lapses at its release.
-    let mut ballot = cut_off(Mode::Unfinished);
-    send(&mut ballot, 2);
-    answer(&mut ballot, 2, Outcome::Lapsed);
-    assert_eq!(ballot.decision(), decided(Outcome::Released));
+    let mut proposal = cut_off(Mode::Unfinished);
+    send(&mut proposal, 2);
+    answer(&mut proposal, 2, Outcome::Lapsed);
+    assert_eq!(proposal.decision(), decided(Outcome::Released));
 }
 
 #[test]
 fn second_copy_that_finds_later_holders_proves_nothing() {
-    let mut ballot = cut_off(Mode::Used);
+    let mut proposal = cut_off(Mode::Used);
     for node in 2..5 {
-        send(&mut ballot, node);
-        answer(&mut ballot, node, Outcome::Unknown);
+        send(&mut proposal, node);
+        answer(&mut proposal, node, Outcome::Unknown);
     }
     // `d` and `e` never had it.
-    assert_eq!(ballot.decision(), Decision::NoMajority);
+    assert_eq!(proposal.decision(), Decision::NoMajority);
 }
 
 /// The next holder has come and gone before the second attempt.
@@ -124,31 +128,31 @@ fn second_attempt_goes_on_from_the_votes_of_the_first() {
 fn lock_that_others_took_is_lost_whatever_was_resent() {
     // Another token had the same fence there, if it says `already` to the first copy.
     for found in [Outcome::Unknown, Outcome::Already, Outcome::Lapsed] {
-        let mut ballot = cut_off(Mode::Used);
+        let mut proposal = cut_off(Mode::Used);
         for node in 2..5 {
-            ballot.note_not_sent(node);
-            send(&mut ballot, node);
+            proposal.note_not_sent(node);
+            send(&mut proposal, node);
         }
         for node in 3..5 {
-            answer(&mut ballot, node, found.clone());
+            answer(&mut proposal, node, found.clone());
         }
         // Another token took this lease as it had lapsed, so no copy had released it.
-        answer(&mut ballot, 2, Outcome::Lapsed);
-        assert_eq!(ballot.decision(), decided(Outcome::Lapsed), "{found:?}");
+        answer(&mut proposal, 2, Outcome::Lapsed);
+        assert_eq!(proposal.decision(), decided(Outcome::Lapsed), "{found:?}");
     }
-    let mut ballot = release(Mode::Used);
+    let mut proposal = release(Mode::Used);
     for node in 0..5 {
-        send(&mut ballot, node);
+        send(&mut proposal, node);
         let outcome = [Outcome::Released, Outcome::Unknown, Outcome::Already];
-        answer(&mut ballot, node, outcome[node.min(2)].clone());
+        answer(&mut proposal, node, outcome[node.min(2)].clone());
     }
-    assert_eq!(ballot.decision(), decided(Outcome::Unknown));
+    assert_eq!(proposal.decision(), decided(Outcome::Unknown));
 }
 
 #[test]
 fn copy_that_could_not_be_sent_is_none() {
-    let mut ballot = release(Mode::Used);
-    send(&mut ballot, 0);
-    ballot.note_not_sent(0);
-    assert_eq!(ballot.not_sent_to(), [0, 1, 2, 3, 4]);
+    let mut proposal = release(Mode::Used);
+    send(&mut proposal, 0);
+    proposal.note_not_sent(0);
+    assert_eq!(proposal.not_sent_to(), [0, 1, 2, 3, 4]);
 }

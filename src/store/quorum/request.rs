@@ -1,25 +1,25 @@
-//! A caller that waits for the answers of several nodes, and how other threads wake it.
+//! A request whose caller waits for the answers of several nodes, and how other threads wake it.
 
-use super::ballot::Ballot;
 use super::decision::Decision;
+use super::proposal::Proposal;
 use crate::store::clock::{Clock, Time};
 use crate::store::{CallResult, OnResult, StoreFault};
 use crate::sync::{Condvar, Mutex};
 
-/// The caller of some calls that are put to all nodes. Its ballots outlive its wait: answers that
+/// Some calls that are put to all nodes for one caller. The proposals outlive its wait: answers that
 /// come later still find them here.
-pub(super) struct Caller {
-    state: Mutex<CallerState>,
+pub(super) struct PendingRequest {
+    state: Mutex<RequestState>,
     changed: Condvar,
 }
 
-struct CallerState {
-    ballots: Vec<Ballot>,
+struct RequestState {
+    proposals: Vec<Proposal>,
     /// Something happened that the caller must look at.
     has_changed: bool,
     is_asked_to_read: bool,
     phase: Phase,
-    /// The caller does not wait for the result of its one ballot: this gets it.
+    /// The caller does not wait for the result of its one proposal: this gets it.
     on_result: Option<OnResult>,
 }
 
@@ -34,7 +34,7 @@ enum Phase {
 
 /// Why a caller stopped sleeping.
 #[derive(PartialEq)]
-pub(super) enum Woken {
+pub(super) enum WakeReason {
     Changed,
     ToRead,
     TimedOut,
@@ -48,11 +48,11 @@ pub(super) enum Wake {
     Reader,
 }
 
-impl Caller {
-    pub(super) fn new(ballots: Vec<Ballot>) -> Caller {
-        Caller {
-            state: Mutex::new(CallerState {
-                ballots,
+impl PendingRequest {
+    pub(super) fn new(proposals: Vec<Proposal>) -> PendingRequest {
+        PendingRequest {
+            state: Mutex::new(RequestState {
+                proposals,
                 has_changed: false,
                 is_asked_to_read: false,
                 phase: Phase::Busy,
@@ -62,17 +62,17 @@ impl Caller {
         }
     }
 
-    /// Changes a ballot. If that decides it, or needs the caller, this wakes the caller.
-    pub(super) fn update(&self, ballot: usize, change: impl FnOnce(&mut Ballot)) -> Wake {
+    /// Changes a proposal. If that decides it, or needs the caller, this wakes the caller.
+    pub(super) fn update(&self, proposal: usize, change: impl FnOnce(&mut Proposal)) -> Wake {
         let mut state = self.state.lock();
-        let ballot = &mut state.ballots[ballot];
-        change(ballot);
-        let is_open = ballot.decision() == Decision::Open;
-        if is_open && !ballot.has_unsent() {
+        let proposal = &mut state.proposals[proposal];
+        change(proposal);
+        let is_open = proposal.decision() == Decision::Open;
+        if is_open && !proposal.has_unsent() {
             return Wake::Nobody;
         }
         if let Some(on_result) = state.on_result.take_if(|_| !is_open) {
-            let result = state.ballots[0].result(StoreFault::NotReady);
+            let result = state.proposals[0].result(StoreFault::NotReady);
             drop(state);
             on_result(result);
             return Wake::Nobody;
@@ -85,7 +85,7 @@ impl Caller {
         self.wake(&mut self.state.lock())
     }
 
-    fn wake(&self, state: &mut CallerState) -> Wake {
+    fn wake(&self, state: &mut RequestState) -> Wake {
         state.has_changed = true;
         match state.phase {
             Phase::Busy => Wake::Nobody,
@@ -97,21 +97,21 @@ impl Caller {
         }
     }
 
-    /// Lets the caller's own thread look at its ballots.
-    pub(super) fn with<R>(&self, look: impl FnOnce(&mut Vec<Ballot>) -> R) -> R {
-        look(&mut self.state.lock().ballots)
+    /// Lets the caller's own thread look at its proposals.
+    pub(super) fn with<R>(&self, look: impl FnOnce(&mut Vec<Proposal>) -> R) -> R {
+        look(&mut self.state.lock().proposals)
     }
 
-    /// The caller leaves its one ballot. Gives the handler back if the ballot is decided.
+    /// The caller leaves its one proposal. Gives the handler back if the proposal is decided.
     pub(super) fn leave(&self, on_result: OnResult) -> Option<(OnResult, CallResult)> {
         let mut state = self.state.lock();
-        let ballot = &mut state.ballots[0];
-        ballot.stop_sending();
-        if ballot.decision() == Decision::Open {
+        let proposal = &mut state.proposals[0];
+        proposal.stop_sending();
+        if proposal.decision() == Decision::Open {
             state.on_result = Some(on_result);
             return None;
         }
-        Some((on_result, ballot.result(StoreFault::NotReady)))
+        Some((on_result, proposal.result(StoreFault::NotReady)))
     }
 
     /// Takes note that it has looked. False if something has changed since it did last.
@@ -136,16 +136,16 @@ impl Caller {
         true
     }
 
-    /// Sleeps after [`Caller::begin_sleep`].
-    pub(super) fn sleep(&self, clock: &Clock, until: Time) -> Woken {
+    /// Sleeps after [`begin_sleep`](PendingRequest::begin_sleep).
+    pub(super) fn sleep(&self, clock: &Clock, until: Time) -> WakeReason {
         let mut state = self.state.lock();
         loop {
             let woken = if std::mem::take(&mut state.is_asked_to_read) {
-                Woken::ToRead
+                WakeReason::ToRead
             } else if std::mem::take(&mut state.has_changed) {
-                Woken::Changed
+                WakeReason::Changed
             } else if clock.now() >= until {
-                Woken::TimedOut
+                WakeReason::TimedOut
             } else {
                 clock.wait(&self.changed, &mut state, until);
                 continue;

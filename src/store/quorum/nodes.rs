@@ -1,31 +1,31 @@
-//! The ways to all nodes, and how a call is put to them. It is sent to all that can be reached, and
+//! All nodes, and how a call is put to them. It is sent to all that can be reached, and
 //! again where that helps, until a majority has decided.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ballot::Ballot;
-use super::caller::{Caller, Wake};
 use super::decision::Decision;
-use super::desk::Desk;
-use super::member::{Member, Way};
+use super::member::{Member, Reach};
+use super::proposal::Proposal;
+use super::request::{PendingRequest, Wake};
 use super::shared::{Missing, Shared};
+use super::wait_list::WaitList;
 use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
 use crate::store::{CallResult, OnResult, StoreFault};
 
-/// How often an acquire proposes a fence. Each proposal is above all that the nodes reported, so the
-/// second one fails only if others proposed meanwhile.
-const PROPOSALS: u32 = 8;
+/// How often an acquire proposes a fence. In each round it is above all that the nodes reported, so
+/// the second round fails only if others proposed meanwhile.
+const ROUNDS: u32 = 8;
 /// How soon a lane is looked at again that was closed just now.
 const CLOSED_JUST_NOW: Duration = Duration::from_millis(1);
 /// How many open releases are sent together.
 const RELEASES: usize = 256;
 
 /// Some lanes to each node, and where their callers wait.
-pub(super) struct Panel {
+pub(super) struct Nodes {
     pub(super) members: Vec<Arc<Member>>,
-    pub(super) desk: Arc<Desk>,
+    pub(super) wait_list: Arc<WaitList>,
 }
 
 /// Whether a call waits for nodes that cannot be reached now.
@@ -35,9 +35,9 @@ pub(super) enum Unreachable {
     AreLeftOut,
 }
 
-/// How far some ballots are.
+/// How far some proposals are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Progress {
+enum Completion {
     Done,
     /// A lock is granted, and nothing was sent to some node, since the lane is being opened or the
     /// rights are not known yet. Without that node, the lock would not outlast the loss of another,
@@ -46,15 +46,15 @@ enum Progress {
     Open,
 }
 
-/// One request to one node.
-struct Request {
-    ballot: usize,
+/// One copy of a call, for one node.
+struct CallCopy {
+    proposal: usize,
     node: usize,
-    proposal: u32,
+    round: u32,
     call: Call,
 }
 
-impl Panel {
+impl Nodes {
     /// Puts calls to all nodes, and waits until a majority has decided each of them, at most until
     /// `until`.
     pub(super) fn run(
@@ -66,11 +66,11 @@ impl Panel {
     ) -> Vec<CallResult> {
         let checked: Vec<Result<Call, StoreFault>> =
             calls.iter().map(|call| shared.for_nodes(call)).collect();
-        let ballots = checked.iter().flatten();
-        let ballots = ballots.map(|call| shared.new_ballot(call.clone()));
-        let caller = Arc::new(Caller::new(ballots.collect()));
-        self.drive(shared, &caller, until, unreachable);
-        let mut results = self.conclude(shared, &caller).into_iter();
+        let proposals = checked.iter().flatten();
+        let proposals = proposals.map(|call| shared.new_proposal(call.clone()));
+        let request = Arc::new(PendingRequest::new(proposals.collect()));
+        self.drive(shared, &request, until, unreachable);
+        let mut results = self.conclude(shared, &request).into_iter();
         let result = |checked: Result<Call, StoreFault>| match checked {
             Ok(_) => results.next(),
             Err(fault) => Some(CallResult::not_sent(fault)),
@@ -82,7 +82,7 @@ impl Panel {
     pub(super) fn drive(
         &self,
         shared: &Arc<Shared>,
-        caller: &Arc<Caller>,
+        request: &Arc<PendingRequest>,
         until: Time,
         unreachable: Unreachable,
     ) {
@@ -91,31 +91,31 @@ impl Panel {
         let started = shared.clock.now();
         let mut silent_at = started + (until - started) / 2;
         loop {
-            let next = self.send(shared, caller, until, unreachable);
+            let next = self.send(shared, request, until, unreachable);
             let now = shared.clock.now();
-            match caller.with(|ballots| progress(ballots)) {
-                Progress::Open => {}
-                Progress::Incomplete => until = until.min(now + shared.command_timeout / 8),
-                Progress::Done => return,
+            match request.with(|proposals| completion(proposals)) {
+                Completion::Open => {}
+                Completion::Incomplete => until = until.min(now + shared.command_timeout / 8),
+                Completion::Done => return,
             }
             if now >= until {
                 return;
             }
             if now >= silent_at {
                 silent_at = Time::NEVER;
-                self.end_silent(caller);
+                self.end_silent(request);
                 // Each node whose lane was ended is to be asked again.
                 continue;
             }
             let next = next.min(silent_at).min(until);
-            self.desk.wait(caller, &self.members, next);
+            self.wait_list.wait(request, &self.members, next);
         }
     }
 
     /// Ends the lanes of a caller's calls on which nothing comes.
-    fn end_silent(&self, caller: &Arc<Caller>) {
-        let keys = caller.with(|ballots| {
-            let keys = ballots.iter().map(|ballot| ballot.call.key.clone());
+    fn end_silent(&self, request: &Arc<PendingRequest>) {
+        let keys = request.with(|proposals| {
+            let keys = proposals.iter().map(|proposal| proposal.call.key.clone());
             keys.collect::<Vec<_>>()
         });
         for member in &self.members {
@@ -129,39 +129,39 @@ impl Panel {
     pub(super) fn send(
         &self,
         shared: &Arc<Shared>,
-        caller: &Arc<Caller>,
+        request: &Arc<PendingRequest>,
         until: Time,
         unreachable: Unreachable,
     ) -> Time {
-        let requests = caller.with(|ballots| open_requests(shared, ballots));
+        let copies = request.with(|proposals| open_copies(shared, proposals));
         let mut next = Time::NEVER;
-        if requests.is_empty() {
+        if copies.is_empty() {
             return next;
         }
         let refusals = shared.refusals();
-        let mut to_flush: Vec<(usize, usize)> = Vec::with_capacity(requests.len());
-        for request in requests {
-            let (ballot, node) = (request.ballot, request.node);
-            let is_proposal = matches!(request.call.verb, Verb::Propose { .. });
+        let mut to_flush: Vec<(usize, usize)> = Vec::with_capacity(copies.len());
+        for copy in copies {
+            let (proposal, node) = (copy.proposal, copy.node);
+            let is_proposal = matches!(copy.call.verb, Verb::Propose { .. });
             if let Some(fault) = refusals[node].as_ref().filter(|_| is_proposal) {
-                caller.with(|ballots| ballots[ballot].note_failed(node, fault.clone()));
+                request.with(|proposals| proposals[proposal].note_failed(node, fault.clone()));
                 continue;
             }
             // A call whose connection ended may have been carried out, so its caller needs to know.
             let is_awaited = unreachable == Unreachable::AreAwaited
-                || caller.with(|ballots| ballots[ballot].is_to_retry(node));
+                || request.with(|proposals| proposals[proposal].is_to_retry(node));
             let member = &self.members[node];
-            to_flush.push((node, member.lanes.number_of(&request.call.key)));
-            match member.way(&request.call, is_awaited.then_some(caller)) {
-                Way::Open => {
-                    if !self.post(shared, caller, request, until) {
+            to_flush.push((node, member.lanes.number_of(&copy.call.key)));
+            match member.reach(&copy.call, is_awaited.then_some(request)) {
+                Reach::Open => {
+                    if !self.post(shared, request, copy, until) {
                         next = next.min(shared.clock.now() + CLOSED_JUST_NOW);
                     }
                 }
-                Way::NeedsRights => self.ask_for_rights(caller, request),
+                Reach::NeedsRights => self.ask_for_rights(request, copy),
                 closed => {
-                    let again = caller.with(|ballots| {
-                        note_closed(&mut ballots[ballot], node, closed, is_awaited)
+                    let again = request.with(|proposals| {
+                        note_closed(&mut proposals[proposal], node, closed, is_awaited)
                     });
                     next = next.min(again);
                 }
@@ -175,35 +175,35 @@ impl Panel {
         next
     }
 
-    /// Appends a request to its lane. False if the lane was closed just now.
+    /// Appends a copy to its lane. False if the lane was closed just now.
     fn post(
         &self,
         shared: &Arc<Shared>,
-        caller: &Arc<Caller>,
-        request: Request,
+        request: &Arc<PendingRequest>,
+        copy: CallCopy,
         until: Time,
     ) -> bool {
-        let Request {
-            ballot,
-            node,
+        let CallCopy {
             proposal,
+            node,
+            round,
             call,
-        } = request;
+        } = copy;
         let lanes = &self.members[node].lanes;
         let now = shared.clock.now();
         let not_after = lanes.date(until.min(now + shared.command_timeout));
         // Before it is sent: its answer may come before this thread goes on.
-        let (is_retry, token) = caller.with(|ballots| {
-            let is_retry = ballots[ballot].note_sent(node, now);
-            (is_retry, ballots[ballot].token())
+        let (is_retry, token) = request.with(|proposals| {
+            let is_retry = proposals[proposal].note_sent(node, now);
+            (is_retry, proposals[proposal].token())
         });
         shared.nodes[node].note_retries(usize::from(is_retry));
         if let Some(token) = token {
             shared.add_doubt(token, node, not_after);
         }
         shared.note_release_sent(node, &call);
-        let (of, desk) = (Arc::clone(shared), Arc::clone(&self.desk));
-        let (to, sent) = (Arc::clone(caller), call.clone());
+        let (of, wait_list) = (Arc::clone(shared), Arc::clone(&self.wait_list));
+        let (to, sent) = (Arc::clone(request), call.clone());
         let on_result: OnResult = Box::new(move |mut result| {
             if let Some(token) = token {
                 of.doubts.resolve((token, node), &result);
@@ -218,12 +218,12 @@ impl Panel {
             // A release is done there all the same, and has no vote.
             of.refuse_twin(node, &mut result);
             let mut gap = None;
-            let take = |ballot: &mut Ballot| {
-                ballot.on_result(node, proposal, result);
-                gap = ballot.gap(of.back_off);
+            let take = |proposal: &mut Proposal| {
+                proposal.on_result(node, round, result);
+                gap = proposal.gap(of.back_off);
             };
-            if to.update(ballot, take) == Wake::Reader {
-                desk.interrupt();
+            if to.update(proposal, take) == Wake::Reader {
+                wait_list.interrupt();
             }
             if let Some((token, again_in)) = gap {
                 of.note_gap(token, again_in);
@@ -237,21 +237,24 @@ impl Panel {
                     shared.doubts.resolve((token, node), &none);
                 }
                 shared.note_release_not_sent(node, &call);
-                caller.with(|ballots| ballots[ballot].note_not_sent(node));
+                request.with(|proposals| proposals[proposal].note_not_sent(node));
                 false
             }
         }
     }
 
-    fn ask_for_rights(&self, caller: &Arc<Caller>, request: Request) {
-        let Request {
-            ballot, node, call, ..
-        } = request;
-        caller.with(|ballots| ballots[ballot].note_asks_for_rights(node));
-        let (desk, to) = (Arc::clone(&self.desk), Arc::clone(caller));
+    fn ask_for_rights(&self, request: &Arc<PendingRequest>, copy: CallCopy) {
+        let CallCopy {
+            proposal,
+            node,
+            call,
+            ..
+        } = copy;
+        request.with(|proposals| proposals[proposal].note_asks_for_rights(node));
+        let (wait_list, to) = (Arc::clone(&self.wait_list), Arc::clone(request));
         let on_rights = Box::new(move |result| {
-            if to.update(ballot, |ballot| ballot.on_rights(node, result)) == Wake::Reader {
-                desk.interrupt();
+            if to.update(proposal, |proposal| proposal.on_rights(node, result)) == Wake::Reader {
+                wait_list.interrupt();
             }
         });
         if self.members[node]
@@ -259,33 +262,37 @@ impl Panel {
             .post_rights(&call, on_rights)
             .is_err()
         {
-            caller.with(|ballots| ballots[ballot].note_not_sent(node));
+            request.with(|proposals| proposals[proposal].note_not_sent(node));
         }
     }
 
-    /// Ends the caller's ballots, and undoes what failed.
-    pub(super) fn conclude(&self, shared: &Arc<Shared>, caller: &Arc<Caller>) -> Vec<CallResult> {
-        let concluded = caller.with(|ballots| {
-            let conclude = |ballot: &mut Ballot| {
-                if ballot.decision() == Decision::Open {
-                    ballot.end();
+    /// Ends the proposals of a request, and undoes what failed.
+    pub(super) fn conclude(
+        &self,
+        shared: &Arc<Shared>,
+        request: &Arc<PendingRequest>,
+    ) -> Vec<CallResult> {
+        let concluded = request.with(|proposals| {
+            let conclude = |proposal: &mut Proposal| {
+                if proposal.decision() == Decision::Open {
+                    proposal.end();
                 }
-                let result = ballot.result(StoreFault::NotReady);
-                let call = ballot.call.clone();
+                let result = proposal.result(StoreFault::NotReady);
+                let call = proposal.call.clone();
                 let is_granted = matches!(&result.answer, Ok(answer)
                     if matches!(answer.reply.outcome, Outcome::Granted(_)));
                 let open = match call.verb {
                     Verb::Propose { token, .. } if !is_granted => {
-                        ballot.may_be_taken_on(|node| shared.doubts.has((token, node)))
+                        proposal.may_be_taken_on(|node| shared.doubts.has((token, node)))
                     }
-                    Verb::Release { .. } => ballot.not_sent_to(),
+                    Verb::Release { .. } => proposal.not_sent_to(),
                     _ => Vec::new(),
                 };
-                shared.end_release(&call, &result, || ballot.release_votes());
-                let missing = (ballot.gap(shared.back_off), ballot.awaits_votes());
+                shared.end_release(&call, &result, || proposal.release_votes());
+                let missing = (proposal.gap(shared.back_off), proposal.awaits_votes());
                 (result, call, open, missing)
             };
-            ballots.iter_mut().map(conclude).collect::<Vec<_>>()
+            proposals.iter_mut().map(conclude).collect::<Vec<_>>()
         });
         let conclude = |(result, call, open, missing): (CallResult, Call, Vec<usize>, Missing)| {
             shared.note_missing(missing);
@@ -316,7 +323,7 @@ impl Panel {
     /// thread does it.
     fn release(&self, shared: &Arc<Shared>, node: usize, call: &Call) {
         let member = &self.members[node];
-        if matches!(member.way(call, None), Way::Open) {
+        if matches!(member.reach(call, None), Reach::Open) {
             let (to, sent) = (Arc::clone(shared), call.clone());
             let on_result: OnResult =
                 Box::new(move |result| to.on_release_result(node, &sent, &result));
@@ -350,49 +357,49 @@ impl Panel {
     }
 }
 
-fn progress(ballots: &[Ballot]) -> Progress {
-    let of = |ballot: &Ballot| match ballot.decision() {
-        Decision::Open => Progress::Open,
-        Decision::Outbid { .. } if ballot.proposal < PROPOSALS => Progress::Open,
-        Decision::Decided(Outcome::Granted(_)) if ballot.is_starting() => Progress::Incomplete,
-        _ => Progress::Done,
+fn completion(proposals: &[Proposal]) -> Completion {
+    let of = |proposal: &Proposal| match proposal.decision() {
+        Decision::Open => Completion::Open,
+        Decision::Outbid { .. } if proposal.round < ROUNDS => Completion::Open,
+        Decision::Decided(Outcome::Granted(_)) if proposal.is_starting() => Completion::Incomplete,
+        _ => Completion::Done,
     };
-    ballots.iter().map(of).max().unwrap_or(Progress::Done)
+    proposals.iter().map(of).max().unwrap_or(Completion::Done)
 }
 
-/// The requests that are still to be sent. A ballot that was outbid proposes again.
-fn open_requests(shared: &Shared, ballots: &mut [Ballot]) -> Vec<Request> {
-    let mut requests = Vec::new();
-    for (at, ballot) in ballots.iter_mut().enumerate() {
-        match ballot.decision() {
+/// The copies that are still to be sent. A proposal that was outbid proposes again.
+fn open_copies(shared: &Shared, proposals: &mut [Proposal]) -> Vec<CallCopy> {
+    let mut copies = Vec::new();
+    for (at, proposal) in proposals.iter_mut().enumerate() {
+        match proposal.decision() {
             Decision::Open | Decision::Decided(Outcome::Granted(_)) => {}
-            Decision::Outbid { fence } if ballot.proposal < PROPOSALS => {
-                ballot.propose(shared.fences.propose(shared.largest_clock(), fence));
+            Decision::Outbid { fence } if proposal.round < ROUNDS => {
+                proposal.propose(shared.fences.propose(shared.largest_clock(), fence));
             }
             _ => continue,
         }
-        requests.extend(ballot.unsent().map(|node| Request {
-            ballot: at,
+        copies.extend(proposal.unsent().map(|node| CallCopy {
+            proposal: at,
             node,
-            proposal: ballot.proposal,
-            call: ballot.call.clone(),
+            round: proposal.round,
+            call: proposal.call.clone(),
         }));
     }
-    requests
+    copies
 }
 
 /// The lane to a node is closed. Returns when to look again; another thread may wake the caller
 /// sooner.
-fn note_closed(ballot: &mut Ballot, node: usize, way: Way, is_awaited: bool) -> Time {
-    match way {
-        Way::Opening if is_awaited => ballot.note_opening(node),
-        Way::Suspect(fault, at) if is_awaited => {
-            ballot.note_suspect(node, fault);
+fn note_closed(proposal: &mut Proposal, node: usize, reach: Reach, is_awaited: bool) -> Time {
+    match reach {
+        Reach::Opening if is_awaited => proposal.note_opening(node),
+        Reach::Suspect(fault, at) if is_awaited => {
+            proposal.note_suspect(node, fault);
             return at;
         }
-        Way::Suspect(fault, _) => ballot.note_failed(node, fault),
-        Way::Opening | Way::Open | Way::NeedsRights => {
-            ballot.note_failed(node, StoreFault::NotReady);
+        Reach::Suspect(fault, _) => proposal.note_failed(node, fault),
+        Reach::Opening | Reach::Open | Reach::NeedsRights => {
+            proposal.note_failed(node, StoreFault::NotReady);
         }
     }
     Time::NEVER

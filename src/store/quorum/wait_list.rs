@@ -11,8 +11,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::caller::{Caller, Woken};
 use super::member::Member;
+use super::request::{PendingRequest, WakeReason};
 use crate::store::clock::{Clock, Time};
 use crate::store::node::Watched;
 
@@ -20,28 +20,28 @@ use crate::store::node::Watched;
 const OTHER_READS: Duration = Duration::from_millis(1);
 
 /// The reader's role for all lanes to all nodes.
-pub(super) struct Desk {
+pub(super) struct WaitList {
     clock: Clock,
-    role: Mutex<Role>,
+    role: Mutex<ReaderRole>,
     /// A byte here ends the reader's wait.
     interrupt: UnixStream,
     interrupted: UnixStream,
 }
 
-struct Role {
+struct ReaderRole {
     is_taken: bool,
     /// Callers that sleep, the first of them first. Some may have left.
-    sleepers: VecDeque<Arc<Caller>>,
+    sleepers: VecDeque<Arc<PendingRequest>>,
 }
 
-impl Desk {
-    pub(super) fn new(clock: Clock) -> io::Result<Desk> {
+impl WaitList {
+    pub(super) fn new(clock: Clock) -> io::Result<WaitList> {
         let (interrupt, interrupted) = UnixStream::pair()?;
         interrupt.set_nonblocking(true)?;
         interrupted.set_nonblocking(true)?;
-        Ok(Desk {
+        Ok(WaitList {
             clock,
-            role: Mutex::new(Role {
+            role: Mutex::new(ReaderRole {
                 is_taken: false,
                 sleepers: VecDeque::new(),
             }),
@@ -57,26 +57,26 @@ impl Desk {
     }
 
     /// Waits until something has changed for the caller, or until `until`.
-    pub(super) fn wait(&self, caller: &Arc<Caller>, members: &[Arc<Member>], until: Time) {
+    pub(super) fn wait(&self, request: &Arc<PendingRequest>, members: &[Arc<Member>], until: Time) {
         let mut role = self.role.lock();
         if role.is_taken {
             // Before it can be found here: from now on it can be asked to read.
-            if !caller.begin_sleep() {
+            if !request.begin_sleep() {
                 return;
             }
-            role.sleepers.push_back(Arc::clone(caller));
+            role.sleepers.push_back(Arc::clone(request));
             drop(role);
-            let woken = caller.sleep(&self.clock, until);
+            let woken = request.sleep(&self.clock, until);
             role = self.role.lock();
             role.sleepers
-                .retain(|sleeper| !Arc::ptr_eq(sleeper, caller));
-            if woken != Woken::ToRead || role.is_taken {
+                .retain(|sleeper| !Arc::ptr_eq(sleeper, request));
+            if woken != WakeReason::ToRead || role.is_taken {
                 return;
             }
         }
         role.is_taken = true;
         drop(role);
-        self.read_until(caller, members, until);
+        self.read_until(request, members, until);
         self.pass_on();
     }
 
@@ -91,12 +91,12 @@ impl Desk {
         }
     }
 
-    fn read_until(&self, caller: &Caller, members: &[Arc<Member>], until: Time) {
+    fn read_until(&self, request: &PendingRequest, members: &[Arc<Member>], until: Time) {
         let mut ignored: Vec<(usize, usize)> = Vec::new();
-        while caller.begin_polling() {
+        while request.begin_polling() {
             let left = until - self.clock.now();
             if left.is_zero() {
-                caller.end_polling();
+                request.end_polling();
                 return;
             }
             let mut sockets: Vec<(usize, Watched)> = Vec::with_capacity(2 * members.len());
@@ -111,7 +111,7 @@ impl Desk {
             };
             ignored.clear();
             let ready = self.poll(&sockets, limit);
-            caller.end_polling();
+            request.end_polling();
             for at in ready {
                 let (member, socket) = &sockets[at];
                 if !members[*member].lanes.read_lane(socket.lane) {
