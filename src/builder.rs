@@ -20,8 +20,8 @@ use crate::store::Pem;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
 use crate::store::{
-    Cluster, Provider, Quorum, Sentinel, Single, Store, TlsSettings, Topology, examine_unusable,
-    parse_url,
+    ClusterStore, Provider, QuorumStore, SentinelStore, Single, Store, TlsSettings, Topology,
+    examine_unusable, parse_url,
 };
 
 impl LockManager {
@@ -501,9 +501,13 @@ fn connect(
     Ok(match topology {
         Topology::Quorum(_) if config.replica_acks.is_some() => return Err(no_replicas()),
         Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
-        Topology::Sentinel(settings) => Box::new(Sentinel::connect(settings, config, caller_id)?),
-        Topology::Cluster(settings) => Box::new(Cluster::connect(settings, config, caller_id)?),
-        Topology::Quorum(servers) => Box::new(Quorum::connect(servers, config, &caller_id)?),
+        Topology::Sentinel(settings) => {
+            Box::new(SentinelStore::connect(settings, config, caller_id)?)
+        }
+        Topology::Cluster(settings) => {
+            Box::new(ClusterStore::connect(settings, config, caller_id)?)
+        }
+        Topology::Quorum(servers) => Box::new(QuorumStore::connect(servers, config, &caller_id)?),
     })
 }
 

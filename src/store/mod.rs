@@ -54,13 +54,13 @@ use crate::stats::Traffic;
 use clock::{Clock, Time};
 
 pub(crate) use anchor::Anchor;
-pub(crate) use cluster::Cluster;
+pub(crate) use cluster::ClusterStore;
 pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
 pub(crate) use provider::Provider;
-pub(crate) use quorum::Quorum;
-pub(crate) use sentinel::Sentinel;
+pub(crate) use quorum::QuorumStore;
+pub(crate) use sentinel::SentinelStore;
 pub(crate) use single::Single;
 #[cfg(feature = "tls")]
 pub(crate) use tls::Pem;

@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `mod` | [`Cluster`]: the store |
+//! | `mod` | [`ClusterStore`]: the store |
 //! | `slots` | the slot of a name, and the map from slots to masters |
 //! | `members` | the nodes that calls go to, from the first call to the last reply |
 //! | `state` | what all parts share: the map, the members, the request for a new map |
@@ -43,18 +43,18 @@ use link::ClusterLink;
 use state::ClusterState;
 
 /// The masters of a cluster.
-pub(crate) struct Cluster {
+pub(crate) struct ClusterStore {
     state: Arc<ClusterState>,
 }
 
-impl Cluster {
+impl ClusterStore {
     /// Asks the seeds for the map of slots. So a wrong address or password is reported at once and
     /// in the server's words. Blocks for at most the connect timeout.
     pub(crate) fn connect(
         settings: ClusterSettings,
         config: &Config,
         caller_id: Arc<CallerId>,
-    ) -> ApiResult<Cluster> {
+    ) -> ApiResult<ClusterStore> {
         let (wanted, requests) = bounded(1);
         let state = Arc::new(ClusterState::new(settings, config, caller_id, wanted));
         let started = state.clock.now();
@@ -62,11 +62,11 @@ impl Cluster {
             .refresh(0, started + config.connect_timeout)
             .and_then(|()| refresh::start(&state, requests))
             .map_err(|fault| fault.into_error(None, state.clock.now() - started))?;
-        Ok(Cluster { state })
+        Ok(ClusterStore { state })
     }
 }
 
-impl Store for Cluster {
+impl Store for ClusterStore {
     fn clock(&self) -> Clock {
         self.state.clock.clone()
     }

@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `mod` | [`Quorum`]: the store |
+//! | `mod` | [`QuorumStore`]: the store |
 //! | `decision` | what the answers of all nodes mean together; pure |
 //! | `proposal` | one call, put to all nodes, and what they have answered so far |
 //! | `request` | the proposals that a caller waits for, and how it is woken |
@@ -55,7 +55,7 @@ use crate::script::{Call, CallerId, LockSpec};
 use crate::stats::Traffic;
 
 /// A majority of independent nodes.
-pub(crate) struct Quorum {
+pub(crate) struct QuorumStore {
     shared: Arc<Shared>,
     /// For callers.
     nodes: Arc<Nodes>,
@@ -63,14 +63,14 @@ pub(crate) struct Quorum {
     link_nodes: Arc<Nodes>,
 }
 
-impl Quorum {
+impl QuorumStore {
     /// Opens all lanes to all nodes at once. Blocks until each attempt has ended, at most for
     /// the connect timeout. Fails if no majority can be reached, or if a node refuses for good.
     pub(crate) fn connect(
         servers: Vec<ServerSettings>,
         config: &Config,
         caller_id: &Arc<CallerId>,
-    ) -> ApiResult<Quorum> {
+    ) -> ApiResult<QuorumStore> {
         let clock = Clock::default();
         let started = clock.now();
         let urls = servers.iter().map(ServerSettings::url);
@@ -105,7 +105,7 @@ impl Quorum {
         };
         let nodes = with_lanes(Role::Lane, config.lanes)?;
         let link_nodes = with_lanes(Role::Renewal, 1)?;
-        let quorum = Quorum {
+        let quorum = QuorumStore {
             shared: Arc::new(Shared::new(clock.clone(), all, identities, config)),
             nodes,
             link_nodes,
@@ -175,7 +175,7 @@ impl Quorum {
     }
 }
 
-impl Store for Quorum {
+impl Store for QuorumStore {
     fn clock(&self) -> Clock {
         self.shared.clock.clone()
     }
@@ -361,7 +361,7 @@ impl Store for Quorum {
 /// How often [`Store::read_all_unread`] looks whether all is read.
 const READ_STEP: Duration = Duration::from_millis(5);
 
-impl Quorum {
+impl QuorumStore {
     /// Leaves a release that was sent, or waits for its result.
     fn end_sent(
         &self,

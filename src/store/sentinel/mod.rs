@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `mod` | [`Sentinel`]: the store |
+//! | `mod` | [`SentinelStore`]: the store |
 //! | `examine` | all servers, examined for a diagnosis |
 //! | `link` | the renewal thread's way to the master |
 //! | `follow` | one resolution: another master is followed, or not |
@@ -46,20 +46,20 @@ use master::Master;
 use resolver::{Resolver, Trouble};
 
 /// The master of a service.
-pub(crate) struct Sentinel {
+pub(crate) struct SentinelStore {
     resolver: Arc<Resolver>,
 }
 
-impl Sentinel {
+impl SentinelStore {
     /// Asks the sentinels for the master and opens one connection to it, so that a wrong name,
     /// address or password is reported at once. Blocks for at most the connect timeout.
     pub(crate) fn connect(
         settings: SentinelSettings,
         config: &Config,
         caller_id: Arc<CallerId>,
-    ) -> ApiResult<Sentinel> {
+    ) -> ApiResult<SentinelStore> {
         let resolver = Resolver::begin(settings, config, caller_id)?;
-        Ok(Sentinel { resolver })
+        Ok(SentinelStore { resolver })
     }
 
     fn master(&self) -> Arc<Master> {
@@ -122,7 +122,7 @@ impl Sentinel {
     }
 }
 
-impl Store for Sentinel {
+impl Store for SentinelStore {
     fn clock(&self) -> Clock {
         self.resolver.clock()
     }
@@ -263,7 +263,7 @@ impl Store for Sentinel {
     }
 }
 
-impl Drop for Sentinel {
+impl Drop for SentinelStore {
     fn drop(&mut self) {
         self.resolver.stop();
     }
