@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::members::Member;
+use super::members::ClusterNode;
 use super::redirect::{Next, Route};
 use super::state::ClusterState;
 use crate::script::{Call, Form};
@@ -38,14 +38,14 @@ enum Over {
 }
 
 /// The node that was asked, and what came of it.
-type Asked = (Arc<Member>, CallResult);
+type Asked = (Arc<ClusterNode>, CallResult);
 
 /// A call whose caller has left. If it is redirected, it is sent on from here.
 struct LeftCall {
     state: Weak<ClusterState>,
     call: Call,
     form: Form,
-    asked: Arc<Member>,
+    asked: Arc<ClusterNode>,
     hops: u32,
     on_result: OnResult,
 }
@@ -213,7 +213,7 @@ impl ClusterState {
         mut ways: Vec<Way<'_>>,
         sent: Vec<Option<CallResult>>,
         has_left: Vec<bool>,
-        (targets, reply_by): (&[Option<Arc<Member>>], Time),
+        (targets, reply_by): (&[Option<Arc<ClusterNode>>], Time),
     ) -> Vec<Option<CallResult>> {
         for (((way, sent), target), has_left) in
             ways.iter_mut().zip(sent).zip(targets).zip(&has_left)
@@ -246,7 +246,7 @@ impl ClusterState {
         self: &Arc<Self>,
         call: &Call,
         form: Form,
-        asked: &Arc<Member>,
+        asked: &Arc<ClusterNode>,
         hops: u32,
         on_result: OnResult,
     ) -> OnResult {
@@ -306,7 +306,7 @@ impl<'a> Way<'a> {
     }
 
     /// Waits for a map in which the slot has another owner than this. False if none comes soon.
-    fn await_other_owner(&self, state: &ClusterState, owner: &Member, reply_by: Time) -> bool {
+    fn await_other_owner(&self, state: &ClusterState, owner: &ClusterNode, reply_by: Time) -> bool {
         let soon = state.clock.now() + state.command_timeout / 4;
         let until = soon.min(reply_by);
         loop {
@@ -356,8 +356,8 @@ impl LeftCall {
 }
 
 /// The calls of each target, by their place among the targets. Those without a target are in none.
-fn group(targets: &[Option<Arc<Member>>]) -> Vec<(&Arc<Member>, Vec<usize>)> {
-    let mut groups: Vec<(&Arc<Member>, Vec<usize>)> = Vec::with_capacity(1);
+fn group(targets: &[Option<Arc<ClusterNode>>]) -> Vec<(&Arc<ClusterNode>, Vec<usize>)> {
+    let mut groups: Vec<(&Arc<ClusterNode>, Vec<usize>)> = Vec::with_capacity(1);
     for (at, target) in targets.iter().enumerate() {
         let Some(member) = target else { continue };
         match groups.iter_mut().find(|(m, _)| m.number == member.number) {

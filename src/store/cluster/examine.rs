@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::members::Member;
+use super::members::ClusterNode;
 use super::slots::{SLOTS, SlotMap, slot_of};
 use super::state::ClusterState;
 use crate::config::Config;
@@ -19,10 +19,10 @@ impl ClusterState {
     /// A message from each master is awaited at the next one: it must cross the cluster.
     pub(super) fn examine(&self, config: &Config) -> Facts {
         let map = self.map();
-        let mut masters: Vec<&Arc<Member>> = map.masters().iter().collect();
+        let mut masters: Vec<&Arc<ClusterNode>> = map.masters().iter().collect();
         masters.sort_by_key(|master| master.number);
         let next = masters.iter().cycle().skip(1);
-        let subject = |(master, next): (&&Arc<Member>, &&Arc<Member>)| {
+        let subject = |(master, next): (&&Arc<ClusterNode>, &&Arc<ClusterNode>)| {
             Some(Subject {
                 node: Arc::clone(&master.node),
                 key: key_on(&map, master, &config.prefix)?,
@@ -40,7 +40,7 @@ impl ClusterState {
 }
 
 /// A name that this master keeps. `None` if it has no slot any more.
-fn key_on(map: &SlotMap, master: &Member, prefix: &str) -> Option<Key> {
+fn key_on(map: &SlotMap, master: &ClusterNode, prefix: &str) -> Option<Key> {
     let keys = (0..NAMES).map(|number| Key::for_diagnosis(prefix, number));
     let mut on_it = keys.filter(|key| {
         let owner = map.owner(slot_of(key));

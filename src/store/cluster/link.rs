@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::members::Member;
+use super::members::ClusterNode;
 use super::redirect::{Next, Route};
 use super::state::ClusterState;
 use crate::error::Step;
@@ -28,7 +28,7 @@ const COMMON_WAIT: Duration = Duration::from_millis(20);
 pub(super) struct ClusterLink {
     state: Arc<ClusterState>,
     on_ready: Arc<dyn Fn() + Send + Sync>,
-    masters: Vec<MasterLink>,
+    masters: Vec<ShardLink>,
     /// The calls without a result, by their numbers.
     open_calls: BTreeMap<u64, OpenCall>,
     /// The results that nobody has fetched.
@@ -37,8 +37,8 @@ pub(super) struct ClusterLink {
     next_run: u64,
 }
 
-struct MasterLink {
-    member: Arc<Member>,
+struct ShardLink {
+    member: Arc<ClusterNode>,
     link: NodeLink,
     /// The largest number of a call that was sent to it.
     newest: u64,
@@ -53,7 +53,7 @@ struct OpenCall {
     hops: u32,
     by_source: bool,
     /// It was sent to this member, and has no reply yet.
-    asked: Option<Arc<Member>>,
+    asked: Option<Arc<ClusterNode>>,
 }
 
 impl ClusterLink {
@@ -131,10 +131,10 @@ impl ClusterLink {
     ///
     /// R4 (lost places): once an acquire was redirected, those of its name behind it wait until it
     /// has its result. Together on their way, one could be refused and the next not.
-    fn collect(&mut self) -> Vec<(Arc<Member>, Vec<LinkCall>)> {
+    fn collect(&mut self) -> Vec<(Arc<ClusterNode>, Vec<LinkCall>)> {
         let mut redirected = HashSet::new();
         let mut without_owner = Vec::new();
-        let mut batches: Vec<(Arc<Member>, Vec<LinkCall>)> = Vec::new();
+        let mut batches: Vec<(Arc<ClusterNode>, Vec<LinkCall>)> = Vec::new();
         for (number, open) in &mut self.open_calls {
             if open.call.is_acquire() {
                 let is_behind = redirected.contains(&open.call.key.name);
@@ -172,14 +172,14 @@ impl ClusterLink {
         batches
     }
 
-    fn link_to(&mut self, member: &Arc<Member>) -> &mut MasterLink {
+    fn link_to(&mut self, member: &Arc<ClusterNode>) -> &mut ShardLink {
         let known = self
             .masters
             .iter()
             .position(|m| m.member.number == member.number);
         let at = known.unwrap_or_else(|| {
             let on_ready = Arc::clone(&self.on_ready);
-            self.masters.push(MasterLink {
+            self.masters.push(ShardLink {
                 member: Arc::clone(member),
                 acked: AckedPeer::new(&member.node, Arc::clone(&on_ready), self.state.back_off),
                 link: NodeLink::new(&member.node, Role::Renewal, on_ready, self.state.back_off),
@@ -254,7 +254,7 @@ impl ClusterLink {
     }
 }
 
-impl MasterLink {
+impl ShardLink {
     fn owes_replies(&self) -> bool {
         self.link.owes_replies() || self.acked.as_ref().is_some_and(AckedPeer::owes_replies)
     }
@@ -397,7 +397,7 @@ mod tests {
         link
     }
 
-    fn numbers(batches: Vec<(Arc<Member>, Vec<LinkCall>)>) -> Vec<u64> {
+    fn numbers(batches: Vec<(Arc<ClusterNode>, Vec<LinkCall>)>) -> Vec<u64> {
         let calls = batches.into_iter().flat_map(|(_, calls)| calls);
         calls.map(|call| call.number).collect()
     }

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::members::Member;
+use super::members::ClusterNode;
 use super::slots::SlotMap;
 use super::state::ClusterState;
 use crate::error::Step;
@@ -39,7 +39,7 @@ impl ClusterState {
     }
 
     /// The master behind the one that carried the subscription last.
-    fn next_carrier(&self) -> Result<Arc<Member>, StoreFault> {
+    fn next_carrier(&self) -> Result<Arc<ClusterNode>, StoreFault> {
         let map = self.map();
         let masters = map.masters();
         let mut carrier = self.carrier.lock();
@@ -100,7 +100,7 @@ impl ClusterState {
 }
 
 /// The master with the smallest number that is not below this one.
-fn first_from(map: &SlotMap, number: u64) -> Option<&Arc<Member>> {
+fn first_from(map: &SlotMap, number: u64) -> Option<&Arc<ClusterNode>> {
     let masters = map.masters().iter().filter(|m| m.number >= number);
     masters.min_by_key(|m| m.number)
 }

@@ -11,7 +11,7 @@ use crate::store::clock::Time;
 use crate::store::node::{Lanes, Node};
 
 /// A node that calls go to.
-pub(super) struct Member {
+pub(super) struct ClusterNode {
     /// Counts from 0, in the order in which the members were met. An address that comes back later
     /// gets another number.
     pub(super) number: u64,
@@ -30,9 +30,9 @@ pub(super) struct Members {
 
 #[derive(Default)]
 struct Registry {
-    current: Vec<Arc<Member>>,
+    current: Vec<Arc<ClusterNode>>,
     /// They own no slot any more. Each stays until its unread calls have replies.
-    retired: Vec<Arc<Member>>,
+    retired: Vec<Arc<ClusterNode>>,
     met: u64,
     /// The counts of nodes that are gone.
     gone: Traffic,
@@ -50,14 +50,14 @@ impl Members {
         &self,
         address: &Address,
         make: impl FnOnce() -> (Arc<Node>, Lanes),
-    ) -> Arc<Member> {
+    ) -> Arc<ClusterNode> {
         let mut registry = self.registry.lock();
         let known = registry.current.iter().find(|m| m.address == *address);
         if let Some(member) = known {
             return Arc::clone(member);
         }
         let (node, lanes) = make();
-        let member = Arc::new(Member {
+        let member = Arc::new(ClusterNode {
             number: registry.met,
             address: address.clone(),
             node,
@@ -72,9 +72,9 @@ impl Members {
 
     /// Retires all members but these and the targets of redirects. Returns the retired ones. Their
     /// connections are closed by [`Members::drop_finished`].
-    pub(super) fn keep(&self, owners: &[Arc<Member>]) -> Vec<Arc<Member>> {
+    pub(super) fn keep(&self, owners: &[Arc<ClusterNode>]) -> Vec<Arc<ClusterNode>> {
         let mut registry = self.registry.lock();
-        let stays = |member: &mut Arc<Member>| {
+        let stays = |member: &mut Arc<ClusterNode>| {
             let is_owner = owners.iter().any(|owner| owner.number == member.number);
             let is_redirect_target = member.is_redirect_target.swap(false, Ordering::Relaxed);
             is_owner || is_redirect_target
@@ -96,7 +96,7 @@ impl Members {
             return;
         }
         // A caller that may still leave work on a member holds it, or a map that does.
-        let is_finished = |member: &mut Arc<Member>| {
+        let is_finished = |member: &mut Arc<ClusterNode>| {
             Arc::strong_count(member) == 1 && member.lanes.unread_due() == Time::NEVER
         };
         let finished: Vec<_> = registry.retired.extract_if(.., is_finished).collect();
@@ -114,7 +114,7 @@ impl Members {
     }
 
     /// All members, retired ones too.
-    pub(super) fn all(&self) -> Vec<Arc<Member>> {
+    pub(super) fn all(&self) -> Vec<Arc<ClusterNode>> {
         let registry = self.registry.lock();
         let all = registry.current.iter().chain(&registry.retired);
         all.cloned().collect()
@@ -126,7 +126,7 @@ impl Members {
     }
 }
 
-impl Member {
+impl ClusterNode {
     pub(super) fn note_redirect_target(&self) {
         self.is_redirect_target.store(true, Ordering::Relaxed);
     }

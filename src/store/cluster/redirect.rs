@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::members::Member;
+use super::members::ClusterNode;
 use super::slots::{address_beside, slot_of};
 use super::state::ClusterState;
 use crate::script::{Call, Form};
@@ -17,7 +17,7 @@ pub(super) struct Route {
     slot: u16,
     form: Form,
     /// The node that the owner named by ASK. The next attempt goes there.
-    ask_target: Option<Arc<Member>>,
+    ask_target: Option<Arc<ClusterNode>>,
     /// A node could not be reached, or closed the connection.
     was_unreached: bool,
     /// The results of the attempts before, as one.
@@ -62,7 +62,7 @@ impl Route {
     }
 
     /// The node that the call goes to next. `None` if nobody is known to own its slot.
-    pub(super) fn target(&self, state: &ClusterState) -> Option<Arc<Member>> {
+    pub(super) fn target(&self, state: &ClusterState) -> Option<Arc<ClusterNode>> {
         match &self.ask_target {
             Some(target) => Some(Arc::clone(target)),
             None => state.map().owner(self.slot).cloned(),

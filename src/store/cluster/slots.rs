@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::members::Member;
+use super::members::ClusterNode;
 use crate::key::Key;
 use crate::script::value_text;
 use crate::store::clock::Time;
@@ -23,7 +23,7 @@ pub(super) fn slot_of(key: &Key) -> u16 {
 pub(super) struct SlotMap {
     /// For each slot, its owner among the masters.
     owners: Box<[u16]>,
-    masters: Vec<Arc<Member>>,
+    masters: Vec<Arc<ClusterNode>>,
     /// All nodes that were named, replicas too: each can be asked for the next map.
     pub(super) known: Vec<Address>,
     /// The slots that changed their owner lately, and when this was seen.
@@ -57,7 +57,7 @@ impl SlotMap {
     pub(super) fn next(
         &self,
         ranges: &[SlotRange],
-        member_at: impl Fn(&Address) -> Arc<Member>,
+        member_at: impl Fn(&Address) -> Arc<ClusterNode>,
         (now, keep): (Time, Duration),
     ) -> SlotMap {
         let mut next = SlotMap {
@@ -93,7 +93,7 @@ impl SlotMap {
     pub(super) fn with_owner(
         &self,
         slot: u16,
-        owner: &Arc<Member>,
+        owner: &Arc<ClusterNode>,
         (now, keep): (Time, Duration),
     ) -> SlotMap {
         let mut next = SlotMap {
@@ -110,12 +110,12 @@ impl SlotMap {
         next
     }
 
-    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Member>> {
+    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<ClusterNode>> {
         self.masters
             .get(usize::from(self.owners[usize::from(slot)]))
     }
 
-    pub(super) fn masters(&self) -> &[Arc<Member>] {
+    pub(super) fn masters(&self) -> &[Arc<ClusterNode>] {
         &self.masters
     }
 
@@ -130,7 +130,7 @@ impl SlotMap {
         lately.map(|(slot, at)| (*slot, *at)).collect()
     }
 
-    fn index_of(&mut self, member: &Arc<Member>) -> u16 {
+    fn index_of(&mut self, member: &Arc<ClusterNode>) -> u16 {
         let known = self.masters.iter().position(|m| m.number == member.number);
         let index = known.unwrap_or_else(|| {
             self.masters.push(Arc::clone(member));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
 
-use super::members::{Member, Members};
+use super::members::{ClusterNode, Members};
 use super::slots::{SlotMap, SlotRange, address_beside, slot_of};
 use crate::config::{Config, ReplicaAcks};
 use crate::key::Key;
@@ -35,7 +35,7 @@ pub(super) struct ClusterState {
     /// Wakes the renewal thread.
     wake: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     /// The node that carries the subscription.
-    pub(super) carrier: Mutex<Option<Arc<Member>>>,
+    pub(super) carrier: Mutex<Option<Arc<ClusterNode>>>,
 }
 
 impl ClusterState {
@@ -93,7 +93,7 @@ impl ClusterState {
         Arc::new(node.expecting(Expected::ClusterNode))
     }
 
-    pub(super) fn member_at(&self, address: &Address) -> Arc<Member> {
+    pub(super) fn member_at(&self, address: &Address) -> Arc<ClusterNode> {
         self.members.at(address, || {
             let node = self.node_at(address);
             let lanes = Lanes::closed(&node, self.lanes, self.check_period);
@@ -161,7 +161,7 @@ impl ClusterState {
 
     /// The node that owns the slot of a key. `None` if nobody does, or if that has changed lately:
     /// the clocks of two nodes may differ.
-    pub(super) fn steady_owner(&self, key: &Key) -> Option<Arc<Member>> {
+    pub(super) fn steady_owner(&self, key: &Key) -> Option<Arc<ClusterNode>> {
         let slot = slot_of(key);
         let map = self.map();
         let changed = map.changed_at(slot);
