@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::Node;
 use super::connection::Connection;
-use super::hello::{Hello, OLDEST_SERVER, ServerRole};
+use super::hello::{Hello, OLDEST_SERVER, ReportedRole};
 use crate::store::{Address, StoreFault, port_in};
 
 /// The sort of server that a node must be.
@@ -104,9 +104,9 @@ impl Node {
         left: Duration,
     ) -> Result<(), StoreFault> {
         match hello.role() {
-            ServerRole::OneOfSeveral(role) => return Err(self.unfit(&one_of_several(role))),
-            ServerRole::Replica if self.expected != Expected::ClusterNode => {}
-            ServerRole::Replica | ServerRole::Master => {
+            ReportedRole::OneOfSeveral(role) => return Err(self.unfit(&one_of_several(role))),
+            ReportedRole::Replica if self.expected != Expected::ClusterNode => {}
+            ReportedRole::Replica | ReportedRole::Master => {
                 self.was_master.store(true, Ordering::Relaxed);
                 return Ok(());
             }

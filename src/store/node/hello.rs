@@ -19,7 +19,7 @@ pub(super) struct Hello {
 
 /// The way in which a server treats writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ServerRole<'a> {
+pub(super) enum ReportedRole<'a> {
     /// It is the one that takes them, or does not say otherwise.
     Master,
     /// It refuses them.
@@ -83,11 +83,11 @@ impl Hello {
         Some((numbers.next()??, numbers.next().flatten().unwrap_or(0)))
     }
 
-    pub(super) fn role(&self) -> ServerRole<'_> {
+    pub(super) fn role(&self) -> ReportedRole<'_> {
         match self.role.as_str() {
-            "" | "master" => ServerRole::Master,
-            "replica" | "slave" => ServerRole::Replica,
-            other => ServerRole::OneOfSeveral(other),
+            "" | "master" => ReportedRole::Master,
+            "replica" | "slave" => ReportedRole::Replica,
+            other => ReportedRole::OneOfSeveral(other),
         }
     }
 }

@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 /// The servers that some nodes lead to, as far as they are known.
 pub(in crate::store) struct Identities {
     /// For each node.
-    nodes: Mutex<Vec<Known>>,
+    nodes: Mutex<Vec<KnownNode>>,
 }
 
 /// The facts that are known of one node.
-struct Known {
+struct KnownNode {
     /// Its URL without the login.
     url: Arc<str>,
     run_id: Option<String>,
@@ -33,7 +33,7 @@ pub(super) struct Identity {
 impl Identities {
     /// Nodes at these URLs. No server is known yet.
     pub(in crate::store) fn new(urls: impl IntoIterator<Item = String>) -> Identities {
-        let known = |url: String| Known {
+        let known = |url: String| KnownNode {
             url: url.into(),
             run_id: None,
             twin: None,
@@ -77,7 +77,7 @@ impl Identity {
         let mut news = Vec::new();
         for at in 0..nodes.len() {
             let is_same =
-                |other: &Known| other.run_id.is_some() && other.run_id == nodes[at].run_id;
+                |other: &KnownNode| other.run_id.is_some() && other.run_id == nodes[at].run_id;
             let twin = nodes[..at].iter().position(is_same);
             if std::mem::replace(&mut nodes[at].twin, twin) != twin {
                 let other = twin.map(|twin| Arc::clone(&nodes[twin].url));

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::Node;
 use super::acks::{Confirmer, Renewal, confirm_grants};
 use super::connection::{Connection, refusal};
-use super::lane::{Lane, OpenGuard, Reply, Ticket};
+use super::lane::{Lane, LaneReply, OpenGuard, Ticket};
 use super::pipeline::{Hop, Meaning, Pending, Received};
 use super::pool::{ConnectionPool, LaneConnection, script_bit};
 use super::role::Role;
@@ -413,7 +413,7 @@ impl Lanes {
         ticket: &Ticket,
         is_first: bool,
         reply_by: Time,
-    ) -> Reply {
+    ) -> LaneReply {
         let timeout = self.node.command_timeout;
         let time = reply_by - ticket.sent;
         let patience = timeout.min(time) / 2;
@@ -429,7 +429,7 @@ impl Lanes {
     }
 
     /// Reads a reply, and what it says about the connection.
-    fn read(&self, flight: &mut InFlight<'_>, reply: Reply) -> Meaning {
+    fn read(&self, flight: &mut InFlight<'_>, reply: LaneReply) -> Meaning {
         let value = match reply.outcome {
             Ok(value) => value,
             Err(fault) => return Meaning::Answer(Err(fault)),

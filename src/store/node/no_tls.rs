@@ -9,10 +9,10 @@ use super::stream::{IoDeadline, Reads, Stream};
 use crate::store::{Address, StoreFault, TlsSettings};
 
 /// There is none.
-pub(super) enum TlsWriter {}
+pub(super) enum NoTls {}
 
-/// There is none.
-pub(super) enum TlsReader {}
+pub(super) type TlsWriter = NoTls;
+pub(super) type TlsReader = NoTls;
 
 /// Never called: [`TlsSettings::check`] refuses the settings.
 pub(super) fn start_tls(
@@ -28,7 +28,7 @@ pub(super) fn start_tls(
     })
 }
 
-impl TlsWriter {
+impl NoTls {
     pub(super) fn write_all(
         &mut self,
         _bytes: &[u8],
@@ -37,9 +37,7 @@ impl TlsWriter {
     ) -> io::Result<()> {
         match *self {}
     }
-}
 
-impl TlsReader {
     pub(super) fn read(&mut self, _buffer: &mut [u8], _reads: &mut Reads<'_>) -> io::Result<usize> {
         match *self {}
     }

@@ -28,7 +28,7 @@ pub(super) enum Peer {
 /// All addresses of a server, in the order in which they are to be tried. Blocks for `timeout` at
 /// most.
 pub(super) fn peers_of(address: &Address, timeout: Duration) -> Result<Vec<Peer>, StoreFault> {
-    static RESOLVER: Resolver = Resolver::new(|host| {
+    static RESOLVER: SystemResolver = SystemResolver::new(|host| {
         let found = (host, 0).to_socket_addrs()?;
         Ok(found.collect())
     });
@@ -73,7 +73,7 @@ fn interleaved(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 type LookUp = fn(&str) -> io::Result<Vec<SocketAddr>>;
 
 /// Asks the system for names, with one thread for each name at most.
-struct Resolver {
+struct SystemResolver {
     look_up: LookUp,
     /// `None` before the first question.
     asked: Mutex<Option<Asked>>,
@@ -93,9 +93,9 @@ struct Question {
 /// The answer, in a form that many callers can have.
 type Found = Result<Vec<SocketAddr>, (io::ErrorKind, String)>;
 
-impl Resolver {
-    const fn new(look_up: LookUp) -> Resolver {
-        Resolver {
+impl SystemResolver {
+    const fn new(look_up: LookUp) -> SystemResolver {
+        SystemResolver {
             look_up,
             asked: parking_lot::const_mutex(None),
         }
@@ -203,7 +203,7 @@ mod tests {
     fn resolver_that_hangs_costs_one_thread_for_each_name() {
         static LOOK_UPS: AtomicU32 = AtomicU32::new(0);
         static HANGS: Mutex<()> = parking_lot::const_mutex(());
-        static RESOLVER: Resolver = Resolver::new(|_| {
+        static RESOLVER: SystemResolver = SystemResolver::new(|_| {
             LOOK_UPS.fetch_add(1, Ordering::SeqCst);
             drop(HANGS.lock());
             Ok(vec![v4(1)])
@@ -230,8 +230,8 @@ mod tests {
     #[test]
     fn answers_are_not_kept() {
         static LOOK_UPS: AtomicU32 = AtomicU32::new(0);
-        static RESOLVER: Resolver =
-            Resolver::new(|_| match LOOK_UPS.fetch_add(1, Ordering::SeqCst) {
+        static RESOLVER: SystemResolver =
+            SystemResolver::new(|_| match LOOK_UPS.fetch_add(1, Ordering::SeqCst) {
                 0 => Err(io::ErrorKind::NotFound.into()),
                 1 => Ok(Vec::new()),
                 number => Ok(vec![v4(number as u8)]),

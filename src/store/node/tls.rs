@@ -50,13 +50,13 @@ pub(super) struct TlsWriter {
 /// The half that replies come in through.
 pub(super) struct TlsReader {
     session: Session,
-    input: Input,
+    input: ReceivedRecords,
     /// The end of the session. Bytes that were decrypted before it are read first.
     failed: Option<io::Error>,
 }
 
 /// Records that were received and are not decrypted yet.
-struct Input {
+struct ReceivedRecords {
     buffer: Box<[u8]>,
     /// The part of the buffer that holds them.
     records: Range<usize>,
@@ -69,7 +69,7 @@ struct Handshake<'a> {
     peer: Option<SocketAddr>,
     address: &'a Address,
     ends_at: Instant,
-    input: Input,
+    input: ReceivedRecords,
 }
 
 /// Shakes hands, all within `timeout`. Nothing but the server's name is sent before the server is
@@ -88,7 +88,7 @@ pub(super) fn start_tls(
         peer,
         address,
         ends_at,
-        input: Input {
+        input: ReceivedRecords {
             buffer: vec![0; GREATEST_RECORD].into(),
             records: 0..0,
         },
@@ -349,7 +349,7 @@ impl TlsReader {
     }
 }
 
-impl Input {
+impl ReceivedRecords {
     /// Receives more records, once all that came before are decrypted.
     fn receive(&mut self, reads: &mut Reads<'_>) -> io::Result<usize> {
         self.records = 0..0;

@@ -38,7 +38,7 @@ struct Gathering {
 
 struct Caller {
     renewals: Vec<Renewal>,
-    turn: Mutex<Turn>,
+    turn: Mutex<GatheringTurn>,
     changed: Condvar,
 }
 
@@ -48,7 +48,7 @@ struct Caller {
 /// | Leading  | it must send what has been gathered        | Done                   |
 /// | Done     | the results of its renewals                | Over                   |
 /// | Over     | it does not wait any more                  |                        |
-enum Turn {
+enum GatheringTurn {
     Waiting,
     Leading,
     Done(Vec<CallResult>),
@@ -95,7 +95,7 @@ impl Confirmer {
         let count = renewals.len();
         let caller = Arc::new(Caller {
             renewals,
-            turn: Mutex::new(Turn::Waiting),
+            turn: Mutex::new(GatheringTurn::Waiting),
             changed: Condvar::new(),
         });
         let leads = {
@@ -258,30 +258,30 @@ impl Caller {
         let mut turn = self.turn.lock();
         loop {
             match *turn {
-                Turn::Waiting if clock.now() < until => {
+                GatheringTurn::Waiting if clock.now() < until => {
                     clock.wait(&self.changed, &mut turn, until);
                 }
-                Turn::Waiting => {
-                    *turn = Turn::Over;
+                GatheringTurn::Waiting => {
+                    *turn = GatheringTurn::Over;
                     return false;
                 }
-                Turn::Leading => return true,
-                Turn::Done(_) | Turn::Over => return false,
+                GatheringTurn::Leading => return true,
+                GatheringTurn::Done(_) | GatheringTurn::Over => return false,
             }
         }
     }
 
     fn end(&self) -> Option<Vec<CallResult>> {
-        match std::mem::replace(&mut *self.turn.lock(), Turn::Over) {
-            Turn::Done(results) => Some(results),
+        match std::mem::replace(&mut *self.turn.lock(), GatheringTurn::Over) {
+            GatheringTurn::Done(results) => Some(results),
             _ => None,
         }
     }
 
     fn answer(&self, results: Vec<CallResult>) {
         let mut turn = self.turn.lock();
-        if !matches!(*turn, Turn::Over) {
-            *turn = Turn::Done(results);
+        if !matches!(*turn, GatheringTurn::Over) {
+            *turn = GatheringTurn::Done(results);
             drop(turn);
             self.changed.notify_one();
         }
@@ -290,9 +290,9 @@ impl Caller {
     /// Makes it the leader, if it still waits. It is to be woken then.
     fn must_lead(&self) -> bool {
         let mut turn = self.turn.lock();
-        let waits = matches!(*turn, Turn::Waiting);
+        let waits = matches!(*turn, GatheringTurn::Waiting);
         if waits {
-            *turn = Turn::Leading;
+            *turn = GatheringTurn::Leading;
         }
         waits
     }

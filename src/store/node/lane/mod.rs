@@ -44,7 +44,7 @@ use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
 use crate::sync::{Condvar, Mutex, MutexGuard, yield_now};
-pub(super) use slot::Reply;
+pub(super) use slot::LaneReply;
 use slot::{Slot, Woken};
 
 /// The half of a connection that requests go out through.
@@ -242,7 +242,7 @@ impl<C: Connected> Lane<C> {
 
     /// Waits for the reply to a request until `until`, and reads for others meanwhile. A reply that
     /// is later than the command timeout ends the connection.
-    pub(super) fn wait(&self, ticket: &Ticket, until: Time) -> Reply {
+    pub(super) fn wait(&self, ticket: &Ticket, until: Time) -> LaneReply {
         self.await_reply(ticket, until, self.command_timeout / 4)
             .unwrap_or_else(|| self.stop_waiting(ticket))
     }
@@ -254,7 +254,7 @@ impl<C: Connected> Lane<C> {
         ticket: &Ticket,
         until: Time,
         ends_if_silent: bool,
-    ) -> Option<Reply> {
+    ) -> Option<LaneReply> {
         // A caller that comes late has waited for another lane, and was not stopped.
         let moment = match self.clock.now() < until {
             true => self.command_timeout / 4,
@@ -276,7 +276,7 @@ impl<C: Connected> Lane<C> {
 
     /// The reply, if it comes before `until`. A caller that wakes later than that by a moment gets
     /// another moment.
-    fn await_reply(&self, ticket: &Ticket, until: Time, moment: Duration) -> Option<Reply> {
+    fn await_reply(&self, ticket: &Ticket, until: Time, moment: Duration) -> Option<LaneReply> {
         ticket.slot.begin_wait();
         let mut until = until;
         let mut was_stopped = false;
@@ -302,11 +302,11 @@ impl<C: Connected> Lane<C> {
     }
 
     /// A caller stops waiting. If its reply is later than the command timeout, the connection ends.
-    fn stop_waiting(&self, ticket: &Ticket) -> Reply {
+    fn stop_waiting(&self, ticket: &Ticket) -> LaneReply {
         if let Some(reply) = ticket.slot.end() {
             return reply;
         }
-        Reply {
+        LaneReply {
             outcome: Err(self.end_late(ticket)),
             received: self.clock.now(),
             is_void: false,
@@ -460,7 +460,7 @@ impl<C: Connected> Lane<C> {
                 Some(unread) => {
                     unread.finish(outcome);
                 }
-                None => slot.answer(Reply {
+                None => slot.answer(LaneReply {
                     outcome,
                     received,
                     is_void: false,

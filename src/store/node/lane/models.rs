@@ -51,12 +51,12 @@ impl Connected for Open {
 }
 
 /// A request that was left, and the replies to such requests.
-struct Left {
+struct LeftRequest {
     request: u8,
     replies: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Unread for Left {
+impl Unread for LeftRequest {
     fn is_to_resend(&mut self, _: &Value) -> bool {
         false
     }
@@ -95,7 +95,7 @@ fn send(lane: &Lane<Open>, request: u8) -> Ticket {
 
 /// The reaction of a caller whose reply has not come.
 #[derive(Clone, Copy, PartialEq)]
-enum NoReply {
+enum OnSilence {
     /// It sleeps, and goes on if it is woken.
     Sleep,
     /// Its time is over.
@@ -107,13 +107,13 @@ enum NoReply {
 }
 
 /// Whether the caller has slept to the end of the model.
-fn call(lane: &Lane<Open>, request: u8, no_reply: NoReply) -> Option<Ticket> {
+fn call(lane: &Lane<Open>, request: u8, no_reply: OnSilence) -> Option<Ticket> {
     wait(lane, send(lane, request), request, no_reply)
 }
 
 /// The same, once the request was sent.
-fn wait(lane: &Lane<Open>, ticket: Ticket, request: u8, no_reply: NoReply) -> Option<Ticket> {
-    if no_reply == NoReply::StayAway {
+fn wait(lane: &Lane<Open>, ticket: Ticket, request: u8, no_reply: OnSilence) -> Option<Ticket> {
+    if no_reply == OnSilence::StayAway {
         return None;
     }
     ticket.slot.begin_wait();
@@ -126,11 +126,11 @@ fn wait(lane: &Lane<Open>, ticket: Ticket, request: u8, no_reply: NoReply) -> Op
             assert_eq!(reply.outcome.ok(), Some(own), "another's reply");
             return None;
         }
-        _ if no_reply == NoReply::Sleep => return Some(ticket),
+        _ if no_reply == OnSilence::Sleep => return Some(ticket),
         _ => {}
     }
     if let Woken::TimedOut = ticket.slot.sleep(&lane.clock, Time::from_nanos(0)) {
-        if no_reply == NoReply::GiveUp {
+        if no_reply == OnSilence::GiveUp {
             lane.stop_waiting(&ticket);
         } else {
             ticket.slot.end();
@@ -140,7 +140,7 @@ fn wait(lane: &Lane<Open>, ticket: Ticket, request: u8, no_reply: NoReply) -> Op
 }
 
 /// Two callers, and one that leaves, on one lane.
-fn three_calls(second: NoReply) {
+fn three_calls(second: OnSilence) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
@@ -151,13 +151,13 @@ fn three_calls(second: NoReply) {
             thread::spawn(move || {
                 let ticket = send(&lane, 3);
                 let request = 3;
-                let unread = Left {
+                let unread = LeftRequest {
                     request,
                     replies: Arc::clone(&replies),
                 };
                 // Another thread writes the request, or it was answered: the caller waits.
                 lane.leave(&ticket, unread)?;
-                let asleep = wait(&lane, ticket, request, NoReply::Sleep);
+                let asleep = wait(&lane, ticket, request, OnSilence::Sleep);
                 if asleep.is_none() {
                     replies.lock().push(request);
                 }
@@ -168,7 +168,7 @@ fn three_calls(second: NoReply) {
             let lane = Arc::clone(&lane);
             thread::spawn(move || call(&lane, 2, second))
         };
-        let own = call(&lane, 1, NoReply::Sleep);
+        let own = call(&lane, 1, OnSilence::Sleep);
         let leaver = leaver.join().expect("it ends");
         let has_left = leaver.is_none();
         let other = other.join().expect("it ends");
@@ -195,21 +195,21 @@ fn three_calls(second: NoReply) {
 
 #[test]
 fn callers_of_a_lane_get_their_own_replies_and_sleep_only_while_one_reads() {
-    three_calls(NoReply::Sleep);
+    three_calls(OnSilence::Sleep);
 }
 
 #[test]
 fn caller_that_gives_up_leaves_no_lane_without_a_reader() {
-    three_calls(NoReply::GiveUp);
+    three_calls(OnSilence::GiveUp);
 }
 
 #[test]
 fn caller_that_waits_elsewhere_is_not_the_one_to_read() {
-    three_calls(NoReply::StayAway);
+    three_calls(OnSilence::StayAway);
 }
 
 #[test]
 #[should_panic = "nobody reads"]
 fn caller_that_goes_away_when_it_is_to_read_is_found() {
-    three_calls(NoReply::GoAway);
+    three_calls(OnSilence::GoAway);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{RedisError, RedisResult, Value};
 
-use super::{Connected, Entry, Lane, Reader, Reply, Ticket};
+use super::{Connected, Entry, Lane, LaneReply, Reader, Ticket};
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
@@ -35,21 +35,21 @@ impl<C: Connected> Lane<C> {
         let last = open.next();
         let expected = open.queue.len();
         drop(state);
-        self.read_rest(Role { reader, expected }, epoch, last);
+        self.read_rest(ReaderRole { reader, expected }, epoch, last);
     }
 
     /// Takes the reader's role for a caller whose reply has not come, if it is free.
-    pub(super) fn reader_for(&self, ticket: &Ticket) -> Option<Role<C::Reader>> {
+    pub(super) fn reader_for(&self, ticket: &Ticket) -> Option<ReaderRole<C::Reader>> {
         let mut state = self.state.lock();
         let open = state.with_entry(ticket)?;
         let reader = open.reader.take()?;
         open.is_awaited = true;
         let expected = open.queue.len();
-        Some(Role { reader, expected })
+        Some(ReaderRole { reader, expected })
     }
 
     /// Reads until the caller's reply has come or it is `until`.
-    pub(super) fn read(&self, mut role: Role<C::Reader>, ticket: &Ticket, until: Time) {
+    pub(super) fn read(&self, mut role: ReaderRole<C::Reader>, ticket: &Ticket, until: Time) {
         loop {
             let left = until - self.clock.now();
             let mode = if left.is_zero() {
@@ -68,7 +68,7 @@ impl<C: Connected> Lane<C> {
     }
 
     /// Reads the replies for which nobody needs to wait, and gives the reader's role back.
-    pub(super) fn read_rest(&self, mut role: Role<C::Reader>, epoch: u64, last: u64) {
+    pub(super) fn read_rest(&self, mut role: ReaderRole<C::Reader>, epoch: u64, last: u64) {
         loop {
             let arrived = role.receive(ReadMode::Arrived, self.command_timeout);
             let is_done = arrived.values.is_empty();
@@ -97,7 +97,7 @@ impl<C: Connected> Lane<C> {
         open.is_awaited = false;
         let expected = open.queue.len();
         drop(state);
-        let mut role = Role { reader, expected };
+        let mut role = ReaderRole { reader, expected };
         loop {
             let arrived = role.receive(ReadMode::Arrived, self.command_timeout);
             let is_over = arrived.values.is_empty();
@@ -121,7 +121,7 @@ impl<C: Connected> Lane<C> {
         arrived: Arrived,
         reader: C::Reader,
         is_done: impl FnOnce(u64, u64) -> bool,
-    ) -> Option<Role<C::Reader>> {
+    ) -> Option<ReaderRole<C::Reader>> {
         let received = self.clock.now();
         let mut ended_by = arrived.error.map(|error| fault(error, Step::Reply));
         let mut answered = Vec::with_capacity(arrived.values.len());
@@ -150,7 +150,7 @@ impl<C: Connected> Lane<C> {
             (None, open.ask_next_to_read())
         } else {
             let expected = open.queue.len();
-            (Some(Role { reader, expected }), None)
+            (Some(ReaderRole { reader, expected }), None)
         };
         let wake_next = || {
             if let Some(slot) = next {
@@ -177,13 +177,13 @@ impl<C: Connected> Lane<C> {
 }
 
 /// The reader's role.
-pub(super) struct Role<R> {
+pub(super) struct ReaderRole<R> {
     reader: R,
     /// How many replies were due when the role was taken. More may come.
     expected: usize,
 }
 
-impl<R: Reader> Role<R> {
+impl<R: Reader> ReaderRole<R> {
     /// Waits for one reply as `mode` says, and takes what came along with it.
     fn receive(&mut self, mode: ReadMode, timeout: Duration) -> Arrived {
         let mut values = Vec::with_capacity(1);
@@ -209,7 +209,7 @@ impl Entry {
         if let Some(unread) = self.unread {
             return unread.finish(outcome);
         }
-        self.slot.answer(Reply {
+        self.slot.answer(LaneReply {
             outcome,
             received,
             is_void: self.is_void,

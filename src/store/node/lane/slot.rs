@@ -8,7 +8,7 @@ use crate::sync::{Condvar, Mutex};
 
 /// The place of one request. Its caller sleeps here while another caller reads.
 pub(super) struct Slot {
-    turn: Mutex<Turn>,
+    turn: Mutex<CallTurn>,
     changed: Condvar,
 }
 
@@ -19,16 +19,16 @@ pub(super) struct Slot {
 /// | Reading  | nobody reads the lane, so this caller is to   | Waiting, when the caller has seen it |
 /// | Answered | the reply came, or never will                 | Over, when the caller has taken it  |
 /// | Over     | nobody waits here any more                    |                                     |
-enum Turn {
+enum CallTurn {
     Appended,
     Waiting,
     Reading,
-    Answered(Reply),
+    Answered(LaneReply),
     Over,
 }
 
 /// A reply as it came, or why none will.
-pub(in crate::store::node) struct Reply {
+pub(in crate::store::node) struct LaneReply {
     pub(in crate::store::node) outcome: Result<Value, StoreFault>,
     pub(in crate::store::node) received: Time,
     /// A request for the same name that was sent before was refused for its form, and is sent again
@@ -42,14 +42,14 @@ pub(in crate::store::node) struct Reply {
 /// Why a caller stopped sleeping.
 pub(super) enum Woken {
     ToRead,
-    Answered(Reply),
+    Answered(LaneReply),
     TimedOut,
 }
 
 impl Slot {
     pub(super) fn new() -> Slot {
         Slot {
-            turn: Mutex::new(Turn::Appended),
+            turn: Mutex::new(CallTurn::Appended),
             changed: Condvar::new(),
         }
     }
@@ -58,8 +58,8 @@ impl Slot {
     /// reply first could not do it.
     pub(super) fn begin_wait(&self) {
         let mut turn = self.turn.lock();
-        if matches!(*turn, Turn::Appended) {
-            *turn = Turn::Waiting;
+        if matches!(*turn, CallTurn::Appended) {
+            *turn = CallTurn::Waiting;
         }
     }
 
@@ -68,20 +68,21 @@ impl Slot {
         let mut turn = self.turn.lock();
         loop {
             match *turn {
-                Turn::Waiting if clock.now() < until => {
+                CallTurn::Waiting if clock.now() < until => {
                     clock.wait(&self.changed, &mut turn, until);
                 }
-                Turn::Reading if clock.now() < until => {
-                    *turn = Turn::Waiting;
+                CallTurn::Reading if clock.now() < until => {
+                    *turn = CallTurn::Waiting;
                     return Woken::ToRead;
                 }
                 // P8 (every call ends): a caller whose time is over reads no more, although it is
                 // asked to as the first that waits.
-                Turn::Appended | Turn::Waiting | Turn::Reading | Turn::Over => {
+                CallTurn::Appended | CallTurn::Waiting | CallTurn::Reading | CallTurn::Over => {
                     return Woken::TimedOut;
                 }
-                Turn::Answered(_) => {
-                    if let Turn::Answered(reply) = std::mem::replace(&mut *turn, Turn::Over) {
+                CallTurn::Answered(_) => {
+                    if let CallTurn::Answered(reply) = std::mem::replace(&mut *turn, CallTurn::Over)
+                    {
                         return Woken::Answered(reply);
                     }
                 }
@@ -93,10 +94,10 @@ impl Slot {
     #[cfg(all(test, fairlock_loom))]
     pub(super) fn look(&self) -> Option<Woken> {
         let mut turn = self.turn.lock();
-        match std::mem::replace(&mut *turn, Turn::Over) {
-            Turn::Answered(reply) => Some(Woken::Answered(reply)),
-            Turn::Reading => {
-                *turn = Turn::Reading;
+        match std::mem::replace(&mut *turn, CallTurn::Over) {
+            CallTurn::Answered(reply) => Some(Woken::Answered(reply)),
+            CallTurn::Reading => {
+                *turn = CallTurn::Reading;
                 Some(Woken::ToRead)
             }
             other => {
@@ -113,19 +114,19 @@ impl Slot {
     }
 
     /// The reply, if it has come. After this, nobody waits here any more.
-    pub(super) fn end(&self) -> Option<Reply> {
-        match std::mem::replace(&mut *self.turn.lock(), Turn::Over) {
-            Turn::Answered(reply) => Some(reply),
+    pub(super) fn end(&self) -> Option<LaneReply> {
+        match std::mem::replace(&mut *self.turn.lock(), CallTurn::Over) {
+            CallTurn::Answered(reply) => Some(reply),
             _ => None,
         }
     }
 
-    pub(super) fn answer(&self, reply: Reply) {
+    pub(super) fn answer(&self, reply: LaneReply) {
         let mut turn = self.turn.lock();
-        match std::mem::replace(&mut *turn, Turn::Over) {
-            Turn::Over => {}
+        match std::mem::replace(&mut *turn, CallTurn::Over) {
+            CallTurn::Over => {}
             _ => {
-                *turn = Turn::Answered(reply);
+                *turn = CallTurn::Answered(reply);
                 drop(turn);
                 self.changed.notify_one();
             }
@@ -135,9 +136,9 @@ impl Slot {
     /// Asks the caller to read, once it is woken. False if it does not wait any more.
     pub(super) fn ask_to_read(&self) -> bool {
         let mut turn = self.turn.lock();
-        let is_waiting = matches!(*turn, Turn::Waiting | Turn::Reading);
+        let is_waiting = matches!(*turn, CallTurn::Waiting | CallTurn::Reading);
         if is_waiting {
-            *turn = Turn::Reading;
+            *turn = CallTurn::Reading;
         }
         is_waiting
     }

@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 use super::{Lanes, NodeGuard, NodeLane};
 use crate::store::clock::Time;
 use crate::store::node::connection::refusal;
-use crate::store::node::lane::{Reply, Ticket};
+use crate::store::node::lane::{LaneReply, Ticket};
 use crate::store::node::pipeline::{Hop, Pending};
 use crate::store::{ConnectionWait, RESENDS_WHEN_CLOSED, StoreFault};
 
@@ -20,7 +20,7 @@ impl Lanes {
         pending: &Pending<'_>,
         is_first: bool,
         reply_by: Time,
-    ) -> Reply {
+    ) -> LaneReply {
         let command = self.node.rights_command(pending.call);
         if pending.hop == Hop::AskTarget {
             guard.append_asking();
