@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::panel::Answers;
-use super::question::{Answer, Named};
+use super::question::{MasterAnswer, Named};
 use crate::store::Address;
 use crate::store::clock::Time;
 
@@ -161,8 +161,8 @@ pub(super) fn majority(answers: &Answers) -> Option<Majority> {
 
 fn named_by(answers: &Answers) -> impl Iterator<Item = &Named> + Clone {
     answers.iter().flatten().filter_map(|answer| match answer {
-        Answer::Named(named) => Some(named),
-        Answer::UnknownService => None,
+        MasterAnswer::Named(named) => Some(named),
+        MasterAnswer::UnknownService => None,
     })
 }
 
@@ -172,7 +172,7 @@ mod tests {
     use crate::error::Step;
     use crate::store::StoreFault;
 
-    type OneAnswer = Result<Answer, StoreFault>;
+    type OneAnswer = Result<MasterAnswer, StoreFault>;
 
     fn at(host: &str) -> Address {
         Address::Tcp(host.to_owned(), 6379)
@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn named(config_epoch: u64, host: &str) -> OneAnswer {
-        Ok(Answer::Named(config(config_epoch, host)))
+        Ok(MasterAnswer::Named(config(config_epoch, host)))
     }
 
     fn silent() -> OneAnswer {
@@ -203,7 +203,7 @@ mod tests {
             named(3, "old"),
             silent(),
             named(4, "new"),
-            Ok(Answer::UnknownService),
+            Ok(MasterAnswer::UnknownService),
             named(3, "old"),
         ];
         assert_eq!(

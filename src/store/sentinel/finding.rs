@@ -3,7 +3,7 @@
 use super::configuration::{Known, majority, newest};
 use super::master::{Master, MasterOpener};
 use super::panel::{Answers, Panel};
-use super::question::Answer;
+use super::question::MasterAnswer;
 use crate::error::Step;
 use crate::store::clock::Time;
 use crate::store::{Address, StoreFault};
@@ -44,8 +44,8 @@ pub(super) fn first_master(
 
 /// Why the sentinels name no master.
 pub(super) fn no_master(service: &str, panel: &Panel, answers: &Answers) -> StoreFault {
-    let answered: Vec<&Answer> = answers.iter().flatten().collect();
-    if answered.contains(&&Answer::UnknownService) {
+    let answered: Vec<&MasterAnswer> = answers.iter().flatten().collect();
+    if answered.contains(&&MasterAnswer::UnknownService) {
         return StoreFault::Unfit {
             what: "service".to_owned(),
             message: format!("one that the sentinels watch; they do not know {service:?}"),

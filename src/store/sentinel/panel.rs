@@ -5,7 +5,7 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::question::{Answer, ask};
+use super::question::{MasterAnswer, ask};
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
@@ -18,7 +18,7 @@ pub(super) struct Panel {
     caller_id: Arc<CallerId>,
     clock: Clock,
     sentinels: Vec<SentinelState>,
-    outcomes: (Sender<Outcome>, Receiver<Outcome>),
+    outcomes: (Sender<QuestionEnd>, Receiver<QuestionEnd>),
     round: u64,
 }
 
@@ -34,15 +34,15 @@ struct SentinelState {
 }
 
 /// The outcome of a question to one sentinel.
-struct Outcome {
+struct QuestionEnd {
     round: u64,
     index: usize,
     connection: Option<QueryConnection>,
-    answer: Result<Answer, StoreFault>,
+    answer: Result<MasterAnswer, StoreFault>,
 }
 
 /// The answers of the sentinels. Those that did not answer have a fault.
-pub(super) type Answers = Vec<Result<Answer, StoreFault>>;
+pub(super) type Answers = Vec<Result<MasterAnswer, StoreFault>>;
 
 impl Panel {
     pub(super) fn new(
@@ -80,7 +80,7 @@ impl Panel {
         while let Ok(late) = self.outcomes.1.try_recv() {
             self.take_back(late);
         }
-        let mut answers: Vec<Option<Result<Answer, StoreFault>>> = Vec::new();
+        let mut answers: Vec<Option<Result<MasterAnswer, StoreFault>>> = Vec::new();
         for index in 0..self.sentinels.len() {
             answers.push(self.begin(index, until).err().map(Err));
         }
@@ -139,7 +139,7 @@ impl Panel {
                 let (connection, answer) =
                     ask(open, &settings, &service, (&caller_id, &clock), until);
                 // The panel may be gone.
-                let _ = outcomes.send(Outcome {
+                let _ = outcomes.send(QuestionEnd {
                     round,
                     index,
                     connection,
@@ -153,7 +153,10 @@ impl Panel {
 
     /// Takes the connection back. Returns the answer if it is to the question of this round: an
     /// older one may be stale.
-    fn take_back(&mut self, outcome: Outcome) -> Option<(usize, Result<Answer, StoreFault>)> {
+    fn take_back(
+        &mut self,
+        outcome: QuestionEnd,
+    ) -> Option<(usize, Result<MasterAnswer, StoreFault>)> {
         let sentinel = &mut self.sentinels[outcome.index];
         sentinel.is_asked = false;
         sentinel.connection = outcome.connection;
@@ -162,7 +165,7 @@ impl Panel {
         (outcome.round == self.round).then_some((outcome.index, outcome.answer))
     }
 
-    fn is_worth_waiting(&self, answers: &[Option<Result<Answer, StoreFault>>]) -> bool {
+    fn is_worth_waiting(&self, answers: &[Option<Result<MasterAnswer, StoreFault>>]) -> bool {
         let has_answer = answers.iter().flatten().any(Result::is_ok);
         let mut awaited = self.sentinels.iter().zip(answers);
         awaited.any(|(sentinel, answer)| answer.is_none() && !(sentinel.is_silent && has_answer))

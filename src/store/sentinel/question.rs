@@ -15,7 +15,7 @@ pub(super) const RIGHTS: [&str; 2] = ["+sentinel|get-master-addr-by-name", "+sen
 
 /// The answer of a sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum MasterAnswer {
     Named(Named),
     /// It does not watch the service.
     UnknownService,
@@ -37,7 +37,7 @@ pub(super) fn ask(
     service: &str,
     (caller_id, clock): (&CallerId, &Clock),
     until: Time,
-) -> (Option<QueryConnection>, Result<Answer, StoreFault>) {
+) -> (Option<QueryConnection>, Result<MasterAnswer, StoreFault>) {
     let time_left = || (until - clock.now()).max(Duration::from_millis(1));
     if let Some(mut connection) = open.filter(|open| !open.ends_soon(clock)) {
         match ask_on(&mut connection, sentinel, service, time_left()) {
@@ -65,7 +65,7 @@ fn ask_on(
     sentinel: &ServerSettings,
     service: &str,
     timeout: Duration,
-) -> Result<Answer, StoreFault> {
+) -> Result<MasterAnswer, StoreFault> {
     let question = |what: &str| {
         let mut command = redis::cmd("SENTINEL");
         command.arg(what).arg(service);
@@ -79,7 +79,7 @@ fn ask_on(
         .map(|(reply, right)| reply.map_err(|fault| why_refused(fault, sentinel, right)));
     let address = replies.next().unwrap_or(Ok(Value::Nil))?;
     if address == Value::Nil {
-        return Ok(Answer::UnknownService);
+        return Ok(MasterAnswer::UnknownService);
     }
     let fields = replies.next().unwrap_or(Ok(Value::Nil))?;
     let named = address_of(address).zip(config_epoch_of(fields));
@@ -87,7 +87,7 @@ fn ask_on(
         let fault = StoreFault::protocol("expected a sentinel's answer about a master");
         fault.at(&sentinel.address.to_string().into())
     })?;
-    Ok(Answer::Named(Named {
+    Ok(MasterAnswer::Named(Named {
         config_epoch,
         address,
     }))
