@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::script;
-use crate::store::memory::server::Server;
+use crate::store::memory::server::ScriptServer;
 
 /// One line of the shipped scripts, and what replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,11 +79,11 @@ impl ScriptMutation {
 /// # Panics
 /// If a line is not where it should be, or a mutated script is not Lua.
 #[track_caller]
-pub(crate) fn server_with(mutations: &[ScriptMutation]) -> Server {
+pub(crate) fn server_with(mutations: &[ScriptMutation]) -> ScriptServer {
     for mutation in mutations {
         mutation.assert_is_unambiguous();
     }
-    Server::with_scripts(&|source| {
+    ScriptServer::with_scripts(&|source| {
         mutations
             .iter()
             .fold(source.to_owned(), |script, mutation| {

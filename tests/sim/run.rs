@@ -20,7 +20,7 @@ use super::process::{Outage, SimCaller, SimProcess};
 use super::sim_setting::SimSetting;
 use crate::script::{Call, Token, seed_ids};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
-use crate::store::memory::server::Server;
+use crate::store::memory::server::ScriptServer;
 use time_watch::TimeWatch;
 
 const MS: u64 = 1_000_000;
@@ -35,7 +35,7 @@ const MAX_STEPS: u64 = 100_000;
 pub(super) struct Run<'a> {
     setting: &'a SimSetting,
     defect: Option<Defect>,
-    server: &'a mut Server,
+    server: &'a mut ScriptServer,
     checker: Checker,
     rng: Rng,
     now: u64,
@@ -160,7 +160,7 @@ struct RequestInFlight {
 impl<'a> Run<'a> {
     pub(super) fn new(
         setting: &'a SimSetting,
-        server: &'a mut Server,
+        server: &'a mut ScriptServer,
         seed: u64,
         defect: Option<Defect>,
     ) -> Run<'a> {

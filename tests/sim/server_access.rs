@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use redis::Value;
 
-use super::{Server, words_of};
+use super::{ScriptServer, words_of};
 use crate::key::Key;
 use crate::script::{Call, CallerId, Form, ScriptReply, Token, renewals_command, split_renewals};
 use crate::store::memory::keyspace::{Bytes, Content, KeyEntry, Keyspace};
 
-impl Server {
+impl ScriptServer {
     /// Sends a call as a manager does, and reads the reply.
     pub(crate) fn run_call(
         &mut self,

@@ -6,7 +6,7 @@ use crate::key::Key;
 use crate::loss::PreviousHolder;
 use crate::script::packed::PackedState;
 use crate::script::{Call, CallerId, LockSpec, Mode, Outcome, Page, Token, Verb, Wait};
-use crate::store::memory::server::Server;
+use crate::store::memory::server::ScriptServer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const SPARE: u64 = 5;
 
 /// A name at a server, and its clock.
 struct Name {
-    server: Server,
+    server: ScriptServer,
     key: Key,
     now: u64,
 }

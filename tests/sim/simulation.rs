@@ -8,7 +8,7 @@ use super::mutation::{REWRITES_EARLY, server_with};
 use super::plan::{self, Action, NameKey, PlannedAction};
 use super::run::Run;
 use super::sim_setting::SimSetting;
-use crate::store::memory::server::Server;
+use crate::store::memory::server::ScriptServer;
 
 /// How often a plan that fails is played again to shorten it.
 const TRIES: u32 = 400;
@@ -121,9 +121,9 @@ pub(crate) fn lose_each_key(
 
 struct Simulation {
     defect: Option<Defect>,
-    server: Server,
+    server: ScriptServer,
     /// For every other run of each kind. No run has a queue that the shipped scripts write anew.
-    early_server: Server,
+    early_server: ScriptServer,
     tally: Tally,
 }
 
@@ -185,6 +185,6 @@ impl Simulation {
 }
 
 /// A server with the shipped scripts, but for the lines that the defect changes.
-pub(super) fn server_of(defect: Option<Defect>) -> Server {
+pub(super) fn server_of(defect: Option<Defect>) -> ScriptServer {
     server_with(&defect.map(Defect::mutations).unwrap_or_default())
 }

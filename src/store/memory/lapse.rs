@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::keyspace::Bytes;
 use super::memory_server::{MemoryServer, deliver};
-use super::server::{Server, bytes_of, words_of};
+use super::server::{ScriptServer, bytes_of, words_of};
 use super::server_state::PublishedMessage;
 use crate::key::Key;
 use crate::script::{
@@ -46,7 +46,7 @@ pub(super) fn lapse(memory: &MemoryServer, name: &str) -> bool {
 }
 
 /// The keys of the records that end in this.
-fn records(server: &Server, ending: &str, now: u64) -> Vec<String> {
+fn records(server: &ScriptServer, ending: &str, now: u64) -> Vec<String> {
     let state = server.state();
     let keys = state.keyspace.hashes((now / 1000) as i64);
     keys.filter_map(|key| String::from_utf8(key.clone()).ok())
@@ -70,7 +70,7 @@ fn call(family: Family, key: Key) -> Call {
 /// Runs the call until the script has nothing left to do. Returns whether the record is of this
 /// family.
 fn notice(
-    server: &mut Server,
+    server: &mut ScriptServer,
     now: u64,
     call: &Call,
     caller_id: &CallerId,
@@ -93,7 +93,7 @@ fn notice(
 }
 
 /// Whether scripts have begun to look for lapsed holders of permits, and have not seen all of them.
-fn is_looking(server: &Server, call: &Call) -> bool {
+fn is_looking(server: &ScriptServer, call: &Call) -> bool {
     let state = server.state();
     state
         .keyspace
@@ -104,7 +104,11 @@ fn is_looking(server: &Server, call: &Call) -> bool {
 
 /// The commands after which all leases of a record are over, and have had their one time of grace;
 /// `None` if nothing is held.
-fn ending_commands(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Bytes>>)> {
+fn ending_commands(
+    server: &ScriptServer,
+    record: &str,
+    now: u64,
+) -> Option<(Family, Vec<Vec<Bytes>>)> {
     let all = server.state();
     let (fields, _) = all.keyspace.hash_of(record)?;
     if let Some(state) = fields.get(&b"s"[..]) {

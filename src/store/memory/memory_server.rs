@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::Fault;
 use super::keyspace::{Bytes, CommandResult};
 use super::movable_clock::MovableClock;
-use super::server::Server;
+use super::server::ScriptServer;
 use super::server_state::PublishedMessage;
 use crate::store::clock::{Clock, Time};
 
@@ -26,7 +26,7 @@ pub(super) struct MemoryServer {
 }
 
 pub(super) struct MemoryState {
-    pub(super) server: Server,
+    pub(super) server: ScriptServer,
     pub(super) is_down: bool,
     /// Faults that have not happened yet, in their order.
     pub(super) faults: VecDeque<Fault>,
@@ -73,7 +73,7 @@ impl MemoryServer {
         let clock = Clock::from_source(Arc::clone(&movable) as _);
         let began = unix_time_of_zero(&clock);
         let state = MemoryState {
-            server: Server::new(),
+            server: ScriptServer::new(),
             is_down: false,
             faults: VecDeque::new(),
             subscribers: Vec::new(),

@@ -16,7 +16,7 @@ use super::server_state::{CommandError, PublishedMessage, ServerState, upper};
 use crate::script;
 
 /// An interpreter that keeps nothing between calls but compiled scripts.
-pub(crate) struct Server {
+pub(crate) struct ScriptServer {
     lua: Lua,
     environment: Table,
     /// By their digest, as EVALSHA names them.
@@ -25,20 +25,20 @@ pub(crate) struct Server {
     state: Arc<Mutex<ServerState>>,
 }
 
-impl Server {
-    pub(crate) fn new() -> Server {
-        Server::with_scripts(&str::to_owned)
+impl ScriptServer {
+    pub(crate) fn new() -> ScriptServer {
+        ScriptServer::with_scripts(&str::to_owned)
     }
 
     /// A server whose scripts are what `alter` makes of the shipped ones. They are called by the
     /// digests of the shipped ones.
-    pub(crate) fn with_scripts(alter: &dyn Fn(&str) -> String) -> Server {
+    pub(crate) fn with_scripts(alter: &dyn Fn(&str) -> String) -> ScriptServer {
         let state = Arc::new(Mutex::new(ServerState::default()));
         // Building the interpreter fails only if memory runs out, and then an allocation would not
         // return an error either.
         let (lua, environment) =
             interpreter(&state).expect("an interpreter needs nothing but memory");
-        let mut server = Server {
+        let mut server = ScriptServer {
             lua,
             environment,
             scripts: HashMap::new(),
@@ -55,7 +55,7 @@ impl Server {
         server
     }
 
-    /// Runs one command at a server's time in µs. [`Server::published`] has its messages then.
+    /// Runs one command at a server's time in µs. [`ScriptServer::published`] has its messages then.
     pub(crate) fn run(&mut self, now: u64, command: &[Bytes]) -> CommandResult {
         self.state.lock().now = now;
         let Some((name, args)) = command.split_first() else {
@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    fn run(server: &mut Server, now_ms: u64, command: &str) -> Value {
+    fn run(server: &mut ScriptServer, now_ms: u64, command: &str) -> Value {
         let words: Vec<Bytes> = command
             .split(' ')
             .map(|word| word.as_bytes().to_vec())
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn keyspaces_can_be_copied_compared_and_restored() {
-        let mut server = Server::new();
+        let mut server = ScriptServer::new();
         run(&mut server, 1, "HSET k a 1");
         run(&mut server, 1, "RPUSH q x y");
         let before = server.state().keyspace.clone();
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn expired_keys_do_not_pile_up() {
-        let mut server = Server::new();
+        let mut server = ScriptServer::new();
         for i in 0..100_000 {
             run(&mut server, i, &format!("HSET k{i} a 1"));
             run(&mut server, i, &format!("PEXPIREAT k{i} {}", i + 100));

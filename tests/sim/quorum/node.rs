@@ -4,7 +4,7 @@ use super::MS;
 use crate::key::Key;
 use crate::script::{Call, CallerId, ScriptReply, Token};
 use crate::store::memory::keyspace::Keyspace;
-use crate::store::memory::server::Server;
+use crate::store::memory::server::ScriptServer;
 
 /// A clock that runs a little too fast or too slow, in µs.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +72,7 @@ impl SimNode {
 
     pub(super) fn run(
         &mut self,
-        server: &mut Server,
+        server: &mut ScriptServer,
         now: u64,
         call: &Call,
         caller: &CallerId,

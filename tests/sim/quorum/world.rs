@@ -10,7 +10,7 @@ use super::{MS, NODES, PROCESSES, TIMEOUT, TTL};
 use crate::key::Key;
 use crate::script::{Call, CallerId, ScriptReply, seed_ids};
 use crate::sim::{Promise, Rng};
-use crate::store::memory::server::Server;
+use crate::store::memory::server::ScriptServer;
 
 const SECOND: u64 = 1000 * MS;
 /// From then on nothing goes wrong.
@@ -28,7 +28,7 @@ pub(super) struct World<'a> {
     pub(super) steps: u64,
     pub(super) defect: Option<Defect>,
     pub(super) is_calm: bool,
-    pub(super) server: &'a mut Server,
+    pub(super) server: &'a mut ScriptServer,
     pub(super) nodes: [SimNode; NODES],
     pub(super) processes: Vec<SimProcess>,
     pub(super) keys: Vec<Key>,
@@ -94,7 +94,7 @@ pub(super) struct Request {
 impl<'a> World<'a> {
     pub(super) fn new(
         seed: u64,
-        server: &'a mut Server,
+        server: &'a mut ScriptServer,
         defect: Option<Defect>,
         is_traced: bool,
     ) -> World<'a> {

@@ -13,7 +13,7 @@ use crate::loss::PreviousHolder;
 use crate::script::packed;
 use crate::script::{Family, Token};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
-use crate::store::memory::server::Server;
+use crate::store::memory::server::ScriptServer;
 
 /// In µs.
 pub(super) const TICK: u64 = 1_000_000;
@@ -49,7 +49,7 @@ type FieldList = Vec<(String, Bytes)>;
 
 impl RecordKeys {
     /// Replaces the server's keys by those that hold this state.
-    pub(super) fn write(&self, server: &mut Server, record: &RecordState) {
+    pub(super) fn write(&self, server: &mut ScriptServer, record: &RecordState) {
         server.state().keyspace = Keyspace::default();
         if record.fence == 0 {
             return;
@@ -523,7 +523,7 @@ fn read_queue(list: Option<&VecDeque<Bytes>>, record: &mut RecordState) -> Resul
     Ok(())
 }
 
-fn write_key(server: &mut Server, command: &str, key: &str, arguments: Vec<Bytes>) {
+fn write_key(server: &mut ScriptServer, command: &str, key: &str, arguments: Vec<Bytes>) {
     if arguments.is_empty() {
         return;
     }

@@ -15,14 +15,14 @@ use super::setting::SmallSetting;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Grant, Mode, Outcome, Page, ScriptReply, Verb, Wait};
 use crate::sim::mutation::{REWRITES_EARLY, ScriptMutation, server_with};
-use crate::store::memory::server::Server;
+use crate::store::memory::server::ScriptServer;
 
 const PREFIX: &str = "f";
 
 /// Runs scripts, each only once for the same record and request. Nothing else decides what a script
 /// does, so the result can be looked up the next time.
 pub(super) struct ScriptRunner {
-    server: Server,
+    server: ScriptServer,
     setting: SmallSetting,
     keys: RecordKeys,
     caller_ids: Vec<CallerId>,
