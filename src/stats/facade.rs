@@ -25,19 +25,19 @@ pub(super) fn recorder_id() -> RecorderId {
     with_recorder(|recorder| std::ptr::from_ref(recorder).cast::<()>().addr())
 }
 
-pub(super) struct Counter(metrics::Counter);
+pub(super) struct EmittedCounter(metrics::Counter);
 
-pub(super) struct Gauge(metrics::Gauge);
+pub(super) struct EmittedGauge(metrics::Gauge);
 
 pub(super) struct TimeGauge(metrics::Gauge);
 
-pub(super) struct Histogram(metrics::Histogram);
+pub(super) struct EmittedHistogram(metrics::Histogram);
 
-impl Counter {
-    pub(super) fn new(metric: Metric) -> Counter {
+impl EmittedCounter {
+    pub(super) fn new(metric: Metric) -> EmittedCounter {
         with_recorder(|recorder| {
             recorder.describe_counter(metric.name.into(), Some(Unit::Count), metric.about.into());
-            Counter(recorder.register_counter(&key_of(metric), &METADATA))
+            EmittedCounter(recorder.register_counter(&key_of(metric), &METADATA))
         })
     }
 
@@ -46,11 +46,11 @@ impl Counter {
     }
 }
 
-impl Gauge {
-    pub(super) fn new(metric: Metric) -> Gauge {
+impl EmittedGauge {
+    pub(super) fn new(metric: Metric) -> EmittedGauge {
         with_recorder(|recorder| {
             recorder.describe_gauge(metric.name.into(), Some(Unit::Count), metric.about.into());
-            Gauge(recorder.register_gauge(&key_of(metric), &METADATA))
+            EmittedGauge(recorder.register_gauge(&key_of(metric), &METADATA))
         })
     }
 
@@ -87,15 +87,15 @@ impl TimeGauge {
 }
 
 /// Times in seconds.
-impl Histogram {
-    pub(super) fn new(metric: Metric) -> Histogram {
+impl EmittedHistogram {
+    pub(super) fn new(metric: Metric) -> EmittedHistogram {
         with_recorder(|recorder| {
             recorder.describe_histogram(
                 metric.name.into(),
                 Some(Unit::Seconds),
                 metric.about.into(),
             );
-            Histogram(recorder.register_histogram(&key_of(metric), &METADATA))
+            EmittedHistogram(recorder.register_histogram(&key_of(metric), &METADATA))
         })
     }
 

@@ -195,14 +195,14 @@ impl Meter {
 /// A number that only grows.
 pub(crate) struct Counter {
     count: AtomicU64,
-    emitted: facade::Counter,
+    emitted: facade::EmittedCounter,
 }
 
 impl Counter {
     fn new(metric: Metric) -> Counter {
         Counter {
             count: AtomicU64::new(0),
-            emitted: facade::Counter::new(metric),
+            emitted: facade::EmittedCounter::new(metric),
         }
     }
 
@@ -219,14 +219,14 @@ impl Counter {
 /// A number that rises and falls.
 pub(crate) struct Gauge {
     count: AtomicU64,
-    emitted: facade::Gauge,
+    emitted: facade::EmittedGauge,
 }
 
 impl Gauge {
     fn new(metric: Metric) -> Gauge {
         Gauge {
             count: AtomicU64::new(0),
-            emitted: facade::Gauge::new(metric),
+            emitted: facade::EmittedGauge::new(metric),
         }
     }
 
@@ -248,14 +248,14 @@ impl Gauge {
 /// How long something takes.
 pub(crate) struct Timer {
     times: LiveHistogram,
-    emitted: facade::Histogram,
+    emitted: facade::EmittedHistogram,
 }
 
 impl Timer {
     fn new(metric: Metric) -> Timer {
         Timer {
             times: LiveHistogram::new(),
-            emitted: facade::Histogram::new(metric),
+            emitted: facade::EmittedHistogram::new(metric),
         }
     }
 
@@ -267,9 +267,9 @@ impl Timer {
 
 /// The part of a store's traffic that was emitted.
 struct PublishedTraffic {
-    connects: facade::Counter,
-    requests: facade::Counter,
-    connection_wait: facade::Histogram,
+    connects: facade::EmittedCounter,
+    requests: facade::EmittedCounter,
+    connection_wait: facade::EmittedHistogram,
     /// A thread publishes. This is no mutex, since nobody waits for it: another thread goes on, and
     /// leaves it to the next call.
     is_publishing: AtomicBool,
@@ -281,15 +281,15 @@ struct PublishedTraffic {
 impl PublishedTraffic {
     fn new() -> PublishedTraffic {
         PublishedTraffic {
-            connects: facade::Counter::new(metric::CONNECTS),
-            requests: facade::Counter::new(metric::REQUESTS),
-            connection_wait: facade::Histogram::new(metric::CONNECTION_WAIT),
+            connects: facade::EmittedCounter::new(metric::CONNECTS),
+            requests: facade::EmittedCounter::new(metric::REQUESTS),
+            connection_wait: facade::EmittedHistogram::new(metric::CONNECTION_WAIT),
             is_publishing: AtomicBool::new(false),
             last: [const { AtomicU64::new(0) }; 5],
         }
     }
 
-    fn publish(&self, traffic: impl FnOnce() -> Option<Traffic>, retries: &facade::Counter) {
+    fn publish(&self, traffic: impl FnOnce() -> Option<Traffic>, retries: &facade::EmittedCounter) {
         if self.is_publishing.swap(true, Ordering::Acquire) {
             return;
         }
