@@ -50,7 +50,7 @@ impl ForeignCalls {
             given_up: Arc::clone(&self.given_up),
         });
         let (sender, receiver) = bounded(1);
-        let of_thread = Ended(Arc::clone(&race));
+        let of_thread = RaceEnd(Arc::clone(&race));
         thread::Builder::new()
             .name("fairlock-ask".to_owned())
             .spawn(move || {
@@ -84,9 +84,9 @@ impl Race {
 }
 
 /// The thread's end of the race.
-struct Ended(Arc<Race>);
+struct RaceEnd(Arc<Race>);
 
-impl Drop for Ended {
+impl Drop for RaceEnd {
     fn drop(&mut self) {
         if !self.0.is_first() {
             self.0.given_up.fetch_sub(1, Ordering::AcqRel);

@@ -23,7 +23,7 @@ type Refused<T> = Result<T, String>;
 
 /// The sort of servers that a URL names. Its scheme says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum UrlForm {
     Server,
     UnixSocket,
     Sentinel,
@@ -32,7 +32,7 @@ enum Form {
 
 /// The parts of a URL, still encoded.
 struct Parts<'a> {
-    form: Form,
+    form: UrlForm,
     tls: bool,
     /// `user:password`, if there is an `@`.
     userinfo: Option<&'a str>,
@@ -80,14 +80,14 @@ fn refusal(url: &str, why: &str) -> String {
 /// The forms that are accepted, as far as the scheme leaves a choice.
 fn accepted(url: &str) -> &'static str {
     match url.split_once("://").and_then(|(s, _)| read_scheme(s)) {
-        Some((Form::Sentinel, _)) => {
+        Some((UrlForm::Sentinel, _)) => {
             "redis-sentinel://[user:password@]host[:port][,host[:port]...]/service[/database]\
              [?node=host:port&sentinelUsername=u&sentinelPassword=p]"
         }
-        Some((Form::Cluster, _)) => {
+        Some((UrlForm::Cluster, _)) => {
             "redis-cluster://[user:password@]host[:port][,host[:port]...][?node=host:port]"
         }
-        Some((Form::Server | Form::UnixSocket, _)) => {
+        Some((UrlForm::Server | UrlForm::UnixSocket, _)) => {
             "redis://[user:password@]host[:port][/database] or \
              redis+unix:///path[?db=n&user=u&pass=p]"
         }
@@ -106,23 +106,23 @@ fn parse(url: &str) -> Refused<Topology> {
         ..parts.login()?
     };
     match parts.form {
-        Form::Server => parts.server(login),
-        Form::UnixSocket => unix_socket(url, &parts),
-        Form::Sentinel => parts.sentinel(login),
-        Form::Cluster => parts.cluster(login),
+        UrlForm::Server => parts.server(login),
+        UrlForm::UnixSocket => unix_socket(url, &parts),
+        UrlForm::Sentinel => parts.sentinel(login),
+        UrlForm::Cluster => parts.cluster(login),
     }
 }
 
 /// The form of a scheme, and whether it is one with TLS.
-fn read_scheme(scheme: &str) -> Option<(Form, bool)> {
+fn read_scheme(scheme: &str) -> Option<(UrlForm, bool)> {
     let scheme = scheme.to_ascii_lowercase();
     if matches!(&*scheme, "redis+unix" | "valkey+unix" | "unix") {
-        return Some((Form::UnixSocket, false));
+        return Some((UrlForm::UnixSocket, false));
     }
     let (base, form) = match scheme.split_once('-') {
-        None => (&*scheme, Form::Server),
-        Some((base, "sentinel")) => (base, Form::Sentinel),
-        Some((base, "cluster")) => (base, Form::Cluster),
+        None => (&*scheme, UrlForm::Server),
+        Some((base, "sentinel")) => (base, UrlForm::Sentinel),
+        Some((base, "cluster")) => (base, UrlForm::Cluster),
         Some(_) => return None,
     };
     match base {
@@ -159,7 +159,7 @@ impl<'a> Parts<'a> {
         }
         let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         // A password that is not encoded may end behind a character that ends the host, too.
-        if rest.contains('#') || form != Form::UnixSocket && tail.contains('@') {
+        if rest.contains('#') || form != UrlForm::UnixSocket && tail.contains('@') {
             return Err(NOT_ENCODED.to_owned());
         }
         let (path, query) = tail.split_once('?').unwrap_or((tail, ""));

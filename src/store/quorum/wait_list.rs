@@ -22,13 +22,13 @@ const OTHER_READS: Duration = Duration::from_millis(1);
 /// The reader's role for all lanes to all nodes.
 pub(super) struct WaitList {
     clock: Clock,
-    role: Mutex<ReaderRole>,
+    role: Mutex<Readers>,
     /// A byte here ends the reader's wait.
     interrupt: UnixStream,
     interrupted: UnixStream,
 }
 
-struct ReaderRole {
+struct Readers {
     is_taken: bool,
     /// Callers that sleep, the first of them first. Some may have left.
     sleepers: VecDeque<Arc<PendingRequest>>,
@@ -41,7 +41,7 @@ impl WaitList {
         interrupted.set_nonblocking(true)?;
         Ok(WaitList {
             clock,
-            role: Mutex::new(ReaderRole {
+            role: Mutex::new(Readers {
                 is_taken: false,
                 sleepers: VecDeque::new(),
             }),
