@@ -6,6 +6,7 @@ mod code;
 mod command_line;
 mod docs;
 mod faults;
+mod names;
 mod promises;
 mod sleeps;
 
