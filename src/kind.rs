@@ -17,7 +17,7 @@ pub enum Kind {
     /// Up to a number of permits at a time.
     #[non_exhaustive]
     Semaphore {
-        /// How many permits there are in all, by the newest grant. Each request goes by its own
+        /// How many permits there are in all, by the newest grant. Each request uses its own
         /// number.
         permits: u32,
     },

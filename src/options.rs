@@ -82,7 +82,7 @@ enum LeaseLength {
 
 impl LockOptions {
     /// Sets no option. In a builder, an option that is not set has its default. In
-    /// [`with`](crate::LockManager::with), it is the one of the handle.
+    /// [`with`](crate::LockManager::with), it keeps the handle's value.
     pub const fn new() -> LockOptions {
         LockOptions {
             lease: None,

@@ -5,8 +5,8 @@
 -- ARGV: as in mutex_record.lua
 -- Returns: nothing
 if owner_changed and not owner then fields_to_delete[#fields_to_delete + 1] = 'o' end
--- Every manager whose waiters were forgotten must find out. So the caller's row of stamps ends too,
--- unless this call begins a new one.
+-- Every manager whose waiters were forgotten must find out. So the caller's stamps end too,
+-- unless this call begins new ones.
 if queue_forgotten and not stamp_refreshed then
   fields_to_delete[#fields_to_delete + 1] = 'm:' .. manager
 end

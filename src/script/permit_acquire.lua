@@ -75,7 +75,7 @@ local may_take = permits_taken + weight_wanted <= wanted_capacity or look_cursor
 --include queue_silent.lua
 if all_counts then look_outage = 0 end
 --include permit_reclaim.lua
--- Whether the name is this kind of lock. Its capacity may be another: a request goes by its own,
+-- Whether the name is this kind of lock. Its capacity may be another: a request uses its own,
 -- and what is held stays held. So all processes need not change the capacity at the same time.
 local is_wanted_kind = kind and string.sub(kind, 1, #wanted_name) == wanted_name
 -- Dead waiters with a smaller capacity must not keep this request waiting.

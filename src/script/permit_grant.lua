@@ -1,7 +1,7 @@
 -- Purpose: the part that makes one lease, and the announcement of it.
 -- Expects: permit_record.lua before it · token: the caller's own · new_holder, ticket, new_manager:
---   the token that gets the permits, its ticket, its manager · kind: with the capacity that its
---   request goes by · lease_params, label, ttl, hold, weight: its request, 'ttl fixed hold permits'
+--   the token that gets the permits, its ticket, its manager · kind: with the capacity in its
+--   request · lease_params, label, ttl, hold, weight: its request, 'ttl fixed hold permits'
 --   and the parts of it
 -- KEYS: as in permit_record.lua
 -- ARGV: as in permit_record.lua

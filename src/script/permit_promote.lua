@@ -1,6 +1,6 @@
 -- Purpose: the part that grants permits to waiters, in their order, while there are enough. A
---   waiter that wants more than are left is not overtaken. Each waiter goes by the capacity in its
---   own request; none by a larger one than the record has. One call grants at most 32, and passes
+--   waiter that wants more than are left is not overtaken. Each waiter uses the capacity in its
+--   own request. None uses a larger one than the record has. One call grants at most 32, and passes
 --   over at most 64 with them: a grant costs up to 20 µs, and no call may take 1 ms.
 -- Expects: permit_record.lua before it · token: the caller's own
 -- KEYS: as in permit_record.lua

@@ -18,7 +18,7 @@ local record_key, queue_key, holders_key, manager = KEYS[1], KEYS[2], KEYS[3], A
 -- The field 'p' holds, in this order: fence (the last one that was not a reader's), next_lapse (no
 -- holder lapses before it; 0 if there is no holder), shortest_lease and longest_lease (of the
 -- holders, in ms), look_pause (from one look to the next at least, in ms), expires_at and
--- holders_expire_at (of the two keys, in s), capacity (the largest that a waiter goes by),
+-- holders_expire_at (of the two keys, in s), capacity (the largest that a waiter asked with),
 -- permits_taken, previous (how the last holder ended; -1 is unknown), look_outage (1 if the server
 -- may have been away when the look began that is under way). The rest is look_cursor, from which
 -- that look goes on, or nothing. The field 'k' has the kind, and the capacity that the newest grant

@@ -2,8 +2,8 @@
 -- Expects: the record part before it · own_stamp: the caller's field 'm:<manager>'
 -- KEYS: as in the record part
 -- ARGV: as in the record part
--- Returns: nothing; since: the server time at which this row of stamps began. A waiter that was
---   enqueued under another row may have been passed over as dead, or forgotten.
+-- Returns: nothing; since: the server time at which these stamps began. A waiter that was
+--   enqueued under earlier ones may have been passed over as dead, or forgotten.
 local since
 do
   local alive_until

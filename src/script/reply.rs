@@ -106,7 +106,7 @@ pub(crate) enum Outcome {
     /// Nobody uses the name, and it can become any kind of lock, or it is deleted.
     Vacated,
     Inspection(Box<Inspection>),
-    /// The answer to a lookup: the owner, the manager's row of stamps, and the waiting tokens.
+    /// The answer to a lookup: the owner, since when the manager has stamps, and the waiting tokens.
     Present {
         owner: Option<Token>,
         since: u64,

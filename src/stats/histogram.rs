@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many bits of a time a bucket goes by, after the first one: 8 buckets for each power of two.
+/// How many bits of a time choose its bucket, after the first one: 8 buckets for each power of two.
 const BITS: u32 = 3;
 const PER_POWER: usize = 1 << BITS;
 /// The first bucket has everything below 2^13 ns, which is 8.192 µs.

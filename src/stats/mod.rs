@@ -138,8 +138,8 @@ pub struct Acquisitions {
 
 /// How many locks were lost for each [`LossReason`](crate::LossReason). Part of [`Stats`].
 ///
-/// Each loss counts once, for the way by which this manager learned of it first: by a renewal, by
-/// its own clock, or by the answer to the release. A loss that shows only in the answer to a release
+/// Each loss counts once, under the first sign of it: a renewal, the manager's own clock, or the
+/// answer to the release. A loss that shows only in the answer to a release
 /// is the error of [`unlock`](crate::LockGuard::unlock), or a line of the log after a drop. It
 /// reaches neither [`lost`](crate::LockGuard::lost) nor [`on_lost`](crate::LockOptions::on_lost). A
 /// release that never gets an answer counts as no loss.

@@ -81,7 +81,7 @@ pub(crate) struct PackedHolder {
 pub(crate) struct PackedStamp {
     /// The served time up to which the manager counts as alive.
     pub(crate) alive_until: u64,
-    /// The server time at which this row of stamps began.
+    /// The server time at which these stamps began.
     pub(crate) since: u64,
 }
 

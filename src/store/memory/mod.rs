@@ -41,7 +41,7 @@ pub(crate) use session::Session;
 /// only by messages.
 ///
 /// Its clock runs on with the host's. [`advance`](Memory::advance) puts it forward, and in
-/// [`fast_forward`](Memory::fast_forward) it goes forward by itself. Server and managers go by this
+/// [`fast_forward`](Memory::fast_forward) it goes forward by itself. Server and managers use this
 /// clock alike, so leases, renewals, waits and deadlines all follow it. The clock never stops and
 /// never goes back. A step of the server's clock alone is a fault, which a test can provoke.
 ///

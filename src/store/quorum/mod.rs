@@ -348,7 +348,7 @@ impl Store for QuorumStore {
         }
     }
 
-    /// Nobody waits for a message, so nobody asks whose clock a grant goes by.
+    /// Nobody waits for a message, so nobody asks whose clock a grant uses.
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
         None
     }

@@ -99,8 +99,8 @@ impl SentinelStore {
         results
     }
 
-    /// The master that takes the place of one on which calls had these results. `None` if none is
-    /// known in time, or if no result says that it is the master's fault.
+    /// The next master, after calls on this one had these results. `None` if none is known in time,
+    /// or if no result says that it is this master's fault.
     fn next_master(
         &self,
         master: &Arc<Master>,

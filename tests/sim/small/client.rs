@@ -36,7 +36,7 @@ pub(super) struct Client {
     pub(super) left: u8,
     /// Since the token was first sent (R6: token lifetime).
     pub(super) age: u8,
-    /// The row of stamps under which the waiter was queued.
+    /// The stamps under which the waiter was queued.
     pub(super) since: u32,
     /// The place may be lost, so the client must look it up.
     pub(super) must_look_up: bool,

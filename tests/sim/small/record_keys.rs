@@ -551,7 +551,7 @@ pub(super) fn small_token(token: Token) -> SmallToken {
     }
 }
 
-/// The small number of a row of stamps.
+/// The small number of the stamps since one time.
 pub(super) fn mark(number: u64) -> u32 {
     u32::try_from(number.saturating_sub(MARKS)).unwrap_or(u32::MAX)
 }

@@ -137,7 +137,7 @@ impl SmallSetting {
         }
     }
 
-    /// The same in a waiter's record: with the capacity that its request goes by.
+    /// The same in a waiter's record: with the capacity in its request.
     pub(super) fn waiter_params(&self, client: u8, ttl_ms: u64) -> String {
         let params = self.params(client, ttl_ms);
         match self.kind {
