@@ -4,11 +4,10 @@
 //! |---|---|
 //! | `mod` | [`Stats`], what users see |
 //! | `histogram` | [`Histogram`]: how long something took |
-//! | `meter` | [`Meter`]: events become numbers, here and in the facade |
+//! | `meter` | [`Meter`]: events become numbers, here and in the facade; [`Traffic`]: what a store counts |
 //! | `oldest` | [`OldestTimes`]: the oldest wait and hold of the process, for the facade |
 //! | `metric` | the names in the facade |
 //! | `facade` | emits numbers, with the feature `metrics`; `no_facade` without it |
-//! | `traffic` | [`Traffic`]: what a store counts |
 
 #[cfg(feature = "metrics")]
 mod facade;
@@ -19,15 +18,13 @@ mod histogram;
 mod meter;
 mod metric;
 mod oldest;
-mod traffic;
 
 use std::fmt;
 use std::time::Duration;
 
 pub use histogram::Histogram;
-pub(crate) use meter::{AcquireEnd, Meter};
+pub(crate) use meter::{AcquireEnd, Meter, Traffic};
 pub(crate) use oldest::OldestTimes;
-pub(crate) use traffic::Traffic;
 
 /// Counts of a manager's work since it was built. From
 /// [`LockManager::stats`](crate::LockManager::stats).

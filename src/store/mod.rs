@@ -4,8 +4,7 @@
 //! |---|---|
 //! | `fault` | [`StoreFault`]: why a call has no reply, and what the caller may conclude from that |
 //! | `refusal` | what a server's error says, whatever server sent it |
-//! | `anchor` | [`Anchor`]: one reading of the server's clock, paired with local times |
-//! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
+//! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed; [`Anchor`]: a reading of a server's |
 //! | `attendants` | the threads that a clock in memory waits for before it jumps |
 //! | `topology` | where the servers are and how to log in |
 //! | `provider` | [`Provider`]: the program's source of credentials |
@@ -20,7 +19,6 @@
 //! | `unusable` | servers for which no store could be opened, examined |
 //! | `memory` | the store that lives in this process |
 
-mod anchor;
 #[cfg(feature = "memory")]
 pub(crate) mod attendants;
 pub(crate) mod clock;
@@ -53,7 +51,7 @@ use crate::script::{Call, Family, ScriptReply, Token};
 use crate::stats::Traffic;
 use clock::{Clock, Time};
 
-pub(crate) use anchor::Anchor;
+pub(crate) use clock::Anchor;
 pub(crate) use cluster::ClusterStore;
 pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

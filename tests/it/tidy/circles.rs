@@ -55,7 +55,6 @@ const STORE: &[&[&str]] = &[
     &["provider"],
     &["foreign"],
     &["refusal"],
-    &["anchor"],
     &["clock"],
     &["attendants"],
 ];
