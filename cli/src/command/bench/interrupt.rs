@@ -1,5 +1,5 @@
-//! Ends the measurements early: after a signal, and when nobody reads the output any more. Locks that
-//! are held are still released.
+//! Ends the measurements early: after a signal, and when nobody reads the output any more.
+//! Locks that are held are still released.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +20,8 @@ pub(super) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes HUP, INT and TERM from now on, and watches the output. A second one ends the process at once.
+    /// Takes HUP, INT and TERM from now on, and watches the output.
+    /// A second signal ends the process at once.
     pub(super) fn listen() -> Result<Interrupt, Failure> {
         let (number, came) = (
             Arc::new(AtomicUsize::new(0)),

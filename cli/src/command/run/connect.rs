@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Builder, DEFAULT_COMMAND_TIMEOUT, Error, LockManager, Result};
 
+use crate::exit::{Exit, Failure};
+
 /// The pauses between two attempts double from this one on.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -91,6 +93,15 @@ pub(super) fn retry<T>(
         thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// The failure after the wait for Redis. To the library, a replica is an error of the URL. A run
+/// has waited for its promotion, as for any Redis that is away.
+pub(super) fn failure(error: Error) -> Failure {
+    if passes_by_itself(&error) {
+        return Failure::new(Exit::NO_REDIS, Failure::from(error).to_string());
+    }
+    error.into()
 }
 
 /// Whether the same call may succeed later, though nobody changes a setting.

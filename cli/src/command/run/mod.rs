@@ -350,8 +350,7 @@ impl Run {
         })
     }
 
-    /// The library says in its own words which times do not fit each other. A replica is an error of
-    /// the URL for it. A run has waited for its promotion, as for any Redis that is away.
+    /// The library says in its own words which times do not fit each other.
     fn refused(&self, error: Error, connection: &Connection) -> Failure {
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
         if let Error::Config { what, message, .. } = &error
@@ -373,10 +372,7 @@ impl Run {
                 format_duration(ttl / TTL_PER_TIMEOUT)
             ));
         }
-        if connect::passes_by_itself(&error) {
-            return Failure::new(Exit::NO_REDIS, Failure::from(error).to_string());
-        }
-        error.into()
+        connect::failure(error)
     }
 
     fn share(&self) -> Share {

@@ -173,7 +173,8 @@ fn ctrl_z_stops_every_command_of_a_pipeline() {
     let mut shell = Shell::start(&server);
     shell.enter(
         "run a -- sh -c 'echo pid-a-$$.run-a-$PPID. >&2; exec sleep 60' | \
-         run b -- sh -c 'echo pid-b-$$.run-b-$PPID.; echo up-$((1+1)); read x </dev/tty; echo got-$x'",
+         run b -- sh -c 'echo pid-b-$$.run-b-$PPID.; echo up-$((1+1)); \
+         read x </dev/tty; echo got-$x'",
     );
     shell.shows("up-2");
     let producer = shell.printed_pid("pid-a-");
