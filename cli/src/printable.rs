@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use unicode_width::UnicodeWidthStr as _;
+
 /// The text, with an escape such as `\n` or `\u{1b}` for each character that would not be shown as
 /// itself.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
@@ -26,9 +28,47 @@ fn is_unsafe(c: char) -> bool {
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// The printable text, or its beginning and `…`, in at most this many columns of a terminal.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    let text = printable(text);
+    if text.width() <= columns {
+        return text.into_owned();
+    }
+    if columns == 0 {
+        return String::new();
+    }
+    // The width of a text is not the sum of its characters': a selector makes an emoji wider.
+    let ends = text.char_indices().map(|(end, _)| end);
+    let kept = ends.take_while(|end| text[..*end].width() < columns).last();
+    format!("{}…", &text[..kept.unwrap_or(0)])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_cut_by_columns_not_by_bytes() {
+        for (text, columns, shown) in [
+            ("invoices", 8, "invoices"),
+            ("invoices:42", 8, "invoice…"),
+            ("漢字漢字", 6, "漢字…"),
+            ("漢字", 4, "漢字"),
+            ("a\x1b[31mb", 20, "a\\u{1b}[31mb"),
+            ("abc", 1, "…"),
+            ("abc", 0, ""),
+        ] {
+            assert_eq!(cut(text, columns), shown);
+        }
+    }
+
+    #[test]
+    fn cut_text_with_wide_emoji_fits() {
+        let keyboards = "\u{2328}\u{fe0f}".repeat(9);
+        for columns in 0..18 {
+            assert!(cut(&keyboards, columns).width() <= columns, "{columns}");
+        }
+    }
 
     #[test]
     fn escape_sequences_do_not_reach_the_terminal() {

@@ -3,58 +3,72 @@
 //! A table crate would wrap cells at words and shrink all columns alike. Here a row is one line,
 //! less important columns are left out first, and only names and labels are cut.
 
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use unicode_width::UnicodeWidthStr as _;
 
-use crate::printable::printable;
+use crate::printable::{cut, printable};
 
 /// Between two columns.
-const GAP: usize = 2;
+pub(crate) const GAP: &str = "  ";
 
 /// A column, and what becomes of it in a narrow window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
     pub(crate) title: &'static str,
-    pub(crate) align: Align,
+    align: Align,
+    /// It is never narrower, so that it stays in its place when its cells change.
+    least: usize,
     /// Its cells are cut to this width if need be. `None`: never.
-    pub(crate) cut_to: Option<usize>,
+    cut_to: Option<usize>,
+    /// It shares what other columns leave of the window, whatever is in its cells.
+    fills: bool,
     /// The column with the highest rank is left out first.
-    pub(crate) rank: u8,
+    rank: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
+enum Align {
     Left,
     Right,
 }
 
 impl Column {
-    /// Text that may be cut.
-    pub(crate) const fn text(title: &'static str, cut_to: usize, rank: u8) -> Column {
-        Column {
-            title,
-            align: Align::Left,
-            cut_to: Some(cut_to),
-            rank,
-        }
-    }
-
     /// A word from a small set.
     pub(crate) const fn word(title: &'static str, rank: u8) -> Column {
         Column {
             title,
             align: Align::Left,
+            least: 0,
             cut_to: None,
+            fills: false,
             rank,
+        }
+    }
+
+    /// Text that may be cut.
+    pub(crate) const fn text(title: &'static str, cut_to: usize, rank: u8) -> Column {
+        Column {
+            cut_to: Some(cut_to),
+            ..Column::word(title, rank)
         }
     }
 
     /// A number or a time.
     pub(crate) const fn number(title: &'static str, rank: u8) -> Column {
         Column {
-            title,
             align: Align::Right,
-            cut_to: None,
-            rank,
+            ..Column::word(title, rank)
+        }
+    }
+
+    pub(crate) const fn at_least(self, least: usize) -> Column {
+        Column { least, ..self }
+    }
+
+    /// Takes its share of a wide window, too.
+    pub(crate) const fn filling(self) -> Column {
+        Column {
+            fills: true,
+            ..self
         }
     }
 }
@@ -81,21 +95,52 @@ impl Table {
         self.rows.push(shown.collect());
     }
 
+    /// Puts a sign behind the title of a column.
+    pub(crate) fn mark(&mut self, title: &str, sign: char) {
+        let marked = self.columns.iter().position(|column| column.title == title);
+        if let Some(at) = marked {
+            self.rows[0][at].push(sign);
+        }
+    }
+
     /// The titles and the rows. With a width, no line is longer, and no column is empty. Without
     /// one, every column is there and nothing is cut.
-    pub(crate) fn lines(&self, width: Option<usize>) -> impl Iterator<Item = String> + '_ {
-        let widths = match width {
-            Some(width) => self.fit(width),
+    pub(crate) fn lines(&self, window: Option<usize>) -> impl Iterator<Item = String> + '_ {
+        self.cells(window).map(|row| {
+            let cells: Vec<String> = row.into_iter().map(|(_, cell)| cell).collect();
+            cells.join(GAP).trim_end().to_owned()
+        })
+    }
+
+    /// The cells of each of these lines, as wide as their columns, and the titles of these.
+    pub(crate) fn cells(
+        &self,
+        window: Option<usize>,
+    ) -> impl Iterator<Item = Vec<(&'static str, String)>> + '_ {
+        let widths = match window {
+            Some(window) => self.fit(window),
             None => self.natural_widths().into_iter().map(Some).collect(),
         };
-        self.rows.iter().map(move |row| self.line(row, &widths))
+        self.rows.iter().map(move |row| {
+            let columns = self.columns.iter().zip(row).zip(&widths);
+            columns
+                .filter_map(|((column, cell), width)| {
+                    Some((column.title, column.padded(cell, (*width)?)))
+                })
+                .collect()
+        })
     }
 
     /// The width of each column; `None` for a column that is left out.
     fn fit(&self, window: usize) -> Vec<Option<usize>> {
         let mut widths: Vec<Option<usize>> = self.natural_widths().into_iter().map(Some).collect();
         for (at, width) in widths.iter_mut().enumerate() {
-            if self.rows.iter().skip(1).all(|row| row[at].is_empty()) {
+            let column = &self.columns[at];
+            if column.fills {
+                *width = column.cut_to;
+            }
+            let mut cells = self.rows.iter().skip(1).map(|row| &row[at]);
+            if self.rows.len() > 1 && cells.all(String::is_empty) {
                 *width = None;
             }
         }
@@ -122,60 +167,47 @@ impl Table {
         if let [only] = &mut widths.iter_mut().flatten().collect::<Vec<_>>()[..] {
             **only = window.min(**only);
         }
+        self.fill(&mut widths, window);
         widths
     }
 
-    fn natural_widths(&self) -> Vec<usize> {
-        let columns = 0..self.columns.len();
-        let widest = |at: usize| self.rows.iter().map(|row| row[at].width()).max();
-        columns.map(|at| widest(at).unwrap_or(0)).collect()
+    /// Gives the columns that fill the window what is left of it, in equal shares.
+    fn fill(&self, widths: &mut [Option<usize>], window: usize) {
+        let left = window.saturating_sub(line_width(widths, |_, width| width));
+        let columns = self.columns.iter().zip(widths);
+        let mut filling: Vec<&mut usize> = columns
+            .filter_map(|(column, width)| width.as_mut().filter(|_| column.fills))
+            .collect();
+        let count = filling.len();
+        for (at, width) in filling.iter_mut().enumerate() {
+            **width += left / count + usize::from(at < left % count);
+        }
     }
 
-    fn line(&self, row: &[String], widths: &[Option<usize>]) -> String {
-        let mut line = String::new();
-        for ((cell, column), width) in row.iter().zip(&self.columns).zip(widths) {
-            let Some(width) = *width else { continue };
-            if !line.is_empty() {
-                line.push_str(&" ".repeat(GAP));
-            }
-            let cell = cut(cell, width);
-            let padding = " ".repeat(width - cell.width());
-            match column.align {
-                Align::Left => line.extend([&*cell, &*padding]),
-                Align::Right => line.extend([&*padding, &*cell]),
-            }
+    fn natural_widths(&self) -> Vec<usize> {
+        let columns = self.columns.iter().enumerate();
+        let widest = |at: usize| self.rows.iter().map(|row| row[at].width()).max();
+        let natural = columns.map(|(at, column)| widest(at).unwrap_or(0).max(column.least));
+        natural.collect()
+    }
+}
+
+impl Column {
+    /// The cell in exactly this many columns of a terminal.
+    fn padded(&self, cell: &str, width: usize) -> String {
+        let cell = cut(cell, width);
+        let padding = " ".repeat(width.saturating_sub(cell.width()));
+        match self.align {
+            Align::Left => cell + &padding,
+            Align::Right => padding + &cell,
         }
-        line.truncate(line.trim_end().len());
-        line
     }
 }
 
 fn line_width(widths: &[Option<usize>], width_of: impl Fn(usize, usize) -> usize) -> usize {
     let all = widths.iter().enumerate();
-    let shown = all.filter_map(|(at, width)| width.map(|width| width_of(at, width) + GAP));
-    shown.sum::<usize>().saturating_sub(GAP)
-}
-
-/// The text, or its beginning and `…`, in at most this many columns.
-pub(crate) fn cut(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let mut shown = String::new();
-    let mut left = width.saturating_sub(1);
-    for c in text.chars() {
-        // A wide character needs two columns; an accent needs none.
-        let columns = c.width().unwrap_or(0);
-        if columns > left {
-            break;
-        }
-        left -= columns;
-        shown.push(c);
-    }
-    if width > 0 {
-        shown.push('…');
-    }
-    shown
+    let shown = all.filter_map(|(at, width)| width.map(|width| width_of(at, width) + GAP.len()));
+    shown.sum::<usize>().saturating_sub(GAP.len())
 }
 
 #[cfg(test)]
@@ -241,5 +273,26 @@ mod tests {
     fn cells_stay_on_their_line() {
         let shown = lines(&table(&[["a\nb", "1s", "\x1b[31m"]]), Some(80));
         assert_eq!(shown[1], "a\\nb    1s  \\u{1b}[31m");
+    }
+
+    #[test]
+    fn columns_that_fill_share_the_window_whatever_is_in_them() {
+        let columns = [
+            Column::text("NAME", 6, 0).filling(),
+            Column::number("HELD", 1).at_least(6),
+            Column::text("HOLDER", 6, 2).filling(),
+        ];
+        for name in ["n", "invoices:42"] {
+            let mut table = Table::new(&columns);
+            table.add([name, "1s", "web-1:4711"].map(str::to_owned).to_vec());
+            table.mark("HELD", '▾');
+            let titles = lines(&table, Some(31)).remove(0);
+            assert_eq!(titles, "NAME          HELD▾  HOLDER");
+            assert_eq!(lines(&table, Some(12)).remove(0), "NAME");
+            let row = table.cells(Some(31)).last().expect("a row");
+            let width: usize = row.iter().map(|(_, cell)| cell.width() + 2).sum();
+            assert_eq!(width, 31 + 2, "{row:?}");
+        }
+        assert_eq!(lines(&Table::new(&columns), Some(31)).len(), 1);
     }
 }

@@ -8,7 +8,6 @@ mod draw;
 mod key;
 mod look;
 mod order;
-mod rate;
 #[cfg(test)]
 mod samples;
 mod screen;

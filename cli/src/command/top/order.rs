@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use clap::ValueEnum;
 
-use super::rate::Row;
+use super::seen::Row;
 
 /// The order of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -47,6 +47,18 @@ impl Column {
         Column::Holder,
         Column::Name,
     ];
+
+    /// Its title in the table.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Column::Busy => "PER SEC",
+            Column::Waiting => "WAITING",
+            Column::Oldest => "OLDEST",
+            Column::Held => "HELD",
+            Column::Holder => "HOLDER",
+            Column::Name => "NAME",
+        }
+    }
 
     pub(super) fn next(self) -> Column {
         self.step(1)

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::LockState;
 
-use super::rate::Row;
-use super::seen::{Owner, Seen};
+use super::seen::{Owner, Row, Seen};
 
 pub(super) fn owner(host: &str, age: Duration) -> Owner {
     Owner {

@@ -8,8 +8,7 @@ use fairlock::LockState;
 use super::key::Key;
 use super::look::{Look, Trouble};
 use super::order::{self, Column, Order};
-use super::rate::{self, Row};
-use super::seen::{Opened, Owner, Seen};
+use super::seen::{self, Opened, Owner, Row, Seen};
 
 /// All that is shown.
 #[derive(Debug)]
@@ -114,7 +113,7 @@ impl View {
         self.looks.found = None;
         match looked {
             Ok(mut look) => {
-                self.rows = rate::rows(&self.rows, std::mem::take(&mut look.names));
+                self.rows = seen::rows(&self.rows, std::mem::take(&mut look.names));
                 self.sort();
                 self.looks.last = Some(look);
                 self.looks.outage = None;

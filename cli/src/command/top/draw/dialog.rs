@@ -5,10 +5,12 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Clear};
 
+use unicode_width::UnicodeWidthStr as _;
+
 use super::name::described;
-use super::text::{cut, width};
 use super::{Meaning, Setting, lines};
 use crate::command::top::view::{Release, View};
+use crate::printable::cut;
 
 const KEYS: [(&str, &str); 11] = [
     ("up down, k j", "move; also page up, page down, home, end"),
@@ -97,8 +99,8 @@ fn has_changed(release: &Release, view: &View) -> bool {
 
 /// The text in a box in the middle of an area, or without a box if there is no room for one.
 fn boxed(frame: &mut Frame, area: Rect, title: &str, text: Vec<(String, Style)>) {
-    let widest = text.iter().map(|(line, _)| width(line)).max();
-    let wanted = (widest.unwrap_or_default() + 4).max(width(title) + 4);
+    let widest = text.iter().map(|(line, _)| line.width()).max();
+    let wanted = (widest.unwrap_or_default() + 4).max(title.width() + 4);
     let size = Rect {
         width: u16::try_from(wanted).unwrap_or(u16::MAX).min(area.width),
         height: u16::try_from(text.len() + 2)

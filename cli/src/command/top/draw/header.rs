@@ -7,11 +7,11 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-use super::text::{all_joined, joined};
-use super::{Meaning, Setting};
+use super::{Meaning, Setting, joined};
 use crate::age;
 use crate::command::top::seen::Seen;
 use crate::command::top::view::{Looks, View};
+use crate::printable::cut;
 
 /// Looks take this much longer than the interval before the header calls the data old.
 const TOLERANCE: Duration = Duration::from_secs(2);
@@ -21,7 +21,7 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, view: &View, setting: &Setting
     let where_and_when = (joined(&server(view, setting, now), columns), Meaning::Title);
     let numbers = (joined(&numbers(view), columns), Meaning::Usual);
     let trouble = trouble(&view.looks, now);
-    let trouble = trouble.map(|parts| (all_joined(&parts, columns), Meaning::Alarm));
+    let trouble = trouble.map(|parts| (cut(&parts.join("  "), columns), Meaning::Alarm));
     let shown = match (area.height, trouble) {
         (0..=1, Some(trouble)) => vec![trouble],
         (0..=1, None) => vec![numbers],

@@ -4,7 +4,6 @@ mod dialog;
 mod header;
 mod name;
 mod table;
-mod text;
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,10 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 
+use unicode_width::UnicodeWidthStr as _;
+
 use super::view::{Mode, View};
+use crate::printable::cut;
 
 /// Settings that do not change while the program runs.
 #[derive(Debug)]
@@ -93,12 +95,12 @@ fn footer(frame: &mut Frame, area: Rect, view: &View, setting: &Setting) {
         (Mode::Filtering, _) => {
             // The end is what changes, so it has to be seen.
             let mut typed = view.filter.as_str();
-            while text::width(typed) + "filter: _".len() > columns && !typed.is_empty() {
+            while typed.width() + "filter: _".len() > columns && !typed.is_empty() {
                 typed = &typed[typed.chars().next().map_or(0, char::len_utf8)..];
             }
             (format!("filter: {typed}_"), Meaning::Title)
         }
-        (_, Some(notice)) => (text::cut(notice, columns), Meaning::Title),
+        (_, Some(notice)) => (cut(notice, columns), Meaning::Title),
         (_, None) => {
             let keys: &[&str] = match view.opened {
                 Some(_) => &["q back", "? help", "f release by force"],
@@ -113,7 +115,7 @@ fn footer(frame: &mut Frame, area: Rect, view: &View, setting: &Setting) {
                 ],
             };
             let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-            (text::joined(&keys, columns), Meaning::Faint)
+            (joined(&keys, columns), Meaning::Faint)
         }
     };
     let style = setting.palette.style(meaning);
@@ -132,7 +134,43 @@ fn scrolled(first: usize, selected: usize, page: usize, rows: usize) -> usize {
 /// A few lines at the top of an area, each cut to its width.
 fn lines(frame: &mut Frame, area: Rect, lines: impl IntoIterator<Item = (String, Style)>) {
     for (row, (line, style)) in area.rows().zip(lines) {
-        let line = text::cut(&line, usize::from(area.width));
+        let line = cut(&line, usize::from(area.width));
         frame.render_widget(Line::styled(line, style), row);
+    }
+}
+
+/// The text in exactly this many columns, at their left.
+fn left(text: &str, columns: usize) -> String {
+    let text = cut(text, columns);
+    let padding = columns.saturating_sub(text.width());
+    text + &" ".repeat(padding)
+}
+
+/// As many of these parts as fit, with two blanks between them. The first is cut if it must be.
+fn joined(parts: &[String], columns: usize) -> String {
+    let mut line = String::new();
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        if line.is_empty() {
+            line = cut(part, columns);
+        } else if line.width() + 2 + part.width() <= columns {
+            line = format!("{line}  {part}");
+        } else {
+            break;
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_do_not_fit_are_left_out() {
+        let parts = ["one", "two", "", "three"].map(str::to_owned);
+        assert_eq!(joined(&parts, 20), "one  two  three");
+        assert_eq!(joined(&parts, 14), "one  two");
+        assert_eq!(joined(&parts, 2), "o…");
+        assert_eq!(left("漢", 4), "漢  ");
     }
 }

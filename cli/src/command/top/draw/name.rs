@@ -8,8 +8,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::table::{grown, owner, time_left};
-use super::text::left;
-use super::{Meaning, Setting, lines, scrolled};
+use super::{Meaning, Setting, left, lines, scrolled};
 use crate::age;
 use crate::command::top::seen::{Opened, Owner};
 use crate::command::top::view::View;

@@ -8,63 +8,26 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::text::{left, right};
 use super::{Meaning, Setting, lines, scrolled};
 use crate::age;
-use crate::command::top::order::{Column, Direction, Order};
-use crate::command::top::rate::Row;
-use crate::command::top::seen::{Owner, Seen};
+use crate::command::top::order::{Direction, Order};
+use crate::command::top::seen::{Owner, Row, Seen};
 use crate::command::top::view::View;
+use crate::table::{Column, GAP, Table};
 
-/// A column of numbers, with the heading that is right-aligned above it.
-struct Field {
-    heading: &'static str,
-    column: Option<Column>,
-    width: usize,
-    /// Narrower windows leave it out.
-    least_window: usize,
-    text: fn(&Row, Instant) -> String,
-}
-
-const FIELDS: [Field; 5] = [
-    Field {
-        heading: "PER SEC",
-        column: Some(Column::Busy),
-        width: 8,
-        least_window: 30,
-        text: |row, _| rate(row.rate),
-    },
-    Field {
-        heading: "WAITING",
-        column: Some(Column::Waiting),
-        width: 9,
-        least_window: 0,
-        text: |row, _| row.seen.waiters.to_string(),
-    },
-    Field {
-        heading: "OLDEST",
-        column: Some(Column::Oldest),
-        width: 8,
-        least_window: 50,
-        text: |row, now| grown(row.seen.oldest_wait, &row.seen, now),
-    },
-    Field {
-        heading: "HELD",
-        column: Some(Column::Held),
-        width: 8,
-        least_window: 40,
-        text: |row, now| held(&row.seen, now),
-    },
-    Field {
-        heading: "LEFT",
-        column: None,
-        width: 8,
-        least_window: 100,
-        text: |row, now| time_left(&row.seen, now),
-    },
+const COLUMNS: [Column; 7] = [
+    Column::text("NAME", 12, 0).filling(),
+    Column::number("PER SEC", 2).at_least(7),
+    Column::number("WAITING", 1).at_least(7),
+    Column::number("OLDEST", 4).at_least(7),
+    Column::number(HELD, 3).at_least(7),
+    Column::number("LEFT", 6).at_least(7),
+    Column::text(HOLDER, 10, 5).filling(),
 ];
-/// Narrower windows leave the holder out.
-const LEAST_WINDOW_FOR_HOLDER: usize = 60;
+const HELD: &str = "HELD";
+const HOLDER: &str = "HOLDER";
+/// In narrower windows, names and holders need the place of LEFT.
+const LEAST_WINDOW_FOR_LEFT: usize = 100;
 
 pub(super) fn draw(
     frame: &mut Frame,
@@ -77,19 +40,26 @@ pub(super) fn draw(
     let shown = view.shown();
     let selected = view.position(&shown);
     let first = scrolled(view.first, selected, view.page, shown.len());
-    let columns = Columns::new(usize::from(area.width));
-    let heading = columns.heading(view.order, setting);
-    let rows = shown.iter().enumerate().skip(first).take(view.page);
-    let rows = rows.map(|(at, row)| {
-        let line = columns.row(row, setting, now);
+    let width = usize::from(area.width);
+    let visible = || shown.iter().enumerate().skip(first).take(view.page);
+    let mut table = Table::new(&COLUMNS);
+    for (_, row) in visible() {
+        table.add(cells(row, width, now));
+    }
+    table.mark(view.order.column.title(), sign(view.order));
+    let mut lines = table.cells(Some(width));
+    let style = |meaning| setting.palette.style(meaning);
+    let titles = line(lines.next().unwrap_or_default(), |_| style(Meaning::Title));
+    let rows = visible().zip(lines).map(|((at, row), cells)| {
+        let line = line(cells, |title| style(meaning(title, row)));
         let meaning = if at == selected {
             Meaning::Selected
         } else {
             Meaning::Usual
         };
-        line.patch_style(setting.palette.style(meaning))
+        line.patch_style(style(meaning))
     });
-    for (row, line) in area.rows().zip(std::iter::once(heading).chain(rows)) {
+    for (row, line) in area.rows().zip(std::iter::once(titles).chain(rows)) {
         frame.render_widget(line, row);
     }
     if shown.is_empty() && view.looks.last.is_some() {
@@ -115,77 +85,49 @@ fn nothing(frame: &mut Frame, area: Rect, view: &View, setting: &Setting) {
     lines(frame, below, [(why.to_owned(), faint)]);
 }
 
-/// How wide the columns are in a window.
-struct Columns {
-    name: usize,
-    holder: usize,
-    fields: Vec<&'static Field>,
+/// The cells of [`COLUMNS`].
+fn cells(row: &Row, window: usize, now: Instant) -> Vec<String> {
+    let seen = &row.seen;
+    vec![
+        seen.name.to_string(),
+        rate(row.rate),
+        seen.waiters.to_string(),
+        grown(seen.oldest_wait, seen, now),
+        held(seen, now),
+        if window >= LEAST_WINDOW_FOR_LEFT {
+            time_left(seen, now)
+        } else {
+            String::new()
+        },
+        holder(seen),
+    ]
 }
 
-impl Columns {
-    fn new(window: usize) -> Columns {
-        let fits = |field: &&Field| window >= field.least_window;
-        let fields: Vec<&Field> = FIELDS.iter().filter(fits).collect();
-        let numbers: usize = fields.iter().map(|field| field.width).sum();
-        let rest = window.saturating_sub(numbers);
-        let holder = if window >= LEAST_WINDOW_FOR_HOLDER {
-            rest / 2
-        } else {
-            0
-        };
-        Columns {
-            name: rest - holder,
-            holder,
-            fields,
-        }
+fn sign(order: Order) -> char {
+    match order.direction {
+        Direction::Usual => '▾',
+        Direction::Reversed => '▴',
     }
+}
 
-    fn heading(&self, order: Order, setting: &Setting) -> Line<'static> {
-        let sign = match order.direction {
-            Direction::Usual => "▾",
-            Direction::Reversed => "▴",
-        };
-        let marked = |heading: &str, column: Option<Column>| match column == Some(order.column) {
-            true => format!("{heading}{sign}"),
-            false => heading.to_owned(),
-        };
-        let mut line = left(&marked("NAME", Some(Column::Name)), self.name);
-        for field in &self.fields {
-            line += &right(&marked(field.heading, field.column), field.width);
-        }
-        if self.holder > 0 {
-            line += "  ";
-            let heading = marked("HOLDER", Some(Column::Holder));
-            line += &left(&heading, self.holder.saturating_sub(2));
-        }
-        Line::styled(line, setting.palette.style(Meaning::Title))
+/// The meaning of a cell in the column with this title.
+fn meaning(title: &str, row: &Row) -> Meaning {
+    match (title, row.seen.state) {
+        (HELD, LockState::Lapsed) => Meaning::Alarm,
+        (HOLDER, state) if state != LockState::Held => Meaning::Faint,
+        _ => Meaning::Usual,
     }
+}
 
-    fn row(&self, row: &Row, setting: &Setting, now: Instant) -> Line<'static> {
-        let alarm = setting.palette.style(Meaning::Alarm);
-        let is_lapsed = row.seen.state == LockState::Lapsed;
-        let mut line = Line::default();
-        // A blank keeps a long name apart from the first number.
-        let name = left(&row.seen.name, self.name.saturating_sub(1));
-        line.push_span(Span::raw(left(&name, self.name)));
-        for field in &self.fields {
-            let style = match field.column {
-                Some(Column::Held) if is_lapsed => alarm,
-                _ => Style::new(),
-            };
-            let text = right(&(field.text)(row, now), field.width);
-            line.push_span(Span::styled(text, style));
+fn line(cells: Vec<(&str, String)>, style: impl Fn(&str) -> Style) -> Line<'static> {
+    let mut line = Line::default();
+    for (title, cell) in cells {
+        if !line.spans.is_empty() {
+            line.push_span(GAP);
         }
-        if self.holder > 0 {
-            let holder = format!("  {}", holder(&row.seen));
-            let style = match row.seen.state {
-                LockState::Held => Style::new(),
-                _ => setting.palette.style(Meaning::Faint),
-            };
-            line.push_span(Span::styled(left(&holder, self.holder), style));
-        }
-        line
+        line.push_span(Span::styled(cell, style(title)));
     }
+    line
 }
 
 fn rate(rate: Option<f64>) -> String {
