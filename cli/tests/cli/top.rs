@@ -238,6 +238,23 @@ fn top_draws_every_size_of_the_window() {
 }
 
 #[test]
+fn key_after_a_resize_and_a_long_text_are_read_at_once() {
+    let server = Server::start();
+    let mut terminal = top(&server, &[]);
+    terminal.shows("0 names");
+    terminal.resize(30, 90);
+    terminal.press("?");
+    terminal.shows("ctrl-z");
+    terminal.press("q");
+    until(SOON, "no help", || !terminal.text().contains("ctrl-z"));
+    // More than one read, and its last key counts.
+    terminal.press(&("j".repeat(1500) + "?"));
+    terminal.shows("ctrl-z");
+    terminal.press("\x03");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
+#[test]
 fn suspended_top_comes_back_with_its_screen() {
     let server = Server::start();
     let _guard = hold(&server, "nightly", "invoices:42");

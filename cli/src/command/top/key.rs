@@ -1,7 +1,12 @@
 //! Keys, from the bytes that a terminal sends.
 //!
-//! crossterm has a reader of its own. It never returns once the terminal is gone: it reads again at
-//! once, and so keeps a core busy. So this reads the bytes by itself.
+//! crossterm has a reader of its own. It loses what this one keeps, also behind a poll for the end
+//! of the terminal:
+//!
+//! - It hears of new bytes once. A key behind a change of the window's size is read only with the
+//!   next key, and so is the rest of a long text. A poll that still sees them keeps a core busy.
+//! - An escape at the end of a read is a key. On a slow line, an arrow key would quit.
+//! - If the terminal goes away within a sequence, it reads again and again, and never returns.
 
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
