@@ -37,6 +37,8 @@ mod times;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
+
 use args::Cli;
 use exit::Exit;
 use printable::printable;
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
     if cli.command.leaves_signals_alone() {
         first_process::end_by_signals();
     }
-    match cli.command.run(cli.connection) {
+    match cli.command.run(cli.connection, Cli::command) {
         Ok(exit) => exit.into(),
         Err(failure) => {
             // Without a reader, the exit code still says it.

@@ -1,9 +1,8 @@
 //! `fairlock completions`: the completion script of a shell.
 
-use clap::{Args, CommandFactory as _};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::args::Cli;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -20,10 +19,11 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn run(&self) -> Result<Exit, Failure> {
+    /// `program` is the whole command line.
+    pub(crate) fn run(&self, mut program: Command) -> Result<Exit, Failure> {
         // clap_complete panics where it cannot write.
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "fairlock", &mut script);
+        clap_complete::generate(self.shell, &mut program, "fairlock", &mut script);
         let script = String::from_utf8_lossy(&script);
         let script = script.trim_end();
         match self.shell {

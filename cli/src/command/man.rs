@@ -4,11 +4,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command, CommandFactory as _};
+use clap::{Args, Command};
 use clap_mangen::Man as Page;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::args::Cli;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -25,12 +24,12 @@ pub(crate) struct Man {
 }
 
 impl Man {
-    pub(crate) fn run(&self) -> Result<Exit, Failure> {
-        let mut root = Cli::command();
-        root.build();
+    /// `program` is the whole command line.
+    pub(crate) fn run(&self, mut program: Command) -> Result<Exit, Failure> {
+        program.build();
         match &self.directory {
-            None => output::line(String::from_utf8_lossy(&page(&root)).trim_end())?,
-            Some(directory) => write_all(&root, directory).map_err(|error| {
+            None => output::line(String::from_utf8_lossy(&page(&program)).trim_end())?,
+            Some(directory) => write_all(&program, directory).map_err(|error| {
                 Failure::usage(format!("cannot write to {}: {error}", directory.display()))
             })?,
         }

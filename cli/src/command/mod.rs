@@ -38,11 +38,16 @@ impl Command {
         !matches!(self, Command::Run(_) | Command::Top(_) | Command::Bench(_))
     }
 
-    pub(crate) fn run(&self, mut connection: Connection) -> Result<Exit, Failure> {
+    /// `program` makes the whole command line, of which this is one command.
+    pub(crate) fn run(
+        &self,
+        mut connection: Connection,
+        program: fn() -> clap::Command,
+    ) -> Result<Exit, Failure> {
         match self {
             // They use no connection, so they need none of its variables.
-            Command::Completions(completions) => return completions.run(),
-            Command::Man(man) => return man.run(),
+            Command::Completions(completions) => return completions.run(program()),
+            Command::Man(man) => return man.run(program()),
             _ => connection.read_variables()?,
         }
         let connection = &connection;

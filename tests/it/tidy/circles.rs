@@ -91,6 +91,11 @@ fn no_files_import_each_other_in_a_circle() {
     }
 }
 
+/// Each file of the command line with the files that it names.
+pub(super) fn arrows_of_the_command_line() -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
+    Modules::read(COMMAND_LINE).arrows()
+}
+
 #[test]
 fn arrows_run_down_inside_the_engine_and_the_store() {
     let arrows = Modules::read(LIBRARY).arrows();
@@ -378,7 +383,7 @@ fn absolute(module: &[String], path: ModulePath) -> Option<ModulePath> {
 }
 
 /// Groups of files of which each leads to each other one.
-fn circles(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<BTreeSet<PathBuf>> {
+pub(super) fn circles(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<BTreeSet<PathBuf>> {
     let reached = |from: &PathBuf| {
         let mut reached = BTreeSet::new();
         let mut next: Vec<&PathBuf> = arrows.get(from).into_iter().flatten().collect();

@@ -1,7 +1,10 @@
 //! The rules of the command line, `cli/`. On no store: the tests read the sources.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 
+use super::circles::{arrows_of_the_command_line, circles};
 use super::code::{code_of, strings_of};
 use super::{none, read, root};
 
@@ -48,6 +51,36 @@ fn files_and_functions_of_the_command_line_are_short() {
         }
     }
     none(&wrong, "these files or functions are too long");
+}
+
+/// A room is a file or a folder, with all that is in it. The file of a folder's contents is no room
+/// of that folder.
+#[test]
+fn no_rooms_of_a_folder_name_each_other_in_a_circle() {
+    let arrows = arrows_of_the_command_line();
+    let folders: BTreeSet<&Path> = arrows.keys().filter_map(|file| file.parent()).collect();
+    assert!(folders.len() > 5, "{folders:?} are too few to be all");
+    let mut wrong = Vec::new();
+    for folder in folders {
+        let mut rooms: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
+        for (from, named) in &arrows {
+            let Some(from) = room(folder, from) else {
+                continue;
+            };
+            let named = named.iter().filter_map(|to| room(folder, to));
+            let others = named.filter(|to| *to != from).collect::<Vec<_>>();
+            rooms.entry(from).or_default().extend(others);
+        }
+        wrong.extend(circles(&rooms).iter().map(|circle| format!("{circle:?}")));
+    }
+    none(&wrong, "these rooms name each other in a circle");
+}
+
+/// The room of a folder that a file is in.
+fn room(folder: &Path, file: &Path) -> Option<PathBuf> {
+    let first = file.strip_prefix(folder).ok()?.components().next()?;
+    let room = Path::new(first.as_os_str()).with_extension("");
+    (!matches!(room.to_str(), Some("mod" | "main"))).then(|| folder.join(room))
 }
 
 /// The program prints the library's messages, too. Its users know no `Builder`.
