@@ -2,10 +2,11 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::thread;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
@@ -26,33 +27,30 @@ pub(crate) fn set_exit_unread(exit: Exit) {
 pub(crate) fn line(line: impl Display) -> Result<(), Failure> {
     match writeln!(anstream::stdout().lock(), "{line}") {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            std::process::exit(EXIT_UNREAD.load(Ordering::Relaxed).into())
-        }
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit_unread(),
         Err(error) => Err(Failure::internal(format!("cannot write: {error}"))),
     }
 }
 
-/// Waits for this time. Returns true at once when nobody can read the output any more: its reader
-/// has ended, as after `| head -1`, or the terminal is gone.
-pub(crate) fn is_closed_within(time: Duration) -> bool {
-    let until = Instant::now() + time;
+/// Ends the process as soon as nobody reads its output any more, whatever it waits for. For a verb
+/// that leaves nothing behind.
+pub(crate) fn end_when_unread() {
+    thread::spawn(|| {
+        wait_until_unread();
+        exit_unread();
+    });
+}
+
+/// Blocks until nobody can read the output any more: its reader has ended, as after `| head -1`, or
+/// the terminal is gone.
+pub(crate) fn wait_until_unread() {
     let stdout = io::stdout();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        // The end of a reader is reported though no event is asked for.
-        let mut output = [PollFd::new(&stdout, PollFlags::empty())];
-        let left = Timespec::try_from(left).ok();
-        match poll(&mut output, left.as_ref()) {
-            Ok(0) => return false,
-            Ok(_) => return true,
-            // A signal that the process survives, as after a stop.
-            Err(_) => {}
-        }
-        if Instant::now() >= until {
-            return false;
-        }
-    }
+    // The end of a reader is reported though no event is asked for. A signal ends the call early.
+    while poll(&mut [PollFd::new(&stdout, PollFlags::empty())], None).is_err() {}
+}
+
+fn exit_unread() -> ! {
+    std::process::exit(EXIT_UNREAD.load(Ordering::Relaxed).into())
 }
 
 /// Prints one line of JSON.
@@ -75,9 +73,12 @@ pub(crate) fn table(table: &Table, width: Option<usize>) -> Result<(), Failure> 
 /// How many columns the window has. `None` if standard output is no terminal.
 pub(crate) fn width() -> Option<usize> {
     let stdout = io::stdout();
-    stdout.is_terminal().then(|| {
-        let size = rustix::termios::tcgetwinsize(&stdout);
-        let columns = size.map_or(0, |size| size.ws_col.into());
-        if columns == 0 { DEFAULT_WIDTH } else { columns }
-    })
+    stdout.is_terminal().then(|| columns(stdout))
+}
+
+/// How many columns a terminal has.
+pub(crate) fn columns(terminal: impl AsFd) -> usize {
+    let size = rustix::termios::tcgetwinsize(terminal);
+    let columns = size.map_or(0, |size| size.ws_col.into());
+    if columns == 0 { DEFAULT_WIDTH } else { columns }
 }

@@ -96,6 +96,7 @@ const COLUMNS: [Column; 16] = [
 
 impl Ls {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
+        output::end_when_unread();
         let manager = connection.manager()?;
         let mut list = manager.list(&self.glob);
         let mut infos = Vec::new();

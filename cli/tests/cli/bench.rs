@@ -57,28 +57,20 @@ fn bench_prints_each_measurement_next_to_the_round_trip() {
         .iter()
         .map(|line| line["measurement"].as_str().expect("a name"))
         .collect();
-    let measurements = [
-        "round_trip",
-        "lock_unlock",
-        "lock_drop",
-        "hand_over_one_process",
-        "hand_over_two_managers",
-        "lock_unlock_threads",
-        "all",
-    ];
+    let measurements = ["round_trip", "lock_unlock", "hand_over", "all"];
     assert_eq!(names, measurements);
-    for line in &lines[..6] {
+    for line in &lines[..3] {
         let number = |field: &str| line[field].as_f64().expect("a number");
         let times = ["p50", "p90", "p99", "max"].map(number);
         assert!(times[0] > 0.0 && times.is_sorted(), "{line}");
         assert!(number("round_trips") > 0.0 && number("per_second") > 0.0);
     }
-    assert_eq!(lines[5]["threads"], 3);
-    let counted: u64 = lines[..6]
+    assert_eq!(lines[1]["threads"], 3);
+    let counted: u64 = lines[..3]
         .iter()
         .map(|line| line["count"].as_u64().expect("a count"))
         .sum();
-    assert!(lines[6]["requests"].as_u64() > Some(counted), "{counted}");
+    assert!(lines[3]["requests"].as_u64() > Some(counted), "{counted}");
     assert_eq!(keys(&server), [""; 0]);
 }
 
@@ -89,7 +81,7 @@ fn bench_prints_a_table_for_people() {
     let args = ["--duration", "20ms", "--threads", "1", "--names", "{a}%"];
     let ended = end(&mut bench(&server, &args));
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    for part in ["p99", "lock + drop", "hand-over, two managers", "requests"] {
+    for part in ["p99", "lock + unlock", "hand-over", "requests"] {
         assert!(ended.stdout.contains(part), "{part}: {ended:?}");
     }
     assert_eq!(keys(&server), [""; 0]);
@@ -123,6 +115,21 @@ fn interrupted_bench_leaves_no_key_behind() {
         assert_eq!(status.code(), Some(code));
         assert_eq!(keys(&server), [""; 0]);
     }
+}
+
+#[test]
+fn bench_that_measures_ends_when_nobody_reads() {
+    let server = Server::start();
+    let mut process = bench(&server, &["--duration", "1h"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    until(SOON, "it measures", || server.commands_processed() > 100);
+    drop(process.stdout.take());
+    let status = until_some(SOON, "it ends", || process.try_wait().expect("its state"));
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(keys(&server), [""; 0]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use fairlock::LockOptions;
 use crate::look::{Lapsed, fairlock, labelled, objects, until_awaited};
 use crate::process::{Ended, end};
 use crate::run::LONG;
-use crate::support::{Proxy, SLACK, Server, Shifted, contains, is_redis_62, until};
+use crate::support::{Proxy, SLACK, Server, Shifted, contains, is_redis_62, until, until_some};
 use crate::terminal::Terminal;
 
 /// Long enough for every test, whatever the clock does.
@@ -407,4 +407,21 @@ fn prometheus_page_has_all_names_and_states() {
 fn prometheus_page_is_whole_or_absent() {
     let ended = ends_on_the_second_page(&["--prometheus"]);
     assert_eq!(ended.stdout, "", "{ended:?}");
+}
+
+#[test]
+fn ls_and_watch_end_without_a_reader_while_redis_is_silent() {
+    let server = Server::start();
+    server.stop();
+    for args in [&["ls"][..], &["watch", "n"]] {
+        let args = [args, &["--command-timeout", "1h"]].concat();
+        let mut command = fairlock(&server, &args);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        drop(child.stdout.take());
+        let ended = until_some(SLACK * 8, "it ends", || {
+            child.try_wait().expect("its state")
+        });
+        assert_eq!(ended.code(), Some(0), "{args:?}");
+    }
+    server.cont();
 }

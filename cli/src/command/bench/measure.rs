@@ -7,24 +7,17 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use fairlock::{LockManager, Result};
 use hdrhistogram::Histogram;
 
-use super::interrupt::Interrupt;
+use super::budget::{Budget, histogram};
 use super::names::Names;
-
-/// The first rounds open connections and load scripts. They do not count.
-const WARM_UP: u32 = 16;
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Measurement {
     RoundTrip,
-    LockUnlock,
-    LockDrop,
-    /// Between two threads of one process.
-    HandOverWithin,
+    /// By this many threads.
+    LockUnlock(u32),
     /// Between two managers, as between two processes.
-    HandOverBetween,
-    Threads(u32),
+    HandOver,
 }
 
 /// The times of one measurement, in nanoseconds.
@@ -36,69 +29,21 @@ pub(super) struct Measured {
     pub(super) elapsed: Duration,
 }
 
-/// How long a measurement goes on.
-#[derive(Debug, Clone)]
-pub(super) struct Budget {
-    time: Duration,
-    interrupt: Interrupt,
-}
-
-impl Budget {
-    pub(super) fn new(time: Duration, interrupt: &Interrupt) -> Budget {
-        Budget {
-            time,
-            interrupt: interrupt.clone(),
-        }
-    }
-
-    fn lasts(&self, since: Instant) -> bool {
-        since.elapsed() < self.time && !self.interrupt.has_come()
-    }
-
-    /// Repeats a round until the time is over, at least once if nothing interrupts. A round returns
-    /// its time.
-    fn spend(
-        &self,
-        mut round: impl FnMut() -> Result<Duration>,
-    ) -> Result<(Histogram<u64>, Duration)> {
-        let mut times = histogram();
-        for _ in 0..WARM_UP {
-            if !self.interrupt.has_come() {
-                round()?;
-            }
-        }
-        let began = Instant::now();
-        loop {
-            record(&mut times, round()?);
-            if !self.lasts(began) {
-                return Ok((times, began.elapsed()));
-            }
-        }
-    }
-}
-
 impl Measurement {
-    pub(super) fn all(threads: u32) -> Vec<Measurement> {
-        let mut all = vec![
+    pub(super) fn all(threads: u32) -> [Measurement; 3] {
+        [
             Measurement::RoundTrip,
-            Measurement::LockUnlock,
-            Measurement::LockDrop,
-            Measurement::HandOverWithin,
-            Measurement::HandOverBetween,
-        ];
-        all.push(Measurement::Threads(threads));
-        all
+            Measurement::LockUnlock(threads),
+            Measurement::HandOver,
+        ]
     }
 
     pub(super) fn title(self) -> String {
         match self {
             Measurement::RoundTrip => "round trip".to_owned(),
-            Measurement::LockUnlock => "lock + unlock".to_owned(),
-            Measurement::LockDrop => "lock + drop".to_owned(),
-            Measurement::HandOverWithin => "hand-over, one process".to_owned(),
-            Measurement::HandOverBetween => "hand-over, two managers".to_owned(),
-            Measurement::Threads(1) => "lock + unlock, 1 thread".to_owned(),
-            Measurement::Threads(threads) => format!("lock + unlock, {threads} threads"),
+            Measurement::LockUnlock(1) => "lock + unlock".to_owned(),
+            Measurement::LockUnlock(threads) => format!("lock + unlock, {threads} threads"),
+            Measurement::HandOver => "hand-over".to_owned(),
         }
     }
 
@@ -106,19 +51,16 @@ impl Measurement {
     pub(super) fn id(self) -> &'static str {
         match self {
             Measurement::RoundTrip => "round_trip",
-            Measurement::LockUnlock => "lock_unlock",
-            Measurement::LockDrop => "lock_drop",
-            Measurement::HandOverWithin => "hand_over_one_process",
-            Measurement::HandOverBetween => "hand_over_two_managers",
-            Measurement::Threads(_) => "lock_unlock_threads",
+            Measurement::LockUnlock(_) => "lock_unlock",
+            Measurement::HandOver => "hand_over",
         }
     }
 
     pub(super) fn threads(self) -> u32 {
         match self {
-            Measurement::HandOverWithin | Measurement::HandOverBetween => 2,
-            Measurement::Threads(threads) => threads,
-            _ => 1,
+            Measurement::RoundTrip => 1,
+            Measurement::LockUnlock(threads) => threads,
+            Measurement::HandOver => 2,
         }
     }
 
@@ -129,21 +71,17 @@ impl Measurement {
         names: &Names,
         budget: &Budget,
     ) -> Result<Option<Measured>> {
-        let [manager, other] = managers;
+        let manager = &managers[0];
         let (times, elapsed) = match self {
-            Measurement::RoundTrip => {
-                budget.spend(|| timed(|| manager.inspect(names.first()).map(|_| ())))?
-            }
-            Measurement::LockUnlock => budget.spend(|| lock_unlock(manager, names.first()))?,
-            Measurement::LockDrop => {
-                budget.spend(|| timed(|| manager.lock(names.first()).map(drop)))?
-            }
-            Measurement::HandOverWithin => hand_over([manager, manager], names.first(), budget)?,
-            Measurement::HandOverBetween => hand_over([manager, other], names.first(), budget)?,
-            Measurement::Threads(_) => threads(manager, names, budget)?,
+            Measurement::RoundTrip => budget.spend(|| {
+                let began = Instant::now();
+                manager.inspect(names.first())?;
+                Ok(began.elapsed())
+            })?,
+            Measurement::LockUnlock(_) => lock_unlock(manager, names, budget)?,
+            Measurement::HandOver => hand_over(managers, names.first(), budget)?,
         };
-        let is_whole = !budget.interrupt.has_come();
-        Ok(is_whole.then_some(Measured {
+        Ok((!budget.is_interrupted()).then_some(Measured {
             measurement: self,
             times,
             elapsed,
@@ -159,24 +97,19 @@ impl Measured {
     }
 }
 
-fn timed(call: impl FnOnce() -> Result<()>) -> Result<Duration> {
-    let began = Instant::now();
-    call()?;
-    Ok(began.elapsed())
-}
-
-fn lock_unlock(manager: &LockManager, name: &str) -> Result<Duration> {
-    timed(|| manager.lock(name)?.unlock())
-}
-
 /// All threads lock names of their own through one manager.
-fn threads(
+fn lock_unlock(
     manager: &LockManager,
     names: &Names,
     budget: &Budget,
 ) -> Result<(Histogram<u64>, Duration)> {
+    let round = |name: &str| {
+        let began = Instant::now();
+        manager.lock(name)?.unlock()?;
+        Ok(began.elapsed())
+    };
     thread::scope(|scope| {
-        let thread = |name| scope.spawn(move || budget.spend(|| lock_unlock(manager, name)));
+        let thread = |name| scope.spawn(move || budget.spend(|| round(name)));
         let all: Vec<_> = names.all().map(thread).collect();
         let (mut times, mut longest) = (histogram(), Duration::ZERO);
         for thread in all {
@@ -190,7 +123,7 @@ fn threads(
 
 /// From the call of `unlock` here to the return of `wait` there. The waiter is in the queue before.
 fn hand_over(
-    [releaser, waiter]: [&LockManager; 2],
+    [releaser, waiter]: &[LockManager; 2],
     name: &str,
     budget: &Budget,
 ) -> Result<(Histogram<u64>, Duration)> {
@@ -237,13 +170,4 @@ fn wait_in_turns(
         }
     }
     Ok(())
-}
-
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("bounds that fit")
-}
-
-fn record(times: &mut Histogram<u64>, time: Duration) {
-    // A longer time counts as the longest.
-    times.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
 }

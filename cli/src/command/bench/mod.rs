@@ -1,12 +1,11 @@
 //! `fairlock bench`: how fast locks are on the user's own Redis.
 
-mod cleanup;
-mod interrupt;
+mod budget;
 mod measure;
 mod names;
 mod report;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use clap::Args;
@@ -15,8 +14,8 @@ use crate::connection::Connection;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use interrupt::Interrupt;
-use measure::{Budget, Measured, Measurement};
+use budget::{Budget, Interrupt};
+use measure::{Measured, Measurement};
 use names::Names;
 
 /// Measures locks on this Redis, next to its bare round trip
@@ -30,11 +29,11 @@ Examples:
   fairlock bench --threads 16 --duration 5s
   fairlock bench --json | jq 'select(.measurement == \"lock_unlock\").p99'")]
 pub(crate) struct Bench {
-    /// How many threads measure at the same time in the last measurement
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    /// How many threads lock and unlock at the same time, each a name of its own
+    #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// How long each of the six measurements takes
+    /// How long each of the three measurements takes
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse)]
     duration: Duration,
     /// How the names of its locks begin
@@ -63,7 +62,7 @@ impl Bench {
         let whole = humantime::format_duration(whole);
         crate::note::note_line!("fairlock: this loads the server for about {whole}");
         let mut measured = Vec::new();
-        let lasted = self.measure(&measurements, &mut measured, |measurement| {
+        let lasted = measure(&measurements, &mut measured, |measurement| {
             let budget = Budget::new(self.duration / ROUNDS, &interrupt);
             measurement.run(&managers, &names, &budget)
         });
@@ -75,49 +74,43 @@ impl Bench {
             // A lock that it could not release in time ends with its TTL. The check above said so.
             let _ = manager.shutdown(CLEANUP_TIME);
         }
-        if let Err(leftovers) = cleanup::delete(&managers[0], &names) {
+        if let Err(leftovers) = names.delete(&managers[0]) {
             crate::note::note_line!("fairlock: warning: {leftovers}");
         }
-        self.print(&measured, requests)?;
-        lasted.and(released)?;
-        Ok(interrupt.signal().map_or(Exit::OK, Exit::of_signal))
+        let end = lasted.and(released).map(|()| interrupt.exit());
+        output::set_exit_unread(match &end {
+            Ok(exit) => *exit,
+            Err(failure) => failure.into(),
+        });
+        if self.json {
+            report::json(&measured, requests)?;
+        } else {
+            report::print(&measured, requests)?;
+        }
+        end
     }
+}
 
-    /// Goes through all measurements several times, until an error or an interrupt. The
-    /// measurements until then count.
-    fn measure(
-        &self,
-        measurements: &[Measurement],
-        measured: &mut Vec<Measured>,
-        run: impl Fn(&Measurement) -> fairlock::Result<Option<Measured>>,
-    ) -> Result<(), Failure> {
-        for round in 1..=ROUNDS {
-            for (at, measurement) in measurements.iter().enumerate() {
-                progress(round, measurement);
-                let Some(times) = run(measurement)? else {
-                    return Ok(());
-                };
-                match measured.get_mut(at) {
-                    Some(earlier) => earlier.add(&times),
-                    None => measured.push(times),
-                }
+/// Goes through all measurements several times, until an error or an interrupt. The measurements
+/// until then count.
+fn measure(
+    measurements: &[Measurement],
+    measured: &mut Vec<Measured>,
+    run: impl Fn(&Measurement) -> fairlock::Result<Option<Measured>>,
+) -> Result<(), Failure> {
+    for round in 1..=ROUNDS {
+        for (at, measurement) in measurements.iter().enumerate() {
+            progress(round, measurement);
+            let Some(times) = run(measurement)? else {
+                return Ok(());
+            };
+            match measured.get_mut(at) {
+                Some(earlier) => earlier.add(&times),
+                None => measured.push(times),
             }
         }
-        Ok(())
     }
-
-    fn print(&self, measured: &[Measured], requests: u64) -> Result<(), Failure> {
-        let text = if self.json {
-            report::json(measured, requests)
-        } else {
-            report::table(measured, requests, output::width())
-        };
-        match io::stdout().write_all(text.as_bytes()) {
-            // The reader has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            written => written.map_err(|error| Failure::internal(error.to_string())),
-        }
-    }
+    Ok(())
 }
 
 /// Which measurement runs, on a terminal.
@@ -125,7 +118,6 @@ fn progress(round: u32, measurement: &Measurement) {
     if io::stderr().is_terminal() {
         let title = measurement.title();
         crate::note::note!("\r\x1b[Kround {round} of {ROUNDS}: {title} …");
-        let _ = io::stderr().flush();
     }
 }
 

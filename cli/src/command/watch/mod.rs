@@ -2,6 +2,7 @@
 
 mod change;
 
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -54,6 +55,7 @@ impl Watch {
     /// No signal is caught: INT and TERM end the process at once, even while Redis is silent. A
     /// shell shows that as 128 + n.
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
+        output::end_when_unread();
         let manager = connection.manager()?;
         let mut clock = ServerClock::default();
         let mut before = self.look(&manager, &mut clock)?;
@@ -69,9 +71,7 @@ impl Watch {
         loop {
             // A look that took long delays the next one, and no look is made up for.
             due = (due + self.interval).max(Instant::now());
-            if output::is_closed_within(due.saturating_duration_since(Instant::now())) {
-                return Ok(Exit::OK);
-            }
+            thread::sleep(due.saturating_duration_since(Instant::now()));
             match self.look(&manager, &mut clock) {
                 Ok(info) => {
                     if let Some(since) = unreachable.take() {
