@@ -16,8 +16,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::label;
-use super::lock::Held;
-use super::share::Share;
+use super::lock::{Held, Share};
 use crate::connection::variable;
 use crate::exit::Failure;
 use crate::job;
@@ -207,14 +206,33 @@ impl Ancestor {
 
     /// Whether that run can end what this one starts, before its lock can be another's. It reaches
     /// all processes below it in its session.
-    pub(super) fn reaches_us(&self) -> bool {
+    fn reaches_us(&self) -> bool {
         let is_here = Stat::start_of(self.pid) == self.start;
         is_here && i32::try_from(self.pid).is_ok_and(job::is_in_our_session)
     }
 
-    /// Whether this process is below that run. Somebody may have copied the variable elsewhere.
-    pub(super) fn is_above_us(&self) -> bool {
-        processes::is_above_this(self.pid)
+    fn permits(&self) -> u32 {
+        match self.access {
+            Access::Permits(count) => count,
+            _ => 0,
+        }
+    }
+
+    /// Refuses to join a run that could not end the command in time.
+    pub(super) fn check_joinable(&self) -> Result<(), Failure> {
+        let where_it_is = if !self.reaches_us() {
+            "it is in another session or container"
+        } else if !processes::is_above_this(self.pid) {
+            // Somebody may have copied the variable elsewhere.
+            "it has not started this process, nor a process above this one"
+        } else {
+            return Ok(());
+        };
+        let Ancestor { name, pid, .. } = self;
+        Err(Failure::usage(format!(
+            "{name}: cannot join the run of process {pid}: {where_it_is}, so it could not end this \
+             command before its lock ends"
+        )))
     }
 
     /// Whether its lock protects what a run with this share wants to do.
@@ -242,50 +260,32 @@ impl Access {
 
 /// Whether a run with this share can wait, while these hold the lock.
 pub(super) fn verdict(holding: &[Ancestor], share: Share) -> Verdict {
-    let accesses = || holding.iter().map(|ancestor| ancestor.access);
     let Some(innermost) = holding.last().cloned() else {
         return Verdict::Free;
     };
+    let has = |access| holding.iter().any(|ancestor| ancestor.access == access);
     // Where the kinds differ, Redis refuses the name.
-    match share {
-        Share::Alone if accesses().any(|access| access == Access::Mutex) => {
-            Verdict::Never(innermost)
-        }
-        Share::Writer if accesses().any(Access::is_of_rw_lock) => Verdict::Never(innermost),
-        Share::Reader if accesses().any(|access| access == Access::Writer) => {
-            Verdict::Never(innermost)
-        }
-        Share::Reader if accesses().any(|access| access == Access::Reader) => {
-            Verdict::OnlyAtOnce(innermost)
-        }
+    let is_excluded = match share {
+        Share::Alone => has(Access::Mutex),
+        Share::Reader => has(Access::Writer),
+        Share::Writer => has(Access::Reader) || has(Access::Writer),
         Share::Permits(wanted) => {
-            let held: u32 = accesses().map(Access::permits).sum();
-            if held > 0 && held.saturating_add(wanted.take) > wanted.of {
-                Verdict::Never(innermost)
-            } else {
-                Verdict::Free
-            }
+            let held: u32 = holding.iter().map(Ancestor::permits).sum();
+            held > 0 && held.saturating_add(wanted.take) > wanted.of
         }
-        _ => Verdict::Free,
-    }
-}
-
-impl Access {
-    fn is_of_rw_lock(self) -> bool {
-        matches!(self, Access::Reader | Access::Writer)
-    }
-
-    fn permits(self) -> u32 {
-        match self {
-            Access::Permits(count) => count,
-            _ => 0,
-        }
+    };
+    if is_excluded {
+        Verdict::Never(innermost)
+    } else if matches!(share, Share::Reader) && has(Access::Reader) {
+        Verdict::OnlyAtOnce(innermost)
+    } else {
+        Verdict::Free
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::share::Permits;
+    use super::super::lock::Permits;
     use super::*;
 
     fn holding(access: Access) -> Ancestor {

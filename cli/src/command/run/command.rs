@@ -1,11 +1,14 @@
-//! The command as it is started.
+//! The command as it is started, or as it joins the run around it.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use super::foreground::Foreground;
 use super::lock::Held;
+use super::tree::Tree;
 use super::{ancestors, exec, program};
 use crate::connection::{Connection, Variables};
 use crate::exit::Failure;
@@ -36,8 +39,10 @@ impl Environment {
         })
     }
 
-    pub(super) fn give_to(&self, command: &mut Command) {
-        self.connection.give_to(command);
+    fn command(&self, words: &[OsString]) -> Command {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        self.connection.give_to(&mut command);
         command
             .env("FAIRLOCK_NAME", &self.name)
             .env("FAIRLOCK_FENCE", self.fence.to_string())
@@ -45,23 +50,38 @@ impl Environment {
         if let Some(ancestors) = &self.ancestors {
             command.env(ancestors::VARIABLE, ancestors);
         }
+        command
     }
 }
 
-/// The command with its environment, in a process group of its own. It dies with this process.
-/// Standard input and output are ours, and the foreground is passed on.
-pub(super) fn of(
+/// Starts the command with its environment, in a process group of its own. It dies with this
+/// process. Standard input and output are ours, and the foreground is passed on.
+pub(super) fn start(
     words: &[OsString],
     environment: &Environment,
     foreground: Option<&Foreground>,
-) -> Command {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).process_group(0);
-    environment.give_to(&mut command);
-    exec::die_with_us(&mut command);
-    if let Some(taking) = foreground.and_then(Foreground::taking_by_a_child) {
-        exec::take_terminal(&mut command, taking);
+) -> io::Result<Tree> {
+    program::execute(words, |words| {
+        let mut command = environment.command(words);
+        command.process_group(0);
+        exec::die_with_us(&mut command);
+        if let Some(taking) = foreground.and_then(Foreground::taking_by_a_child) {
+            exec::take_terminal(&mut command, taking);
+        }
+        exec::exactly(&mut command, program::files(&words[0]));
+        Tree::start(command, foreground)
+    })
+}
+
+/// Replaces this process by the command. The run around it looks after the command as after all
+/// that it started. Returns only if the command cannot be executed.
+pub(super) fn become_it(words: &[OsString], environment: &Environment) -> Failure {
+    let executed = program::execute::<Infallible>(words, |words| {
+        let mut command = environment.command(words);
+        exec::exactly(&mut command, program::files(&words[0]));
+        Err(command.exec())
+    });
+    match executed {
+        Err(error) => program::failure(&words[0], &error),
     }
-    exec::exactly(&mut command, program::files(&words[0]));
-    command
 }

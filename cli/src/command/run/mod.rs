@@ -5,13 +5,11 @@ mod command;
 mod connect;
 mod exec;
 mod foreground;
-mod join;
 pub(super) mod label;
 mod lock;
 mod messages;
 mod program;
 mod release;
-mod share;
 mod signals;
 mod supervisor;
 mod times;
@@ -20,8 +18,7 @@ mod wait;
 mod waiting_line;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _};
-use std::process::Command;
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -37,14 +34,12 @@ use crate::signal_mask::without_ttou;
 use ancestors::{Ancestor, Ancestors, Orphaned};
 use command::Environment;
 use foreground::Foreground;
-use lock::Held;
+use lock::{Held, Permits, Share};
 use messages::Messages;
 use release::Release;
-use share::{Permits, Share};
 use signals::Signals;
 use supervisor::{Rules, Supervisor};
 use times::Times;
-use tree::Tree;
 use wait::{View, WaitSettings, Waited, Wanted};
 
 /// How long the connection may take, unless `--command-timeout` says otherwise.
@@ -166,7 +161,8 @@ impl Run {
             ..self.wanted(connection, &times, ancestors.clone())?
         };
         match wait::wait_for(wanted, settings, &signals, &messages, explain)? {
-            Waited::Held(held, manager) => {
+            Waited::Granted(granted) => {
+                let (held, manager) = granted.take();
                 let all = ancestors.and(&held, connection.prefix(), self.share(), times.grace);
                 let taken = Taken {
                     environment: Environment::under(&held, all, connection)?,
@@ -176,7 +172,7 @@ impl Run {
                 self.run_holding(taken, &manager, times, &signals, &messages)
             }
             Waited::Joined(ancestor) => {
-                join::check(&self.name, &ancestor)?;
+                ancestor.check_joinable()?;
                 drop(messages);
                 self.join(&ancestor, connection, &signals)
             }
@@ -237,8 +233,7 @@ impl Run {
             ancestors: None,
             connection: connection.variables()?,
         };
-        let with_environment = |command: &mut Command| environment.give_to(command);
-        Err(join::become_command(&self.command, with_environment))
+        Err(command::become_it(&self.command, &environment))
     }
 
     fn run_holding(
@@ -269,7 +264,8 @@ impl Run {
             let text = "the lock was not renewed in time, so the command does not start";
             return Err(Failure::new(Exit::LOST, format!("{}: {text}", self.name)));
         }
-        let tree = match receives.and_then(|()| self.start(&environment, foreground.as_ref())) {
+        let start = || command::start(&self.command, &environment, foreground.as_ref());
+        let tree = match receives.and_then(|()| start()) {
             Ok(tree) => tree,
             Err(error) => {
                 held.release_unused(manager);
@@ -289,25 +285,6 @@ impl Run {
             only_after_success: self.only_after_success,
         };
         Ok(release.after(&ended, held, messages))
-    }
-
-    /// Starts the command. A script without `#!` is run by the shell, as the C library's `execvp`
-    /// has it, and so `flock` and the shells.
-    fn start(
-        &self,
-        environment: &Environment,
-        foreground: Option<&Foreground>,
-    ) -> io::Result<Tree> {
-        let start = |words: &[OsString]| {
-            let command = command::of(words, environment, foreground);
-            Tree::start(command, foreground)
-        };
-        match start(&self.command) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
-                program::as_script(&self.command).map_or(Err(error), |words| start(&words))
-            }
-            started => started,
-        }
     }
 
     /// The lock, and a manager that is not connected yet.

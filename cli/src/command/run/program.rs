@@ -45,9 +45,23 @@ pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
     }
 }
 
+/// Executes the words. A script without `#!` is run by the shell, as the C library's `execvp` has
+/// it, and so `flock` and the shells.
+pub(super) fn execute<T>(
+    words: &[OsString],
+    execute: impl Fn(&[OsString]) -> Result<T, Error>,
+) -> Result<T, Error> {
+    match execute(words) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
+            as_script(words).map_or(Err(error), |words| execute(&words))
+        }
+        executed => executed,
+    }
+}
+
 /// The words that run a script without `#!` by the shell. `None` if it is no text: a program for
 /// another kind of processor, say.
-pub(super) fn as_script(words: &[OsString]) -> Option<Vec<OsString>> {
+fn as_script(words: &[OsString]) -> Option<Vec<OsString>> {
     let program = &words[0];
     let mut found = in_path(program).filter(|path| is_executable(path).unwrap_or(false));
     let script = if program.as_bytes().contains(&b'/') {

@@ -1,5 +1,6 @@
 //! How the command waits for its lock.
 
+use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use super::ancestors::{Ancestor, Ancestors, Verdict, verdict};
 use super::connect::{Connecting, passes_by_itself, retry};
 use super::foreground::Foreground;
 use super::label;
-use super::lock::{Held, Lock};
+use super::lock::{Held, Lock, Share};
 use super::messages::Messages;
-use super::share::Share;
 use super::signals::{Received, Signals};
-use super::waiting_line::{Progress, columns, fit, holder_of};
+use super::waiting_line::{Progress, fit, holder_of};
 use crate::exit::{Exit, Failure};
+use crate::output;
 use crate::signal_mask::without_ttou;
 
 /// How often Redis is asked for the holder while the line is shown.
@@ -25,7 +26,7 @@ const REDRAW: Duration = Duration::from_secs(1);
 
 /// How a wait ended.
 pub(super) enum Waited {
-    Held(Held, LockManager),
+    Granted(Granted),
     /// A run around this one has the lock, and this one joins it.
     Joined(Ancestor),
     /// A run around this one has the lock, so this one would wait for itself.
@@ -114,7 +115,7 @@ pub(super) fn wait_for(
         select! {
             recv(reports) -> report => match report {
                 Ok(Report::Progress(newest)) => progress = Some(newest),
-                Ok(Report::Ended(Ok(outcome))) => break Ok(outcome.into_waited()),
+                Ok(Report::Ended(Ok(waited))) => break Ok(waited),
                 Ok(Report::Ended(Err(error))) => break Err(explain(error)),
                 Err(_) => break Err(Failure::internal("the wait ended without a result")),
             },
@@ -136,7 +137,7 @@ pub(super) fn wait_for(
             && foreground.as_ref().is_none_or(Foreground::is_ours)
         {
             let line = progress.line(&name, start.elapsed(), settings.left(start.elapsed()));
-            messages.show_line(fit(&line, columns()));
+            messages.show_line(fit(&line, output::columns(io::stderr())));
         }
     };
     if progress.is_some() {
@@ -162,39 +163,19 @@ fn erase(messages: &Messages) {
 /// The waiting thread's reports: how it goes, and how it ended.
 enum Report {
     Progress(Progress),
-    Ended(Result<Outcome, Error>),
+    Ended(Result<Waited, Error>),
 }
 
-enum Outcome {
-    Granted(Granted),
-    Joined(Ancestor),
-    ForItself(Ancestor),
-    Busy(String),
-}
-
-impl Outcome {
-    fn into_waited(self) -> Waited {
-        match self {
-            Outcome::Granted(granted) => granted.take().map_or_else(
-                || Waited::Busy(String::new()),
-                |(held, manager)| Waited::Held(held, manager),
-            ),
-            Outcome::Joined(ancestor) => Waited::Joined(ancestor),
-            Outcome::ForItself(ancestor) => Waited::ForItself(ancestor),
-            Outcome::Busy(holder) => Waited::Busy(holder),
-        }
-    }
-}
-
-/// A lock that no command runs under yet.
-struct Granted {
+/// A lock that no command runs under yet. Dropping it releases it.
+pub(super) struct Granted {
     held: Option<Held>,
     manager: LockManager,
 }
 
 impl Granted {
-    fn take(mut self) -> Option<(Held, LockManager)> {
-        Some((self.held.take()?, self.manager.clone()))
+    pub(super) fn take(mut self) -> (Held, LockManager) {
+        let held = self.held.take().expect("it is taken once");
+        (held, self.manager.clone())
     }
 }
 
@@ -253,7 +234,7 @@ impl Start {
     }
 
     /// Takes the lock, unless a run around this one has it.
-    fn take(&self, manager: LockManager) -> Result<Outcome, Error> {
+    fn take(&self, manager: LockManager) -> Result<Waited, Error> {
         let Wanted {
             name,
             share,
@@ -269,7 +250,7 @@ impl Start {
         if self.wanted.reenters
             && let Some(ancestor) = covering.find(|ancestor| ancestor.covers(*share))
         {
-            return Ok(Outcome::Joined(ancestor.clone()));
+            return Ok(Waited::Joined(ancestor.clone()));
         }
         let wait = Wait {
             lock: Lock::new(&manager, name, *share),
@@ -280,10 +261,10 @@ impl Start {
         };
         match verdict(&holding, *share) {
             Verdict::Free => wait.run(),
-            Verdict::Never(ancestor) => Ok(Outcome::ForItself(ancestor)),
+            Verdict::Never(ancestor) => Ok(Waited::ForItself(ancestor)),
             Verdict::OnlyAtOnce(ancestor) => Ok(match retry(at_most, |_| wait.lock.try_take())? {
                 Some(held) => wait.granted(held),
-                None => Outcome::ForItself(ancestor),
+                None => Waited::ForItself(ancestor),
             }),
         }
     }
@@ -314,15 +295,15 @@ struct Wait {
 }
 
 impl Wait {
-    fn run(self) -> Result<Outcome, Error> {
+    fn run(self) -> Result<Waited, Error> {
         match self.take()? {
             Some(held) => Ok(self.granted(held)),
             None => self.busy(),
         }
     }
 
-    fn granted(&self, held: Held) -> Outcome {
-        Outcome::Granted(Granted {
+    fn granted(&self, held: Held) -> Waited {
+        Waited::Granted(Granted {
             held: Some(held),
             manager: self.manager.clone(),
         })
@@ -376,25 +357,25 @@ impl Wait {
 
     /// A wait ends in the same way whether others have the lock or Redis is silent. This tells
     /// them apart.
-    fn busy(&self) -> Result<Outcome, Error> {
+    fn busy(&self) -> Result<Waited, Error> {
         if self.settings.is_zero() && !self.settings.is_shown() {
-            return Ok(Outcome::Busy(String::new()));
+            return Ok(Waited::Busy(String::new()));
         }
         match self.manager.inspect(self.lock.name()) {
             // Nobody has it. A last try says why it was not granted, as when the servers of a
             // quorum have not run for long enough.
             Ok(None) if !self.settings.is_zero() => Ok(match self.lock.try_take()? {
                 Some(held) => self.granted(held),
-                None => Outcome::Busy(String::new()),
+                None => Waited::Busy(String::new()),
             }),
-            Ok(info) => Ok(Outcome::Busy(holder_of(info.as_ref()))),
+            Ok(info) => Ok(Waited::Busy(holder_of(info.as_ref()))),
             // Redis has just said that the lock is taken.
-            Err(_) if self.settings.is_zero() => Ok(Outcome::Busy(String::new())),
+            Err(_) if self.settings.is_zero() => Ok(Waited::Busy(String::new())),
             Err(error) if passes_by_itself(&error) || matches!(error, Error::Tls { .. }) => {
                 Err(error)
             }
             // It answers, so the lock is taken.
-            Err(_) => Ok(Outcome::Busy(String::new())),
+            Err(_) => Ok(Waited::Busy(String::new())),
         }
     }
 }

@@ -4,13 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use fairlock::{LockInfo, LockState, Party};
-use rustix::termios::tcgetwinsize;
 use unicode_width::UnicodeWidthChar as _;
 
 use crate::printable::printable;
-
-/// The width of a terminal that does not say its own.
-const COLUMNS: u16 = 80;
 
 /// The newest look at the lock that is awaited.
 #[derive(Debug, Clone, Default)]
@@ -82,13 +78,6 @@ pub(super) fn fit(line: &str, columns: usize) -> String {
         width < columns
     };
     printable(line).chars().take_while(fits).collect()
-}
-
-/// How wide the terminal is.
-pub(super) fn columns() -> usize {
-    let size = tcgetwinsize(std::io::stderr());
-    let columns = size.map_or(COLUMNS, |size| size.ws_col);
-    usize::from(if columns == 0 { COLUMNS } else { columns })
 }
 
 #[cfg(test)]
