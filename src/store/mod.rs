@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `fault` | [`StoreFault`]: why a call has no reply, and what the caller may conclude from that |
 //! | `refusal` | what a server's error says, whatever server sent it |
+//! | `again` | [`Attempts`](again::Attempts): whether a call is sent again, and what stays in doubt |
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed; [`Anchor`]: a reading of a server's |
 //! | `attendants` | the threads that a clock in memory waits for before it jumps |
 //! | `topology` | where the servers are and how to log in |
@@ -19,6 +20,7 @@
 //! | `unusable` | servers for which no store could be opened, examined |
 //! | `memory` | the store that lives in this process |
 
+mod again;
 #[cfg(feature = "memory")]
 pub(crate) mod attendants;
 pub(crate) mod clock;
@@ -306,10 +308,6 @@ pub(crate) enum ChannelEvent<'a> {
     Quiet,
 }
 
-/// How often a call is sent again after its connection turned out to be closed. The first failure
-/// retires all connections of that age, but one that was being opened just then may be closed too.
-const RESENDS_WHEN_CLOSED: u32 = 2;
-
 impl CallResult {
     /// The result of a call that was never sent.
     pub(crate) fn not_sent(fault: StoreFault) -> CallResult {
@@ -347,42 +345,5 @@ impl CallResult {
     /// Whether the peer had closed the connection before it replied.
     fn is_closed(&self) -> bool {
         self.answer.as_ref().is_err_and(StoreFault::is_closed)
-    }
-
-    /// Takes over the result of the same call, sent again although there was an answer. That answer
-    /// may have been to a second copy.
-    pub(crate) fn take_next(&mut self, next: CallResult) {
-        if self.answer.as_ref().is_ok_and(|answer| answer.resent) {
-            self.take_resent(next);
-        } else {
-            self.not_after = self.not_after.max(next.not_after);
-            self.answer = next.answer;
-        }
-    }
-
-    /// Takes over the result of the same call, sent again. The first copy may have been carried
-    /// out, so an answer is marked as resent and a failure stays in doubt (P7).
-    fn take_resent(&mut self, next: CallResult) {
-        // R7 (late copies): the later bound covers both copies.
-        self.not_after = self.not_after.max(next.not_after);
-        self.answer = match next.answer {
-            Ok(answer) => Ok(Answer {
-                resent: true,
-                ..answer
-            }),
-            Err(fault) if fault.is_ambiguous() && !fault.is_closed() => Err(fault),
-            Err(fault) => Err(StoreFault::InDoubt(Box::new(fault))),
-        };
-    }
-
-    /// The connection was closed, and so was the one before it: more than one connection has come
-    /// to its end.
-    fn note_closed_again(&mut self) {
-        if self.is_closed() {
-            let none = Err(StoreFault::NotReady);
-            if let Err(fault) = std::mem::replace(&mut self.answer, none) {
-                self.answer = Err(StoreFault::InDoubt(Box::new(fault)));
-            }
-        }
     }
 }

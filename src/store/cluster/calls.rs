@@ -4,16 +4,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::members::ClusterNode;
-use super::redirect::{Next, Route};
+use super::redirect::Route;
 use super::state::ClusterState;
 use crate::script::{Call, Form};
+use crate::store::again::{Attempts, Next};
 use crate::store::clock::Time;
 use crate::store::node::{Begun, confirm_grants};
 use crate::store::{CallResult, ConnectionWait, Deadlines, OnResult, StoreFault};
 
-/// How often a call is sent on without a pause, and how often in a round. Two nodes can name each
-/// other for a moment.
-const HOPS: u32 = 5;
+/// How often a call goes in a round without a pause.
 const ROUNDS: usize = 2;
 
 /// How often the pauses of a call that goes round are doubled.
@@ -46,7 +45,7 @@ struct LeftCall {
     call: Call,
     form: Form,
     asked: Arc<ClusterNode>,
-    hops: u32,
+    attempts: Attempts,
     on_result: OnResult,
 }
 
@@ -81,7 +80,6 @@ impl ClusterState {
 
     /// Sends the calls that have no result yet, until all have one or the time is over.
     fn run_ways(&self, ways: &mut [Way<'_>], over: Over, mut deadlines: Deadlines) {
-        let mut attempts = 0;
         let mut doublings = 0;
         loop {
             let mut open: Vec<&mut Way<'_>> =
@@ -93,12 +91,12 @@ impl ClusterState {
                 Over::Lanes => self.run_once(&open, deadlines),
                 Over::AckedConnection => self.renew_once(&open, deadlines.reply_by),
             };
-            attempts += 1;
-            let mut must_pause = attempts > HOPS;
+            let mut must_pause = false;
             for (way, answer) in open.iter_mut().zip(answers) {
                 must_pause |= way.take(self, answer, deadlines.reply_by);
             }
             // P8 (every call ends): redirects that lead nowhere must not become a storm.
+            must_pause |= open.iter().any(|way| way.must_pause());
             let goes_round = open.iter().any(|way| way.route.rounds() >= ROUNDS);
             let pause = self.back_off / 10 * (1 << doublings);
             if goes_round {
@@ -195,7 +193,8 @@ impl ClusterState {
         for ((member, at), begun) in groups.iter().zip(begun) {
             let leave = |index: usize| {
                 let on_result = leave(at[index])?;
-                Some(self.on_left(&calls[at[index]], Form::default(), member, 0, on_result))
+                let route = Route::new(&calls[at[index]]);
+                Some(self.on_left(&calls[at[index]], &route, member, on_result))
             };
             let calls = at.iter().map(|at| &calls[*at]);
             let results = member.lanes.finish_send(begun, calls, reply_by, &leave);
@@ -245,17 +244,16 @@ impl ClusterState {
     fn on_left(
         self: &Arc<Self>,
         call: &Call,
-        form: Form,
+        route: &Route,
         asked: &Arc<ClusterNode>,
-        hops: u32,
         on_result: OnResult,
     ) -> OnResult {
         let left = LeftCall {
             state: Arc::downgrade(self),
             call: call.clone(),
-            form,
+            form: route.form_and_hop().0,
             asked: Arc::clone(asked),
-            hops,
+            attempts: route.attempts(),
             on_result,
         };
         Box::new(move |result| left.on_result(result))
@@ -279,18 +277,18 @@ impl<'a> Way<'a> {
             return true;
         };
         match self.route.take(state, self.call, &member.address, result) {
-            Next::Done(result) => {
-                self.result = Some(result);
+            Next::Done => {
+                self.result = Some(self.route.take_result());
                 false
             }
-            Next::Again => false,
-            Next::AfterPause if self.call.is_acquire() && self.route.is_refused() => {
+            Next::Again | Next::Elsewhere => false,
+            Next::Later if self.call.is_acquire() && self.route.is_refused() => {
                 // Its caller makes the pause: only that knows how long the call may wait.
                 self.result = Some(self.route.take_refusal());
                 false
             }
             // The node is unreachable. It is not worth another attempt, but the next owner is.
-            Next::AfterPause if !self.route.is_refused() => {
+            Next::Later if !self.route.is_refused() => {
                 if self.await_other_owner(state, &member, reply_by) {
                     member.node.note_retries(1);
                 } else {
@@ -298,7 +296,7 @@ impl<'a> Way<'a> {
                 }
                 false
             }
-            Next::AfterPause => {
+            Next::Later => {
                 member.node.note_retries(1);
                 true
             }
@@ -322,6 +320,11 @@ impl<'a> Way<'a> {
         }
     }
 
+    /// Whether it is to be sent again, and was sent on too often.
+    fn must_pause(&self) -> bool {
+        self.result.is_none() && self.route.was_sent_on_too_often()
+    }
+
     fn end(self) -> CallResult {
         self.result.unwrap_or_else(|| self.route.into_refusal())
     }
@@ -338,18 +341,21 @@ impl LeftCall {
         let Some(state) = state else {
             return (self.on_result)(result);
         };
-        let mut route = Route::resumed(&self.call, self.form);
+        let mut route = Route::resumed(&self.call, self.form, self.attempts);
         let next = route.take(&state, &self.call, &self.asked.address, result);
         let target = route.target(&state);
-        let (Next::Again, Some(target), true) = (next, target, self.hops < HOPS) else {
+        let is_at_once = next == Next::Elsewhere && !route.was_sent_on_too_often();
+        let Some(target) = target.filter(|_| is_at_once) else {
             // The renewal thread sends it, and follows redirects.
             return (self.on_result)(CallResult::not_sent(StoreFault::NotReady));
         };
-        let (form, hop) = route.form_and_hop();
-        let on_result = state.on_left(&self.call, form, &target, self.hops + 1, self.on_result);
+        let on_result = state.on_left(&self.call, &route, &target, self.on_result);
         // The calls for its name that were sent behind it are redirected as well, and come behind
         // it on the other node's lane.
-        if !target.lanes.take_over(&self.call, (form, hop), on_result) {
+        if !target
+            .lanes
+            .take_over(&self.call, route.form_and_hop(), on_result)
+        {
             state.wake_renewal_thread();
         }
     }

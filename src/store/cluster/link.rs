@@ -6,16 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::members::ClusterNode;
-use super::redirect::{Next, Route};
+use super::redirect::Route;
 use super::state::ClusterState;
 use crate::error::Step;
 use crate::script::Call;
+use crate::store::again::Next;
 use crate::store::clock::Time;
 use crate::store::node::{AckedPeer, LinkCall, LinkReply, NodeLink, Role};
 use crate::store::{CallResult, Link, StoreFault};
-
-/// How often a call is sent on before it fails.
-const HOPS: u32 = 6;
 
 /// How long all masters may take together before the renewal thread goes on without the replies of
 /// the slow ones. It reads those later.
@@ -50,8 +48,8 @@ struct ShardLink {
 struct OpenCall {
     call: Call,
     route: Route,
-    hops: u32,
-    by_source: bool,
+    /// A node has refused it, in this form at least.
+    is_sent_again: bool,
     /// It was sent to this member, and has no reply yet.
     asked: Option<Arc<ClusterNode>>,
 }
@@ -78,8 +76,7 @@ impl ClusterLink {
             let open = OpenCall {
                 call: call.clone(),
                 route: Route::new(call),
-                hops: 0,
-                by_source: false,
+                is_sent_again: false,
                 asked: None,
             };
             self.open_calls.insert(number, open);
@@ -138,7 +135,7 @@ impl ClusterLink {
         for (number, open) in &mut self.open_calls {
             if open.call.is_acquire() {
                 let is_behind = redirected.contains(&open.call.key.name);
-                if open.hops > 0 {
+                if open.is_sent_again {
                     redirected.insert(Arc::clone(&open.call.key.name));
                 }
                 if is_behind {
@@ -195,9 +192,9 @@ impl ClusterLink {
             LinkReply::Result(number, result) => (number, result),
             LinkReply::OtherForm(LinkCall { number, .. }) => {
                 if let Some(open) = self.open_calls.get_mut(&number) {
-                    open.by_source = true;
+                    open.route.bring_source();
                     open.asked = None;
-                    open.hops += 1;
+                    open.is_sent_again = true;
                 }
                 return;
             }
@@ -208,16 +205,19 @@ impl ClusterLink {
         let Some(asked) = open.asked.take() else {
             return;
         };
-        open.hops += 1;
+        open.is_sent_again = true;
         let next = open
             .route
             .take(&self.state, &open.call, &asked.address, result);
         // A call that goes round fails: the renewal thread makes the pause.
-        let is_over = open.hops > HOPS || open.route.rounds() > 0;
+        let is_over = open.route.was_sent_on_too_often() || open.route.rounds() > 0;
         match next {
-            Next::Done(result) => self.finish(number, result),
-            Next::Again if !is_over => {}
-            Next::Again | Next::AfterPause => {
+            Next::Done => {
+                let result = open.route.take_result();
+                self.finish(number, result);
+            }
+            Next::Again | Next::Elsewhere if !is_over => {}
+            Next::Again | Next::Elsewhere | Next::Later => {
                 if let Some(open) = self.open_calls.remove(&number) {
                     self.finish_call(number, &open.call, open.route.into_refusal());
                 }
@@ -287,8 +287,7 @@ impl ShardLink {
 
 impl OpenCall {
     fn link_call(&self, number: u64) -> LinkCall {
-        let (mut form, hop) = self.route.form_and_hop();
-        form.by_source = self.by_source;
+        let (form, hop) = self.route.form_and_hop();
         LinkCall {
             number,
             call: self.call.clone(),

@@ -6,6 +6,7 @@ use super::members::ClusterNode;
 use super::slots::{address_beside, slot_of};
 use super::state::ClusterState;
 use crate::script::{Call, Form};
+use crate::store::again::{Attempts, Ending, Next};
 use crate::store::node::{Hop, Pending};
 use crate::store::{Address, CallResult, StoreFault};
 
@@ -18,8 +19,7 @@ pub(super) struct Route {
     form: Form,
     /// The node that the owner named by ASK. The next attempt goes there.
     ask_target: Option<Arc<ClusterNode>>,
-    /// A node could not be reached, or closed the connection.
-    was_unreached: bool,
+    attempts: Attempts,
     /// The results of the attempts before, as one.
     before: Option<CallResult>,
     /// The nodes that sent the call on, each with the node that it named, in this order.
@@ -31,32 +31,23 @@ struct Redirect {
     to: Address,
 }
 
-/// The next step after an attempt.
-pub(super) enum Next {
-    /// This is the call's result.
-    Done(CallResult),
-    /// Send it again now: another node serves it, or another form of it.
-    Again,
-    /// Send it again after a pause: no node serves it just now.
-    AfterPause,
-}
-
 impl Route {
     pub(super) fn new(call: &Call) -> Route {
         Route {
             slot: slot_of(&call.key),
             form: Form::default(),
             ask_target: None,
-            was_unreached: false,
+            attempts: Attempts::default(),
             before: None,
             redirects: Vec::new(),
         }
     }
 
-    /// The way of a call that was sent in this form.
-    pub(super) fn resumed(call: &Call, form: Form) -> Route {
+    /// The way of a call that was sent in this form, after these attempts.
+    pub(super) fn resumed(call: &Call, form: Form, attempts: Attempts) -> Route {
         Route {
             form,
+            attempts,
             ..Route::new(call)
         }
     }
@@ -82,7 +73,17 @@ impl Route {
         (self.form, hop)
     }
 
-    /// Takes the result of an attempt at the node at `asked`.
+    pub(super) fn attempts(&self) -> Attempts {
+        self.attempts
+    }
+
+    /// From now on, the call brings its script's source.
+    pub(super) fn bring_source(&mut self) {
+        self.form.by_source = true;
+    }
+
+    /// Takes the result of an attempt at the node at `asked`. If that is the last, it is the call's
+    /// result: see [`Route::take_result`].
     pub(super) fn take(
         &mut self,
         state: &ClusterState,
@@ -90,43 +91,24 @@ impl Route {
         asked: &Address,
         result: CallResult,
     ) -> Next {
-        let is_not_ready = result.is_not_ready();
-        let result = match self.before.take() {
-            None => result,
-            // It was not sent again.
-            Some(before) if result.is_not_ready() => before,
-            Some(mut before) => {
-                // A refused copy is gone. Only a copy without a reply leaves doubt.
-                if before.answer.as_ref().is_err_and(StoreFault::is_ambiguous) {
-                    before.take_resent(result);
-                    before
-                } else {
-                    result
-                }
-            }
+        let is_sent = !result.is_not_ready();
+        let result = result.after(self.before.take());
+        let ending = match &result.answer {
+            Err(fault) if is_sent => self.ending(state, call, asked, fault),
+            _ => None,
         };
-        let next = match &result.answer {
-            Ok(_) => return Next::Done(result),
-            Err(_) if is_not_ready => return Next::Done(result),
-            Err(fault) => self.after(state, call, asked, fault),
-        };
-        match next {
-            None => Next::Done(result),
-            Some(next) => {
-                self.before = Some(result);
-                next
-            }
-        }
+        self.before = Some(result);
+        self.attempts.after(ending.unwrap_or(Ending::Final))
     }
 
-    /// The next step after a fault. `None`: it is the result.
-    fn after(
+    /// How an attempt with this fault ended, and where the next one goes. `None`: it is the last.
+    fn ending(
         &mut self,
         state: &ClusterState,
         call: &Call,
         asked: &Address,
         fault: &StoreFault,
-    ) -> Option<Next> {
+    ) -> Option<Ending> {
         let was_owner = self.ask_target.take().is_none();
         if !fault.is_redirect() {
             self.redirects.clear();
@@ -136,7 +118,7 @@ impl Route {
                 let (host, port) = redirect_target(fault)?;
                 state.on_moved(self.slot, (host, port), asked);
                 self.note_redirect(asked, address_beside(host, port, asked));
-                Some(Next::Again)
+                Some(Ending::SentOn)
             }
             Some("ASK") if was_owner => {
                 let (host, port) = redirect_target(fault)?;
@@ -144,30 +126,29 @@ impl Route {
                 target.note_redirect_target();
                 self.note_redirect(asked, target.address.clone());
                 self.ask_target = Some(target);
-                Some(Next::Again)
+                Some(Ending::SentOn)
             }
             // R11 (missing keys): the single-key form goes to the slot's owner first. Its target
             // would grant a lock whose record has not come yet, and the holder goes on renewing it
             // at the owner. So the target gets this form only after the owner's ASK to it.
             Some("TRYAGAIN") if !self.form.single_key && call.has_single_key_form() => {
                 self.form.single_key = true;
-                Some(Next::Again)
+                Some(Ending::SentOn)
             }
             Some("TRYAGAIN" | "ASK") => {
                 self.form.single_key = false;
-                Some(Next::AfterPause)
+                Some(Ending::NotServed)
             }
             Some("CLUSTERDOWN" | "READONLY" | "MASTERDOWN" | "UNBLOCKED") => {
                 state.want_refresh();
-                Some(Next::AfterPause)
+                Some(Ending::NotServed)
             }
             Some(_) => None,
             None if matches!(fault, StoreFault::NotReplicated { .. }) => None,
             None => {
                 // The node may be dead, and another may own its slots by now, or soon.
                 state.want_refresh();
-                let is_first = !std::mem::replace(&mut self.was_unreached, true);
-                (is_first && is_unreached(fault)).then_some(Next::AfterPause)
+                is_unreached(fault).then_some(Ending::Unreached)
             }
         }
     }
@@ -222,11 +203,21 @@ impl Route {
         fault.is_some_and(|fault| fault.code().is_some())
     }
 
-    /// The result of all attempts.
-    pub(super) fn take_refusal(&mut self) -> CallResult {
+    /// Whether it must not be sent on at once any more.
+    pub(super) fn was_sent_on_too_often(&self) -> bool {
+        self.attempts.was_sent_on_too_often()
+    }
+
+    /// The result of all attempts, as the last one left it.
+    pub(super) fn take_result(&mut self) -> CallResult {
         let before = self.before.take();
-        let before = before.unwrap_or_else(|| CallResult::not_sent(no_owner(self.slot)));
-        self.explained(before)
+        before.unwrap_or_else(|| CallResult::not_sent(no_owner(self.slot)))
+    }
+
+    /// The result of all attempts, of which the last was refused.
+    pub(super) fn take_refusal(&mut self) -> CallResult {
+        let result = self.take_result();
+        self.explained(result)
     }
 
     /// The result when no time is left for another attempt.

@@ -20,10 +20,10 @@ use crate::script::{
     Call, CallerId, Form, RENEWALS_LIMIT, ScriptReply, renewals_command, split_renewals,
 };
 use crate::stats::Traffic;
+use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::{Clock, Time};
 use crate::store::{
-    Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, RESENDS_WHEN_CLOSED, Service, Store,
-    StoreFault,
+    Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, Service, Store, StoreFault,
 };
 
 /// A manager on a [`Memory`] has this instead of connections.
@@ -144,18 +144,18 @@ impl Session {
 
     /// Sends a call, and again if its connection closes, as a lane does.
     fn send(&self, call: &Call, reply_by: Time) -> CallResult {
-        let mut result = self.send_once(call, reply_by);
-        let mut is_closed = result.is_closed();
-        for _ in 0..RESENDS_WHEN_CLOSED {
-            if !is_closed {
-                break;
+        let mut attempts = Attempts::default();
+        let mut before = None;
+        loop {
+            let result = self.send_once(call, reply_by);
+            let next = attempts.after(Ending::of(&result.answer, false));
+            let result = result.after(before);
+            if next == Next::Done {
+                return result;
             }
             self.0.retries.fetch_add(1, Ordering::Relaxed);
-            let next = self.send_once(call, reply_by);
-            is_closed = next.is_closed();
-            result.take_resent(next);
+            before = Some(result);
         }
-        result
     }
 
     fn anchor_at(&self, now: Time) -> Anchor {

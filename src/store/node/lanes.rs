@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::Node;
 use super::acks::{Confirmer, Renewal, confirm_grants};
-use super::connection::{Connection, refusal};
+use super::connection::Connection;
 use super::lane::{Lane, LaneReply, OpenGuard, Ticket};
 use super::pipeline::{Hop, Meaning, Pending, Received};
 use super::pool::{ConnectionPool, LaneConnection, script_bit};
@@ -22,8 +22,9 @@ use super::role::Role;
 use crate::error::Step;
 use crate::key::Key;
 use crate::script::Call;
+use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
-use crate::store::{CallResult, ConnectionWait, Deadlines, RESENDS_WHEN_CLOSED, StoreFault};
+use crate::store::{CallResult, ConnectionWait, Deadlines, StoreFault};
 use login::log_in_with_node;
 
 /// A call that is on its way, or why it could not be sent.
@@ -281,31 +282,15 @@ impl Lanes {
         pending: &Pending<'_>,
         deadlines: Deadlines,
     ) -> Result<NodeGuard<'a>, StoreFault> {
-        let Deadlines {
-            mut connection,
-            reply_by,
-        } = deadlines;
-        let mut closed = 0;
-        let mut was_late = false;
-        loop {
-            let guard = self.open_lane(lane, connection)?;
-            if !pending.call.needs_rights() || self.node.has_rights.load(Ordering::Acquire) {
-                return Ok(guard);
-            }
-            let reply = self.ask_for_rights(lane, guard, pending, !was_late, reply_by);
-            let is_late = reply.is_late;
-            let answer = reply.outcome.and_then(refusal);
-            let has_rights = self.node.note_rights(pending.call, answer);
-            match has_rights {
-                Ok(()) => return self.open_lane(lane, connection),
-                Err(_) if is_late && !was_late && self.node.clock.now() < reply_by => {
-                    was_late = true;
-                    connection = ConnectionWait::Until(reply_by);
-                }
-                Err(fault) if fault.is_closed() && closed < RESENDS_WHEN_CLOSED => closed += 1,
-                Err(fault) => return Err(fault),
-            }
+        let guard = self.open_lane(lane, deadlines.connection)?;
+        if !pending.call.needs_rights() || self.node.has_rights.load(Ordering::Acquire) {
+            return Ok(guard);
         }
+        drop(guard);
+        let question = (&self.node.rights_command(pending.call), pending.hop);
+        let reply = self.run_command(lane, question, &mut Attempts::default(), deadlines);
+        self.node.note_rights(pending.call, reply)?;
+        self.open_lane(lane, deadlines.connection)
     }
 
     /// Waits for the answer to a call, and sends the call again for as long as that helps.
@@ -328,10 +313,10 @@ impl Lanes {
             ..deadlines
         };
         let mut before: Option<CallResult> = None;
-        let mut closed = 0;
-        let mut was_late = false;
+        let mut attempts = Attempts::default();
         loop {
-            let reply = self.wait(flight.lane, &flight.ticket, !was_late, deadlines.reply_by);
+            let is_first = attempts.was_never_silent();
+            let reply = self.wait(flight.lane, &flight.ticket, is_first, deadlines.reply_by);
             let is_void = reply.is_void;
             let is_late_reply = reply.is_late;
             let outcome = match self.read(&mut flight, reply) {
@@ -347,29 +332,20 @@ impl Lanes {
             // Another form of the call is no retry.
             let is_retry = outcome.is_some();
             if let Some(answer) = outcome {
-                let is_closed = answer.as_ref().is_err_and(StoreFault::is_closed);
-                let result = CallResult { answer, not_after };
-                let is_again = (is_void && result.answer.is_ok())
-                    || (is_closed && closed < RESENDS_WHEN_CLOSED)
-                    || (is_late_reply && !was_late);
-                let result = match before.take() {
-                    Some(mut before) => {
-                        before.take_resent(result);
-                        before
-                    }
-                    None => result,
+                let ending = match is_void && answer.is_ok() {
+                    true => Ending::TooEarly,
+                    false => Ending::of(&answer, is_late_reply),
                 };
-                if !is_again || is_late {
+                let next = attempts.after(ending);
+                let result = CallResult { answer, not_after }.after(before.take());
+                if next == Next::Done || is_late {
                     lane.fail_resends();
                     return result;
                 }
-                if is_late_reply {
-                    was_late = true;
+                if next == Next::Elsewhere {
                     // All connections may be dead, the renewal thread's too. So this caller opens
                     // one in the rest of its time, even if it would not wait for one otherwise.
                     again.connection = ConnectionWait::Until(deadlines.reply_by);
-                } else {
-                    closed += u32::from(is_closed);
                 }
                 before = Some(result);
             }
@@ -388,14 +364,7 @@ impl Lanes {
                         answer: Err(fault),
                         not_after,
                     };
-                    return match before {
-                        None => not_sent,
-                        Some(before) if not_sent.is_not_ready() => before,
-                        Some(mut before) => {
-                            before.take_resent(not_sent);
-                            before
-                        }
-                    };
+                    return not_sent.after(before);
                 }
             };
         }

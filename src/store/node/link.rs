@@ -15,8 +15,9 @@ use super::pipeline::{Hop, Pending, Pipeline};
 use super::role::Role;
 use crate::error::Step;
 use crate::script::Call;
+use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
-use crate::store::{CallResult, Link, RESENDS_WHEN_CLOSED, StoreFault};
+use crate::store::{CallResult, Link, StoreFault};
 
 /// The renewal thread's connection.
 pub(crate) struct NodeLink {
@@ -25,8 +26,8 @@ pub(crate) struct NodeLink {
     on_ready: Arc<dyn Fn() + Send + Sync>,
     back_off: Duration,
     pub(super) state: LinkState,
-    /// How many connections in a row were found closed, without a reply in between.
-    closed_in_a_row: u32,
+    /// The connections that were found closed in a row, without a reply in between.
+    attempts: Attempts,
     /// The calls that were sent, and that have no reply yet. Empty unless the link is one of several.
     pub(super) owed: VecDeque<OwedCall>,
 }
@@ -72,7 +73,7 @@ impl NodeLink {
             on_ready,
             back_off,
             state: LinkState::down_for_now(None),
-            closed_in_a_row: 0,
+            attempts: Attempts::default(),
             owed: VecDeque::new(),
         }
     }
@@ -172,7 +173,7 @@ impl NodeLink {
         let was_idle = connection.opened + self.back_off < started;
         let is_broken = connection.broken;
         if was_idle || results.iter().any(|result| result.answer.is_ok()) {
-            self.closed_in_a_row = 0;
+            self.attempts = Attempts::default();
         }
         if is_broken {
             self.on_broken(results, reply_by);
@@ -187,7 +188,7 @@ impl NodeLink {
             .find_map(|result| result.answer.as_ref().err().cloned());
         let slept = now > reply_by + self.node.command_timeout;
         // A connection can die in silence. Only the next one shows whether the server answers.
-        let may_be_dead = self.closed_in_a_row == 0 && !slept;
+        let may_be_dead = self.attempts.was_never_closed() && !slept;
         let why = why.map(|why| {
             if may_be_dead && why.is_late_reply() {
                 let ended = StoreFault::connection_ended(SILENT).at(self.node.name());
@@ -201,8 +202,7 @@ impl NodeLink {
             why
         });
         let was_closed = why.as_ref().is_some_and(StoreFault::is_closed);
-        let is_no_fault = was_closed && self.closed_in_a_row < RESENDS_WHEN_CLOSED;
-        self.closed_in_a_row += u32::from(is_no_fault);
+        let is_no_fault = was_closed && self.attempts.after(Ending::Closed) == Next::Again;
         // A failure of a process that slept through the timeout is no sign of an outage.
         self.state = if slept {
             LinkState::down_for_now(None)

@@ -9,11 +9,9 @@ use super::connection::refusal;
 use super::lane::Unread;
 use super::pipeline::{Hop, Meaning, Pending, Received};
 use crate::script::{Call, Form};
+use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
-use crate::store::{CallResult, OnResult, RESENDS_WHEN_CLOSED, StoreFault};
-
-/// How often the server may refuse a call before it goes to the background.
-const RESENDS_WHEN_REFUSED: u32 = 3;
+use crate::store::{CallResult, OnResult, StoreFault};
 
 pub(super) struct UnreadCall {
     node: Arc<Node>,
@@ -23,11 +21,8 @@ pub(super) struct UnreadCall {
     not_after: u64,
     sent: Time,
     generation: u64,
-    /// How many connections were closed before it had a reply.
-    closed: u32,
-    /// How often the server refused it, without running it.
-    refused: u32,
-    /// It was sent again after that.
+    attempts: Attempts,
+    /// It was sent again after a connection was closed before it had a reply.
     resent: bool,
     /// Its caller waits, for several nodes. So its reply is read as soon as it comes.
     is_posted: bool,
@@ -50,8 +45,7 @@ impl UnreadCall {
             not_after: pending.not_after,
             sent,
             generation,
-            closed: 0,
-            refused: 0,
+            attempts: Attempts::default(),
             resent: false,
             is_posted: false,
             on_result,
@@ -63,7 +57,7 @@ impl UnreadCall {
     pub(super) fn posted(self) -> UnreadCall {
         UnreadCall {
             is_posted: true,
-            closed: RESENDS_WHEN_CLOSED,
+            attempts: Attempts::on_one_connection(),
             ..self
         }
     }
@@ -81,8 +75,8 @@ impl Unread for UnreadCall {
         let Err(fault) = refusal(refused.clone()) else {
             return false;
         };
-        self.refused += 1;
-        if self.refused > RESENDS_WHEN_REFUSED {
+        // Otherwise it goes to the background.
+        if self.attempts.after(Ending::Refused) == Next::Done {
             return false;
         }
         let mut pending = self.pending();
@@ -104,14 +98,13 @@ impl Unread for UnreadCall {
     }
 
     fn may_resend(&mut self) -> bool {
-        self.closed += 1;
-        let may_resend = self.closed <= RESENDS_WHEN_CLOSED;
+        let may_resend = self.attempts.after(Ending::Closed) == Next::Again;
         self.node.note_retries(usize::from(may_resend));
         may_resend
     }
 
     fn write(&mut self, bytes: &mut Vec<u8>) {
-        self.resent |= self.closed > 0 && !self.is_posted;
+        self.resent |= !self.attempts.was_never_closed() && !self.is_posted;
         self.pending().write(&self.node, bytes);
     }
 

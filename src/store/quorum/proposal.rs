@@ -12,8 +12,9 @@ use super::gaps::ask_again_in;
 use super::outstanding::ReleaseVote;
 use crate::error::Step;
 use crate::script::{Call, Mode, Outcome, ScriptReply, Token, Verb, Vote};
+use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
-use crate::store::{Answer, CallResult, RESENDS_WHEN_CLOSED, StoreFault};
+use crate::store::{Answer, CallResult, StoreFault};
 
 /// A call that is put to all nodes.
 pub(super) struct Proposal {
@@ -30,9 +31,8 @@ pub(super) struct Proposal {
 struct Voter {
     address: Arc<str>,
     state: VoterState,
-    /// How often the connection was closed under the call.
-    closed: u32,
-    /// That is why the call is to be sent again.
+    attempts: Attempts,
+    /// The connection was closed under the call, so it is to be sent again.
     is_to_retry: bool,
     /// How often the node may have carried the call out, in this attempt and those before.
     copies: u32,
@@ -55,7 +55,7 @@ impl Proposal {
         let voter = |address: &Arc<str>| Voter {
             address: Arc::clone(address),
             state: VoterState::Unsent,
-            closed: 0,
+            attempts: Attempts::default(),
             is_to_retry: false,
             copies: 0,
         };
@@ -159,7 +159,7 @@ impl Proposal {
     /// The caller waits after all: what was sent can be sent again.
     pub(super) fn go_on_sending(&mut self) {
         for voter in &mut self.nodes {
-            voter.closed = 0;
+            voter.attempts = Attempts::default();
         }
     }
 
@@ -167,7 +167,7 @@ impl Proposal {
     pub(super) fn stop_sending(&mut self) {
         for voter in &mut self.nodes {
             // Nobody would send it again.
-            voter.closed = RESENDS_WHEN_CLOSED;
+            voter.attempts = Attempts::on_one_connection();
             let fault = match &voter.state {
                 VoterState::Unsent | VoterState::Opening | VoterState::AsksForRights => {
                     StoreFault::NotReady
@@ -434,8 +434,9 @@ impl Voter {
         self.state = match result {
             Ok(state) => state,
             // The connection was idle, and the server had closed it: another may do better.
-            Err(fault) if fault.is_closed() && self.closed < RESENDS_WHEN_CLOSED => {
-                self.closed += 1;
+            Err(fault)
+                if fault.is_closed() && self.attempts.after(Ending::Closed) == Next::Again =>
+            {
                 self.is_to_retry = true;
                 VoterState::Unsent
             }

@@ -92,7 +92,11 @@ impl SentinelStore {
             next.node.note_retries(again.len());
             let new = next.lanes.run(&again, deadlines);
             for (index, result) in failed.into_iter().zip(new) {
-                take_over(&mut results[index], result);
+                // R7 (late copies): a bound by the clock of the old master may stay, and be compared
+                // with the clock of the new one. That does no harm. Too early a bound is right: no
+                // copy that the old master runs from now on reaches the new one. Too late a bound
+                // makes the release be repeated for one ttl.
+                results[index].take_copy(result);
             }
             master = next;
         }
@@ -269,58 +273,10 @@ impl Drop for SentinelStore {
     }
 }
 
-/// Takes over the result of the same call, which was sent to another master.
-///
-/// R7 (late copies): a bound by the clock of the old master may stay, and be compared with the clock
-/// of the new one. That does no harm. Too early a bound is right: no copy that the old master runs
-/// from now on reaches the new one. Too late a bound makes the release be repeated for one ttl.
-fn take_over(result: &mut CallResult, next: CallResult) {
-    if result.answer.as_ref().is_err_and(StoreFault::is_ambiguous) {
-        result.take_resent(next);
-    } else {
-        *result = next;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::Step;
-
-    fn failed(fault: StoreFault, not_after: u64) -> CallResult {
-        CallResult {
-            answer: Err(fault),
-            not_after,
-        }
-    }
-
-    fn refused() -> StoreFault {
-        StoreFault::refused("READONLY", "You can't write against a read only replica.")
-    }
-
-    /// P7 (one grant for one request): the old master may have carried it out.
-    #[test]
-    fn lost_reply_stays_in_doubt_on_the_next_master() {
-        let mut result = failed(StoreFault::timed_out(Step::Reply), 70);
-        take_over(&mut result, failed(refused(), 50));
-        assert!(
-            matches!(result.answer, Err(StoreFault::InDoubt(_))),
-            "{result:?}"
-        );
-        // R7 (late copies): the later bound covers both.
-        assert_eq!(result.not_after, 70);
-    }
-
-    #[test]
-    fn refusal_is_forgotten_on_the_next_master() {
-        let mut result = failed(refused(), 70);
-        take_over(&mut result, failed(StoreFault::NotReady, 0));
-        assert!(
-            matches!(result.answer, Err(StoreFault::NotReady)),
-            "{result:?}"
-        );
-        assert_eq!(result.not_after, 0);
-    }
 
     #[test]
     fn only_faults_of_the_master_are_trouble() {
@@ -331,7 +287,7 @@ mod tests {
         assert_eq!(Trouble::of_fault(&StoreFault::NotReady), None);
         let silent = StoreFault::timed_out(Step::Connect);
         assert_eq!(Trouble::of_fault(&silent), Some(Trouble::Silent));
-        let in_doubt = StoreFault::InDoubt(Box::new(refused()));
+        let in_doubt = StoreFault::InDoubt(Box::new(StoreFault::refused("READONLY", "why")));
         assert_eq!(Trouble::of_fault(&in_doubt), Some(Trouble::Demoted));
     }
 }

@@ -48,6 +48,7 @@ const STORE: &[&[&str]] = &[
     &["unusable"],
     &["single", "sentinel", "cluster", "quorum", "memory"],
     &["node"],
+    &["again"],
     &["fault", "url"],
     &["topology"],
     &["tls"],

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use super::{AckedExchange, Renewal};
 use crate::config::ReplicaAcks;
 use crate::error::Step;
+use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::{Clock, Time};
 use crate::store::node::connection::Connection;
 use crate::store::node::lane::SILENT;
 use crate::store::node::{Node, Role};
-use crate::store::{CallResult, RESENDS_WHEN_CLOSED, StoreFault};
+use crate::store::{CallResult, StoreFault};
 use crate::sync::{Condvar, Mutex};
 
 /// How many renewals one write has. They fit into a socket's buffer, so writing never blocks.
@@ -153,7 +154,7 @@ impl Confirmer {
         connection: &mut Option<Connection>,
         reply_by: Time,
     ) -> Vec<CallResult> {
-        let mut closed = 0;
+        let mut attempts = Attempts::default();
         loop {
             let results = match self.open(connection, reply_by) {
                 Err(fault) => renewals
@@ -166,7 +167,8 @@ impl Confirmer {
                     // The renewals run before the WAIT behind them. So their replies come soon, and
                     // a connection that says nothing may be dead.
                     let patience = self.node.command_timeout / 2;
-                    let may_be_dead = closed == 0 && open.round_trip() <= patience / 8;
+                    let may_be_dead =
+                        attempts.was_never_closed() && open.round_trip() <= patience / 8;
                     open.broken |= may_be_dead && !open.broken && open.is_silent(patience);
                     match open.broken {
                         true => exchange.end(&StoreFault::connection_ended(SILENT)),
@@ -175,10 +177,10 @@ impl Confirmer {
                 }
             };
             connection.take_if(|connection| connection.broken);
-            if closed == RESENDS_WHEN_CLOSED || !results.iter().any(CallResult::is_closed) {
+            let is_closed = results.iter().any(CallResult::is_closed);
+            if !is_closed || attempts.after(Ending::Closed) == Next::Done {
                 return results;
             }
-            closed += 1;
         }
     }
 

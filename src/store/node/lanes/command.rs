@@ -5,62 +5,60 @@ use std::sync::atomic::Ordering;
 use redis::{Cmd, Value};
 
 use super::{Lanes, NodeGuard, NodeLane};
+use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
 use crate::store::node::connection::refusal;
-use crate::store::node::lane::{LaneReply, Ticket};
-use crate::store::node::pipeline::{Hop, Pending};
-use crate::store::{ConnectionWait, RESENDS_WHEN_CLOSED, StoreFault};
+use crate::store::node::lane::Ticket;
+use crate::store::node::pipeline::Hop;
+use crate::store::{ConnectionWait, Deadlines, StoreFault};
 
 impl Lanes {
-    /// Asks for the rights that a call needs.
-    pub(super) fn ask_for_rights(
-        &self,
-        lane: &NodeLane,
-        mut guard: NodeGuard<'_>,
-        pending: &Pending<'_>,
-        is_first: bool,
-        reply_by: Time,
-    ) -> LaneReply {
-        let command = self.node.rights_command(pending.call);
-        if pending.hop == Hop::AskTarget {
-            guard.append_asking();
-        }
-        let ticket = self.send_command(guard, &command);
-        self.wait(lane, &ticket, is_first, reply_by)
-    }
-
-    /// Runs one command that is not a script. If the connection turns out to be closed or dead, runs
-    /// it again on another. Blocks until `reply_by` at most.
+    /// Runs one command that is not a script, on the first lane. Blocks until `reply_by` at most.
     pub(in crate::store) fn request(
         &self,
         command: &Cmd,
         reply_by: Time,
     ) -> Result<Value, StoreFault> {
-        let lane = &self.lanes[0];
-        let mut open_by = (self.node.clock.now() + self.node.command_timeout).min(reply_by);
-        let mut closed = 0;
-        let mut was_late = false;
-        let result = loop {
-            let guard = match self.open_lane(lane, ConnectionWait::Until(open_by)) {
-                Ok(guard) => guard,
-                Err(fault) => break Err(fault),
-            };
-            let ticket = self.send_command(guard, command);
-            let reply = self.wait(lane, &ticket, !was_late, reply_by);
-            let is_again = if reply.is_late {
-                !std::mem::replace(&mut was_late, true)
-            } else {
-                closed += 1;
-                closed <= RESENDS_WHEN_CLOSED
-                    && reply.outcome.as_ref().is_err_and(StoreFault::is_closed)
-            };
-            if !is_again || self.node.clock.now() >= reply_by {
-                break reply.outcome.and_then(refusal);
-            }
-            self.node.note_retries(1);
-            open_by = reply_by;
+        let mut attempts = Attempts::default();
+        let deadlines = Deadlines {
+            connection: ConnectionWait::Until(reply_by),
+            reply_by,
         };
+        let lane = &self.lanes[0];
+        let result = self.run_command(lane, (command, Hop::Only), &mut attempts, deadlines);
+        self.node.note_retries(attempts.ended_connections());
         self.node.outcome(result)
+    }
+
+    /// Runs one command that is not a script. If the connection turns out to be closed or dead, runs
+    /// it again on another.
+    pub(super) fn run_command(
+        &self,
+        lane: &NodeLane,
+        (command, hop): (&Cmd, Hop),
+        attempts: &mut Attempts,
+        deadlines: Deadlines,
+    ) -> Result<Value, StoreFault> {
+        let Deadlines {
+            mut connection,
+            reply_by,
+        } = deadlines;
+        loop {
+            let mut guard = self.open_lane(lane, connection)?;
+            if hop == Hop::AskTarget {
+                guard.append_asking();
+            }
+            let ticket = self.send_command(guard, command);
+            let is_first = attempts.was_never_silent();
+            let reply = self.wait(lane, &ticket, is_first, reply_by);
+            let next = attempts.after(Ending::of(&reply.outcome, reply.is_late));
+            if next == Next::Done || self.node.clock.now() >= reply_by {
+                return reply.outcome.and_then(refusal);
+            }
+            if next == Next::Elsewhere {
+                connection = ConnectionWait::Until(reply_by);
+            }
+        }
     }
 
     pub(super) fn send_command(&self, mut guard: NodeGuard<'_>, command: &Cmd) -> Ticket {
