@@ -4,7 +4,6 @@ use std::io::Write as _;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Node;
@@ -47,7 +46,7 @@ impl ScriptedPeer {
         connection.first_login = Arc::new(server_settings.login.clone());
         let node = Node::new(server_settings, caller_id, clock, TIMEOUT, TIMEOUT);
         // Otherwise the first reply would be about the rights.
-        node.has_rights.store(true, Ordering::Relaxed);
+        node.rights.note_all(true);
         ScriptedPeer {
             node,
             connection,

@@ -10,6 +10,7 @@ use redis::{Cmd, ErrorKind, RedisError, Value};
 use super::hello::Hello;
 use super::login::ConnectionLogin;
 use super::resolve::Peer;
+use super::scripts::Scripts;
 use super::socket::Socket;
 use crate::error::{Step, lacks_descriptors};
 use crate::store::clock::Time;
@@ -27,9 +28,8 @@ pub(super) struct Connection {
     /// When it was opened. If a connection fails right after that, the server did not close it for
     /// being idle.
     pub(super) opened: Time,
-    /// The scripts of renewals that the server has run for this connection, a bit for each. Only
-    /// connections that await replicas note them.
-    pub(super) known_scripts: u64,
+    /// Only connections that await replicas note them.
+    pub(super) scripts: Scripts,
     /// The server refuses keys of several slots in one command. So renewals do not go together.
     pub(super) refuses_several_slots: bool,
     /// The server's description of itself.
@@ -74,7 +74,7 @@ impl Connection {
             pool_generation: 0,
             broken: false,
             opened: now,
-            known_scripts: 0,
+            scripts: Scripts::default(),
             refuses_several_slots: false,
             hello: Hello::default(),
             requests: Arc::default(),

@@ -104,7 +104,7 @@ impl Node {
             self.check_role(&hello, connection, self.time_left(reply_by)?)?;
             // While a slot moves, a node would refuse two keys of which one is missing.
             let tries_rights = hello.is_before((7, 0)) && self.expected != Expected::ClusterNode;
-            self.tries_rights.store(tries_rights, Ordering::Relaxed);
+            self.rights.note_version(tries_rights);
             connection.hello = hello;
         }
         self.was_greeted

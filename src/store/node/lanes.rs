@@ -9,7 +9,6 @@ mod login;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Node;
@@ -17,7 +16,7 @@ use super::acks::{Confirmer, Renewal, confirm_grants};
 use super::connection::Connection;
 use super::lane::{Lane, LaneReply, OpenGuard, Ticket};
 use super::pipeline::{Hop, Meaning, Pending, Received};
-use super::pool::{ConnectionPool, LaneConnection, script_bit};
+use super::pool::{ConnectionPool, LaneConnection};
 use super::role::Role;
 use crate::error::Step;
 use crate::key::Key;
@@ -204,10 +203,10 @@ impl Lanes {
         let append = |(mut pending, ready): (Pending<'a>, Result<(), StoreFault>)| {
             ready?;
             let call = pending.call;
+            let mut guard = self.open_lane(self.lane_of(&call.key).0, deadlines.connection)?;
             // If the server does not know the script, one source is for all that follow. Otherwise
             // each would be refused, and take a round trip of its own.
-            pending.form.by_source = !self.is_script_known(call);
-            let guard = self.open_lane(self.lane_of(&call.key).0, deadlines.connection)?;
+            pending.form = guard.connected().scripts.form_for(call, pending.form);
             Ok(self.append(pending, guard, deadlines).0)
         };
         let begun: Vec<_> = calls.zip(ready).map(append).collect();
@@ -253,11 +252,11 @@ impl Lanes {
         let call = pending.call;
         let (lane, name) = self.lane_of(&call.key);
         let generation = guard.connected().generation;
-        let script = script_bit(call);
-        let is_script_known = guard.connected().known_scripts & script == script;
+        let is_script_known = guard.connected().scripts.knows(call);
         let reply_by = (self.node.clock.now() + self.node.command_timeout).min(deadlines.reply_by);
         pending.undate_on(guard.epoch());
-        guard.connected().number(&mut pending);
+        let scripts = &mut guard.connected().scripts;
+        pending.number = scripts.number(call, &mut pending.form, pending.number);
         if pending.hop == Hop::AskTarget {
             guard.append_asking();
         }
@@ -282,15 +281,22 @@ impl Lanes {
         pending: &Pending<'_>,
         deadlines: Deadlines,
     ) -> Result<NodeGuard<'a>, StoreFault> {
-        let guard = self.open_lane(lane, deadlines.connection)?;
-        if !pending.call.needs_rights() || self.node.has_rights.load(Ordering::Acquire) {
-            return Ok(guard);
+        let mut attempts = Attempts::default();
+        loop {
+            let guard = self.open_lane(lane, deadlines.connection)?;
+            let Some(question) = self.node.rights_question(pending.call) else {
+                return Ok(guard);
+            };
+            drop(guard);
+            let question = (&question, pending.hop);
+            let reply = self.run_command(lane, question, &mut attempts, deadlines);
+            let noted = self.node.note_rights(pending.call, reply);
+            // The reply may say that the login of the connection has ended.
+            if attempts.after(Ending::of(&noted, false)) == Next::Done {
+                noted?;
+                return self.open_lane(lane, deadlines.connection);
+            }
         }
-        drop(guard);
-        let question = (&self.node.rights_command(pending.call), pending.hop);
-        let reply = self.run_command(lane, question, &mut Attempts::default(), deadlines);
-        self.node.note_rights(pending.call, reply)?;
-        self.open_lane(lane, deadlines.connection)
     }
 
     /// Waits for the answer to a call, and sends the call again for as long as that helps.
@@ -413,13 +419,9 @@ impl Lanes {
         let is_forgotten = matches!(read.meaning, Meaning::OtherForm);
         let has_run = matches!(read.meaning, Meaning::Answer(Ok(_)));
         if read.anchor.is_some() || is_forgotten || (has_run && !flight.is_script_known) {
-            let script = script_bit(flight.pending.call);
+            let script = flight.pending.call.script_id();
             flight.lane.with_connected(&flight.ticket, |connection| {
-                if is_forgotten {
-                    connection.known_scripts &= !script;
-                } else {
-                    connection.known_scripts |= script;
-                }
+                connection.scripts.note(script, !is_forgotten);
                 connection.anchor = read.anchor.unwrap_or(connection.anchor);
             });
         }
@@ -427,14 +429,6 @@ impl Lanes {
             self.node.note_anchor(anchor);
         }
         read.meaning
-    }
-
-    /// Whether the server has run the call's script for the connection of its lane.
-    fn is_script_known(&self, call: &Call) -> bool {
-        let script = script_bit(call);
-        let lane = self.lane_of(&call.key).0;
-        lane.if_open()
-            .is_some_and(|mut guard| guard.connected().known_scripts & script == script)
     }
 
     /// The lane of a name, and a number of the name that is not 0.

@@ -27,6 +27,7 @@
 //! | `owed` | the calls of a link that is one of several: sent now, read later |
 //! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
+//! | `scripts` | [`Scripts`](scripts::Scripts): what a connection knows of the scripts on its server |
 //! | `uptime` | for how long the server has run, and which one it is |
 //! | `identity` | [`Identities`]: which nodes of a quorum are the same server |
 //! | `subscription` | the connection that listens for messages |
@@ -76,6 +77,7 @@ mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
+mod scripts;
 mod socket;
 mod stream;
 mod subject;
@@ -105,6 +107,7 @@ use acks::AckedLink;
 use connection::Connection;
 use greeting::KnownGreeting;
 use login::NodeLogin;
+use rights::Rights;
 use stream::Stream;
 
 pub(super) use acks::{AckedPeer, confirm_grants};
@@ -154,10 +157,7 @@ pub(crate) struct Node {
     generation: AtomicU64,
     /// The same for the lanes alone: connections that were idle together are closed together.
     pool_generation: AtomicU64,
-    /// The user was seen to have all rights, and nothing has happened since that could end that.
-    has_rights: AtomicBool,
-    /// Its scripts cannot ask what the user may do, so they try it on a key of their own.
-    tries_rights: AtomicBool,
+    rights: Rights,
     replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
     /// When the server has run for as long as its users want it to. `None`: they do not ask.
@@ -202,8 +202,7 @@ impl Node {
             command_timeout,
             generation: AtomicU64::new(0),
             pool_generation: AtomicU64::new(0),
-            has_rights: AtomicBool::new(false),
-            tries_rights: AtomicBool::new(false),
+            rights: Rights::default(),
             replica_acks: None,
             anchor: Mutex::new(None),
             uptime: None,
@@ -368,13 +367,13 @@ impl Node {
 
     /// Retires all connections of this generation.
     fn retire(&self, generation: u64) {
-        self.forget_rights();
+        self.rights.forget();
         step(&self.generation, generation);
     }
 
     /// Retires the lanes' connections of this age.
     fn retire_from_pool(&self, pool_generation: u64) {
-        self.forget_rights();
+        self.rights.forget();
         step(&self.pool_generation, pool_generation);
     }
 

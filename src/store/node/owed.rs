@@ -4,7 +4,6 @@
 use super::Node;
 use super::connection::{Connection, fault};
 use super::pipeline::{Hop, Meaning, Pending, Pipeline, Received};
-use super::pool::script_bit;
 use crate::error::Step;
 use crate::script::{Call, Form};
 use crate::store::clock::Time;
@@ -65,10 +64,6 @@ impl OwedCall {
     /// Whether the next reply is that to its ASKING.
     pub(super) fn takes_asking(&mut self) -> bool {
         std::mem::take(&mut self.owes_asking)
-    }
-
-    pub(super) fn script_bit(&self) -> u64 {
-        script_bit(&self.sent_call.call)
     }
 
     pub(super) fn fail(self, fault: &StoreFault) -> (u64, CallResult) {

@@ -390,7 +390,7 @@ impl Node {
                     // of use, nor is the subscription.
                     Some("READONLY") => self.retire(generation),
                     // A right was taken away.
-                    Some("NOPERM") => self.forget_rights(),
+                    Some("NOPERM") => self.rights.forget(),
                     _ => {}
                 }
                 // Without ASKING, the node sends the call back to the slot's owner.

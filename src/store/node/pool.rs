@@ -13,12 +13,11 @@ use super::Node;
 use super::connection::Connection;
 use super::lane::Connected;
 use super::login::ConnectionLogin;
-use super::pipeline::Pending;
 use super::role::Role;
+use super::scripts::Scripts;
 use super::socket::{SocketReader, SocketWriter};
 use super::stream::Stream;
 use crate::error::Step;
-use crate::script::{Call, SCRIPTS};
 use crate::store::clock::Time;
 use crate::store::{Anchor, StoreFault};
 
@@ -37,16 +36,10 @@ pub(super) struct LaneConnection {
     pub(super) anchor: Anchor,
     pub(super) generation: u64,
     pub(super) pool_generation: u64,
-    /// The scripts that the server has run for this connection, a bit for each.
-    pub(super) known_scripts: u64,
-    /// How many calls were appended, and which of them was the last with each script's source.
-    appended: u64,
-    sources: [u64; SCRIPTS],
+    pub(super) scripts: Scripts,
     stream: Arc<Stream>,
     /// How it logs in anew. `None`: its login never changes.
     pub(super) login: Option<ConnectionLogin>,
-    /// The scripts that were sent with their source over this connection, a bit for each.
-    posted_scripts: u64,
     /// Its place in the pool, if there is one.
     _pooled: Option<r2d2::PooledConnection<ConnectionFactory>>,
 }
@@ -154,12 +147,9 @@ impl ConnectionPool {
             anchor,
             generation,
             pool_generation,
-            known_scripts: 0,
-            appended: 0,
-            sources: [0; SCRIPTS],
+            scripts: Scripts::default(),
             stream: writer.stream(),
             login,
-            posted_scripts: 0,
             _pooled: pooled,
         };
         Ok((connected, writer, reader))
@@ -180,34 +170,7 @@ impl ConnectionPool {
     }
 }
 
-/// The bit of a call's script. 0 if it is no script.
-pub(super) fn script_bit(call: &Call) -> u64 {
-    const { assert!(SCRIPTS <= 64) };
-    call.script_id().map_or(0, |id| 1 << id)
-}
-
 impl LaneConnection {
-    /// Numbers a call that is about to be appended. If many calls were refused because the server
-    /// forgot the script, the first of them brings the source, and the others follow it.
-    pub(super) fn number(&mut self, pending: &mut Pending<'_>) {
-        self.appended += 1;
-        let refused = std::mem::replace(&mut pending.number, self.appended);
-        if let Some(script) = pending.call.script_id().filter(|_| pending.form.by_source) {
-            pending.form.by_source = self.sources[script] <= refused;
-            if pending.form.by_source {
-                self.sources[script] = self.appended;
-            }
-        }
-    }
-
-    /// Whether the server knows the call's script by what was sent before over this connection.
-    pub(super) fn was_posted(&mut self, call: &Call) -> bool {
-        let script = script_bit(call);
-        let was_posted = self.posted_scripts & script == script;
-        self.posted_scripts |= script;
-        was_posted
-    }
-
     pub(super) fn stream(&self) -> Arc<Stream> {
         Arc::clone(&self.stream)
     }

@@ -3,17 +3,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use redis::Value;
 
-use super::Node;
 use super::connection::refusal;
-use super::lane::Unread;
 use super::lanes::Lanes;
 use super::pipeline::Pending;
 use super::stream::Stream;
-use super::unread::UnreadCall;
+use super::unread::{PostedCommand, UnreadCall};
 use crate::key::Key;
 use crate::script::Call;
 use crate::store::clock::Time;
@@ -70,9 +67,7 @@ impl Lanes {
         let lane = self.lane_of(&call.key).0;
         match self.open_lane(lane, ConnectionWait::Never) {
             Err(_) => Readiness::Closed,
-            Ok(_) if call.needs_rights() && !self.node.has_rights.load(Ordering::Acquire) => {
-                Readiness::NeedsRights
-            }
+            Ok(_) if self.node.rights_question(call).is_some() => Readiness::NeedsRights,
             Ok(_) => Readiness::Ready,
         }
     }
@@ -125,7 +120,8 @@ impl Lanes {
         let generation = connection.generation;
         let mut pending = Pending::new(call, not_after);
         // The first copy brings the source, so that no later one is refused for the lack of it.
-        pending.form.by_source = !connection.was_posted(call);
+        pending.form.by_source = true;
+        pending.number = connection.scripts.number(call, &mut pending.form, 0);
         let sent = self.node.clock.now();
         let unread = UnreadCall::new(&self.node, &pending, sent, generation, on_result);
         guard.post(name, Box::new(unread.posted()));
@@ -142,12 +138,13 @@ impl Lanes {
         let Ok(mut guard) = self.open_lane(lane, ConnectionWait::Never) else {
             return Err(on_rights);
         };
-        let question = RightsQuestion {
-            node: Arc::clone(&self.node),
-            call: call.clone(),
-            on_rights,
+        let question = self.node.rights_command(call);
+        let (node, call) = (Arc::clone(&self.node), call.clone());
+        let on_reply = move |outcome: Result<Value, StoreFault>| {
+            let noted = node.note_rights(&call, outcome.and_then(refusal));
+            on_rights(node.outcome(noted));
         };
-        guard.post(0, Box::new(question));
+        guard.post(0, PostedCommand::new(question, &self.node.counts, on_reply));
         Ok(())
     }
 
@@ -196,38 +193,5 @@ impl Lanes {
             self.lanes[*number].end_overdue()
         };
         (0..self.lanes.len()).filter(read).collect()
-    }
-}
-
-/// The question which commands the user may run.
-struct RightsQuestion {
-    node: Arc<Node>,
-    call: Call,
-    on_rights: OnRights,
-}
-
-impl Unread for RightsQuestion {
-    fn is_to_resend(&mut self, _: &Value) -> bool {
-        false
-    }
-
-    fn may_resend(&mut self) -> bool {
-        false
-    }
-
-    fn write(&mut self, bytes: &mut Vec<u8>) {
-        self.node.counts.requests.fetch_add(1, Ordering::Relaxed);
-        let command = self.node.rights_command(&self.call);
-        command.write_packed_command(bytes);
-    }
-
-    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
-        let RightsQuestion {
-            node,
-            call,
-            on_rights,
-        } = *self;
-        let noted = node.note_rights(&call, outcome.and_then(refusal));
-        on_rights(node.outcome(noted));
     }
 }

@@ -3,10 +3,15 @@
 //! A script that Redis refuses a command keeps what it wrote before. So a user without all rights
 //! could take a lock that nobody can release. The node asks for the rights before the first call
 //! that takes or deletes something. A user who has them all leaves no trace by that in the server's
-//! log of denials and its counts of errors. It asks again when they may have changed: after READONLY and
-//! NOPERM, and after the server closed a lane's connection, since it may have been replaced.
+//! log of denials and its counts of errors. It asks once for each generation of connections: again after
+//! READONLY, and after the server closed a lane's connection, since it may have been replaced. After
+//! NOPERM it asks again as well.
+//!
+//! The question goes the way of the call: over a link's connection ([`Node::check_rights`]), or over the
+//! call's lane, awaited or posted. [`Node::rights_question`] makes it, and [`Node::note_rights`] reads
+//! the reply.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::{Cmd, Value};
 
@@ -18,6 +23,32 @@ use crate::script::{Call, RIGHTS, rights_command};
 use crate::store::StoreFault;
 use crate::store::refusal::{Lack, Refusal, is_of_another_node, is_unknown_command};
 
+/// What a node knows of its user's rights.
+#[derive(Default)]
+pub(super) struct Rights {
+    /// The user was seen to have them all, and nothing has happened since that could end that.
+    are_known: AtomicBool,
+    /// Scripts cannot ask what the user may do, so they try it on a key of their own.
+    are_tried: AtomicBool,
+}
+
+impl Rights {
+    /// The user has them all, as far as could be tried.
+    pub(super) fn note_all(&self, is_certain: bool) {
+        self.are_known.store(is_certain, Ordering::Release);
+    }
+
+    /// They may have changed.
+    pub(super) fn forget(&self) {
+        self.are_known.store(false, Ordering::Release);
+    }
+
+    /// Whether scripts must try what the user may do.
+    pub(super) fn note_version(&self, are_tried: bool) {
+        self.are_tried.store(are_tried, Ordering::Relaxed);
+    }
+}
+
 impl Node {
     /// Asks for the rights if a call of the pipeline needs them and they are not known. Such calls
     /// are answered if the user lacks a right. Returns whether any call is left to send.
@@ -27,12 +58,11 @@ impl Node {
         pipeline: &mut Pipeline<'_>,
         on_answer: &mut OnAnswer<'_>,
     ) -> bool {
-        if self.has_rights.load(Ordering::Acquire) {
-            return true;
-        }
         while let Some((call, hop)) = pipeline.first_that_needs_rights() {
+            let Some(command) = self.rights_question(call) else {
+                return true;
+            };
             let refused = self.time_left(pipeline.reply_by).and_then(|left| {
-                let command = self.rights_command(call);
                 if hop == Hop::AskTarget {
                     connection.request(&redis::cmd("ASKING"), left.min(self.command_timeout))?;
                 }
@@ -56,9 +86,15 @@ impl Node {
         pipeline.has_unanswered()
     }
 
+    /// The question that must have its reply before a call is sent. `None`: there is none.
+    pub(super) fn rights_question(&self, call: &Call) -> Option<Cmd> {
+        let is_due = call.needs_rights() && !self.rights.are_known.load(Ordering::Acquire);
+        is_due.then(|| self.rights_command(call))
+    }
+
     /// The question for the rights that a call of this family needs.
     pub(super) fn rights_command(&self, call: &Call) -> Cmd {
-        let on_own_key = self.tries_rights.load(Ordering::Relaxed);
+        let on_own_key = self.rights.are_tried.load(Ordering::Relaxed);
         rights_command(call, &self.caller_id, on_own_key)
     }
 
@@ -78,7 +114,7 @@ impl Node {
         }
         // R17 (subscription): a free lock needs no channel. A waiter learns of the lack.
         if lacks.commands.is_empty() && !lacks.key {
-            self.has_rights.store(lacks.is_certain, Ordering::Release);
+            self.rights.note_all(lacks.is_certain);
             return Ok(());
         }
         let channel = self.caller_id.channel_rule();
@@ -111,11 +147,6 @@ impl Node {
             "to lock and wait, the user needs +eval +evalsha +subscribe +ping +scan {RIGHTS} and \
              {channels}"
         ))
-    }
-
-    /// The rights may have changed.
-    pub(super) fn forget_rights(&self) {
-        self.has_rights.store(false, Ordering::Release);
     }
 }
 

@@ -5,9 +5,8 @@ use redis::{Cmd, Value};
 
 use super::Node;
 use super::pipeline::{Hop, Pending, Pipeline};
-use crate::script::{
-    Form, RENEWALS_LIMIT, SCRIPTS, renewals_command, renewals_script_id, split_renewals,
-};
+use super::scripts::ScriptSet;
+use crate::script::{Form, RENEWALS_LIMIT, renewals_command, renewals_script_id, split_renewals};
 
 impl Pipeline<'_> {
     /// Has renewals of mutexes that follow each other go together. A lone one is sent as ever.
@@ -38,7 +37,7 @@ impl Pipeline<'_> {
 
     /// The commands of the calls without an answer, one for each of their groups.
     pub(super) fn commands(&self, node: &Node) -> Vec<Cmd> {
-        let mut has_source = [false; SCRIPTS];
+        let mut with_source = ScriptSet::default();
         let mut command = |group: &[usize]| {
             let pending = &self.pending[group[0]];
             // An acquire that the server refuses with NOSCRIPT would be sent again behind the others.
@@ -52,7 +51,7 @@ impl Pipeline<'_> {
             };
             // One source restores the script for all calls that follow it in the pipeline.
             let script = script.filter(|_| wants_source);
-            let by_source = script.is_some_and(|id| !std::mem::replace(&mut has_source[id], true))
+            let by_source = script.is_some_and(|id| with_source.add(id))
                 || node.form(Form::default()).by_source;
             if pending.together {
                 let calls = group.iter().map(|index| self.pending[*index].call);

@@ -1,11 +1,13 @@
-//! A call whose caller has left before its reply came.
+//! Requests whose replies nobody waits for: a call whose caller has left, and a command.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::Node;
 use super::connection::refusal;
+use super::counts::Counts;
 use super::lane::Unread;
 use super::pipeline::{Hop, Meaning, Pending, Received};
 use crate::script::{Call, Form};
@@ -140,5 +142,40 @@ impl Unread for UnreadCall {
             result = first;
         }
         (self.on_result)(result.at(self.node.name()));
+    }
+}
+
+/// A command that is no script. It is sent once.
+pub(super) struct PostedCommand {
+    command: Cmd,
+    counts: Arc<Counts>,
+    on_reply: OnReply,
+}
+
+type OnReply = Box<dyn FnOnce(Result<Value, StoreFault>) + Send>;
+
+impl PostedCommand {
+    /// The handler gets the reply, on the thread that reads it.
+    pub(super) fn new(
+        command: Cmd,
+        counts: &Arc<Counts>,
+        on_reply: impl FnOnce(Result<Value, StoreFault>) + Send + 'static,
+    ) -> Box<PostedCommand> {
+        Box::new(PostedCommand {
+            command,
+            counts: Arc::clone(counts),
+            on_reply: Box::new(on_reply),
+        })
+    }
+}
+
+impl Unread for PostedCommand {
+    fn write(&mut self, bytes: &mut Vec<u8>) {
+        self.counts.requests.fetch_add(1, Ordering::Relaxed);
+        self.command.write_packed_command(bytes);
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<Value, StoreFault>) {
+        (self.on_reply)(outcome);
     }
 }

@@ -15,7 +15,6 @@ mod peer;
 use super::Node;
 use super::connection::{Connection, fault, refusal};
 use super::pipeline::{Hop, Pending, Pipeline};
-use super::pool::script_bit;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::{Call, Form, Outcome, value_text};
@@ -63,11 +62,8 @@ impl<'a> AckedExchange<'a> {
         reply_by: Time,
     ) -> AckedExchange<'a> {
         let date = |renewal: &'a Renewal| {
-            let form = Form {
-                // The WAIT behind a renewal that is refused would take all its time for nothing.
-                by_source: connection.known_scripts & script_bit(&renewal.call) == 0,
-                ..renewal.form
-            };
+            // The WAIT behind a renewal that is refused would take all its time for nothing.
+            let form = connection.scripts.form_for(&renewal.call, renewal.form);
             // A renewal needs no date.
             Pending::in_form(&renewal.call, 0, form, renewal.hop)
         };
@@ -154,7 +150,7 @@ impl<'a> AckedExchange<'a> {
         for (index, answer) in answered {
             if answer.is_ok() {
                 let call = self.pipeline.pending[index].call;
-                connection.known_scripts |= script_bit(call);
+                connection.scripts.note(call.script_id(), true);
             }
             self.answers[index] = Some(answer.and_then(|answer| self.acks.confirm(answer, &count)));
         }

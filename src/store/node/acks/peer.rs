@@ -11,7 +11,6 @@ use crate::store::clock::Time;
 use crate::store::node::connection::{Connection, fault};
 use crate::store::node::link::{LinkState, NodeLink};
 use crate::store::node::owed::{LinkCall, LinkReply, OwedCall, not_sent};
-use crate::store::node::pool::script_bit;
 use crate::store::node::{Node, Role};
 use crate::store::{CallResult, Link, StoreFault};
 
@@ -77,7 +76,7 @@ impl AckedPeer {
         let reply_by = sent + node.command_timeout;
         let owed = |mut call: LinkCall| {
             // The WAIT behind a renewal that is refused would take all its time for nothing.
-            call.form.by_source |= connection.known_scripts & script_bit(&call.call) == 0;
+            call.form = connection.scripts.form_for(&call.call, call.form);
             OwedCall::new(call, sent, reply_by)
         };
         let calls: Vec<OwedCall> = calls.into_iter().map(owed).collect();
@@ -149,16 +148,18 @@ impl AckedPeer {
             if owed.takes_asking() {
                 values.next();
             }
-            let script = owed.script_bit();
+            let script = owed.sent_call.call.script_id();
             match owed.read(&node, connection, values.next().unwrap_or_default()) {
                 LinkReply::Result(number, mut result) => {
-                    connection.known_scripts |= if result.answer.is_ok() { script } else { 0 };
+                    if result.answer.is_ok() {
+                        connection.scripts.note(script, true);
+                    }
                     let answer = result.answer;
                     result.answer = answer.and_then(|answer| self.acks.confirm(answer, &count));
                     replies.push(LinkReply::Result(number, result));
                 }
                 other => {
-                    connection.known_scripts &= !script;
+                    connection.scripts.note(script, false);
                     replies.push(other);
                 }
             }

@@ -75,7 +75,10 @@ pub(super) trait Connected: Send {
 pub(super) trait Unread: Send {
     /// Whether the server refused the request for a reason that another form of it does not have, or
     /// that may have passed. Then it is sent again at once.
-    fn is_to_resend(&mut self, refused: &Value) -> bool;
+    fn is_to_resend(&mut self, refused: &Value) -> bool {
+        let _ = refused;
+        false
+    }
 
     /// Whether ASKING goes in front of it.
     fn is_asking(&self) -> bool {
@@ -83,7 +86,9 @@ pub(super) trait Unread: Send {
     }
 
     /// Whether it may be sent again after its connection was closed.
-    fn may_resend(&mut self) -> bool;
+    fn may_resend(&mut self) -> bool {
+        false
+    }
 
     /// Appends the request's bytes.
     fn write(&mut self, bytes: &mut Vec<u8>);
