@@ -57,7 +57,7 @@ impl NestedWait {
         if !belongs_to(process) {
             return None;
         }
-        let wait = Wait {
+        let wait = ThreadWait {
             engine,
             waiter: Arc::clone(waiter),
             thread: ThreadLabel {
@@ -107,12 +107,12 @@ type LockId = (EngineId, Arc<str>);
 
 struct NestedWaits {
     last_id: u64,
-    waits: BTreeMap<u64, Wait>,
+    waits: BTreeMap<u64, ThreadWait>,
     /// The waits whose threads took a lock of this name.
     takers: BTreeMap<LockId, Vec<u64>>,
 }
 
-struct Wait {
+struct ThreadWait {
     engine: EngineId,
     waiter: Arc<WaiterEntry>,
     thread: ThreadLabel,
@@ -120,7 +120,7 @@ struct Wait {
     takes: Vec<TakenLease>,
 }
 
-impl Wait {
+impl ThreadWait {
     fn lock(&self) -> LockId {
         (self.engine, Arc::clone(&self.waiter.request.key.name))
     }
@@ -136,7 +136,7 @@ impl Wait {
     }
 
     /// Whether, by this rule, this wait is for something that the other's thread took.
-    fn waits_for(&self, other: &Wait, rule: WaitRule) -> bool {
+    fn waits_for(&self, other: &ThreadWait, rule: WaitRule) -> bool {
         let lock = self.lock();
         let permits = other.taken(&lock).map(|lease| u64::from(lease.permits()));
         rule(&self.waiter.request.spec, permits.sum())
@@ -157,7 +157,7 @@ impl NestedWaits {
         }
     }
 
-    fn add(&mut self, wait: Wait) -> u64 {
+    fn add(&mut self, wait: ThreadWait) -> u64 {
         self.last_id += 1;
         for lock in locks_of(&wait) {
             self.takers.entry(lock).or_default().push(self.last_id);
@@ -166,7 +166,7 @@ impl NestedWaits {
         self.last_id
     }
 
-    fn remove(&mut self, id: u64) -> Option<Wait> {
+    fn remove(&mut self, id: u64) -> Option<ThreadWait> {
         let wait = self.waits.remove(&id)?;
         for lock in locks_of(&wait) {
             if let Some(takers) = self.takers.get_mut(&lock) {
@@ -188,7 +188,7 @@ impl NestedWaits {
         let certain = self.circle_by(id, LockSpec::must_wait_for);
         let is_certain = certain.is_some();
         let circle = certain.or_else(|| self.circle_by(id, LockSpec::may_wait_for))?;
-        let waits: Vec<&Wait> = circle.iter().map(|id| &self.waits[id]).collect();
+        let waits: Vec<&ThreadWait> = circle.iter().map(|id| &self.waits[id]).collect();
         Circle::of(id, &waits, is_certain)
     }
 
@@ -207,7 +207,7 @@ impl NestedWaits {
 }
 
 /// The locks of which the wait's thread took leases, each once.
-fn locks_of(wait: &Wait) -> Vec<LockId> {
+fn locks_of(wait: &ThreadWait) -> Vec<LockId> {
     let mut locks: Vec<LockId> = wait
         .takes
         .iter()
@@ -295,7 +295,7 @@ impl CircleLink {
 }
 
 impl Circle {
-    fn of(wait: u64, waits: &[&Wait], is_certain: bool) -> Option<Circle> {
+    fn of(wait: u64, waits: &[&ThreadWait], is_certain: bool) -> Option<Circle> {
         let takers = waits.iter().cycle().skip(1);
         let links = waits.iter().zip(takers).map(|(wait, taker)| {
             Some(CircleLink {

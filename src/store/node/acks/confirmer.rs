@@ -30,14 +30,14 @@ pub(in crate::store::node) struct Confirmer {
 #[derive(Default)]
 struct Gathering {
     /// The callers whose renewals are not sent yet, in the order in which they came.
-    callers: VecDeque<Arc<Caller>>,
+    callers: VecDeque<Arc<AckedCaller>>,
     /// A caller leads. Without a leader there are no callers.
     is_led: bool,
     /// `None` while a leader uses it.
     connection: Option<Connection>,
 }
 
-struct Caller {
+struct AckedCaller {
     renewals: Vec<Renewal>,
     turn: Mutex<GatheringTurn>,
     changed: Condvar,
@@ -94,7 +94,7 @@ impl Confirmer {
     ) -> Vec<CallResult> {
         let clock = &self.node.clock;
         let count = renewals.len();
-        let caller = Arc::new(Caller {
+        let caller = Arc::new(AckedCaller {
             renewals,
             turn: Mutex::new(GatheringTurn::Waiting),
             changed: Condvar::new(),
@@ -120,7 +120,7 @@ impl Confirmer {
     }
 
     /// The caller has no time left to lead. Nobody sends its renewals.
-    fn decline(&self, caller: &Arc<Caller>) {
+    fn decline(&self, caller: &Arc<AckedCaller>) {
         let mut state = self.state.lock();
         state.callers.retain(|other| !Arc::ptr_eq(other, caller));
         let next = state.next_leader();
@@ -135,7 +135,7 @@ impl Confirmer {
             confirmer: self,
             connection,
         };
-        let own = |caller: &Arc<Caller>| caller.renewals.clone();
+        let own = |caller: &Arc<AckedCaller>| caller.renewals.clone();
         let renewals: Vec<Renewal> = batch.iter().flat_map(own).collect();
         let results = self.exchange(&renewals, &mut lead.connection, reply_by);
         // The next leader sends while this one hands out results.
@@ -203,7 +203,7 @@ impl Confirmer {
 
 impl Gathering {
     /// The connection, and the callers whose renewals go over it together.
-    fn take_batch(&mut self) -> (Option<Connection>, Vec<Arc<Caller>>) {
+    fn take_batch(&mut self) -> (Option<Connection>, Vec<Arc<AckedCaller>>) {
         let mut batch = Vec::new();
         let mut size = 0;
         // At least one of them, or the leader would have none.
@@ -218,7 +218,7 @@ impl Gathering {
     }
 
     /// The next caller leads, if there is one. It is to be woken without the mutex.
-    fn next_leader(&mut self) -> Option<Arc<Caller>> {
+    fn next_leader(&mut self) -> Option<Arc<AckedCaller>> {
         while let Some(next) = self.callers.front() {
             if next.must_lead() {
                 return Some(Arc::clone(next));
@@ -231,7 +231,7 @@ impl Gathering {
     }
 }
 
-fn wake(next: Option<Arc<Caller>>) {
+fn wake(next: Option<Arc<AckedCaller>>) {
     if let Some(next) = next {
         next.changed.notify_one();
     }
@@ -254,7 +254,7 @@ impl Drop for Lead<'_> {
     }
 }
 
-impl Caller {
+impl AckedCaller {
     /// Sleeps until it has its results, but not past `until`. True if it must lead.
     fn sleep(&self, clock: &Clock, until: Time) -> bool {
         let mut turn = self.turn.lock();
