@@ -96,3 +96,45 @@ pub(super) const CONNECTION_WAIT: Metric = Metric::new(
     "fairlock_connection_wait_seconds",
     "How long a call waited because no connection was open.",
 );
+
+/// Stands for the facade in a build without the feature `metrics`: nothing is emitted.
+#[cfg(not(feature = "metrics"))]
+pub(super) mod not_emitted {
+    use std::time::Duration;
+
+    use super::Metric;
+
+    pub(in crate::stats) const EMITS: bool = false;
+
+    pub(in crate::stats) type RecorderId = ();
+
+    pub(in crate::stats) fn recorder_id() {}
+
+    pub(in crate::stats) type EmittedCounter = NotEmitted;
+    pub(in crate::stats) type EmittedGauge = NotEmitted;
+    pub(in crate::stats) type TimeGauge = NotEmitted;
+    pub(in crate::stats) type EmittedHistogram = NotEmitted;
+
+    /// Has the methods of all four.
+    pub(in crate::stats) struct NotEmitted;
+
+    impl NotEmitted {
+        pub(in crate::stats) fn new(_: Metric) -> NotEmitted {
+            NotEmitted
+        }
+
+        pub(in crate::stats) fn add(&self, _: u64) {}
+
+        pub(in crate::stats) fn sub(&self, _: u64) {}
+
+        pub(in crate::stats) fn ticks(_: Duration) -> u64 {
+            0
+        }
+
+        pub(in crate::stats) fn change(&self, _: u64, _: u64) {}
+
+        pub(in crate::stats) fn record(&self, _: Duration) {}
+
+        pub(in crate::stats) fn record_many(&self, _: Duration, _: u64) {}
+    }
+}

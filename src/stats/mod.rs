@@ -6,13 +6,10 @@
 //! | `histogram` | [`Histogram`]: how long something took |
 //! | `meter` | [`Meter`]: events become numbers, here and in the facade; [`Traffic`]: what a store counts |
 //! | `oldest` | [`OldestTimes`]: the oldest wait and hold of the process, for the facade |
-//! | `metric` | the names in the facade |
-//! | `facade` | emits numbers, with the feature `metrics`; `no_facade` without it |
+//! | `metric` | the names in the facade, and what stands for it without the feature `metrics` |
+//! | `facade` | emits numbers, with the feature `metrics` |
 
 #[cfg(feature = "metrics")]
-mod facade;
-#[cfg(not(feature = "metrics"))]
-#[path = "no_facade.rs"]
 mod facade;
 mod histogram;
 mod meter;
@@ -21,6 +18,9 @@ mod oldest;
 
 use std::fmt;
 use std::time::Duration;
+
+#[cfg(not(feature = "metrics"))]
+use metric::not_emitted as facade;
 
 pub use histogram::Histogram;
 pub(crate) use meter::{AcquireEnd, Meter, Traffic};
