@@ -3,7 +3,6 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
 use fairlock::{LockManager, Result};
 use hdrhistogram::Histogram;
 
@@ -58,9 +57,8 @@ impl Measurement {
 
     pub(super) fn threads(self) -> u32 {
         match self {
-            Measurement::RoundTrip => 1,
             Measurement::LockUnlock(threads) => threads,
-            Measurement::HandOver => 2,
+            Measurement::RoundTrip | Measurement::HandOver => 1,
         }
     }
 
@@ -79,7 +77,7 @@ impl Measurement {
                 Ok(began.elapsed())
             })?,
             Measurement::LockUnlock(_) => lock_unlock(manager, names, budget)?,
-            Measurement::HandOver => hand_over(managers, names.first(), budget)?,
+            Measurement::HandOver => budget.spend(|| hand_over(managers, names.first()))?,
         };
         Ok((!budget.is_interrupted()).then_some(Measured {
             measurement: self,
@@ -121,53 +119,15 @@ fn lock_unlock(
     })
 }
 
-/// From the call of `unlock` here to the return of `wait` there. The waiter is in the queue before.
-fn hand_over(
-    [releaser, waiter]: &[LockManager; 2],
-    name: &str,
-    budget: &Budget,
-) -> Result<(Histogram<u64>, Duration)> {
-    thread::scope(|scope| {
-        // One message each: to enqueue, that it is queued, and when it had the lock.
-        let (go, goes) = bounded::<()>(1);
-        let (queued, is_queued) = bounded::<()>(1);
-        let (granted, is_granted) = bounded::<Instant>(1);
-        let waiting = scope.spawn(move || wait_in_turns(waiter, name, &goes, &queued, &granted));
-        let spent = budget.spend(|| {
-            let guard = releaser.lock(name)?;
-            // The channels are gone if the waiter failed. Its own error says why.
-            let failed = |_| fairlock::Error::Closed;
-            go.send(()).map_err(|_| fairlock::Error::Closed)?;
-            is_queued.recv().map_err(failed)?;
-            let released = Instant::now();
-            guard.unlock()?;
-            let granted = is_granted.recv().map_err(failed)?;
-            Ok(granted.saturating_duration_since(released))
-        });
-        drop(go);
-        waiting.join().expect("a measurement does not panic")?;
-        spent
-    })
-}
-
-fn wait_in_turns(
-    manager: &LockManager,
-    name: &str,
-    goes: &Receiver<()>,
-    queued: &Sender<()>,
-    granted: &Sender<Instant>,
-) -> Result<()> {
-    for () in goes {
-        let waiter = manager.enqueue(name)?;
-        if queued.send(()).is_err() {
-            return Ok(());
-        }
-        let guard = waiter.wait()?;
-        let now = Instant::now();
-        guard.unlock()?;
-        if granted.send(now).is_err() {
-            return Ok(());
-        }
-    }
-    Ok(())
+/// From the drop of a guard here to the return of `wait` there. The waiter is in the queue before.
+fn hand_over([releaser, waiter]: &[LockManager; 2], name: &str) -> Result<Duration> {
+    let guard = releaser.lock(name)?;
+    let place = waiter.enqueue(name)?;
+    let released = Instant::now();
+    // It does not wait for the reply to its request.
+    drop(guard);
+    let guard = place.wait()?;
+    let elapsed = released.elapsed();
+    guard.unlock()?;
+    Ok(elapsed)
 }

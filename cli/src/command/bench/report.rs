@@ -59,7 +59,7 @@ pub(super) fn print(all: &[Measured], requests: u64) -> Result<(), Failure> {
         "
 trips       the median as a multiple of the round trip's median
 round trip  inspect of a free name: one request, a script that reads one key
-hand-over   from the call of unlock to the return of wait in another manager
+hand-over   from the drop of a guard to the return of wait in another manager
 {requests} requests were sent to Redis in all"
     ))
 }
