@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Node;
-use super::acks::{Confirmer, Renewal, confirm_grants};
+use super::acks::{Confirmer, confirm_grants};
 use super::connection::Connection;
 use super::lane::{Lane, LaneReply, OpenGuard, Ticket};
+use super::owed::LinkCall;
 use super::pipeline::{Hop, Meaning, Pending, Received};
 use super::pool::{ConnectionPool, LaneConnection};
 use super::role::Role;
@@ -159,7 +160,7 @@ impl Lanes {
         renewals: impl Iterator<Item = Pending<'a>>,
         reply_by: Time,
     ) -> Vec<CallResult> {
-        let renewals: Vec<Renewal> = renewals.map(|pending| Renewal::routed(&pending)).collect();
+        let renewals = LinkCall::routed(renewals);
         match &self.confirmer {
             Some(confirmer) => self.node.results(confirmer.renew(renewals, reply_by)),
             None => Vec::new(),

@@ -25,11 +25,11 @@ pub(crate) struct NodeLink {
     role: Role,
     on_ready: Arc<dyn Fn() + Send + Sync>,
     back_off: Duration,
-    pub(super) state: LinkState,
+    state: LinkState,
     /// The connections that were found closed in a row, without a reply in between.
     attempts: Attempts,
     /// The calls that were sent, and that have no reply yet. Empty unless the link is one of several.
-    pub(super) owed: VecDeque<OwedCall>,
+    owed: VecDeque<OwedCall>,
 }
 
 /// | state   | when                         | becomes                                          |
@@ -40,7 +40,7 @@ pub(crate) struct NodeLink {
 ///
 /// A connection that the server closed while it was idle is no fault, nor is one that died in
 /// silence: the next run opens another at once.
-pub(super) enum LinkState {
+enum LinkState {
     Down {
         since: Time,
         why: Option<StoreFault>,
@@ -140,7 +140,11 @@ impl Link for NodeLink {
         let started = node.clock.now();
         let reply_by = started + node.command_timeout;
         let mut results = node.exchange(connection, calls, reply_by);
-        self.after_exchange(&mut results, started, reply_by);
+        self.after_exchange(
+            &mut results.iter_mut().collect::<Vec<_>>(),
+            started,
+            reply_by,
+        );
         results
     }
 
@@ -157,12 +161,7 @@ impl Link for NodeLink {
 
 impl NodeLink {
     /// These results came over the connection, since calls were sent at `started`.
-    pub(super) fn after_exchange(
-        &mut self,
-        results: &mut [CallResult],
-        started: Time,
-        reply_by: Time,
-    ) {
+    fn after_exchange(&mut self, results: &mut [&mut CallResult], started: Time, reply_by: Time) {
         for result in results.iter_mut() {
             result.name_server(self.node.name());
         }
@@ -181,7 +180,7 @@ impl NodeLink {
     }
 
     /// The connection failed in an exchange that was to end at `reply_by`.
-    fn on_broken(&mut self, results: &mut [CallResult], reply_by: Time) {
+    fn on_broken(&mut self, results: &mut [&mut CallResult], reply_by: Time) {
         let now = self.node.clock.now();
         let why = results
             .iter()
@@ -218,7 +217,9 @@ impl NodeLink {
         // The next connection is opened while the caller pauses before it sends the calls again.
         self.advance();
         if !is_no_fault {
-            results.iter_mut().for_each(CallResult::note_closed_again);
+            results
+                .iter_mut()
+                .for_each(|result| result.note_closed_again());
         }
     }
 }
@@ -275,7 +276,7 @@ impl NodeLink {
         let mut replies = Vec::new();
         for ((sent_call, not_after), result) in calls.into_iter().zip(dates).zip(results) {
             match result {
-                Some(result) => replies.push((sent_call.number, result)),
+                Some(result) => replies.push(LinkReply::Result(sent_call.number, result)),
                 None => self.owed.push_back(OwedCall {
                     owes_asking: sent_call.hop == Hop::AskTarget,
                     sent_call,
@@ -285,14 +286,13 @@ impl NodeLink {
                 }),
             }
         }
-        self.finish(replies, started, reply_by)
+        self.after_replies(replies, started, reply_by)
     }
 
     /// Reads the replies that come until `until`. After the command timeout the connection ends, and
     /// all calls without a reply fail.
     pub(in crate::store) fn receive(&mut self, until: Time) -> Vec<LinkReply> {
-        let mut results = Vec::new();
-        let mut others = Vec::new();
+        let mut replies = Vec::new();
         let Some((started, reply_by)) = self.owed.front().map(|owed| (owed.sent, owed.reply_by))
         else {
             return Vec::new();
@@ -301,7 +301,7 @@ impl NodeLink {
         while !self.owed.is_empty() {
             let LinkState::Up(connection) = &mut self.state else {
                 let fault = StoreFault::NotReady;
-                results.extend(fail_owed(self.owed.drain(..), &fault));
+                replies.extend(fail_owed(self.owed.drain(..), &fault));
                 break;
             };
             let now = node.clock.now();
@@ -317,37 +317,41 @@ impl NodeLink {
                     let Some(owed) = self.owed.pop_front() else {
                         break;
                     };
-                    Ok(owed.read(&node, connection, value))
+                    Ok(owed.read(&node, connection, (value, node.clock.now())))
                 }
                 Ok(None) if node.clock.now() < reply_by => break,
                 Ok(None) => Err(StoreFault::timed_out(Step::Reply)),
                 Err(error) => Err(error),
             };
             match outcome {
-                Ok(LinkReply::Result(number, result)) => results.push((number, result)),
-                Ok(other) => others.push(other),
+                Ok(reply) => replies.push(reply),
                 Err(fault) => {
                     connection.broken = true;
-                    results.extend(fail_owed(self.owed.drain(..), &fault));
+                    replies.extend(fail_owed(self.owed.drain(..), &fault));
                 }
             }
         }
-        let mut replies = self.finish(results, started, reply_by);
-        replies.append(&mut others);
-        replies
+        self.after_replies(replies, started, reply_by)
     }
 
-    fn finish(
+    /// These replies came over the connection, to calls that were sent at `started`.
+    pub(super) fn after_replies(
         &mut self,
-        replies: Vec<(u64, CallResult)>,
+        mut replies: Vec<LinkReply>,
         started: Time,
         reply_by: Time,
     ) -> Vec<LinkReply> {
-        let (numbers, mut results): (Vec<u64>, Vec<CallResult>) = replies.into_iter().unzip();
+        let mut results: Vec<&mut CallResult> =
+            replies.iter_mut().filter_map(LinkReply::result).collect();
         self.after_exchange(&mut results, started, reply_by);
-        let replies = numbers.into_iter().zip(results);
         replies
-            .map(|(number, result)| LinkReply::Result(number, result))
-            .collect()
+    }
+
+    /// The connection over which calls were sent, if it is still the link's.
+    pub(super) fn open_connection(&mut self) -> Option<&mut Connection> {
+        match &mut self.state {
+            LinkState::Up(connection) => Some(connection),
+            _ => None,
+        }
     }
 }

@@ -276,9 +276,9 @@ impl Node {
         on_ready: Arc<dyn Fn() + Send + Sync>,
         back_off: Duration,
     ) -> Box<dyn Link> {
-        match self.replica_acks {
+        match AckedLink::new(self, &on_ready, back_off) {
             None => Box::new(NodeLink::new(self, Role::Renewal, on_ready, back_off)),
-            Some(acks) => Box::new(AckedLink::new(self, acks, on_ready, back_off)),
+            Some(link) => Box::new(link),
         }
     }
 

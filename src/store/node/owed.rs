@@ -18,6 +18,25 @@ pub(in crate::store) struct LinkCall {
     pub(in crate::store) hop: Hop,
 }
 
+impl LinkCall {
+    /// Calls to the one node that there is, numbered from 0.
+    pub(super) fn numbered(calls: &[Call]) -> Vec<LinkCall> {
+        let pending = calls.iter().map(Pending::undated);
+        LinkCall::routed(pending)
+    }
+
+    /// Calls on their way to a node, numbered from 0.
+    pub(super) fn routed<'a>(calls: impl Iterator<Item = Pending<'a>>) -> Vec<LinkCall> {
+        let call = |(number, pending): (u64, Pending<'_>)| LinkCall {
+            number,
+            call: pending.call.clone(),
+            form: pending.form,
+            hop: pending.hop,
+        };
+        (0..).zip(calls).map(call).collect()
+    }
+}
+
 /// The outcome of a call.
 pub(in crate::store) enum LinkReply {
     /// Its number and its result.
@@ -48,7 +67,7 @@ impl OwedCall {
         }
     }
 
-    /// The commands of all of them.
+    /// The commands of all of them, one for each, and ASKING in front of some.
     pub(super) fn commands<'a>(all: &'a [OwedCall], node: &Node) -> Vec<redis::Cmd> {
         let pending = |owed: &'a OwedCall| {
             let sent = &owed.sent_call;
@@ -66,20 +85,20 @@ impl OwedCall {
         std::mem::take(&mut self.owes_asking)
     }
 
-    pub(super) fn fail(self, fault: &StoreFault) -> (u64, CallResult) {
+    pub(super) fn fail(self, fault: &StoreFault) -> LinkReply {
         let result = CallResult {
             answer: Err(fault.clone()),
             not_after: self.not_after,
         };
-        (self.sent_call.number, result)
+        LinkReply::Result(self.sent_call.number, result)
     }
 
-    /// Reads the reply.
+    /// Reads the reply, which came at `received`.
     pub(super) fn read(
         self,
         node: &Node,
         connection: &mut Connection,
-        value: redis::Value,
+        (value, received): (redis::Value, Time),
     ) -> LinkReply {
         let mut sent_call = self.sent_call;
         let call = &sent_call.call;
@@ -89,7 +108,7 @@ impl OwedCall {
             Received {
                 value,
                 sent: self.sent,
-                received: node.clock.now(),
+                received,
                 generation: connection.generation,
             },
         );
@@ -112,6 +131,40 @@ impl OwedCall {
     }
 }
 
+/// Runs calls until each has a result. `round` sends calls and reads all their replies. Those that the
+/// server refused only for their form go into the next round.
+pub(super) fn run_in_rounds(
+    calls: Vec<LinkCall>,
+    mut round: impl FnMut(Vec<LinkCall>) -> Vec<LinkReply>,
+) -> Vec<CallResult> {
+    let mut results: Vec<Option<CallResult>> = calls.iter().map(|_| None).collect();
+    let mut open = calls;
+    while !open.is_empty() {
+        let replies = round(std::mem::take(&mut open));
+        for reply in replies {
+            match reply {
+                LinkReply::Result(number, result) => results[number as usize] = Some(result),
+                LinkReply::OtherForm(call) => open.push(call),
+            }
+        }
+    }
+    let late = || CallResult::not_sent(StoreFault::timed_out(Step::Reply));
+    results
+        .into_iter()
+        .map(|result| result.unwrap_or_else(late))
+        .collect()
+}
+
+impl LinkReply {
+    /// The result, if it is one.
+    pub(super) fn result(&mut self) -> Option<&mut CallResult> {
+        match self {
+            LinkReply::Result(_, result) => Some(result),
+            LinkReply::OtherForm(_) => None,
+        }
+    }
+}
+
 pub(super) fn not_sent(calls: &[LinkCall], fault: &StoreFault) -> Vec<LinkReply> {
     let result =
         |sent: &LinkCall| LinkReply::Result(sent.number, CallResult::not_sent(fault.clone()));
@@ -121,7 +174,7 @@ pub(super) fn not_sent(calls: &[LinkCall], fault: &StoreFault) -> Vec<LinkReply>
 pub(super) fn fail_owed(
     owed: impl Iterator<Item = OwedCall>,
     fault: &StoreFault,
-) -> impl Iterator<Item = (u64, CallResult)> {
+) -> impl Iterator<Item = LinkReply> {
     owed.map(|owed| owed.fail(fault))
 }
 

@@ -7,13 +7,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{AckedExchange, Renewal};
+use super::batch::Batch;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::{Clock, Time};
 use crate::store::node::connection::Connection;
 use crate::store::node::lane::SILENT;
+use crate::store::node::owed::{LinkCall, LinkReply, not_sent, run_in_rounds};
 use crate::store::node::{Node, Role};
 use crate::store::{CallResult, StoreFault};
 use crate::sync::{Condvar, Mutex};
@@ -38,7 +39,7 @@ struct Gathering {
 }
 
 struct AckedCaller {
-    renewals: Vec<Renewal>,
+    renewals: Vec<LinkCall>,
     turn: Mutex<GatheringTurn>,
     changed: Condvar,
 }
@@ -89,7 +90,7 @@ impl Confirmer {
     /// `reply_by` at most.
     pub(in crate::store::node) fn renew(
         &self,
-        renewals: Vec<Renewal>,
+        renewals: Vec<LinkCall>,
         reply_by: Time,
     ) -> Vec<CallResult> {
         let clock = &self.node.clock;
@@ -136,7 +137,10 @@ impl Confirmer {
             connection,
         };
         let own = |caller: &Arc<AckedCaller>| caller.renewals.clone();
-        let renewals: Vec<Renewal> = batch.iter().flat_map(own).collect();
+        let mut renewals: Vec<LinkCall> = batch.iter().flat_map(own).collect();
+        for (number, renewal) in (0..).zip(&mut renewals) {
+            renewal.number = number;
+        }
         let results = self.exchange(&renewals, &mut lead.connection, reply_by);
         // The next leader sends while this one hands out results.
         drop(lead);
@@ -150,7 +154,7 @@ impl Confirmer {
     /// Renewals may run twice, so they are sent again if the connection was closed or is dead.
     fn exchange(
         &self,
-        renewals: &[Renewal],
+        renewals: &[LinkCall],
         connection: &mut Option<Connection>,
         reply_by: Time,
     ) -> Vec<CallResult> {
@@ -162,18 +166,11 @@ impl Confirmer {
                     .map(|_| CallResult::not_sent(fault.clone()))
                     .collect(),
                 Ok(open) => {
-                    let exchange =
-                        AckedExchange::begin(&self.node, open, renewals, self.acks, reply_by);
-                    // The renewals run before the WAIT behind them. So their replies come soon, and
-                    // a connection that says nothing may be dead.
-                    let patience = self.node.command_timeout / 2;
-                    let may_be_dead =
-                        attempts.was_never_closed() && open.round_trip() <= patience / 8;
-                    open.broken |= may_be_dead && !open.broken && open.is_silent(patience);
-                    match open.broken {
-                        true => exchange.end(&StoreFault::connection_ended(SILENT)),
-                        false => exchange.finish(&self.node, open),
-                    }
+                    let mut may_be_dead = attempts.was_never_closed();
+                    run_in_rounds(renewals.to_vec(), |calls| {
+                        let may_be_dead = std::mem::take(&mut may_be_dead);
+                        self.round(open, calls, may_be_dead, reply_by)
+                    })
                 }
             };
             connection.take_if(|connection| connection.broken);
@@ -181,6 +178,37 @@ impl Confirmer {
             if !is_closed || attempts.after(Ending::Closed) == Next::Done {
                 return results;
             }
+        }
+    }
+
+    /// Sends renewals over a connection, and reads their replies.
+    fn round(
+        &self,
+        open: &mut Connection,
+        calls: Vec<LinkCall>,
+        may_be_dead: bool,
+        reply_by: Time,
+    ) -> Vec<LinkReply> {
+        if open.broken {
+            // The round before ended it.
+            return not_sent(&calls, &StoreFault::timed_out(Step::Reply));
+        }
+        let mut batch = match Batch::send(&self.node, open, calls, (self.acks, reply_by)) {
+            Ok(batch) => batch,
+            Err(failed) => return failed,
+        };
+        // The renewals run before the WAIT behind them. So their replies come soon, and a connection
+        // that says nothing may be dead.
+        let patience = self.node.command_timeout / 2;
+        if may_be_dead && open.round_trip() <= patience / 8 && open.is_silent(patience) {
+            open.broken = true;
+            return batch.fail(&StoreFault::connection_ended(SILENT));
+        }
+        loop {
+            batch = match batch.receive(&self.node, open, reply_by) {
+                Ok(replies) => return replies,
+                Err(batch) => batch,
+            };
         }
     }
 
