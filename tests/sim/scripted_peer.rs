@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Node;
+use super::batch::{Batch, LinkCall, run_in_rounds};
 use super::connection::Connection;
 use super::scan::parse_page;
 use super::socket::Socket;
@@ -66,7 +67,16 @@ impl ScriptedPeer {
 
     pub(crate) fn exchange(&mut self, calls: &[Call]) -> Vec<CallResult> {
         let reply_by = self.node.clock.now() + TIMEOUT;
-        self.node.exchange(&mut self.connection, calls, reply_by)
+        let mut calls = LinkCall::numbered(calls);
+        LinkCall::join_renewals(&mut calls);
+        run_in_rounds(calls, |calls| {
+            let to = &mut self.connection;
+            let (mut batch, mut replies) = Batch::send(&self.node, to, calls, (None, reply_by));
+            while batch.is_open() {
+                replies.extend(batch.receive(&self.node, to, reply_by));
+            }
+            replies
+        })
     }
 
     pub(crate) fn scan(&mut self) -> Result<(u64, Vec<String>), StoreFault> {

@@ -12,7 +12,7 @@ use crate::error::Step;
 use crate::script::Call;
 use crate::store::again::Next;
 use crate::store::clock::Time;
-use crate::store::node::{AckedPeer, LinkCall, LinkReply, NodeLink, Role};
+use crate::store::node::{LinkCall, LinkReply, NodeLink, Role};
 use crate::store::{CallResult, Link, StoreFault};
 
 /// How long all masters may take together before the renewal thread goes on without the replies of
@@ -41,7 +41,7 @@ struct ShardLink {
     /// The largest number of a call that was sent to it.
     newest: u64,
     /// R18 (replica acks): for renewals, if replicas must acknowledge them.
-    acked: Option<AckedPeer>,
+    acked: Option<NodeLink>,
 }
 
 /// A call on its way.
@@ -178,7 +178,11 @@ impl ClusterLink {
             let on_ready = Arc::clone(&self.on_ready);
             self.masters.push(ShardLink {
                 member: Arc::clone(member),
-                acked: AckedPeer::new(&member.node, Arc::clone(&on_ready), self.state.back_off),
+                acked: NodeLink::with_acks(
+                    &member.node,
+                    Arc::clone(&on_ready),
+                    self.state.back_off,
+                ),
                 link: NodeLink::new(&member.node, Role::Renewal, on_ready, self.state.back_off),
                 newest: 0,
             });
@@ -256,7 +260,7 @@ impl ClusterLink {
 
 impl ShardLink {
     fn owes_replies(&self) -> bool {
-        self.link.owes_replies() || self.acked.as_ref().is_some_and(AckedPeer::owes_replies)
+        self.link.owes_replies() || self.acked.as_ref().is_some_and(NodeLink::owes_replies)
     }
 
     fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
@@ -287,13 +291,7 @@ impl ShardLink {
 
 impl OpenCall {
     fn link_call(&self, number: u64) -> LinkCall {
-        let (form, hop) = self.route.form_and_hop();
-        LinkCall {
-            number,
-            call: self.call.clone(),
-            form,
-            hop,
-        }
+        LinkCall::new(number, self.call.clone(), self.route.form_and_hop())
     }
 }
 

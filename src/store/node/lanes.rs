@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use super::Node;
 use super::acks::{Confirmer, confirm_grants};
+use super::batch::LinkCall;
 use super::connection::Connection;
 use super::lane::{Lane, LaneReply, OpenGuard, Ticket};
-use super::owed::LinkCall;
 use super::pipeline::{Hop, Meaning, Pending, Received};
 use super::pool::{ConnectionPool, LaneConnection};
 use super::role::Role;

@@ -1,18 +1,17 @@
 //! The renewal thread's own connection to a node. It is opened in the background, so that the
 //! thread never waits for one.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::Node;
+use super::batch::{Batch, LinkCall, LinkReply, not_sent, run_in_rounds};
 use super::connection::Connection;
 use super::lane::SILENT;
-use super::owed::{LinkCall, LinkReply, OwedCall, fail_owed, not_sent};
-use super::pipeline::{Hop, Pending, Pipeline};
 use super::role::Role;
+use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::again::{Attempts, Ending, Next};
@@ -21,15 +20,17 @@ use crate::store::{CallResult, Link, StoreFault};
 
 /// The renewal thread's connection.
 pub(crate) struct NodeLink {
-    pub(super) node: Arc<Node>,
+    node: Arc<Node>,
     role: Role,
     on_ready: Arc<dyn Fn() + Send + Sync>,
     back_off: Duration,
     state: LinkState,
     /// The connections that were found closed in a row, without a reply in between.
     attempts: Attempts,
-    /// The calls that were sent, and that have no reply yet. Empty unless the link is one of several.
-    owed: VecDeque<OwedCall>,
+    /// R18 (replica acks): it is for renewals alone, and a `WAIT` goes behind them.
+    acks: Option<ReplicaAcks>,
+    /// The calls that were sent, and that have no reply yet.
+    batch: Option<Batch>,
 }
 
 /// | state   | when                         | becomes                                          |
@@ -74,8 +75,21 @@ impl NodeLink {
             back_off,
             state: LinkState::down_for_now(None),
             attempts: Attempts::default(),
-            owed: VecDeque::new(),
+            acks: None,
+            batch: None,
         }
+    }
+
+    /// A link for renewals alone, which replicas must acknowledge. `None` if the node needs no
+    /// acknowledgements.
+    pub(in crate::store) fn with_acks(
+        node: &Arc<Node>,
+        on_ready: Arc<dyn Fn() + Send + Sync>,
+        back_off: Duration,
+    ) -> Option<NodeLink> {
+        let acks = Some(node.replica_acks?);
+        let link = NodeLink::new(node, Role::Acks, on_ready, back_off);
+        Some(NodeLink { acks, ..link })
     }
 
     /// The connection, if calls can be sent now, or why they cannot. Never waits.
@@ -132,20 +146,34 @@ impl NodeLink {
 
 impl Link for NodeLink {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
-        let node = Arc::clone(&self.node);
-        let connection = match self.connection() {
-            Ok(connection) => connection,
+        let refuses_several_slots = match self.connection() {
+            Ok(connection) => connection.refuses_several_slots,
             Err(fault) => return CallResult::none_sent(calls, &fault),
         };
-        let started = node.clock.now();
-        let reply_by = started + node.command_timeout;
-        let mut results = node.exchange(connection, calls, reply_by);
-        self.after_exchange(
-            &mut results.iter_mut().collect::<Vec<_>>(),
-            started,
-            reply_by,
-        );
-        results
+        let mut calls = LinkCall::numbered(calls);
+        if !refuses_several_slots {
+            LinkCall::join_renewals(&mut calls);
+        }
+        let timeout = self.node.command_timeout;
+        let mut reply_by = self.node.clock.now() + timeout;
+        // When the last round began, if renewals went together in it.
+        let mut together_since = None;
+        run_in_rounds(calls, |calls| {
+            let now = self.node.clock.now();
+            let is_joined = calls.iter().any(|call| call.together);
+            // The renewals that were left out go alone now. If the time that is left is less than the
+            // last round trip took, they get the time of a lone renewal. Otherwise a slow link could
+            // never answer them, since they meet again each time.
+            if let (Some(since), false) = (together_since, is_joined)
+                && reply_by - now < now - since
+            {
+                reply_by = now + timeout;
+            }
+            together_since = is_joined.then_some(now);
+            let mut replies = self.send_until(calls, reply_by);
+            replies.extend(self.receive_all(reply_by));
+            replies
+        })
     }
 
     fn log_in_anew(&mut self) {
@@ -237,7 +265,7 @@ fn reason_not_sent(why: &StoreFault) -> StoreFault {
 impl NodeLink {
     /// Whether replies are still to come.
     pub(in crate::store) fn owes_replies(&self) -> bool {
-        !self.owed.is_empty()
+        self.batch.is_some()
     }
 
     /// Sends calls in one write, and reads no reply. Returns the calls that were not sent. A link
@@ -246,96 +274,58 @@ impl NodeLink {
     /// Never blocks, with one exception: before an acquire it asks for the rights if they are not
     /// known.
     pub(in crate::store) fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
+        let reply_by = self.node.clock.now() + self.node.command_timeout;
+        self.send_until(calls, reply_by)
+    }
+
+    /// The same. The replies are awaited until `reply_by` at most.
+    pub(super) fn send_until(&mut self, calls: Vec<LinkCall>, reply_by: Time) -> Vec<LinkReply> {
+        if calls.is_empty() {
+            return Vec::new();
+        }
         if self.owes_replies() {
             return not_sent(&calls, &StoreFault::NotReady);
         }
-        let node = self.node.clone();
+        let (node, acks) = (Arc::clone(&self.node), self.acks);
         let connection = match self.connection() {
             Ok(connection) => connection,
             Err(fault) => return not_sent(&calls, &fault),
         };
-        let started = node.clock.now();
-        let reply_by = started + node.command_timeout;
-        let date = |_: &LinkCall| connection.anchor.server_time_at_least(reply_by);
-        let dates: Vec<u64> = calls.iter().map(date).collect();
-        let mut results: Vec<Option<CallResult>> = calls.iter().map(|_| None).collect();
-        let pending = calls.iter().zip(&dates);
-        let mut pipeline = Pipeline {
-            pending: pending
-                .map(|(sent, date)| Pending::in_form(&sent.call, *date, sent.form, sent.hop))
-                .collect(),
-            reply_by,
-        };
-        node.write_calls(connection, &mut pipeline, &mut |index, answer| {
-            results[index] = Some(CallResult {
-                answer,
-                not_after: dates[index],
-            });
-        });
-        drop(pipeline);
-        let mut replies = Vec::new();
-        for ((sent_call, not_after), result) in calls.into_iter().zip(dates).zip(results) {
-            match result {
-                Some(result) => replies.push(LinkReply::Result(sent_call.number, result)),
-                None => self.owed.push_back(OwedCall {
-                    owes_asking: sent_call.hop == Hop::AskTarget,
-                    sent_call,
-                    not_after,
-                    sent: started,
-                    reply_by,
-                }),
-            }
-        }
-        self.after_replies(replies, started, reply_by)
+        let (batch, replies) = Batch::send(&node, connection, calls, (acks, reply_by));
+        let sent = batch.sent;
+        self.batch = Some(batch).filter(Batch::is_open);
+        self.after_replies(replies, sent, reply_by)
     }
 
     /// Reads the replies that come until `until`. After the command timeout the connection ends, and
     /// all calls without a reply fail.
     pub(in crate::store) fn receive(&mut self, until: Time) -> Vec<LinkReply> {
-        let mut replies = Vec::new();
-        let Some((started, reply_by)) = self.owed.front().map(|owed| (owed.sent, owed.reply_by))
-        else {
+        let Some(mut batch) = self.batch.take() else {
             return Vec::new();
         };
-        let node = self.node.clone();
-        while !self.owed.is_empty() {
-            let LinkState::Up(connection) = &mut self.state else {
-                let fault = StoreFault::NotReady;
-                replies.extend(fail_owed(self.owed.drain(..), &fault));
-                break;
-            };
-            let now = node.clock.now();
-            let received = connection.receive_within(until.min(reply_by) - now);
-            let outcome = match received {
-                Ok(Some(value)) => {
-                    let Some(owed) = self.owed.front_mut() else {
-                        break;
-                    };
-                    if std::mem::take(&mut owed.owes_asking) {
-                        continue;
-                    }
-                    let Some(owed) = self.owed.pop_front() else {
-                        break;
-                    };
-                    Ok(owed.read(&node, connection, (value, node.clock.now())))
-                }
-                Ok(None) if node.clock.now() < reply_by => break,
-                Ok(None) => Err(StoreFault::timed_out(Step::Reply)),
-                Err(error) => Err(error),
-            };
-            match outcome {
-                Ok(reply) => replies.push(reply),
-                Err(fault) => {
-                    connection.broken = true;
-                    replies.extend(fail_owed(self.owed.drain(..), &fault));
-                }
-            }
+        let replies = match &mut self.state {
+            LinkState::Up(connection) => batch.receive(&self.node, connection, until),
+            _ => batch.fail(&StoreFault::NotReady),
+        };
+        let (sent, reply_by) = (batch.sent, batch.reply_by);
+        self.batch = Some(batch).filter(Batch::is_open);
+        self.after_replies(replies, sent, reply_by)
+    }
+
+    /// Reads all replies. They are awaited until `reply_by` at least.
+    pub(super) fn receive_all(&mut self, reply_by: Time) -> Vec<LinkReply> {
+        if let Some(batch) = &mut self.batch {
+            batch.reply_by = batch.reply_by.max(reply_by);
         }
-        self.after_replies(replies, started, reply_by)
+        let mut replies = Vec::new();
+        while self.owes_replies() {
+            replies.extend(self.receive(Time::NEVER));
+        }
+        replies
     }
 
     /// These replies came over the connection, to calls that were sent at `started`.
-    pub(super) fn after_replies(
+    fn after_replies(
         &mut self,
         mut replies: Vec<LinkReply>,
         started: Time,
@@ -345,13 +335,5 @@ impl NodeLink {
             replies.iter_mut().filter_map(LinkReply::result).collect();
         self.after_exchange(&mut results, started, reply_by);
         replies
-    }
-
-    /// The connection over which calls were sent, if it is still the link's.
-    pub(super) fn open_connection(&mut self) -> Option<&mut Connection> {
-        match &mut self.state {
-            LinkState::Up(connection) => Some(connection),
-            _ => None,
-        }
     }
 }

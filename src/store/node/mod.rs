@@ -14,8 +14,7 @@
 //! | `greeting` | how a connection learns what its server is: HELLO, or less where a proxy refuses it |
 //! | `hello` | what a server says of itself |
 //! | `expected` | [`Expected`]: what the server must be, and whether it says that it is |
-//! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
-//! | `together` | renewals of a pipeline that one command does together |
+//! | `pipeline` | how a call is dated, written and read, and other forms of it (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
 //! | `lanes::left` | calls that their callers leave before the reply comes |
 //! | `lanes::command` | commands that are no scripts |
@@ -24,7 +23,7 @@
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
-//! | `owed` | the calls of a link that is one of several: sent now, read later |
+//! | `batch` | calls that are sent over one connection together, and read later |
 //! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
 //! | `scripts` | [`Scripts`](scripts::Scripts): what a connection knows of the scripts on its server |
@@ -44,9 +43,10 @@
 //! | `stream` | bytes each way, each within its time, however many pieces they come in |
 //!
 //! Files name those below them: `lanes` names `acks`, `pool` and `unread`, and these name `lane`;
-//! they and `link` name `pipeline`, and all of them name `connection` and `socket`.
+//! they and `batch`, which `link` names, name `pipeline`, and all of them name `connection` and `socket`.
 
 mod acks;
+mod batch;
 mod connect;
 mod connection;
 mod counts;
@@ -63,7 +63,6 @@ mod lanes;
 mod link;
 mod log_in;
 mod login;
-mod owed;
 mod pipeline;
 mod pool;
 mod posting;
@@ -87,7 +86,6 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "no_tls.rs"]
 mod tls;
-mod together;
 mod unread;
 mod uptime;
 
@@ -110,14 +108,14 @@ use login::NodeLogin;
 use rights::Rights;
 use stream::Stream;
 
-pub(super) use acks::{AckedPeer, confirm_grants};
+pub(super) use acks::confirm_grants;
+pub(super) use batch::{LinkCall, LinkReply};
 pub(super) use counts::Counts;
 pub(super) use examine::{Question, ask_all, examine_masters, examine_only, examine_with_replicas};
 pub(super) use expected::Expected;
 pub(super) use identity::Identities;
 pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
-pub(super) use owed::{LinkCall, LinkReply};
 pub(super) use pipeline::{Hop, Pending};
 pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;

@@ -1,21 +1,23 @@
 //! Calls that travel over one connection together, and what lanes share with them: how a call is
 //! dated, written, and sent in another form, and how its reply is read.
 //!
-//! Each call is sent until it has an answer. A server that cannot run a call in the form in which
-//! it was sent refuses it unchanged, and the next round trip sends that call in another form: with
-//! the script's source if the server forgot the script (R20, write order), or with one key if the
-//! slot is in migration (R11, missing keys).
+//! A server that cannot run a call in the form in which it was sent refuses it unchanged. Then that call
+//! is sent in another form: with the script's source if the server forgot the script (R20, write order),
+//! or with one key if the slot is in migration (R11, missing keys).
 
 use std::sync::atomic::Ordering;
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::Node;
 use super::connection::{Connection, fault, refusal};
+use super::scripts::ScriptSet;
 use crate::error::Step;
-use crate::script::{Call, Form, Outcome, ScriptReply};
+use crate::script::{
+    Call, Form, Outcome, RENEWALS_LIMIT, ScriptReply, renewals_command, renewals_script_id,
+};
 use crate::store::clock::Time;
-use crate::store::{Anchor, Answer, CallResult, StoreFault};
+use crate::store::{Anchor, Answer, StoreFault};
 
 /// The calls that go over one connection together.
 pub(super) struct Pipeline<'a> {
@@ -203,155 +205,81 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-impl Node {
-    /// A call that is about to be sent on this connection, for a caller who waits until `reply_by`.
-    pub(super) fn date<'a>(
-        &self,
-        connection: &Connection,
-        call: &'a Call,
-        reply_by: Time,
-    ) -> Pending<'a> {
-        let reply_by = reply_by.min(self.clock.now() + self.command_timeout);
-        Pending::new(call, connection.anchor.server_time_at_least(reply_by))
-    }
-
-    /// Runs calls as one pipeline, in order, and returns one result for each, all before
-    /// `reply_by`. If a round trip takes more than half of a command timeout, renewals that have to
-    /// be sent again, alone, get one timeout more.
-    pub(super) fn exchange(
-        &self,
-        connection: &mut Connection,
-        calls: &[Call],
-        reply_by: Time,
-    ) -> Vec<CallResult> {
-        let date = |call| self.date(connection, call, reply_by);
-        let mut pipeline = Pipeline {
-            pending: calls.iter().map(date).collect(),
-            reply_by,
-        };
-        if !connection.refuses_several_slots {
-            pipeline.join_renewals();
-        }
-        let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
-        let mut is_joined = pipeline.is_joined();
-        while pipeline.has_unanswered() {
-            let started = self.clock.now();
-            self.round_trip(connection, &mut pipeline, &mut |index, answer| {
-                answers[index] = Some(answer);
-            });
-            // The renewals that were left out go alone now. If the time that is left is less than
-            // the last round trip took, they get the time of a lone renewal. Otherwise a slow link
-            // could never answer them, since they meet again each time.
-            if is_joined && !pipeline.is_joined() {
-                is_joined = false;
-                let now = self.clock.now();
-                if reply_by - now < now - started {
-                    pipeline.reply_by = now + self.command_timeout;
-                }
-            }
-        }
-        let results = answers.into_iter().zip(pipeline.pending);
-        results
-            .map(|(answer, pending)| CallResult {
-                answer: answer.unwrap_or_else(|| Err(StoreFault::timed_out(Step::Reply))),
-                not_after: pending.not_after,
-            })
+impl Pipeline<'_> {
+    /// The calls without an answer, by their indices: one group for each command.
+    pub(super) fn groups(&self) -> Vec<Vec<usize>> {
+        let is_unanswered = |index: &usize| !self.pending[*index].is_answered;
+        let unanswered: Vec<usize> = (0..self.pending.len()).filter(is_unanswered).collect();
+        unanswered
+            .chunk_by(|a, b| self.pending[*a].together && self.pending[*b].together)
+            .flat_map(|run| run.chunks(RENEWALS_LIMIT))
+            .map(<[usize]>::to_vec)
             .collect()
     }
 
-    /// Sends all calls that have no answer yet and receives their replies. A call that still has no
-    /// answer then is to be sent again in another form. An error ends the connection, and is the
-    /// answer to every call that has none.
-    pub(super) fn round_trip(
-        &self,
-        connection: &mut Connection,
-        pipeline: &mut Pipeline<'_>,
-        on_answer: &mut OnAnswer<'_>,
-    ) {
-        if !self.check_rights(connection, pipeline, on_answer) {
-            return;
+    /// The commands of the calls without an answer, one for each of their groups.
+    pub(super) fn commands(&self, node: &Node) -> Vec<Cmd> {
+        let mut with_source = ScriptSet::default();
+        let mut command = |group: &[usize]| {
+            let pending = &self.pending[group[0]];
+            // An acquire that the server refuses with NOSCRIPT would be sent again behind the others.
+            // R4 (lost places): other acquires would be enqueued before it. And the release of a
+            // line's tenure would come before the line's new place.
+            let wants_source = pending.form.by_source || pending.call.is_acquire();
+            let script = if pending.together {
+                Some(renewals_script_id())
+            } else {
+                pending.call.script_id()
+            };
+            // One source restores the script for all calls that follow it in the pipeline.
+            let script = script.filter(|_| wants_source);
+            let by_source = script.is_some_and(|id| with_source.add(id))
+                || node.form(Form::default()).by_source;
+            if pending.together {
+                let calls = group.iter().map(|index| self.pending[*index].call);
+                return renewals_command(calls, &node.caller_id, by_source);
+            }
+            let form = Form {
+                by_source,
+                ..pending.form
+            };
+            let not_after = pending.not_after;
+            pending.call.command(&node.caller_id, form, not_after)
+        };
+        let mut commands = Vec::with_capacity(self.pending.len());
+        for group in self.groups() {
+            if self.pending[group[0]].hop == Hop::AskTarget {
+                commands.push(redis::cmd("ASKING"));
+            }
+            commands.push(command(&group));
         }
-        let sent = self.clock.now();
-        let reply_by = pipeline.reply_by.min(sent + self.command_timeout);
-        let outcome = self.write_commands(connection, pipeline, reply_by);
-        let outcome = outcome
-            .and_then(|()| self.receive_replies(connection, pipeline, sent, reply_by, on_answer));
-        if let Err(fault) = outcome {
-            connection.broken = true;
-            pipeline.fail(&fault, on_answer);
-        }
-        self.note_anchor(connection.anchor);
+        commands
     }
+}
 
+impl Node {
     /// Sends all calls that have no answer yet, and reads no reply. Those that the user has no right
-    /// to are answered. An error ends the connection, and is the answer to all.
+    /// to are answered. An error ends the connection, and is the answer to all. `behind` follows them.
     pub(super) fn write_calls(
         &self,
         connection: &mut Connection,
         pipeline: &mut Pipeline<'_>,
+        behind: Option<Cmd>,
         on_answer: &mut OnAnswer<'_>,
     ) {
         if !self.check_rights(connection, pipeline, on_answer) {
             return;
         }
-        if let Err(fault) = self.write_commands(connection, pipeline, pipeline.reply_by) {
+        let mut commands = pipeline.commands(self);
+        commands.extend(behind);
+        let written = self.time_left(pipeline.reply_by).and_then(|left| {
+            connection.limit_writes(left)?;
+            connection.send(&commands).map_err(|e| fault(e, Step::Send))
+        });
+        if let Err(fault) = written {
             connection.broken = true;
             pipeline.fail(&fault, on_answer);
         }
-    }
-
-    fn write_commands(
-        &self,
-        connection: &mut Connection,
-        pipeline: &Pipeline<'_>,
-        reply_by: Time,
-    ) -> Result<(), StoreFault> {
-        let left = self.time_left(reply_by)?;
-        let commands = pipeline.commands(self);
-        connection.limit_writes(left)?;
-        connection.send(&commands).map_err(|e| fault(e, Step::Send))
-    }
-
-    pub(super) fn receive_replies(
-        &self,
-        connection: &mut Connection,
-        pipeline: &mut Pipeline<'_>,
-        sent: Time,
-        reply_by: Time,
-        on_answer: &mut OnAnswer<'_>,
-    ) -> Result<(), StoreFault> {
-        for group in pipeline.groups() {
-            if pipeline.pending[group[0]].hop == Hop::AskTarget {
-                connection.limit_reads(self.time_left(reply_by)?)?;
-                connection.receive().map_err(|e| fault(e, Step::Reply))?;
-            }
-            // Each reply may take only the time that the replies before it have left.
-            connection.limit_reads(self.time_left(reply_by)?)?;
-            let reply = connection.receive().map_err(|e| fault(e, Step::Reply))?;
-            let received = self.clock.now();
-            // A proxy may hide a cluster. It would refuse each further command, too.
-            connection.refuses_several_slots |= matches!(
-                &reply, Value::ServerError(refused) if refused.code() == "CROSSSLOT");
-            for (index, value) in pipeline.split_reply(&group, reply) {
-                let pending = &mut pipeline.pending[index];
-                let received = Received {
-                    value,
-                    sent,
-                    received,
-                    generation: connection.generation,
-                };
-                let read = self.read_reply(pending, received);
-                if let Some(anchor) = read.anchor {
-                    connection.anchor = anchor;
-                }
-                let Meaning::Answer(answer) = read.meaning else {
-                    continue;
-                };
-                pending.is_answered = true;
-                on_answer(index, answer);
-            }
-        }
-        Ok(())
     }
 }
 

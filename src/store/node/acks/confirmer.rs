@@ -7,14 +7,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::batch::Batch;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::{Clock, Time};
+use crate::store::node::batch::{Batch, LinkCall, LinkReply, run_in_rounds};
 use crate::store::node::connection::Connection;
 use crate::store::node::lane::SILENT;
-use crate::store::node::owed::{LinkCall, LinkReply, not_sent, run_in_rounds};
 use crate::store::node::{Node, Role};
 use crate::store::{CallResult, StoreFault};
 use crate::sync::{Condvar, Mutex};
@@ -189,27 +188,20 @@ impl Confirmer {
         may_be_dead: bool,
         reply_by: Time,
     ) -> Vec<LinkReply> {
-        if open.broken {
-            // The round before ended it.
-            return not_sent(&calls, &StoreFault::timed_out(Step::Reply));
-        }
-        let mut batch = match Batch::send(&self.node, open, calls, (self.acks, reply_by)) {
-            Ok(batch) => batch,
-            Err(failed) => return failed,
-        };
+        let to_acks = (Some(self.acks), reply_by);
+        let (mut batch, mut replies) = Batch::send(&self.node, open, calls, to_acks);
         // The renewals run before the WAIT behind them. So their replies come soon, and a connection
         // that says nothing may be dead.
         let patience = self.node.command_timeout / 2;
-        if may_be_dead && open.round_trip() <= patience / 8 && open.is_silent(patience) {
+        let may_be_dead = may_be_dead && batch.is_open() && open.round_trip() <= patience / 8;
+        if may_be_dead && open.is_silent(patience) {
             open.broken = true;
-            return batch.fail(&StoreFault::connection_ended(SILENT));
+            replies.extend(batch.fail(&StoreFault::connection_ended(SILENT)));
         }
-        loop {
-            batch = match batch.receive(&self.node, open, reply_by) {
-                Ok(replies) => return replies,
-                Err(batch) => batch,
-            };
+        while batch.is_open() {
+            replies.extend(batch.receive(&self.node, open, reply_by));
         }
+        replies
     }
 
     fn open<'c>(

@@ -5,12 +5,11 @@
 //! directly before it. One `WAIT` is for all renewals before it in one write.
 //!
 //! `WAIT` blocks what follows on its connection. So these connections carry nothing else. All callers
-//! share one ([`Confirmer`]), and the renewal thread has the other ([`AckedPeer`]), beside its own in
-//! [`AckedLink`] if there is only this node. A [`Batch`](batch::Batch) goes over either.
+//! share one ([`Confirmer`]), and the renewal thread has the other, beside its own in [`AckedLink`] if
+//! there is only this node.
 
-mod batch;
 mod confirmer;
-mod peer;
+mod link;
 
 use super::Node;
 use super::connection::{Connection, refusal};
@@ -22,11 +21,10 @@ use crate::store::{Answer, CallResult, StoreFault};
 use redis::{Cmd, Value};
 
 pub(super) use confirmer::Confirmer;
-pub(super) use peer::AckedLink;
-pub(in crate::store) use peer::AckedPeer;
+pub(super) use link::AckedLink;
 
 impl ReplicaAcks {
-    fn command(self) -> Cmd {
+    pub(super) fn command(self) -> Cmd {
         let mut wait = redis::cmd("WAIT");
         wait.arg(self.wanted).arg(self.timeout.as_millis() as u64);
         wait
@@ -36,7 +34,7 @@ impl ReplicaAcks {
 impl ReplicaAcks {
     /// The answer to a renewal, with the count of the `WAIT` behind it. Only a renewal that took
     /// effect needs replicas.
-    fn confirm(
+    pub(super) fn confirm(
         self,
         answer: Answer,
         count: &Result<u32, StoreFault>,
@@ -100,7 +98,11 @@ fn not_confirmed(fence: u64, renewed: CallResult) -> Option<StoreFault> {
 
 impl Node {
     /// The count in the reply to `WAIT`, or why nobody knows it.
-    fn read_count(&self, connection: &Connection, reply: Value) -> Result<u32, StoreFault> {
+    pub(super) fn read_count(
+        &self,
+        connection: &Connection,
+        reply: Value,
+    ) -> Result<u32, StoreFault> {
         match refusal(reply) {
             Ok(Value::Int(count)) if count >= 0 => Ok(u32::try_from(count).unwrap_or(u32::MAX)),
             Ok(other) => Err(StoreFault::protocol(format!(
