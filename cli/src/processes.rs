@@ -225,10 +225,18 @@ fn all() -> Option<Vec<Process>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::process::{Command, Stdio};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::*;
+
+    static CHILDREN: Mutex<()> = Mutex::new(());
+
+    /// For a test with children: the `Tree` of another test would reap them.
+    pub(crate) fn alone_with_children() -> MutexGuard<'static, ()> {
+        CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     const REST: &str = "4 3 -1 4194304 0 0 0 0 0 0 0 0 20 0";
 
@@ -323,6 +331,7 @@ mod tests {
 
     #[test]
     fn child_is_found_while_it_lives_and_is_no_other_fairlock() {
+        let _alone = alone_with_children();
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = Pid::from_child(&child);
         let finds = || {

@@ -294,6 +294,7 @@ mod tests {
     use rustix::process::waitpid;
 
     use super::*;
+    use crate::processes::tests::alone_with_children;
 
     fn sleeping() -> Tree {
         let mut command = Command::new("sleep");
@@ -303,6 +304,7 @@ mod tests {
 
     #[test]
     fn stop_that_a_stopped_command_cannot_notice_is_seen() {
+        let _alone = alone_with_children();
         let tree = sleeping();
         tree.signal(Signal::STOP).expect("it is ours");
         wait_stopped(&tree);
@@ -318,6 +320,7 @@ mod tests {
 
     #[test]
     fn panic_kills_the_command() {
+        let _alone = alone_with_children();
         let tree = sleeping();
         let leader = tree.group();
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
