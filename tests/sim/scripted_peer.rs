@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Node;
 use super::batch::{Batch, LinkCall, run_in_rounds};
 use super::connection::Connection;
-use super::scan::parse_page;
+use super::lanes::command::parse_page;
 use super::socket::Socket;
 use super::stream::Stream;
 use crate::script::{Call, CallerId};

@@ -3,7 +3,7 @@
 //! All calls about a name travel on one lane, so the server runs them in the order in which they were
 //! sent. A call whose connection turns out to be closed is sent again on the lane's next one.
 
-mod command;
+pub(super) mod command;
 mod left;
 mod login;
 

@@ -17,7 +17,7 @@
 //! | `pipeline` | how a call is dated, written and read, and other forms of it (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
 //! | `lanes::left` | calls that their callers leave before the reply comes |
-//! | `lanes::command` | commands that are no scripts |
+//! | `lanes::command` | commands that are no scripts, such as a page of SCAN |
 //! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
 //! | `unread` | a call whose caller does not wait for the reply |
@@ -30,7 +30,6 @@
 //! | `uptime` | for how long the server has run, and which one it is |
 //! | `identity` | [`Identities`]: which nodes of a quorum are the same server |
 //! | `subscription` | the connection that listens for messages |
-//! | `scan` | one page of SCAN |
 //! | `query` | a connection for questions about servers |
 //! | `examine` | servers are examined for a diagnosis, all at once |
 //! | `subject` | a server to examine, and the time for that |
@@ -72,7 +71,6 @@ mod race;
 mod resolve;
 mod rights;
 mod role;
-mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
