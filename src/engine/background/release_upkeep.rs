@@ -62,8 +62,8 @@ impl RenewalThread {
     }
 
     /// R7 (late copies): without a reply, the release of a lease is tried for one ttl and T. By
-    /// then the lease has lapsed. That of a queued token is tried until there is a reply: nothing
-    /// else ends its place.
+    /// then the lease has lapsed. The release of a queued token is tried until there is a reply:
+    /// nothing else ends the place of that token.
     fn is_worth_a_retry(&self, release: &TokenRelease, fault: &StoreFault) -> bool {
         let may_have_lease = self.may_have_lease(release, self.engine.now());
         fault.is_transient() && (may_have_lease || release.may_be_queued && self.tasks.len() < MANY)

@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 
 use super::Lease;
 
-/// The engine that keeps a lease, by its address: two engines may have locks of the same name. A
-/// lease that is held keeps its engine alive, so no other engine can have that address.
+/// Which engine keeps a lease: its address. Two engines may have locks of the same name. A lease that
+/// is held keeps its engine alive, so no other engine can have that address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EngineId(pub(crate) usize);
 

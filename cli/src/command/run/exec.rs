@@ -131,7 +131,7 @@ impl Image {
                 );
             }
             match Errno::from_io_error(&io::Error::last_os_error()) {
-                // As `execvp` has it: another folder may have one that can be executed.
+                // Like `execvp`: another folder may have one that can be executed.
                 Some(Errno::ACCESS) => error = Errno::ACCESS,
                 Some(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::NODEV) => {}
                 other => return other.unwrap_or(error).into(),
