@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::config::{Config, ReplicaAcks, Settings};
 use crate::credentials::{CredentialsProvider, ServerRole};
-use crate::diagnosis::{Diagnosis, Limits, diagnose};
 use crate::endpoint::{Endpoint, Location};
 use crate::engine::EngineHandle;
 use crate::error::{Error, Result};
@@ -21,7 +20,7 @@ use crate::store::Pem;
 use crate::store::memory::{Memory, Session};
 use crate::store::{
     ClusterStore, Provider, QuorumStore, SentinelStore, Single, Store, TlsSettings, Topology,
-    examine_unusable, parse_url,
+    parse_url,
 };
 
 impl LockManager {
@@ -414,63 +413,6 @@ impl Builder {
         };
         let running = EngineHandle::start(config, store, caller_id)?;
         Ok(LockManager::new(running, options))
-    }
-
-    /// The diagnosis of servers for which [`build`](Builder::build) failed with this error. The error
-    /// is the first finding. If any server answers, its findings follow, as in
-    /// [`LockManager::diagnose`]: of a replica, or of the sentinels and replicas while a master is
-    /// away. Nothing is tried that a replica refuses, so rights, scripts and messages are left out.
-    ///
-    /// Blocks for at most two connect timeouts and six command timeouts (4 s by default), however
-    /// many servers hang.
-    ///
-    /// ```no_run
-    /// use fairlock::LockManager;
-    ///
-    /// let builder = LockManager::builder("redis://127.0.0.1/");
-    /// let diagnosis = match builder.clone().build() {
-    ///     Ok(mgr) => mgr.diagnose(),
-    ///     Err(error) => builder.diagnose_failure(&error),
-    /// };
-    /// print!("{diagnosis}");
-    /// ```
-    pub fn diagnose_failure(&self, error: &Error) -> Diagnosis {
-        let mut diagnosis = Diagnosis::from(error);
-        // Wrong settings name no server.
-        if let Ok(examined) = self.examine_unusable() {
-            diagnosis.findings.extend(examined.findings);
-        }
-        diagnosis
-    }
-
-    fn examine_unusable(&self) -> Result<Diagnosis> {
-        let (config, options) = Config::new(self.settings.clone())?;
-        let topology = match &self.endpoint.0 {
-            Location::Url(url) => parse_url(url)?,
-            Location::Typed(topology) => (**topology).clone()?,
-            #[cfg(feature = "memory")]
-            Location::Memory(_) => {
-                return Ok(Diagnosis {
-                    findings: Vec::new(),
-                });
-            }
-        };
-        let facts = examine_unusable(
-            &self.completed(topology)?,
-            &config,
-            &caller_id(&config, &options),
-        );
-        let limits = Limits {
-            config: &config,
-            ttl: options.lease_length(),
-        };
-        // The error says why none answers.
-        if !facts.has_answers() {
-            return Ok(Diagnosis {
-                findings: Vec::new(),
-            });
-        }
-        Ok(diagnose(&facts, &limits))
     }
 
     /// The endpoint's topology with this builder's certificates and providers.

@@ -188,18 +188,17 @@ impl PasswordFile {
         }
     }
 
-    /// Reads the file and keeps the password. Blocks for as long as the file system does.
+    /// Reads the file, keeps the password and returns it. Blocks for as long as the file system does.
     ///
     /// You need not call it: the manager does, for each new connection. It is for a program that
-    /// wants to report a wrong file before it connects.
+    /// wants to report a wrong file before it connects, or that opens connections of its own.
     ///
     /// # Errors
     /// The file cannot be read, is empty, has more than one line, is no UTF-8 text or has more than
     /// a mebibyte. The error names the file, and nothing of what is in it.
-    pub fn read(&self) -> Result<(), CredentialsError> {
+    pub fn read(&self) -> Result<String, CredentialsError> {
         let password = password_in(&self.path)?;
-        *self.last.lock() = Some(password);
-        Ok(())
+        Ok(self.last.lock().insert(password).clone())
     }
 
     /// The password, read again if the file can have another one now.
@@ -207,17 +206,11 @@ impl PasswordFile {
         let last = self.last.lock().clone();
         match last {
             Some(last) if !self.path.is_file() => Ok(last),
-            Some(last) => match password_in(&self.path) {
-                Ok(password) => Ok(self.last.lock().insert(password).clone()),
-                Err(error) => {
-                    log::debug!("the last password is used again: {error}");
-                    Ok(last)
-                }
-            },
-            None => {
-                self.read()?;
-                Ok(self.last.lock().clone().unwrap_or_default())
-            }
+            Some(last) => Ok(self.read().unwrap_or_else(|error| {
+                log::debug!("the last password is used again: {error}");
+                last
+            })),
+            None => self.read(),
         }
     }
 }

@@ -43,12 +43,6 @@ impl Key {
         })
     }
 
-    /// A name that a diagnosis tries the user's rights on. It is never locked.
-    pub(crate) fn for_diagnosis(prefix: &str, number: u32) -> Key {
-        let name = format!("fairlock-diagnosis-{number}");
-        Key::new(prefix, &name).expect("the name is short, and not empty")
-    }
-
     /// Reads the name back from the key of a record. `None` if this is not such a key, or has
     /// another prefix.
     pub(crate) fn from_record(prefix: &str, record: &str) -> Option<Key> {

@@ -478,7 +478,6 @@ mod script;
 mod store;
 
 // Small parts that all of them use.
-mod diagnosis;
 mod glob;
 mod key;
 #[cfg(feature = "serde")]
@@ -533,7 +532,6 @@ pub use fence::FenceGate;
 pub use loss::{Loss, LossReason, PreviousHolder};
 
 // A look inside.
-pub use diagnosis::{Check, Diagnosis, Finding, Level};
 pub use inspect::list::List;
 pub use inspect::{LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
 pub use kind::{Access, Kind};

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::diagnosis::{Diagnosis, Limits, diagnose};
 use crate::engine::{Engine, EngineHandle};
 use crate::error::Result;
 use crate::key::Key;
@@ -56,42 +55,6 @@ impl LockManager {
     /// In a forked child, the counts of connections and requests are 0.
     pub fn stats(&self) -> Stats {
         self.engine().stats()
-    }
-
-    /// Examines the servers, and says whether they are fit for locks: what is wrong, and the command
-    /// or the setting that corrects it. Never fails: a question that has no answer is a finding.
-    ///
-    /// It compares with the numbers of this manager and with the ttl of this handle's options. The
-    /// page [`diagnosis`](crate::guide::diagnosis) has each check. It is for the start of a service,
-    /// for operators and for monitoring; no other call depends on it.
-    ///
-    /// Each server is asked on two connections of its own, and all at the same time. That is some 30
-    /// requests to each. They change nothing that stays, and take no lock. Your own calls go on
-    /// meanwhile. With Sentinel and Cluster, replicas are asked too.
-    ///
-    /// Blocks for at most two connect timeouts and six command timeouts (4 s by default), however
-    /// many servers hang. Mostly it takes a few round trips.
-    ///
-    /// ```no_run
-    /// use fairlock::{Level, LockManager};
-    ///
-    /// let mgr = LockManager::connect("redis://127.0.0.1/")?;
-    /// let diagnosis = mgr.diagnose();
-    /// if diagnosis.level() > Level::Ok {
-    ///     eprint!("{diagnosis}");
-    /// }
-    /// # Ok::<(), fairlock::Error>(())
-    /// ```
-    pub fn diagnose(&self) -> Diagnosis {
-        let engine = self.engine();
-        let limits = Limits {
-            config: &engine.config,
-            ttl: self.options.lease_length(),
-        };
-        match engine.examine() {
-            Ok(facts) => diagnose(&facts, &limits),
-            Err(error) => Diagnosis::from(&error),
-        }
     }
 
     /// Ends the manager in good order.

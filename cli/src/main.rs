@@ -1,9 +1,11 @@
 //! `fairlock`: locks in Redis for the shell, and a look at those that are there.
 //!
-//! It is built on the public API of the library, and talks to Redis through nothing else.
+//! It is built on the public API of the library, and talks to Redis through nothing else. Only the
+//! doctor asks the servers by itself, for what no lock needs to know.
 //!
 //! - `command/` has a file or a folder for each command.
 //! - `connection/` turns options and variables into the text of a URL, which the library judges.
+//! - `command/doctor/`: questions to all servers at once become facts, and the facts findings.
 //! - `command/run/`: one loop, in `supervisor.rs`, decides all while the command runs, and never
 //!   waits for I/O. It reads the guard's time left. `run` is the subreaper of its command, so it
 //!   knows that each of its processes is dead before it releases the lock.

@@ -100,7 +100,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::Config;
-use crate::diagnosis::facts::Facts;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::Kind;
@@ -279,12 +278,6 @@ impl Engine {
                 Err(fault) => Err(self.error(fault, Some(&call.key), self.now() - started)),
             });
         Ok(read.collect())
-    }
-
-    /// The servers' own reports.
-    pub(crate) fn examine(&self) -> Result<Facts> {
-        self.check_fork()?;
-        Ok(self.store.examine(&self.config))
     }
 
     /// The public error for a call about `key` that took `waited`. It names the server.

@@ -17,7 +17,6 @@
 //! | `single` | [`Single`]: the store that is one node |
 //! | `cluster` | [`Cluster`]: the store that is the masters of a cluster |
 //! | `quorum` | [`Quorum`]: the store that is a majority of independent nodes |
-//! | `unusable` | servers for which no store could be opened, examined |
 //! | `memory` | the store that lives in this process |
 
 mod again;
@@ -39,15 +38,12 @@ mod tls;
 #[cfg(feature = "tls")]
 mod tls_words;
 mod topology;
-mod unusable;
 mod url;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::Config;
-use crate::diagnosis::facts::Facts;
 use crate::key::Key;
 use crate::script::{Call, Family, ScriptReply, Token};
 use crate::stats::Traffic;
@@ -69,7 +65,6 @@ use topology::port_in;
 pub(crate) use topology::{
     Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology,
 };
-pub(crate) use unusable::examine_unusable;
 pub(crate) use url::parse_url;
 
 /// The services of a store to callers. The engine reads them once.
@@ -192,10 +187,6 @@ pub(crate) trait Store: Send + Sync {
     /// One page of the keys that match: the cursor of the next page (0 after the last page) and
     /// the keys.
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault>;
-
-    /// Examines its servers for a diagnosis, all at once and on connections of their own. Blocks for
-    /// two connect timeouts and six command timeouts at most.
-    fn examine(&self, config: &Config) -> Facts;
 
     /// The cursor of the pages behind those that failed with the page at this cursor. 0: there are
     /// none, since all pages come from one server.

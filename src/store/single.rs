@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::{Clock, Time};
-use super::node::{ExamTime, Lanes, Node, Subject, examine_masters};
+use super::node::{Lanes, Node};
 use super::{
     Anchor, CallResult, ChannelEvent, Deadlines, Link, OnResult, ServerSettings, Store, StoreFault,
 };
 use crate::config::Config;
-use crate::diagnosis::facts::{Deployment, Facts};
 use crate::error::Result as ApiResult;
 use crate::key::Key;
-use crate::script::{Call, CallerId, LockSpec};
+use crate::script::{Call, CallerId};
 use crate::stats::Traffic;
 
 /// A single Redis node.
@@ -113,21 +112,6 @@ impl Store for Single {
 
     fn confirms_grants(&self) -> bool {
         self.node.has_replica_acks()
-    }
-
-    fn examine(&self, config: &Config) -> Facts {
-        let time = ExamTime::new(&self.node.clock, config);
-        let subject = Subject {
-            node: Arc::clone(&self.node),
-            key: Key::for_diagnosis(&config.prefix, 0),
-            spec: LockSpec::MUTEX,
-            listener: Some(Arc::clone(&self.node)),
-        };
-        Facts {
-            deployment: Deployment::Single,
-            sentinels: Vec::new(),
-            nodes: examine_masters(&[subject], &time),
-        }
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {

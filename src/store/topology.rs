@@ -327,22 +327,6 @@ pub(crate) struct SentinelSettings {
     pub(crate) login: Login,
 }
 
-impl SentinelSettings {
-    /// How to reach each sentinel.
-    pub(super) fn sentinel_servers(&self) -> Vec<ServerSettings> {
-        servers(&self.sentinels, &self.sentinel_login)
-    }
-}
-
-/// These addresses, with one login.
-pub(super) fn servers(addresses: &[Address], login: &Login) -> Vec<ServerSettings> {
-    let settings = |address: &Address| ServerSettings {
-        address: address.clone(),
-        login: login.clone(),
-    };
-    addresses.iter().map(settings).collect()
-}
-
 /// Some nodes of the cluster, and how to log in to any of its nodes. The database is 0.
 #[derive(Clone)]
 pub(crate) struct ClusterSettings {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, Level, LockManager};
+use fairlock::{Error, LockManager};
 
 use crate::connection_names::names;
 use crate::fixtures::{P, SOON, T, Waiters, build, builder};
@@ -198,24 +198,6 @@ fn r17_waiters_are_served_without_messages() {
         holder.unlock().unwrap();
         queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     }
-}
-
-#[test]
-fn a_proxy_that_says_nothing_of_its_server_is_warned_of_by_the_doctor() {
-    let server = Server::tcp();
-    let findings = |hidden: &'static [&'static str]| {
-        let unknown = Unknown::Says("ERR unknown command '{}'");
-        let proxy = Gateway::without(server.addr(), hidden, unknown);
-        let diagnosis = build(builder(proxy.url())).diagnose();
-        let said = diagnosis.findings.into_iter();
-        said.filter(|finding| finding.message.contains("neither HELLO nor INFO"))
-            .collect::<Vec<_>>()
-    };
-    let warned = findings(&["HELLO", "INFO", "TIME", "CONFIG"]);
-    assert_eq!(warned.len(), 1, "{warned:?}");
-    assert_eq!(warned[0].level, Level::Warning);
-    assert_eq!(findings(&["HELLO"]).len(), 0);
-    assert_eq!(findings(&["INFO"]).len(), 0);
 }
 
 /// KeyDB's active replicas take writes on both sides.

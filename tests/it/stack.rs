@@ -105,6 +105,5 @@ fn use_all(mgr: &LockManager, is_quorum: bool) {
         mgr.delete("a").unwrap();
     }
     let _ = mgr.force_release("a", 1);
-    let _ = mgr.diagnose().to_string();
     mgr.shutdown(Duration::ZERO).unwrap();
 }

@@ -13,7 +13,6 @@ use super::lane::{SimConnection, SimLane};
 use super::plan::{LeaseKind, NetworkFault, Rng};
 use super::shown_clock::shown_clock;
 use crate::config::Config;
-use crate::diagnosis::facts::Facts;
 use crate::engine::{Doubt, Lease, LinePlace, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::error::Step;
 use crate::key::Key;
@@ -368,10 +367,6 @@ impl Store for StubStore {
 
     fn scan(&self, _cursor: u64, _pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         Err(StoreFault::NotReady)
-    }
-
-    fn examine(&self, _config: &Config) -> Facts {
-        Facts::in_memory(Ok(()))
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {

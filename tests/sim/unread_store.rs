@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::config::Config;
-use crate::diagnosis::facts::Facts;
 use crate::error::{Result, Step};
 use crate::key::Key;
 use crate::script::{Call, CallerId};
@@ -217,10 +215,6 @@ impl Store for UnreadStore {
         pattern: &str,
     ) -> std::result::Result<(u64, Vec<String>), StoreFault> {
         self.0.session.scan(cursor, pattern)
-    }
-
-    fn examine(&self, _config: &Config) -> Facts {
-        Facts::in_memory(Ok(()))
     }
 
     fn anchor(&self, key: &Key) -> Option<Anchor> {

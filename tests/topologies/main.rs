@@ -13,7 +13,6 @@ mod sentinel_set;
 mod cluster;
 mod connection_names;
 mod credentials;
-mod diagnosis;
 mod quorum;
 mod replica_acks;
 mod right_server;

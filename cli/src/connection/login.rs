@@ -20,7 +20,15 @@ pub(super) struct Login {
 enum Password {
     Given(String),
     /// It was read once, and is read again for each connection.
-    In(PasswordFile),
+    In(PasswordFile, String),
+}
+
+/// The file of a password, and the login that it had when it was read.
+#[derive(Clone)]
+pub(super) struct FileLogin {
+    pub(super) file: PasswordFile,
+    pub(super) user: Option<String>,
+    pub(super) password: String,
 }
 
 impl Login {
@@ -63,14 +71,18 @@ impl Login {
     /// The URLs with this login, unless a file has it: then the file, which is read again.
     ///
     /// A URL's own login goes before the environment's.
-    pub(super) fn add_to_all(&self, urls: &mut [String]) -> Result<Option<PasswordFile>, Failure> {
-        if let Some(Password::In(file)) = &self.password
+    pub(super) fn add_to_all(&self, urls: &mut [String]) -> Result<Option<FileLogin>, Failure> {
+        if let Some(Password::In(file, password)) = &self.password
             && !urls.iter().any(|url| url::has_login(url))
         {
             let file = file.clone();
-            return Ok(Some(match &self.user {
-                Some(user) => file.user(user),
-                None => file,
+            return Ok(Some(FileLogin {
+                file: match &self.user {
+                    Some(user) => file.user(user),
+                    None => file,
+                },
+                user: self.user.clone(),
+                password: password.clone(),
             }));
         }
         for url in urls {
@@ -99,7 +111,7 @@ impl Login {
                 let user = user.as_deref().unwrap_or_default();
                 Ok(url::with_login(url, user, password))
             }
-            (_, Some(Password::In(_))) => Err(Failure::usage(
+            (_, Some(Password::In(..))) => Err(Failure::usage(
                 "some of the URLs have a login; the file of a password is for all of them",
             )),
         }
@@ -109,10 +121,10 @@ impl Login {
 impl Password {
     /// Reads the file once, so that a wrong one is reported before anything connects.
     fn in_file(option: &str, file: &Path) -> Result<Password, Failure> {
-        let password = PasswordFile::new(file);
+        let file = PasswordFile::new(file);
         let refuse = |error| Failure::usage(format!("{option}: {error}"));
-        password.read().map_err(refuse)?;
-        Ok(Password::In(password))
+        let password = file.read().map_err(refuse)?;
+        Ok(Password::In(file, password))
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod hand_down;
 mod login;
+mod reach;
 mod url;
 
 use std::fmt::Display;
@@ -16,7 +17,6 @@ use std::time::Duration;
 use clap::{Args, Command};
 use fairlock::{
     Builder, DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, Endpoint, LockManager, LockOptions, MAX_TTL,
-    PasswordFile,
 };
 use humantime::format_duration;
 
@@ -25,7 +25,8 @@ use crate::exit::{Failure, without_urls};
 use crate::printable::printable;
 pub(crate) use hand_down::Variables;
 pub(crate) use login::variable;
-use login::{Login, path_variable};
+use login::{FileLogin, Login, path_variable};
+pub(crate) use reach::Reach;
 
 /// The Redis to use when neither an option nor a variable names one.
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
@@ -129,7 +130,7 @@ pub(crate) struct Connection {
 #[derive(Clone)]
 struct Known {
     urls: Vec<String>,
-    password: Option<PasswordFile>,
+    password: Option<FileLogin>,
 }
 
 /// Where the servers are, as an option or a variable says.
@@ -173,8 +174,8 @@ impl Connection {
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
         let known = self.known()?;
         let mut builder = LockManager::builder(known.urls.join(" "));
-        if let Some(file) = known.password {
-            builder = builder.credentials(file);
+        if let Some(login) = known.password {
+            builder = builder.credentials(login.file);
         }
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix);
@@ -190,11 +191,10 @@ impl Connection {
                 // The user knows nothing of the other times that the library wants to fit: take
                 // some that do.
                 let horizon = timeout.saturating_mul(4);
-                let ttl = timeout.saturating_mul(TTL_PER_TIMEOUT).max(DEFAULT_TTL);
                 builder = builder
                     .horizon(horizon)
                     .outage_limit(horizon.max(DEFAULT_OUTAGE_LIMIT))
-                    .options(LockOptions::new().ttl(ttl));
+                    .options(LockOptions::new().ttl(self.ttl()));
             }
         }
         match (self.replica_acks, self.replica_timeout) {
@@ -208,6 +208,16 @@ impl Connection {
             }
         }
         self.with_certificates(builder)
+    }
+
+    /// The ttl of the builder's locks.
+    pub(crate) fn ttl(&self) -> Duration {
+        match self.command_timeout {
+            Some(timeout) if timeout > LONGEST_TIMEOUT_OF_DEFAULTS => {
+                timeout.saturating_mul(TTL_PER_TIMEOUT).max(DEFAULT_TTL)
+            }
+            _ => DEFAULT_TTL,
+        }
     }
 
     /// How long Redis may take to connect and to answer, if an option or a variable says so.

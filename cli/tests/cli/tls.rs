@@ -5,6 +5,7 @@ use fairlock::LockManager;
 use crate::certificates::{Authority, argument};
 use crate::connection::listed;
 use crate::process::{end, without_server};
+use crate::sentinel_set::{SERVICE, SentinelSet};
 use crate::support::Server;
 use crate::support::server::free_address;
 
@@ -131,4 +132,42 @@ fn bench_leaves_no_key_behind_over_tls() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(ended.stderr.lines().count(), 1, "no warning: {ended:?}");
     assert_eq!(server.query::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
+}
+
+#[test]
+fn doctor_asks_the_servers_over_tls() {
+    let authority = Authority::new();
+    let (server, host) = start(&authority);
+    server.query::<()>(&["CONFIG", "SET", "appendonly", "yes"]);
+    let (ca, client) = (authority.file(), authority.client());
+    let url = format!("rediss://{host}/");
+    let mut doctor = without_server(&["doctor", "--url", &url, "--command-timeout", "10s"]);
+    doctor.args(["--tls-ca", argument(&ca)]);
+    doctor.args(["--tls-cert", argument(&client.certificate)]);
+    let ended = end(doctor.args(["--tls-key", argument(&client.key)]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stdout.contains("13 ok, 0 warnings"), "{ended:?}");
+    let without = ["doctor", "--url", &url, "--tls-ca", argument(&ca)];
+    let refused = end(&mut without_server(&without));
+    assert_eq!(refused.code, Some(69), "{refused:?}");
+    assert!(
+        refused.stdout.contains("--tls-cert and --tls-key"),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn doctor_names_the_sentinel_that_expects_tls() {
+    let authority = Authority::new();
+    let (_server, host) = start(&authority);
+    let set = SentinelSet::start();
+    let url = format!("redis-sentinel://{},{host}/{SERVICE}", set.hosts());
+    let mut doctor = without_server(&["doctor", "--url", &url, "--command-timeout", "5s"]);
+    let ended = end(&mut doctor);
+    let found = format!("{host}  sentinels: no TLS connection to redis: {host} expects TLS");
+    assert!(ended.stdout.contains(&found), "{ended:?}");
+    assert!(
+        ended.stdout.contains("-> use rediss:// in the URL"),
+        "{ended:?}"
+    );
 }

@@ -9,12 +9,10 @@
 //! | `refresh` | the thread that asks for a new map |
 //! | `redirect` | MOVED, ASK, TRYAGAIN, CLUSTERDOWN: where a refused call goes next |
 //! | `calls` | short calls |
-//! | `examine` | all masters and replicas, examined for a diagnosis |
 //! | `link` | the renewal thread's connections |
 //! | `listener` | the node that carries the subscription |
 
 mod calls;
-mod examine;
 mod link;
 mod listener;
 mod members;
@@ -34,7 +32,6 @@ use super::{
     Anchor, CallResult, ChannelEvent, ClusterSettings, Deadlines, Link, OnResult, Store, StoreFault,
 };
 use crate::config::Config;
-use crate::diagnosis::facts::Facts;
 use crate::error::Result as ApiResult;
 use crate::key::Key;
 use crate::script::{Call, CallerId};
@@ -149,10 +146,6 @@ impl Store for ClusterStore {
 
     fn confirms_grants(&self) -> bool {
         self.state.replica_acks.is_some()
-    }
-
-    fn examine(&self, config: &Config) -> Facts {
-        self.state.examine(config)
     }
 
     fn anchor(&self, key: &Key) -> Option<Anchor> {

@@ -11,8 +11,6 @@ use redis::{Cmd, Value};
 use super::Memory;
 use super::memory_server::{MemoryServer, NoReply};
 use super::server::{bytes_of, words_of};
-use crate::config::Config;
-use crate::diagnosis::facts::Facts;
 use crate::error::Step;
 use crate::glob::Glob;
 use crate::key::Key;
@@ -226,15 +224,6 @@ impl Store for Session {
             .scan(|key| glob.matches(key))
             .ok_or_else(refused)?;
         Ok((0, keys))
-    }
-
-    fn examine(&self, _config: &Config) -> Facts {
-        let is_down = self.0.server.state.lock().is_down;
-        Facts::in_memory(if is_down {
-            Err(refused().into())
-        } else {
-            Ok(())
-        })
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {

@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use redis::{Cmd, Value};
 
 use super::connection::refusal;
-use super::hello::Hello;
+use super::hello::{Hello, Info};
 use super::role::{Role, hello};
-use crate::diagnosis::info::Info;
 use crate::script::CallerId;
 use crate::store::StoreFault;
 use crate::store::refusal::is_unknown_command;

@@ -1,8 +1,8 @@
 //! A server's description of itself.
 
-use redis::Value;
+use std::collections::HashMap;
 
-use crate::diagnosis::info::Info;
+use redis::Value;
 
 /// The oldest server whose commands the scripts use (LPOP with a count).
 pub(super) const OLDEST_SERVER: (u32, u32) = (6, 2);
@@ -15,6 +15,23 @@ pub(super) struct Hello {
     pub(super) mode: String,
     /// `master` or `replica`. A sentinel has none.
     role: String,
+}
+
+/// The fields of `INFO`: lines of `name:value`. Lines of another shape are left out.
+pub(super) struct Info(HashMap<String, String>);
+
+impl Info {
+    pub(super) fn parse(text: &str) -> Info {
+        let field = |line: &str| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_owned(), value.to_owned()))
+        };
+        Info(text.lines().filter_map(field).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
 }
 
 /// The way in which a server treats writes.
@@ -60,11 +77,6 @@ impl Hello {
             },
             role: field("role"),
         }
-    }
-
-    /// Whether nothing is known: neither HELLO nor INFO is answered.
-    pub(super) fn is_empty(&self) -> bool {
-        self.version.is_empty() && self.role.is_empty()
     }
 
     /// Whether the server says that it is older than the oldest one that is supported.

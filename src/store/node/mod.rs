@@ -31,9 +31,6 @@
 //! | `identity` | [`Identities`]: which nodes of a quorum are the same server |
 //! | `subscription` | the connection that listens for messages |
 //! | `query` | a connection for questions about servers |
-//! | `examine` | servers are examined for a diagnosis, all at once |
-//! | `subject` | a server to examine, and the time for that |
-//! | `interview` | the questions to each of them |
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time, in plain text or through TLS |
 //! | `tls` | the handshake of TLS, and what both halves of a socket share then |
@@ -49,14 +46,12 @@ mod batch;
 mod connect;
 mod connection;
 mod counts;
-mod examine;
 mod expected;
 mod first_reply;
 mod greeting;
 mod handshake;
 mod hello;
 mod identity;
-mod interview;
 mod lane;
 mod lanes;
 mod link;
@@ -77,7 +72,6 @@ mod scripted_peer;
 mod scripts;
 mod socket;
 mod stream;
-mod subject;
 mod subscription;
 #[cfg(feature = "tls")]
 mod tls;
@@ -109,7 +103,6 @@ use stream::Stream;
 pub(super) use acks::confirm_grants;
 pub(super) use batch::{LinkCall, LinkReply};
 pub(super) use counts::Counts;
-pub(super) use examine::{Question, ask_all, examine_masters, examine_only, examine_with_replicas};
 pub(super) use expected::Expected;
 pub(super) use identity::Identities;
 pub(super) use lanes::{Begun, Lanes};
@@ -119,7 +112,6 @@ pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
 pub(super) use race::connecting;
 pub(super) use role::Role;
-pub(super) use subject::{ExamTime, Subject};
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use scripted_peer::ScriptedPeer;

@@ -88,25 +88,6 @@ impl QueryConnection {
         due.is_some_and(|due| due <= clock.now())
     }
 
-    /// On a connection to the server at this address, which has been opened and has logged in.
-    pub(super) fn over(connection: Connection, server: &Arc<str>) -> QueryConnection {
-        QueryConnection {
-            connection,
-            server: Arc::clone(server),
-            unanswered: None,
-            name: None,
-            login: None,
-        }
-    }
-
-    /// The same, which names itself by another role.
-    pub(in crate::store) fn named(self, role: Role, caller_id: &CallerId) -> QueryConnection {
-        QueryConnection {
-            name: Some(role.hello(caller_id)),
-            ..self
-        }
-    }
-
     /// Sends the commands in one write. Each has its reply, or the server's refusal. An error ends
     /// the connection. Blocks for `timeout` at most.
     pub(in crate::store) fn ask(

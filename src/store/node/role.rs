@@ -19,8 +19,6 @@ pub(in crate::store) enum Role {
     SlotMap,
     /// The question which server is the master.
     Resolver,
-    /// The questions of a diagnosis.
-    Diagnosis,
 }
 
 impl Role {
@@ -32,7 +30,6 @@ impl Role {
             Role::Acks => "acks",
             Role::SlotMap => "slot-map",
             Role::Resolver => "resolver",
-            Role::Diagnosis => "diagnosis",
         }
     }
 

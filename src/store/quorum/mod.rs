@@ -42,16 +42,15 @@ use self::request::PendingRequest;
 use self::shared::Shared;
 use self::wait_list::WaitList;
 use super::clock::{Clock, Time};
-use super::node::{ExamTime, Identities, Lanes, Node, Role, Subject, examine_masters};
+use super::node::{Identities, Lanes, Node, Role};
 use super::{
     Anchor, CallResult, ChannelEvent, ConnectionWait, Deadlines, Link, OnResult, ServerSettings,
     Service, Store, StoreFault,
 };
 use crate::config::Config;
-use crate::diagnosis::facts::{Deployment, Facts};
 use crate::error::{Error, Result as ApiResult, Step};
 use crate::key::Key;
-use crate::script::{Call, CallerId, LockSpec};
+use crate::script::{Call, CallerId};
 use crate::stats::Traffic;
 
 /// A majority of independent nodes.
@@ -331,21 +330,6 @@ impl Store for QuorumStore {
         }
         let is_last = page.node == nodes;
         Ok((if is_last { 0 } else { page.number() }, keys))
-    }
-
-    fn examine(&self, config: &Config) -> Facts {
-        let subject = |node: &Arc<Node>| Subject {
-            node: Arc::clone(node),
-            key: Key::for_diagnosis(&config.prefix, 0),
-            spec: LockSpec::QUORUM,
-            listener: None,
-        };
-        let subjects: Vec<Subject> = self.shared.nodes.iter().map(subject).collect();
-        Facts {
-            deployment: Deployment::Quorum,
-            sentinels: Vec::new(),
-            nodes: examine_masters(&subjects, &ExamTime::new(&self.shared.clock, config)),
-        }
     }
 
     /// Nobody waits for a message, so nobody asks whose clock a grant uses.

@@ -3,7 +3,6 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod` | [`SentinelStore`]: the store |
-//! | `examine` | all servers, examined for a diagnosis |
 //! | `link` | the renewal thread's way to the master |
 //! | `follow` | one resolution: another master is followed, or not |
 //! | `resolver` | [`Resolver`]: which server is the master, and when that is asked again |
@@ -13,10 +12,9 @@
 //! | `question` | one sentinel, asked |
 //! | `master` | [`Master`]: one master and all connections to it, and how another one takes its place |
 //!
-//! Files name those below them; `examine`, `follow`, `link` and `mod` name `resolver`.
+//! Files name those below them; `follow`, `link` and `mod` name `resolver`.
 
 mod configuration;
-mod examine;
 mod finding;
 mod follow;
 mod link;
@@ -35,12 +33,10 @@ use super::{
     Store, StoreFault,
 };
 use crate::config::Config;
-use crate::diagnosis::facts::Facts;
 use crate::error::Result as ApiResult;
 use crate::key::Key;
 use crate::script::{Call, CallerId};
 use crate::stats::Traffic;
-pub(super) use examine::examine_without_master;
 use link::MasterLink;
 use master::Master;
 use resolver::{Resolver, Trouble};
@@ -248,10 +244,6 @@ impl Store for SentinelStore {
 
     fn confirms_grants(&self) -> bool {
         self.master().node.has_replica_acks()
-    }
-
-    fn examine(&self, config: &Config) -> Facts {
-        self.resolver.examine(config)
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {

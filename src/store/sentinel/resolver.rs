@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::error::Result as ApiResult;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, CallResult, SentinelSettings, ServerSettings, StoreFault};
+use crate::store::{Anchor, CallResult, SentinelSettings, StoreFault};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 pub(super) struct Resolver {
@@ -143,21 +143,6 @@ impl Resolver {
 
     pub(super) fn clock(&self) -> Clock {
         self.clock.clone()
-    }
-
-    /// The name of the service.
-    pub(super) fn service(&self) -> &str {
-        &self.settings.service
-    }
-
-    /// The sender of all requests.
-    pub(super) fn caller_id(&self) -> &Arc<CallerId> {
-        &self.opener.caller_id
-    }
-
-    /// How to reach each sentinel.
-    pub(super) fn sentinels(&self) -> Vec<ServerSettings> {
-        self.settings.sentinel_servers()
     }
 
     pub(super) fn masters(&self) -> &Masters {

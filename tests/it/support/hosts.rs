@@ -34,13 +34,18 @@ impl Hosts {
 
     /// A worker that knows these names.
     pub(crate) fn spawn(&self, role: &str, args: &[&str]) -> Child {
-        let library = library(self.dir.path(), "hosts", include_str!("hosts.c"));
         let this = env::current_exe().expect("a running test has a binary");
         let mut command = Command::new(this);
+        self.add_to(&mut command);
+        Child::spawn_by(command, role, args)
+    }
+
+    /// Lets a process that this command starts know these names.
+    pub(crate) fn add_to(&self, command: &mut Command) {
+        let library = library(self.dir.path(), "hosts", include_str!("hosts.c"));
         command
             .env("LD_PRELOAD", library)
             .env("TEST_HOSTS", &self.table);
-        Child::spawn_by(command, role, args)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use fairlock::{Check, Error, Level, Quorum};
+use fairlock::{Error, Quorum};
 
 use super::set::{TIMEOUT, TTL, builder};
 use crate::support::{SLACK, Server, until};
@@ -127,11 +127,6 @@ fn address_that_moves_to_another_voter_loses_its_vote() {
     until(TTL + SLACK, "two servers are a majority", || {
         manager.try_lock("b").is_ok_and(|taken| taken.is_some())
     });
-    let found = manager.diagnose();
-    let mut found = found.findings.iter().filter(|f| f.check == Check::Majority);
-    let is_found =
-        found.any(|f| f.level == Level::Error && f.message.contains("are the same server"));
-    assert!(is_found);
     // It leads to a server of its own again, and has its vote.
     moving.move_to(third);
     until(TTL + SLACK, "it is asked", || {

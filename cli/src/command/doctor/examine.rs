@@ -1,0 +1,253 @@
+//! All servers, asked at once, each on a thread that nobody joins: one that hangs delays no other.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::unbounded;
+use fairlock::Step;
+
+use super::cluster_map::{masters, slot_map};
+use super::facts::{Deployment, Facts, NodeAnswers, NodeFacts, NodeRole};
+use super::fault::{Failed, Fault};
+use super::interview::{Master, Time, ask_master, ask_only};
+use super::place::{Address, Place, Server};
+use super::rights::Names;
+use super::sentinel::{self, Told};
+
+/// The examination of the servers of a place. Its two steps take two connect timeouts and six
+/// command timeouts at most.
+pub(super) struct Examination {
+    pub(super) place: Place,
+    pub(super) prefix: String,
+    /// Whether replicas must acknowledge locks.
+    pub(super) has_acks: bool,
+    pub(super) connect: Duration,
+    /// T
+    pub(super) reply: Duration,
+}
+
+/// A question to one server.
+type Question<T> = Box<dyn FnOnce() -> Result<T, Fault> + Send>;
+
+impl Examination {
+    /// Examines servers on which locks can be taken.
+    pub(super) fn of_usable(&self) -> Facts {
+        let first = self.first_step();
+        let named = &self.place.named;
+        let (mut sentinels, mut masters) = (Vec::new(), Vec::new());
+        match self.place.deployment {
+            Deployment::Single => {
+                masters.extend(named.iter().map(|server| self.master(server, Some(server))));
+            }
+            Deployment::Quorum => {
+                masters.extend(named.iter().map(|server| self.master(server, None)));
+            }
+            Deployment::Cluster => masters = self.masters_of_cluster(first),
+            Deployment::Sentinel => {
+                let told = self.sentinels(false, first);
+                let master = sentinel::master_in(&told).map(|at| self.place.server(at));
+                masters.extend(master.map(|server| self.master(&server, Some(&server))));
+                sentinels = sentinel::facts(named, told);
+            }
+        }
+        Facts {
+            deployment: self.place.deployment,
+            sentinels,
+            nodes: self.with_replicas(&masters, first),
+        }
+    }
+
+    /// Examines servers, none of which may be a master, as far as each answers.
+    pub(super) fn of_unusable(&self) -> Facts {
+        let named = &self.place.named;
+        let as_masters = |servers: &[Server]| {
+            let masters = servers.iter().cloned();
+            masters.map(|server| (server, NodeRole::Master)).collect()
+        };
+        let (mut sentinels, mut servers) = (Vec::new(), as_masters(named));
+        if self.place.deployment == Deployment::Sentinel {
+            let told = self.sentinels(true, self.first_step());
+            let known = sentinel::servers_in(&told).into_iter();
+            let known = known.map(|(at, role)| (self.place.server(at), role));
+            servers = known.collect();
+            sentinels = sentinel::facts(named, told);
+        }
+        let mut nodes = self.only(servers);
+        if self.place.deployment == Deployment::Cluster {
+            // Any node of the cluster may be named.
+            for node in nodes.iter_mut().filter(|node| node.is_replica()) {
+                node.role = NodeRole::Replica;
+            }
+        }
+        Facts {
+            deployment: self.place.deployment,
+            sentinels,
+            nodes,
+        }
+    }
+
+    /// The end of the first step: sentinels and masters.
+    fn first_step(&self) -> Instant {
+        Instant::now() + self.connect + self.reply * 4
+    }
+
+    /// The end of the second step: the servers that the first one named.
+    fn second_step(&self) -> Instant {
+        Instant::now() + self.connect + self.reply * 2
+    }
+
+    fn time(&self, until: Instant) -> Time {
+        Time {
+            connect: self.connect,
+            reply: self.reply,
+            until,
+        }
+    }
+
+    fn master(&self, server: &Server, listener: Option<&Server>) -> Master {
+        Master {
+            server: server.clone(),
+            names: Names::new(&self.prefix, 0),
+            listener: listener.cloned(),
+            is_in_cluster: false,
+            has_acks: self.has_acks,
+        }
+    }
+
+    fn sentinels(&self, asks_for_servers: bool, until: Instant) -> Vec<Result<Told, Failed>> {
+        let until = until.min(Instant::now() + self.connect + self.reply);
+        let question = |server: &Server| -> Question<Told> {
+            let (server, time) = (server.clone(), self.time(until));
+            let service = self.place.service.clone();
+            Box::new(move || sentinel::ask(&server, &service, asks_for_servers, time))
+        };
+        let questions = self.place.named.iter().map(question).collect();
+        ask_all(questions, until, |_| false)
+    }
+
+    /// A message from each master is awaited at the next one: it must cross the cluster.
+    fn masters_of_cluster(&self, until: Instant) -> Vec<Master> {
+        let until = until.min(Instant::now() + self.connect + self.reply);
+        let question = |server: &Server| -> Question<_> {
+            let (server, time) = (server.clone(), self.time(until));
+            Box::new(move || slot_map(&server, time))
+        };
+        let questions = self.place.named.iter().map(question).collect();
+        let maps = ask_all(questions, until, Result::is_ok);
+        let map = maps.into_iter().find_map(Result::ok).unwrap_or_default();
+        let masters = masters(&map, &self.prefix);
+        let servers: Vec<Server> = masters
+            .iter()
+            .map(|(address, _)| self.place.server(address.clone()))
+            .collect();
+        let next = servers.iter().cycle().skip(1);
+        let all = servers.iter().zip(next).zip(&masters);
+        all.map(|((server, next), (_, names))| Master {
+            names: names.clone(),
+            is_in_cluster: true,
+            ..self.master(server, Some(next))
+        })
+        .collect()
+    }
+
+    /// Examines masters, and then the replicas that they name, which follow their master.
+    fn with_replicas(&self, masters: &[Master], until: Instant) -> Vec<NodeFacts> {
+        let question = |master: &Master| -> Question<NodeAnswers> {
+            let (master, time) = (master.clone(), self.time(until));
+            Box::new(move || ask_master(&master, time))
+        };
+        let answers = ask_all(masters.iter().map(question).collect(), until, |_| false);
+        let servers = masters.iter().map(|master| &master.server);
+        let masters: Vec<NodeFacts> = servers
+            .zip(answers)
+            .map(|(server, answers)| facts_of(server, NodeRole::Master, answers))
+            .collect();
+        let follows = matches!(
+            self.place.deployment,
+            Deployment::Sentinel | Deployment::Cluster
+        );
+        let replicas_of = |master: &NodeFacts| match follows {
+            true => replicas_in(master),
+            false => Vec::new(),
+        };
+        let replicas: Vec<Vec<Address>> = masters.iter().map(replicas_of).collect();
+        let all = replicas.iter().flatten().cloned();
+        let all = all.map(|at| (self.place.server(at), NodeRole::Replica));
+        let mut found = self.only(all.collect()).into_iter();
+        let mut nodes = Vec::new();
+        for (master, replicas) in masters.into_iter().zip(replicas) {
+            nodes.push(master);
+            nodes.extend(found.by_ref().take(replicas.len()));
+        }
+        nodes
+    }
+
+    /// Examines servers as far as any server can be, master or not. Each has its role here.
+    fn only(&self, servers: Vec<(Server, NodeRole)>) -> Vec<NodeFacts> {
+        let until = self.second_step();
+        let is_in_cluster = self.place.deployment == Deployment::Cluster;
+        let question = |(server, role): &(Server, NodeRole)| -> Question<NodeAnswers> {
+            let (server, time) = (server.clone(), self.time(until));
+            let is_in_cluster = is_in_cluster && *role == NodeRole::Master;
+            Box::new(move || ask_only(&server, is_in_cluster, time))
+        };
+        let answers = ask_all(servers.iter().map(question).collect(), until, |_| false);
+        let facts = servers.iter().zip(answers);
+        facts
+            .map(|((server, role), answers)| facts_of(server, *role, answers))
+            .collect()
+    }
+}
+
+fn facts_of(server: &Server, role: NodeRole, answers: Result<NodeAnswers, Failed>) -> NodeFacts {
+    NodeFacts {
+        address: server.address.to_string(),
+        role,
+        user: server.login.shown_user(),
+        answers,
+    }
+}
+
+fn replicas_in(master: &NodeFacts) -> Vec<Address> {
+    let answers = master.answers.as_ref().ok();
+    let info = answers.and_then(|answers| answers.info.as_ref().ok());
+    let lines = info.map(|info| info.replicas()).unwrap_or_default();
+    let lines = lines.into_iter();
+    lines
+        .map(|line| Address::Tcp(line.host, line.port))
+        .collect()
+}
+
+/// Asks all at once. Each has its answer, in the same order, or a fault. Blocks until `until` at
+/// most, or until one answer is enough.
+fn ask_all<T: Send + 'static>(
+    questions: Vec<Question<T>>,
+    until: Instant,
+    is_enough: impl Fn(&Result<T, Failed>) -> bool,
+) -> Vec<Result<T, Failed>> {
+    let started = Instant::now();
+    let failed = |fault: Fault, waited: Duration| Err(Failed { fault, waited });
+    let late = || failed(Fault::timed_out(Step::Reply), until - started);
+    let mut answers: Vec<_> = questions.iter().map(|_| late()).collect();
+    let (sender, replies) = unbounded();
+    for (index, question) in questions.into_iter().enumerate() {
+        let to = sender.clone();
+        let spawned = thread::Builder::new()
+            .name("fairlock-examine".to_owned())
+            .spawn(move || {
+                // The examination may be over.
+                let _ = to.send((index, question()));
+            });
+        if let Err(error) = spawned {
+            answers[index] = failed(Fault::of_io(Step::Thread, &error), Duration::ZERO);
+        }
+    }
+    drop(sender);
+    while let Ok((index, answer)) = replies.recv_deadline(until) {
+        answers[index] = answer.or_else(|fault| failed(fault, started.elapsed()));
+        if is_enough(&answers[index]) {
+            break;
+        }
+    }
+    answers
+}

@@ -1,0 +1,196 @@
+//! An error as a finding: what went wrong, and what to do.
+
+use std::error::Error as StdError;
+use std::io;
+
+use fairlock::{Error, Step, TlsFailure};
+
+use super::fault::{Failed, Fault};
+use super::finding::{Check, Finding, Level};
+
+/// The error with which no manager could be built. It is about its server, or about all of them.
+pub(super) fn of_build(error: &Error) -> Finding {
+    Finding {
+        check: Check::Connection,
+        level: Level::Error,
+        server: server_of(error).map(str::to_owned),
+        message: with_causes(error),
+        remedy: Some(remedy(error)),
+    }
+}
+
+/// A server that did not answer.
+pub(super) fn of_server(failed: &Failed, check: Check, server: &str) -> Finding {
+    let Failed { fault, waited } = failed;
+    let (message, remedy) = match fault {
+        Fault::Unavailable { step, kind, text } => {
+            let message = format!(
+                "redis at {server} is unavailable (no {step}; gave up after {waited:.1?}): {text}"
+            );
+            (message, unavailable(*step, Some(*kind)))
+        }
+        Fault::Refused { code, message } => {
+            let said = message.trim_end_matches(['.', ' ']);
+            let text = format!("redis at {server} refused: {code} {said}");
+            (text, refused(code, message))
+        }
+        Fault::Tls { reason, message } => {
+            let message = format!("no TLS connection to redis: {message}");
+            (message, tls(*reason))
+        }
+        Fault::Unfit(message) => (format!("server: {message}"), CORRECT_THE_URL),
+    };
+    Finding {
+        check,
+        level: Level::Error,
+        server: Some(server.to_owned()),
+        message,
+        remedy: Some(remedy.to_owned()),
+    }
+}
+
+const CORRECT_THE_URL: &str = "correct the URL as the message says";
+
+/// The server that the error is about, if it names one.
+fn server_of(error: &Error) -> Option<&str> {
+    match error {
+        Error::Unavailable { server, .. }
+        | Error::NotReplicated { server, .. }
+        | Error::Server { server, .. }
+        | Error::Tls { server, .. } => server.as_deref(),
+        _ => None,
+    }
+}
+
+fn with_causes(error: &Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = StdError::source(error);
+    while let Some(error) = cause {
+        line.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    line
+}
+
+/// The remedy for an error.
+fn remedy(error: &Error) -> String {
+    let text = match error {
+        Error::Unavailable { step, source, .. } => {
+            let kind = source.downcast_ref::<io::Error>().map(io::Error::kind);
+            unavailable(*step, kind)
+        }
+        Error::Server { code, message, .. } => refused(code, message),
+        Error::Tls { reason, .. } => tls(*reason),
+        Error::Config { what, .. } => match what.as_str() {
+            "server" | "endpoint" | "url" => CORRECT_THE_URL,
+            _ => return format!("correct {what} as the message says"),
+        },
+        Error::NotReplicated { .. } => "INFO replication: is a replica away or slow?",
+        _ => "docs/TROUBLE.md",
+    };
+    text.to_owned()
+}
+
+fn unavailable(step: Step, kind: Option<io::ErrorKind>) -> &'static str {
+    match (step, kind) {
+        (Step::Connect, Some(io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)) => {
+            "nothing listens there: start the server, or correct the host and the port, or the \
+             path of the socket"
+        }
+        (Step::Connect, Some(io::ErrorKind::TimedOut)) => {
+            "the server hangs, or a firewall drops packets: try redis-cli PING from this host; if \
+             it is only far away, raise connect_timeout (--command-timeout)"
+        }
+        (Step::Connect, Some(io::ErrorKind::InvalidData)) => {
+            "another program listens there: correct the host and port"
+        }
+        (Step::Connect, Some(io::ErrorKind::PermissionDenied)) => {
+            "this user may not open the socket: unixsocketperm of the server, and the rights of \
+             the directories above"
+        }
+        (Step::Connect, Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)) => {
+            "the log of the server, or of a proxy before it, says why; or another program listens \
+             there"
+        }
+        (Step::Connect, _) => {
+            "try redis-cli PING from this host: are the host, the port and the network right?"
+        }
+        (Step::Credentials, _) => {
+            "look at the source of the credentials: the file of the password, or the program's own"
+        }
+        (Step::Thread, _) => {
+            "free some threads or memory of this host, or raise its limits: ulimit -u, and the \
+             pids.max and memory.max of its control group"
+        }
+        (Step::Majority, _) => "start the servers that the message names",
+        _ => {
+            "the server hangs or the network is cut: try redis-cli PING from this host, and \
+             redis-cli SLOWLOG GET on the server"
+        }
+    }
+}
+
+fn tls(reason: TlsFailure) -> &'static str {
+    match reason {
+        TlsFailure::UnknownIssuer => {
+            "name the authority of the server's certificate: tls_ca (--tls-ca FILE)"
+        }
+        TlsFailure::Expired => "renew the server's certificate",
+        TlsFailure::NotValidYet => "set this host's clock, or wait until the certificate is valid",
+        TlsFailure::WrongHost => "use a host in the URL that the server's certificate names",
+        TlsFailure::BadCertificate => "replace the server's certificate",
+        TlsFailure::ClientCertificate => {
+            "give a certificate that the server accepts: tls_identity (--tls-cert and --tls-key)"
+        }
+        TlsFailure::PlainServer => "use redis:// in the URL, or the server's tls-port",
+        TlsFailure::TlsServer => "use rediss:// in the URL",
+        _ => "CONFIG GET tls-protocols and tls-ciphersuites on the server",
+    }
+}
+
+fn refused(code: &str, message: &str) -> &'static str {
+    match code {
+        "NOAUTH" | "WRONGPASS" if message.contains("(said sentinel") => {
+            "correct the login at the sentinels: sentinelUsername and sentinelPassword in the URL"
+        }
+        "NOPERM" if message.contains("(said sentinel") => {
+            "docs/SENTINEL.md, \"Rights for an ACL user\", has what a user needs at the sentinels"
+        }
+        "NOAUTH" => {
+            "give the password: in the URL (redis://:password@host), or to the command line by \
+             FAIRLOCK_PASSWORD or --password-file"
+        }
+        "DENIED" => {
+            "on the server's own host: CONFIG SET requirepass and CONFIG REWRITE, or ACL SETUSER; \
+             then log in with that password"
+        }
+        "PROTOCOL" => {
+            "another program, or a proxy that changes replies, listens there: correct the host and \
+             the port"
+        }
+        "WRONGPASS" => "correct the user and the password",
+        "NOPERM" => {
+            "docs/CONFIGURATION.md, \"Rights for an ACL user\", has all rights that locks need: \
+             grant them together by ACL SETUSER"
+        }
+        "READONLY" => "use the URL of the master, or a redis-sentinel:// URL",
+        "LOADING" => {
+            "wait until the server has loaded its data; INFO persistence: loading_eta_seconds"
+        }
+        "BUSY" => "SCRIPT KILL ends the script that keeps the server busy",
+        "MISCONF" => {
+            "make room on the server's disk, then BGSAVE; INFO persistence says which write failed"
+        }
+        "NOREPLICAS" => "start the missing replicas, or CONFIG SET min-replicas-to-write 0",
+        "MASTERDOWN" => "INFO replication: the replica has lost its master",
+        "CLUSTERDOWN" => "redis-cli --cluster check shows the slots that have no master",
+        "OOM" => "raise maxmemory",
+        _ if message.starts_with("max number of clients") => {
+            "CONFIG SET maxclients to a larger number"
+        }
+        _ if message.contains("AUTH") && message.contains("without any password") => {
+            "the server has no password: leave it out of the URL"
+        }
+        _ => "docs/TROUBLE.md has the codes of errors",
+    }
+}

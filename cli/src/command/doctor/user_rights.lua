@@ -1,0 +1,1 @@
+../../../../src/script/user_rights.lua

@@ -1,0 +1,117 @@
+//! A user without all rights: missing rights that locks need are named, and missing rights that
+//! only a diagnosis needs are no error.
+
+use fairlock::LockManager;
+
+use super::diagnosis::{Diagnosis, Level, diagnose, diagnose_with};
+use crate::support::Server;
+
+/// The URL of a user who has these rights alone.
+fn user(server: &Server, rules: &[&str]) -> String {
+    let reset = ["ACL", "SETUSER", "u", "reset", "on", ">p", "resetchannels"];
+    server.query::<()>(&[&reset, rules].concat());
+    format!("{}?user=u&pass=p", server.url())
+}
+
+/// The commands that the documentation says a user needs.
+fn documented() -> Vec<&'static str> {
+    let page = include_str!("../../../../docs/CONFIGURATION.md");
+    let rule = page.split('`').find(|code| code.starts_with("+select"));
+    let rule = rule.expect("the page names the rights");
+    let keys = ["~fairlock:*", "&fairlock:grants:*"];
+    keys.into_iter().chain(rule.split_whitespace()).collect()
+}
+
+fn remedy_of(diagnosis: &Diagnosis) -> Vec<String> {
+    let found = diagnosis.of("rights");
+    let remedy = found[0].remedy.as_deref().unwrap_or_default();
+    remedy.split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn documented_rights_are_enough_and_the_rest_is_not_known() {
+    let server = Server::start();
+    let diagnosis = diagnose(&user(&server, &documented()));
+    diagnosis.assert_no_complaint();
+    diagnosis.assert_finds("rights", Level::Ok, "the user u");
+    diagnosis.assert_finds("role", Level::Ok, "no right to INFO");
+    diagnosis.assert_finds("eviction", Level::Ok, "no right to CONFIG GET");
+}
+
+/// As managed services do.
+#[test]
+fn renamed_command_is_not_known() {
+    let server = Server::start_with(&["--rename-command", "CONFIG", ""]);
+    let diagnosis = diagnose(&server.url());
+    diagnosis.assert_finds("clients", Level::Ok, "has no CONFIG GET");
+    // INFO has it, too.
+    diagnosis.assert_finds("eviction", Level::Ok, "noeviction");
+}
+
+#[test]
+fn each_missing_right_is_named_with_its_rule() {
+    let server = Server::start();
+    let all = documented();
+    for right in &all {
+        // No manager connects without these two, and Redis lets every user log in.
+        if matches!(*right, "+select" | "+time") {
+            continue;
+        }
+        // 6.2 gives a user all channels, and `resetchannels` takes them away.
+        let rest: Vec<&str> = all
+            .iter()
+            .filter(|other| *other != right)
+            .copied()
+            .collect();
+        let diagnosis = diagnose(&user(&server, &rest));
+        diagnosis.assert_finds("rights", Level::Error, right);
+        let named = remedy_of(&diagnosis);
+        assert_eq!(named[..3], ["ACL", "SETUSER", "u"], "{right}");
+        // A command that was refused hides nothing but those behind it.
+        let allowed = |name: &&String| all.contains(&name.as_str());
+        assert_eq!(
+            named[3..].iter().find(|name| !allowed(name)),
+            None,
+            "{right}"
+        );
+    }
+}
+
+/// One that is refused may hide another: the scripts themselves, or a command behind another.
+#[test]
+fn remedies_lead_to_all_rights() {
+    let server = Server::start();
+    let url = user(&server, &["+time", "+eval", "+select"]);
+    let mut steps = 0;
+    loop {
+        let diagnosis = diagnose(&url);
+        let remedy = remedy_of(&diagnosis);
+        if remedy == [""] {
+            break;
+        }
+        let words: Vec<&str> = remedy.iter().map(String::as_str).collect();
+        server.query::<()>(&words);
+        steps += 1;
+        assert!(steps <= 4, "{diagnosis:#?}");
+    }
+    let manager = LockManager::connect(url).expect("the server is there");
+    let guard = manager.lock("a").expect("it has all rights");
+    let queued = manager.enqueue("a").expect("to wait, too");
+    drop(guard);
+    drop(queued.wait().expect("and to be woken"));
+}
+
+/// A right that replica acks alone need, and one that a cluster alone needs.
+#[test]
+fn right_to_wait_is_needed_for_acks_alone() {
+    let server = Server::start();
+    let without: Vec<&str> = documented();
+    assert!(!without.contains(&"+wait"));
+    let url = user(&server, &without);
+    diagnose(&url).assert_finds("rights", Level::Ok, "");
+    // WAIT is refused when the manager is built: the build's error has the remedy then.
+    let args = ["--replica-acks", "1"];
+    let refused = diagnose_with(&url, &args);
+    assert_eq!(refused.code, Some(69), "{refused:#?}");
+    refused.assert_finds("connection", Level::Error, "wait");
+}
