@@ -2,8 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `mod` | [`Node`]: the address, and which connections are retired |
-//! | `counts` | [`Counts`]: what a node has done so far |
+//! | `mod` | [`Node`]: the address, and which connections are retired; [`Counts`]: what it has done so far |
 //! | `connect` | how a connection is opened, within its time |
 //! | `race` | which of a server's addresses is used: the first that is ready for calls |
 //! | `resolve` | the addresses of a server |
@@ -45,7 +44,6 @@ mod acks;
 mod batch;
 mod connect;
 mod connection;
-mod counts;
 mod expected;
 mod first_reply;
 mod greeting;
@@ -102,7 +100,6 @@ use stream::Stream;
 
 pub(super) use acks::confirm_grants;
 pub(super) use batch::{LinkCall, LinkReply};
-pub(super) use counts::Counts;
 pub(super) use expected::Expected;
 pub(super) use identity::Identities;
 pub(super) use lanes::{Begun, Lanes};
@@ -390,6 +387,32 @@ impl Node {
         let mut newest = self.anchor.lock();
         if newest.is_none_or(|old| old.received < anchor.received) {
             *newest = Some(anchor);
+        }
+    }
+}
+
+/// What nodes have done so far: one node, or all that take each other's place.
+#[derive(Default)]
+pub(in crate::store) struct Counts {
+    connects: AtomicU64,
+    requests: Arc<AtomicU64>,
+    retries: AtomicU64,
+    connection_waits: AtomicU64,
+    connection_wait_ns: AtomicU64,
+}
+
+impl Counts {
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            connects: self.connects.load(Ordering::Relaxed),
+            requests: self.requests.load(Ordering::Relaxed),
+            retries: self.retries.load(Ordering::Relaxed),
+            // Before their time: no wait is read without its time.
+            connection_waits: self.connection_waits.load(Ordering::Acquire),
+            // The form of the feature `serde` has whole microseconds.
+            connection_wait_time: Duration::from_micros(
+                self.connection_wait_ns.load(Ordering::Relaxed) / 1000,
+            ),
         }
     }
 }

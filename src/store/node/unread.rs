@@ -5,11 +5,10 @@ use std::sync::atomic::Ordering;
 
 use redis::{Cmd, Value};
 
-use super::Node;
 use super::connection::refusal;
-use super::counts::Counts;
 use super::lane::Unread;
 use super::pipeline::{Hop, Meaning, Pending, Received};
+use super::{Counts, Node};
 use crate::script::{Call, Form};
 use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;

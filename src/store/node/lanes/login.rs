@@ -6,10 +6,9 @@ use redis::Value;
 
 use super::NodeLane;
 use crate::store::StoreFault;
-use crate::store::node::Node;
 use crate::store::node::connection::refusal;
-use crate::store::node::counts::Counts;
 use crate::store::node::unread::PostedCommand;
+use crate::store::node::{Counts, Node};
 
 /// Has these lanes log in anew, each time the login of their node is renewed.
 pub(super) fn log_in_with_node(node: &Node, lanes: &Arc<[NodeLane]>) {
