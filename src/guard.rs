@@ -212,7 +212,7 @@ impl LockGuard {
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
         if engine.is_forked() {
-            engine.never()
+            engine.life().never()
         } else {
             self.lease.lost()
         }

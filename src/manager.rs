@@ -54,7 +54,7 @@ impl LockManager {
     ///
     /// In a forked child, the counts of connections and requests are 0.
     pub fn stats(&self) -> Stats {
-        self.engine().stats()
+        self.engine().client().stats()
     }
 
     /// Ends the manager in good order.
@@ -96,14 +96,14 @@ impl LockManager {
     }
 
     pub(crate) fn key(&self, name: &str) -> Result<Key> {
-        Key::new(&self.engine().config.prefix, name)
+        Key::new(&self.engine().config().prefix, name)
     }
 }
 
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
-            .field("prefix", &self.engine().config.prefix)
+            .field("prefix", &self.engine().config().prefix)
             .field("options", &self.options)
             .finish_non_exhaustive()
     }

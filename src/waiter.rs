@@ -140,7 +140,7 @@ impl<G> Drop for Waiter<G> {
             std::mem::forget(queued);
             return;
         }
-        engine.on_not_granted(self.last_end);
+        engine.client().on_not_granted(self.last_end);
     }
 }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 
-use crate::engine::Engine;
+use crate::engine::life::Life;
 use crate::error::Result;
 use crate::loss::Loss;
 use crate::options::OnLost;
@@ -38,23 +38,21 @@ impl Callbacks {
         }
     }
 
-    /// Ends the thread after the calls that were sent before.
-    pub(super) fn end(&self) {
-        *self.state.lock() = CallbackState::Ended;
-    }
-}
-
-impl Engine {
     /// To be called before a lock with a callback is taken.
-    pub(super) fn start_callbacks(&self) -> Result<()> {
-        let mut state = self.callbacks.state.lock();
+    pub(super) fn start(&self, life: &Life, clock: &Clock) -> Result<()> {
+        let mut state = self.state.lock();
         if let CallbackState::Idle = &*state {
             let (sender, receiver) = unbounded();
-            let clock = self.clock.clone();
-            self.spawn(THREAD, move || run(&clock, &receiver))?;
+            let clock = clock.clone();
+            life.spawn(THREAD, move || run(&clock, &receiver))?;
             *state = CallbackState::Started(sender);
         }
         Ok(())
+    }
+
+    /// Ends the thread after the calls that were sent before.
+    pub(super) fn end(&self) {
+        *self.state.lock() = CallbackState::Ended;
     }
 }
 

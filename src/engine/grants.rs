@@ -3,22 +3,73 @@
 
 use std::sync::Arc;
 
-use crate::engine::Engine;
-use crate::engine::background::Command;
-use crate::engine::waiter::{GrantNotice, TokenOwner, WaiterAction, WaiterEntry};
+use crate::engine::client::Client;
+use crate::engine::holding::Holding;
+use crate::engine::lease::{Lease, note_taken};
+use crate::engine::life::Life;
+use crate::engine::line::{Ended, GrantedPlace, Lines};
+use crate::engine::upkeep::{Command, TokenRelease, Upkeep};
+use crate::engine::waiter::{
+    Askers, GrantNotice, TokenOwner, WaiterAction, WaiterEntry, WaiterRegistry,
+};
+use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::script::Call;
+use crate::script::{Call, Mode};
 use crate::store::Answer;
 
 #[cfg(all(test, feature = "memory"))]
 mod tests;
 
-impl Engine {
+/// Gives each grant to its waiter, and carries out what the waiter's state decides.
+pub(crate) struct Grants {
+    life: Arc<Life>,
+    client: Arc<Client>,
+    upkeep: Arc<Upkeep>,
+    holding: Arc<Holding>,
+    registry: Arc<WaiterRegistry>,
+    lines: Arc<Lines>,
+    askers: Arc<Askers>,
+}
+
+impl Grants {
+    pub(super) fn new(
+        life: &Arc<Life>,
+        client: &Arc<Client>,
+        upkeep: &Arc<Upkeep>,
+        holding: &Arc<Holding>,
+        registry: &Arc<WaiterRegistry>,
+        lines: &Arc<Lines>,
+        askers: &Arc<Askers>,
+    ) -> Grants {
+        Grants {
+            life: Arc::clone(life),
+            client: Arc::clone(client),
+            upkeep: Arc::clone(upkeep),
+            holding: Arc::clone(holding),
+            registry: Arc::clone(registry),
+            lines: Arc::clone(lines),
+            askers: Arc::clone(askers),
+        }
+    }
+
+    /// From now on the manager gives out no locks, and every wait ends with [`Error::Closed`].
+    pub(super) fn close(&self) {
+        self.life.close();
+        for waiter in self.registry.all() {
+            let action = waiter.state.lock().fail(Error::Closed);
+            waiter.changed.notify_one();
+            self.apply(&waiter, action);
+        }
+    }
+
     /// Delivers the grants to other waiters of this manager that a reply carries, and counts the
     /// dead waiters that the call passed over. Every answer to a call comes through here, once.
     pub(super) fn deliver_all(&self, call: &Call, answer: &Answer) {
         if answer.reply.dead_waiters > 0 {
-            self.meter.dead_waiters.add(answer.reply.dead_waiters);
+            self.client
+                .meter()
+                .dead_waiters
+                .add(answer.reply.dead_waiters);
         }
         for grant in &answer.reply.grants {
             self.deliver(call, GrantNotice::from_reply(*grant, answer.sent));
@@ -31,24 +82,25 @@ impl Engine {
     /// R18 (replica acks): a grant that comes this way is not acknowledged yet, if that is needed. So
     /// a renewal confirms it first.
     pub(super) fn deliver(&self, about: &Call, notice: GrantNotice) {
-        let notice = if self.store.confirms_grants() {
+        let notice = if self.client.store().confirms_grants() {
             notice.doubtful()
         } else {
             notice
         };
-        match self.waiters.owner_of(notice.grant.token) {
+        match self.registry.owner_of(notice.grant.token) {
             TokenOwner::Waiter(waiter) => self.on_grant(&waiter, notice),
             // The grant became known in another way before, and a guard has it.
             TokenOwner::Guard => {}
             TokenOwner::Unknown => {
-                self.abandon_token(about, notice.grant.token, 0, notice.grant.left)
+                self.upkeep
+                    .abandon_token(about, notice.grant.token, 0, notice.grant.left)
             }
         }
     }
 
     fn on_grant(&self, waiter: &Arc<WaiterEntry>, notice: GrantNotice) {
         let mut state = waiter.state.lock();
-        let action = state.on_notice(notice, self.now(), &waiter.request);
+        let action = state.on_notice(notice, self.client.now(), &waiter.request);
         drop(state);
         self.apply_hand_over(waiter, action);
     }
@@ -57,7 +109,7 @@ impl Engine {
     /// that counts.
     pub(super) fn apply_hand_over(&self, waiter: &Arc<WaiterEntry>, action: WaiterAction) {
         if matches!(action, WaiterAction::Keep(_) | WaiterAction::Confirm) {
-            self.meter.handed_over.add(1);
+            self.client.meter().handed_over.add(1);
         }
         self.apply(waiter, action);
     }
@@ -68,18 +120,19 @@ impl Engine {
         match action {
             WaiterAction::Nothing => {}
             WaiterAction::Keep(lease) => {
-                self.keep_renewed(&lease);
+                self.holding.keep_renewed(&lease);
                 if waiter.request.is_place {
                     self.on_place_granted(waiter);
                 } else {
                     waiter.changed.notify_one();
                 }
             }
-            WaiterAction::Confirm if !self.service.has_queue => self.ask_anew(waiter),
-            WaiterAction::Confirm => self.send_to_background(Command::Confirm(Arc::clone(waiter))),
-            WaiterAction::Requeue => self.send_to_background(Command::Requeue(Arc::clone(waiter))),
+            WaiterAction::Confirm if !self.client.has_queue() => self.ask_anew(waiter),
+            WaiterAction::Confirm => self.upkeep.send(Command::Confirm(Arc::clone(waiter))),
+            WaiterAction::Requeue => self.upkeep.send(Command::Requeue(Arc::clone(waiter))),
             WaiterAction::Abandon { token, not_after } => {
-                self.abandon_queued(&waiter.request, token, not_after);
+                self.upkeep
+                    .abandon_queued(&waiter.request, token, not_after);
             }
             WaiterAction::LeaveLine => self.leave_line(waiter),
             WaiterAction::PassOn(turn) => self.pass_on(&turn),
@@ -88,11 +141,126 @@ impl Engine {
 
     /// Has the renewal thread sync a name at once, if anybody here waits for it.
     pub(super) fn sync_now(&self, key: &Key) {
-        if !self.service.has_queue {
+        if !self.client.has_queue() {
             return;
         }
-        let now = self.now();
-        self.waiters.reschedule(&key.name, now);
-        self.waker.wake_if_late_for(now);
+        let now = self.client.now();
+        self.registry.reschedule(&key.name, now);
+        self.upkeep.wake_if_late_for(now);
+    }
+
+    /// The lease becomes the caller's. Call this while its waiter, if any, is still registered: see
+    /// [`WaiterRegistry::mark_guarded`](crate::engine::waiter::WaiterRegistry::mark_guarded).
+    pub(super) fn give_to_caller(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+        if lease.was_queued {
+            self.registry.mark_guarded(lease.token);
+        }
+        // A shutdown may have come while the grant was under way.
+        if let Err(error) = self.life.check_open() {
+            self.abandon_lease(&lease);
+            return Err(error);
+        }
+        note_taken(self.client.id(), &lease);
+        Ok(lease)
+    }
+
+    /// Abandons the token of a lease that has no guard and never will.
+    pub(super) fn abandon_lease(&self, lease: &Arc<Lease>) {
+        if lease.tenure().is_some() {
+            return self.pass_on(lease);
+        }
+        // R14 (release first, then send).
+        lease.close();
+        if lease.was_queued {
+            self.registry.forget_guarded(lease.token);
+        }
+        let about = lease.request.renew(lease.token, lease.fence);
+        self.upkeep.abandon_token(
+            &about,
+            lease.token,
+            lease.not_after,
+            lease.request.longest(),
+        );
+    }
+
+    /// R21 (asking again): the lease that the waiter had is lost, or in doubt. Its token is
+    /// abandoned, and the caller asks under others. A confirmation would spare nobody a request.
+    pub(super) fn ask_anew(&self, waiter: &Arc<WaiterEntry>) {
+        let now = self.client.now();
+        let mut state = waiter.state.lock();
+        let abandon = state.abandon_token();
+        let token = state.token;
+        let _ = state.on_absent(token, now);
+        state.begin_pause(now, self.client.config().back_off);
+        drop(state);
+        self.apply(waiter, abandon);
+        self.registry.replace_token(waiter);
+        waiter.changed.notify_one();
+    }
+
+    /// A lock was released. Where the store has no queue, the first waiter of this manager asks at
+    /// once.
+    pub(super) fn wake_asker(&self, key: &Key) {
+        if !self.client.has_queue() {
+            self.askers.wake_first(&key.name);
+        }
+    }
+
+    /// Redis has granted the place of a line.
+    fn on_place_granted(&self, place: &Arc<WaiterEntry>) {
+        match self.lines.on_place_granted(place, self.client.now()) {
+            GrantedPlace::Nothing => {}
+            GrantedPlace::InDoubt => self.apply(place, WaiterAction::Confirm),
+            GrantedPlace::Turn(member, turn) => self.wake_for_turn(&member, &turn),
+            GrantedPlace::Unwanted(tenure) => self.abandon_lease(&tenure),
+        }
+    }
+
+    /// A waiter is no member of its line any more. If it was the last one, the line's place is
+    /// cancelled in the background.
+    pub(super) fn leave_line(&self, member: &WaiterEntry) {
+        if let Some(place) = self.lines.leave(member) {
+            self.cancel_place(&place);
+        }
+    }
+
+    pub(super) fn cancel_place(&self, place: &Arc<WaiterEntry>) {
+        let action = place.state.lock().cancel();
+        self.apply(place, action);
+        self.registry.forget(place);
+    }
+
+    pub(super) fn send_place_in_background(&self, place: &Arc<WaiterEntry>) {
+        self.upkeep.send(Command::Requeue(Arc::clone(place)));
+    }
+
+    pub(super) fn on_passed(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
+        self.client.meter().local_handovers.add(1);
+        self.wake_for_turn(member, turn);
+    }
+
+    fn wake_for_turn(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
+        if turn.request.max_hold.is_some() {
+            self.holding.keep_renewed(turn);
+        }
+        member.changed.notify_one();
+    }
+
+    /// R13 (unwanted grants): a member was given a turn that nobody wants. Sends nothing itself: this
+    /// may be the renewal thread.
+    pub(super) fn pass_on(&self, turn: &Arc<Lease>) {
+        let now = self.client.now();
+        match self.lines.end_turn(turn, Mode::Unused, now) {
+            Ok(Ended::PassedTo(member, next)) => self.on_passed(&member, &next),
+            Ok(Ended::Left(leaving)) => {
+                if let Some(place) = &leaving.place {
+                    self.send_place_in_background(place);
+                }
+                self.upkeep
+                    .abandon(TokenRelease::of_lease(&leaving.tenure, leaving.mode, now));
+            }
+            // The renewal thread reports the loss to nobody.
+            Ok(Ended::Lost(_)) | Err(_) => {}
+        }
     }
 }

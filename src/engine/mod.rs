@@ -66,310 +66,271 @@
 //! | P9 | nothing starves | [`Engine::at_once`], `background/thread.rs` |
 //! | P10 | bad input is refused | `src/config.rs`, `src/key.rs` |
 
-mod acquire;
-mod asking;
-mod attempt;
+mod acquiring;
+mod attempts;
 mod background;
+mod base;
 mod callbacks;
+mod client;
 mod grants;
+mod holding;
 mod lease;
+mod life;
 mod lifecycle;
 mod line;
 mod log_text;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
-mod multi;
-mod place;
-mod release;
-mod renew;
+mod names;
+mod releasing;
+mod reports;
 mod request;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../tests/sim/stepped_engine.rs"]
 mod stepped;
 mod subscription;
-mod turns;
-mod unread_release;
-mod vacate;
+mod upkeep;
 mod waiter;
+mod waiting;
 
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::bounded;
 
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Step};
 use crate::key::Key;
-use crate::kind::Kind;
-use crate::loss::Loss;
-use crate::script::{Call, CallerId, Outcome};
-use crate::stats::{AcquireEnd, Meter, Stats, Traffic};
-use crate::store::clock::{Clock, Time};
-use crate::store::{Answer, CallResult, ConnectionWait, Deadlines, Service, Store, StoreFault};
-use crate::sync::{Condvar, Mutex};
-use background::{Command, ScheduledLease, Waker};
-use callbacks::Callbacks;
-use lifecycle::Thread;
-use line::Lines;
-use subscription::SubscriptionStatus;
-use waiter::{Askers, WaiterRegistry};
+use crate::script::{Call, CallerId, Mode};
+use crate::store::clock::Time;
+use crate::store::{Answer, Store, StoreFault};
+use acquiring::Acquiring;
+use attempts::Attempts;
+use background::RenewalThread;
+use base::Base;
+use client::Client;
+use life::Life;
+use names::Names;
+use releasing::Releasing;
+use subscription::Subscription;
+use upkeep::{Command, EndAll, ShutdownReport};
 
-pub(crate) use acquire::is_transient;
+pub(crate) use acquiring::{AtDeadline, QueuedWaiter, is_transient};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
-pub(crate) use attempt::{Attempted, Doubt};
-pub(crate) use background::warn_of_drop;
-use lease::EngineId;
+pub(crate) use attempts::{Attempted, Doubt};
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
-pub(crate) use release::WantResult;
+pub(crate) use releasing::WantResult;
 pub(crate) use request::{LockGroup, Request};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use stepped::{GuardRelease, LinePlace, Next, SteppedEngine, Tasks};
-pub(crate) use waiter::{AtDeadline, QueuedWaiter};
+pub(crate) use upkeep::warn_of_drop;
 
 /// A panic of a caller leaves nothing half changed here: no foreign code runs under a mutex. So
 /// `catch_unwind` takes handles, guards and waiters, as it takes those of `std::sync::Mutex`.
 impl RefUnwindSafe for Engine {}
 impl RefUnwindSafe for EngineHandle {}
+impl RefUnwindSafe for Acquiring {}
 impl RefUnwindSafe for Lease {}
 impl RefUnwindSafe for LockGroup {}
 impl RefUnwindSafe for waiter::WaiterEntry {}
 
-/// All that the handles, guards, waiters and threads of one manager share.
+/// All that the handles, guards, waiters and threads of one manager share: its owners, and the calls
+/// of users to them.
 pub(crate) struct Engine {
-    pub(crate) config: Config,
-    pub(crate) store: Box<dyn Store>,
-    pub(crate) meter: Meter,
-    caller_id: Arc<CallerId>,
-    clock: Clock,
-    /// The services that the store offers.
-    service: Service,
-    waiters: WaiterRegistry,
-    /// The waiters that hand locks over to each other here.
-    lines: Lines,
-    /// The waiters that ask again, where the store has no queue.
-    askers: Askers,
-    /// Commands to the renewal thread.
-    intake: Sender<Command>,
-    /// New leases, see [`Engine::keep_renewed`]. The renewal thread takes them in when it wakes.
-    new_leases: (Sender<ScheduledLease>, Receiver<ScheduledLease>),
-    /// A thread holds this while it has taken some of the new leases out.
-    dropping_ended: Mutex<()>,
-    waker: Arc<Waker>,
-    subscription: SubscriptionStatus,
-    callbacks: Callbacks,
-    /// No new locks: the manager was shut down or stopped, or its renewal thread has ended.
-    closed: AtomicBool,
-    stopping: AtomicBool,
-    /// When the last release was sent, in ns, if it got no reply. Else 0.
-    unanswered_since: AtomicU64,
-    /// Callers have left replies to others since the renewal thread looked.
-    replies_left: AtomicBool,
-    /// A disconnected channel, for forked children.
-    never: Receiver<Loss>,
-    /// With `guard_dropped`: a shutdown waits for the last guard.
-    drained: Mutex<()>,
-    guard_dropped: Condvar,
-    threads: Mutex<Vec<Thread>>,
-    /// The process that made the engine. A forked child has another id.
-    process: u32,
+    base: Base,
+    names: Arc<Names>,
+    releasing: Arc<Releasing>,
+    attempts: Arc<Attempts>,
+    subscription: Arc<Subscription>,
+    acquiring: Arc<Acquiring>,
 }
 
 impl Engine {
-    /// [`Error::Closed`] after a shutdown.
-    pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
-            Err(Error::Closed)
-        } else {
-            Ok(())
-        }
+    /// An engine, and what its renewal thread runs.
+    fn new(
+        config: Config,
+        store: Box<dyn Store>,
+        caller_id: Arc<CallerId>,
+    ) -> (Arc<Engine>, RenewalThread) {
+        let (base, intake) = Base::new(config, store);
+        let names = Arc::new(Names::new(&base));
+        let releasing = Arc::new(Releasing::new(&base, &names));
+        let attempts = Arc::new(Attempts::new(&base, &names, &releasing));
+        let subscription = Arc::new(Subscription::new(&base, caller_id));
+        let acquiring = Acquiring::new(&base, &names, &releasing, &attempts, &subscription);
+        let renewal = RenewalThread::new(&base, &releasing, intake);
+        let engine = Arc::new(Engine {
+            base,
+            names,
+            releasing,
+            attempts,
+            subscription,
+            acquiring: Arc::new(acquiring),
+        });
+        (engine, renewal)
     }
 
-    /// [`Error::Closed`] in a forked child, which has none of the threads.
-    fn check_fork(&self) -> Result<()> {
-        if self.is_forked() {
-            Err(Error::Closed)
-        } else {
-            Ok(())
-        }
+    pub(crate) fn client(&self) -> &Client {
+        &self.base.client
     }
 
-    /// The id of this process. [`Error::Closed`] in a forked child.
-    pub(crate) fn process(&self) -> Result<u32> {
-        self.check_fork().map(|()| self.process)
+    pub(crate) fn life(&self) -> &Life {
+        &self.base.life
     }
 
-    /// This is a system call. So a public call looks once, when it begins: in a child only the
-    /// thread that forked runs on, and no call of this crate forks.
+    pub(crate) fn config(&self) -> &Config {
+        self.base.client.config()
+    }
+
     pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.process
-    }
-
-    /// The engine lives in one place, so its address tells it from others.
-    pub(crate) fn id(&self) -> EngineId {
-        EngineId(std::ptr::from_ref(self).addr())
+        self.base.life.is_forked()
     }
 
     pub(crate) fn now(&self) -> Time {
-        self.clock.now()
+        self.base.client.now()
     }
 
     pub(crate) fn at(&self, instant: Instant) -> Time {
-        self.clock.at(instant)
+        self.base.client.at(instant)
     }
 
-    pub(crate) fn stats(&self) -> Stats {
-        self.publish_traffic();
-        self.meter.read(self.traffic().unwrap_or_default())
+    /// See [`Acquiring::acquire`].
+    pub(crate) fn acquire(
+        &self,
+        request: &Arc<Request>,
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
+        self.acquiring.acquire(request, &[], until)
     }
 
-    /// The store's counts. `None` in a forked child: another thread of the parent may have held a
-    /// mutex of the store or of the recorder at the fork.
-    fn traffic(&self) -> Option<Traffic> {
-        (!self.is_forked()).then(|| self.store.traffic())
+    /// See [`Acquiring::acquire_all`].
+    pub(crate) fn acquire_all(
+        &self,
+        requests: &[Arc<Request>],
+        until: Time,
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
+        self.acquiring.acquire_all(requests, until)
     }
 
-    /// Emits what the store has counted. No thread may call this with a mutex held.
-    pub(crate) fn publish_traffic(&self) {
-        self.meter.publish(|| self.traffic());
+    /// See [`Acquiring::enqueue`].
+    pub(crate) fn enqueue(&self, request: &Arc<Request>) -> Result<QueuedWaiter> {
+        self.acquiring.enqueue(request)
     }
 
-    /// A caller's request for a lock ends without it.
-    pub(crate) fn on_not_granted(&self, end: AcquireEnd) {
-        // As in `traffic`.
-        if self.is_forked() {
-            return;
-        }
-        self.meter.on_not_granted(end);
-        // No lease wakes the renewal thread, which publishes otherwise.
-        self.publish_traffic();
+    /// See [`Attempts::try_acquire`].
+    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
+        self.attempts.try_acquire(request)
     }
 
-    /// A caller's request for a lock ends with this error.
-    pub(crate) fn on_acquire_error(&self, error: &Error) {
-        match error {
-            // Nothing was asked for.
-            Error::Config { .. } => {}
-            Error::Closed => self.on_not_granted(AcquireEnd::Cancelled),
-            _ => self.on_not_granted(AcquireEnd::Failed),
-        }
+    /// See [`Attempts::try_acquire_all`].
+    pub(crate) fn try_acquire_all(
+        &self,
+        requests: &[Arc<Request>],
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
+        self.attempts.try_acquire_all(requests)
     }
 
-    /// Runs calls that take no lock, each on its name's lane. Blocks for at most two command
-    /// timeouts.
+    /// See [`Attempts::attempt_all`].
+    pub(crate) fn attempt_all(
+        &self,
+        requests: &[Arc<Request>],
+        until: Time,
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
+        self.attempts.attempt_all(requests, until)
+    }
+
+    pub(crate) fn on_guard_created(&self, lease: &Lease) {
+        let waited = lease.waited();
+        let meter = self.base.client.meter();
+        meter.on_granted(waited, lease.request.was_taken());
+    }
+
+    pub(crate) fn on_guard_dropped(&self) {
+        self.base.client.meter().on_guard_dropped();
+        self.base.life.on_guard_dropped();
+    }
+
+    /// See [`Holding::renew`](holding::Holding::renew).
+    pub(crate) fn renew(&self, leases: &[Arc<Lease>]) -> Result<()> {
+        self.base.holding.renew(leases)
+    }
+
+    /// See [`Releasing::release`].
+    pub(crate) fn release(&self, lease: &Arc<Lease>, mode: Mode, want: WantResult) -> Result<()> {
+        self.releasing.release(lease, mode, want)
+    }
+
+    /// See [`Releasing::release_all`].
+    pub(crate) fn release_all(
+        &self,
+        leases: &[Arc<Lease>],
+        mode: Mode,
+        want: WantResult,
+    ) -> Vec<Error> {
+        self.releasing.release_all(leases, mode, want)
+    }
+
+    /// See [`Releasing::reduce`].
+    pub(crate) fn reduce(&self, lease: &Arc<Lease>, to: u32) -> Result<()> {
+        self.releasing.reduce(lease, to)
+    }
+
+    /// See [`Names::ask`].
     pub(crate) fn ask(&self, calls: &[Call]) -> Result<Vec<Result<Answer>>> {
-        self.check_fork()?;
-        let started = self.now();
-        let results = self.store.run(calls, self.deadlines(started, Time::NEVER));
-        self.publish_traffic();
-        let read = calls
-            .iter()
-            .zip(results)
-            .map(|(call, result)| match result.answer {
-                Ok(answer) => {
-                    self.deliver_all(call, &answer);
-                    match &answer.reply.outcome {
-                        outcome @ Outcome::Kind(_) => Err(self.unexpected_reply(call, outcome)),
-                        _ => Ok(answer),
-                    }
-                }
-                Err(fault) => Err(self.error(fault, Some(&call.key), self.now() - started)),
-            });
-        Ok(read.collect())
+        self.names.ask(calls)
     }
 
-    /// The public error for a call about `key` that took `waited`. It names the server.
-    pub(crate) fn error(&self, fault: StoreFault, key: Option<&Key>, waited: Duration) -> Error {
-        let error = fault.into_error(key, waited);
-        // A fault that a node did not see, such as a lack of time, is about the key's server.
-        error.at(|| self.store.server_of(key?))
+    /// See [`Names::delete`].
+    pub(crate) fn delete(&self, key: &Key) -> Result<bool> {
+        self.names.delete(key)
     }
 
-    /// One page of the records that match: the next cursor (0: this was the last page) and the
-    /// keys.
-    pub(crate) fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>)> {
-        self.check_fork()?;
-        let started = self.now();
-        self.store
-            .scan(cursor, pattern)
-            .map_err(|fault| fault.into_error(None, self.now() - started))
+    /// Refuses new locks, ends waits, waits for guards until `until`, and ends the leases that are
+    /// left then. Returns when Redis has answered all releases, or three command timeouts later.
+    pub(crate) fn shut_down(&self, until: Time) -> Result<ShutdownReport> {
+        let Base {
+            life,
+            client,
+            upkeep,
+            grants,
+            ..
+        } = &self.base;
+        life.check_fork()?;
+        grants.close();
+        life.await_guards(|| client.meter().held() > 0, until);
+        let (report_to, report) = bounded(1);
+        let timeout = client.config().command_timeout;
+        // One timeout for the exchange in which the renewal thread may be, and one for a
+        // connection. When it gives up, it may be in another exchange, and reports after that.
+        let now = client.now();
+        upkeep.send(Command::EndAll(EndAll {
+            report_by: now + timeout * 2,
+            report_to,
+        }));
+        let limit = timeout * 3;
+        let reported = client.clock().receive(&report, now + limit);
+        reported.ok_or_else(|| {
+            StoreFault::unavailable(
+                Step::Reply,
+                "the renewal thread did not end the leases in time",
+            )
+            .into_error(None, limit)
+        })
     }
 
-    /// The cursor of the pages behind those that failed with the page at this cursor; 0: none.
-    pub(crate) fn scan_on(&self, failed: u64) -> u64 {
-        // Another thread of the parent may have had a mutex of the store at the fork.
-        if self.is_forked() {
-            return 0;
-        }
-        self.store.scan_on(failed)
+    /// Ends all threads and waits for them, for at most one command timeout. If the release of the
+    /// last lock or waiter has waited for a reply, its wait counts towards this timeout.
+    fn stop(&self) {
+        let Base { life, upkeep, .. } = &self.base;
+        self.base.grants.close();
+        life.begin_stop();
+        upkeep.send(Command::Stop);
+        self.subscription.wake();
+        self.base.holding.end_callbacks();
+        let until = self.releasing.stop_by(self.now());
+        self.subscription.poke(until);
+        life.join_threads(until);
     }
-
-    /// An error for a reply of another verb, or of a record of another kind.
-    fn unexpected_reply(&self, call: &Call, outcome: &Outcome) -> Error {
-        if let Outcome::Kind(kind) = outcome {
-            return wrong_kind(call, kind).at(|| self.store.server_of(&call.key));
-        }
-        Error::Server {
-            lock: Some(call.key.name.clone()),
-            server: self.store.server_of(&call.key),
-            code: "PROTOCOL".to_owned(),
-            message: format!("unexpected reply: {}", outcome.word()),
-        }
-    }
-
-    /// P8 (every call ends): one command timeout for a connection and one for the reply. Past
-    /// `until` half a timeout for the connection, and one in all.
-    fn deadlines(&self, now: Time, until: Time) -> Deadlines {
-        let timeout = self.config.command_timeout;
-        Deadlines {
-            connection: ConnectionWait::Until((now + timeout).min(until + timeout / 2)),
-            reply_by: (now + timeout * 2).min(until + timeout),
-        }
-    }
-
-    /// P9 (nothing starves): only a connection that is open now, so the caller does not wait until
-    /// one is opened.
-    fn at_once(&self, now: Time) -> Deadlines {
-        Deadlines {
-            connection: ConnectionWait::Never,
-            reply_by: now + self.config.command_timeout,
-        }
-    }
-
-    fn send_to_background(&self, command: Command) {
-        // The receiver lives as long as the renewal thread. After its end nothing is left to
-        // command.
-        let _ = self.intake.send(command);
-        self.waker.wake();
-    }
-
-    /// The channel for losses in a forked child: disconnected, and reached without a mutex.
-    pub(crate) fn never(&self) -> &Receiver<Loss> {
-        &self.never
-    }
-}
-
-/// The result of the one call that was run.
-fn single_result(mut results: Vec<CallResult>) -> CallResult {
-    results
-        .pop()
-        .unwrap_or_else(|| CallResult::not_sent(StoreFault::NotReady))
-}
-
-fn wrong_kind(call: &Call, kind: &str) -> Error {
-    let lock = call.key.name.clone();
-    let is = Kind::from_record(kind);
-    let asked = Kind::from_record(&call.spec.kind());
-    if is == asked {
-        let message = format!("the record is {kind}, which is not this version's protocol");
-        return Error::Server {
-            lock: Some(lock),
-            server: None,
-            code: "WRONGVERSION".to_owned(),
-            message,
-        };
-    }
-    Error::WrongKind { lock, is, asked }
 }

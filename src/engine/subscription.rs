@@ -3,22 +3,30 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::engine::Engine;
-use crate::engine::background::Command;
-use crate::engine::waiter::GrantNotice;
+use crate::engine::base::Base;
+use crate::engine::client::Client;
+use crate::engine::grants::Grants;
+use crate::engine::life::Life;
+use crate::engine::upkeep::{Command, Upkeep};
+use crate::engine::waiter::{GrantNotice, WaiterRegistry};
 use crate::error::{Error, Result};
-use crate::script::{Call, Grant, LockSpec, Verb, called_for};
+use crate::script::{Call, CallerId, Grant, LockSpec, Verb, called_for};
 use crate::store::clock::Time;
 use crate::store::{ChannelEvent, StoreFault};
-use crate::sync::{AtomicBool, Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 
-pub(super) const THREAD: &str = "fairlock-listener";
+const THREAD: &str = "fairlock-listener";
 
-/// The known state of the subscription.
-pub(super) struct SubscriptionStatus {
+/// The subscription of one manager.
+pub(crate) struct Subscription {
+    life: Arc<Life>,
+    client: Arc<Client>,
+    upkeep: Arc<Upkeep>,
+    registry: Arc<WaiterRegistry>,
+    grants: Arc<Grants>,
+    caller_id: Arc<CallerId>,
     /// | state   | meaning                               | becomes                             |
     /// |---------|---------------------------------------|-------------------------------------|
     /// | Idle    | no caller has had to wait yet         | Started                             |
@@ -28,8 +36,6 @@ pub(super) struct SubscriptionStatus {
     /// | Refused | a permission is missing; no thread    | Started, by the next caller to wait |
     state: Mutex<SubscriptionState>,
     changed: Condvar,
-    /// A waiter was queued since this was last read.
-    was_awaited: AtomicBool,
 }
 
 enum SubscriptionState {
@@ -40,18 +46,18 @@ enum SubscriptionState {
     Refused(StoreFault),
 }
 
-impl SubscriptionStatus {
-    pub(super) fn new() -> SubscriptionStatus {
-        SubscriptionStatus {
+impl Subscription {
+    pub(super) fn new(base: &Base, caller_id: Arc<CallerId>) -> Subscription {
+        Subscription {
+            life: Arc::clone(&base.life),
+            client: Arc::clone(&base.client),
+            upkeep: Arc::clone(&base.upkeep),
+            registry: Arc::clone(&base.registry),
+            grants: Arc::clone(&base.grants),
+            caller_id,
             state: Mutex::new(SubscriptionState::Idle),
             changed: Condvar::new(),
-            was_awaited: AtomicBool::new(false),
         }
-    }
-
-    /// A waiter is queued, so its grant may come as a message.
-    pub(super) fn note_awaited(&self) {
-        self.was_awaited.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_started(&self) -> bool {
@@ -61,8 +67,12 @@ impl SubscriptionStatus {
         )
     }
 
-    pub(super) fn is_up(&self) -> bool {
-        matches!(*self.state.lock(), SubscriptionState::Up)
+    /// Has the thread that receives messages look whether it is to end. Blocks until `by` at most.
+    pub(super) fn poke(&self, by: Time) {
+        // The thread reads from its socket while the subscription is up. A message wakes it.
+        if matches!(*self.state.lock(), SubscriptionState::Up) {
+            self.client.store().poke(&self.caller_id.channel(), by);
+        }
     }
 
     /// Ends a pause between two attempts early.
@@ -77,44 +87,41 @@ impl SubscriptionStatus {
         *self.state.lock() = state;
         self.changed.notify_all();
     }
-}
 
-impl Engine {
     /// R17 (subscription): starts the subscription before the first enqueue, and waits until it is
     /// confirmed, for at most one command timeout. After that the caller queues without it, because
     /// syncs find its grant, too. A missing permission is an error.
-    pub(super) fn await_subscription(self: &Arc<Self>, until: Time) -> Result<()> {
-        self.start_subscription()?;
-        let subscription = &self.subscription;
-        let mut state = subscription.state.lock();
-        let until = until.min(self.now() + self.config.command_timeout);
+    pub(super) fn await_up(self: &Arc<Self>, until: Time) -> Result<()> {
+        self.start()?;
+        let mut state = self.state.lock();
+        let until = until.min(self.client.now() + self.client.config().command_timeout);
         loop {
             match &*state {
                 SubscriptionState::Up | SubscriptionState::Idle | SubscriptionState::Absent => {
                     return Ok(());
                 }
                 SubscriptionState::Refused(fault) => {
-                    return Err(missing_permission(fault, &self.config.prefix));
+                    return Err(missing_permission(fault, &self.client.config().prefix));
                 }
                 SubscriptionState::Started => {}
             }
-            if self.now() >= until || self.is_stopping() {
+            if self.client.now() >= until || self.life.is_stopping() {
                 return Ok(());
             }
-            self.clock.wait(&subscription.changed, &mut state, until);
+            self.client.clock().wait(&self.changed, &mut state, until);
         }
     }
 
-    pub(super) fn start_subscription(self: &Arc<Self>) -> Result<()> {
-        let mut state = self.subscription.state.lock();
+    pub(super) fn start(self: &Arc<Self>) -> Result<()> {
+        let mut state = self.state.lock();
         // A refusal is an error for the callers that wait for the subscription at that time. Later
         // callers try again: an administrator may have granted the permission.
         if matches!(
             *state,
             SubscriptionState::Idle | SubscriptionState::Refused(_)
         ) {
-            let engine = Arc::clone(self);
-            self.spawn(THREAD, move || run(&engine))?;
+            let subscription = Arc::clone(self);
+            self.life.spawn(THREAD, move || subscription.run())?;
             *state = SubscriptionState::Started;
         }
         Ok(())
@@ -127,9 +134,8 @@ impl Engine {
     /// While nobody waits, nobody checks it. The next waiter is queued all the same, and does not
     /// trust it: its grant comes by sync within a check period if the message is lost. The PING
     /// goes out a check period after the waiter came at the latest, and finds the rest out.
-    fn is_subscription_awaited(&self) -> bool {
-        self.subscription.was_awaited.swap(false, Ordering::Relaxed)
-            || self.waiters.are_any_queued()
+    fn is_awaited(&self) -> bool {
+        self.registry.take_was_queued() || self.registry.are_any_queued()
     }
 
     fn on_channel_event(&self, event: ChannelEvent<'_>, progress: &mut Progress) {
@@ -138,13 +144,87 @@ impl Engine {
                 // Messages may have been missed while there was no subscription. This is sent
                 // before the state is set: a caller that waits for the state has missed no message,
                 // and queues after the check.
-                self.send_to_background(Command::Subscribed);
-                self.subscription.set(SubscriptionState::Up);
-                progress.on_up(self.now());
+                self.upkeep.send(Command::Subscribed);
+                self.set(SubscriptionState::Up);
+                progress.on_up(self.client.now());
             }
-            ChannelEvent::Message(message) => on_message(self, message),
+            ChannelEvent::Message(message) => self.on_message(message),
             ChannelEvent::Quiet => {}
         }
+    }
+
+    /// The thread's loop: subscribe, receive messages until the connection fails, pause, and subscribe
+    /// again.
+    fn run(&self) {
+        let channel = self.caller_id.channel();
+        let is_awaited = || self.is_awaited();
+        let mut progress = Progress::default();
+        while !self.life.is_stopping() {
+            let ended = self.client.store().listen(
+                &channel,
+                self.client.config().check_period,
+                &is_awaited,
+                &mut |event| {
+                    self.on_channel_event(event, &mut progress);
+                    if self.life.is_stopping() {
+                        ControlFlow::Break(())
+                    } else {
+                        ControlFlow::Continue(())
+                    }
+                },
+            );
+            let Err(fault) = ended else { return };
+            let now = self.client.now();
+            let at_once = progress.on_end(&fault, now, self.client.config().back_off);
+            if matches!(&fault, StoreFault::Server { code, .. } if code == "NOPERM") {
+                self.set(SubscriptionState::Refused(fault));
+                return;
+            }
+            let is_absent = fault.refuses_command() || fault.is_closed() && !progress.was_ever_up;
+            self.set(if is_absent {
+                SubscriptionState::Absent
+            } else {
+                SubscriptionState::Started
+            });
+            if at_once {
+                continue;
+            }
+            let retry_at = now + self.client.config().back_off;
+            let mut state = self.state.lock();
+            while self.client.now() < retry_at && !self.life.is_stopping() {
+                self.client
+                    .clock()
+                    .wait(&self.changed, &mut state, retry_at);
+            }
+        }
+    }
+
+    pub(super) fn on_message(&self, message: &str) {
+        let arrived = self.client.now();
+        let Some((grant, key, family)) = Grant::from_message(&self.client.config().prefix, message)
+        else {
+            if let Some(key) = called_for(&self.client.config().prefix, message) {
+                // R22 (tries among the dead): a sync is the answer.
+                self.grants.sync_now(&key);
+            } else if !message.is_empty() {
+                log::warn!(
+                    "a message that is not a grant on {:?}",
+                    self.caller_id.channel()
+                );
+            }
+            return;
+        };
+        let notice = GrantNotice::from_message(grant, arrived, self.client.store().anchor(&key));
+        let about = Call {
+            spec: LockSpec::any(family),
+            key,
+            verb: Verb::Renew {
+                token: grant.token,
+                fence: grant.fence,
+                params: "".into(),
+            },
+        };
+        self.grants.deliver(&about, notice);
     }
 }
 
@@ -187,52 +267,6 @@ impl Progress {
     }
 }
 
-/// The thread's loop: subscribe, receive messages until the connection fails, pause, and subscribe
-/// again.
-fn run(engine: &Arc<Engine>) {
-    let channel = engine.caller_id.channel();
-    let is_awaited = || engine.is_subscription_awaited();
-    let mut progress = Progress::default();
-    while !engine.is_stopping() {
-        let ended = engine.store.listen(
-            &channel,
-            engine.config.check_period,
-            &is_awaited,
-            &mut |event| {
-                engine.on_channel_event(event, &mut progress);
-                if engine.is_stopping() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            },
-        );
-        let Err(fault) = ended else { return };
-        let now = engine.now();
-        let at_once = progress.on_end(&fault, now, engine.config.back_off);
-        if matches!(&fault, StoreFault::Server { code, .. } if code == "NOPERM") {
-            engine.subscription.set(SubscriptionState::Refused(fault));
-            return;
-        }
-        let is_absent = fault.refuses_command() || fault.is_closed() && !progress.was_ever_up;
-        engine.subscription.set(if is_absent {
-            SubscriptionState::Absent
-        } else {
-            SubscriptionState::Started
-        });
-        if at_once {
-            continue;
-        }
-        let retry_at = now + engine.config.back_off;
-        let mut state = engine.subscription.state.lock();
-        while engine.now() < retry_at && !engine.is_stopping() {
-            engine
-                .clock
-                .wait(&engine.subscription.changed, &mut state, retry_at);
-        }
-    }
-}
-
 fn missing_permission(fault: &StoreFault, prefix: &str) -> Error {
     match fault {
         StoreFault::Server {
@@ -252,31 +286,4 @@ fn missing_permission(fault: &StoreFault, prefix: &str) -> Error {
         }
         other => other.clone().into(),
     }
-}
-
-pub(super) fn on_message(engine: &Engine, message: &str) {
-    let arrived = engine.now();
-    let Some((grant, key, family)) = Grant::from_message(&engine.config.prefix, message) else {
-        if let Some(key) = called_for(&engine.config.prefix, message) {
-            // R22 (tries among the dead): a sync is the answer.
-            engine.sync_now(&key);
-        } else if !message.is_empty() {
-            log::warn!(
-                "a message that is not a grant on {:?}",
-                engine.caller_id.channel()
-            );
-        }
-        return;
-    };
-    let notice = GrantNotice::from_message(grant, arrived, engine.store.anchor(&key));
-    let about = Call {
-        spec: LockSpec::any(family),
-        key,
-        verb: Verb::Renew {
-            token: grant.token,
-            fence: grant.fence,
-            params: "".into(),
-        },
-    };
-    engine.deliver(&about, notice);
 }

@@ -42,7 +42,7 @@ impl LockManager {
         let glob = Glob::new(pattern.as_ref());
         List {
             manager: self.clone(),
-            pattern: key::scan_pattern(&self.engine().config.prefix, &glob),
+            pattern: key::scan_pattern(&self.engine().config().prefix, &glob),
             glob,
             cursor: Some(0),
             seen: HashSet::new(),
@@ -83,7 +83,7 @@ impl Iterator for List {
             };
             if let Err(error) = self.turn_page(cursor) {
                 self.failed.get_or_insert(error);
-                let next = self.manager.engine().scan_on(cursor);
+                let next = self.manager.engine().client().scan_on(cursor);
                 self.cursor = (next != 0).then_some(next);
             }
         }
@@ -103,9 +103,9 @@ impl List {
 
     fn turn_page(&mut self, cursor: u64) -> Result<()> {
         let engine = self.manager.engine();
-        let (next, records) = engine.scan(cursor, &self.pattern)?;
+        let (next, records) = engine.client().scan(cursor, &self.pattern)?;
         self.cursor = (next != 0).then_some(next);
-        let prefix = &engine.config.prefix;
+        let prefix = &engine.config().prefix;
         let mut keys: Vec<Key> = records
             .iter()
             .filter_map(|record| Key::from_record(prefix, record))

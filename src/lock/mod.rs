@@ -29,29 +29,31 @@ pub use striped::Striped;
 /// one first, and so finds out whether this is a forked child.
 fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
     check_options(manager, spec)?;
-    let process = manager.engine().process()?;
+    let process = manager.engine().life().process()?;
     let request = Request::new(spec, key, &manager.options, process);
     Ok(request.asked_at(manager.engine().now()))
 }
 
 fn check_options(manager: &LockManager, spec: LockSpec) -> Result<()> {
     let engine = manager.engine();
-    engine.config.check_options(&manager.options)?;
-    engine.check_family(spec.family)?;
-    engine.check_local_handovers(spec.family, &manager.options)
+    engine.config().check_options(&manager.options)?;
+    engine.client().check_family(spec.family)?;
+    engine
+        .client()
+        .check_local_handovers(spec.family, &manager.options)
 }
 
 /// A request that may wait, with the options of the handle.
 fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
-    manager.engine().config.check_wait(&manager.options)?;
+    manager.engine().config().check_wait(&manager.options)?;
     request_to_try(manager, key, spec)
 }
 
 /// A request that waits for this lock alone, in a line if the options allow local hand-overs.
 fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
-    manager.engine().config.check_wait(&manager.options)?;
+    manager.engine().config().check_wait(&manager.options)?;
     check_options(manager, spec)?;
-    let process = manager.engine().process()?;
+    let process = manager.engine().life().process()?;
     let request = Request::in_line(spec, key, &manager.options, process);
     Ok(Arc::new(request.asked_at(manager.engine().now())))
 }
@@ -60,7 +62,7 @@ fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Ar
 fn count_end<T>(engine: &Engine, end: &Result<Option<T>>) {
     match end {
         Ok(Some(_)) => {}
-        Ok(None) => engine.on_not_granted(AcquireEnd::TimedOut),
-        Err(error) => engine.on_acquire_error(error),
+        Ok(None) => engine.client().on_not_granted(AcquireEnd::TimedOut),
+        Err(error) => engine.client().on_acquire_error(error),
     }
 }

@@ -251,7 +251,7 @@ impl MultiGuard {
         // the look at the leases comes after this.
         group.mark_guarded();
         if let Some(loss) = first_lost(&leases, engine.now()) {
-            engine.abandon_all(&leases);
+            let _ = engine.release_all(&leases, Mode::Unused, WantResult::No);
             return Err(Error::Lost { loss });
         }
         leases
@@ -338,7 +338,7 @@ impl MultiGuard {
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
         if engine.is_forked() {
-            engine.never()
+            engine.life().never()
         } else {
             &self.group.lost
         }

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use crate::config::Config;
 #[cfg(test)]
 use crate::config::Settings;
-use crate::engine::attempt::{Attempted, Doubt, TryAcquire, TryOutcome};
-use crate::engine::background::{Command, RenewalThread, Task};
+use crate::engine::attempts::{Attempted, Doubt, TryAcquire, TryOutcome};
 #[cfg(test)]
-use crate::engine::multi::GroupOutcome;
-use crate::engine::release::{ReleaseOutcome, WantResult, release_call};
-use crate::engine::turns::Ended;
-use crate::engine::waiter::{
-    EnqueueOutcome, TakeGrant, TokenOwner, WaiterAction, WaiterEntry, WaiterState,
-};
-use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
+use crate::engine::attempts::{GroupOutcome, Tried};
+use crate::engine::background::{RenewalThread, Task};
+use crate::engine::line::Ended;
+use crate::engine::releasing::{ReleaseOutcome, WantResult, release_call};
+use crate::engine::upkeep::Command;
+use crate::engine::waiter::{TakeGrant, TokenOwner, WaiterAction, WaiterEntry, WaiterState};
+use crate::engine::waiting::EnqueueOutcome;
+use crate::engine::{Engine, Lease, QueuedWaiter, Request};
 #[cfg(test)]
 use crate::memory::Memory;
 use crate::script::{Call, CallerId, Mode, Token, Wait};
@@ -96,14 +96,14 @@ impl SteppedEngine {
 
     /// A message arrives.
     pub(crate) fn on_message(&self, message: &str) {
-        subscription::on_message(&self.engine, message);
+        self.engine.subscription.on_message(message);
     }
 
     /// A message arrives and counts at once, also while a request is in flight: the defect that R8
     /// rules out.
     pub(crate) fn on_message_at_once(&self, message: &str) {
         self.on_message(message);
-        for waiter in self.engine.waiters.all() {
+        for waiter in self.engine.base.registry.all() {
             let action = {
                 let mut state = waiter.state.lock();
                 if state.is_asking() {
@@ -112,43 +112,53 @@ impl SteppedEngine {
                     WaiterAction::Nothing
                 }
             };
-            self.engine.apply(&waiter, action);
+            self.engine.base.grants.apply(&waiter, action);
         }
     }
 
     /// The subscription is confirmed, for the first time or again.
     pub(crate) fn on_subscribed(&self) {
-        self.engine.send_to_background(Command::Subscribed);
+        self.engine.base.upkeep.send(Command::Subscribed);
     }
 
     /// The number of tokens in the registry.
     pub(crate) fn waiters(&self) -> usize {
-        self.engine.waiters.all().len()
+        self.engine.base.registry.all().len()
     }
 
     /// A waiter whose acquire was not sent yet. If its request allows local hand-overs, it is in the
     /// line, and the line's place comes with it if that is to be sent.
     pub(crate) fn register(&self, request: Arc<Request>) -> (QueuedWaiter, Option<LinePlace>) {
         if request.is_member() {
-            let (queued, place) = self.engine.join_line(&request);
+            let (queued, place) = self.engine.acquiring.join_line(&request);
             return (queued, place.map(LinePlace));
         }
         let state = WaiterState::new(Token::new());
-        (QueuedWaiter::register(&self.engine, &request, state), None)
+        (
+            QueuedWaiter::register(&self.engine.acquiring, &request, state),
+            None,
+        )
     }
 
     /// The acquire of a line's place. `None` if nobody wants it any more.
     pub(crate) fn begin_place(&self, place: &LinePlace, now: Time) -> Option<Call> {
-        let token = self.engine.token_to_send(&place.0, now)?;
+        let token = self.engine.base.waiting.token_to_send(&place.0, now)?;
         Some(place.0.request.acquire(token, Wait::Yes))
     }
 
     /// Applies the reply to that acquire. Without one, the renewal thread sends it again.
     pub(crate) fn on_place_reply(&self, place: &LinePlace, call: &Call, answer: Answered) {
-        match self.engine.on_acquire_reply(&place.0, call, answer) {
+        match self
+            .engine
+            .base
+            .waiting
+            .on_acquire_reply(&place.0, call, answer)
+        {
             EnqueueOutcome::Done => {}
-            EnqueueOutcome::Rejected(error) => self.engine.on_waiter_failed(&place.0, &error),
-            _ => self.engine.send_place_in_background(&place.0),
+            EnqueueOutcome::Rejected(error) => {
+                self.engine.base.waiting.on_waiter_failed(&place.0, &error)
+            }
+            _ => self.engine.base.grants.send_place_in_background(&place.0),
         }
     }
 
@@ -158,11 +168,11 @@ impl SteppedEngine {
         if !waiter.request.is_member() {
             return queued.token() == token;
         }
-        let place = match self.engine.waiters.owner_of(token) {
+        let place = match self.engine.base.registry.owner_of(token) {
             TokenOwner::Waiter(place) => place,
             _ => return false,
         };
-        let members = self.engine.members_of(&place);
+        let members = self.engine.base.lines.members_of(&place);
         members.iter().any(|member| Arc::ptr_eq(member, waiter))
     }
 
@@ -179,7 +189,11 @@ impl SteppedEngine {
 
     /// The acquire that the waiter sends now. `None` if it needs none.
     pub(crate) fn begin_acquire(&self, queued: &QueuedWaiter, now: Time) -> Option<Call> {
-        let token = self.engine.token_to_send(&queued.waiter, now)?;
+        let token = self
+            .engine
+            .base
+            .waiting
+            .token_to_send(&queued.waiter, now)?;
         Some(queued.waiter.request.acquire(token, Wait::Yes))
     }
 
@@ -189,7 +203,12 @@ impl SteppedEngine {
         call: &Call,
         answer: Answered,
     ) -> Next {
-        match self.engine.on_acquire_reply(&queued.waiter, call, answer) {
+        match self
+            .engine
+            .base
+            .waiting
+            .on_acquire_reply(&queued.waiter, call, answer)
+        {
             EnqueueOutcome::Done => Next::Wait,
             EnqueueOutcome::More | EnqueueOutcome::Again => Next::AskAgain,
             EnqueueOutcome::RetryLater(_) => Next::AskLater,
@@ -205,9 +224,12 @@ impl SteppedEngine {
             .lock()
             .take_grant(self.engine.now(), &queued.waiter.request);
         match found {
-            TakeGrant::Taken(lease) => self.engine.give_to_caller(lease).ok(),
+            TakeGrant::Taken(lease) => self.engine.base.grants.give_to_caller(lease).ok(),
             TakeGrant::Confirm => {
-                self.engine.apply(&queued.waiter, WaiterAction::Confirm);
+                self.engine
+                    .base
+                    .grants
+                    .apply(&queued.waiter, WaiterAction::Confirm);
                 None
             }
             TakeGrant::Failed(_) | TakeGrant::NotYet => None,
@@ -252,7 +274,7 @@ impl SteppedEngine {
             call,
             doubt: *doubt,
         };
-        let outcome = self.engine.on_try_reply(&mut attempt, answer);
+        let outcome = self.engine.attempts.on_try_reply(&mut attempt, answer);
         *doubt = attempt.doubt;
         match outcome {
             Ok(TryOutcome::Done(attempted)) => Some(attempted),
@@ -277,14 +299,17 @@ impl SteppedEngine {
             doubt: Doubt::default(),
         };
         let replies = std::iter::once((attempt, answer));
-        let outcome = self.engine.on_try_replies(1, replies, self.engine.now());
-        matches!(outcome, Ok(GroupOutcome::Granted(_)))
+        let requests = std::slice::from_ref(request);
+        let outcome = self.engine.attempts.on_try_replies(requests, replies);
+        matches!(outcome, Ok(Tried::Done(GroupOutcome::Granted(_))))
     }
 
     /// No time is left to send the acquire again.
     pub(crate) fn stop_trying(&self, request: &Request, token: Token, call: &Call, doubt: Doubt) {
         if doubt.in_doubt {
             self.engine
+                .base
+                .upkeep
                 .abandon_token(call, token, doubt.not_after, request.longest());
         }
     }
@@ -298,13 +323,16 @@ impl SteppedEngine {
 
     pub(crate) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: Answered) {
         if let Ok(answer) = answer.answer {
-            let _ = self.engine.on_renew_reply(lease, &answer);
+            let _ = self.engine.base.holding.on_renew_reply(lease, &answer);
         }
     }
 
     /// A writer becomes a reader: the call to send, unless the lease is lost.
     pub(crate) fn begin_downgrade(&self, lease: &Lease) -> Option<Call> {
-        self.engine.begin_reduce(lease, 1, self.engine.now()).ok()
+        self.engine
+            .releasing
+            .begin_reduce(lease, 1, self.engine.now())
+            .ok()
     }
 
     /// Whether the caller keeps a guard.
@@ -316,6 +344,7 @@ impl SteppedEngine {
         answer: Answered,
     ) -> bool {
         self.engine
+            .releasing
             .on_reduce_reply(lease, call, started, answer.answer)
             .is_ok()
     }
@@ -325,16 +354,26 @@ impl SteppedEngine {
     pub(crate) fn begin_release(&self, lease: &Arc<Lease>) -> Option<GuardRelease> {
         let now = self.engine.now();
         if lease.tenure().is_none() {
-            let call = self.engine.begin_release(lease, Mode::Used, now).ok()?;
+            let call = self
+                .engine
+                .releasing
+                .begin_release(lease, Mode::Used, now)
+                .ok()?;
             return Some(GuardRelease {
                 lease: Arc::clone(lease),
                 place: None,
                 call,
             });
         }
-        match self.engine.end_turn(lease, Mode::Used, now).ok()? {
+        match self
+            .engine
+            .base
+            .lines
+            .end_turn(lease, Mode::Used, now)
+            .ok()?
+        {
             Ended::PassedTo(member, turn) => {
-                self.engine.on_passed(&member, &turn);
+                self.engine.base.grants.on_passed(&member, &turn);
                 None
             }
             Ended::Left(leaving) => Some(GuardRelease {
@@ -350,16 +389,16 @@ impl SteppedEngine {
     /// After the release of a dropped guard is written: what is to be done with its reply if the
     /// caller leaves. `None`: the caller must wait for it.
     pub(crate) fn leave(&self, lease: &Arc<Lease>, call: &Call, started: Time) -> Option<OnResult> {
-        let may_leave = self.engine.may_leave(lease, WantResult::No);
+        let may_leave = self.engine.releasing.may_leave(lease, WantResult::No);
         may_leave.then(|| self.leave_anyway(lease, call, started))
     }
 
     /// Leaves although a caller waits for the lock: the defect that the look at the registry rules
     /// out.
     pub(crate) fn leave_anyway(&self, lease: &Arc<Lease>, call: &Call, started: Time) -> OnResult {
-        let timeout = self.engine.config.command_timeout;
-        self.engine.note_left(started + timeout);
-        self.engine.on_unread(lease, call, started)
+        let timeout = self.engine.config().command_timeout;
+        self.engine.releasing.note_left(started + timeout);
+        self.engine.releasing.on_unread(lease, call, started)
     }
 
     pub(crate) fn on_release_reply(
@@ -371,10 +410,10 @@ impl SteppedEngine {
     ) {
         let outcome = self
             .engine
+            .releasing
             .on_release_reply(lease, call, started, answer.answer);
         if let ReleaseOutcome::Open(open) = outcome {
-            self.engine
-                .send_to_background(Command::Abandon(open.release));
+            self.engine.base.upkeep.send(Command::Abandon(open.release));
         }
     }
 }

@@ -60,7 +60,7 @@ impl World {
     }
 
     fn timeout(&self) -> Duration {
-        self.ours.engine().config.command_timeout
+        self.ours.engine().config().command_timeout
     }
 
     #[track_caller]
@@ -348,7 +348,7 @@ fn last_handle_waits_one_command_timeout_for_unread_replies() {
         store,
         ..
     } = World::with(Settings::default());
-    let timeout = ours.engine().config.command_timeout;
+    let timeout = ours.engine().config().command_timeout;
     let guard = ours.lock("a").unwrap();
     memory.go_down();
     store.lose_calls(closed());

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::{ScheduledLease, Task};
+use super::task::Task;
 use super::thread::{PIPELINE, RenewalThread};
-use super::token_release::TokenRelease;
 use crate::engine::lease::{Due, Lease, deadline_from_reply, loss_from_renewal};
+use crate::engine::upkeep::{ScheduledLease, TokenRelease};
 use crate::engine::waiter::{TokenOwner, WaiterAction};
 use crate::loss::LossReason;
 use crate::script::{Call, Family, Mode, Outcome};
@@ -22,7 +22,7 @@ impl RenewalThread {
     pub(super) fn collect_renewals(&mut self, now: Time) -> Vec<(Task, Call)> {
         // Renewals that are due soon go along, so that many leases do not cause many wake-ups.
         let horizon = if self.leases.next() <= now {
-            now + self.engine.config.back_off
+            now + self.client.config().back_off
         } else {
             now
         };
@@ -87,7 +87,7 @@ impl RenewalThread {
     }
 
     fn on_renewed(&mut self, scheduled: ScheduledLease, deadline: Time) {
-        let now = self.engine.now();
+        let now = self.client.now();
         let ScheduledLease {
             lease,
             renew_at,
@@ -95,8 +95,8 @@ impl RenewalThread {
         } = scheduled;
         lease.note_renewal_fault(None);
         if lease.extend(now, deadline) {
-            self.engine.meter.renewed.add(1);
-            self.engine.meter.renewal_lateness.record(now - due_at);
+            self.client.meter().renewed.add(1);
+            self.client.meter().renewal_lateness.record(now - due_at);
             let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
             // Renewals keep their rhythm. After a long pause it starts again from now.
             let next = renew_at + period;
@@ -117,7 +117,7 @@ impl RenewalThread {
         // The first renewal opens the thread's connection, and the server may close it while it is
         // idle. The next attempt shows whether renewals fail.
         if !fault.is_no_outage() {
-            self.engine.meter.renewal_failures.add(1);
+            self.client.meter().renewal_failures.add(1);
             let name = &scheduled.lease.request.key.name;
             if self.renewals_fail {
                 log::debug!("renewing {name:?} failed again: {fault}");
@@ -148,10 +148,10 @@ impl RenewalThread {
         // R14 (release first, then send): a lease that its guard has released is not lost.
         let Some(loss) = lease.loss() else { return };
         // No guard has this grant yet, so its waiter decides what to do about it.
-        if let TokenOwner::Waiter(waiter) = self.engine.waiters.owner_of(lease.token) {
+        if let TokenOwner::Waiter(waiter) = self.registry.owner_of(lease.token) {
             let action = waiter.state.lock().on_lease_lost(lease);
             if !matches!(action, WaiterAction::Nothing) {
-                return self.engine.apply(&waiter, action);
+                return self.grants.apply(&waiter, action);
             }
         }
         let mode = if lease.request.is_place {
@@ -164,7 +164,7 @@ impl RenewalThread {
             // it lost, and has not used it.
             let guarded = lease.request.is_guarded();
             let reported = if guarded {
-                self.engine.report_loss(lease, &loss)
+                self.holding.report_loss(lease, &loss)
             } else {
                 lease.report_loss(&loss)
             };
@@ -179,10 +179,10 @@ impl RenewalThread {
             self.renewals_fail = false;
         }
         if lease.was_queued {
-            self.engine.waiters.forget_guarded(lease.token);
+            self.registry.forget_guarded(lease.token);
         }
         // The next holder learns whether the last guard ended well. The loss is counted.
-        let now = self.engine.now();
+        let now = self.client.now();
         let release = TokenRelease {
             is_guards: false,
             ..TokenRelease::of_lease(lease, mode, now)
@@ -193,18 +193,17 @@ impl RenewalThread {
     /// Reports the loss of a line's grant to the guard of its current turn, and queues the waiting
     /// members again. Returns how the grant is released.
     fn report_lost_tenure(&mut self, tenure: &Arc<Lease>, reason: LossReason) -> Mode {
-        let lost = self.engine.on_tenure_lost(tenure);
+        let lost = self.lines.on_tenure_lost(tenure, self.client.now());
         if let Some(turn) = &lost.turn {
             let loss = turn.loss().unwrap_or_else(|| turn.loss_for(reason));
-            self.engine.report_loss(turn, &loss);
+            self.holding.report_loss(turn, &loss);
         }
         if let Some(place) = lost.place {
-            self.tasks.put(self.engine.now(), Task::Requeue(place));
+            self.tasks.put(self.client.now(), Task::Requeue(place));
         }
         lost.mode
     }
 
-    /// Ends all leases, for a shutdown. Returns the names of the locks that guards lost by it.
     /// At the end of the thread: no guard is left. One that was dropped a moment ago may have found its
     /// lock lost, and its drop left the report to this thread.
     pub(super) fn report_last_losses(&mut self) {
@@ -215,6 +214,7 @@ impl RenewalThread {
         }
     }
 
+    /// Ends all leases, for a shutdown. Returns the names of the locks that guards lost by it.
     pub(super) fn end_all(&mut self) -> Vec<Arc<str>> {
         let mut names = Vec::new();
         let mut all: Vec<Arc<Lease>> = self
@@ -229,7 +229,7 @@ impl RenewalThread {
         self.in_hand.extend(all.iter().cloned());
         // A turn ends with its tenure, which is among them.
         for lease in all.into_iter().filter(|lease| lease.tenure().is_none()) {
-            if lease.is_held(self.engine.now()) {
+            if lease.is_held(self.client.now()) {
                 if lease.request.is_guarded() {
                     names.push(Arc::clone(&lease.request.key.name));
                 }

@@ -7,16 +7,16 @@ impl RenewalThread {
     /// When to look at the logins. While credentials end at all, a check period at the latest: a new
     /// connection may have got some that end sooner, and the link has to learn of newer ones.
     pub(super) fn logins_due(&self) -> Time {
-        match self.engine.store.logins_due() {
+        match self.client.store().logins_due() {
             Time::NEVER => Time::NEVER,
-            due => due.min(self.engine.now() + self.engine.config.check_period),
+            due => due.min(self.client.now() + self.client.config().check_period),
         }
     }
 
     pub(super) fn renew_logins(&mut self, now: Time) {
-        let due = self.engine.store.logins_due();
+        let due = self.client.store().logins_due();
         if due <= now {
-            self.engine.store.renew_logins();
+            self.client.store().renew_logins();
         }
         if due != Time::NEVER {
             self.link.log_in_anew();

@@ -1,51 +1,14 @@
 //! How long waits are reported: the renewal thread asks who holds the lock, and logs a line.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::{Command, LongWait, Task};
+use super::task::Task;
 use super::thread::RenewalThread;
-use crate::engine::Engine;
 use crate::engine::log_text::{Details, ThreadText, label_detail};
-use crate::engine::waiter::WaiterEntry;
+use crate::engine::upkeep::LongWait;
 use crate::script::{Call, Family, InspectedHolder, Inspection, Outcome, Requester};
 use crate::store::{Answer, StoreFault};
-
-impl Engine {
-    /// Reports the waiter of a name that has waited longest, if that is long.
-    ///
-    /// For a queued waiter, the renewal thread calls this at each check of the name. Where waiters ask
-    /// again, the one that has waited longest calls it itself, after each request that was in vain.
-    /// Looks at memory alone; the request follows only if a line is due.
-    pub(in crate::engine) fn report_if_long(&self, waiters: &[Arc<WaiterEntry>]) {
-        let limit = self.config.long_wait;
-        if limit == Duration::MAX {
-            return;
-        }
-        let mut longest: Option<LongWait> = None;
-        for waiter in waiters {
-            if let Some((thread, since)) = waiter.state.lock().long_wait()
-                && longest.as_ref().is_none_or(|longest| since < longest.since)
-            {
-                longest = Some(LongWait {
-                    waiter: Arc::clone(waiter),
-                    thread: thread.clone(),
-                    since,
-                });
-            }
-        }
-        let Some(wait) = longest else {
-            return;
-        };
-        let now = self.now();
-        let waited = now - wait.since;
-        let name = &wait.waiter.request.key.name;
-        if waited >= limit && self.waiters.begin_report(name, now, waited) {
-            self.send_to_background(Command::ReportLongWait(wait));
-        }
-    }
-}
 
 impl RenewalThread {
     pub(super) fn on_holder_reply(
@@ -54,8 +17,7 @@ impl RenewalThread {
         call: &Call,
         result: Result<Answer, StoreFault>,
     ) {
-        let engine = &self.engine;
-        let now = engine.now();
+        let now = self.client.now();
         let holder = match &result {
             // The thread's connection is being opened. It will be open soon, or say why not.
             Err(fault) if fault.is_no_outage() && !fault.is_undecided() => {
@@ -72,8 +34,8 @@ impl RenewalThread {
         if !wait.waiter.state.lock().awaits_grant() {
             return;
         }
-        let others = engine.other_waiters(&wait.waiter);
-        let position = engine.position_of(&wait.waiter);
+        let others = self.lines.other_waiters(&wait.waiter);
+        let position = self.lines.position_of(&wait.waiter);
         log::warn!(
             "{} has waited {:.1?} for {:?}{}: {holder}{}",
             ThreadText {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::command::{OpenShutdown, Task};
+use super::task::{OpenShutdown, Task};
 use super::thread::RenewalThread;
-use super::token_release::{TokenRelease, excludes_late_copies};
+use crate::engine::upkeep::{TokenRelease, excludes_late_copies};
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
@@ -31,10 +31,10 @@ impl RenewalThread {
     }
 
     fn on_token_released(&mut self, mut release: TokenRelease, answer: &Answer) {
-        let now = self.engine.now();
-        self.engine.note_release_answered();
-        self.engine.wake_asker(&release.call.key);
-        release.report(&answer.reply.outcome, &self.engine.meter);
+        let now = self.client.now();
+        self.releasing.note_release_answered();
+        self.grants.wake_asker(&release.call.key);
+        release.report(&answer.reply.outcome, &self.client.meter());
         if answer.reply.more {
             // The script stopped at its limit of work for one call.
             return self.tasks.put(now, Task::ReleaseToken(release));
@@ -44,13 +44,13 @@ impl RenewalThread {
         if !excludes_late_copies(answer, release.not_after)
             && self.may_have_lease(&release, answer.sent)
         {
-            let next = now + self.engine.config.command_timeout;
+            let next = now + self.client.config().command_timeout;
             return self.tasks.put(next, Task::ReleaseToken(release));
         }
         self.forget_released(&release);
         if release.resent {
             // The reply that was lost may have carried the grant of a waiter of this process.
-            self.engine.sync_now(&release.call.key);
+            self.grants.sync_now(&release.call.key);
         }
     }
 
@@ -58,19 +58,19 @@ impl RenewalThread {
     /// acquire may take the lock for up to T after the release began, and such a lease lapses as
     /// much later.
     fn may_have_lease(&self, release: &TokenRelease, at: Time) -> bool {
-        at < release.expires + self.engine.config.command_timeout
+        at < release.expires + self.client.config().command_timeout
     }
 
     /// R7 (late copies): without a reply, the release of a lease is tried for one ttl and T. By
     /// then the lease has lapsed. The release of a queued token is tried until there is a reply:
     /// nothing else ends the place of that token.
     fn is_worth_a_retry(&self, release: &TokenRelease, fault: &StoreFault) -> bool {
-        let may_have_lease = self.may_have_lease(release, self.engine.now());
+        let may_have_lease = self.may_have_lease(release, self.client.now());
         fault.is_transient() && (may_have_lease || release.may_be_queued && self.tasks.len() < MANY)
     }
 
     fn retry_release(&mut self, mut release: TokenRelease, fault: &StoreFault) {
-        let now = self.engine.now();
+        let now = self.client.now();
         release.resent |= fault.is_ambiguous();
         if !fault.is_no_outage() {
             release.end_first_attempt();
@@ -79,7 +79,7 @@ impl RenewalThread {
         let next = if self.may_have_lease(&release, now) {
             self.retry_at(fault)
         } else {
-            now + self.engine.config.check_period
+            now + self.client.config().check_period
         };
         self.tasks.put(next, Task::ReleaseToken(release));
     }
@@ -106,7 +106,7 @@ impl RenewalThread {
 
     fn forget_released(&self, release: &TokenRelease) {
         if release.ends_token() {
-            self.engine.waiters.forget_guarded(release.token);
+            self.registry.forget_guarded(release.token);
         }
     }
 
@@ -155,7 +155,7 @@ impl RenewalThread {
     /// At the end of the thread: sends the releases that are still open, and reads the replies to
     /// those whose callers have left, for at most one command timeout.
     pub(super) fn send_last_releases(&mut self) {
-        let until = self.engine.now() + self.engine.config.command_timeout;
+        let until = self.client.now() + self.client.config().command_timeout;
         for (task, _) in std::mem::take(&mut self.owed).into_values() {
             // The node may have run it, and its reply is of no use any more.
             if let Task::ReleaseToken(release) = task {
@@ -165,11 +165,11 @@ impl RenewalThread {
             }
         }
         loop {
-            let now = self.engine.now();
+            let now = self.client.now();
             // At the latest when the time is up, each of them has failed or is answered.
-            self.engine.store.read_unread();
+            self.client.store().read_unread();
             self.take_in();
-            let all_is_read = self.engine.store.unread_due() == Time::NEVER;
+            let all_is_read = self.client.store().unread_due() == Time::NEVER;
             let batch: Vec<_> = self
                 .tasks
                 .take_all()
@@ -184,13 +184,16 @@ impl RenewalThread {
                 return self.leave_all_to_ttl(batch);
             }
             self.send_and_wait(batch);
-            let next = self.engine.now() + self.engine.config.command_timeout / 8;
+            let next = self.client.now() + self.client.config().command_timeout / 8;
             if all_is_read {
                 // The link wakes the thread when its connection is ready. A release that is still
                 // open then is sent again, at a slower pace.
-                let _ = self.engine.clock.receive(&self.woken, next.min(until));
+                let _ = self
+                    .client
+                    .clock()
+                    .receive(&self.intake.woken, next.min(until));
             } else {
-                self.engine.store.read_all_unread(next.min(until));
+                self.client.store().read_all_unread(next.min(until));
             }
         }
     }

@@ -6,13 +6,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 
-use super::command::{Command, OpenShutdown, ScheduledLease, ShutdownReport, Task};
 use super::schedule::Schedule;
-use crate::engine::Engine;
+use super::task::{OpenShutdown, Task};
+use crate::engine::base::Base;
+use crate::engine::client::Client;
+use crate::engine::grants::Grants;
+use crate::engine::holding::Holding;
 use crate::engine::lease::{Due, Lease};
-use crate::engine::waiter::in_order;
+use crate::engine::line::Lines;
+use crate::engine::releasing::Releasing;
+use crate::engine::reports::Reports;
+use crate::engine::upkeep::{Command, Intake, ScheduledLease, ShutdownReport, Upkeep};
+use crate::engine::waiter::{WaiterRegistry, in_order};
+use crate::engine::waiting::Waiting;
 use crate::loss::LossReason;
 use crate::script::{Call, Token};
 use crate::stats::{Meter, OldestTimes};
@@ -27,10 +35,16 @@ const CONNECTING: Duration = Duration::from_millis(5);
 /// The thread that keeps leases and queued waiters alive, and releases tokens for callers that
 /// could not wait. All of this state is the thread's own, so no mutex guards its leases.
 pub(crate) struct RenewalThread {
-    pub(super) engine: Arc<Engine>,
-    commands: Receiver<Command>,
-    /// Receives when the thread is to wake early.
-    pub(super) woken: Receiver<()>,
+    pub(super) client: Arc<Client>,
+    pub(super) upkeep: Arc<Upkeep>,
+    pub(super) holding: Arc<Holding>,
+    pub(super) registry: Arc<WaiterRegistry>,
+    pub(super) lines: Arc<Lines>,
+    pub(super) reports: Arc<Reports>,
+    pub(super) grants: Arc<Grants>,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) releasing: Arc<Releasing>,
+    pub(super) intake: Intake,
     pub(super) link: Box<dyn Link>,
     /// The calls that a slow node owes replies, by their numbers.
     pub(super) owed: BTreeMap<u64, (Task, Call)>,
@@ -64,17 +78,19 @@ pub(crate) struct RenewalThread {
 }
 
 impl RenewalThread {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        commands: Receiver<Command>,
-        woken: Receiver<()>,
-    ) -> RenewalThread {
-        let waker = Arc::clone(&engine.waker);
-        let link = engine.store.link(Arc::new(move || waker.wake()));
+    pub(crate) fn new(base: &Base, releasing: &Arc<Releasing>, intake: Intake) -> RenewalThread {
+        let link = base.client.store().link(base.upkeep.alarm());
         RenewalThread {
-            engine,
-            commands,
-            woken,
+            client: Arc::clone(&base.client),
+            upkeep: Arc::clone(&base.upkeep),
+            holding: Arc::clone(&base.holding),
+            registry: Arc::clone(&base.registry),
+            lines: Arc::clone(&base.lines),
+            reports: Arc::clone(&base.reports),
+            grants: Arc::clone(&base.grants),
+            waiting: Arc::clone(&base.waiting),
+            releasing: Arc::clone(releasing),
+            intake,
             link,
             owed: BTreeMap::new(),
             sent: 0,
@@ -105,7 +121,7 @@ impl RenewalThread {
             catch_unwind(AssertUnwindSafe(step)).is_ok()
         }
         if !survives(|| self.run()) {
-            self.engine.close();
+            self.grants.close();
             survives(|| self.take_in());
             let scheduled = self.leases.take_all().into_iter().map(|s| s.lease);
             let owed = std::mem::take(&mut self.owed).into_values();
@@ -132,14 +148,14 @@ impl RenewalThread {
             if self.stopping {
                 self.report_last_losses();
                 self.send_last_releases();
-                return self.engine.publish_traffic();
+                return self.client.publish_traffic();
             }
             let batch = self.collect();
             let is_idle = batch.is_empty();
             self.send(batch);
-            self.report_to_shutdowns(self.engine.now());
+            self.report_to_shutdowns(self.client.now());
             if is_idle {
-                self.engine.publish_traffic();
+                self.client.publish_traffic();
                 self.show_oldest();
                 self.drop_when_idle.clear();
                 self.sleep();
@@ -149,17 +165,17 @@ impl RenewalThread {
 
     fn sleep(&mut self) {
         let until = self.next_due().min(self.publish_due());
-        self.engine.waker.publish_sleep(until);
+        self.upkeep.publish_sleep(until);
         // A command, a lease or a reply left unread that came before this thread published its
         // sleep woke nobody. So the thread looks again.
-        if self.commands.is_empty()
-            && self.engine.new_leases.1.is_empty()
-            && self.engine.waiters.next_due() >= until
+        if self.intake.commands.is_empty()
+            && !self.holding.has_new()
+            && self.registry.next_due() >= until
             && self.unread_due() >= until
         {
-            let _ = self.engine.clock.receive(&self.woken, until);
+            let _ = self.client.clock().receive(&self.intake.woken, until);
         }
-        self.engine.waker.publish_awake();
+        self.upkeep.publish_awake();
     }
 
     /// When to publish the store's traffic and the oldest times again. With fixed leases alone, this
@@ -167,25 +183,25 @@ impl RenewalThread {
     /// wakes it.
     fn publish_due(&self) -> Time {
         if Meter::PUBLISHES && !self.has_nothing_to_show() {
-            self.engine.now() + self.engine.config.check_period
+            self.client.now() + self.client.config().check_period
         } else {
             Time::NEVER
         }
     }
 
     fn has_nothing_to_show(&self) -> bool {
-        self.next_due() == Time::NEVER && self.engine.meter.waiting() == 0
+        self.next_due() == Time::NEVER && self.client.meter().waiting() == 0
     }
 
     /// Shows how long the oldest wait and the oldest hold have lasted. It looks at all of them, so
     /// not more often than once per check period, and once more when there are none left.
     fn show_oldest(&mut self) {
-        let now = self.engine.now();
+        let now = self.client.now();
         if !Meter::PUBLISHES || (now < self.oldest_due && !self.has_nothing_to_show()) {
             return;
         }
-        self.oldest_due = now + self.engine.config.check_period;
-        let waiters = self.engine.waiters.all();
+        self.oldest_due = now + self.client.config().check_period;
+        let waiters = self.registry.all();
         let waits = waiters
             .iter()
             .filter_map(|w| w.state.lock().awaited_since());
@@ -202,7 +218,7 @@ impl RenewalThread {
         self.leases
             .next()
             .min(self.tasks.next())
-            .min(self.engine.waiters.next_due())
+            .min(self.registry.next_due())
             .min(self.look_again_at)
             .min(self.unread_due())
             .min(self.shutdown_due())
@@ -216,7 +232,7 @@ impl RenewalThread {
     fn check_due(&self) -> Time {
         let is_idle = self.leases.next() == Time::NEVER
             && self.tasks.next() == Time::NEVER
-            && self.engine.waiters.next_due() == Time::NEVER;
+            && self.registry.next_due() == Time::NEVER;
         if is_idle {
             Time::NEVER
         } else {
@@ -225,7 +241,7 @@ impl RenewalThread {
     }
 
     pub(crate) fn take_in(&mut self) {
-        let now = self.engine.now();
+        let now = self.client.now();
         if self.look_again_at <= now {
             self.look_again_at = Time::NEVER;
         }
@@ -243,7 +259,7 @@ impl RenewalThread {
         if !again.is_empty() {
             self.renew_again(&again, now);
         }
-        while let Ok(command) = self.commands.try_recv() {
+        while let Ok(command) = self.intake.commands.try_recv() {
             match command {
                 Command::ReportLoss(lease) => {
                     if let Due::Lose(reason) = lease.due(now, Time::NEVER) {
@@ -285,7 +301,7 @@ impl RenewalThread {
         for task in self.tasks.take_all() {
             self.tasks.put(now, task);
         }
-        self.engine.waiters.all_due(now);
+        self.registry.all_due(now);
     }
 
     /// Renews the leases of these tokens at once. Most of them have ended by now.
@@ -305,12 +321,7 @@ impl RenewalThread {
     }
 
     pub(super) fn take_in_leases(&mut self, now: Time) {
-        let new: Vec<ScheduledLease> = {
-            // A caller that drops ended leases holds some of them for a moment, and puts the others
-            // back. Under this mutex it holds none.
-            let _nobody_drops = self.engine.dropping_ended.lock();
-            self.engine.new_leases.1.try_iter().collect()
-        };
+        let new = self.holding.take_new();
         self.in_hand
             .extend(new.iter().map(|s| Arc::clone(&s.lease)));
         for scheduled in new {
@@ -330,7 +341,7 @@ impl RenewalThread {
     /// The calls of all that is due, at most a pipeline full. Each sort has room of its own, so
     /// that none starves another. Losses come first and need no network (P6).
     pub(crate) fn collect(&mut self) -> Vec<(Task, Call)> {
-        let now = self.engine.now();
+        let now = self.client.now();
         let mut batch = self.collect_renewals(now);
         batch.extend(self.collect_tasks(now));
         batch.extend(self.collect_syncs(now));
@@ -380,7 +391,7 @@ impl RenewalThread {
         let mut batch = batch.into_iter().peekable();
         while batch.peek().is_some() {
             let (tasks, calls): (Vec<Task>, Vec<Call>) = batch.by_ref().take(PIPELINE).unzip();
-            self.last_sent_at = self.engine.now();
+            self.last_sent_at = self.client.now();
             let first = self.sent;
             self.sent += calls.len() as u64;
             let results = self.link.begin(&calls, first);
@@ -406,7 +417,7 @@ impl RenewalThread {
                 }
                 None => {
                     self.owed.insert(number, (task, call));
-                    self.late_results_at = self.engine.now() + CONNECTING;
+                    self.late_results_at = self.client.now() + CONNECTING;
                 }
             }
         }
@@ -428,7 +439,7 @@ impl RenewalThread {
         self.late_results_at = if self.owed.is_empty() {
             Time::NEVER
         } else {
-            self.engine.now() + CONNECTING
+            self.client.now() + CONNECTING
         };
     }
 
@@ -453,7 +464,7 @@ impl RenewalThread {
             if let Ok(answer) = &result.answer
                 && !matches!(task, Task::Requeue(_))
             {
-                self.engine.deliver_all(call, answer);
+                self.grants.deliver_all(call, answer);
             }
             match task {
                 Task::Renew(scheduled) => self.on_renew_reply(scheduled, result.answer),
@@ -475,14 +486,14 @@ impl RenewalThread {
     /// When to send a call again that failed.
     pub(super) fn retry_at(&self, fault: &StoreFault) -> Time {
         let pause = match fault {
-            StoreFault::NotReplicated { .. } => self.engine.config.back_off,
+            StoreFault::NotReplicated { .. } => self.client.config().back_off,
             // After a failed exchange another connection is opened, which makes its own pauses.
             StoreFault::NotReady => CONNECTING,
             // A server's reply, even a malformed one, does not end the connection.
             fault if fault.is_ambiguous() && fault.code().is_none() => CONNECTING,
             // R22 (tries among the dead): a live process is back within one command timeout.
-            _ => self.engine.config.back_off / 4,
+            _ => self.client.config().back_off / 4,
         };
-        self.engine.now() + pause
+        self.client.now() + pause
     }
 }

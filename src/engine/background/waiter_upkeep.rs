@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command::Task;
+use super::task::Task;
 use super::thread::{PIPELINE, RenewalThread};
-use crate::engine::waiter::{EnqueueOutcome, GrantNotice, TokenOwner, WaiterEntry, refusal};
-use crate::error::Error;
+use crate::engine::waiter::{GrantNotice, TokenOwner, WaiterEntry, refusal};
+use crate::engine::waiting::EnqueueOutcome;
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb, Wait};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
@@ -31,10 +31,10 @@ impl RenewalThread {
             Ok(answer) => answer,
             // R18 (replica acks): the waiter's token is released.
             Err(fault @ StoreFault::NotReplicated { .. }) => {
-                let now = self.engine.now();
-                self.engine.note_reply(&waiter, now);
+                let now = self.client.now();
+                self.waiting.note_reply(&waiter, now);
                 let error = refusal(&fault, &waiter, now);
-                return self.fail(&waiter, error);
+                return self.waiting.fail(&waiter, error);
             }
             Err(fault) => {
                 self.note_no_reply(&waiter, &fault);
@@ -50,8 +50,8 @@ impl RenewalThread {
             (_, Verb::Renew { token, .. }) => waiter.state.lock().on_absent(*token, answer.sent),
             _ => return,
         };
-        self.engine.note_reply(&waiter, self.engine.now());
-        self.engine.apply(&waiter, action);
+        self.waiting.note_reply(&waiter, self.client.now());
+        self.grants.apply(&waiter, action);
     }
 
     /// R4 (lost places): the acquire that enqueues a waiter again, under a new token. The old token
@@ -61,10 +61,10 @@ impl RenewalThread {
         let is_retry = waiter.state.lock().is_asking();
         if !is_retry {
             let action = waiter.state.lock().abandon_if_in_doubt();
-            self.engine.apply(waiter, action);
-            self.engine.waiters.replace_token(waiter);
+            self.grants.apply(waiter, action);
+            self.registry.replace_token(waiter);
         }
-        let token = self.engine.token_to_send(waiter, now)?;
+        let token = self.waiting.token_to_send(waiter, now)?;
         Some(waiter.request.acquire(token, Wait::Yes))
     }
 
@@ -76,7 +76,7 @@ impl RenewalThread {
     ) {
         // R18 (replica acks): the link does not wait until a grant is acknowledged. Without any time
         // left, the grant is confirmed by a renewal: R12 (doubtful grants).
-        if self.engine.store.confirms_grants()
+        if self.client.store().confirms_grants()
             && let Ok(answer) = &mut result.answer
             && let Outcome::Granted(grant) = &mut answer.reply.outcome
         {
@@ -85,32 +85,32 @@ impl RenewalThread {
         if let Ok(answer) = &result.answer
             && let Some(family) = answer.reply.outcome.other_family(call.spec.family)
         {
-            self.engine.deliver_all(call, answer);
-            self.engine.note_reply(&waiter, self.engine.now());
+            self.grants.deliver_all(call, answer);
+            self.waiting.note_reply(&waiter, self.client.now());
             if answer.resent {
                 waiter.state.lock().note_resent(result.not_after);
             }
             let task = Task::Vacate(waiter, family);
-            return self.tasks.put(self.engine.now(), task);
+            return self.tasks.put(self.client.now(), task);
         }
         let is_again = waiter.state.lock().was_queued() || !waiter.request.is_place;
-        match self.engine.on_acquire_reply(&waiter, call, result) {
+        match self.waiting.on_acquire_reply(&waiter, call, result) {
             // A waiter that was cancelled by now was not queued again. One that has taken its grant
             // was.
             EnqueueOutcome::Done if waiter.state.lock().is_cancelled() => {}
             // The place of a line may be sent first by this thread.
             EnqueueOutcome::Done if !is_again => {}
             EnqueueOutcome::Done => {
-                self.engine.meter.requeued.add(1);
+                self.client.meter().requeued.add(1);
                 log::info!(
                     "queued for {:?} again: redis no longer knew this waiter",
                     waiter.request.key.name
                 );
             }
             EnqueueOutcome::More | EnqueueOutcome::Again => {
-                self.tasks.put(self.engine.now(), Task::Requeue(waiter))
+                self.tasks.put(self.client.now(), Task::Requeue(waiter))
             }
-            EnqueueOutcome::Rejected(error) => self.fail(&waiter, error),
+            EnqueueOutcome::Rejected(error) => self.waiting.fail(&waiter, error),
             EnqueueOutcome::RetryLater(fault) => {
                 self.note_no_reply(&waiter, &fault);
                 let next = self.retry_at(&fault);
@@ -130,15 +130,15 @@ impl RenewalThread {
             Ok(answer) => answer,
             Err(fault) => return self.on_vacate_fault(waiter, family, &fault),
         };
-        let now = self.engine.now();
-        self.engine.note_reply(&waiter, now);
+        let now = self.client.now();
+        self.waiting.note_reply(&waiter, now);
         match answer.reply.outcome {
             Outcome::Vacated => self.tasks.put(now, Task::Requeue(waiter)),
             _ if answer.reply.more => self.tasks.put(now, Task::Vacate(waiter, family)),
             outcome => {
                 let call = waiter.request.call(Verb::Vacate);
-                let error = self.engine.unexpected_reply(&call, &outcome);
-                self.fail(&waiter, error);
+                let error = self.client.unexpected_reply(&call, &outcome);
+                self.waiting.fail(&waiter, error);
             }
         }
     }
@@ -146,8 +146,8 @@ impl RenewalThread {
     /// A refusal that will not pass fails the waiter, as that of an acquire does.
     fn on_vacate_fault(&mut self, waiter: Arc<WaiterEntry>, family: Family, fault: &StoreFault) {
         if !fault.is_transient() {
-            let error = refusal(fault, &waiter, self.engine.now());
-            return self.fail(&waiter, error);
+            let error = refusal(fault, &waiter, self.client.now());
+            return self.waiting.fail(&waiter, error);
         }
         self.note_no_reply(&waiter, fault);
         let next = self.retry_at(fault);
@@ -161,22 +161,15 @@ impl RenewalThread {
         is_asking.then(|| waiter.request.call(Verb::Vacate).vacate(family))
     }
 
-    fn fail(&self, waiter: &Arc<WaiterEntry>, error: Error) {
-        let action = waiter.state.lock().fail(error.clone());
-        waiter.changed.notify_one();
-        self.engine.apply(waiter, action);
-        self.engine.on_waiter_failed(waiter, &error);
-    }
-
     /// Notes that Redis did not answer a call about this waiter's name, with two exceptions. If
     /// this process slept in between, Redis may have answered in time. If the connection was
     /// closed, the next connection shows whether Redis answers.
     fn note_no_reply(&self, waiter: &WaiterEntry, fault: &StoreFault) {
-        let now = self.engine.now();
-        let slept = now - self.last_sent_at > self.engine.config.command_timeout * 2;
+        let now = self.client.now();
+        let slept = now - self.last_sent_at > self.client.config().command_timeout * 2;
         if !slept && !fault.is_no_outage() {
             waiter.on_no_reply(now);
-            for member in self.engine.members_of(waiter) {
+            for member in self.lines.members_of(waiter) {
                 member.on_no_reply(now);
             }
         }
@@ -184,9 +177,8 @@ impl RenewalThread {
 
     pub(super) fn collect_syncs(&mut self, now: Time) -> Vec<(Task, Call)> {
         // If a sync is not answered, the next one is due a period later at the latest.
-        let reschedule = now + self.engine.config.check_period;
-        self.engine
-            .waiters
+        let reschedule = now + self.client.config().check_period;
+        self.registry
             .take_due(now, reschedule, PIPELINE / 8)
             .into_iter()
             .filter_map(|call| self.with_call(Task::Sync(call), now))
@@ -194,16 +186,16 @@ impl RenewalThread {
     }
 
     pub(super) fn on_sync_reply(&mut self, call: &Call, result: Result<Answer, StoreFault>) {
-        let now = self.engine.now();
+        let now = self.client.now();
         let name = &call.key.name;
-        let waiters = self.engine.waiters.waiters_of(name);
+        let waiters = self.registry.waiters_of(name);
         let members = waiters
             .iter()
-            .flat_map(|waiter| self.engine.members_of(waiter));
+            .flat_map(|waiter| self.lines.members_of(waiter));
         let all: Vec<Arc<WaiterEntry>> = waiters.iter().cloned().chain(members).collect();
         // Also while Redis does not answer: a long wait is reported all the same.
-        self.engine.report_postponed_circles(&all);
-        self.engine.report_if_long(&all);
+        self.reports.report_postponed_circles(&all);
+        self.reports.report_if_long(&all);
         let answer = match result {
             Ok(answer) => answer,
             Err(fault) => return self.on_sync_fault(name, &all, &fault),
@@ -212,7 +204,7 @@ impl RenewalThread {
         match &answer.reply.outcome {
             Outcome::Synced { .. } => self.on_synced(call, &waiters, &answer),
             Outcome::Absent => self.on_record_absent(call, &waiters, answer.sent),
-            Outcome::Late => self.engine.waiters.reschedule(name, now),
+            Outcome::Late => self.registry.reschedule(name, now),
             // Nobody was queued when the name became that kind, so these lost their places before.
             outcome if outcome.other_family(call.spec.family).is_some() => {
                 self.requeue_all(&waiters, answer.sent);
@@ -222,7 +214,7 @@ impl RenewalThread {
     }
 
     fn on_sync_fault(&mut self, name: &Arc<str>, waiters: &[Arc<WaiterEntry>], fault: &StoreFault) {
-        let now = self.engine.now();
+        let now = self.client.now();
         for waiter in waiters {
             if matches!(fault, StoreFault::Server { .. }) {
                 waiter.note_refusal(refusal(fault, waiter, now));
@@ -231,8 +223,8 @@ impl RenewalThread {
         }
         let next = self
             .retry_at(fault)
-            .min(now + self.engine.config.check_period);
-        self.engine.waiters.reschedule(name, next);
+            .min(now + self.client.config().check_period);
+        self.registry.reschedule(name, next);
     }
 
     fn on_synced(&mut self, call: &Call, waiters: &[Arc<WaiterEntry>], answer: &Answer) {
@@ -247,22 +239,22 @@ impl RenewalThread {
         else {
             return;
         };
-        let engine = &self.engine;
-        let now = engine.now();
+        let now = self.client.now();
         let next = if answer.reply.more {
             now
         } else {
             // The sync after the owner's lapse comes 1 ms late, so that it does not come too early.
-            now + (left + Duration::from_millis(1)).min(engine.config.check_period)
+            now + (left + Duration::from_millis(1)).min(self.client.config().check_period)
         };
-        engine.waiters.reschedule(&call.key.name, next);
+        self.registry.reschedule(&call.key.name, next);
         // The registry never had the token of a lock that was taken at once, without the queue. It
         // must not be taken for a grant that nobody wants (R13).
         if let Some(grant) = owner
             && (owner_waited_here
-                || matches!(engine.waiters.owner_of(grant.token), TokenOwner::Waiter(_)))
+                || matches!(self.registry.owner_of(grant.token), TokenOwner::Waiter(_)))
         {
-            engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
+            self.grants
+                .deliver(call, GrantNotice::from_reply(grant, answer.sent));
         }
         let mut suspects = Vec::new();
         for waiter in waiters {
@@ -283,8 +275,8 @@ impl RenewalThread {
     fn on_record_absent(&mut self, call: &Call, waiters: &[Arc<WaiterEntry>], sent: Time) {
         if call.spec.family == Family::Permit {
             // Waiters that were granted permits before may still have them: look each one up.
-            let next = self.engine.now() + self.engine.config.check_period;
-            self.engine.waiters.reschedule(&call.key.name, next);
+            let next = self.client.now() + self.client.config().check_period;
+            self.registry.reschedule(&call.key.name, next);
             let tokens: Vec<Token> = waiters.iter().map(|w| w.state.lock().token).collect();
             return self.look_up(call, &tokens);
         }
@@ -298,22 +290,23 @@ impl RenewalThread {
                 let token = state.token;
                 state.on_absent(token, sent)
             };
-            self.engine.apply(waiter, action);
+            self.grants.apply(waiter, action);
         }
     }
 
     fn fail_all(&self, call: &Call, waiters: &[Arc<WaiterEntry>], outcome: &Outcome) {
-        let error = self.engine.unexpected_reply(call, outcome);
+        let error = self.client.unexpected_reply(call, outcome);
         log::warn!("waiting for {:?}: {error}", call.key.name);
         for waiter in waiters {
-            self.fail(waiter, self.engine.unexpected_reply(call, outcome));
+            self.waiting
+                .fail(waiter, self.client.unexpected_reply(call, outcome));
         }
     }
 
     /// R17 (subscription): messages may have been missed while there was no subscription.
     pub(super) fn on_subscribed(&mut self, now: Time) {
-        self.engine.waiters.all_due(now);
-        for (about, tokens) in self.engine.waiters.all_tokens() {
+        self.registry.all_due(now);
+        for (about, tokens) in self.registry.all_tokens() {
             self.look_up(&about, &tokens);
         }
     }
@@ -357,7 +350,7 @@ impl RenewalThread {
             return;
         };
         for (token, known) in tokens.iter().zip(known) {
-            let TokenOwner::Waiter(waiter) = self.engine.waiters.owner_of(*token) else {
+            let TokenOwner::Waiter(waiter) = self.registry.owner_of(*token) else {
                 continue;
             };
             if known {
@@ -365,12 +358,12 @@ impl RenewalThread {
             } else if owner == Some(*token) {
                 // The waiter has the lock, and missed the message. A sync brings the fence.
                 if waiter.state.lock().is_queued() {
-                    let now = self.engine.now();
-                    self.engine.waiters.reschedule(&call.key.name, now);
+                    let now = self.client.now();
+                    self.registry.reschedule(&call.key.name, now);
                 }
             } else {
                 let action = waiter.state.lock().on_absent(*token, sent);
-                self.engine.apply(&waiter, action);
+                self.grants.apply(&waiter, action);
             }
         }
     }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::bounded;
 
 use super::*;
-use crate::engine::AtDeadline;
 use crate::engine::request::Request;
-use crate::engine::waiter::{QueuedWaiter, WaiterState};
+use crate::engine::waiter::WaiterState;
+use crate::engine::{AtDeadline, Engine, QueuedWaiter};
 use crate::error::Step;
 use crate::loss::PreviousHolder;
 use crate::manager::LockManager;
@@ -27,8 +27,11 @@ fn asking_engine(engine: &Arc<Engine>) -> (QueuedWaiter, Call, Grant) {
     let key = Key::new("fairlock", "a").expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let state = WaiterState::new(Token::new());
-    let queued = QueuedWaiter::register(engine, &request, state);
-    let token = engine.token_to_send(&queued.waiter, engine.now());
+    let queued = QueuedWaiter::register(&engine.acquiring, &request, state);
+    let token = engine
+        .base
+        .waiting
+        .token_to_send(&queued.waiter, engine.now());
     let token = token.expect("it has none yet");
     let grant = Grant {
         token,
@@ -77,11 +80,21 @@ fn grant_noticed_during_its_acquire_counts_as_handed_over() {
     let mut counted = 0;
     let mut ends_with = |end: &dyn Fn(&Grant) -> CallResult| {
         let (queued, call, grant) = asking(&manager);
-        engine.deliver(&call, GrantNotice::from_reply(grant, engine.now()));
-        assert_eq!(engine.stats().handed_over, counted, "it may be over");
-        let _ = engine.on_acquire_reply(&queued.waiter, &call, end(&grant));
+        engine
+            .base
+            .grants
+            .deliver(&call, GrantNotice::from_reply(grant, engine.now()));
+        assert_eq!(
+            engine.client().stats().handed_over,
+            counted,
+            "it may be over"
+        );
+        let _ = engine
+            .base
+            .waiting
+            .on_acquire_reply(&queued.waiter, &call, end(&grant));
         counted += 1;
-        assert_eq!(engine.stats().handed_over, counted);
+        assert_eq!(engine.client().stats().handed_over, counted);
     };
     ends_with(&|grant| reply(&manager, waiting(grant)));
     ends_with(&|_| no_reply());
@@ -90,8 +103,11 @@ fn grant_noticed_during_its_acquire_counts_as_handed_over() {
     // A lock that is free is not handed over.
     let (queued, call, grant) = asking(&manager);
     let granted = reply(&manager, Outcome::Granted(grant));
-    let _ = engine.on_acquire_reply(&queued.waiter, &call, granted);
-    assert_eq!(engine.stats().handed_over, counted);
+    let _ = engine
+        .base
+        .waiting
+        .on_acquire_reply(&queued.waiter, &call, granted);
+    assert_eq!(engine.client().stats().handed_over, counted);
 }
 
 #[test]
@@ -100,22 +116,31 @@ fn grant_found_by_a_cancel_counts_as_handed_over() {
     let engine = manager.engine();
     let (queued, call, grant) = asking(&manager);
     let queue = reply(&manager, waiting(&grant));
-    let _ = engine.on_acquire_reply(&queued.waiter, &call, queue);
+    let _ = engine
+        .base
+        .waiting
+        .on_acquire_reply(&queued.waiter, &call, queue);
     let cancel = queued.begin_cancel().expect("it is queued");
     let granted = reply(&manager, Outcome::Granted(grant)).answer;
     queued.on_cancel_reply(&cancel, granted).expect("a reply");
-    assert_eq!(engine.stats().handed_over, 1);
+    assert_eq!(engine.client().stats().handed_over, 1);
     let (queued, call, grant) = asking(&manager);
     let queue = reply(&manager, waiting(&grant));
-    let _ = engine.on_acquire_reply(&queued.waiter, &call, queue);
+    let _ = engine
+        .base
+        .waiting
+        .on_acquire_reply(&queued.waiter, &call, queue);
     let cancel = queued.begin_cancel().expect("it is queued");
     // The message comes instead of the reply.
-    engine.deliver(&call, GrantNotice::from_reply(grant, engine.now()));
+    engine
+        .base
+        .grants
+        .deliver(&call, GrantNotice::from_reply(grant, engine.now()));
     let fault = StoreFault::unavailable(Step::Reply, "lost");
     queued
         .on_cancel_reply(&cancel, Err(fault))
         .expect("a grant");
-    assert_eq!(engine.stats().handed_over, 2);
+    assert_eq!(engine.client().stats().handed_over, 2);
 }
 
 /// The caller asks Redis, which has been silent, and has no mutex then.
@@ -136,7 +161,7 @@ fn grant_that_comes_while_a_caller_asks_wakes_it() {
     memory.advance(silence);
     thread::scope(|scope| {
         let (sender, ended) = bounded(1);
-        let tables = engine.waiters.hold();
+        let tables = engine.base.registry.hold();
         scope.spawn(move || sender.send(queued.wait(Time::NEVER, AtDeadline::Keep)));
         let until = Instant::now() + Duration::from_secs(3);
         while !waiter.awaits_reply() {
@@ -146,7 +171,7 @@ fn grant_that_comes_while_a_caller_asks_wakes_it() {
         let now = engine.now();
         let notice = GrantNotice::from_reply(grant, now);
         let action = waiter.state.lock().on_granted(notice, now, &waiter.request);
-        engine.apply(waiter, action);
+        engine.base.grants.apply(waiter, action);
         drop(tables);
         let found = ended.recv_timeout(Duration::from_secs(3));
         assert!(matches!(found, Ok(Ok(Some(_)))), "it sleeps on");
@@ -171,7 +196,10 @@ fn grant_that_is_confirmed_before_its_caller_sleeps_wakes_it() {
         thread::scope(|scope| {
             let (sender, ended) = bounded(1);
             scope.spawn(move || sender.send(queued.wait(until, AtDeadline::Keep)));
-            engine.apply(waiter, confirmed(waiter, engine.now()));
+            engine
+                .base
+                .grants
+                .apply(waiter, confirmed(waiter, engine.now()));
             let found = ended.recv_timeout(Duration::from_secs(3));
             assert!(matches!(found, Ok(Ok(Some(_)))), "it sleeps on");
         });

@@ -83,7 +83,7 @@ impl Drop for NestedWait {
 }
 
 /// The circle that this nested wait closes, if it still does and the log has no warning of it.
-pub(super) fn circle_of(wait: u64) -> Option<Circle> {
+pub(crate) fn circle_of(wait: u64) -> Option<Circle> {
     NESTED.lock().circle_of(wait)
 }
 
@@ -317,20 +317,20 @@ impl Circle {
     }
 
     /// The names that its threads wait for, each once.
-    pub(super) fn names(&self) -> BTreeSet<Arc<str>> {
+    pub(crate) fn names(&self) -> BTreeSet<Arc<str>> {
         let names = self.waiters.iter().map(|waiter| &waiter.request.key.name);
         names.cloned().collect()
     }
 
     /// One warning is enough for each of its waits.
-    pub(super) fn mark_logged(&self) {
+    pub(crate) fn mark_logged(&self) {
         for waiter in &self.waiters {
             waiter.state.lock().circle_warning = CircleWarning::Logged;
         }
     }
 
     /// The wait that closes it looks for it again.
-    pub(super) fn postpone(&self) {
+    pub(crate) fn postpone(&self) {
         self.waiters[0].state.lock().postpone_circle(self.wait);
     }
 

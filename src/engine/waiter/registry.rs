@@ -109,28 +109,9 @@ impl WaiterEntry {
 /// waiter's state never asks for the registry's mutex.
 pub(crate) struct WaiterRegistry {
     tables: Mutex<Tables>,
-    /// The circles that were reported lately, by their names.
-    circles: Mutex<HashMap<BTreeSet<Arc<str>>, CircleReport>>,
+    /// A waiter was queued since this was last read.
+    was_queued: AtomicBool,
     next_order: AtomicU64,
-}
-
-/// More circles than this are not kept in mind.
-const MOST_CIRCLES: usize = 256;
-/// The longest pause between two reports of circles of the same names. A real deadlock may begin in
-/// it, which is reported only afterwards.
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
-
-/// A report of a circle.
-struct CircleReport {
-    next_at: Time,
-    pause: Duration,
-}
-
-impl CircleReport {
-    /// If nothing more is to be reported until then, the circle has ended.
-    fn ends_at(&self) -> Time {
-        self.next_at + self.pause
-    }
 }
 
 #[derive(Default)]
@@ -175,7 +156,7 @@ impl WaiterRegistry {
     pub(crate) fn new() -> WaiterRegistry {
         WaiterRegistry {
             tables: Mutex::new(Tables::default()),
-            circles: Mutex::new(HashMap::new()),
+            was_queued: AtomicBool::new(false),
             next_order: AtomicU64::new(0),
         }
     }
@@ -232,36 +213,6 @@ impl WaiterRegistry {
         is_due
     }
 
-    /// Whether a circle of waits for these names is to be reported. Then the next report of one of
-    /// the same names comes after a pause at the earliest. The pause doubles while there are more to
-    /// come, up to [`LONGEST_PAUSE`].
-    ///
-    /// A thread may try again and again to take what it took before, while another thread has the
-    /// guard. Each of its waits seems to close a circle.
-    pub(crate) fn begin_circle_report(
-        &self,
-        names: BTreeSet<Arc<str>>,
-        now: Time,
-        first_pause: Duration,
-    ) -> bool {
-        let mut circles = self.circles.lock();
-        let pause = match circles.get(&names) {
-            Some(last) if now < last.next_at => return false,
-            Some(last) if now < last.ends_at() => last.pause * 2,
-            _ => first_pause,
-        };
-        let pause = pause.min(LONGEST_PAUSE);
-        if circles.len() >= MOST_CIRCLES {
-            circles.retain(|_, last| now < last.ends_at());
-        }
-        if circles.len() >= MOST_CIRCLES {
-            circles.clear();
-        }
-        let next_at = now + pause;
-        circles.insert(names, CircleReport { next_at, pause });
-        true
-    }
-
     /// How many waiters are registered for a name.
     pub(crate) fn count(&self, name: &str) -> usize {
         let tables = self.tables.lock();
@@ -292,6 +243,7 @@ impl WaiterRegistry {
     /// Adds a waiter to its name's queue. The name is synced at `due` or earlier. Returns when it
     /// is.
     pub(crate) fn enqueue(&self, waiter: &Arc<WaiterEntry>, due: Time) -> Time {
+        self.was_queued.store(true, Ordering::Relaxed);
         let name = &waiter.request.key.name;
         let mut tables = self.tables.lock();
         // An ended waiter is forgotten already, or its `forget` waits for this mutex. If it were
@@ -357,6 +309,11 @@ impl WaiterRegistry {
             .due
             .first()
             .map_or(Time::NEVER, |(at, _)| *at)
+    }
+
+    /// Whether a waiter was queued since this was last asked.
+    pub(crate) fn take_was_queued(&self) -> bool {
+        self.was_queued.swap(false, Ordering::Relaxed)
     }
 
     /// Whether any waiter of this process is in a queue.
@@ -456,5 +413,5 @@ pub(crate) fn refusal(fault: &StoreFault, waiter: &WaiterEntry, now: Time) -> Er
         .into_error(Some(&waiter.request.key), now - waiter.last_reply_at())
 }
 
-#[cfg(all(test, not(fairlock_loom)))]
+#[cfg(all(test, feature = "memory"))]
 mod tests;

@@ -4,16 +4,67 @@
 //! deleted is vacated first, too.
 
 use std::slice;
+use std::sync::Arc;
 
-use crate::engine::{Engine, single_result, wrong_kind};
+use crate::engine::base::Base;
+use crate::engine::client::{Client, single_result};
+use crate::engine::grants::Grants;
+use crate::engine::life::Life;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::Kind;
 use crate::script::{Call, Family, LockSpec, Mode, Outcome, Verb};
 use crate::store::clock::Time;
-use crate::store::{CallResult, Deadlines, StoreFault};
+use crate::store::{Answer, CallResult, Deadlines, StoreFault};
 
-impl Engine {
+/// Calls about names: acquires, and what vacates, deletes or inspects a name.
+pub(crate) struct Names {
+    life: Arc<Life>,
+    client: Arc<Client>,
+    grants: Arc<Grants>,
+}
+
+impl Names {
+    pub(super) fn new(base: &Base) -> Names {
+        Names {
+            life: Arc::clone(&base.life),
+            client: Arc::clone(&base.client),
+            grants: Arc::clone(&base.grants),
+        }
+    }
+
+    /// Runs calls that take no lock, each on its name's lane. Blocks for at most two command
+    /// timeouts.
+    pub(crate) fn ask(&self, calls: &[Call]) -> Result<Vec<Result<Answer>>> {
+        self.life.check_fork()?;
+        let started = self.client.now();
+        let results = self
+            .client
+            .store()
+            .run(calls, self.client.deadlines(started, Time::NEVER));
+        self.client.publish_traffic();
+        let read = calls
+            .iter()
+            .zip(results)
+            .map(|(call, result)| match result.answer {
+                Ok(answer) => {
+                    self.grants.deliver_all(call, &answer);
+                    match &answer.reply.outcome {
+                        outcome @ Outcome::Kind(_) => {
+                            Err(self.client.unexpected_reply(call, outcome))
+                        }
+                        _ => Ok(answer),
+                    }
+                }
+                Err(fault) => {
+                    Err(self
+                        .client
+                        .error(fault, Some(&call.key), self.client.now() - started))
+                }
+            });
+        Ok(read.collect())
+    }
+
     /// Sends acquires. If the name of one is a kind of lock of the other family, this vacates the
     /// name and sends the acquire again, all by the same deadlines. If somebody uses the name, the
     /// acquire keeps the answer that names its kind. If there is no answer to that, the acquire has
@@ -47,22 +98,25 @@ impl Engine {
         if releases.is_empty() {
             return;
         }
-        let released = self.store.run(&releases, self.at_once(self.now()));
+        let released = self
+            .client
+            .store()
+            .run(&releases, self.client.at_once(self.client.now()));
         for (call, result) in releases.iter().zip(released) {
             if let Ok(answer) = result.answer {
-                self.deliver_all(call, &answer);
+                self.grants.deliver_all(call, &answer);
             }
         }
     }
 
-    /// Sends acquires as [`Engine::send_acquires`], all by these deadlines, and releases nothing. Other
+    /// Sends acquires as [`Names::send_acquires`], all by these deadlines, and releases nothing. Other
     /// calls for the same names may be among them: they are sent again as well.
     pub(super) fn acquire_or_vacate(
         &self,
         calls: &[Call],
         deadlines: Deadlines,
     ) -> Vec<CallResult> {
-        let mut results = self.store.run(calls, deadlines);
+        let mut results = self.client.store().run(calls, deadlines);
         let mut refused = Vec::new();
         let mut vacates = Vec::new();
         for (at, (call, result)) in calls.iter().zip(&results).enumerate() {
@@ -77,15 +131,15 @@ impl Engine {
         // The loop ends early for nearly all calls: their names are of their kind.
         let mut again = Vec::new();
         while !vacates.is_empty() {
-            let answers = self.store.run(&vacates, deadlines);
+            let answers = self.client.store().run(&vacates, deadlines);
             let mut unfinished = (Vec::new(), Vec::new());
             for ((at, vacate), vacated) in refused.into_iter().zip(vacates).zip(answers) {
                 match vacated.answer {
                     Ok(answer) => {
-                        self.deliver_all(&vacate, &answer);
+                        self.grants.deliver_all(&vacate, &answer);
                         if answer.reply.outcome == Outcome::Vacated {
                             again.push(at);
-                        } else if answer.reply.more && self.now() < deadlines.reply_by {
+                        } else if answer.reply.more && self.client.now() < deadlines.reply_by {
                             unfinished.0.push(at);
                             unfinished.1.push(vacate);
                         }
@@ -99,7 +153,10 @@ impl Engine {
             return results;
         }
         let repeated: Vec<Call> = again.iter().map(|at| calls[*at].clone()).collect();
-        for (at, next) in again.into_iter().zip(self.store.run(&repeated, deadlines)) {
+        for (at, next) in again
+            .into_iter()
+            .zip(self.client.store().run(&repeated, deadlines))
+        {
             results[at].take_next(next);
         }
         results
@@ -120,7 +177,7 @@ impl Engine {
             verb,
         };
         let permits = LockSpec::any(Family::Permit);
-        if !self.service.families.contains(&permits.family) {
+        if !self.client.keeps(permits.family) {
             let message = "a quorum deletes no names; it forgets a name by itself, an hour after its \
                            last use";
             return Err(Error::config("delete", message));
@@ -136,15 +193,16 @@ impl Engine {
     /// call's family is in the way. `false`: one is in use, or its fence must be kept.
     fn vacate_until_done(&self, call: &Call) -> Result<bool> {
         loop {
-            self.check_fork()?;
-            let started = self.now();
-            let deadlines = self.deadlines(started, Time::NEVER);
-            let result = single_result(self.store.run(slice::from_ref(call), deadlines));
-            self.publish_traffic();
-            let answer = result
-                .answer
-                .map_err(|fault| self.error(fault, Some(&call.key), self.now() - started))?;
-            self.deliver_all(call, &answer);
+            self.life.check_fork()?;
+            let started = self.client.now();
+            let deadlines = self.client.deadlines(started, Time::NEVER);
+            let result = single_result(self.client.store().run(slice::from_ref(call), deadlines));
+            self.client.publish_traffic();
+            let answer = result.answer.map_err(|fault| {
+                self.client
+                    .error(fault, Some(&call.key), self.client.now() - started)
+            })?;
+            self.grants.deliver_all(call, &answer);
             if answer.reply.more {
                 continue;
             }
@@ -152,7 +210,7 @@ impl Engine {
                 Outcome::Vacated => Ok(true),
                 Outcome::Refused => Ok(false),
                 Outcome::Kind(kind) => self.check_kind(call, kind),
-                outcome => Err(self.unexpected_reply(call, outcome)),
+                outcome => Err(self.client.unexpected_reply(call, outcome)),
             };
         }
     }
@@ -162,7 +220,7 @@ impl Engine {
     fn check_kind(&self, call: &Call, kind: &str) -> Result<bool> {
         let is_known = !matches!(Kind::from_record(kind), Kind::Other(_));
         let Some(family) = Family::of_kind(kind).filter(|_| is_known) else {
-            return Err(wrong_kind(call, kind).at(|| self.store.server_of(&call.key)));
+            return Err(self.client.wrong_kind(call, kind));
         };
         // A delete comes behind a vacate. If it finds another family, somebody has taken the name
         // in between.

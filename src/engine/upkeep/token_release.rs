@@ -90,7 +90,7 @@ impl TokenRelease {
     }
 
     /// Whether the release ends the token, and not only some of its permits.
-    pub(super) fn ends_token(&self) -> bool {
+    pub(in crate::engine) fn ends_token(&self) -> bool {
         !matches!(
             self.call.verb,
             Verb::Release {
@@ -102,7 +102,7 @@ impl TokenRelease {
 
     /// Sends the result to the caller that waits for it, if any. The first answer to a guard's
     /// release counts, if it shows a loss. A later one is about late copies (R7).
-    pub(super) fn report(&mut self, outcome: &Outcome, meter: &Meter) {
+    pub(in crate::engine) fn report(&mut self, outcome: &Outcome, meter: &Meter) {
         let Verb::Release { mode, fence, .. } = self.call.verb else {
             unreachable!("a token is released by a release")
         };
@@ -138,7 +138,7 @@ impl TokenRelease {
 
     /// An attempt that was sent had no reply. A caller that waits for no more than that is woken:
     /// its channel is disconnected.
-    pub(super) fn end_first_attempt(&mut self) {
+    pub(in crate::engine) fn end_first_attempt(&mut self) {
         if matches!(self.report_to, ReportTo::UntilFirstAttempt(_)) {
             self.report_to = ReportTo::Nobody;
         }

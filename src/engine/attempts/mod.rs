@@ -1,17 +1,29 @@
 //! An attempt: one acquire that may not wait. It takes a lock that is free and for which nobody
-//! waits.
+//! waits. `group` attempts several locks at once.
+
+mod group;
 
 use std::slice;
 use std::sync::Arc;
 
+use crate::engine::base::Base;
+use crate::engine::client::{Client, single_result};
+use crate::engine::grants::Grants;
+use crate::engine::holding::Holding;
 use crate::engine::lease::{Lease, deadline_from_reply};
+use crate::engine::names::Names;
+use crate::engine::releasing::Releasing;
 use crate::engine::request::Request;
-use crate::engine::{Engine, single_result};
+use crate::engine::upkeep::Upkeep;
 use crate::error::{Error, Result, Step};
+use crate::key::Key;
 use crate::loss::LossReason;
 use crate::script::{Call, Grant, Outcome, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
+
+#[cfg(all(test, feature = "memory"))]
+pub(crate) use group::GroupOutcome;
 
 /// An acquire that may not wait.
 pub(crate) struct TryAcquire<'a> {
@@ -60,13 +72,46 @@ impl Attempted {
     }
 }
 
-impl Engine {
+/// What one request of [`Attempts::repeat`] led to.
+pub(super) enum Tried<'a, T> {
+    Done(T),
+    /// It must be sent again, to pass over more dead waiters.
+    More,
+    /// It must be sent again. If no time is left for that, this fault is the error.
+    Again(StoreFault, &'a Key),
+    /// A server refused it for now.
+    Refused(StoreFault, &'a Key),
+    Failed(StoreFault, &'a Key),
+}
+
+/// Attempts at locks: requests that may not wait.
+pub(crate) struct Attempts {
+    client: Arc<Client>,
+    upkeep: Arc<Upkeep>,
+    holding: Arc<Holding>,
+    grants: Arc<Grants>,
+    names: Arc<Names>,
+    releasing: Arc<Releasing>,
+}
+
+impl Attempts {
+    pub(super) fn new(base: &Base, names: &Arc<Names>, releasing: &Arc<Releasing>) -> Attempts {
+        Attempts {
+            client: Arc::clone(&base.client),
+            upkeep: Arc::clone(&base.upkeep),
+            holding: Arc::clone(&base.holding),
+            grants: Arc::clone(&base.grants),
+            names: Arc::clone(names),
+            releasing: Arc::clone(releasing),
+        }
+    }
+
     /// Takes the lock if no live process holds it or waits for it. Blocks for at most two command
     /// timeouts.
     pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
-        self.prepare(request)?;
-        let started = self.now();
-        let timeout = self.config.command_timeout;
+        self.holding.prepare(request)?;
+        let started = self.client.now();
+        let timeout = self.client.config().command_timeout;
         let first = self.attempt_as(request, Wait::No, Time::NEVER, started + timeout)?;
         if !matches!(first, Attempted::Silent) {
             return Ok(first.lease());
@@ -86,13 +131,13 @@ impl Engine {
     /// is the rest of two since the start. A thread that was not run for longer has half of one all
     /// the same.
     pub(super) fn await_called(&self, started: Time) -> Option<Time> {
-        let timeout = self.config.command_timeout;
+        let timeout = self.client.config().command_timeout;
         let ask_at = started + timeout * 3 / 2;
-        if self.now() + timeout > ask_at {
+        if self.client.now() + timeout > ask_at {
             return None;
         }
-        self.clock.sleep_until(ask_at);
-        Some((started + timeout).max(self.now() - timeout / 2))
+        self.client.clock().sleep_until(ask_at);
+        Some((started + timeout).max(self.client.now() - timeout / 2))
     }
 
     /// One attempt of a caller that waits if the lock is taken.
@@ -101,7 +146,7 @@ impl Engine {
         request: &Arc<Request>,
         until: Time,
     ) -> Result<Option<Arc<Lease>>> {
-        let ends = (self.now() + self.config.command_timeout).min(until);
+        let ends = (self.client.now() + self.client.config().command_timeout).min(until);
         self.attempt_as(request, Wait::No, until, ends)
             .map(Attempted::lease)
     }
@@ -116,8 +161,8 @@ impl Engine {
         until: Time,
         ends: Time,
     ) -> Result<Attempted> {
-        let started = self.now();
-        let deadlines = self.deadlines(started, until);
+        let started = self.client.now();
+        let deadlines = self.client.deadlines(started, until);
         let token = Token::new();
         let call = request.acquire(token, wait);
         let mut attempt = TryAcquire {
@@ -126,42 +171,70 @@ impl Engine {
             call: &call,
             doubt: Doubt::default(),
         };
+        let decided = self.repeat(started, ends, || {
+            let calls = slice::from_ref(&call);
+            let result = single_result(self.names.send_acquires(calls, deadlines));
+            Ok(match self.on_try_reply(&mut attempt, result)? {
+                TryOutcome::Done(attempted) => Tried::Done(attempted),
+                TryOutcome::More => Tried::More,
+                TryOutcome::Again(fault) => Tried::Again(fault, &call.key),
+                TryOutcome::Failed(fault) => {
+                    let is_refused = matches!(fault, StoreFault::Server { .. });
+                    if is_refused && fault.is_transient() && !fault.is_ambiguous() {
+                        Tried::Refused(fault, &call.key)
+                    } else {
+                        Tried::Failed(fault, &call.key)
+                    }
+                }
+            })
+        });
+        if attempt.doubt.in_doubt {
+            self.abandon_attempt(&mut attempt);
+        }
+        decided.map(|decided| decided.unwrap_or(Attempted::Taken))
+    }
+
+    /// THE LOOP of every attempt, at one lock or at several: sends until there is a decision. `None`:
+    /// no time is left, and the lock is not taken, since Redis has answered.
+    fn repeat<'a, T>(
+        &self,
+        started: Time,
+        ends: Time,
+        mut send: impl FnMut() -> Result<Tried<'a, T>>,
+    ) -> Result<Option<T>> {
+        let error = |(fault, key)| {
+            let waited = self.client.now() - started;
+            self.client.error(fault, Some(key), waited)
+        };
         let mut refused = None;
         loop {
-            let result = single_result(self.send_acquires(slice::from_ref(&call), deadlines));
-            let fault = match self.on_try_reply(&mut attempt, result)? {
-                TryOutcome::Done(attempted) => return Ok(attempted),
-                TryOutcome::More => None,
-                TryOutcome::Again(fault) => Some(fault),
-                TryOutcome::Failed(fault @ StoreFault::Server { .. })
-                    if fault.is_transient() && !fault.is_ambiguous() =>
-                {
-                    self.clock
-                        .sleep_until(self.now() + self.config.back_off / 10);
-                    refused = Some(fault.clone());
-                    Some(fault)
+            let failed = match send()? {
+                Tried::Done(decided) => return Ok(Some(decided)),
+                Tried::More => None,
+                Tried::Again(fault, key) => Some((fault, key)),
+                Tried::Refused(fault, key) => {
+                    let pause = self.client.config().back_off / 10;
+                    self.client.clock().sleep_until(self.client.now() + pause);
+                    refused = Some((fault.clone(), key));
+                    Some((fault, key))
                 }
-                TryOutcome::Failed(fault) => {
+                Tried::Failed(fault, key) => {
                     // The server's last refusal explains more than the lack of a connection to ask
                     // it again.
                     let never_sent = fault.is_transient() && !fault.is_ambiguous();
-                    let fault = refused.filter(|_| never_sent).unwrap_or(fault);
-                    return Err(self.error(fault, Some(&call.key), self.now() - started));
+                    let failed = refused.filter(|_| never_sent).unwrap_or((fault, key));
+                    return Err(error(failed));
                 }
             };
-            if self.now() >= ends {
-                if attempt.doubt.in_doubt {
-                    self.abandon_attempt(&attempt);
-                }
-                return match fault {
-                    None => Ok(Attempted::Taken),
+            if self.client.now() >= ends {
+                return match failed {
                     // R11 (missing keys): a node answered that it cannot decide yet.
-                    Some(fault) if fault.is_undecided() => Ok(Attempted::Taken),
-                    Some(fault) => Err(self.error(fault, Some(&call.key), self.now() - started)),
+                    Some(failed) if !failed.0.is_undecided() => Err(error(failed)),
+                    _ => Ok(None),
                 };
             }
-            if fault.is_some() {
-                self.meter.retries.add(1);
+            if failed.is_some() {
+                self.client.meter().retries.add(1);
             }
         }
     }
@@ -184,7 +257,7 @@ impl Engine {
             }
         };
         doubt.in_doubt |= answer.resent;
-        self.deliver_all(attempt.call, &answer);
+        self.grants.deliver_all(attempt.call, &answer);
         match answer.reply.outcome {
             Outcome::Granted(grant) => {
                 let lease = self.accept_grant(attempt, &grant, answer.sent)?;
@@ -212,7 +285,7 @@ impl Engine {
                     // R7 (late copies): the name may become this kind before the first copy comes.
                     self.abandon_attempt(attempt);
                 }
-                Err(self.unexpected_reply(attempt.call, &outcome))
+                Err(self.client.unexpected_reply(attempt.call, &outcome))
             }
         }
     }
@@ -220,31 +293,33 @@ impl Engine {
     /// Makes the lease of a lock that was free.
     fn accept_grant(
         &self,
-        attempt: &TryAcquire<'_>,
+        attempt: &mut TryAcquire<'_>,
         grant: &Grant,
         sent: Time,
     ) -> Result<Arc<Lease>> {
         let deadline = deadline_from_reply(attempt.request, sent, grant.left);
-        let now = self.now();
+        let now = self.client.now();
         let mut lease = Lease::new(Arc::clone(attempt.request), grant, sent, deadline).noticed(now);
-        if attempt.doubt.in_doubt {
+        // R7 (late copies): from now on the release of the lease sees to them.
+        if std::mem::take(&mut attempt.doubt.in_doubt) {
             lease = lease.with_not_after(attempt.doubt.not_after);
         }
         let lease = Arc::new(lease);
         if !lease.is_held(now) {
             // The lease is shorter than its reply took.
-            self.abandon_lease(&lease);
+            self.grants.abandon_lease(&lease);
             return Err(Error::Lost {
                 loss: lease.loss_for(LossReason::Expired),
             });
         }
-        self.keep_renewed(&lease);
-        self.give_to_caller(lease)
+        self.holding.keep_renewed(&lease);
+        self.grants.give_to_caller(lease)
     }
 
     /// R13 (unwanted grants): nobody wants what the attempt may have taken, or may still take (R7).
-    pub(super) fn abandon_attempt(&self, attempt: &TryAcquire<'_>) {
-        self.abandon_token(
+    fn abandon_attempt(&self, attempt: &mut TryAcquire<'_>) {
+        attempt.doubt.in_doubt = false;
+        self.upkeep.abandon_token(
             attempt.call,
             attempt.token,
             attempt.doubt.not_after,

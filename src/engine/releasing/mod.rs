@@ -1,19 +1,28 @@
-//! How a lease ends: a guard releases it or some of its permits, nobody wants it, or it is lost.
+//! How a lease ends: a guard releases it, or some of its permits. `unread` are the releases of dropped
+//! guards whose replies others read, `turn` are those of guards that are members of a line.
+
+mod turn;
+mod unread;
 
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, bounded};
 
-use crate::engine::background::{Command, ReportTo, TokenRelease, excludes_late_copies};
+use crate::engine::base::Base;
+use crate::engine::client::{Client, single_result};
+use crate::engine::grants::Grants;
+use crate::engine::holding::Holding;
 use crate::engine::lease::{Lease, loss_from_release, loss_from_resent_release};
-use crate::engine::request::Request;
-use crate::engine::{Engine, single_result};
+use crate::engine::line::Lines;
+use crate::engine::names::Names;
+use crate::engine::upkeep::{Command, ReportTo, TokenRelease, Upkeep, excludes_late_copies};
+use crate::engine::waiter::WaiterRegistry;
+use crate::engine::waiting::Waiting;
 use crate::error::{Error, Result, Step};
-use crate::loss::{Loss, LossReason};
-use crate::script::{Call, Mode, Token, Verb};
+use crate::loss::LossReason;
+use crate::script::{Call, Mode, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
@@ -51,7 +60,38 @@ pub(super) struct BackgroundRelease<'a> {
     result: Option<Receiver<Option<LossReason>>>,
 }
 
-impl Engine {
+/// The releases of one manager, until their tokens are gone.
+pub(crate) struct Releasing {
+    client: Arc<Client>,
+    upkeep: Arc<Upkeep>,
+    holding: Arc<Holding>,
+    registry: Arc<WaiterRegistry>,
+    lines: Arc<Lines>,
+    grants: Arc<Grants>,
+    waiting: Arc<Waiting>,
+    names: Arc<Names>,
+    /// When the last release was sent, in ns, if it got no reply. Else 0.
+    unanswered_since: AtomicU64,
+    /// Callers have left replies to others since the renewal thread looked.
+    replies_left: AtomicBool,
+}
+
+impl Releasing {
+    pub(super) fn new(base: &Base, names: &Arc<Names>) -> Releasing {
+        Releasing {
+            client: Arc::clone(&base.client),
+            upkeep: Arc::clone(&base.upkeep),
+            holding: Arc::clone(&base.holding),
+            registry: Arc::clone(&base.registry),
+            lines: Arc::clone(&base.lines),
+            grants: Arc::clone(&base.grants),
+            waiting: Arc::clone(&base.waiting),
+            names: Arc::clone(names),
+            unanswered_since: AtomicU64::new(0),
+            replies_left: AtomicBool::new(false),
+        }
+    }
+
     /// Ends a guard's lease, as used or unfinished. P9 (nothing starves): the release goes out on an
     /// open connection at once, else by the renewal thread, so the caller never waits for one.
     /// Blocks for at most one command timeout. A drop returns when the release is written, if it may
@@ -65,7 +105,7 @@ impl Engine {
         if lease.tenure().is_some() {
             return self.release_turn(lease, mode, want);
         }
-        let started = self.now();
+        let started = self.client.now();
         let call = self.begin_release(lease, mode, started)?;
         let mut results = self.send_releases(&[lease], slice::from_ref(&call), started, want);
         let Some(result) = results.pop().flatten() else {
@@ -89,7 +129,7 @@ impl Engine {
         lease.release(now).map_err(|loss| Error::Lost { loss })?;
         // A lease that nobody used was no guard's.
         if mode != Mode::Unused {
-            self.meter.on_released(lease.held_for(now));
+            self.client.meter().on_released(lease.held_for(now));
         }
         Ok(release_call(lease, mode))
     }
@@ -112,13 +152,13 @@ impl Engine {
                 // Forget the token only after the reply. Otherwise a late grant notice would find
                 // it unknown and send an abandon that could overtake this release.
                 if lease.was_queued {
-                    self.waiters.forget_guarded(lease.token);
+                    self.registry.forget_guarded(lease.token);
                 }
                 self.on_released(call, &answer);
                 // R7 (late copies): a copy of the acquire that is under way must not take the lock
                 // again.
                 if answer.reply.more || !excludes_late_copies(&answer, lease.not_after) {
-                    self.send_to_background(Command::Abandon(TokenRelease {
+                    self.upkeep.send(Command::Abandon(TokenRelease {
                         answered: true,
                         ..release
                     }));
@@ -129,7 +169,7 @@ impl Engine {
                     loss_from_release(&answer.reply.outcome)
                 };
                 if let Some(reason) = loss.filter(|_| mode.is_guards()) {
-                    self.meter.on_found_lost(reason);
+                    self.client.meter().on_found_lost(reason);
                 }
                 ReleaseOutcome::Answered(loss)
             }
@@ -154,12 +194,12 @@ impl Engine {
 
     /// After the reply to a release: the next holder may be a waiter of this process.
     fn on_released(&self, call: &Call, answer: &Answer) {
-        self.deliver_all(call, answer);
-        self.wake_asker(&call.key);
+        self.grants.deliver_all(call, answer);
+        self.grants.wake_asker(&call.key);
         if answer.resent {
             // The first reply, which was lost, may have carried the grant of a waiter of this
             // process.
-            self.sync_now(&call.key);
+            self.grants.sync_now(&call.key);
         }
     }
 
@@ -186,7 +226,7 @@ impl Engine {
                 WantResult::No => ReportTo::UntilFirstAttempt(sender),
             };
         }
-        self.abandon(release);
+        self.upkeep.abandon(release);
         BackgroundRelease {
             lease,
             started,
@@ -207,15 +247,17 @@ impl Engine {
         } = sent;
         let key = Some(&lease.request.key);
         let Some(receiver) = result else {
-            return fault.map_or(Ok(()), |f| Err(self.error(f, key, self.now() - started)));
+            return fault.map_or(Ok(()), |f| {
+                Err(self.client.error(f, key, self.client.now() - started))
+            });
         };
-        let timeout = self.config.command_timeout;
+        let timeout = self.client.config().command_timeout;
         // If the caller already spent its time waiting for a reply, do not wait again.
-        let no_time_left = fault.is_some() && self.now() >= started + timeout / 2;
+        let no_time_left = fault.is_some() && self.client.now() >= started + timeout / 2;
         let reported = if no_time_left {
             None
         } else {
-            self.clock.receive(&receiver, started + timeout)
+            self.client.clock().receive(&receiver, started + timeout)
         };
         match reported {
             Some(reason) => {
@@ -236,7 +278,7 @@ impl Engine {
                         "redis did not confirm the release, which goes on in the background",
                     )
                 });
-                Err(self.error(fault, key, self.now() - started))
+                Err(self.client.error(fault, key, self.client.now() - started))
             }
         }
     }
@@ -245,10 +287,10 @@ impl Engine {
     /// thread. Does not wait for that thread: until Redis handles the release, nobody else can get
     /// the permits, so it is safe to return. Blocks for at most one command timeout.
     pub(crate) fn reduce(&self, lease: &Arc<Lease>, to: u32) -> Result<()> {
-        let started = self.now();
+        let started = self.client.now();
         let call = self.begin_reduce(lease, to, started)?;
-        let deadlines = self.at_once(started);
-        let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
+        let deadlines = self.client.at_once(started);
+        let result = single_result(self.client.store().run(slice::from_ref(&call), deadlines));
         self.on_reduce_reply(lease, &call, started, result.answer)?;
         lease.keep_permits(to);
         Ok(())
@@ -286,9 +328,13 @@ impl Engine {
                 if !fault.is_transient() {
                     // A retry would be refused too, and the permits would stay taken while the
                     // guard lives. So report the error.
-                    return Err(self.error(fault, Some(&call.key), self.now() - started));
+                    return Err(self.client.error(
+                        fault,
+                        Some(&call.key),
+                        self.client.now() - started,
+                    ));
                 }
-                self.send_to_background(Command::Abandon(TokenRelease {
+                self.upkeep.send(Command::Abandon(TokenRelease {
                     resent: fault.is_ambiguous(),
                     ..release
                 }));
@@ -298,91 +344,25 @@ impl Engine {
         self.note_release_answered();
         self.on_released(call, &answer);
         if let Some(reason) = loss_from_release(&answer.reply.outcome) {
-            return Err(self.lose(lease, reason));
+            return Err(self.holding.lose(lease, reason));
         }
         if answer.reply.more {
-            self.send_to_background(Command::Abandon(release));
+            self.upkeep.send(Command::Abandon(release));
         }
         Ok(())
     }
 
-    /// A reply shows that a guard's lease is over. The renewal thread reports the loss and abandons
-    /// the token.
-    pub(super) fn lose(&self, lease: &Arc<Lease>, reason: LossReason) -> Error {
-        lease.renewed_lease().lose(reason);
-        self.send_to_background(Command::ReportLoss(Arc::clone(lease.renewed_lease())));
-        let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
-        Error::Lost { loss }
-    }
-
-    /// Reports the loss of a guard's lease to everyone watching. Only the first call reports, and
-    /// returns true.
-    pub(super) fn report_loss(&self, lease: &Lease, loss: &Loss) -> bool {
-        if !lease.report_loss(loss) {
-            return false;
-        }
-        self.meter.on_lost(loss.reason, lease.held_for(self.now()));
-        if let Some(group) = &lease.request.group {
-            group.report_loss(loss);
-        }
-        if let Some(callback) = &lease.request.on_lost {
-            self.callbacks.call(Arc::clone(callback), loss.clone());
-        }
-        log::warn!(
-            "lost {:?} (fence {}): {}",
-            loss.lock,
-            loss.fence,
-            loss.reason
-        );
-        true
-    }
-
-    /// R13 (unwanted grants): the renewal thread releases a token that nobody wants. `about` names
-    /// the lock.
-    ///
-    /// R7 (late copies): it goes on until a reply shows that no copy of the token's acquire can
-    /// take it any more: the server's time is past `not_after`. Without a reply it goes on for
-    /// `ttl`, after which a lease of the token has lapsed by itself.
-    pub(super) fn abandon_token(&self, about: &Call, token: Token, not_after: u64, ttl: Duration) {
-        self.abandon(TokenRelease {
-            not_after,
-            ..TokenRelease::abandon(about, token, self.now() + ttl)
-        });
-    }
-
-    /// Like `abandon_token`, for a token that may be queued. It leaves the queue only by a release,
-    /// so the renewal thread goes on until there is a reply.
-    pub(super) fn abandon_queued(&self, request: &Request, token: Token, not_after: u64) {
-        let about = request.renew(token, 0);
-        self.abandon(TokenRelease {
-            not_after,
-            may_be_queued: true,
-            ..TokenRelease::abandon(&about, token, self.now() + request.longest())
-        });
-    }
-
-    /// Abandons the token of a lease that has no guard and never will.
-    pub(super) fn abandon_lease(&self, lease: &Arc<Lease>) {
-        if lease.tenure().is_some() {
-            return self.pass_on(lease);
-        }
-        // R14 (release first, then send).
-        lease.close();
-        if lease.was_queued {
-            self.waiters.forget_guarded(lease.token);
-        }
-        let about = lease.request.renew(lease.token, lease.fence);
-        self.abandon_token(
-            &about,
-            lease.token,
-            lease.not_after,
-            lease.request.longest(),
-        );
-    }
-
-    pub(super) fn abandon(&self, release: TokenRelease) {
-        self.meter.background_releases.add(1);
-        self.send_to_background(Command::Abandon(release));
+    /// When the stop of the engine, which begins `now`, has waited for a command timeout.
+    pub(super) fn stop_by(&self, now: Time) -> Time {
+        let timeout = self.client.config().command_timeout;
+        let since = match Time::from_nanos(self.unanswered_since.load(Ordering::Acquire)) {
+            // A server that does not answer a release will not let the threads end in time either.
+            since if now < since + timeout * 2 => since,
+            // Every release was answered, or Redis may be back since. The renewal thread needs time
+            // for the releases that are open.
+            _ => now,
+        };
+        since + timeout
     }
 
     /// A release got no reply. Until one does, the drop of a guard and the stop of the engine wait
@@ -407,6 +387,54 @@ impl Engine {
         } else {
             self.note_release_answered();
         }
+    }
+
+    /// Releases leases that nobody has used. The renewal thread abandons the tokens of lost ones.
+    pub(crate) fn abandon_all(self: &Arc<Self>, leases: &[Arc<Lease>]) {
+        let _ = self.release_all(leases, Mode::Unused, WantResult::No);
+    }
+
+    /// Releases several leases like [`Releasing::release`], all in one round trip. Returns what went
+    /// wrong. Blocks for at most one command timeout.
+    pub(crate) fn release_all(
+        self: &Arc<Self>,
+        leases: &[Arc<Lease>],
+        mode: Mode,
+        want: WantResult,
+    ) -> Vec<Error> {
+        let started = self.client.now();
+        let mut results = Vec::new();
+        let mut ending = Vec::new();
+        let mut calls = Vec::new();
+        for lease in leases {
+            match self.begin_release(lease, mode, started) {
+                Ok(call) => {
+                    ending.push(lease);
+                    calls.push(call);
+                }
+                Err(error) => results.push(Err(error)),
+            }
+        }
+        if !calls.is_empty() {
+            let replies = self.send_releases(&ending, &calls, started, want);
+            let mut in_background = Vec::new();
+            for ((lease, call), reply) in ending.into_iter().zip(&calls).zip(replies) {
+                let Some(reply) = reply else { continue };
+                match self.on_release_reply(lease, call, started, reply.answer) {
+                    ReleaseOutcome::Answered(reason) => results.push(loss_result(lease, reason)),
+                    ReleaseOutcome::Open(open) => {
+                        let sent = self.release_in_background(lease, started, *open, want);
+                        in_background.push(sent);
+                    }
+                }
+            }
+            // All are handed over before the first is waited for, so they go in one round trip,
+            // too.
+            for sent in in_background {
+                results.push(self.await_background_release(sent));
+            }
+        }
+        results.into_iter().filter_map(Result::err).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The commands that other threads send to the renewal thread, and the tasks that it schedules.
+//! The commands that other threads send to the renewal thread.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crossbeam_channel::Sender;
 use super::token_release::TokenRelease;
 use crate::engine::lease::Lease;
 use crate::engine::waiter::WaiterEntry;
-use crate::script::{Call, Family, Verb};
+use crate::script::{Call, Verb};
 use crate::store::clock::Time;
 
 /// A command from another thread to the renewal thread. New leases have a channel of their own.
@@ -47,22 +47,16 @@ pub(crate) struct ShutdownReport {
     pub(crate) unreleased: Vec<Arc<str>>,
 }
 
-/// A shutdown that waits for the answers to releases.
-pub(crate) struct OpenShutdown {
-    pub(crate) report: ShutdownReport,
-    pub(crate) command: EndAll,
-}
-
 /// A wait that is to be reported, because it has lasted for long.
 pub(crate) struct LongWait {
-    pub(super) waiter: Arc<WaiterEntry>,
-    pub(super) thread: Thread,
-    pub(super) since: Time,
+    pub(in crate::engine) waiter: Arc<WaiterEntry>,
+    pub(in crate::engine) thread: Thread,
+    pub(in crate::engine) since: Time,
 }
 
 impl LongWait {
     /// The call that asks who holds the lock. `None` if the wait is over.
-    pub(super) fn call(&self) -> Option<Call> {
+    pub(in crate::engine) fn call(&self) -> Option<Call> {
         let waits = self.waiter.state.lock().awaits_grant();
         // One waiter, because a script takes 0 for all.
         let verb = Verb::Inspect {
@@ -80,34 +74,4 @@ pub(crate) struct ScheduledLease {
     /// When it was to be renewed first. A renewal that fails is tried again later, and stays due
     /// since then.
     pub(crate) due_at: Time,
-}
-
-impl Task {
-    /// The lease that the task renews.
-    pub(crate) fn into_lease(self) -> Option<Arc<Lease>> {
-        match self {
-            Task::Renew(scheduled) => Some(scheduled.lease),
-            _ => None,
-        }
-    }
-}
-
-/// A task of the renewal thread. Each task is one call in a pipeline, and handles its reply.
-pub(crate) enum Task {
-    Renew(ScheduledLease),
-    /// Release a token, until a reply shows that it is gone for good.
-    ReleaseToken(TokenRelease),
-    /// R12 (doubtful grants): ask by a renewal whether a waiter's grant still holds.
-    Confirm(Arc<WaiterEntry>),
-    /// R4 (lost places): enqueue a waiter again, under a new token.
-    Requeue(Arc<WaiterEntry>),
-    /// A waiter is to be enqueued again, and its name is a kind of this family by now. Vacate the
-    /// name first.
-    Vacate(Arc<WaiterEntry>, Family),
-    /// Ask for a name's owner and served time.
-    Sync(Call),
-    /// Ask which of a name's tokens Redis knows.
-    Lookup(Call),
-    /// A thread has waited for long: ask who holds the lock, for the log.
-    AskHolder(LongWait),
 }

@@ -4,16 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::engine::Engine;
-use crate::engine::background::{ReportTo, TokenRelease, warn_of_drop};
+use super::{ReleaseOutcome, Releasing, WantResult, loss_result, release_call};
 use crate::engine::lease::Lease;
-use crate::engine::release::{ReleaseOutcome, WantResult, loss_result, release_call};
+use crate::engine::upkeep::{ReportTo, TokenRelease, warn_of_drop};
 use crate::error::Result;
 use crate::script::{Call, Mode, Verb};
 use crate::store::clock::Time;
 use crate::store::{CallResult, OnResult, StoreFault};
 
-impl Engine {
+impl Releasing {
     /// Sends the releases of these leases, which have ended here at `started`, on connections that
     /// are open. A result is `None` if its caller need not wait: another thread handles the reply.
     /// Blocks for at most one command timeout.
@@ -29,8 +28,8 @@ impl Engine {
             self.may_leave(lease, want)
                 .then(|| self.on_unread(lease, &calls[at], started))
         };
-        let timeout = self.config.command_timeout;
-        let results = self.store.send(calls, started + timeout, &leave);
+        let timeout = self.client.config().command_timeout;
+        let results = self.client.store().send(calls, started + timeout, &leave);
         if results.iter().any(Option::is_none) {
             self.note_left(started + timeout);
         }
@@ -48,17 +47,17 @@ impl Engine {
     /// has been registered all the time.
     ///
     /// R7 (late copies): a lease in doubt needs a reply whose server time excludes them.
-    pub(super) fn may_leave(&self, lease: &Lease, want: WantResult) -> bool {
+    pub(in crate::engine) fn may_leave(&self, lease: &Lease, want: WantResult) -> bool {
         want == WantResult::No
-            && !self.config.wait_on_drop
+            && !self.client.config().wait_on_drop
             && lease.not_after == 0
-            && !self.waiters.has_waiter(&lease.request.key.name)
+            && !self.registry.has_waiter(&lease.request.key.name)
     }
 
     /// The handler of the reply to a release whose caller has left.
     ///
-    /// It holds no engine: it may lie in the engine's own store when the engine ends.
-    pub(super) fn on_unread(
+    /// It keeps nothing of the engine: it may lie in the engine's own store when the engine ends.
+    pub(in crate::engine) fn on_unread(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         call: &Call,
@@ -67,11 +66,11 @@ impl Engine {
         let Verb::Release { mode, .. } = call.verb else {
             unreachable!("a lease is ended by a release")
         };
-        let engine = Arc::downgrade(self);
+        let releasing = Arc::downgrade(self);
         let lease = Arc::clone(lease);
         Box::new(move |result| {
-            if let Some(engine) = engine.upgrade() {
-                engine.on_unread_result(&lease, mode, started, result);
+            if let Some(releasing) = releasing.upgrade() {
+                releasing.on_unread_result(&lease, mode, started, result);
             }
         })
     }
@@ -83,7 +82,7 @@ impl Engine {
         let ended = match self.on_release_reply(lease, &call, started, result.answer) {
             ReleaseOutcome::Answered(reason) => loss_result(lease, reason),
             ReleaseOutcome::Open(open) => {
-                self.abandon(TokenRelease {
+                self.upkeep.abandon(TokenRelease {
                     // It was written, whatever the fault says.
                     resent: true,
                     report_to: ReportTo::Log,
@@ -104,15 +103,22 @@ impl Engine {
         if fault.is_no_outage() {
             return Ok(());
         }
-        Err(self.error(fault, Some(&lease.request.key), self.now() - started))
+        Err(self
+            .client
+            .error(fault, Some(&lease.request.key), self.client.now() - started))
+    }
+
+    /// Whether callers have left replies to others since this was last asked.
+    pub(in crate::engine) fn take_replies_left(&self) -> bool {
+        self.replies_left.swap(false, Ordering::Relaxed)
     }
 
     /// A reply was left unread, and the renewal thread reads it at `due` if nobody else has.
-    pub(super) fn note_left(&self, due: Time) {
+    pub(in crate::engine) fn note_left(&self, due: Time) {
         // The flag is set most of the time. Only a write takes its cache line from other threads.
         if !self.replies_left.load(Ordering::Relaxed) {
             self.replies_left.store(true, Ordering::Relaxed);
         }
-        self.waker.wake_if_late_for(due);
+        self.upkeep.wake_if_late_for(due);
     }
 }

@@ -44,13 +44,13 @@ impl Waker {
 
     /// Before the renewal thread sleeps until `until`. It must then look again for what was
     /// sent.
-    pub(super) fn publish_sleep(&self, until: Time) {
+    pub(in crate::engine) fn publish_sleep(&self, until: Time) {
         self.asleep_until.store(until.as_nanos(), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
     /// After the renewal thread slept.
-    pub(super) fn publish_awake(&self) {
+    pub(in crate::engine) fn publish_awake(&self) {
         self.asleep_until.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }

@@ -4,23 +4,24 @@ use std::slice;
 use std::sync::Arc;
 use std::thread;
 
+use super::{Acquiring, is_transient};
+use crate::engine::client::single_result;
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
-use crate::engine::waiter::grant_notice::GrantNotice;
-use crate::engine::waiter::nested::{NestedWait, WaitEnds};
-use crate::engine::waiter::registry::WaiterEntry;
-use crate::engine::waiter::state::{TakeGrant, WaiterAction, WaiterState};
-use crate::engine::{Engine, single_result};
+use crate::engine::waiter::{
+    Asking, GrantNotice, NestedWait, TakeGrant, WaitEnds, WaiterAction, WaiterEntry, WaiterState,
+};
 use crate::error::{Error, Result, Step};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 use crate::script::Token;
 use crate::script::{Call, Mode, Outcome, Verb};
+use crate::stats::Meter;
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
 /// A registered waiter. Dropping it cancels the wait and leaves the queue.
 pub(crate) struct QueuedWaiter {
-    pub(crate) engine: Arc<Engine>,
+    pub(super) acquiring: Arc<Acquiring>,
     pub(crate) waiter: Arc<WaiterEntry>,
 }
 
@@ -47,20 +48,6 @@ pub(crate) enum AtDeadline {
     Keep,
 }
 
-/// The result of a waiter's acquire.
-pub(crate) enum EnqueueOutcome {
-    /// The waiter is queued, granted or cancelled: its state says which.
-    Done,
-    /// Send it again at once, to pass over more dead waiters.
-    More,
-    /// Send it again at once.
-    Again,
-    /// It will not succeed.
-    Rejected(Error),
-    /// It may succeed later.
-    RetryLater(StoreFault),
-}
-
 /// One call of [`QueuedWaiter::wait`].
 struct WaitCall {
     entered: Time,
@@ -71,12 +58,15 @@ struct WaitCall {
 }
 
 impl WaitCall {
-    fn new(entered: Time, until: Time, at_deadline: AtDeadline) -> WaitCall {
-        WaitCall {
-            entered,
-            until,
-            at_deadline,
-            answer_by: None,
+    /// R21 (asking again): the next step where the store has no queue.
+    fn next_asking_step(&self, state: &WaiterState, now: Time) -> WaitStep {
+        let asks_last = now >= self.until && self.at_deadline == AtDeadline::Cancel;
+        if state.is_asking() && (now >= state.ask_at || asks_last) {
+            WaitStep::Ask
+        } else if now >= self.until {
+            WaitStep::NotYet
+        } else {
+            WaitStep::Sleep(state.ask_at.min(self.until))
         }
     }
 }
@@ -88,7 +78,9 @@ enum WaitStep {
     AwaitReply(Time),
     /// The time is up.
     NotYet,
-    /// Ask Redis, which has been silent, before the wait ends.
+    /// Have Redis asked, which has been silent, before the wait ends.
+    Sync,
+    /// R21 (asking again): ask for the lock.
     Ask,
     Outage,
 }
@@ -96,26 +88,27 @@ enum WaitStep {
 impl QueuedWaiter {
     /// R1 (registered before sent): the waiter is in the registry before its token is sent.
     pub(crate) fn register(
-        engine: &Arc<Engine>,
+        acquiring: &Arc<Acquiring>,
         request: &Arc<Request>,
         state: WaiterState,
     ) -> QueuedWaiter {
-        let waiter = engine
-            .waiters
-            .register(Arc::clone(request), state, engine.now());
-        engine.meter.waiting.add(1);
+        let waiter =
+            acquiring
+                .registry
+                .register(Arc::clone(request), state, acquiring.client.now());
+        acquiring.client.meter().waiting.add(1);
         QueuedWaiter {
-            engine: Arc::clone(engine),
+            acquiring: Arc::clone(acquiring),
             waiter,
         }
     }
 
     /// 1 is next. `None` once the lock is granted, and while the waiter is enqueued again.
     pub(crate) fn position(&self) -> Option<u64> {
-        if self.engine.is_forked() {
+        if self.acquiring.life.is_forked() {
             return None;
         }
-        self.engine.position_of(&self.waiter)
+        self.acquiring.lines.position_of(&self.waiter)
     }
 
     #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -134,7 +127,7 @@ impl QueuedWaiter {
     /// again before the wait fails. It gets one command timeout at a deadline, else two: for a
     /// connection and for the reply.
     pub(crate) fn wait(&self, until: Time, at_deadline: AtDeadline) -> Result<Option<Arc<Lease>>> {
-        self.engine.check_fork()?;
+        self.acquiring.life.check_fork()?;
         let _waits = self.begin_wait(until);
         self.wait_on(until, at_deadline)
     }
@@ -145,7 +138,7 @@ impl QueuedWaiter {
     pub(crate) fn begin_wait(&self, until: Time) -> BegunWait<'_> {
         let thread = thread::current();
         let mut state = self.waiter.state.lock();
-        state.begin_wait(thread.clone(), self.engine.now());
+        state.begin_wait(thread.clone(), self.acquiring.client.now());
         let is_over = !state.awaits_grant();
         drop(state);
         let ends = if until == Time::NEVER {
@@ -156,7 +149,7 @@ impl QueuedWaiter {
         let nested = if is_over {
             None
         } else {
-            NestedWait::begin(self.engine.id(), &self.waiter, thread, ends)
+            NestedWait::begin(self.acquiring.client.id(), &self.waiter, thread, ends)
         };
         let (nested, circle) = nested.unzip();
         let begun = BegunWait {
@@ -164,33 +157,32 @@ impl QueuedWaiter {
             _nested: nested,
         };
         if let Some(circle) = circle.flatten() {
-            self.engine.report_circle(&circle);
+            self.acquiring.reports.report_circle(&circle);
         }
         begun
     }
 
     /// Goes on with a wait that has begun.
+    ///
+    /// In the queue of the store, the caller sleeps until it is woken: by the grant, or by the replies
+    /// that show whether Redis is silent. R21 (asking again): without a queue it sleeps until its
+    /// pause is over, and asks. If it cancels at the deadline, it asks once more then. Each request may
+    /// take two command timeouts, and one past `until`.
     pub(crate) fn wait_on(
         &self,
         until: Time,
         at_deadline: AtDeadline,
     ) -> Result<Option<Arc<Lease>>> {
-        if self.engine.service.has_queue {
-            self.sleep_until_granted(until, at_deadline)
-        } else {
-            self.ask_until_granted(until, at_deadline)
-        }
-    }
-
-    fn sleep_until_granted(
-        &self,
-        until: Time,
-        at_deadline: AtDeadline,
-    ) -> Result<Option<Arc<Lease>>> {
-        let engine = &self.engine;
+        let acquiring = &self.acquiring;
         let waiter = &self.waiter;
-        let mut call = WaitCall::new(engine.now(), until, at_deadline);
-        let long_wait = engine.config.long_wait;
+        let mut call = WaitCall {
+            entered: acquiring.client.now(),
+            until,
+            at_deadline,
+            answer_by: None,
+        };
+        let _asking = self.begin_asking(call.entered);
+        let long_wait = acquiring.client.config().long_wait;
         let mut state = waiter.state.lock();
         // No sync of the renewal thread checks a member while its line has the lock. So it looks
         // itself, and at once if it waits in pieces: each may end before the next look is due.
@@ -201,30 +193,31 @@ impl QueuedWaiter {
             Time::NEVER
         };
         loop {
-            let now = engine.now();
+            let now = acquiring.client.now();
             if now >= check_at {
                 check_at = Time::NEVER;
                 drop(state);
-                engine.report_postponed_circles(slice::from_ref(waiter));
-                engine.report_if_long(&engine.line_of(waiter));
+                let reports = &acquiring.reports;
+                reports.report_postponed_circles(slice::from_ref(waiter));
+                reports.report_if_long(&acquiring.lines.line_of(waiter));
                 state = waiter.state.lock();
             }
             match state.take_grant(now, &waiter.request) {
                 TakeGrant::Taken(lease) => {
                     drop(state);
-                    return engine.give_to_caller(lease).map(Some);
+                    return acquiring.grants.give_to_caller(lease).map(Some);
                 }
                 TakeGrant::Failed(error) => return Err(error),
                 TakeGrant::Confirm => {
                     drop(state);
-                    engine.apply(waiter, WaiterAction::Confirm);
+                    acquiring.grants.apply(waiter, WaiterAction::Confirm);
                     state = waiter.state.lock();
                     // The confirmation may have come by now, and its notification woke nobody.
                     continue;
                 }
                 TakeGrant::NotYet => {}
             }
-            let wake_at = match self.next_step(&call, now) {
+            let wake_at = match self.next_step(&call, &state, now) {
                 WaitStep::NotYet => return Ok(None),
                 WaitStep::Outage => return Err(self.outage(now)),
                 WaitStep::Sleep(wake_at) => {
@@ -232,35 +225,47 @@ impl QueuedWaiter {
                     wake_at
                 }
                 WaitStep::AwaitReply(answer_by) => answer_by,
-                WaitStep::Ask => {
+                WaitStep::Sync => {
                     let timeouts = if now < until { 2 } else { 1 };
-                    call.answer_by = Some(now + engine.config.command_timeout * timeouts);
+                    let timeout = acquiring.client.config().command_timeout;
+                    call.answer_by = Some(now + timeout * timeouts);
                     waiter.wake_on_reply();
                     // The registry's mutex is never asked for under a waiter's.
                     drop(state);
-                    engine.sync_now(&waiter.request.key);
+                    acquiring.grants.sync_now(&waiter.request.key);
                     state = waiter.state.lock();
                     // A reply or a grant may have come by now, and its notification woke nobody.
                     continue;
                 }
+                WaitStep::Ask => {
+                    state.ask_at = Time::NEVER;
+                    drop(state);
+                    if let Some(lease) = self.ask(&call)? {
+                        return Ok(Some(lease));
+                    }
+                    if now >= until {
+                        return Ok(None);
+                    }
+                    self.report_asking();
+                    state = waiter.state.lock();
+                    continue;
+                }
             };
             if is_member {
-                let next = state.check_at(now, long_wait, engine.config.check_period);
-                check_at = check_at.min(next);
+                let period = acquiring.client.config().check_period;
+                check_at = check_at.min(state.check_at(now, long_wait, period));
             }
             let wake_at = wake_at.min(check_at);
-            engine.clock.wait(&waiter.changed, &mut state, wake_at);
+            let clock = acquiring.client.clock();
+            clock.wait(&waiter.changed, &mut state, wake_at);
         }
     }
 
-    fn next_step(&self, call: &WaitCall, now: Time) -> WaitStep {
-        let last_reply_at = self.waiter.last_reply_at().min(now);
-        let silent_since = match call.at_deadline {
-            AtDeadline::Cancel => last_reply_at.max(call.entered),
-            // A caller that waits in pieces enters again and again. That must not hide an outage.
-            AtDeadline::Keep => last_reply_at,
-        };
-        let outage_at = silent_since + self.engine.config.outage_limit;
+    fn next_step(&self, call: &WaitCall, state: &WaiterState, now: Time) -> WaitStep {
+        if !self.acquiring.client.has_queue() {
+            return call.next_asking_step(state, now);
+        }
+        let outage_at = self.outage_at(call, now);
         if now < outage_at && now < call.until {
             return WaitStep::Sleep(call.until.min(outage_at));
         }
@@ -277,26 +282,96 @@ impl QueuedWaiter {
         match call.answer_by.filter(|_| self.waiter.awaits_reply()) {
             Some(answer_by) if now >= answer_by => WaitStep::Outage,
             Some(answer_by) => WaitStep::AwaitReply(answer_by),
-            None => WaitStep::Ask,
+            None => WaitStep::Sync,
+        }
+    }
+
+    /// The moment from which on the lack of an answer ends the wait.
+    fn outage_at(&self, call: &WaitCall, now: Time) -> Time {
+        let last_reply_at = self.waiter.last_reply_at().min(now);
+        let silent_since = match call.at_deadline {
+            AtDeadline::Cancel => last_reply_at.max(call.entered),
+            // A caller that waits in pieces enters again and again. That must not hide an outage.
+            AtDeadline::Keep => last_reply_at,
+        };
+        silent_since + self.acquiring.client.config().outage_limit
+    }
+
+    /// R21 (asking again): until the result is dropped, a release by this manager may wake the
+    /// caller. `None` where the store has a queue.
+    fn begin_asking(&self, now: Time) -> Option<Asking<'_>> {
+        let acquiring = &self.acquiring;
+        if acquiring.client.has_queue() {
+            return None;
+        }
+        if Meter::PUBLISHES {
+            // No check of a queue wakes the renewal thread, which shows how long the oldest wait is.
+            let due = now + acquiring.client.config().check_period;
+            acquiring.upkeep.wake_if_late_for(due);
+        }
+        Some(acquiring.askers.enter(&self.waiter))
+    }
+
+    /// R21 (asking again): asks once. If the lock is taken, the next pause begins.
+    fn ask(&self, call: &WaitCall) -> Result<Option<Arc<Lease>>> {
+        let client = &self.acquiring.client;
+        let asked = client.now();
+        let attempts = &self.acquiring.attempts;
+        let failed = match attempts.attempt(&self.waiter.request, call.until) {
+            Ok(Some(lease)) => return Ok(Some(lease)),
+            Ok(None) | Err(Error::Lost { .. }) => None,
+            Err(error) if is_transient(&error) => Some(error),
+            Err(error) => return Err(error),
+        };
+        let now = client.now();
+        let mut state = self.waiter.state.lock();
+        state.begin_pause(now, client.config().back_off);
+        drop(state);
+        match failed {
+            None => self.waiter.on_reply(now),
+            Some(error) if now >= self.outage_at(call, now) => return Err(error),
+            // "Others have the lock" is not said while Redis is silent.
+            Some(error) if asked >= call.until && call.at_deadline == AtDeadline::Cancel => {
+                return Err(error);
+            }
+            Some(_) => client.meter().retries.add(1),
+        }
+        Ok(None)
+    }
+
+    /// R21 (asking again): no check of the renewal thread reports this wait.
+    fn report_asking(&self) {
+        let waiters = slice::from_ref(&self.waiter);
+        self.acquiring.reports.report_postponed_circles(waiters);
+        // A younger waiter is due earlier each time. It would report only itself, forever.
+        if self.acquiring.askers.has_waited_longest(&self.waiter) {
+            self.acquiring.reports.report_if_long(waiters);
         }
     }
 
     /// Leaves the queue at a deadline, but keeps a grant that came first.
     pub(crate) fn cancel(self, until: Time) -> Result<Option<Arc<Lease>>> {
-        let engine = &self.engine;
+        let acquiring = &self.acquiring;
         if let Some(call) = self.begin_cancel() {
-            let started = engine.now();
-            let deadlines = engine.deadlines(started, until);
-            let result = single_result(engine.store.run(slice::from_ref(&call), deadlines));
+            let started = acquiring.client.now();
+            let deadlines = acquiring.client.deadlines(started, until);
+            let result = single_result(
+                acquiring
+                    .client
+                    .store()
+                    .run(slice::from_ref(&call), deadlines),
+            );
             if let Err(fault) = self.on_cancel_reply(&call, result.answer) {
                 let is_answer = matches!(fault, StoreFault::NotReplicated { .. });
                 if !is_answer && self.redis_answered_lately(until) {
                     return Ok(None);
                 }
-                let waited = engine.now() - started;
-                return Err(self
-                    .engine
-                    .error(fault, Some(&self.waiter.request.key), waited));
+                let waited = acquiring.client.now() - started;
+                return Err(self.acquiring.client.error(
+                    fault,
+                    Some(&self.waiter.request.key),
+                    waited,
+                ));
             }
         }
         self.take_grant_or_cancel()
@@ -320,33 +395,35 @@ impl QueuedWaiter {
         call: &Call,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> std::result::Result<(), StoreFault> {
-        let engine = &self.engine;
+        let acquiring = &self.acquiring;
         let waiter = &self.waiter;
         match answer {
             Ok(answer) => {
-                engine.deliver_all(call, &answer);
+                acquiring.grants.deliver_all(call, &answer);
                 if let Outcome::Granted(grant) = answer.reply.outcome {
                     let notice = GrantNotice::from_reply(grant, answer.sent);
                     let mut state = waiter.state.lock();
-                    let action = state.on_granted(notice, engine.now(), &waiter.request);
+                    let action = state.on_granted(notice, acquiring.client.now(), &waiter.request);
                     drop(state);
-                    engine.apply_hand_over(waiter, action);
+                    acquiring.grants.apply_hand_over(waiter, action);
                 } else if let (true, Verb::Release { token, .. }) = (answer.reply.more, &call.verb)
                 {
-                    engine.abandon_token(call, *token, 0, waiter.request.longest());
+                    acquiring
+                        .upkeep
+                        .abandon_token(call, *token, 0, waiter.request.longest());
                 }
             }
             Err(fault) => {
                 let mut state = waiter.state.lock();
-                let action = state.on_no_reply(0, engine.now(), &waiter.request);
+                let action = state.on_no_reply(0, acquiring.client.now(), &waiter.request);
                 if matches!(action, WaiterAction::Nothing) {
                     let action = state.abandon_token();
                     drop(state);
-                    engine.apply(waiter, action);
+                    acquiring.grants.apply(waiter, action);
                     return Err(fault);
                 }
                 drop(state);
-                engine.apply_hand_over(waiter, action);
+                acquiring.grants.apply_hand_over(waiter, action);
             }
         }
         Ok(())
@@ -354,14 +431,14 @@ impl QueuedWaiter {
 
     /// The last look at a cancelled waiter: a grant may have come first, by any way.
     pub(crate) fn take_grant_or_cancel(&self) -> Result<Option<Arc<Lease>>> {
-        let engine = &self.engine;
+        let acquiring = &self.acquiring;
         let waiter = &self.waiter;
         let found = waiter
             .state
             .lock()
-            .take_grant(engine.now(), &waiter.request);
+            .take_grant(acquiring.client.now(), &waiter.request);
         match found {
-            TakeGrant::Taken(lease) => engine.give_to_caller(lease).map(Some),
+            TakeGrant::Taken(lease) => acquiring.grants.give_to_caller(lease).map(Some),
             TakeGrant::Failed(error) => Err(error),
             // A doubtful grant is not worth another round trip past the deadline, for itself or its
             // release.
@@ -375,16 +452,16 @@ impl QueuedWaiter {
     /// Cancels the waiter without waiting for Redis: the renewal thread abandons the token.
     pub(crate) fn cancel_in_background(&self) {
         let action = self.waiter.state.lock().cancel();
-        self.engine.apply(&self.waiter, action);
+        self.acquiring.grants.apply(&self.waiter, action);
     }
 
     /// Cancels the waiter when it is dropped. The release is sent at once if a connection is open
     /// and one release is enough. Else the renewal thread sends it (R7, late copies).
     fn cancel_on_drop(&self) {
-        let engine = &self.engine;
+        let acquiring = &self.acquiring;
         let action = self.waiter.state.lock().cancel();
         let WaiterAction::Abandon { token, not_after } = action else {
-            return engine.apply(&self.waiter, action);
+            return acquiring.grants.apply(&self.waiter, action);
         };
         let call = self.waiter.request.call(Verb::Release {
             token,
@@ -392,33 +469,43 @@ impl QueuedWaiter {
             mode: Mode::Unused,
         });
         if not_after == 0 {
-            let started = engine.now();
-            let deadlines = engine.at_once(started);
-            match single_result(engine.store.run(slice::from_ref(&call), deadlines)).answer {
+            let started = acquiring.client.now();
+            let deadlines = acquiring.client.at_once(started);
+            match single_result(
+                acquiring
+                    .client
+                    .store()
+                    .run(slice::from_ref(&call), deadlines),
+            )
+            .answer
+            {
                 Ok(answer) => {
-                    engine.note_release_answered();
-                    engine.deliver_all(&call, &answer);
+                    acquiring.releasing.note_release_answered();
+                    acquiring.grants.deliver_all(&call, &answer);
                     if !answer.reply.more {
                         return;
                     }
                 }
                 Err(StoreFault::NotReady) => {}
-                Err(fault) => engine.note_release_fault(started, &fault),
+                Err(fault) => acquiring.releasing.note_release_fault(started, &fault),
             }
         }
-        engine.abandon_queued(&self.waiter.request, token, not_after);
+        acquiring
+            .upkeep
+            .abandon_queued(&self.waiter.request, token, not_after);
     }
 
     /// A try may say "not yet" only if Redis answered within the last P + T.
     fn redis_answered_lately(&self, at: Time) -> bool {
         at - self.waiter.last_reply_at()
-            <= self.engine.config.check_period + self.engine.config.command_timeout
+            <= self.acquiring.client.config().check_period
+                + self.acquiring.client.config().command_timeout
     }
 
     /// Redis was asked after its last reply, and did not answer. If that was long ago, this process
     /// may have slept since, and it says nothing.
     fn was_unanswered(&self, now: Time) -> bool {
-        let config = &self.engine.config;
+        let config = &self.acquiring.client.config();
         let asked_at = self.waiter.last_unanswered_at();
         asked_at > self.waiter.last_reply_at()
             && now - asked_at <= config.check_period + config.command_timeout * 2
@@ -430,7 +517,8 @@ impl QueuedWaiter {
             let source = "redis did not answer while the caller waited in the queue";
             let fault = StoreFault::unavailable(Step::Reply, source);
             let silent_for = now - waiter.last_reply_at();
-            self.engine
+            self.acquiring
+                .client
                 .error(fault, Some(&waiter.request.key), silent_for)
         })
     }
@@ -439,7 +527,7 @@ impl QueuedWaiter {
 impl Drop for QueuedWaiter {
     fn drop(&mut self) {
         self.cancel_on_drop();
-        self.engine.waiters.forget(&self.waiter);
-        self.engine.meter.waiting.sub(1);
+        self.acquiring.registry.forget(&self.waiter);
+        self.acquiring.client.meter().waiting.sub(1);
     }
 }

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::config::{Config, Settings};
-use crate::engine::waiter::{Askers, CircleWarning, QueuedWaiter, WaiterState};
-use crate::engine::{AtDeadline, EngineHandle, Request};
+use crate::engine::waiter::{Askers, CircleWarning, WaiterState};
+use crate::engine::{AtDeadline, EngineHandle, QueuedWaiter, Request};
 use crate::error::Error;
 use crate::manager::LockManager;
 use crate::memory::{Fault, Memory, Reply};
@@ -47,13 +47,13 @@ fn sleeper(manager: &LockManager, name: &str) -> QueuedWaiter {
     let key = manager.key(name).expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let state = WaiterState::new(Token::new());
-    let queued = QueuedWaiter::register(manager.engine(), &request, state);
+    let queued = QueuedWaiter::register(&manager.engine().acquiring, &request, state);
     queued.waiter.state.lock().ask_at = Time::from_nanos(u64::MAX - 1);
     queued
 }
 
 fn until_asleep(queued: &QueuedWaiter) {
-    let askers = &queued.engine.askers;
+    let askers = &queued.acquiring.askers;
     while !askers.are_any(&queued.request().key.name) {
         thread::yield_now();
     }
@@ -159,13 +159,17 @@ fn release_wakes_the_first_waiter_of_its_manager() {
         });
         until_asleep(last);
         let waiting = scope.spawn(move || first.wait(until, AtDeadline::Keep));
-        while ours.engine().askers.count("a") < 2 {
+        while ours.engine().base.askers.count("a") < 2 {
             thread::yield_now();
         }
         guard.unlock().expect("it was held");
         let lease = waiting.join().expect("no panic").expect("it answers");
         assert!(lease.is_some(), "the lock was free");
-        assert_eq!(ours.engine().askers.count("a"), 1, "the second waits on");
+        assert_eq!(
+            ours.engine().base.askers.count("a"),
+            1,
+            "the second waits on"
+        );
         ours.shutdown(Duration::ZERO).expect("it answers");
     });
 }
@@ -207,7 +211,7 @@ fn newcomer_does_not_overtake_a_waiter_of_its_manager() {
     let memory = Memory::new();
     let ours = patient(&memory);
     let queued = sleeper(&ours, "a");
-    let _asking = ours.engine().askers.enter(&queued.waiter);
+    let _asking = ours.engine().base.askers.enter(&queued.waiter);
     let requests = ours.stats().requests;
     let _late = ours.enqueue("a").expect("it answers");
     assert_eq!(ours.stats().requests, requests, "it has not asked");
@@ -221,7 +225,7 @@ fn p8_wait_ends_at_the_outage_limit_without_a_queue() {
     let _guard = theirs.lock("a").expect("it is free");
     let mut waiter = ours.enqueue("a").expect("it answers");
     memory.go_down();
-    let limit = ours.engine().config.outage_limit;
+    let limit = ours.engine().config().outage_limit;
     let started = ours.engine().now();
     let ended = memory.fast_forward(|| ours.lock("a"));
     let waited = ours.engine().now() - started;
@@ -248,7 +252,7 @@ fn p8_try_for_a_time_reports_a_silent_server() {
     let ended = memory.fast_forward(|| ours.try_lock_for("a", second));
     let waited = ours.engine().now() - started;
     assert!(matches!(ended, Err(Error::Unavailable { .. })));
-    let bound = second + ours.engine().config.command_timeout + SLACK;
+    let bound = second + ours.engine().config().command_timeout + SLACK;
     assert!(waited < bound, "{waited:?}");
 }
 
@@ -319,10 +323,8 @@ fn deadlock_in_the_pause_of_a_warning_is_reported_while_asking() {
     let _guard = ours.lock("a").expect("it is free");
     let engine = ours.engine();
     let names = BTreeSet::from([Arc::from("a")]);
-    let pause = engine.config.long_wait;
-    let begins = engine
-        .waiters
-        .begin_circle_report(names, engine.now(), pause);
+    let pause = engine.config().long_wait;
+    let begins = engine.base.reports.begin_circle(names, pause);
     assert!(begins, "as for another wait");
     let queued = sleeper(&ours, "a");
     queued.waiter.state.lock().ask_at = engine.now();
@@ -345,11 +347,12 @@ fn younger_waiter_does_not_silence_the_one_that_has_waited_longest() {
     let fixed = LockOptions::new().fixed_lease(MINUTE * 60);
     let _guard = theirs.with(fixed).lock("a").expect("it is free");
     let engine = ours.engine();
-    let limit = engine.config.long_wait;
+    let limit = engine.config().long_wait;
     // True if there was no report yet. It counts as one.
     let is_first_report = || {
         engine
-            .waiters
+            .base
+            .registry
             .begin_report("a", engine.now(), Duration::MAX)
     };
     let wait = |queued: &QueuedWaiter, until| {
@@ -364,7 +367,7 @@ fn younger_waiter_does_not_silence_the_one_that_has_waited_longest() {
         memory.advance(limit / 10);
         younger.waiter.state.lock().ask_at = engine.now();
         memory.fast_forward(|| wait(&younger, engine.now() + 2 * limit));
-        assert_eq!(engine.askers.count("a"), 1, "the older one waits on");
+        assert_eq!(engine.base.askers.count("a"), 1, "the older one waits on");
         assert!(is_first_report(), "the younger one has reported itself");
         memory.advance(MINUTE);
         waiting.join().expect("no panic");
@@ -374,7 +377,7 @@ fn younger_waiter_does_not_silence_the_one_that_has_waited_longest() {
     memory.fast_forward(|| wait(&older, engine.now() + limit / 10));
     let waited = MINUTE + limit;
     assert!(
-        !engine.waiters.begin_report("a", engine.now(), waited),
+        !engine.base.registry.begin_report("a", engine.now(), waited),
         "the older one has reported itself"
     );
 }

@@ -1,0 +1,492 @@
+//! How a caller acquires locks. [`Acquiring::acquire`] is the main loop. Its steps follow in the order
+//! in which it takes them: enter, send the acquire, and wait. `queued` is the wait. An acquire that may
+//! not wait is an attempt, of `attempts`.
+
+mod queued;
+
+use std::slice;
+use std::sync::Arc;
+
+use crate::engine::attempts::Attempts;
+use crate::engine::base::Base;
+use crate::engine::client::{Client, single_result};
+use crate::engine::grants::Grants;
+use crate::engine::holding::Holding;
+use crate::engine::lease::{Lease, first_lost};
+use crate::engine::life::Life;
+use crate::engine::line::Lines;
+use crate::engine::names::Names;
+use crate::engine::releasing::Releasing;
+use crate::engine::reports::Reports;
+use crate::engine::request::Request;
+use crate::engine::subscription::Subscription;
+use crate::engine::upkeep::Upkeep;
+use crate::engine::waiter::{
+    Askers, TakeGrant, WaiterAction, WaiterEntry, WaiterRegistry, WaiterState,
+};
+use crate::engine::waiting::{EnqueueOutcome, Waiting};
+use crate::error::{Error, Result, Step, passes_by_itself};
+use crate::script::{Token, Wait};
+use crate::store::StoreFault;
+use crate::store::clock::Time;
+
+pub(crate) use queued::{AtDeadline, QueuedWaiter};
+
+/// What a caller does once it has a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// It waits, for as long as its deadline lets it.
+    Waits,
+    /// It waits later, so it has no deadline. P8 (every call ends): it does not await a slot's move.
+    Enqueues,
+}
+
+/// How a caller enters: with the lock, or with a place in its queue.
+pub(super) enum Entered {
+    Granted(Arc<Lease>),
+    /// Where the store has no queue, a waiter that asks while its caller waits.
+    Queued(QueuedWaiter),
+    /// With neither, since the time is up: the lock is taken, or Redis still passes over dead
+    /// waiters in front of it.
+    NotYet,
+}
+
+/// The callers of one manager that take locks, and wait for them.
+pub(crate) struct Acquiring {
+    life: Arc<Life>,
+    client: Arc<Client>,
+    upkeep: Arc<Upkeep>,
+    holding: Arc<Holding>,
+    registry: Arc<WaiterRegistry>,
+    lines: Arc<Lines>,
+    askers: Arc<Askers>,
+    reports: Arc<Reports>,
+    grants: Arc<Grants>,
+    waiting: Arc<Waiting>,
+    names: Arc<Names>,
+    releasing: Arc<Releasing>,
+    attempts: Arc<Attempts>,
+    subscription: Arc<Subscription>,
+}
+
+impl Acquiring {
+    pub(super) fn new(
+        base: &Base,
+        names: &Arc<Names>,
+        releasing: &Arc<Releasing>,
+        attempts: &Arc<Attempts>,
+        subscription: &Arc<Subscription>,
+    ) -> Acquiring {
+        Acquiring {
+            life: Arc::clone(&base.life),
+            client: Arc::clone(&base.client),
+            upkeep: Arc::clone(&base.upkeep),
+            holding: Arc::clone(&base.holding),
+            registry: Arc::clone(&base.registry),
+            lines: Arc::clone(&base.lines),
+            askers: Arc::clone(&base.askers),
+            reports: Arc::clone(&base.reports),
+            grants: Arc::clone(&base.grants),
+            waiting: Arc::clone(&base.waiting),
+            names: Arc::clone(names),
+            releasing: Arc::clone(releasing),
+            attempts: Arc::clone(attempts),
+            subscription: Arc::clone(subscription),
+        }
+    }
+
+    /// THE MAIN LOOP of a caller: try, enqueue, wait, cancel.
+    ///
+    /// Returns `None` if others had the lock until `until`. P8 (every call ends): it blocks for at
+    /// most one command timeout longer.
+    ///
+    /// `group_so_far` are the leases of the same group that the caller already holds, see
+    /// [`Engine::acquire_all`]. If one is lost, the group is lost, and the acquire returns that loss.
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        group_so_far: &[Arc<Lease>],
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
+        let limit = until.min(self.client.now() + self.client.config().outage_limit);
+        // Try, and enqueue. In an outage, stop when the earliest of these leases would expire, to
+        // check them.
+        let queued = loop {
+            let now = self.client.now();
+            let recheck_at = until.min(earliest_deadline(group_so_far, now));
+            match self.enter(request, recheck_at, Caller::Waits) {
+                Ok(Entered::Granted(lease)) => return Ok(Some(lease)),
+                Ok(Entered::Queued(queued)) => break queued,
+                Ok(Entered::NotYet) => {
+                    check_group_held(group_so_far, self.client.now())?;
+                    if recheck_at == until {
+                        return Ok(None);
+                    }
+                }
+                Err(error) => {
+                    check_group_held(group_so_far, self.client.now())?;
+                    if recheck_at == until || self.client.now() >= limit || !is_transient(&error) {
+                        return Err(error.after(self.client.now() - now));
+                    }
+                    self.client.meter().retries.add(1);
+                }
+            }
+        };
+        // Wait. Once per check period, check that the group's earlier leases are still held.
+        let waits = queued.begin_wait(until);
+        loop {
+            check_group_held(group_so_far, self.client.now())?;
+            let mut recheck_at = until;
+            if !group_so_far.is_empty() {
+                recheck_at = until.min(self.client.now() + self.client.config().check_period);
+            }
+            let at_deadline = if recheck_at == until {
+                AtDeadline::Cancel
+            } else {
+                AtDeadline::Keep
+            };
+            match queued.wait_on(recheck_at, at_deadline) {
+                Ok(Some(lease)) => return Ok(Some(lease)),
+                // Cancel, at the deadline. A grant may still come first.
+                Ok(None) if at_deadline == AtDeadline::Cancel => {
+                    drop(waits);
+                    return queued.cancel(until);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    // P8 (every call ends): the time is up. A silent Redis would not answer a
+                    // release either, so the renewal thread sends it.
+                    queued.cancel_in_background();
+                    check_group_held(group_so_far, self.client.now())?;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Enqueues a waiter, which may be granted at once. The caller waits for it later.
+    pub(crate) fn enqueue(self: &Arc<Self>, request: &Arc<Request>) -> Result<QueuedWaiter> {
+        let started = self.client.now();
+        let entered = self
+            .enter(request, Time::NEVER, Caller::Enqueues)
+            .map_err(|error| error.after(self.client.now() - started))?;
+        let lease = match entered {
+            Entered::Queued(queued) => return Ok(queued),
+            Entered::Granted(lease) => lease,
+            Entered::NotYet => unreachable!("an enqueue has no deadline"),
+        };
+        let granted = WaiterState::granted(Arc::clone(&lease));
+        let queued = QueuedWaiter::register(self, &lease.request, granted);
+        if lease.was_queued {
+            self.registry.forget_guarded(lease.token);
+        }
+        self.life.check_open()?;
+        // R4 (lost places), R17 (subscription): if the grant is lost before the caller takes it,
+        // the waiter is enqueued again, and needs the subscription.
+        if self.client.has_queue() {
+            self.subscription.start()?;
+        }
+        Ok(queued)
+    }
+
+    /// Takes the lock, or a place in its queue. In an outage it tries again until `until`, or for
+    /// as long as the outage limit. While Redis passes over dead waiters it goes on until `until`.
+    fn enter(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Time,
+        caller: Caller,
+    ) -> Result<Entered> {
+        self.holding.prepare(request)?;
+        if !self.client.has_queue() {
+            return self.enter_without_queue(request, until);
+        }
+        if request.is_member() {
+            return self.enter_line(request, until, caller);
+        }
+        let limit = until.min(self.client.now() + self.client.config().outage_limit);
+        // R17 (subscription): a waiter must not be enqueued before the subscription. So a manager
+        // that has none tries first: a free lock needs no subscription.
+        if !self.subscription.is_started() {
+            let mut failed = None;
+            match self.attempts.attempt(request, until) {
+                Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
+                // A place in the queue is of no use any more.
+                Ok(None) if self.client.now() >= until => return Ok(Entered::NotYet),
+                Ok(None) => {}
+                // A transient failure is retried below, up to the outage limit.
+                Err(error) if is_transient(&error) && self.client.now() < limit => {
+                    failed = Some(error)
+                }
+                // The lock was granted, but the lease expired before the reply arrived. Queue for
+                // it instead: R12 (doubtful grants) confirms a late grant from the queue before it
+                // is used.
+                Err(Error::Lost { .. }) if self.client.now() < until => {}
+                Err(error) => return Err(error),
+            }
+            self.subscription
+                .await_up(limit)
+                .map_err(|e| for_lock(e, request))?;
+            match failed {
+                Some(error) if self.client.now() >= limit => return Err(error),
+                Some(_) => self.client.meter().retries.add(1),
+                None => {}
+            }
+        }
+        let queued = QueuedWaiter::register(self, request, WaiterState::new(Token::new()));
+        // A shutdown fails every waiter that is registered when it runs. If it ran before this
+        // registration, this check finds it.
+        self.life.check_open()?;
+        if !self.send_until_queued(&queued.waiter, until, limit, caller)? {
+            return Ok(Entered::NotYet);
+        }
+        let found = queued
+            .waiter
+            .state
+            .lock()
+            .take_grant(self.client.now(), request);
+        match found {
+            TakeGrant::Taken(lease) => self.grants.give_to_caller(lease).map(Entered::Granted),
+            TakeGrant::Failed(error) => Err(error),
+            TakeGrant::Confirm => {
+                self.grants.apply(&queued.waiter, WaiterAction::Confirm);
+                Ok(Entered::Queued(queued))
+            }
+            TakeGrant::NotYet => Ok(Entered::Queued(queued)),
+        }
+    }
+
+    /// Sends a waiter's acquire until Redis has queued or granted it. The waiter is registered, so
+    /// a grant reaches it whichever way it comes. Past `limit` the acquire is not sent again,
+    /// unless Redis passes over dead waiters: that is an answer, and only `until` limits it. False:
+    /// Redis passed over dead waiters until then. After that or an error the caller must drop the
+    /// waiter.
+    pub(super) fn send_until_queued(
+        &self,
+        waiter: &Arc<WaiterEntry>,
+        until: Time,
+        mut limit: Time,
+        caller: Caller,
+    ) -> Result<bool> {
+        let started = self.client.now();
+        let mut refused = None;
+        loop {
+            let now = self.client.now();
+            let Some(token) = self.waiting.token_to_send(waiter, now) else {
+                // The manager was closed, and the waiter's state has that error.
+                return Ok(true);
+            };
+            let call = waiter.request.acquire(token, Wait::Yes);
+            let deadlines = self.client.deadlines(now, until);
+            let result = single_result(self.names.send_acquires(slice::from_ref(&call), deadlines));
+            let fault = match self.waiting.on_acquire_reply(waiter, &call, result) {
+                EnqueueOutcome::Done => return Ok(true),
+                EnqueueOutcome::More if self.client.now() >= until => return Ok(false),
+                EnqueueOutcome::More => {
+                    limit = until.min(self.client.now() + self.client.config().outage_limit);
+                    continue;
+                }
+                EnqueueOutcome::Again if self.client.now() < limit => {
+                    self.client.meter().retries.add(1);
+                    continue;
+                }
+                EnqueueOutcome::Again => StoreFault::unavailable(
+                    Step::Reply,
+                    "no time is left to send the acquire again",
+                ),
+                EnqueueOutcome::Rejected(error) => return Err(error),
+                // R11 (missing keys): a node answered. Nobody can queue for this name until its slot
+                // has moved, however long that takes. P8 (every call ends): a redirect is no answer,
+                // since it may lead nowhere.
+                EnqueueOutcome::RetryLater(fault) if fault.is_undecided() => {
+                    if self.client.now() >= until {
+                        return Ok(false);
+                    }
+                    if caller == Caller::Waits {
+                        limit = until.min(self.client.now() + self.client.config().outage_limit);
+                    }
+                    fault
+                }
+                EnqueueOutcome::RetryLater(fault) => fault,
+            };
+            let now = self.client.now();
+            if matches!(fault, StoreFault::Server { .. }) {
+                refused = Some(fault.clone());
+            }
+            if now >= limit {
+                // The server's last refusal explains more than the lack of a connection.
+                let fault = refused.filter(|_| !fault.is_ambiguous()).unwrap_or(fault);
+                return Err(self
+                    .client
+                    .error(fault, Some(&waiter.request.key), now - started));
+            }
+            self.client
+                .clock()
+                .sleep_until((now + self.client.config().back_off / 4).min(limit));
+            self.client.meter().retries.add(1);
+        }
+    }
+
+    /// Takes the lock if it is free. Otherwise the caller gets a waiter, which asks while the caller
+    /// waits. Blocks for at most two command timeouts.
+    pub(super) fn enter_without_queue(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Time,
+    ) -> Result<Entered> {
+        // Threads of this manager that wait already come first: the release of their lock wakes
+        // them, and this request would overtake them.
+        if !self.askers.are_any(&request.key.name) {
+            match self.attempts.attempt(request, until) {
+                Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
+                Ok(None) if self.client.now() >= until => return Ok(Entered::NotYet),
+                Ok(None) => {}
+                // The waiter outlasts an outage, and a lease that was over when its reply came.
+                Err(error) if is_passing(&error) && self.client.now() < until => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let state = WaiterState::new(Token::never_sent());
+        let queued = QueuedWaiter::register(self, request, state);
+        // A shutdown fails every waiter that is registered when it runs. If it ran before this
+        // registration, this check finds it.
+        self.life.check_open()?;
+        let mut state = queued.waiter.state.lock();
+        state.begin_pause(self.client.now(), self.client.config().back_off);
+        drop(state);
+        Ok(Entered::Queued(queued))
+    }
+
+    /// Takes a place in the line of a request. If the line has none in Redis's queue, this thread
+    /// takes one for it.
+    ///
+    /// R17 (subscription): the subscription comes first, also if the lock is free.
+    pub(super) fn enter_line(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Time,
+        caller: Caller,
+    ) -> Result<Entered> {
+        let limit = until.min(self.client.now() + self.client.config().outage_limit);
+        if !self.subscription.is_started() {
+            self.subscription
+                .await_up(limit)
+                .map_err(|error| for_lock(error, request))?;
+        }
+        let (queued, place) = self.join_line(request);
+        // A shutdown fails every waiter that is registered when it runs. If it ran before this
+        // registration, this check finds it.
+        self.life.check_open()?;
+        let Some(place) = place else {
+            return Ok(Entered::Queued(queued));
+        };
+        let sent = self.send_until_queued(&place, until, limit, caller);
+        if matches!(sent, Ok(true)) {
+            return Ok(Entered::Queued(queued));
+        }
+        // Only this member fails. The renewal thread goes on for the others.
+        drop(queued);
+        match sent {
+            Ok(_) => {
+                self.grants.send_place_in_background(&place);
+                Ok(Entered::NotYet)
+            }
+            Err(error) => {
+                self.waiting.replace_place(&place);
+                Err(error)
+            }
+        }
+    }
+
+    /// A new member of its line, and the line's place if that is to be sent now.
+    pub(super) fn join_line(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+    ) -> (QueuedWaiter, Option<Arc<WaiterEntry>>) {
+        let queued = QueuedWaiter::register(self, request, WaiterState::in_line());
+        let place = self.lines.join(&queued.waiter, self.client.now());
+        (queued, place)
+    }
+
+    /// Takes all locks, one after the other. `None` if some were not free until `until`. If one
+    /// that is held already is lost, the result is that loss. After `None` and after an error none
+    /// is kept.
+    ///
+    /// The requests must be in the same order for all callers. Otherwise two callers could each
+    /// hold a lock that the other waits for. Blocks for at most two command timeouts longer than
+    /// `until`, the second to release those it got.
+    pub(crate) fn acquire_all(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+        until: Time,
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
+        let mut taken = PartOfGroup {
+            releasing: &self.releasing,
+            leases: Vec::with_capacity(requests.len()),
+        };
+        for request in requests {
+            let Some(lease) = self.acquire(request, &taken.leases, until)? else {
+                return Ok(None);
+            };
+            taken.leases.push(lease);
+            check_group_held(&taken.leases, self.client.now())?;
+        }
+        Ok(Some(std::mem::take(&mut taken.leases)))
+    }
+}
+
+/// When the first of these leases ends if none of them is renewed any more.
+fn earliest_deadline(leases: &[Arc<Lease>], now: Time) -> Time {
+    let ends = leases.iter().map(|lease| now + lease.remaining(now));
+    ends.min().unwrap_or(Time::NEVER)
+}
+
+pub(super) fn check_group_held(leases: &[Arc<Lease>], now: Time) -> Result<()> {
+    first_lost(leases, now).map_or(Ok(()), |loss| Err(Error::Lost { loss }))
+}
+
+/// Whether a retry may succeed.
+pub(crate) fn is_transient(error: &Error) -> bool {
+    match error {
+        Error::Unavailable { .. } | Error::Tls { .. } => true,
+        Error::Server { code, message, .. } => passes_by_itself(code, message),
+        _ => false,
+    }
+}
+
+pub(super) fn for_lock(error: Error, request: &Request) -> Error {
+    match error {
+        Error::Server {
+            server,
+            code,
+            message,
+            ..
+        } => Error::Server {
+            lock: Some(Arc::clone(&request.key.name)),
+            server,
+            code,
+            message,
+        },
+        other => other,
+    }
+}
+
+/// Whether a retry may succeed, a retry for a lease that was over when its reply came included.
+fn is_passing(error: &Error) -> bool {
+    is_transient(error) || matches!(error, Error::Lost { .. })
+}
+
+/// The members of a group that are held so far. Dropping it releases them.
+struct PartOfGroup<'a> {
+    releasing: &'a Arc<Releasing>,
+    leases: Vec<Arc<Lease>>,
+}
+
+impl Drop for PartOfGroup<'_> {
+    fn drop(&mut self) {
+        self.releasing.abandon_all(&self.leases);
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests;

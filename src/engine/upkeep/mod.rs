@@ -1,0 +1,107 @@
+//! What other threads ask of the renewal thread, and how they wake it. `background` is that thread.
+
+mod command;
+mod token_release;
+mod waker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::engine::client::Client;
+use crate::engine::request::Request;
+use crate::script::{Call, Token};
+use crate::store::clock::Time;
+use waker::Waker;
+
+pub(crate) use command::{Command, EndAll, LongWait, ScheduledLease, ShutdownReport};
+pub(crate) use token_release::{ReportTo, TokenRelease, excludes_late_copies, warn_of_drop};
+
+/// The way to the renewal thread, for all others.
+pub(crate) struct Upkeep {
+    client: Arc<Client>,
+    /// Commands to the renewal thread.
+    intake: Sender<Command>,
+    waker: Arc<Waker>,
+}
+
+/// What the renewal thread receives.
+pub(super) struct Intake {
+    pub(super) commands: Receiver<Command>,
+    /// Receives when the thread is to wake early.
+    pub(super) woken: Receiver<()>,
+}
+
+impl Upkeep {
+    pub(super) fn new(client: &Arc<Client>) -> (Upkeep, Intake) {
+        let (intake, commands) = unbounded();
+        let (waker, woken) = Waker::new();
+        let upkeep = Upkeep {
+            client: Arc::clone(client),
+            intake,
+            waker: Arc::new(waker),
+        };
+        (upkeep, Intake { commands, woken })
+    }
+
+    pub(super) fn send(&self, command: Command) {
+        // The receiver lives as long as the renewal thread. After its end nothing is left to
+        // command.
+        let _ = self.intake.send(command);
+        self.waker.wake();
+    }
+
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// To be called after something due at `due` was sent or registered.
+    pub(super) fn wake_if_late_for(&self, due: Time) {
+        self.waker.wake_if_late_for(due);
+    }
+
+    /// Wakes the renewal thread whenever it is called.
+    pub(super) fn alarm(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let waker = Arc::clone(&self.waker);
+        Arc::new(move || waker.wake())
+    }
+
+    /// The renewal thread sleeps until `until`. It must then look again for what was sent.
+    pub(super) fn publish_sleep(&self, until: Time) {
+        self.waker.publish_sleep(until);
+    }
+
+    pub(super) fn publish_awake(&self) {
+        self.waker.publish_awake();
+    }
+
+    pub(super) fn abandon(&self, release: TokenRelease) {
+        self.client.meter().background_releases.add(1);
+        self.send(Command::Abandon(release));
+    }
+
+    /// R13 (unwanted grants): the renewal thread releases a token that nobody wants. `about` names
+    /// the lock.
+    ///
+    /// R7 (late copies): it goes on until a reply shows that no copy of the token's acquire can
+    /// take it any more: the server's time is past `not_after`. Without a reply it goes on for
+    /// `ttl`, after which a lease of the token has lapsed by itself.
+    pub(super) fn abandon_token(&self, about: &Call, token: Token, not_after: u64, ttl: Duration) {
+        self.abandon(TokenRelease {
+            not_after,
+            ..TokenRelease::abandon(about, token, self.client.now() + ttl)
+        });
+    }
+
+    /// Like `abandon_token`, for a token that may be queued. It leaves the queue only by a release,
+    /// so the renewal thread goes on until there is a reply.
+    pub(super) fn abandon_queued(&self, request: &Request, token: Token, not_after: u64) {
+        let about = request.renew(token, 0);
+        self.abandon(TokenRelease {
+            not_after,
+            may_be_queued: true,
+            ..TokenRelease::abandon(&about, token, self.client.now() + request.longest())
+        });
+    }
+}
