@@ -1,26 +1,31 @@
 //! How a lock is won and kept. The engine knows no kind of lock and no topology.
 //!
-//! Its three nouns have a folder each. A *waiter* waits in the queue of a lock. A *lease* is a lock
-//! that this process holds. The *background* is the renewal thread, which keeps both.
+//! Each state has one owner: a struct with private fields, whose methods stand in its own file or
+//! folder. An owner holds the owners below it, and knows none above. So calls run down this table,
+//! as imports do, and `tests/it/tidy` checks it. [`Engine`] wires them.
 //!
-//! | file | what |
+//! | owner | what |
 //! |---|---|
-//! | `acquire` | THE MAIN LOOP of a caller: try, enqueue, wait, cancel |
-//! | `attempt` | one acquire that may not wait |
-//! | `asking` | the same loop where the store has no queue: ask, pause, ask again |
-//! | `multi` | several locks at once, over the same steps |
-//! | `vacate` | a name becomes another kind of lock |
-//! | `release`, `renew` | how a lease ends, and how it is kept |
-//! | `unread_release` | the release of a dropped guard, whose reply others read |
-//! | `grants` | a grant becomes known, and finds its waiter |
-//! | `request` | what a caller asks for |
-//! | `turns` | local hand-overs: the waiters of a line have the lock in turns |
-//! | `place` | the place of a line in Redis's queue |
-//! | `line` | a line's state machine, and all lines |
-//! | `waiter` | the state machine of a waiter, the registry of all, the caller's end |
-//! | `lease` | a held lock, its atomic state, and the signal of its loss |
+//! | `lifecycle`: [`EngineHandle`] | starts the engine, and stops it when the last handle is dropped |
 //! | `background` | THE MAIN LOOP of the renewal thread, and its tasks |
-//! | `subscription`, `callbacks`, `lifecycle` | the other threads; start and stop |
+//! | `acquiring` | THE MAIN LOOP of a caller: try, enqueue, wait, cancel; `queued` is the wait |
+//! | `attempts` | acquires that may not wait: at one lock, and at several at once |
+//! | `subscription` | the thread that receives grants |
+//! | `releasing` | a release, until its token is gone; `unread` for a dropped guard, `turn` in a line |
+//! | `names` | acquires, which may vacate a name of another kind; deletes and inspections |
+//! | `base` | a list of the owners below, as they are made |
+//! | `waiting` | a waiter takes its place in a queue: its token, and the replies to its acquires |
+//! | `grants` | a grant becomes known, and finds its waiter; what a waiter's state decides is done |
+//! | `reports` | what the log has said about deadlocks and long waits |
+//! | `holding` | leases are kept and renewed, and their losses reported |
+//! | `upkeep` | what other threads ask of the renewal thread, and how they wake it |
+//! | `callbacks` | the thread that runs `on_lost` |
+//! | `client` | the settings, the store with its clock, the counters |
+//! | `line` | local hand-overs: the waiters of a line have the lock in turns |
+//! | `waiter` | the state machine of a waiter, the registry of all, deadlocks |
+//! | `lease` | a held lock, its atomic state, and the signal of its loss |
+//! | `life` | whether the manager is open, its threads, a forked child |
+//! | `request` | what a caller asks for |
 //!
 //! # Legend
 //!
@@ -35,35 +40,35 @@
 //! | R3 | signs of life | a caller's own stamp is fresh before the queue is served | the scripts |
 //! | R4 | lost places | a waiter that Redis does not know is enqueued again under a new token, in the old order | `background/waiter_upkeep.rs`, `waiter/state.rs` |
 //! | R5 | dated requests | acquire and sync do nothing after the time at which their caller gives up | the scripts, `src/store/anchor.rs` |
-//! | R6 | token lifetime | an acquire carries a token for at most one ttl after its first send | `acquire.rs` |
-//! | R7 | late copies | a release goes on until no copy of the token's acquire can still take it | `background/token_release.rs`, `background/release_upkeep.rs`, `release.rs` |
+//! | R6 | token lifetime | an acquire carries a token for at most one ttl after its first send | `waiting.rs` |
+//! | R7 | late copies | a release goes on until no copy of the token's acquire can still take it | `upkeep/token_release.rs`, `background/release_upkeep.rs`, `releasing` |
 //! | R8 | grant during a request | a notice of a grant counts only once the token's request is over | `waiter/state.rs` |
 //! | R9 | own lapse | the recorded owner is the owner, lapsed or not; only others see a lapse | the scripts |
 //! | R10 | places of the dead | a lapsed lease voids the places of its process, after a grace | the scripts |
 //! | R11 | missing keys | a queue that is shorter than its count voids all places in it | the scripts |
 //! | R12 | doubtful grants | a grant without a certain deadline is confirmed by a renewal | `waiter/grant_notice.rs`, `waiter/state.rs` |
-//! | R13 | unwanted grants | a grant that nobody wants is released, whichever way it became known | `grants.rs`, `release.rs` |
-//! | R14 | release first, then send | a lease ends here before its release is sent, and is not lost after that | `lease/lease.rs`, `release.rs` |
+//! | R13 | unwanted grants | a grant that nobody wants is released, whichever way it became known | `grants.rs`, `upkeep` |
+//! | R14 | release first, then send | a lease ends here before its release is sent, and is not lost after that | `lease/lease.rs`, `releasing` |
 //! | R15 | clock went back | a lease that ends too far in the future is shortened, and not believed; fences do not fall | the scripts, `lease/lease.rs` |
 //! | R16 | hold_at_least | a lock stays taken for that time; a fixed lease that may wait is longer than a grant takes to arrive | the scripts, `src/config.rs` |
-//! | R17 | subscription | it starts before the first waiter is queued; without it, syncs carry the wait | `subscription.rs`, `acquire.rs` |
+//! | R17 | subscription | it starts before the first waiter is queued; without it, syncs carry the wait | `subscription.rs`, `acquiring` |
 //! | R18 | replica acks | if wanted, a grant or an extension counts only when replicas have acknowledged a renewal of it | `src/store/node/acks`, `grants.rs`, `background/waiter_upkeep.rs` |
 //! | R19 | dead entries | a waiter that leaves takes its entries along | the scripts |
 //! | R20 | write order | a script reads before it writes, so a refusal leaves nothing half done | the scripts, `src/store/node` |
-//! | R21 | asking again | where the store has no queue, a waiter asks again after a random pause | `asking.rs`, `waiter/askers.rs` |
-//! | R22 | tries among the dead | a try calls the processes that wait, and passes over them if none comes | `attempt.rs`, `multi.rs`, `subscription.rs` |
+//! | R21 | asking again | where the store has no queue, a waiter asks again after a random pause | `acquiring/queued.rs`, `waiter/askers.rs` |
+//! | R22 | tries among the dead | a try calls the processes that wait, and passes over them if none comes | `attempts`, `subscription.rs` |
 //!
 //! | promise | says | kept by |
 //! |---|---|---|
 //! | P1 | one holder | `lease`, the scripts |
 //! | P2 | rising fences | the scripts |
 //! | P3 | first come, first served | the scripts, `background/waiter_upkeep.rs` |
-//! | P4 | no lost wake-up | `grants.rs`, `waiter/queued.rs`, `unread_release.rs`, `background/waiter_upkeep.rs` |
+//! | P4 | no lost wake-up | `grants.rs`, `acquiring/queued.rs`, `releasing/unread.rs`, `background/waiter_upkeep.rs` |
 //! | P5 | a crash costs one ttl and one check period | the scripts |
 //! | P6 | a loss is reported once, and stays | `lease/state.rs`, `lease/lost_signal.rs` |
 //! | P7 | one grant for a request | `waiter/registry.rs`, `grants.rs` |
-//! | P8 | every call ends | [`Engine::deadlines`], `waiter/queued.rs` |
-//! | P9 | nothing starves | [`Engine::at_once`], `background/thread.rs` |
+//! | P8 | every call ends | [`Client::deadlines`], `acquiring/queued.rs` |
+//! | P9 | nothing starves | [`Client::at_once`], `background/thread.rs` |
 //! | P10 | bad input is refused | `src/config.rs`, `src/key.rs` |
 
 mod acquiring;

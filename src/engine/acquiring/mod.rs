@@ -101,7 +101,7 @@ impl Acquiring {
     /// most one command timeout longer.
     ///
     /// `group_so_far` are the leases of the same group that the caller already holds, see
-    /// [`Engine::acquire_all`]. If one is lost, the group is lost, and the acquire returns that loss.
+    /// [`Acquiring::acquire_all`]. If one is lost, the group is lost, and the acquire returns that loss.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         request: &Arc<Request>,

@@ -251,7 +251,7 @@ fn guard_that_loses_the_lock_as_it_unlocks_has_lapsed() {
     let turn = first.wait(Time::NEVER, AtDeadline::Cancel);
     let turn = turn.expect("no error").expect("the lock is free");
     drop(first);
-    lose_at_the_last_step(engine, &turn, LossReason::Expired);
+    let _ = lose_at_the_last_step(engine, &turn, LossReason::Expired);
     engine.base.upkeep.send(Command::ReportLoss(tenure));
     let other = LockManager::connect(&memory).expect("a manager");
     let next = other.lock("a").expect("it is released");

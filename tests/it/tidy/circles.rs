@@ -1,5 +1,5 @@
-//! No two files import each other, directly or through others, and the rooms of the engine and of
-//! the store name only those below them. A folder's `mod.rs` is its table of contents, so a file
+//! No two files import each other, directly or through others. The rooms of the engine and of the
+//! store name only those below them, and those of the engine call only those below them. A folder's `mod.rs` is its table of contents, so a file
 //! and the `mod.rs` above it may name each other.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,28 +19,49 @@ const LIBRARY: Roots = &[
 
 const COMMAND_LINE: Roots = &[("cli/src", &[])];
 
-/// The rooms of the engine, top to bottom; a room may name those below it and in its own row.
+/// The rooms of the engine, top to bottom. A room may name those below it.
 const ENGINE: &[&[&str]] = &[
     &["lifecycle"],
-    &["subscription", "callbacks"],
-    &["grants", "multi"],
-    &[
-        "acquire",
-        "asking",
-        "attempt",
-        "place",
-        "release",
-        "renew",
-        "turns",
-        "unread_release",
-        "vacate",
-    ],
     &["background"],
+    &["acquiring"],
+    &["attempts"],
+    &["subscription"],
+    &["releasing"],
+    &["names"],
+    &["base"],
+    &["waiting"],
+    &["grants"],
+    &["reports"],
+    &["holding"],
+    &["upkeep"],
+    &["callbacks"],
+    &["client"],
     &["line"],
     &["waiter"],
     &["lease"],
+    &["life"],
     &["request"],
     &["log_text"],
+];
+
+/// The structs that own the state of the engine. Nobody else gets at their fields.
+const OWNERS: &[&str] = &[
+    "Acquiring",
+    "Askers",
+    "Attempts",
+    "Callbacks",
+    "Client",
+    "Grants",
+    "Holding",
+    "Life",
+    "Lines",
+    "Names",
+    "Releasing",
+    "Reports",
+    "Subscription",
+    "Upkeep",
+    "WaiterRegistry",
+    "Waiting",
 ];
 
 /// The rooms of the store. A topology is in the first row, and may not name another one.
@@ -116,12 +137,11 @@ fn arrows_run_down_inside_the_engine_and_the_store() {
     none(&wrong, "arrows run up inside a folder");
 }
 
-/// Whether a room may name another: it is above it, or beside it in the engine. Topologies are
-/// a row of the store and stay apart.
+/// Whether a room may name another: it is above it. Topologies are a row of the store and stay apart.
 fn may_name(rows: &[&[&str]], above: &str, below: &str) -> bool {
     let row = |name: &str| rows.iter().position(|row| row.contains(&name));
     match (row(above), row(below)) {
-        (Some(above), Some(below)) => above < below || (above == below && rows == ENGINE),
+        (Some(above), Some(below)) => above < below,
         // A room that no row has is one that this test does not know yet.
         _ => false,
     }
@@ -134,6 +154,136 @@ fn room(folder: &str, file: &Path) -> Option<String> {
     let first = Path::new(inside.components().next()?.as_os_str()).file_stem()?;
     let name = first.to_str()?;
     (!matches!(name, "mod" | "loom_models")).then(|| name.to_owned())
+}
+
+/// A call of a method is no import. But a caller needs a value of the method's type, so its file, or
+/// one below it, names that type. If each type has its methods in the room that defines it, calls run
+/// down as imports do. A trait is the way up: the lower room declares it.
+#[test]
+fn methods_of_the_engines_types_stand_in_the_rooms_that_define_them() {
+    let modules = Modules::read(LIBRARY);
+    let mut homes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut methods = Vec::new();
+    for (file, code) in modules.code_in("src/engine") {
+        let room = room("src/engine", file).unwrap_or_else(|| "mod".to_owned());
+        for line in code.lines() {
+            if let Some(defined) = defined_type(line) {
+                homes.entry(defined).or_default().insert(room.clone());
+            } else if let Some(of) = methods_of(line) {
+                methods.push((of, room.clone(), file.display().to_string()));
+            }
+        }
+    }
+    assert!(methods.len() > 60, "{} blocks of methods", methods.len());
+    let is_elsewhere = |(of, room, _): &&(String, String, String)| {
+        !homes.get(of).is_some_and(|homes| homes.contains(room))
+    };
+    let wrong: Vec<String> = methods
+        .iter()
+        .filter(is_elsewhere)
+        .map(|(of, _, file)| format!("{file} has methods of {of}"))
+        .collect();
+    none(&wrong, "methods stand in another room than their type");
+}
+
+#[test]
+fn rooms_of_the_engine_know_neither_the_engine_nor_the_fields_of_owners() {
+    let modules = Modules::read(LIBRARY);
+    let engine: ModulePath = ["engine", "Engine"].map(str::to_owned).into();
+    let mut wrong = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (module, file) in &modules.files {
+        let Some(room) = room("src/engine", file) else {
+            continue;
+        };
+        let code = &modules.code[module];
+        let imports = modules.imports[module].iter().map(|(_, path)| path.clone());
+        if room != "lifecycle"
+            && imports
+                .chain(inline_paths(module, code))
+                .any(|path| path == engine)
+        {
+            wrong.push(format!("{} names Engine", file.display()));
+        }
+        for (owner, fields) in fields_of_structs(code) {
+            if OWNERS.contains(&owner.as_str()) {
+                if !super::code::words(&fields, "pub").is_empty() {
+                    wrong.push(format!("{} shows fields of {owner}", file.display()));
+                }
+                seen.insert(owner);
+            }
+        }
+    }
+    assert_eq!(seen.len(), OWNERS.len(), "{seen:?}");
+    none(&wrong, "an owner is open");
+}
+
+#[test]
+fn engine_only_wires_its_owners() {
+    let modules = Modules::read(LIBRARY);
+    let mut blocks = 0;
+    let mut methods = 0;
+    for (_, code) in modules.code_in("src/engine") {
+        for block in code.split("\nimpl Engine {").skip(1) {
+            let block = block.split("\n}\n").next().unwrap_or("");
+            blocks += 1;
+            methods += super::code::words(block, "fn").len();
+        }
+    }
+    assert!((1..=3).contains(&blocks), "{blocks} blocks of methods");
+    assert!((10..=25).contains(&methods), "{methods} methods");
+}
+
+/// The type that a line of code begins to define.
+fn defined_type(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    let line = line.strip_prefix("pub").map_or(line, |line| {
+        let after = line.split_once(") ").map_or(line, |(_, after)| after);
+        if line.starts_with('(') {
+            after
+        } else {
+            line.trim_start()
+        }
+    });
+    let name = ["struct ", "enum ", "union "]
+        .iter()
+        .find_map(|word| line.strip_prefix(word))?;
+    Some(leading_word(name))
+}
+
+/// The type whose own methods a line of code begins. `None` for the methods of a trait.
+fn methods_of(line: &str) -> Option<String> {
+    let header = line.strip_prefix("impl")?;
+    if header.contains(" for ") {
+        return None;
+    }
+    let header = match header.strip_prefix('<') {
+        Some(generic) => generic.split_once("> ")?.1,
+        None => header,
+    };
+    Some(leading_word(header.trim_start()))
+}
+
+fn leading_word(text: &str) -> String {
+    text.chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect()
+}
+
+/// The structs that a file defines, each with the text of its fields.
+fn fields_of_structs(code: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for at in super::code::words(code, "struct") {
+        let rest = code[at + "struct".len()..].trim_start();
+        let name = leading_word(rest);
+        let end = if rest[name.len()..].trim_start().starts_with('(') {
+            rest.find(';')
+        } else {
+            rest.find("\n}")
+        };
+        found.push((name, rest[..end.unwrap_or(rest.len())].to_owned()));
+    }
+    found
 }
 
 #[test]
@@ -211,6 +361,15 @@ impl Modules {
         self.files.insert(module.clone(), path.into());
         self.imports.insert(module.clone(), imports);
         self.code.insert(module, code);
+    }
+
+    /// The files of a folder, each with its code.
+    fn code_in(&self, folder: &str) -> impl Iterator<Item = (&Path, &str)> {
+        let files = self.files.iter();
+        files.filter_map(move |(module, file)| {
+            let code = self.code[module].as_str();
+            file.starts_with(folder).then_some((file.as_path(), code))
+        })
     }
 
     /// Each file with the files that it names.
