@@ -82,11 +82,6 @@ impl Grants {
     /// R18 (replica acks): a grant that comes this way is not acknowledged yet, if that is needed. So
     /// a renewal confirms it first.
     pub(super) fn deliver(&self, about: &Call, notice: GrantNotice) {
-        let notice = if self.client.store().confirms_grants() {
-            notice.doubtful()
-        } else {
-            notice
-        };
         match self.registry.owner_of(notice.grant.token) {
             TokenOwner::Waiter(waiter) => self.on_grant(&waiter, notice),
             // The grant became known in another way before, and a guard has it.
@@ -98,14 +93,26 @@ impl Grants {
         }
     }
 
+    /// Delivers a grant to its waiter, if there is one.
+    pub(super) fn deliver_if_awaited(&self, notice: GrantNotice) {
+        if let TokenOwner::Waiter(waiter) = self.registry.owner_of(notice.grant.token) {
+            self.on_grant(&waiter, notice);
+        }
+    }
+
     fn on_grant(&self, waiter: &Arc<WaiterEntry>, notice: GrantNotice) {
+        let notice = if self.client.store().confirms_grants() {
+            notice.doubtful()
+        } else {
+            notice
+        };
         let mut state = waiter.state.lock();
         let action = state.on_notice(notice, self.client.now(), &waiter.request);
         drop(state);
         self.apply_hand_over(waiter, action);
     }
 
-    /// Like [`Engine::apply`]. If the event gave the waiter its grant, the lock was handed over, and
+    /// Like [`Grants::apply`]. If the event gave the waiter its grant, the lock was handed over, and
     /// that counts.
     pub(super) fn apply_hand_over(&self, waiter: &Arc<WaiterEntry>, action: WaiterAction) {
         if matches!(action, WaiterAction::Keep(_) | WaiterAction::Confirm) {

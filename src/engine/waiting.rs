@@ -90,7 +90,7 @@ impl Waiting {
         };
         self.note_reply(waiter, now);
         if answer.resent {
-            waiter.state.lock().note_resent(result.not_after);
+            waiter.state.lock().note_unanswered(result.not_after);
         }
         self.grants.deliver_all(call, &answer);
         match answer.reply.outcome {
@@ -146,10 +146,12 @@ impl Waiting {
         if fault.is_undecided() {
             self.note_reply(waiter, now);
         }
-        // R7 (late copies): no copy can be on its way if the request was certainly never delivered.
-        let not_after = if fault.is_ambiguous() { not_after } else { 0 };
         let mut state = waiter.state.lock();
-        let action = state.on_no_reply(not_after, now, &waiter.request);
+        // R7 (late copies): no copy can be on its way if the request was certainly never delivered.
+        if fault.is_ambiguous() {
+            state.note_unanswered(not_after);
+        }
+        let action = state.on_no_reply(0, now, &waiter.request);
         drop(state);
         if !matches!(action, WaiterAction::Nothing) {
             // A notice of the grant has come instead, or the waiter was cancelled.

@@ -88,7 +88,7 @@ impl RenewalThread {
             self.grants.deliver_all(call, answer);
             self.waiting.note_reply(&waiter, self.client.now());
             if answer.resent {
-                waiter.state.lock().note_resent(result.not_after);
+                waiter.state.lock().note_unanswered(result.not_after);
             }
             let task = Task::Vacate(waiter, family);
             return self.tasks.put(self.client.now(), task);
@@ -247,14 +247,15 @@ impl RenewalThread {
             now + (left + Duration::from_millis(1)).min(self.client.config().check_period)
         };
         self.registry.reschedule(&call.key.name, next);
-        // The registry never had the token of a lock that was taken at once, without the queue. It
-        // must not be taken for a grant that nobody wants (R13).
-        if let Some(grant) = owner
-            && (owner_waited_here
-                || matches!(self.registry.owner_of(grant.token), TokenOwner::Waiter(_)))
-        {
-            self.grants
-                .deliver(call, GrantNotice::from_reply(grant, answer.sent));
+        // The registry does not keep the token of a lock that was taken at once, without the queue.
+        // It must not be taken for a grant that nobody wants (R13).
+        if let Some(grant) = owner {
+            let notice = GrantNotice::from_reply(grant, answer.sent);
+            if owner_waited_here {
+                self.grants.deliver(call, notice);
+            } else {
+                self.grants.deliver_if_awaited(notice);
+            }
         }
         let mut suspects = Vec::new();
         for waiter in waiters {

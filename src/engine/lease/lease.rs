@@ -33,7 +33,7 @@ pub(crate) struct Lease {
     noticed_at: Time,
     /// When `max_hold` ends it.
     pub(crate) ends_at: Time,
-    /// Its waiter was queued, so the registry keeps its token until the lease ends.
+    /// Its waiter was queued, or may have been, so the registry keeps its token until the lease ends.
     pub(crate) was_queued: bool,
     /// R7 (late copies): until this server time, a copy of its acquire that is still under way can
     /// take the token. 0: no copy is under way.

@@ -69,7 +69,9 @@ impl Lines {
             TakeGrant::Confirm => return GrantedPlace::InDoubt,
             TakeGrant::Failed(_) | TakeGrant::NotYet => return GrantedPlace::Nothing,
         };
-        self.registry.mark_guarded(tenure.token);
+        if tenure.was_queued {
+            self.registry.mark_guarded(tenure.token);
+        }
         line.begin_tenure(Arc::clone(&tenure));
         let given = give_turn(line, &tenure, 0, tenure.previous, now);
         if given.is_some() {

@@ -109,6 +109,8 @@ impl WaiterEntry {
 /// waiter's state never asks for the registry's mutex.
 pub(crate) struct WaiterRegistry {
     tables: Mutex<Tables>,
+    /// How many waiters are registered. It changes under the mutex of the tables.
+    count: AtomicU64,
     /// A waiter was queued since this was last read.
     was_queued: AtomicBool,
     next_order: AtomicU64,
@@ -118,7 +120,7 @@ pub(crate) struct WaiterRegistry {
 struct Tables {
     /// R1 (registered before sent): every token is here before it is sent.
     tokens: HashMap<Token, Arc<WaiterEntry>>,
-    /// Tokens of guards that waited in a queue. A notice of their grant may still arrive. It must
+    /// Tokens of guards that waited in a queue, or may have. A notice of their grant may still arrive. It must
     /// not be taken for an unwanted grant (R13), which would release the guard's lock.
     guarded: HashSet<Token>,
     queues: HashMap<Arc<str>, WaitQueue>,
@@ -156,6 +158,7 @@ impl WaiterRegistry {
     pub(crate) fn new() -> WaiterRegistry {
         WaiterRegistry {
             tables: Mutex::new(Tables::default()),
+            count: AtomicU64::new(0),
             was_queued: AtomicBool::new(false),
             next_order: AtomicU64::new(0),
         }
@@ -180,6 +183,7 @@ impl WaiterRegistry {
             last_refusal: Mutex::new(None),
         });
         let mut tables = self.tables.lock();
+        self.count.fetch_add(1, Ordering::Release);
         tables.tokens.insert(token, Arc::clone(&waiter));
         let awaited = tables.registered.entry(name).or_insert(AwaitedName {
             waiters: 0,
@@ -192,7 +196,9 @@ impl WaiterRegistry {
     /// Whether any waiter is registered for a name: from before its first acquire is sent until its
     /// caller has left, whatever token it has in between.
     pub(crate) fn has_waiter(&self, name: &str) -> bool {
-        self.tables.lock().registered.contains_key(name)
+        // A caller that released an uncontended lock need not take the mutex. If it must see a
+        // registration, that happened before this look: see `Releasing::may_leave`.
+        self.count.load(Ordering::Acquire) > 0 && self.tables.lock().registered.contains_key(name)
     }
 
     /// Whether a long wait for a name is to be reported now. Then the next report comes when it has
@@ -272,6 +278,7 @@ impl WaiterRegistry {
         let name = &waiter.request.key.name;
         let mut tables = self.tables.lock();
         let tables = &mut *tables;
+        self.count.fetch_sub(1, Ordering::Release);
         tables.tokens.remove(&token);
         if let Some(awaited) = tables.registered.get_mut(name) {
             awaited.waiters -= 1;

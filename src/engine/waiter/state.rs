@@ -55,6 +55,8 @@ pub(crate) struct WaiterState {
     /// R7 (late copies): the last server time at which a copy of an unanswered request may still
     /// take this token. 0 if there is no such copy.
     not_after: u64,
+    /// A copy of a request may have queued this token, and no reply said so.
+    may_be_queued: bool,
     /// R21 (asking again): when the caller asks next, if the store has no queue. `NEVER` while its
     /// request is under way.
     pub(crate) ask_at: Time,
@@ -134,6 +136,7 @@ impl WaiterState {
             queued_at: Time::NEVER,
             first_sent: None,
             not_after: 0,
+            may_be_queued: false,
             ask_at: Time::NEVER,
             pause: Duration::ZERO,
             sleeper: None,
@@ -241,10 +244,16 @@ impl WaiterState {
         }
     }
 
-    /// R7 (late copies): a request was answered, but it was sent twice. Its first copy may take the
-    /// token until `not_after`.
-    pub(crate) fn note_resent(&mut self, not_after: u64) {
+    /// R7 (late copies): a copy of a request had no reply. It may take the token until `not_after`, or
+    /// has queued it.
+    pub(crate) fn note_unanswered(&mut self, not_after: u64) {
         self.not_after = self.not_after.max(not_after);
+        self.may_be_queued = true;
+    }
+
+    /// Whether the token was surely never in a queue: its one request is in flight, or was answered.
+    fn was_never_queued(&self) -> bool {
+        !self.may_be_queued && !self.was_queued() && self.pending_notice.is_none()
     }
 
     /// The reply to the acquire: the token is in the queue.
@@ -265,7 +274,7 @@ impl WaiterState {
         self.queued_at = now;
         match self.pending_notice.take() {
             // R8 (grant during a request): the token was granted while this reply was under way.
-            Some(notice) => self.accept(notice, now, request),
+            Some(notice) => self.accept(notice, now, request, true),
             None => {
                 self.stage = Stage::Queued;
                 WaiterAction::Nothing
@@ -286,7 +295,10 @@ impl WaiterState {
         request: &Arc<Request>,
     ) -> WaiterAction {
         match self.stage {
-            Stage::Asking => self.accept(notice, now, request),
+            Stage::Asking => {
+                let was_queued = !self.was_never_queued();
+                self.accept(notice, now, request, was_queued)
+            }
             Stage::Cancelled | Stage::Failed(_) => self.abandon_token(),
             _ => WaiterAction::Nothing,
         }
@@ -313,7 +325,7 @@ impl WaiterState {
                 self.pending_notice = Some(notice);
                 WaiterAction::Nothing
             }
-            Stage::Queued | Stage::Forgotten => self.accept(notice, now, request),
+            Stage::Queued | Stage::Forgotten => self.accept(notice, now, request, true),
             Stage::Confirming(_) | Stage::Granted(_) | Stage::Taken => WaiterAction::Nothing,
             // The token of a member is never sent.
             Stage::InLine => WaiterAction::Nothing,
@@ -331,19 +343,25 @@ impl WaiterState {
     ) -> WaiterAction {
         self.not_after = self.not_after.max(not_after);
         match (&self.stage, self.pending_notice.take()) {
-            (Stage::Asking, Some(notice)) => self.accept(notice, now, request),
+            (Stage::Asking, Some(notice)) => self.accept(notice, now, request, true),
             (Stage::Cancelled | Stage::Failed(_), _) => self.abandon_token(),
             _ => WaiterAction::Nothing,
         }
     }
 
-    fn accept(&mut self, notice: GrantNotice, now: Time, request: &Arc<Request>) -> WaiterAction {
+    fn accept(
+        &mut self,
+        notice: GrantNotice,
+        now: Time,
+        request: &Arc<Request>,
+        was_queued: bool,
+    ) -> WaiterAction {
         self.position = None;
         // R12 (doubtful grants): the deadline is an estimate, so a grant is never dropped by it
         // alone. Below half of the ttl, or without a deadline, a renewal decides.
         match notice.deadline(request) {
             Some(deadline) if deadline - now >= request.ttl / 2 => {
-                self.hold(notice, deadline, now, request)
+                self.hold(notice, deadline, now, request, was_queued)
             }
             _ => {
                 self.stage = Stage::Confirming(notice);
@@ -358,10 +376,15 @@ impl WaiterState {
         deadline: Time,
         noticed_at: Time,
         request: &Arc<Request>,
+        was_queued: bool,
     ) -> WaiterAction {
         let lease = Lease::new(Arc::clone(request), &notice.grant, notice.granted, deadline);
-        let lease = lease.noticed(noticed_at);
-        let lease = Arc::new(lease.for_queued().with_not_after(self.not_after));
+        let lease = lease.noticed(noticed_at).with_not_after(self.not_after);
+        let lease = Arc::new(if was_queued {
+            lease.for_queued()
+        } else {
+            lease
+        });
         self.stage = Stage::Granted(Arc::clone(&lease));
         WaiterAction::Keep(lease)
     }
@@ -396,6 +419,7 @@ impl WaiterState {
                     deadline_from_reply(request, sent, left),
                     sent,
                     request,
+                    true,
                 )
             }
             Stage::Failed(_) | Stage::Cancelled => self.abandon_token(),
@@ -479,6 +503,7 @@ impl WaiterState {
         self.pending_notice = None;
         self.first_sent = None;
         self.not_after = 0;
+        self.may_be_queued = false;
         true
     }
 

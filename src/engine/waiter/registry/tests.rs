@@ -1,8 +1,14 @@
-//! When long waits are reported.
+//! When long waits are reported, and who needs the mutex.
+
+use std::sync::mpsc;
+use std::thread;
 
 use super::*;
+use crate::engine::WantResult;
 use crate::manager::LockManager;
 use crate::memory::Memory;
+use crate::options::LockOptions;
+use crate::script::{LockSpec, Mode};
 
 #[test]
 fn report_of_an_old_wait_silences_no_newer_one() {
@@ -22,4 +28,29 @@ fn report_of_an_old_wait_silences_no_newer_one() {
     assert!(!begins(1015, 15));
     assert!(begins(1020, 20));
     assert!(begins(1040, 40));
+}
+
+#[test]
+fn uncontended_release_does_not_take_the_registrys_mutex() {
+    let memory = Memory::new();
+    let manager = LockManager::connect(&memory).expect("it is there");
+    let engine = manager.engine();
+    // Without a subscription a free lock is tried for, and no waiter is registered.
+    engine.subscription.start().expect("a thread");
+    let key = manager.key("k").expect("a good name");
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
+    let lease = engine.acquire(&request, Time::NEVER);
+    let lease = lease.expect("it answers").expect("it is free");
+    let (sender, released) = mpsc::channel();
+    let tables = engine.base.registry.hold();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let may_leave = engine.releasing.may_leave(&lease, WantResult::No);
+            let ended = engine.release(&lease, Mode::Used, WantResult::No);
+            sender.send((may_leave, ended.is_ok()))
+        });
+        let found = released.recv_timeout(Duration::from_secs(3));
+        drop(tables);
+        assert_eq!(found, Ok((true, true)), "it waits for the mutex");
+    });
 }

@@ -75,3 +75,37 @@ fn grant_confirmed_with_another_fence_is_another_grant() {
         }
     }
 }
+
+/// Its guard's token need not be kept: no message of its grant can come.
+#[test]
+fn token_is_kept_unless_its_only_request_was_granted_at_once() {
+    let key = Key::new("fairlock", "a").expect("a good name");
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
+    let now = Time::from_nanos(1_000_000_000_000);
+    let kept_after = |event: fn(&mut WaiterState, Time, &Arc<Request>)| {
+        let token = Token::new();
+        let mut state = WaiterState::new(token);
+        event(&mut state, now, &request);
+        let grant = Grant {
+            token: state.token,
+            fence: 7,
+            granted_at: 1,
+            left: request.ttl,
+            previous: PreviousHolder::Released,
+        };
+        match state.on_granted(GrantNotice::from_reply(grant, now), now, &request) {
+            WaiterAction::Keep(lease) => lease.was_queued,
+            _ => panic!("it is granted"),
+        }
+    };
+    assert!(!kept_after(|_, _, _| {}));
+    assert!(kept_after(|state, _, _| state.note_unanswered(0)));
+    assert!(kept_after(|state, now, request| {
+        let _ = state.on_queued(now, 1, 1, 1, request);
+        assert!(state.begin_cancel());
+    }));
+    assert!(!kept_after(|state, _, _| {
+        state.note_unanswered(0);
+        assert!(state.restart(Token::new()), "another token");
+    }));
+}
