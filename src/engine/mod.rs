@@ -9,7 +9,7 @@
 //! | `lifecycle`: [`EngineHandle`] | starts the engine, and stops it when the last handle is dropped |
 //! | `background` | THE MAIN LOOP of the renewal thread, and its tasks |
 //! | `acquiring` | THE MAIN LOOP of a caller: try, enqueue, wait, cancel; `queued` is the wait |
-//! | `attempts` | acquires that may not wait: at one lock, and at several at once |
+//! | `trying` | acquires that may not wait: at one lock, and at several at once |
 //! | `subscription` | the thread that receives grants |
 //! | `releasing` | a release, until its token is gone; `unread` for a dropped guard, `turn` in a line |
 //! | `names` | acquires, which may vacate a name of another kind; deletes and inspections |
@@ -56,7 +56,7 @@
 //! | R19 | dead entries | a waiter that leaves takes its entries along | the scripts |
 //! | R20 | write order | a script reads before it writes, so a refusal leaves nothing half done | the scripts, `src/store/node` |
 //! | R21 | asking again | where the store has no queue, a waiter asks again after a random pause | `acquiring/queued.rs`, `waiter/askers.rs` |
-//! | R22 | tries among the dead | a try calls the processes that wait, and passes over them if none comes | `attempts`, `subscription.rs` |
+//! | R22 | tries among the dead | a try calls the processes that wait, and passes over them if none comes | `trying`, `subscription.rs` |
 //!
 //! | promise | says | kept by |
 //! |---|---|---|
@@ -72,7 +72,6 @@
 //! | P10 | bad input is refused | `src/config.rs`, `src/key.rs` |
 
 mod acquiring;
-mod attempts;
 mod background;
 mod base;
 mod callbacks;
@@ -94,6 +93,7 @@ mod request;
 #[path = "../../tests/sim/stepped_engine.rs"]
 mod stepped;
 mod subscription;
+mod trying;
 mod upkeep;
 mod waiter;
 mod waiting;
@@ -111,7 +111,6 @@ use crate::script::{Call, CallerId, Mode};
 use crate::store::clock::Time;
 use crate::store::{Answer, Store, StoreFault};
 use acquiring::Acquiring;
-use attempts::Attempts;
 use background::RenewalThread;
 use base::Base;
 use client::Client;
@@ -119,17 +118,18 @@ use life::Life;
 use names::Names;
 use releasing::Releasing;
 use subscription::Subscription;
+use trying::Trying;
 use upkeep::{Command, EndAll, ShutdownReport};
 
 pub(crate) use acquiring::{AtDeadline, QueuedWaiter, is_transient};
-#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
-pub(crate) use attempts::{Attempted, Doubt};
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
 pub(crate) use releasing::WantResult;
 pub(crate) use request::{LockGroup, Request};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use stepped::{GuardRelease, LinePlace, Next, SteppedEngine, Tasks};
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
+pub(crate) use trying::{Attempted, Doubt};
 pub(crate) use upkeep::warn_of_drop;
 
 /// A panic of a caller leaves nothing half changed here: no foreign code runs under a mutex. So
@@ -147,7 +147,7 @@ pub(crate) struct Engine {
     base: Base,
     names: Arc<Names>,
     releasing: Arc<Releasing>,
-    attempts: Arc<Attempts>,
+    trying: Arc<Trying>,
     subscription: Arc<Subscription>,
     acquiring: Arc<Acquiring>,
 }
@@ -162,15 +162,15 @@ impl Engine {
         let (base, intake) = Base::new(config, store);
         let names = Arc::new(Names::new(&base));
         let releasing = Arc::new(Releasing::new(&base, &names));
-        let attempts = Arc::new(Attempts::new(&base, &names, &releasing));
+        let trying = Arc::new(Trying::new(&base, &names, &releasing));
         let subscription = Arc::new(Subscription::new(&base, caller_id));
-        let acquiring = Acquiring::new(&base, &names, &releasing, &attempts, &subscription);
+        let acquiring = Acquiring::new(&base, &names, &releasing, &trying, &subscription);
         let renewal = RenewalThread::new(&base, &releasing, intake);
         let engine = Arc::new(Engine {
             base,
             names,
             releasing,
-            attempts,
+            trying,
             subscription,
             acquiring: Arc::new(acquiring),
         });
@@ -224,26 +224,26 @@ impl Engine {
         self.acquiring.enqueue(request)
     }
 
-    /// See [`Attempts::try_acquire`].
+    /// See [`Trying::try_acquire`].
     pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
-        self.attempts.try_acquire(request)
+        self.trying.try_acquire(request)
     }
 
-    /// See [`Attempts::try_acquire_all`].
+    /// See [`Trying::try_acquire_all`].
     pub(crate) fn try_acquire_all(
         &self,
         requests: &[Arc<Request>],
     ) -> Result<Option<Vec<Arc<Lease>>>> {
-        self.attempts.try_acquire_all(requests)
+        self.trying.try_acquire_all(requests)
     }
 
-    /// See [`Attempts::attempt_all`].
+    /// See [`Trying::attempt_all`].
     pub(crate) fn attempt_all(
         &self,
         requests: &[Arc<Request>],
         until: Time,
     ) -> Result<Option<Vec<Arc<Lease>>>> {
-        self.attempts.attempt_all(requests, until)
+        self.trying.attempt_all(requests, until)
     }
 
     pub(crate) fn on_guard_created(&self, lease: &Lease) {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::config::Config;
 #[cfg(test)]
 use crate::config::Settings;
-use crate::engine::attempts::{Attempted, Doubt, TryAcquire, TryOutcome};
-#[cfg(test)]
-use crate::engine::attempts::{GroupOutcome, Tried};
 use crate::engine::background::{RenewalThread, Task};
 use crate::engine::line::Ended;
 use crate::engine::releasing::{ReleaseOutcome, WantResult, release_call};
+use crate::engine::trying::{Attempted, Doubt, TryAcquire, TryOutcome};
+#[cfg(test)]
+use crate::engine::trying::{GroupOutcome, Tried};
 use crate::engine::upkeep::Command;
 use crate::engine::waiter::{TakeGrant, TokenOwner, WaiterAction, WaiterEntry, WaiterState};
 use crate::engine::waiting::EnqueueOutcome;
@@ -274,7 +274,7 @@ impl SteppedEngine {
             call,
             doubt: *doubt,
         };
-        let outcome = self.engine.attempts.on_try_reply(&mut attempt, answer);
+        let outcome = self.engine.trying.on_try_reply(&mut attempt, answer);
         *doubt = attempt.doubt;
         match outcome {
             Ok(TryOutcome::Done(attempted)) => Some(attempted),
@@ -300,7 +300,7 @@ impl SteppedEngine {
         };
         let replies = std::iter::once((attempt, answer));
         let requests = std::slice::from_ref(request);
-        let outcome = self.engine.attempts.on_try_replies(requests, replies);
+        let outcome = self.engine.trying.on_try_replies(requests, replies);
         matches!(outcome, Ok(Tried::Done(GroupOutcome::Granted(_))))
     }
 

@@ -1,13 +1,12 @@
 //! How a caller acquires locks. [`Acquiring::acquire`] is the main loop. Its steps follow in the order
 //! in which it takes them: enter, send the acquire, and wait. `queued` is the wait. An acquire that may
-//! not wait is an attempt, of `attempts`.
+//! not wait is an attempt, of `trying`.
 
 mod queued;
 
 use std::slice;
 use std::sync::Arc;
 
-use crate::engine::attempts::Attempts;
 use crate::engine::base::Base;
 use crate::engine::client::{Client, single_result};
 use crate::engine::grants::Grants;
@@ -20,6 +19,7 @@ use crate::engine::releasing::Releasing;
 use crate::engine::reports::Reports;
 use crate::engine::request::Request;
 use crate::engine::subscription::Subscription;
+use crate::engine::trying::Trying;
 use crate::engine::upkeep::Upkeep;
 use crate::engine::waiter::{
     Askers, TakeGrant, WaiterAction, WaiterEntry, WaiterRegistry, WaiterState,
@@ -65,7 +65,7 @@ pub(crate) struct Acquiring {
     waiting: Arc<Waiting>,
     names: Arc<Names>,
     releasing: Arc<Releasing>,
-    attempts: Arc<Attempts>,
+    trying: Arc<Trying>,
     subscription: Arc<Subscription>,
 }
 
@@ -74,7 +74,7 @@ impl Acquiring {
         base: &Base,
         names: &Arc<Names>,
         releasing: &Arc<Releasing>,
-        attempts: &Arc<Attempts>,
+        trying: &Arc<Trying>,
         subscription: &Arc<Subscription>,
     ) -> Acquiring {
         Acquiring {
@@ -90,7 +90,7 @@ impl Acquiring {
             waiting: Arc::clone(&base.waiting),
             names: Arc::clone(names),
             releasing: Arc::clone(releasing),
-            attempts: Arc::clone(attempts),
+            trying: Arc::clone(trying),
             subscription: Arc::clone(subscription),
         }
     }
@@ -209,7 +209,7 @@ impl Acquiring {
         // that has none tries first: a free lock needs no subscription.
         if !self.subscription.is_started() {
             let mut failed = None;
-            match self.attempts.attempt(request, until) {
+            match self.trying.attempt(request, until) {
                 Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
                 // A place in the queue is of no use any more.
                 Ok(None) if self.client.now() >= until => return Ok(Entered::NotYet),
@@ -337,7 +337,7 @@ impl Acquiring {
         // Threads of this manager that wait already come first: the release of their lock wakes
         // them, and this request would overtake them.
         if !self.askers.are_any(&request.key.name) {
-            match self.attempts.attempt(request, until) {
+            match self.trying.attempt(request, until) {
                 Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
                 Ok(None) if self.client.now() >= until => return Ok(Entered::NotYet),
                 Ok(None) => {}

@@ -316,8 +316,8 @@ impl QueuedWaiter {
     fn ask(&self, call: &WaitCall) -> Result<Option<Arc<Lease>>> {
         let client = &self.acquiring.client;
         let asked = client.now();
-        let attempts = &self.acquiring.attempts;
-        let failed = match attempts.attempt(&self.waiter.request, call.until) {
+        let trying = &self.acquiring.trying;
+        let failed = match trying.attempt(&self.waiter.request, call.until) {
             Ok(Some(lease)) => return Ok(Some(lease)),
             Ok(None) | Err(Error::Lost { .. }) => None,
             Err(error) if is_transient(&error) => Some(error),

@@ -34,7 +34,7 @@ impl RenewalThread {
         let now = self.client.now();
         self.releasing.note_release_answered();
         self.grants.wake_asker(&release.call.key);
-        release.report(&answer.reply.outcome, &self.client.meter());
+        release.report(&answer.reply.outcome, self.client.meter());
         if answer.reply.more {
             // The script stopped at its limit of work for one call.
             return self.tasks.put(now, Task::ReleaseToken(release));

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::code::code_of;
+use super::names::type_of;
 use super::{is_unit_test, none, read};
 
 /// The position of a folder's files in the module tree of a crate.
@@ -24,7 +25,7 @@ const ENGINE: &[&[&str]] = &[
     &["lifecycle"],
     &["background"],
     &["acquiring"],
-    &["attempts"],
+    &["trying"],
     &["subscription"],
     &["releasing"],
     &["names"],
@@ -48,7 +49,7 @@ const ENGINE: &[&[&str]] = &[
 const OWNERS: &[&str] = &[
     "Acquiring",
     "Askers",
-    "Attempts",
+    "Trying",
     "Callbacks",
     "Client",
     "Grants",
@@ -167,7 +168,7 @@ fn methods_of_the_engines_types_stand_in_the_rooms_that_define_them() {
     for (file, code) in modules.code_in("src/engine") {
         let room = room("src/engine", file).unwrap_or_else(|| "mod".to_owned());
         for line in code.lines() {
-            if let Some(defined) = defined_type(line) {
+            if let Some(defined) = type_of(line) {
                 homes.entry(defined).or_default().insert(room.clone());
             } else if let Some(of) = methods_of(line) {
                 methods.push((of, room.clone(), file.display().to_string()));
@@ -232,23 +233,6 @@ fn engine_only_wires_its_owners() {
     }
     assert!((1..=3).contains(&blocks), "{blocks} blocks of methods");
     assert!((10..=25).contains(&methods), "{methods} methods");
-}
-
-/// The type that a line of code begins to define.
-fn defined_type(line: &str) -> Option<String> {
-    let line = line.trim_start();
-    let line = line.strip_prefix("pub").map_or(line, |line| {
-        let after = line.split_once(") ").map_or(line, |(_, after)| after);
-        if line.starts_with('(') {
-            after
-        } else {
-            line.trim_start()
-        }
-    });
-    let name = ["struct ", "enum ", "union "]
-        .iter()
-        .find_map(|word| line.strip_prefix(word))?;
-    Some(leading_word(name))
 }
 
 /// The type whose own methods a line of code begins. `None` for the methods of a trait.

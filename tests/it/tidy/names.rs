@@ -38,7 +38,8 @@ fn types_in(code: &str) -> Vec<String> {
     lines.filter_map(type_of).collect()
 }
 
-fn type_of(line: &str) -> Option<String> {
+/// The type that a line of code begins to define.
+pub(super) fn type_of(line: &str) -> Option<String> {
     let line = line.trim_start();
     let item = match line.strip_prefix("pub(") {
         Some(rest) => rest.split_once(") ")?.1,

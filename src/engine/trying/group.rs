@@ -1,8 +1,8 @@
-//! Attempts at several locks at once: all or none, by the same steps as for one.
+//! Trying at several locks at once: all or none, by the same steps as for one.
 
 use std::sync::Arc;
 
-use super::{Attempted, Attempts, Doubt, Tried, TryAcquire, TryOutcome};
+use super::{Attempted, Doubt, Tried, TryAcquire, TryOutcome, Trying};
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
 use crate::error::Result;
@@ -20,7 +20,7 @@ pub(crate) enum GroupOutcome {
     Silent(Vec<bool>),
 }
 
-impl Attempts {
+impl Trying {
     /// Takes all locks, if no live process holds one of them or waits for it. Blocks for at most two
     /// command timeouts, and for one more to release those it got.
     pub(crate) fn try_acquire_all(

@@ -72,7 +72,7 @@ impl Attempted {
     }
 }
 
-/// What one request of [`Attempts::repeat`] led to.
+/// What one request of [`Trying::repeat`] led to.
 pub(super) enum Tried<'a, T> {
     Done(T),
     /// It must be sent again, to pass over more dead waiters.
@@ -84,8 +84,8 @@ pub(super) enum Tried<'a, T> {
     Failed(StoreFault, &'a Key),
 }
 
-/// Attempts at locks: requests that may not wait.
-pub(crate) struct Attempts {
+/// Trying at locks: requests that may not wait.
+pub(crate) struct Trying {
     client: Arc<Client>,
     upkeep: Arc<Upkeep>,
     holding: Arc<Holding>,
@@ -94,9 +94,9 @@ pub(crate) struct Attempts {
     releasing: Arc<Releasing>,
 }
 
-impl Attempts {
-    pub(super) fn new(base: &Base, names: &Arc<Names>, releasing: &Arc<Releasing>) -> Attempts {
-        Attempts {
+impl Trying {
+    pub(super) fn new(base: &Base, names: &Arc<Names>, releasing: &Arc<Releasing>) -> Trying {
+        Trying {
             client: Arc::clone(&base.client),
             upkeep: Arc::clone(&base.upkeep),
             holding: Arc::clone(&base.holding),
