@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use redis::{Cmd, Value};
 
 use super::connection::refusal;
-use super::hello::{Hello, Info};
-use super::role::{Role, hello};
+use super::hello::{Hello, Info, Role, hello};
 use crate::script::CallerId;
 use crate::store::StoreFault;
 use crate::store::refusal::is_unknown_command;

@@ -1,8 +1,10 @@
-//! A server's description of itself.
+//! HELLO: the client's name, which says what the connection is for, and the server's description of
+//! itself.
 
 use std::collections::HashMap;
 
-use redis::Value;
+use crate::script::CallerId;
+use redis::{Cmd, Value};
 
 /// The oldest server whose commands the scripts use (LPOP with a count).
 pub(super) const OLDEST_SERVER: (u32, u32) = (6, 2);
@@ -102,6 +104,61 @@ impl Hello {
             other => ReportedRole::OneOfSeveral(other),
         }
     }
+}
+
+/// The use of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Role {
+    /// Short calls.
+    Lane,
+    /// The renewal thread's renewals, checks and releases.
+    Renewal,
+    /// Messages about grants.
+    Subscription,
+    /// Renewals that replicas must acknowledge.
+    Acks,
+    /// The question for the map of a cluster's slots.
+    SlotMap,
+    /// The question which server is the master.
+    Resolver,
+}
+
+impl Role {
+    fn label(self) -> &'static str {
+        match self {
+            Role::Lane => "lane",
+            Role::Renewal => "renewal",
+            Role::Subscription => "subscription",
+            Role::Acks => "acks",
+            Role::SlotMap => "slot-map",
+            Role::Resolver => "resolver",
+        }
+    }
+
+    /// HELLO, with the name of the connection. No user needs a right to it, as for AUTH.
+    pub(super) fn hello(self, caller_id: &CallerId) -> Cmd {
+        let mut hello = hello();
+        hello.arg("SETNAME").arg(self.name(caller_id));
+        hello
+    }
+
+    /// The command that gives the connection its name where HELLO is unknown.
+    pub(super) fn set_name(self, caller_id: &CallerId) -> Cmd {
+        let mut client = redis::cmd("CLIENT");
+        client.arg("SETNAME").arg(self.name(caller_id));
+        client
+    }
+
+    fn name(self, caller_id: &CallerId) -> String {
+        format!("{}:{}", caller_id.connections, self.label())
+    }
+}
+
+/// HELLO without a name.
+pub(super) fn hello() -> Cmd {
+    let mut hello = redis::cmd("HELLO");
+    hello.arg(2);
+    hello
 }
 
 #[cfg(test)]

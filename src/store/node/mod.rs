@@ -9,9 +9,8 @@
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, a greeting, TIME, and ASKING to a cluster |
 //! | `login` | the login of the node, and what open connections know of it |
 //! | `log_in` | how connections log in, first and anew |
-//! | `role` | [`Role`]: what a connection is for, which is a part of its name |
 //! | `greeting` | how a connection learns what its server is: HELLO, or less where a proxy refuses it |
-//! | `hello` | what a server says of itself |
+//! | `hello` | [`Role`]: what a connection is for, which is a part of its name; and what a server says of itself |
 //! | `expected` | [`Expected`]: what the server must be, and whether it says that it is |
 //! | `pipeline` | how a call is dated, written and read, and other forms of it (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
@@ -63,7 +62,6 @@ mod query;
 mod race;
 mod resolve;
 mod rights;
-mod role;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
@@ -101,6 +99,7 @@ use stream::Stream;
 pub(super) use acks::confirm_grants;
 pub(super) use batch::{LinkCall, LinkReply};
 pub(super) use expected::Expected;
+pub(super) use hello::Role;
 pub(super) use identity::Identities;
 pub(super) use lanes::{Begun, Lanes};
 pub(super) use link::NodeLink;
@@ -108,7 +107,6 @@ pub(super) use pipeline::{Hop, Pending};
 pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
 pub(super) use race::connecting;
-pub(super) use role::Role;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use scripted_peer::ScriptedPeer;

@@ -11,9 +11,9 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::Node;
 use super::connection::Connection;
+use super::hello::Role;
 use super::lane::Connected;
 use super::login::ConnectionLogin;
-use super::role::Role;
 use super::scripts::Scripts;
 use super::socket::{SocketReader, SocketWriter};
 use super::stream::Stream;

@@ -9,8 +9,8 @@ use redis::Value;
 
 use super::Node;
 use super::connection::{Connection, fault, refusal};
+use super::hello::Role;
 use super::login::ConnectionLogin;
-use super::role::Role;
 use crate::error::Step;
 use crate::store::{ChannelEvent, StoreFault};
 
