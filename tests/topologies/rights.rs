@@ -192,6 +192,11 @@ fn documented_rights_are_enough_with_sentinels() {
     for right in sentinels() {
         set_user(&set.sentinels, &sentinels(), right);
         let error = build(&url).map(drop);
+        // Without it, two addresses of one sentinel count as two.
+        if right == "+sentinel|myid" {
+            error.unwrap();
+            continue;
+        }
         assert_named(error, &format!("ACL SETUSER u {right}"));
     }
 }

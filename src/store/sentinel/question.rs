@@ -1,5 +1,6 @@
 //! One sentinel, asked for the master of a service.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
@@ -29,39 +30,69 @@ pub(super) struct Named {
     pub(super) address: Address,
 }
 
+/// A connection to a sentinel.
+pub(super) struct SentinelConnection {
+    connection: QueryConnection,
+    identity: SentinelId,
+}
+
+/// Which sentinel it is, whatever its address.
+enum SentinelId {
+    /// To be asked with the first question.
+    Unasked,
+    /// `None`: nobody knows. It is older than 6.2, or the user may not ask.
+    Told(Option<Arc<str>>),
+}
+
+impl SentinelConnection {
+    /// The id of the sentinel, if it has told it.
+    pub(super) fn id(&self) -> Option<&Arc<str>> {
+        match &self.identity {
+            SentinelId::Told(id) => id.as_ref(),
+            SentinelId::Unasked => None,
+        }
+    }
+}
+
 /// Asks a sentinel, on this connection if it is still open. Returns the connection to use next
 /// time. Blocks until `until` at most.
 pub(super) fn ask(
-    open: Option<QueryConnection>,
+    open: Option<SentinelConnection>,
     sentinel: &ServerSettings,
     service: &str,
     (caller_id, clock): (&CallerId, &Clock),
     until: Time,
-) -> (Option<QueryConnection>, Result<MasterAnswer, StoreFault>) {
+) -> (Option<SentinelConnection>, Result<MasterAnswer, StoreFault>) {
     let time_left = || (until - clock.now()).max(Duration::from_millis(1));
-    if let Some(mut connection) = open.filter(|open| !open.ends_soon(clock)) {
-        match ask_on(&mut connection, sentinel, service, time_left()) {
+    if let Some(mut open) = open.filter(|open| !open.connection.ends_soon(clock)) {
+        match ask_on(&mut open, sentinel, service, time_left()) {
             // The sentinel closed it, or was started again.
             Err(fault) if fault.is_closed() => {}
             Err(fault) => return (None, Err(fault)),
-            answer => return (Some(connection), answer),
+            answer => return (Some(open), answer),
         }
     }
-    let mut connection = match QueryConnection::open(sentinel, caller_id, clock, time_left()) {
-        Ok(connection) => connection,
+    let mut opened = match QueryConnection::open(sentinel, caller_id, clock, time_left()) {
+        Ok(connection) => SentinelConnection {
+            connection,
+            identity: SentinelId::Unasked,
+        },
         Err(fault) => return (None, Err(fault)),
     };
-    match ask_on(&mut connection, sentinel, service, time_left()) {
+    match ask_on(&mut opened, sentinel, service, time_left()) {
         Err(fault) => (None, Err(fault)),
-        answer => (Some(connection), answer),
+        answer => (Some(opened), answer),
     }
 }
 
 /// The epoch comes from another command than the address. A sentinel that leads a failover answers
 /// `SENTINEL MASTER` with the new epoch and still the old address. It does so until all replicas
 /// follow the new master. It runs both commands at once.
+///
+/// The first question on a connection asks for the id, too: an address may lead to another sentinel
+/// from the next connection on.
 fn ask_on(
-    connection: &mut QueryConnection,
+    open: &mut SentinelConnection,
     sentinel: &ServerSettings,
     service: &str,
     timeout: Duration,
@@ -71,8 +102,14 @@ fn ask_on(
         command.arg(what).arg(service);
         command
     };
-    let commands = [question("GET-MASTER-ADDR-BY-NAME"), question("MASTER")];
-    let replies = connection.ask(&commands, timeout)?;
+    let mut commands = vec![question("GET-MASTER-ADDR-BY-NAME"), question("MASTER")];
+    if let SentinelId::Unasked = open.identity {
+        commands.push(myid());
+    }
+    let mut replies = open.connection.ask(&commands, timeout)?;
+    if let Some(reply) = replies.drain(RIGHTS.len()..).next() {
+        open.identity = SentinelId::Told(id_in(reply));
+    }
     let mut replies = replies
         .into_iter()
         .zip(RIGHTS)
@@ -91,6 +128,19 @@ fn ask_on(
         config_epoch,
         address,
     }))
+}
+
+/// Asks a sentinel of 6.2 or later for its id.
+fn myid() -> redis::Cmd {
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("MYID");
+    command
+}
+
+/// The id in the reply to [`myid`]. `None` if the sentinel does not tell it: that is no fault.
+fn id_in(reply: Result<Value, StoreFault>) -> Option<Arc<str>> {
+    let id: String = redis::from_redis_value(reply.ok()?).ok()?;
+    (!id.is_empty()).then(|| id.into())
 }
 
 /// Why a server refused a question that this right allows.

@@ -219,6 +219,39 @@ fn older_majority_does_not_count_while_the_master_answers() {
     assert!(!has(&set.nodes[0], "b"));
 }
 
+/// Two of the three addresses lead to one sentinel, which was set up anew. Alone it is no majority.
+#[test]
+fn sentinel_at_two_addresses_has_one_vote() {
+    let mut set = SentinelSet::start();
+    let old = fail_over_once(&set);
+    let last = 3 - old;
+    let [one, other] = [0, 1].map(|at| set.sentinels[at].addr());
+    let port = one.port();
+    let url = format!("redis-sentinel://{one},localhost:{port},{other}/{SERVICE}");
+    let mut child = Child::spawn(SET_UP_ANEW.0, &[&url]);
+    child.expect(
+        &format!("{one} and localhost:{port} are the same sentinel"),
+        SOON,
+    );
+    child.expect("first", SOON);
+    set.sentinels[1].kill();
+    set.sentinels[2].kill();
+    set.nodes[old].kill();
+    make_master(&set.nodes[last]);
+    // It may have copies from its master.
+    set.nodes[last].query::<()>(&["FLUSHALL"]);
+    replace(&mut set.sentinels[0], &set.nodes[last], 0, "");
+    child.send("go");
+    // Time itself is under test: two votes would be enough after this time.
+    thread::sleep(AGREED_FOR + 3 * T);
+    assert!(!has(&set.nodes[last], "a"), "one sentinel was followed");
+    // Both of the two sentinels are a majority.
+    replace(&mut set.sentinels[1], &set.nodes[last], 0, "");
+    child.expect("2 of 2 sentinels name ", SOON);
+    child.expect("second", SOON);
+    child.join();
+}
+
 /// Between the death of the master and the promotion, nobody can be connected to.
 #[test]
 fn build_waits_for_a_promotion() {
