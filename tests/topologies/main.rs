@@ -13,6 +13,7 @@ mod sentinel_set;
 mod cluster;
 mod connection_names;
 mod credentials;
+mod damaged_records;
 mod quorum;
 mod replica_acks;
 mod right_server;

@@ -12,7 +12,7 @@ use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, LossReason, 
 
 use crate::connection_names::await_role;
 use crate::support::{SLACK, Server, until, until_some};
-use replica_set::ReplicaSet;
+pub(crate) use replica_set::ReplicaSet;
 
 const P: Duration = Duration::from_millis(250);
 /// For locks that are lost in a test.

@@ -65,7 +65,7 @@ impl Link for QuorumLink {
     fn has_moved(&mut self) -> bool {
         let back: Vec<usize> = self
             .away()
-            .filter(|(_, member)| member.lanes.is_open(0))
+            .filter(|(node, member)| self.shared.may_be_back(*node) && member.lanes.is_open(0))
             .map(|(node, _)| node)
             .collect();
         back.iter().for_each(|node| self.shared.note_back(*node));

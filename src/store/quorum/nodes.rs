@@ -210,10 +210,8 @@ impl Nodes {
             }
             of.refuse_fresh(node, &sent, &mut result);
             of.on_release_result(node, &sent, &result);
-            let is_renewal = matches!(sent.verb, Verb::Renew { .. });
-            let is_fault = |fault: &StoreFault| !fault.is_closed();
-            if is_renewal && result.answer.as_ref().is_err_and(is_fault) {
-                of.note_away(node);
+            if let (Verb::Renew { .. }, Err(fault)) = (&sent.verb, &result.answer) {
+                of.note_renewal_fault(node, fault);
             }
             // A release is done there all the same, and has no vote.
             of.refuse_twin(node, &mut result);

@@ -2,9 +2,11 @@
 //! requests without an end on single nodes. It owns no connection, so that an unread reply may keep
 //! it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::fences::{Fences, agreeing, clock_at_most};
 use super::gaps::Gaps;
@@ -38,8 +40,8 @@ pub(super) struct Shared {
     pub(super) undecided: UndecidedReleases,
     /// Leases that some node lacks.
     pub(super) gaps: Gaps,
-    /// For each node, whether renewals go on without it.
-    away: Vec<AtomicBool>,
+    /// For each node: whether renewals go on without it, and from when on it may be back.
+    away: Vec<Mutex<Option<Time>>>,
     /// The longest lease that was asked for, in ns.
     longest: AtomicU64,
     /// Wakes the renewal thread.
@@ -57,7 +59,7 @@ impl Shared {
         Shared {
             clock,
             addresses: nodes.iter().map(address).collect(),
-            away: nodes.iter().map(|_| AtomicBool::new(false)).collect(),
+            away: nodes.iter().map(|_| Mutex::new(None)).collect(),
             nodes,
             identities,
             command_timeout: config.command_timeout,
@@ -286,17 +288,42 @@ impl Shared {
 
     /// Renewals go on without this node. The renewal thread looks for it.
     pub(super) fn note_away(&self, node: usize) {
-        if !self.away[node].swap(true, Ordering::AcqRel) {
+        self.go_on_without(node, Time::from_nanos(0));
+    }
+
+    /// A renewal had no good answer from this node.
+    ///
+    /// A refusal that does not pass by itself, or a malformed reply, is the matter of its name: its
+    /// record may have been damaged. The node is not away, or all leases would be renewed at once,
+    /// again and again. It is not back at once, either, after a refusal that passes.
+    pub(super) fn note_renewal_fault(&self, node: usize, fault: &StoreFault) {
+        let is_refusal = fault.code().is_some();
+        if is_refusal && fault.is_transient() {
+            self.go_on_without(node, self.clock.now() + self.back_off);
+        } else if !is_refusal && !fault.is_closed() {
+            self.note_away(node);
+        }
+    }
+
+    fn go_on_without(&self, node: usize, back_from: Time) {
+        let was_away = self.away[node].lock().replace(back_from).is_some();
+        if !was_away {
             self.wake_renewal_thread();
         }
     }
 
     pub(super) fn is_away(&self, node: usize) -> bool {
-        self.away[node].load(Ordering::Acquire)
+        self.away[node].lock().is_some()
+    }
+
+    /// Whether a node that is away may be back by now, if it can be reached.
+    pub(super) fn may_be_back(&self, node: usize) -> bool {
+        let back_from = *self.away[node].lock();
+        back_from.is_some_and(|from| self.clock.now() >= from)
     }
 
     pub(super) fn note_back(&self, node: usize) {
-        self.away[node].store(false, Ordering::Release);
+        *self.away[node].lock() = None;
     }
 
     /// When a lease that is released now has lapsed by itself. A copy of an acquire may take the
