@@ -31,6 +31,7 @@ mod verbs_once;
 #[test]
 fn child_process() {
     support::child::play(&[
+        cluster::WANTS,
         quorum::WARNINGS,
         sentinel::SET_UP_ANEW,
         sentinel::TURNS,

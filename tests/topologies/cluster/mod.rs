@@ -6,8 +6,11 @@ mod hidden;
 mod loops;
 mod moved_slots;
 mod nodes;
+mod tries;
 
 use std::time::Duration;
+
+pub(crate) use tries::WANTS;
 
 use fairlock::{LockManager, LockOptions};
 
