@@ -376,7 +376,10 @@ impl Call {
     /// Whether the script may do with one key alone: R11 (missing keys).
     pub(crate) fn has_single_key_form(&self) -> bool {
         match self.spec.family {
-            Family::Mutex => matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. }),
+            Family::Mutex => matches!(
+                self.verb,
+                Verb::Acquire { .. } | Verb::Release { .. } | Verb::Inspect { .. }
+            ),
             Family::Permit => match self.verb {
                 Verb::Release { mode, .. } => !matches!(mode, Mode::Forced(_)),
                 _ => self.is_renewal(),

@@ -124,22 +124,7 @@ elseif grant then
   else
     holders_to_delete[#holders_to_delete + 1] = token
     if must_cool then
-      -- R16 (hold_at_least): nobody owns the permits, but they count as taken until their least
-      -- time is over. The entry gets another name, since a late copy of the acquire (R7) may take
-      -- permits for the token again.
-      kept_field, lease_end, phase = 'c:' .. token, cool_until, 2
-      -- A look that is under way may have been past this field, and may have seen no holder yet.
-      local lease_ms = math.max(ttl, hold, look_pause)
-      local due_at = math.max(lease_end, now + 1000 * look_pause)
-      shortest_lease = next_lapse > 0 and math.min(shortest_lease, lease_ms) or lease_ms
-      next_lapse = next_lapse > 0 and math.min(next_lapse, due_at) or due_at
-      -- The late copy's permits were released as well, and cool together with these. They must not
-      -- count twice.
-      local earlier = redis.call('HGET', holders_key, kept_field)
-      if earlier then
-        local _, _, _, earlier_weight = struct.unpack(HOLDER, earlier)
-        permits_taken = permits_taken - (seen[kept_field] or earlier_weight)
-      end
+      --include permit_cool.lua
     else
       kept_field, permits_taken = nil, permits_taken - weight
       if permits_taken == 0 then

@@ -79,7 +79,7 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 35] = parts![
+const PARTS: [(&str, &str); 36] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
     "mutex_ended.lua",
@@ -91,6 +91,7 @@ const PARTS: [(&str, &str); 35] = parts![
     "permit_record.lua",
     "permit_kind.lua",
     "permit_release_alone.lua",
+    "permit_cool.lua",
     "permit_holder.lua",
     "permit_reclaim.lua",
     "permit_promote.lua",

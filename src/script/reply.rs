@@ -421,6 +421,7 @@ fn inspect(family: Family, value: &Value) -> ParseResult<ScriptReply> {
             answer.reply(Outcome::Inspection(Box::new(seen)), &[])
         }
         "absent" => answer.reply(Outcome::Absent, answer.fields),
+        "queued" if family == Family::Mutex => answer.reply(Outcome::Queued, answer.fields),
         _ => answer.kind(),
     }
 }

@@ -167,6 +167,32 @@ fn held_lock_in_a_migrating_slot_has_no_second_holder() {
     set.end_migration(slot, 1);
 }
 
+/// Such a mutex has a record and no queue. The queue's key counts as missing.
+#[test]
+fn mutex_without_waiters_is_shown_while_its_slot_moves() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let name = set.name_on(0, 0);
+    let slot = set.slot_of(&name);
+    let manager = manager(&set);
+    let held = manager.lock(&name).expect("it is free");
+    let assert_shown = |fence: Option<u64>| {
+        let seen = manager.inspect(&name).expect("one side knows it");
+        assert_eq!(seen.and_then(|seen| seen.holder?.fence), fence);
+        let mut listed = manager.list("*").map(|seen| seen.expect("it is shown"));
+        assert_eq!(listed.any(|seen| *seen.name == *name), fence.is_some());
+    };
+    let fence = Some(held.fence());
+    assert_shown(fence);
+    set.begin_migration(slot, 1);
+    assert_shown(fence);
+    set.move_keys(slot, 0, 1);
+    assert_shown(fence);
+    held.unlock().expect("it is held");
+    assert_shown(None);
+    set.end_migration(slot, 1);
+    assert_shown(None);
+}
+
 #[test]
 fn wait_outlasts_a_migration_longer_than_the_outage_limit() {
     let set = ClusterSet::start_with(3, 0, &[]);
@@ -381,6 +407,39 @@ fn release_of_each_kind_needs_no_second_key_while_its_slot_moves() {
                 next.expect("it is the next").unlock().expect("it is held");
             }
         }
+    }
+}
+
+/// The same for permits that must cool. They count as taken until their least time is over.
+#[test]
+fn permits_cool_though_their_keys_are_on_both_sides() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let least = Duration::from_secs(1);
+    let options = LockOptions::new().ttl(Duration::from_secs(3));
+    let one = manager(&set).with(options.hold_at_least(least));
+    let other = manager(&set);
+    for (n, moved) in ["", ":q", ":h"].into_iter().enumerate() {
+        let name = set.name_on(0, n);
+        let slot = set.slot_of(&name);
+        let key = format!("fairlock:{{{name}}}{moved}");
+        let started = Instant::now();
+        let held = one.semaphore(&name, 3).acquire_many(2);
+        let held = held.expect("it is free");
+        let mut waiter = other
+            .semaphore(&name, 3)
+            .enqueue_many(2)
+            .expect("redis answers");
+        set.begin_migration(slot, 1);
+        set.move_these(&[key], 0, 1);
+        held.unlock().expect("the holders' key is enough");
+        set.move_keys(slot, 0, 1);
+        set.end_migration(slot, 1);
+        let next = waiter
+            .wait_for(Duration::from_secs(10))
+            .expect("redis answers");
+        let next = next.expect("it is the next");
+        assert!(started.elapsed() >= least, "{:?}", started.elapsed());
+        next.unlock().expect("it is held");
     }
 }
 
