@@ -18,7 +18,7 @@ pub(super) type Tls = Option<std::sync::Arc<rustls::ClientConfig>>;
 
 /// Without the feature, the library refuses each URL with TLS.
 #[cfg(not(feature = "tls"))]
-pub(super) type Tls = Option<std::convert::Infallible>;
+pub(super) type Tls = Option<std::sync::Arc<std::convert::Infallible>>;
 
 /// The servers that the URLs name.
 pub(super) struct Place {
