@@ -12,10 +12,11 @@ use crate::cluster_set::ClusterSet;
 use crate::replica_acks::ReplicaSet;
 use crate::support::{Server, until};
 
-const TTL: Duration = Duration::from_millis(6_500);
-const T: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(13);
+const T: Duration = Duration::from_secs(2);
 const P: Duration = Duration::from_millis(250);
-const ACK: Duration = Duration::from_millis(500);
+/// Long enough for a replica on a loaded machine.
+const ACK: Duration = Duration::from_secs(1);
 /// For what must happen, but whose time is not under test.
 const SOON: Duration = Duration::from_secs(20);
 /// Mutexes, and as many semaphores where there are any.

@@ -88,6 +88,8 @@ pub(super) fn ask_again_in(
             Ok(Outcome::Busy { left } | Outcome::Vote(Vote::Busy { left, .. })),
         ) => Some((*left).clamp(soon, back_off)),
         (Verb::Renew { .. }, Ok(Outcome::Late)) => Some(soon),
+        // Its connection was closed, for instance since another reply was late. The node may be well.
+        (Verb::Renew { .. }, Err(fault)) if fault.is_closed() => Some(back_off),
         // It granted a larger fence, so it never has this one. Or it is away, and the link renews
         // when it is back.
         _ => None,
@@ -136,5 +138,7 @@ mod tests {
         }
         let away = StoreFault::NotReady;
         assert_eq!(ask_again_in(&renew, Err(&away), back_off), None);
+        let closed = StoreFault::connection_ended("it was closed");
+        assert_eq!(ask_again_in(&renew, Err(&closed), back_off), Some(back_off));
     }
 }
