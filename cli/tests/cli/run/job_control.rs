@@ -2,6 +2,7 @@
 //!
 //! Commands that get Ctrl-C use `exec`: a shell that is just forking may miss the signal.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -63,6 +64,17 @@ impl Shell {
 /// Whether the process is stopped.
 fn is_stopped(pid: Pid) -> bool {
     state(pid) == 'T'
+}
+
+/// Whether the process sleeps, and its group has the terminal.
+fn sleeps_with_the_terminal(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    let stat = stat.unwrap_or_default();
+    let fields: Vec<&str> = match stat.rsplit_once(')') {
+        Some((_, fields)) => fields.split_whitespace().collect(),
+        None => return false,
+    };
+    fields[0] == "S" && fields[2] == fields[5]
 }
 
 impl Drop for Shell {
@@ -181,6 +193,8 @@ fn ctrl_z_stops_every_command_of_a_pipeline() {
     let reader = shell.printed_pid("pid-b-");
     let runs = [shell.printed_pid("run-a-"), shell.printed_pid("run-b-")];
     for round in 1..=2 {
+        // It was stopped for want of the terminal, and CONT takes a Ctrl-Z of that moment away.
+        until(LONG, "it reads", || sleeps_with_the_terminal(reader));
         shell.terminal.press("\x1a");
         // The shell has stopped as soon as its own processes have. A CONT that comes before a
         // fairlock stops is for its command.

@@ -27,7 +27,7 @@ impl Supervisor<'_> {
             // Somebody else stopped it, and will continue it. The lock is renewed meanwhile.
         } else if wants_terminal
             && foreground.give_to_reader(self.tree.group())
-            // Ctrl-Z came after that stop. CONT would undo it.
+            // Ctrl-Z came after that stop. CONT would undo it, as it does one that comes just now.
             && !(can_be_continued && self.tree.has_pending(Signal::TSTP))
         {
             self.continue_group();
