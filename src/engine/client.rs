@@ -1,4 +1,4 @@
-//! What each part of the engine stands on: the settings, the store with its clock, and the counters.
+//! The base of each part of the engine: the settings, the store with its clock, the counters.
 //! It keeps nothing about any lock.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the log has said about waits: circles that `waiter/nested.rs` finds, and long waits.
+//! The log's reports of waits: circles that `waiter/nested.rs` finds, and long waits.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

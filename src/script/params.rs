@@ -1,4 +1,4 @@
-//! What a request for a lock says about itself, as text. It goes to the scripts as their parameters,
+//! The text of a request for a lock about itself. It goes to the scripts as their parameters,
 //! and stays in the record of the holder or the waiter.
 //!
 //! ```text

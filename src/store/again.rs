@@ -51,7 +51,7 @@ pub(super) enum Ending {
     Unreached,
 }
 
-/// What follows an attempt.
+/// The next step after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing: its result stands.
@@ -87,7 +87,7 @@ impl Attempts {
         }
     }
 
-    /// What follows an attempt that ended so. Counts it.
+    /// The next step after an attempt that ended so. Counts it.
     pub(super) fn after(&mut self, ending: Ending) -> Next {
         match ending {
             Ending::TooEarly => Next::Again,

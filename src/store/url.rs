@@ -367,7 +367,7 @@ fn address(text: &str, default_port: u16, what: &str) -> Refused<Address> {
     Ok(Address::Tcp(host, url.port().unwrap_or(default_port)))
 }
 
-/// What is wrong with a host and a port, and what would be right.
+/// The fault of a host and a port, and the cure.
 fn host_words(text: &str, why: ParseError) -> String {
     match why {
         _ if !text.starts_with('[') && text.matches(':').count() > 1 => IN_BRACKETS.to_owned(),

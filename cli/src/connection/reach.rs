@@ -1,4 +1,4 @@
-//! What a command needs to know that asks the servers by itself.
+//! The settings of a command that asks the servers by itself.
 
 #[cfg(feature = "tls")]
 use std::path::Path;

@@ -32,7 +32,7 @@ use crate::store::clock::Time;
 
 pub(crate) use queued::{AtDeadline, QueuedWaiter};
 
-/// What a caller does once it has a place.
+/// The caller's plan once it has a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
     /// It waits, for as long as its deadline lets it.

@@ -1,4 +1,4 @@
-//! Who has the lock of a line: its members have it in turns, until its grant ends.
+//! The turns of a line: its members have the lock one after the other, until its grant ends.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::Mode;
 use crate::store::clock::Time;
 
-/// What the grant of a place led to.
+/// The result of a place's grant.
 #[must_use]
 pub(crate) enum GrantedPlace {
     Nothing,

@@ -72,7 +72,7 @@ impl Attempted {
     }
 }
 
-/// What one request of [`Trying::repeat`] led to.
+/// The result of one request of [`Trying::repeat`].
 pub(super) enum Tried<'a, T> {
     Done(T),
     /// It must be sent again, to pass over more dead waiters.

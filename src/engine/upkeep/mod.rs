@@ -1,4 +1,4 @@
-//! What other threads ask of the renewal thread, and how they wake it. `background` is that thread.
+//! Requests of other threads to the renewal thread, and how they wake it. `background` runs it.
 
 mod command;
 mod token_release;
@@ -26,7 +26,7 @@ pub(crate) struct Upkeep {
     waker: Arc<Waker>,
 }
 
-/// What the renewal thread receives.
+/// The renewal thread receives these.
 pub(super) struct Intake {
     pub(super) commands: Receiver<Command>,
     /// Receives when the thread is to wake early.

@@ -38,7 +38,7 @@ pub(super) struct Batch {
     calls: VecDeque<SentCall>,
     /// R18 (replica acks): a `WAIT` goes behind the calls. None of them has a result before its reply.
     acks: Option<ReplicaAcks>,
-    /// What has come before the reply to `WAIT`.
+    /// The replies before that to `WAIT`.
     held: Vec<LinkReply>,
     pub(super) sent: Time,
     pub(super) reply_by: Time,

@@ -389,7 +389,7 @@ impl Node {
     }
 }
 
-/// What nodes have done so far: one node, or all that take each other's place.
+/// The counts of nodes so far: of one, or of all that take each other's place.
 #[derive(Default)]
 pub(in crate::store) struct Counts {
     connects: AtomicU64,

@@ -23,7 +23,7 @@ use crate::script::{Call, RIGHTS, rights_command};
 use crate::store::StoreFault;
 use crate::store::refusal::{Lack, Refusal, is_of_another_node, is_unknown_command};
 
-/// What a node knows of its user's rights.
+/// The rights of its user that a node knows.
 #[derive(Default)]
 pub(super) struct Rights {
     /// The user was seen to have them all, and nothing has happened since that could end that.

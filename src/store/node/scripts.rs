@@ -1,4 +1,4 @@
-//! What a connection knows of the scripts on its server, and so in which form the next call goes.
+//! The scripts on its server that a connection knows, and so in which form the next call goes.
 //!
 //! A call names its script by a digest. A server that does not know the script refuses the call
 //! (NOSCRIPT), and takes it once it brings the source. One source is for all calls behind it, so only the

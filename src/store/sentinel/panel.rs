@@ -25,7 +25,7 @@ struct SentinelState {
     settings: Arc<ServerSettings>,
     /// Kept from one question to the next.
     connection: Option<SentinelConnection>,
-    /// What it said last, so that it counts once however many addresses it has. `None`: nobody
+    /// The last answer, so that it counts once however many addresses it has. `None`: nobody
     /// knows.
     id: Option<Arc<str>>,
     /// The first one before it that is the same sentinel.
