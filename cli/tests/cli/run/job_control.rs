@@ -184,8 +184,9 @@ fn ctrl_z_stops_every_command_of_a_pipeline() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     shell.enter(
-        "run a -- sh -c 'echo pid-a-$$.run-a-$PPID. >&2; exec sleep 60' | \
-         run b -- sh -c 'echo pid-b-$$.run-b-$PPID.; echo up-$((1+1)); \
+        // Without the function `run`: its subshells would stop before our processes do.
+        "\"$BINARY\" run a -- sh -c 'echo pid-a-$$.run-a-$PPID. >&2; exec sleep 60' | \
+         \"$BINARY\" run b -- sh -c 'echo pid-b-$$.run-b-$PPID.; echo up-$((1+1)); \
          read x </dev/tty; echo got-$x'",
     );
     shell.shows("up-2");
