@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
+use std::process::Child;
 
-use rustix::process::{Pid, getpid};
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid, test_kill_process_group};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 use crate::job::own_group;
@@ -62,13 +64,29 @@ impl Foreground {
         })
     }
 
-    /// Starts a child that may take the foreground.
-    pub(super) fn lend<T>(&self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    /// Starts a child that may take the foreground. `passed_on_to` says whether the child gave it to
+    /// this group already.
+    pub(super) fn lend(
+        &self,
+        start: impl FnOnce() -> io::Result<Child>,
+        passed_on_to: impl FnOnce(Pid) -> bool,
+    ) -> io::Result<Child> {
         let was_ours = self.is_ours();
         let started = start();
-        self.is_given.set(was_ours && !self.is_ours());
-        if started.is_err() {
-            self.take_back();
+        // Another fairlock of our group may have given it to its own command meanwhile.
+        if was_ours
+            && !self.is_ours()
+            && let Some(group) = self.group()
+        {
+            match &started {
+                Ok(child) => {
+                    let is_given = group == Pid::from_child(child) || passed_on_to(group);
+                    self.is_given.set(is_given);
+                }
+                // The child took it and then died, since it found no program.
+                Err(_) if test_kill_process_group(group) == Err(Errno::SRCH) => self.set_to_ours(),
+                Err(_) => {}
+            }
         }
         started
     }
@@ -99,10 +117,8 @@ impl Foreground {
 
     /// Takes the foreground back from the command, or from a group that the command gave it to.
     pub(super) fn take_back(&self) {
-        if self.is_given.replace(false)
-            && let Some(own) = own_group()
-        {
-            self.set(own);
+        if self.is_given.replace(false) {
+            self.set_to_ours();
         }
     }
 
@@ -115,6 +131,12 @@ impl Foreground {
 
     fn group(&self) -> Option<Pid> {
         tcgetpgrp(&self.terminal).ok()
+    }
+
+    fn set_to_ours(&self) {
+        if let Some(own) = own_group() {
+            self.set(own);
+        }
     }
 
     fn set(&self, group: Pid) -> bool {

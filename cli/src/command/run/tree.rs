@@ -68,7 +68,13 @@ impl Tree {
         let adopts = adopt_orphans();
         let strangers = processes::children();
         let child = match foreground {
-            Some(foreground) => foreground.lend(|| command.spawn())?,
+            Some(foreground) => foreground.lend(
+                || command.spawn(),
+                |group| {
+                    let found = processes::below_this(&strangers).unwrap_or_default();
+                    found.iter().any(|process| is_in(process, group))
+                },
+            )?,
             None => command.spawn()?,
         };
         // `reap` does what `Child::wait` would. std's `Child` does nothing when it is dropped.
@@ -158,7 +164,7 @@ impl Tree {
     }
 
     fn is_member(&self, process: &Process) -> bool {
-        process.stat.group == self.leader.as_raw_nonzero().get()
+        is_in(process, self.leader)
     }
 
     /// Reaps what has died. Returns the signal that stopped the command, if one did.
@@ -272,6 +278,10 @@ impl Drop for Tree {
             thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+fn is_in(process: &Process, group: Pid) -> bool {
+    process.stat.group == group.as_raw_nonzero().get()
 }
 
 /// Makes orphans of the command our children, so that we find and reap them. In a container, it may
