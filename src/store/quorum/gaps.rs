@@ -69,6 +69,11 @@ impl Gaps {
     }
 }
 
+/// When a node is asked again that may answer at once.
+pub(super) fn soon(back_off: Duration) -> Duration {
+    back_off / 4
+}
+
 /// How soon a node that has not granted what a majority has is asked again. `None`: the regular
 /// renewal is soon enough.
 pub(super) fn ask_again_in(
@@ -76,7 +81,7 @@ pub(super) fn ask_again_in(
     answer: Result<&Outcome, &StoreFault>,
     back_off: Duration,
 ) -> Option<Duration> {
-    let soon = back_off / 4;
+    let soon = soon(back_off);
     match (verb, answer) {
         // A caller that got no majority there releases it at once.
         (Verb::Propose { .. }, Ok(Outcome::Vote(Vote::Busy { .. }) | Outcome::Late)) => Some(soon),

@@ -287,7 +287,8 @@ impl Nodes {
                     _ => Vec::new(),
                 };
                 shared.end_release(&call, &result, || proposal.release_votes());
-                let missing = (proposal.gap(shared.back_off), proposal.awaits_votes());
+                let missing = (proposal.last_gap(shared.back_off), proposal.awaits_votes());
+                proposal.stop_sending();
                 (result, call, open, missing)
             };
             proposals.iter_mut().map(conclude).collect::<Vec<_>>()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decision::{Decision, NodeAnswer, decide, majority_of};
-use super::gaps::ask_again_in;
+use super::gaps::{ask_again_in, soon};
 use super::outstanding::ReleaseVote;
 use crate::error::Step;
 use crate::script::{Call, Mode, Outcome, ScriptReply, Token, Verb, Vote};
@@ -297,6 +297,16 @@ impl Proposal {
         soonest
             .filter(|_| self.is_held())
             .map(|soonest| (token, soonest))
+    }
+
+    /// The same at the end of the call. A node that was still to be asked, for instance since its
+    /// rights were not known yet, lacks the lease, too.
+    pub(super) fn last_gap(&self, back_off: Duration) -> Option<(Token, Duration)> {
+        let never_asked = || {
+            let token = self.token()?;
+            (self.is_starting() && self.is_held()).then(|| (token, soon(back_off)))
+        };
+        self.gap(back_off).or_else(never_asked)
     }
 
     /// The nodes on which a failed acquire may have taken the lock. These are all that were

@@ -5,11 +5,14 @@ use crate::key::Key;
 use crate::script::LockSpec;
 
 fn release(mode: Mode) -> Proposal {
-    let verb = Verb::Release {
+    proposal(Verb::Release {
         token: Token::new(),
         fence: 9,
         mode,
-    };
+    })
+}
+
+fn proposal(verb: Verb) -> Proposal {
     let call = Call {
         spec: LockSpec::QUORUM,
         key: Key::new("fairlock", "name").expect("a good name"),
@@ -155,4 +158,45 @@ fn copy_that_could_not_be_sent_is_none() {
     send(&mut proposal, 0);
     proposal.note_not_sent(0);
     assert_eq!(proposal.not_sent_to(), [0, 1, 2, 3, 4]);
+}
+
+/// A majority has renewed a lease; `d` was to be asked for rights first, and `e` has not answered.
+fn renewed_by_a_majority() -> Proposal {
+    let mut proposal = proposal(Verb::Renew {
+        token: Token::new(),
+        fence: 9,
+        params: "".into(),
+    });
+    for node in [0, 1, 2, 4] {
+        send(&mut proposal, node);
+    }
+    proposal.note_asks_for_rights(3);
+    for node in 0..3 {
+        let left = Duration::from_secs(60);
+        answer(&mut proposal, node, Outcome::Renewed { left, fence: 9 });
+    }
+    proposal
+}
+
+#[test]
+fn node_that_was_still_to_be_asked_gets_the_lease_soon() {
+    let back_off = Duration::from_millis(400);
+    let mut proposal = renewed_by_a_majority();
+    // Somebody may still send it.
+    assert_eq!(proposal.gap(back_off), None);
+    let token = proposal.token().expect("a renewal has one");
+    let soon = Some((token, Duration::from_millis(100)));
+    assert_eq!(proposal.last_gap(back_off), soon);
+    proposal.on_rights(3, Ok(()));
+    assert_eq!(proposal.last_gap(back_off), soon);
+}
+
+#[test]
+fn connection_that_closes_after_the_end_leaves_a_gap() {
+    let back_off = Duration::from_millis(400);
+    let mut proposal = renewed_by_a_majority();
+    proposal.stop_sending();
+    close(&mut proposal, 4);
+    let gap = proposal.gap(back_off).map(|(_, again_in)| again_in);
+    assert_eq!(gap, Some(back_off));
 }
