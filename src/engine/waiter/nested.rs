@@ -1,23 +1,21 @@
 //! The threads of this process that hold locks while they wait for another. Their waits may close a
-//! circle, in which nobody can go on. This finds it when the wait begins that closes it. `circles`
-//! says when it is logged.
+//! circle, in which nobody can go on. This finds it when the wait begins that closes it. `circle` has
+//! its text, and `reports` says when it is logged.
 //!
 //! A thread that holds nothing cannot be part of a circle, so it does not come here. The threads in
 //! a circle sleep, and a sleeping thread takes no lock. So a circle comes into being when the last
 //! of its waits begins, and never later.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::Thread;
 
 use crate::engine::lease::{EngineId, Lease, TakenLease, taken_by_this_thread};
-use crate::engine::log_text::{Details, ThreadText, label_detail};
-use crate::engine::request::Request;
+use crate::engine::waiter::circle::{Circle, CircleLink, ThreadLabel, WaitEnds};
 use crate::engine::waiter::registry::WaiterEntry;
 use crate::engine::waiter::state::CircleWarning;
-use crate::script::{Family, LockSpec};
+use crate::script::LockSpec;
 use crate::thread_id;
 
 /// The nested waits of this process, of all its managers.
@@ -29,9 +27,6 @@ static NESTED: parking_lot::Mutex<NestedWaits> = parking_lot::const_mutex(Nested
 /// and in the child nobody would ever release it. So a child of a process with nested waits looks
 /// for no circles.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-
-/// The most threads of a circle that a warning names.
-const MOST_NAMED: usize = 16;
 
 /// A wait of a thread that holds locks. It is known until this is dropped.
 pub(crate) struct NestedWait {
@@ -90,13 +85,6 @@ pub(crate) fn circle_of(wait: u64) -> Option<Circle> {
 fn belongs_to(process: u32) -> bool {
     let owner = PROCESS.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed);
     owner.is_ok() || owner == Err(process)
-}
-
-/// Whether a wait ends by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitEnds {
-    WithTheLock,
-    AtADeadline,
 }
 
 /// Whether a request of this kind waits for this many held permits of its name.
@@ -189,7 +177,17 @@ impl NestedWaits {
         let is_certain = certain.is_some();
         let circle = certain.or_else(|| self.circle_by(id, LockSpec::may_wait_for))?;
         let waits: Vec<&ThreadWait> = circle.iter().map(|id| &self.waits[id]).collect();
-        Circle::of(id, &waits, is_certain)
+        let takers = waits.iter().cycle().skip(1);
+        let links = waits.iter().zip(takers).map(|(wait, taker)| {
+            Some(CircleLink {
+                waiter: Arc::clone(&wait.waiter),
+                thread: wait.thread.clone(),
+                ends: wait.ends,
+                taken: Arc::clone(taker.taken(&wait.lock()).next()?),
+            })
+        });
+        let waiters = waits.iter().map(|wait| Arc::clone(&wait.waiter));
+        Circle::new(id, waiters.collect(), links, is_certain)
     }
 
     /// The circle that a wait closes, if by this rule each of its waits is for the next thread.
@@ -237,196 +235,6 @@ fn circle_through(start: u64, mut next: impl FnMut(u64) -> Vec<u64>) -> Option<V
         }
     }
     None
-}
-
-/// Threads each of which waits for the next, and the last for the first.
-pub(crate) struct Circle {
-    /// The nested wait that it was found by. It is the first of the waiters.
-    wait: u64,
-    waiters: Vec<Arc<WaiterEntry>>,
-    links: Vec<CircleLink>,
-    unnamed: usize,
-    /// Each thread waits for the next one. Otherwise a reader waits behind a writer that may give
-    /// up.
-    is_certain: bool,
-}
-
-/// A wait of a circle, and what the next thread took of its name.
-struct CircleLink {
-    waiter: Arc<WaiterEntry>,
-    thread: ThreadLabel,
-    ends: WaitEnds,
-    taken: Arc<Lease>,
-}
-
-#[derive(Clone)]
-struct ThreadLabel {
-    thread: Thread,
-    id: u32,
-}
-
-impl ThreadLabel {
-    fn text(&self) -> ThreadText<'_> {
-        ThreadText {
-            thread: &self.thread,
-            id: Some(self.id),
-        }
-    }
-
-    /// By its name alone if it has one.
-    fn short_text(&self) -> ThreadText<'_> {
-        ThreadText {
-            thread: &self.thread,
-            id: self.thread.name().is_none().then_some(self.id),
-        }
-    }
-}
-
-impl CircleLink {
-    /// The label of the request that waits.
-    fn waiter_details(&self) -> Details<1> {
-        Details([label_detail(self.waiter.request.label())])
-    }
-
-    fn taken_details(&self) -> Details<2> {
-        let fence = format!("fence {}", self.taken.fence);
-        Details([label_detail(self.taken.request.label()), Some(fence)])
-    }
-}
-
-impl Circle {
-    fn of(wait: u64, waits: &[&ThreadWait], is_certain: bool) -> Option<Circle> {
-        let takers = waits.iter().cycle().skip(1);
-        let links = waits.iter().zip(takers).map(|(wait, taker)| {
-            Some(CircleLink {
-                waiter: Arc::clone(&wait.waiter),
-                thread: wait.thread.clone(),
-                ends: wait.ends,
-                taken: Arc::clone(taker.taken(&wait.lock()).next()?),
-            })
-        });
-        Some(Circle {
-            wait,
-            waiters: waits.iter().map(|wait| Arc::clone(&wait.waiter)).collect(),
-            links: links
-                .take(MOST_NAMED)
-                .collect::<Option<Vec<CircleLink>>>()?,
-            unnamed: waits.len().saturating_sub(MOST_NAMED),
-            is_certain,
-        })
-    }
-
-    /// The names that its threads wait for, each once.
-    pub(crate) fn names(&self) -> BTreeSet<Arc<str>> {
-        let names = self.waiters.iter().map(|waiter| &waiter.request.key.name);
-        names.cloned().collect()
-    }
-
-    /// One warning is enough for each of its waits.
-    pub(crate) fn mark_logged(&self) {
-        for waiter in &self.waiters {
-            waiter.state.lock().circle_warning = CircleWarning::Logged;
-        }
-    }
-
-    /// The wait that closes it looks for it again.
-    pub(crate) fn postpone(&self) {
-        self.waiters[0].state.lock().postpone_circle(self.wait);
-    }
-
-    /// Logs the warning. Nobody sees which thread has a guard by now. So it says what is known: the
-    /// thread that took it.
-    pub(crate) fn warn(&self) {
-        match &self.links[..] {
-            [own] if self.is_certain => warn_of_self_wait(own),
-            [own] => warn_of_second_read(own),
-            links if self.is_certain => log::warn!(
-                "deadlock of {} threads, unless another thread has one of these guards by now: {}: take these names in one order, or together by lock_all{}",
-                links.len() + self.unnamed,
-                chain(links, self.unnamed),
-                Remark(links)
-            ),
-            links => log::warn!(
-                "deadlock of {} threads, unless a writer before a reader gives up, or another thread has one of these guards by now: {}: take these names in one order, or together by lock_all{}",
-                links.len() + self.unnamed,
-                chain(links, self.unnamed),
-                Remark(links)
-            ),
-        }
-    }
-}
-
-fn warn_of_second_read(own: &CircleLink) {
-    log::warn!(
-        "{} waits to read {:?}{} behind a writer, and a read lock that it took itself is still held{}: drop that guard first, unless the writer gives up or another thread has that guard by now{}",
-        own.thread.short_text(),
-        own.waiter.request.key.name,
-        own.waiter_details(),
-        own.taken_details(),
-        Remark(std::slice::from_ref(own))
-    );
-}
-
-fn warn_of_self_wait(own: &CircleLink) {
-    let requests = [&own.waiter.request, &own.taken.request];
-    let has_permits = |request: &Arc<Request>| request.spec.family == Family::Permit;
-    let instead = if requests.into_iter().any(has_permits) {
-        ""
-    } else {
-        ", or use reentrant_mutex"
-    };
-    log::warn!(
-        "{} waits for {:?}{}, which it took itself{} and which is still held: drop that guard first{}, unless another thread has that guard by now{}",
-        own.thread.short_text(),
-        own.waiter.request.key.name,
-        own.waiter_details(),
-        own.taken_details(),
-        instead,
-        Remark(std::slice::from_ref(own))
-    );
-}
-
-fn chain(links: &[CircleLink], unnamed: usize) -> String {
-    let mut text = String::new();
-    let takers = links.iter().cycle().skip(1);
-    for (at, (link, taker)) in links.iter().zip(takers).enumerate() {
-        let separator = if at == 0 { "" } else { "; " };
-        let is_last_named = at + 1 == links.len();
-        let _ = write!(
-            text,
-            "{separator}{} waits for {:?}{}, which ",
-            link.thread.text(),
-            link.waiter.request.key.name,
-            link.waiter_details(),
-        );
-        let _ = if is_last_named && unnamed > 0 {
-            write!(text, "the next of {unnamed} further threads took")
-        } else {
-            write!(text, "{} took", taker.thread.text())
-        };
-        let _ = write!(text, "{}", link.taken_details());
-    }
-    text
-}
-
-/// Says how a circle can end by itself.
-struct Remark<'a>(&'a [CircleLink]);
-
-impl fmt::Display for Remark<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self
-            .0
-            .iter()
-            .find(|link| link.ends == WaitEnds::AtADeadline)
-        {
-            Some(link) => write!(
-                f,
-                "; the wait for {:?} has a deadline",
-                link.waiter.request.key.name
-            ),
-            None => Ok(()),
-        }
-    }
 }
 
 #[cfg(test)]
