@@ -18,6 +18,7 @@
 //! | `lanes::command` | commands that are no scripts, such as a page of SCAN |
 //! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
+//! | `slot` | where a caller sleeps while another works for both: on a lane, or in `acks` |
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
@@ -66,6 +67,7 @@ mod rights;
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
 mod scripts;
+mod slot;
 mod socket;
 mod stream;
 mod subscription;

@@ -2,7 +2,7 @@
 //!
 //! All callers share one connection. The first of them is the *leader*: it sends its renewals with
 //! one `WAIT` and reads the replies. Callers that come meanwhile are *followers*. When the leader is
-//! done, the first follower leads, and takes along all that have come by then.
+//! done, it asks the first follower to lead, which takes along all that have come by then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use std::sync::Arc;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::store::again::{Attempts, Ending, Next};
-use crate::store::clock::{Clock, Time};
+use crate::store::clock::Time;
 use crate::store::node::batch::{Batch, LinkCall, LinkReply, run_in_rounds};
 use crate::store::node::connection::Connection;
 use crate::store::node::lane::SILENT;
+use crate::store::node::slot::{Slot, Woken};
 use crate::store::node::{Node, Role};
 use crate::store::{CallResult, StoreFault};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::Mutex;
 
 /// How many renewals one write has. They fit into a socket's buffer, so writing never blocks.
 const MOST_IN_ONE_WRITE: usize = 256;
@@ -31,7 +32,7 @@ pub(in crate::store::node) struct Confirmer {
 struct Gathering {
     /// The callers whose renewals are not sent yet, in the order in which they came.
     callers: VecDeque<Arc<AckedCaller>>,
-    /// A caller leads. Without a leader there are no callers.
+    /// A caller leads. Otherwise one of the callers has been asked to, if there are any.
     is_led: bool,
     /// `None` while a leader uses it.
     connection: Option<Connection>,
@@ -39,21 +40,7 @@ struct Gathering {
 
 struct AckedCaller {
     renewals: Vec<LinkCall>,
-    turn: Mutex<GatheringTurn>,
-    changed: Condvar,
-}
-
-/// | turn     | meaning                                    | becomes                |
-/// |----------|--------------------------------------------|------------------------|
-/// | Waiting  | its renewals are to be sent, or are sent   | Leading, Done or Over  |
-/// | Leading  | it must send what has been gathered        | Done                   |
-/// | Done     | the results of its renewals                | Over                   |
-/// | Over     | it does not wait any more                  |                        |
-enum GatheringTurn {
-    Waiting,
-    Leading,
-    Done(Vec<CallResult>),
-    Over,
+    slot: Slot<Vec<CallResult>>,
 }
 
 impl Confirmer {
@@ -96,22 +83,19 @@ impl Confirmer {
         let count = renewals.len();
         let caller = Arc::new(AckedCaller {
             renewals,
-            turn: Mutex::new(GatheringTurn::Waiting),
-            changed: Condvar::new(),
+            slot: Slot::new(),
         });
-        let leads = {
-            let mut state = self.state.lock();
-            state.callers.push_back(Arc::clone(&caller));
-            !std::mem::replace(&mut state.is_led, true)
-        };
-        if leads || caller.sleep(clock, reply_by) {
-            if clock.now() < reply_by {
-                self.lead(reply_by);
-            } else {
-                self.decline(&caller);
+        caller.slot.begin_wait();
+        self.state.lock().callers.push_back(Arc::clone(&caller));
+        loop {
+            self.lead(&caller, reply_by);
+            match caller.slot.sleep(clock, reply_by) {
+                Woken::Asked => {}
+                Woken::Answered(results) => return results,
+                Woken::TimedOut => break,
             }
         }
-        caller.end().unwrap_or_else(|| {
+        self.stop_waiting(&caller).unwrap_or_else(|| {
             let late = StoreFault::timed_out(Step::Reply);
             (0..count)
                 .map(|_| CallResult::not_sent(late.clone()))
@@ -119,18 +103,29 @@ impl Confirmer {
         })
     }
 
-    /// The caller has no time left to lead. Nobody sends its renewals.
-    fn decline(&self, caller: &Arc<AckedCaller>) {
+    /// The caller has no time left. If its renewals are not sent yet, nobody sends them.
+    fn stop_waiting(&self, caller: &Arc<AckedCaller>) -> Option<Vec<CallResult>> {
+        let results = caller.slot.end();
         let mut state = self.state.lock();
         state.callers.retain(|other| !Arc::ptr_eq(other, caller));
-        let next = state.next_leader();
+        let next = state.ask_next();
         drop(state);
         wake(next);
+        results
     }
 
-    /// Sends what has been gathered, and hands out the results.
-    fn lead(&self, reply_by: Time) {
-        let (connection, batch) = self.state.lock().take_batch();
+    /// If nobody leads, and the caller's renewals are not sent yet: sends what has been gathered, and
+    /// hands out the results.
+    fn lead(&self, caller: &Arc<AckedCaller>, reply_by: Time) {
+        let mut state = self.state.lock();
+        let is_one = |other: &Arc<AckedCaller>| Arc::ptr_eq(other, caller);
+        if state.is_led || !state.callers.iter().any(is_one) || self.node.clock.now() >= reply_by {
+            return;
+        }
+        state.is_led = true;
+        let batch = state.take_batch();
+        let connection = state.connection.take();
+        drop(state);
         let mut lead = Lead {
             confirmer: self,
             connection,
@@ -146,7 +141,7 @@ impl Confirmer {
         let mut results = results.into_iter();
         for caller in batch {
             let own = results.by_ref().take(caller.renewals.len()).collect();
-            caller.answer(own);
+            caller.slot.answer(own);
         }
     }
 
@@ -222,8 +217,8 @@ impl Confirmer {
 }
 
 impl Gathering {
-    /// The connection, and the callers whose renewals go over it together.
-    fn take_batch(&mut self) -> (Option<Connection>, Vec<Arc<AckedCaller>>) {
+    /// The callers whose renewals go over the connection together.
+    fn take_batch(&mut self) -> Vec<Arc<AckedCaller>> {
         let mut batch = Vec::new();
         let mut size = 0;
         // At least one of them, or the leader would have none.
@@ -234,31 +229,20 @@ impl Gathering {
             size += caller.renewals.len();
             batch.push(caller);
         }
-        (self.connection.take(), batch)
+        batch
     }
 
-    /// The next caller leads, if there is one. It is to be woken without the mutex.
-    fn next_leader(&mut self) -> Option<Arc<AckedCaller>> {
-        while let Some(next) = self.callers.front() {
-            if next.must_lead() {
-                return Some(Arc::clone(next));
-            }
-            // It does not wait any more.
-            self.callers.pop_front();
-        }
-        self.is_led = false;
-        None
+    /// Asks the first caller that waits to lead, if nobody leads. It must be woken once the mutex is
+    /// free: earlier, it would only wait for that.
+    #[must_use]
+    fn ask_next(&self) -> Option<Arc<AckedCaller>> {
+        let mut callers = self.callers.iter().filter(|_| !self.is_led);
+        callers.find(|caller| caller.slot.ask()).cloned()
     }
 }
 
-fn wake(next: Option<Arc<AckedCaller>>) {
-    if let Some(next) = next {
-        next.changed.notify_one();
-    }
-}
-
-/// A caller leads, with the connection. The next one leads when this is dropped, even by a panic:
-/// otherwise nobody would lead any more.
+/// A caller leads, with the connection. The next one is asked to when this is dropped, even by a
+/// panic: otherwise nobody would lead any more.
 struct Lead<'a> {
     confirmer: &'a Confirmer,
     connection: Option<Connection>,
@@ -268,54 +252,15 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let mut state = self.confirmer.state.lock();
         state.connection = self.connection.take();
-        let next = state.next_leader();
+        state.is_led = false;
+        let next = state.ask_next();
         drop(state);
         wake(next);
     }
 }
 
-impl AckedCaller {
-    /// Sleeps until it has its results, but not past `until`. True if it must lead.
-    fn sleep(&self, clock: &Clock, until: Time) -> bool {
-        let mut turn = self.turn.lock();
-        loop {
-            match *turn {
-                GatheringTurn::Waiting if clock.now() < until => {
-                    clock.wait(&self.changed, &mut turn, until);
-                }
-                GatheringTurn::Waiting => {
-                    *turn = GatheringTurn::Over;
-                    return false;
-                }
-                GatheringTurn::Leading => return true,
-                GatheringTurn::Done(_) | GatheringTurn::Over => return false,
-            }
-        }
-    }
-
-    fn end(&self) -> Option<Vec<CallResult>> {
-        match std::mem::replace(&mut *self.turn.lock(), GatheringTurn::Over) {
-            GatheringTurn::Done(results) => Some(results),
-            _ => None,
-        }
-    }
-
-    fn answer(&self, results: Vec<CallResult>) {
-        let mut turn = self.turn.lock();
-        if !matches!(*turn, GatheringTurn::Over) {
-            *turn = GatheringTurn::Done(results);
-            drop(turn);
-            self.changed.notify_one();
-        }
-    }
-
-    /// Makes it the leader, if it still waits. It is to be woken then.
-    fn must_lead(&self) -> bool {
-        let mut turn = self.turn.lock();
-        let waits = matches!(*turn, GatheringTurn::Waiting);
-        if waits {
-            *turn = GatheringTurn::Leading;
-        }
-        waits
+fn wake(next: Option<Arc<AckedCaller>>) {
+    if let Some(next) = next {
+        next.slot.wake();
     }
 }

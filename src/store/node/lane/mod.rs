@@ -28,7 +28,6 @@ mod left;
 mod models;
 mod open;
 mod read;
-mod slot;
 
 use std::collections::VecDeque;
 use std::io;
@@ -38,14 +37,13 @@ use std::time::Duration;
 use redis::{RedisResult, Value};
 
 use super::connection::fault;
+use super::slot::{Slot, Woken};
 use super::socket::SocketWriter;
 use super::stream::ReadMode;
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
 use crate::sync::{Condvar, Mutex, MutexGuard, yield_now};
-pub(super) use slot::LaneReply;
-use slot::{Slot, Woken};
 
 /// The half of a connection that requests go out through.
 pub(super) trait Writer: Send {
@@ -141,7 +139,7 @@ pub(super) struct OpenLane<C: Connected> {
 
 /// A request without a reply.
 struct Entry {
-    slot: Arc<Slot>,
+    slot: Arc<Slot<LaneReply>>,
     /// When it was appended.
     sent: Time,
     /// The name that the request is about. 0: none.
@@ -167,11 +165,23 @@ enum EndedBy {
     Silence,
 }
 
+/// A reply as it came, or why none will.
+pub(super) struct LaneReply {
+    pub(super) outcome: Result<Value, StoreFault>,
+    pub(super) received: Time,
+    /// A request for the same name that was sent before was refused for its form, and is sent again
+    /// behind this one. So this reply came too early, and its request must be sent again.
+    pub(super) is_void: bool,
+    /// There is none, since a reply on the connection did not come in time. Another connection may
+    /// do better.
+    pub(super) is_late: bool,
+}
+
 /// A caller's request on a lane.
 pub(super) struct Ticket {
     epoch: u64,
     number: u64,
-    slot: Arc<Slot>,
+    slot: Arc<Slot<LaneReply>>,
     /// When it was appended.
     pub(super) sent: Time,
     /// No reply was left unread in front of it without a reader, and a reply came lately.
@@ -290,7 +300,7 @@ impl<C: Connected> Lane<C> {
                 self.read(reader, ticket, until);
             }
             match ticket.slot.sleep(&self.clock, until) {
-                Woken::ToRead => {}
+                Woken::Asked => {}
                 Woken::Answered(reply) => return Some(reply),
                 Woken::TimedOut => {
                     let now = self.clock.now();

@@ -8,10 +8,10 @@ use std::time::Duration;
 use loom::thread;
 use redis::{RedisError, RedisResult, Value};
 
-use super::slot::Woken;
-use super::{Connected, Lane, Reader, Ticket, Unread, Writer};
+use super::{Connected, Lane, LaneReply, Reader, Ticket, Unread, Writer};
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
+use crate::store::node::slot::Woken;
 use crate::store::node::stream::ReadMode;
 use crate::sync::Mutex;
 
@@ -175,7 +175,7 @@ fn three_calls(second: OnSilence) {
         let asleep: Vec<Ticket> = own.into_iter().chain(other).chain(leaver).collect();
         // One that is woken to read reads for all.
         let woken = asleep.iter().filter(|ticket| ticket.slot.was_woken());
-        let woken: Vec<Woken> = woken.filter_map(|ticket| ticket.slot.look()).collect();
+        let woken: Vec<Woken<LaneReply>> = woken.filter_map(|ticket| ticket.slot.look()).collect();
         assert!(
             asleep.is_empty() || !woken.is_empty(),
             "all sleep, and nobody reads"

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::slot::Slot;
-use super::{Connected, EndedBy, Entry, LaneState, OpenGuard, OpenLane, Resend, Ticket, Unread};
+use super::{
+    Connected, EndedBy, Entry, LaneReply, LaneState, OpenGuard, OpenLane, Resend, Ticket, Unread,
+};
 use crate::store::StoreFault;
 use crate::store::clock::Time;
+use crate::store::node::slot::Slot;
 
 /// The most callers that a lane serves without a yield. Measured with 8 and with 32 threads.
 const MANY: usize = 4;
@@ -65,11 +67,11 @@ impl<C: Connected> OpenLane<C> {
     /// Asks the first caller that waits to read, if nobody reads. It must be woken once the lane's
     /// mutex is free: earlier, it would only wait for that.
     #[must_use]
-    pub(super) fn ask_next_to_read(&self) -> Option<Arc<Slot>> {
+    pub(super) fn ask_next_to_read(&self) -> Option<Arc<Slot<LaneReply>>> {
         self.reader.as_ref()?;
         let waiting = self.queue.iter().filter(|entry| !entry.has_left);
         let mut slots = waiting.map(|entry| &entry.slot);
-        slots.find(|slot| slot.ask_to_read()).cloned()
+        slots.find(|slot| slot.ask()).cloned()
     }
 
     /// Whether so many callers wait that one write for all is worth a yield of its writer. With few

@@ -1,61 +1,49 @@
-//! A caller's place in a lane: where it sleeps, and where its reply comes to.
+//! Where a caller sleeps until its reply comes, while another caller works for both. One that works
+//! for all reads a lane, or sends renewals that replicas must acknowledge. When it is done, it asks
+//! the next caller that still waits. So neither needs a thread of its own.
 
-use redis::Value;
-
-use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
 use crate::sync::{Condvar, Mutex};
 
-/// The place of one request. Its caller sleeps here while another caller reads.
-pub(super) struct Slot {
-    turn: Mutex<CallTurn>,
+/// The place of one caller.
+pub(super) struct Slot<T> {
+    turn: Mutex<CallTurn<T>>,
     changed: Condvar,
 }
 
 /// | state    | when                                          | becomes                             |
 /// |----------|-----------------------------------------------|-------------------------------------|
 /// | Appended | the request was appended, and its caller does something else | Waiting, when the caller waits; Answered |
-/// | Waiting  | the caller waits                              | Reading, Answered or Over           |
-/// | Reading  | nobody reads the lane, so this caller is to   | Waiting, when the caller has seen it |
+/// | Waiting  | the caller waits                              | Asked, Answered or Over             |
+/// | Asked    | nobody works for all, so this caller is to    | Waiting, when the caller has seen it |
 /// | Answered | the reply came, or never will                 | Over, when the caller has taken it  |
 /// | Over     | nobody waits here any more                    |                                     |
-enum CallTurn {
+enum CallTurn<T> {
     Appended,
     Waiting,
-    Reading,
-    Answered(LaneReply),
+    Asked,
+    Answered(T),
     Over,
 }
 
-/// A reply as it came, or why none will.
-pub(in crate::store::node) struct LaneReply {
-    pub(in crate::store::node) outcome: Result<Value, StoreFault>,
-    pub(in crate::store::node) received: Time,
-    /// A request for the same name that was sent before was refused for its form, and is sent again
-    /// behind this one. So this reply came too early, and its request must be sent again.
-    pub(in crate::store::node) is_void: bool,
-    /// There is none, since a reply on the connection did not come in time. Another connection may
-    /// do better.
-    pub(in crate::store::node) is_late: bool,
-}
-
 /// Why a caller stopped sleeping.
-pub(super) enum Woken {
-    ToRead,
-    Answered(LaneReply),
+pub(super) enum Woken<T> {
+    /// It is to work for all.
+    Asked,
+    Answered(T),
     TimedOut,
 }
 
-impl Slot {
-    pub(super) fn new() -> Slot {
+impl<T> Slot<T> {
+    pub(super) fn new() -> Slot<T> {
         Slot {
             turn: Mutex::new(CallTurn::Appended),
             changed: Condvar::new(),
         }
     }
 
-    /// The caller waits from now on, so it can be asked to read. One that waits for another lane's
-    /// reply first could not do it.
+    /// The caller waits from now on, so it can be asked. One that waits for another lane's reply
+    /// first could not do the work.
     pub(super) fn begin_wait(&self) {
         let mut turn = self.turn.lock();
         if matches!(*turn, CallTurn::Appended) {
@@ -63,21 +51,21 @@ impl Slot {
         }
     }
 
-    /// Sleeps until there is a reply, or the lane needs a reader, or it is `until`.
-    pub(super) fn sleep(&self, clock: &Clock, until: Time) -> Woken {
+    /// Sleeps until there is a reply, or the caller is asked, or it is `until`.
+    pub(super) fn sleep(&self, clock: &Clock, until: Time) -> Woken<T> {
         let mut turn = self.turn.lock();
         loop {
             match *turn {
                 CallTurn::Waiting if clock.now() < until => {
                     clock.wait(&self.changed, &mut turn, until);
                 }
-                CallTurn::Reading if clock.now() < until => {
+                CallTurn::Asked if clock.now() < until => {
                     *turn = CallTurn::Waiting;
-                    return Woken::ToRead;
+                    return Woken::Asked;
                 }
-                // P8 (every call ends): a caller whose time is over reads no more, although it is
+                // P8 (every call ends): a caller whose time is over works no more, although it is
                 // asked to as the first that waits.
-                CallTurn::Appended | CallTurn::Waiting | CallTurn::Reading | CallTurn::Over => {
+                CallTurn::Appended | CallTurn::Waiting | CallTurn::Asked | CallTurn::Over => {
                     return Woken::TimedOut;
                 }
                 CallTurn::Answered(_) => {
@@ -92,13 +80,13 @@ impl Slot {
 
     /// The event that would wake a sleeping caller now.
     #[cfg(all(test, fairlock_loom))]
-    pub(super) fn look(&self) -> Option<Woken> {
+    pub(super) fn look(&self) -> Option<Woken<T>> {
         let mut turn = self.turn.lock();
         match std::mem::replace(&mut *turn, CallTurn::Over) {
             CallTurn::Answered(reply) => Some(Woken::Answered(reply)),
-            CallTurn::Reading => {
-                *turn = CallTurn::Reading;
-                Some(Woken::ToRead)
+            CallTurn::Asked => {
+                *turn = CallTurn::Asked;
+                Some(Woken::Asked)
             }
             other => {
                 *turn = other;
@@ -114,36 +102,33 @@ impl Slot {
     }
 
     /// The reply, if it has come. After this, nobody waits here any more.
-    pub(super) fn end(&self) -> Option<LaneReply> {
+    pub(super) fn end(&self) -> Option<T> {
         match std::mem::replace(&mut *self.turn.lock(), CallTurn::Over) {
             CallTurn::Answered(reply) => Some(reply),
             _ => None,
         }
     }
 
-    pub(super) fn answer(&self, reply: LaneReply) {
+    pub(super) fn answer(&self, reply: T) {
         let mut turn = self.turn.lock();
-        match std::mem::replace(&mut *turn, CallTurn::Over) {
-            CallTurn::Over => {}
-            _ => {
-                *turn = CallTurn::Answered(reply);
-                drop(turn);
-                self.changed.notify_one();
-            }
+        if !matches!(*turn, CallTurn::Over) {
+            *turn = CallTurn::Answered(reply);
+            drop(turn);
+            self.changed.notify_one();
         }
     }
 
-    /// Asks the caller to read, once it is woken. False if it does not wait any more.
-    pub(super) fn ask_to_read(&self) -> bool {
+    /// Asks the caller to work for all, once it is woken. False if it does not wait any more.
+    pub(super) fn ask(&self) -> bool {
         let mut turn = self.turn.lock();
-        let is_waiting = matches!(*turn, CallTurn::Waiting | CallTurn::Reading);
+        let is_waiting = matches!(*turn, CallTurn::Waiting | CallTurn::Asked);
         if is_waiting {
-            *turn = CallTurn::Reading;
+            *turn = CallTurn::Asked;
         }
         is_waiting
     }
 
-    /// Wakes the caller, which was asked to read.
+    /// Wakes the caller, which was asked.
     pub(super) fn wake(&self) {
         self.changed.notify_one();
     }
