@@ -202,10 +202,7 @@ impl Client {
     /// P9 (nothing starves): only a connection that is open now, so the caller does not wait until
     /// one is opened.
     pub(super) fn at_once(&self, now: Time) -> Deadlines {
-        Deadlines {
-            connection: ConnectionWait::Never,
-            reply_by: now + self.config.command_timeout,
-        }
+        Deadlines::at_once(now + self.config.command_timeout)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::engine::waiter::{GrantNotice, WaiterRegistry};
 use crate::error::{Error, Result};
 use crate::script::{Call, CallerId, Grant, LockSpec, Verb, called_for};
 use crate::store::clock::Time;
-use crate::store::{ChannelEvent, StoreFault};
+use crate::store::{Channel, ChannelEvent, StoreFault};
 use crate::sync::{Condvar, Mutex};
 
 const THREAD: &str = "fairlock-listener";
@@ -160,19 +160,19 @@ impl Subscription {
         let is_awaited = || self.is_awaited();
         let mut progress = Progress::default();
         while !self.life.is_stopping() {
-            let ended = self.client.store().listen(
-                &channel,
-                self.client.config().check_period,
-                &is_awaited,
-                &mut |event| {
-                    self.on_channel_event(event, &mut progress);
-                    if self.life.is_stopping() {
-                        ControlFlow::Break(())
-                    } else {
-                        ControlFlow::Continue(())
-                    }
-                },
-            );
+            let channel = Channel {
+                name: &channel,
+                check_every: self.client.config().check_period,
+                is_awaited: &is_awaited,
+            };
+            let ended = self.client.store().listen(channel, &mut |event| {
+                self.on_channel_event(event, &mut progress);
+                if self.life.is_stopping() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
             let Err(fault) = ended else { return };
             let now = self.client.now();
             let at_once = progress.on_end(&fault, now, self.client.config().back_off);

@@ -114,21 +114,9 @@ pub(crate) trait Store: Send + Sync {
     /// all the same, and returns the result. It does not ask `leave` then, or drops the handler.
     /// Blocks until `reply_by` at most. A call without an open connection fails with
     /// [`StoreFault::NotReady`].
-    fn send(
-        &self,
-        calls: &[Call],
-        reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
-    ) -> Vec<Option<CallResult>> {
+    fn send(&self, calls: &[Call], reply_by: Time, leave: &Leave<'_>) -> Vec<Option<CallResult>> {
         let _ = leave;
-        let connection = ConnectionWait::Never;
-        let results = self.run(
-            calls,
-            Deadlines {
-                connection,
-                reply_by,
-            },
-        );
+        let results = self.run(calls, Deadlines::at_once(reply_by));
         results.into_iter().map(Some).collect()
     }
 
@@ -171,18 +159,18 @@ pub(crate) trait Store: Send + Sync {
     /// `on_event` breaks off, or with an error when the subscription fails.
     ///
     /// After each `check_every` without traffic it asks `is_awaited`, and sends a PING if so. The
-    /// subscription fails if that has no reply within another `check_every`.
-    fn listen(
-        &self,
-        channel: &str,
-        check_every: Duration,
-        is_awaited: &dyn Fn() -> bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
-    ) -> Result<(), StoreFault>;
+    /// subscription fails if that has no reply within another `check_every`. Nobody subscribes to a
+    /// store without a queue.
+    fn listen(&self, channel: Channel<'_>, on_event: &mut OnEvent<'_>) -> Result<(), StoreFault> {
+        let _ = (channel, on_event);
+        Err(StoreFault::NotReady)
+    }
 
     /// Publishes an empty message, so that the listener on the channel wakes and looks around.
     /// Blocks until `by` at most.
-    fn poke(&self, channel: &str, by: Time);
+    fn poke(&self, channel: &str, by: Time) {
+        let _ = (channel, by);
+    }
 
     /// One page of the keys that match: the cursor of the next page (0 after the last page) and
     /// the keys.
@@ -269,8 +257,42 @@ pub(crate) enum ConnectionWait {
     Until(Time),
 }
 
+impl Deadlines {
+    /// For calls that go over open connections alone.
+    pub(crate) fn at_once(reply_by: Time) -> Deadlines {
+        Deadlines {
+            connection: ConnectionWait::Never,
+            reply_by,
+        }
+    }
+
+    /// For a call that is sent again. The first attempt's time for the reply is for all attempts: a
+    /// retry must not lengthen the call (P8).
+    fn of_retry(self) -> Deadlines {
+        let connection = match self.connection {
+            ConnectionWait::Never => ConnectionWait::Never,
+            ConnectionWait::Until(_) => ConnectionWait::Until(self.reply_by),
+        };
+        Deadlines { connection, ..self }
+    }
+}
+
 /// Receives the result of a call whose caller has left.
 pub(crate) type OnResult = Box<dyn FnOnce(CallResult) + Send>;
+
+/// Whether the caller leaves the call with this index: the handler of its result then.
+pub(crate) type Leave<'a> = dyn Fn(usize) -> Option<OnResult> + 'a;
+
+/// What to subscribe to, and how to check the subscription. See [`Store::listen`].
+#[derive(Clone, Copy)]
+pub(crate) struct Channel<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) check_every: Duration,
+    pub(crate) is_awaited: &'a dyn Fn() -> bool,
+}
+
+/// Receives the reports of a subscription, until it breaks off.
+pub(crate) type OnEvent<'a> = dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()> + 'a;
 
 /// The outcome of one call.
 #[derive(Debug)]

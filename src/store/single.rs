@@ -1,13 +1,12 @@
 //! The store that is one Redis node.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::{Clock, Time};
 use super::node::{Lanes, Node};
 use super::{
-    Anchor, CallResult, ChannelEvent, Deadlines, Link, OnResult, ServerSettings, Store, StoreFault,
+    Anchor, CallResult, Channel, Deadlines, Leave, Link, OnEvent, ServerSettings, Store, StoreFault,
 };
 use crate::config::Config;
 use crate::error::Result as ApiResult;
@@ -59,12 +58,7 @@ impl Store for Single {
         self.lanes.run(calls, deadlines)
     }
 
-    fn send(
-        &self,
-        calls: &[Call],
-        reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
-    ) -> Vec<Option<CallResult>> {
+    fn send(&self, calls: &[Call], reply_by: Time, leave: &Leave<'_>) -> Vec<Option<CallResult>> {
         self.lanes.send(calls, reply_by, leave)
     }
 
@@ -92,14 +86,8 @@ impl Store for Single {
         self.node.link(on_ready, self.back_off)
     }
 
-    fn listen(
-        &self,
-        channel: &str,
-        check_every: Duration,
-        is_awaited: &dyn Fn() -> bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
-    ) -> Result<(), StoreFault> {
-        self.node.listen(channel, check_every, is_awaited, on_event)
+    fn listen(&self, channel: Channel<'_>, on_event: &mut OnEvent<'_>) -> Result<(), StoreFault> {
+        self.node.listen(channel, on_event)
     }
 
     fn poke(&self, channel: &str, by: Time) {

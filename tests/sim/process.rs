@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -19,7 +17,7 @@ use crate::key::Key;
 use crate::script::{Call, CallerId, Token};
 use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, Store, StoreFault};
+use crate::store::{Anchor, Answer, CallResult, Deadlines, Link, Store, StoreFault};
 
 /// Times are in ns of the run, unless they are of the type [`Time`]: those are by its own clock.
 pub(super) struct SimProcess {
@@ -352,18 +350,6 @@ impl Store for StubStore {
     fn link(&self, _on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
         Box::new(StubLink)
     }
-
-    fn listen(
-        &self,
-        _channel: &str,
-        _check_every: Duration,
-        _is_awaited: &dyn Fn() -> bool,
-        _on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
-    ) -> Result<(), StoreFault> {
-        Err(StoreFault::NotReady)
-    }
-
-    fn poke(&self, _channel: &str, _by: Time) {}
 
     fn scan(&self, _cursor: u64, _pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         Err(StoreFault::NotReady)

@@ -2,7 +2,6 @@
 //! stays unread until somebody reads the lane.
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::script::{Call, CallerId};
 use crate::store::clock::{Clock, Time};
 use crate::store::memory::{Memory, Session};
 use crate::store::{
-    Anchor, CallResult, ChannelEvent, ConnectionWait, Deadlines, Link, OnResult, Store, StoreFault,
+    Anchor, CallResult, Channel, Deadlines, Leave, Link, OnEvent, OnResult, Store, StoreFault,
 };
 
 #[derive(Clone)]
@@ -138,18 +137,9 @@ impl Store for UnreadStore {
         self.0.session.run(calls, deadlines)
     }
 
-    fn send(
-        &self,
-        calls: &[Call],
-        reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
-    ) -> Vec<Option<CallResult>> {
+    fn send(&self, calls: &[Call], reply_by: Time, leave: &Leave<'_>) -> Vec<Option<CallResult>> {
         let sent = self.clock().now();
-        let connection = ConnectionWait::Never;
-        let deadlines = Deadlines {
-            connection,
-            reply_by,
-        };
+        let deadlines = Deadlines::at_once(reply_by);
         let results: Vec<_> = calls
             .iter()
             .map(|call| self.send_one(call, deadlines))
@@ -196,13 +186,11 @@ impl Store for UnreadStore {
 
     fn listen(
         &self,
-        channel: &str,
-        check_every: Duration,
-        is_awaited: &dyn Fn() -> bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+        channel: Channel<'_>,
+        on_event: &mut OnEvent<'_>,
     ) -> std::result::Result<(), StoreFault> {
         let session = &self.0.session;
-        session.listen(channel, check_every, is_awaited, on_event)
+        session.listen(channel, on_event)
     }
 
     fn poke(&self, channel: &str, by: Time) {

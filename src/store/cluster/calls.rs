@@ -10,7 +10,7 @@ use crate::script::{Call, Form};
 use crate::store::again::{Attempts, Next};
 use crate::store::clock::Time;
 use crate::store::node::{Begun, confirm_grants};
-use crate::store::{CallResult, ConnectionWait, Deadlines, OnResult, StoreFault};
+use crate::store::{CallResult, Deadlines, Leave, OnResult, StoreFault};
 
 /// How often a call goes in a round without a pause.
 const ROUNDS: usize = 2;
@@ -103,10 +103,7 @@ impl ClusterState {
                 must_pause = true;
                 doublings = DOUBLINGS.min(doublings + 1);
             }
-            // The first attempt's time for the reply is for all (P8).
-            if let ConnectionWait::Until(_) = deadlines.connection {
-                deadlines.connection = ConnectionWait::Until(deadlines.reply_by);
-            }
+            deadlines = deadlines.of_retry();
             let is_done = open.iter().all(|way| way.result.is_some());
             let pause = must_pause.then_some(pause);
             if is_done || !self.has_time_left(pause, deadlines.reply_by) {
@@ -176,7 +173,7 @@ impl ClusterState {
         self: &Arc<Self>,
         calls: &[Call],
         reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
+        leave: &Leave<'_>,
     ) -> Vec<Option<CallResult>> {
         let ways: Vec<Way<'_>> = calls.iter().map(Way::new).collect();
         let targets: Vec<_> = ways.iter().map(|way| way.route.target(self)).collect();
@@ -226,15 +223,7 @@ impl ClusterState {
                 way.take(self, asked, reply_by);
             }
         }
-        let connection = ConnectionWait::Never;
-        self.run_ways(
-            &mut ways,
-            Over::Lanes,
-            Deadlines {
-                connection,
-                reply_by,
-            },
-        );
+        self.run_ways(&mut ways, Over::Lanes, Deadlines::at_once(reply_by));
         let ends = ways.into_iter().map(Way::end).zip(has_left);
         ends.map(|(end, has_left)| (!has_left).then_some(end))
             .collect()

@@ -3,16 +3,14 @@
 //! A message that a script publishes reaches subscribers on every node. So one subscription is
 //! enough, and any master can carry it.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::members::ClusterNode;
 use super::slots::SlotMap;
 use super::state::ClusterState;
 use crate::error::Step;
 use crate::store::clock::Time;
-use crate::store::{ChannelEvent, StoreFault};
+use crate::store::{Channel, OnEvent, StoreFault};
 
 /// How many bits of a cursor are the node's own. The others are the number of the member.
 const CURSOR_BITS: u32 = 48;
@@ -22,15 +20,11 @@ impl ClusterState {
     /// dies, or owns no slot any more. The next call of this takes the next master.
     pub(super) fn listen(
         &self,
-        channel: &str,
-        check_every: Duration,
-        is_awaited: &dyn Fn() -> bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+        channel: Channel<'_>,
+        on_event: &mut OnEvent<'_>,
     ) -> Result<(), StoreFault> {
         let carrier = self.next_carrier()?;
-        let ended = carrier
-            .node
-            .listen(channel, check_every, is_awaited, on_event);
+        let ended = carrier.node.listen(channel, on_event);
         if ended.is_err() {
             // It may be dead. Callers find out only when they use it.
             self.want_refresh();

@@ -21,15 +21,14 @@ mod refresh;
 mod slots;
 mod state;
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crossbeam_channel::bounded;
 
 use super::clock::{Clock, Time};
 use super::{
-    Anchor, CallResult, ChannelEvent, ClusterSettings, Deadlines, Link, OnResult, Store, StoreFault,
+    Anchor, CallResult, Channel, ClusterSettings, Deadlines, Leave, Link, OnEvent, Store,
+    StoreFault,
 };
 use crate::config::Config;
 use crate::error::Result as ApiResult;
@@ -72,12 +71,7 @@ impl Store for ClusterStore {
         self.state.run(calls, deadlines)
     }
 
-    fn send(
-        &self,
-        calls: &[Call],
-        reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
-    ) -> Vec<Option<CallResult>> {
+    fn send(&self, calls: &[Call], reply_by: Time, leave: &Leave<'_>) -> Vec<Option<CallResult>> {
         self.state.send(calls, reply_by, leave)
     }
 
@@ -121,15 +115,8 @@ impl Store for ClusterStore {
         Box::new(ClusterLink::new(&self.state, on_ready))
     }
 
-    fn listen(
-        &self,
-        channel: &str,
-        check_every: Duration,
-        is_awaited: &dyn Fn() -> bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
-    ) -> Result<(), StoreFault> {
-        self.state
-            .listen(channel, check_every, is_awaited, on_event)
+    fn listen(&self, channel: Channel<'_>, on_event: &mut OnEvent<'_>) -> Result<(), StoreFault> {
+        self.state.listen(channel, on_event)
     }
 
     fn poke(&self, channel: &str, by: Time) {

@@ -1,7 +1,6 @@
 //! One manager's way to an in-memory server.
 
 use std::io;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,7 +20,8 @@ use crate::stats::Traffic;
 use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::{Clock, Time};
 use crate::store::{
-    Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, Service, Store, StoreFault,
+    Anchor, Answer, CallResult, Channel, ChannelEvent, Deadlines, Link, OnEvent, Service, Store,
+    StoreFault,
 };
 
 /// A manager on a [`Memory`] has this instead of connections.
@@ -188,18 +188,12 @@ impl Store for Session {
         Box::new(self.clone())
     }
 
-    fn listen(
-        &self,
-        channel: &str,
-        check_every: Duration,
-        _is_awaited: &dyn Fn() -> bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
-    ) -> Result<(), StoreFault> {
+    fn listen(&self, channel: Channel<'_>, on_event: &mut OnEvent<'_>) -> Result<(), StoreFault> {
         let server = &self.0.server;
-        let (id, messages) = server.subscribe(channel).ok_or_else(refused)?;
+        let (id, messages) = server.subscribe(channel.name).ok_or_else(refused)?;
         let mut flow = on_event(ChannelEvent::Subscribed);
         while flow.is_continue() {
-            let wake_at = server.clock.now() + check_every;
+            let wake_at = server.clock.now() + channel.check_every;
             flow = match server.clock.receive(&messages, wake_at) {
                 Some(message) => on_event(ChannelEvent::Message(&message)),
                 None if server.is_subscribed(id) => on_event(ChannelEvent::Quiet),

@@ -310,15 +310,7 @@ impl Lanes {
             Ok(flight) => flight,
             Err(fault) => return CallResult::not_sent(fault),
         };
-        // The first attempt's time for the reply is for all: a retry must not lengthen the call
-        // (P8).
-        let mut again = Deadlines {
-            connection: match deadlines.connection {
-                ConnectionWait::Never => ConnectionWait::Never,
-                ConnectionWait::Until(_) => ConnectionWait::Until(deadlines.reply_by),
-            },
-            ..deadlines
-        };
+        let mut again = deadlines.of_retry();
         let mut before: Option<CallResult> = None;
         let mut attempts = Attempts::default();
         loop {

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use redis::Value;
@@ -12,32 +11,28 @@ use super::connection::{Connection, fault, refusal};
 use super::hello::Role;
 use super::login::ConnectionLogin;
 use crate::error::Step;
-use crate::store::{ChannelEvent, StoreFault};
+use crate::store::{Channel, ChannelEvent, OnEvent, StoreFault};
 
 impl Node {
     /// Subscribes on a connection of its own and calls `on_event` for each event, until `on_event`
     /// breaks off or the subscription fails. See [`Store::listen`](crate::store::Store::listen).
     pub(in crate::store) fn listen(
         self: &Arc<Self>,
-        channel: &str,
-        check_every: Duration,
-        is_awaited: &dyn Fn() -> bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+        channel: Channel<'_>,
+        on_event: &mut OnEvent<'_>,
     ) -> Result<(), StoreFault> {
-        let ended = self.listen_on(channel, check_every, is_awaited, on_event);
+        let ended = self.listen_on(channel, on_event);
         self.outcome(ended)
     }
 
     fn listen_on(
         self: &Arc<Self>,
-        channel: &str,
-        check_every: Duration,
-        is_awaited: &dyn Fn() -> bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+        channel: Channel<'_>,
+        on_event: &mut OnEvent<'_>,
     ) -> Result<(), StoreFault> {
         let mut connection = self.connect(Role::Subscription)?;
-        let mut login = self.subscribe(&mut connection, channel)?;
-        connection.set_read_timeout(check_every)?;
+        let mut login = self.subscribe(&mut connection, channel.name)?;
+        connection.set_read_timeout(channel.check_every)?;
         let mut flow = on_event(ChannelEvent::Subscribed);
         let mut awaits_pong = false;
         let mut next = None;
@@ -60,7 +55,7 @@ impl Node {
                     }
                     // A process in which nobody waits sends nothing: no message is due that could
                     // be missed.
-                    awaits_pong = is_awaited();
+                    awaits_pong = (channel.is_awaited)();
                     if awaits_pong {
                         connection
                             .send(&[redis::cmd("PING")])
@@ -75,8 +70,8 @@ impl Node {
             }
             if let Some(opened) = self.next_subscription(&mut next) {
                 let mut old = std::mem::replace(&mut connection, opened);
-                login = self.subscribe(&mut connection, channel)?;
-                connection.set_read_timeout(check_every)?;
+                login = self.subscribe(&mut connection, channel.name)?;
+                connection.set_read_timeout(channel.check_every)?;
                 let had_ping = std::mem::replace(&mut awaits_pong, false);
                 flow = self.read_to_end(&mut old, had_ping, on_event);
             }
@@ -129,7 +124,7 @@ impl Node {
         &self,
         old: &mut Connection,
         awaits_pong: bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+        on_event: &mut OnEvent<'_>,
     ) -> ControlFlow<()> {
         let until = self.clock.now() + self.command_timeout;
         let sent = old.send(&[redis::cmd("PING")]);
@@ -161,10 +156,7 @@ impl Node {
     }
 }
 
-fn on_message(
-    text: Option<&Value>,
-    on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
-) -> ControlFlow<()> {
+fn on_message(text: Option<&Value>, on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
     match text {
         Some(Value::BulkString(text)) => {
             on_event(ChannelEvent::Message(&String::from_utf8_lossy(text)))

@@ -30,7 +30,6 @@ mod shared;
 mod simulator;
 mod wait_list;
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,8 +43,8 @@ use self::wait_list::WaitList;
 use super::clock::{Clock, Time};
 use super::node::{Identities, Lanes, Node, Role};
 use super::{
-    Anchor, CallResult, ChannelEvent, ConnectionWait, Deadlines, Link, OnResult, ServerSettings,
-    Service, Store, StoreFault,
+    Anchor, CallResult, ConnectionWait, Deadlines, Leave, Link, OnResult, ServerSettings, Service,
+    Store, StoreFault,
 };
 use crate::config::Config;
 use crate::error::{Error, Result as ApiResult, Step};
@@ -195,12 +194,7 @@ impl Store for QuorumStore {
         self.nodes.run(&self.shared, calls, until, unreachable)
     }
 
-    fn send(
-        &self,
-        calls: &[Call],
-        reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
-    ) -> Vec<Option<CallResult>> {
+    fn send(&self, calls: &[Call], reply_by: Time, leave: &Leave<'_>) -> Vec<Option<CallResult>> {
         let until = reply_by.min(self.shared.clock.now() + self.shared.command_timeout);
         let sent: Vec<Result<Arc<PendingRequest>, StoreFault>> = calls
             .iter()
@@ -286,19 +280,6 @@ impl Store for QuorumStore {
             looked_at: Time::from_nanos(0),
         })
     }
-
-    /// There is no queue, so nobody subscribes.
-    fn listen(
-        &self,
-        _channel: &str,
-        _check_every: Duration,
-        _is_awaited: &dyn Fn() -> bool,
-        _on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
-    ) -> Result<(), StoreFault> {
-        Err(StoreFault::NotReady)
-    }
-
-    fn poke(&self, _channel: &str, _by: Time) {}
 
     /// The keys of all nodes, one node after the other. Nodes that do not answer are left out, unless
     /// a majority is missing: a lock that is held is on one of the others.

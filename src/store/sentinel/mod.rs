@@ -25,12 +25,11 @@ mod resolver;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::clock::{Clock, Time};
 use super::{
-    Anchor, CallResult, ChannelEvent, ConnectionWait, Deadlines, Link, OnResult, SentinelSettings,
-    Store, StoreFault,
+    Anchor, CallResult, Channel, ChannelEvent, ConnectionWait, Deadlines, Leave, Link, OnEvent,
+    SentinelSettings, Store, StoreFault,
 };
 use crate::config::Config;
 use crate::error::Result as ApiResult;
@@ -76,17 +75,8 @@ impl SentinelStore {
                 .filter(|index| Trouble::of(&results[*index]).is_some())
                 .collect();
             let again: Vec<Call> = failed.iter().map(|index| calls[*index].clone()).collect();
-            // The first attempt's time is for all: a retry must not lengthen the call (P8).
-            let connection = match deadlines.connection {
-                ConnectionWait::Never => ConnectionWait::Never,
-                ConnectionWait::Until(_) => ConnectionWait::Until(deadlines.reply_by),
-            };
-            let deadlines = Deadlines {
-                connection,
-                ..deadlines
-            };
             next.node.note_retries(again.len());
-            let new = next.lanes.run(&again, deadlines);
+            let new = next.lanes.run(&again, deadlines.of_retry());
             for (index, result) in failed.into_iter().zip(new) {
                 // R7 (late copies): a bound by the clock of the old master may stay, and be compared
                 // with the clock of the new one. That does no harm. Too early a bound is right: no
@@ -137,12 +127,7 @@ impl Store for SentinelStore {
     }
 
     /// A call that fails here goes to the renewal thread, which asks the next master.
-    fn send(
-        &self,
-        calls: &[Call],
-        reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
-    ) -> Vec<Option<CallResult>> {
+    fn send(&self, calls: &[Call], reply_by: Time, leave: &Leave<'_>) -> Vec<Option<CallResult>> {
         let master = self.master();
         let results = master.lanes.send(calls, reply_by, leave);
         let awaited = results.iter().flatten();
@@ -183,32 +168,22 @@ impl Store for SentinelStore {
 
     /// The subscription ends with its master. If no master can be reached, this waits for the next
     /// one, for a back-off at most.
-    fn listen(
-        &self,
-        channel: &str,
-        check_every: Duration,
-        is_awaited: &dyn Fn() -> bool,
-        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
-    ) -> Result<(), StoreFault> {
+    fn listen(&self, channel: Channel<'_>, on_event: &mut OnEvent<'_>) -> Result<(), StoreFault> {
         let until = self.clock().now() + self.resolver.back_off;
         loop {
             let master = self.master();
             let mut was_up = false;
-            let ended = master
-                .node
-                .listen(channel, check_every, is_awaited, &mut |event| {
-                    was_up = true;
-                    match event {
-                        // R12 (doubtful grants): the clock of the next master must not date it.
-                        // A sync finds the grant, if the next master knows of it.
-                        ChannelEvent::Message(_)
-                            if self.resolver.other_master(&master).is_some() =>
-                        {
-                            ControlFlow::Continue(())
-                        }
-                        event => on_event(event),
+            let ended = master.node.listen(channel, &mut |event| {
+                was_up = true;
+                match event {
+                    // R12 (doubtful grants): the clock of the next master must not date it.
+                    // A sync finds the grant, if the next master knows of it.
+                    ChannelEvent::Message(_) if self.resolver.other_master(&master).is_some() => {
+                        ControlFlow::Continue(())
                     }
-                });
+                    event => on_event(event),
+                }
+            });
             let Err(fault) = ended else { return Ok(()) };
             let Some(trouble) = Trouble::of_fault(&fault) else {
                 return Err(fault);

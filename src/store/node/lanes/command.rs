@@ -42,10 +42,8 @@ impl Lanes {
         attempts: &mut Attempts,
         deadlines: Deadlines,
     ) -> Result<Value, StoreFault> {
-        let Deadlines {
-            mut connection,
-            reply_by,
-        } = deadlines;
+        let mut connection = deadlines.connection;
+        let reply_by = deadlines.reply_by;
         loop {
             let mut guard = self.open_lane(lane, connection)?;
             if hop == Hop::AskTarget {

@@ -6,7 +6,7 @@ use crate::store::clock::Time;
 use crate::store::node::lane::Lane;
 use crate::store::node::pipeline::{Hop, Pending};
 use crate::store::node::unread::UnreadCall;
-use crate::store::{CallResult, ConnectionWait, Deadlines, OnResult, StoreFault};
+use crate::store::{CallResult, Deadlines, Leave, OnResult, StoreFault};
 
 impl Lanes {
     /// Sends calls on open lanes. See [`Store::send`](crate::store::Store::send).
@@ -14,7 +14,7 @@ impl Lanes {
         &self,
         calls: &[Call],
         reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
+        leave: &Leave<'_>,
     ) -> Vec<Option<CallResult>> {
         let begun = self.begin_send(calls.iter().map(Pending::undated), reply_by);
         self.finish_send(begun, calls.iter(), reply_by, leave)
@@ -26,10 +26,7 @@ impl Lanes {
         calls: impl ExactSizeIterator<Item = Pending<'a>> + Clone,
         reply_by: Time,
     ) -> Vec<Begun<'a>> {
-        let deadlines = Deadlines {
-            connection: ConnectionWait::Never,
-            reply_by,
-        };
+        let deadlines = Deadlines::at_once(reply_by);
         for pending in calls.clone() {
             // A process that exits closes its sockets. If one has unread bytes then, the peer gets a
             // reset, and may lose what is behind it. So this reads first.
@@ -44,12 +41,9 @@ impl Lanes {
         begun: Vec<Begun<'a>>,
         calls: impl Iterator<Item = &'a Call>,
         reply_by: Time,
-        leave: &dyn Fn(usize) -> Option<OnResult>,
+        leave: &Leave<'_>,
     ) -> Vec<Option<CallResult>> {
-        let deadlines = Deadlines {
-            connection: ConnectionWait::Never,
-            reply_by,
-        };
+        let deadlines = Deadlines::at_once(reply_by);
         let may_leave: Vec<bool> = begun
             .iter()
             .map(|flight| {
