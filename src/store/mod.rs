@@ -313,6 +313,14 @@ pub(crate) struct Answer {
     pub(crate) resent: bool,
 }
 
+impl Answer {
+    /// R7 (late copies): whether no copy of an acquire that was sent with this `not_after` (0: all
+    /// were answered) can take anything any more. Not every reply says what time it is on the server.
+    pub(crate) fn excludes_late_copies(&self, not_after: u64) -> bool {
+        not_after == 0 || self.reply.now.is_some_and(|server| server > not_after)
+    }
+}
+
 /// A report of a subscription.
 pub(crate) enum ChannelEvent<'a> {
     Subscribed,

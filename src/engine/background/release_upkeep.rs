@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::task::{OpenShutdown, Task};
 use super::thread::RenewalThread;
-use crate::engine::upkeep::{TokenRelease, excludes_late_copies};
+use crate::engine::upkeep::TokenRelease;
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
@@ -41,7 +41,7 @@ impl RenewalThread {
         }
         // R7 (late copies): a delayed acquire could take the token again. Not every reply has the
         // server's time. A reply to a late enough release is enough, too.
-        if !excludes_late_copies(answer, release.not_after)
+        if !answer.excludes_late_copies(release.not_after)
             && self.may_have_lease(&release, answer.sent)
         {
             let next = now + self.client.config().command_timeout;

@@ -17,7 +17,7 @@ use crate::engine::holding::Holding;
 use crate::engine::lease::{Lease, loss_from_release, loss_from_resent_release};
 use crate::engine::line::Lines;
 use crate::engine::names::Names;
-use crate::engine::upkeep::{Command, ReportTo, TokenRelease, Upkeep, excludes_late_copies};
+use crate::engine::upkeep::{Command, ReportTo, TokenRelease, Upkeep};
 use crate::engine::waiter::WaiterRegistry;
 use crate::engine::waiting::Waiting;
 use crate::error::{Error, Result, Step};
@@ -157,7 +157,7 @@ impl Releasing {
                 self.on_released(call, &answer);
                 // R7 (late copies): a copy of the acquire that is under way must not take the lock
                 // again.
-                if answer.reply.more || !excludes_late_copies(&answer, lease.not_after) {
+                if answer.reply.more || !answer.excludes_late_copies(lease.not_after) {
                     self.upkeep.send(Command::Abandon(TokenRelease {
                         answered: true,
                         ..release

@@ -16,7 +16,7 @@ use crate::store::clock::Time;
 use waker::Waker;
 
 pub(crate) use command::{Command, EndAll, LongWait, ScheduledLease, ShutdownReport};
-pub(crate) use token_release::{ReportTo, TokenRelease, excludes_late_copies, warn_of_drop};
+pub(crate) use token_release::{ReportTo, TokenRelease, warn_of_drop};
 
 /// The way to the renewal thread, for all others.
 pub(crate) struct Upkeep {

@@ -9,11 +9,10 @@ use crate::error::Error;
 use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::stats::Meter;
-use crate::store::Answer;
 use crate::store::clock::Time;
 
 /// A token that the renewal thread releases. It sends the release again and again until the token
-/// is gone for good: see [`excludes_late_copies`].
+/// is gone for good: see [`Answer::excludes_late_copies`](crate::store::Answer::excludes_late_copies).
 pub(crate) struct TokenRelease {
     pub(crate) call: Call,
     pub(crate) token: Token,
@@ -148,12 +147,6 @@ impl TokenRelease {
 /// The guard of this lock was dropped, and the release failed, or the lock was lost before.
 pub(crate) fn warn_of_drop(name: &str, error: &Error) {
     log::warn!("dropping the guard of {name:?}: {error}");
-}
-
-/// R7 (late copies): whether no copy of an acquire that was sent with this `not_after` (0: all were
-/// answered) can take anything any more. Not every reply says what time it is on the server.
-pub(crate) fn excludes_late_copies(answer: &Answer, not_after: u64) -> bool {
-    not_after == 0 || answer.reply.now.is_some_and(|server| server > not_after)
 }
 
 #[cfg(all(test, not(fairlock_loom)))]

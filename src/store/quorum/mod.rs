@@ -9,14 +9,13 @@
 //! | `nodes` | all nodes: how a call is sent to them, and again where that helps |
 //! | `wait_list` | where callers wait: one of them reads all sockets, for all |
 //! | `member` | one node, and how its lanes are opened in the background |
-//! | `shared` | the numbers, and which nodes are refused as voters |
-//! | `fences` | the fences that are proposed, and clocks that do not agree |
+//! | `shared` | the numbers, and what is open on single nodes |
+//! | `voters` | which nodes are refused as voters, and the fences that are proposed |
 //! | `outstanding` | requests that may still take a lock on a node, and releases without an answer or a decision |
 //! | `gaps` | leases that some node lacks, which are renewed soon |
 //! | `link` | the renewal thread's connections |
 
 pub(crate) mod decision;
-mod fences;
 mod gaps;
 mod link;
 mod member;
@@ -28,6 +27,7 @@ mod shared;
 #[cfg(all(test, feature = "memory"))]
 #[path = "../../../tests/sim/quorum/mod.rs"]
 mod simulator;
+mod voters;
 mod wait_list;
 
 use std::sync::Arc;
@@ -39,6 +39,7 @@ use self::member::Member;
 use self::nodes::{Nodes, Unreachable};
 use self::request::PendingRequest;
 use self::shared::Shared;
+use self::voters::Voters;
 use self::wait_list::WaitList;
 use super::clock::{Clock, Time};
 use super::node::{Identities, Lanes, Node, Role};
@@ -103,8 +104,9 @@ impl QuorumStore {
         };
         let nodes = with_lanes(Role::Lane, config.lanes)?;
         let link_nodes = with_lanes(Role::Renewal, 1)?;
+        let voters = Voters::new(clock.clone(), all.clone(), identities, config.ttl);
         let quorum = QuorumStore {
-            shared: Arc::new(Shared::new(clock.clone(), all, identities, config)),
+            shared: Arc::new(Shared::new(clock.clone(), all, voters, config)),
             nodes,
             link_nodes,
         };
@@ -134,7 +136,7 @@ impl QuorumStore {
         if let Some(fault) = refused {
             return Err(fault);
         }
-        if let Some([one, other]) = self.shared.identities.any_twins() {
+        if let Some([one, other]) = self.shared.voters.any_twins() {
             let message = format!(
                 "3 or 5 servers, each of its own; {one} and {other} are the same server, which would \
                  have two votes"

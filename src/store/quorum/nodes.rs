@@ -138,7 +138,7 @@ impl Nodes {
         if copies.is_empty() {
             return next;
         }
-        let refusals = shared.refusals();
+        let refusals = shared.voters.refusals();
         let mut to_flush: Vec<(usize, usize)> = Vec::with_capacity(copies.len());
         for copy in copies {
             let (proposal, node) = (copy.proposal, copy.node);
@@ -208,13 +208,13 @@ impl Nodes {
             if let Some(token) = token {
                 of.doubts.resolve((token, node), &result);
             }
-            of.refuse_fresh(node, &sent, &mut result);
+            of.voters.refuse_fresh(node, &sent, &mut result);
             of.on_release_result(node, &sent, &result);
             if let (Verb::Renew { .. }, Err(fault)) = (&sent.verb, &result.answer) {
                 of.note_renewal_fault(node, fault);
             }
             // A release is done there all the same, and has no vote.
-            of.refuse_twin(node, &mut result);
+            of.voters.refuse_twin(node, &mut result);
             let mut gap = None;
             let take = |proposal: &mut Proposal| {
                 proposal.on_result(node, round, result);
@@ -373,7 +373,7 @@ fn open_copies(shared: &Shared, proposals: &mut [Proposal]) -> Vec<CallCopy> {
         match proposal.decision() {
             Decision::Open | Decision::Decided(Outcome::Granted(_)) => {}
             Decision::Outbid { fence } if proposal.round < ROUNDS => {
-                proposal.propose(shared.fences.propose(shared.largest_clock(), fence));
+                proposal.propose(shared.voters.propose(fence));
             }
             _ => continue,
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::script::{Call, Outcome, Token};
-use crate::store::CallResult;
 use crate::store::clock::Time;
+use crate::store::{Answer, CallResult};
 
 /// A token on one of the nodes.
 pub(super) type TokenAt = (Token, usize);
@@ -59,12 +59,12 @@ impl Doubts {
         }
     }
 
-    /// Whether no copy can take the lock any more, by an answer that came at this server time.
-    pub(super) fn are_excluded(&self, at: TokenAt, server: Option<u64>) -> bool {
+    /// Whether no copy can take the lock any more, by this answer to a release.
+    pub(super) fn are_excluded(&self, at: TokenAt, answer: &Answer) -> bool {
         let doubts = self.0.lock();
         doubts
             .get(&at)
-            .is_none_or(|doubt| server.is_some_and(|server| server > doubt.not_after))
+            .is_none_or(|doubt| answer.excludes_late_copies(doubt.not_after))
     }
 
     pub(super) fn has(&self, at: TokenAt) -> bool {

@@ -1,6 +1,5 @@
-//! The state that all calls of one manager share: its numbers, the fences that it proposes, and
-//! requests without an end on single nodes. It owns no connection, so that an unread reply may keep
-//! it.
+//! The state that all calls of one manager share: its numbers, and requests without an end on single
+//! nodes. It owns no connection, so that an unread reply may keep it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,15 +7,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::fences::{Fences, agreeing, clock_at_most};
 use super::gaps::Gaps;
 use super::outstanding::{Doubts, OpenReleases, ReleaseVote, UndecidedReleases};
 use super::proposal::Proposal;
+use super::voters::Voters;
 use crate::config::Config;
-use crate::error::Step;
 use crate::script::{Call, Family, LockSpec, Mode, Params, Token, Verb};
 use crate::store::clock::{Clock, Time};
-use crate::store::node::{Identities, Node};
+use crate::store::node::Node;
 use crate::store::{CallResult, StoreFault};
 
 /// A lease that a node lacks, and when it is renewed again; whether answers are still to come.
@@ -27,14 +25,11 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) addresses: Vec<Arc<str>>,
-    /// A server that two addresses lead to has one vote.
-    pub(super) identities: Arc<Identities>,
     pub(super) command_timeout: Duration,
-    /// The longest lease, on which all clients of the quorum agree. A server that has run for less
-    /// may have forgotten one.
+    /// The longest lease, on which all clients of the quorum agree.
     ttl: Duration,
     pub(super) back_off: Duration,
-    pub(super) fences: Fences,
+    pub(super) voters: Voters,
     pub(super) doubts: Doubts,
     pub(super) open_releases: OpenReleases,
     pub(super) undecided: UndecidedReleases,
@@ -52,7 +47,7 @@ impl Shared {
     pub(super) fn new(
         clock: Clock,
         nodes: Vec<Arc<Node>>,
-        identities: Arc<Identities>,
+        voters: Voters,
         config: &Config,
     ) -> Shared {
         let address = |node: &Arc<Node>| node.address().to_string().into();
@@ -61,11 +56,10 @@ impl Shared {
             addresses: nodes.iter().map(address).collect(),
             away: nodes.iter().map(|_| Mutex::new(None)).collect(),
             nodes,
-            identities,
             command_timeout: config.command_timeout,
             ttl: config.ttl,
             back_off: config.back_off,
-            fences: Fences::default(),
+            voters,
             doubts: Doubts::default(),
             open_releases: OpenReleases::default(),
             undecided: UndecidedReleases::default(),
@@ -91,7 +85,7 @@ impl Shared {
                 self.note_lease(params)?;
                 Verb::Propose {
                     token: *token,
-                    fence: self.fences.propose(self.largest_clock(), 0),
+                    fence: self.voters.propose(0),
                     params: Arc::clone(params),
                 }
             }
@@ -120,66 +114,6 @@ impl Shared {
         self.longest
             .fetch_max(lease.as_nanos() as u64, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// The largest clock of the nodes whose clocks agree.
-    pub(super) fn largest_clock(&self) -> u64 {
-        let clocks = self.clocks();
-        let agree = agreeing(&clocks, self.ttl.as_micros() as u64);
-        let voters = clocks.iter().zip(agree).filter(|(_, agrees)| *agrees);
-        voters.filter_map(|(clock, _)| *clock).max().unwrap_or(0)
-    }
-
-    fn clocks(&self) -> Vec<Option<u64>> {
-        let now = self.clock.now();
-        let clock = |node: &Arc<Node>| node.anchor().map(|anchor| clock_at_most(&anchor, now));
-        self.nodes.iter().map(clock).collect()
-    }
-
-    /// A server may have restarted after it was found to be a voter. A new connection knows that
-    /// before it is used, so before its answers come.
-    pub(super) fn refuse_fresh(&self, node: usize, call: &Call, result: &mut CallResult) {
-        if matches!(call.verb, Verb::Propose { .. }) && result.answer.is_ok() && self.is_fresh(node)
-        {
-            let why = "it restarted just now";
-            result.answer = Err(StoreFault::unavailable(Step::Majority, why));
-        }
-    }
-
-    /// An address may lead to another server than before. A new connection knows that before it is
-    /// used. If it is the server of another node, that node has its vote, on every call.
-    pub(super) fn refuse_twin(&self, node: usize, result: &mut CallResult) {
-        if result.answer.is_ok()
-            && let Some(twin) = self.identities.twin_of(node)
-        {
-            result.answer = Err(no_vote(&twin));
-        }
-    }
-
-    fn is_fresh(&self, node: usize) -> bool {
-        self.clock.now() < self.nodes[node].is_up_long_enough_at()
-    }
-
-    /// Why nodes are refused as voters, for each node.
-    pub(super) fn refusals(&self) -> Vec<Option<StoreFault>> {
-        let agree = agreeing(&self.clocks(), self.ttl.as_micros() as u64);
-        let refusal = |(node, agrees): (usize, bool)| {
-            if let Some(twin) = self.identities.twin_of(node) {
-                return Some(no_vote(&twin));
-            }
-            let why = if self.is_fresh(node) {
-                format!("refused: it has run for less than the ttl, {:?}", self.ttl)
-            } else if !agrees {
-                format!(
-                    "refused: its clock differs from the others' by more than the ttl, {:?}",
-                    self.ttl
-                )
-            } else {
-                return None;
-            };
-            Some(StoreFault::unavailable(Step::Majority, why))
-        };
-        agree.into_iter().enumerate().map(refusal).collect()
     }
 
     /// A proposal that goes on from the attempts before, if the call is a release.
@@ -238,7 +172,7 @@ impl Shared {
         let is_done = result
             .answer
             .as_ref()
-            .is_ok_and(|answer| self.doubts.are_excluded(at, answer.reply.now));
+            .is_ok_and(|answer| self.doubts.are_excluded(at, answer));
         if is_done {
             self.open_releases.close(at, &self.doubts);
         } else {
@@ -338,11 +272,6 @@ impl Shared {
             wake();
         }
     }
-}
-
-fn no_vote(twin: &str) -> StoreFault {
-    let why = format!("refused: it is the same server as {twin}");
-    StoreFault::unavailable(Step::Majority, why)
 }
 
 /// The token whose release must be done on every node. A forced release has none: it ends what a

@@ -17,8 +17,8 @@ use crate::script::{Call, LockSpec, Mode, Outcome, ScriptReply, Token, Verb, Vot
 use crate::sim::Promise;
 use crate::store::clock::Time;
 use crate::store::quorum::decision::{Decision, majority_of};
-use crate::store::quorum::fences::{agreeing, clock_at_most};
 use crate::store::quorum::proposal::Proposal;
+use crate::store::quorum::voters::{agreeing, clock_at_most};
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
 const ROUNDS: u32 = 8;
@@ -455,8 +455,7 @@ impl World<'_> {
         let at = (token, node);
         slot.undecided.on_result(at, result);
         let is_done = result.answer.as_ref().is_ok_and(|answer| {
-            self.defect == Some(Defect::ReleasedOnce)
-                || slot.doubts.are_excluded(at, answer.reply.now)
+            self.defect == Some(Defect::ReleasedOnce) || slot.doubts.are_excluded(at, answer)
         });
         if is_done {
             slot.open_releases.close(at, &slot.doubts);

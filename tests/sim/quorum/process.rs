@@ -10,9 +10,9 @@ use crate::key::Key;
 use crate::script::{Call, CallerId, Token};
 use crate::store::Anchor;
 use crate::store::clock::Time;
-use crate::store::quorum::fences::Fences;
 use crate::store::quorum::outstanding::{Doubts, OpenReleases, UndecidedReleases};
 use crate::store::quorum::proposal::Proposal;
+use crate::store::quorum::voters::Fences;
 
 pub(super) struct SimProcess {
     /// Counts the processes that had this slot.
