@@ -5,7 +5,6 @@
 
 pub(super) mod command;
 mod left;
-mod login;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::script::Call;
 use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
 use crate::store::{CallResult, ConnectionWait, Deadlines, StoreFault};
-use login::log_in_with_node;
+use command::log_in_with_node;
 
 /// A call that is on its way, or why it could not be sent.
 pub(in crate::store) type Begun<'a> = Result<InFlight<'a>, StoreFault>;

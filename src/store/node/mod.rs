@@ -15,7 +15,7 @@
 //! | `pipeline` | how a call is dated, written and read, and other forms of it (R11, R20) |
 //! | `lanes` | [`Lanes`]: short calls, each on the lane of its name, and the retry when one was closed |
 //! | `lanes::left` | calls that their callers leave before the reply comes |
-//! | `lanes::command` | commands that are no scripts, such as a page of SCAN |
+//! | `lanes::command` | commands that are no scripts: a page of SCAN, and AUTH with newer credentials |
 //! | `pool` | the connections of the lanes, on r2d2 |
 //! | `lane` | one connection that many callers share |
 //! | `slot` | where a caller sleeps while another works for both: on a lane, or in `acks` |

@@ -1,5 +1,7 @@
-//! Commands that are no scripts. One that belongs to no name travels on the first lane.
+//! Commands that are no scripts. One that belongs to no name travels on the first lane. AUTH goes
+//! over each lane before its credentials end.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use redis::{Cmd, Value};
@@ -10,6 +12,8 @@ use crate::store::clock::Time;
 use crate::store::node::connection::refusal;
 use crate::store::node::lane::Ticket;
 use crate::store::node::pipeline::Hop;
+use crate::store::node::unread::PostedCommand;
+use crate::store::node::{Counts, Node};
 use crate::store::{ConnectionWait, Deadlines, StoreFault};
 
 /// How many keys the server looks at for one page. It is kept from other clients for that long.
@@ -114,4 +118,39 @@ pub(in crate::store::node) fn parse_page(reply: Value) -> Result<(u64, Vec<Strin
         .into_iter()
         .filter_map(|key| String::from_utf8(key).ok());
     Ok((next, keys.collect()))
+}
+
+/// Has these lanes log in anew, each time the login of their node is renewed.
+pub(super) fn log_in_with_node(node: &Node, lanes: &Arc<[NodeLane]>) {
+    let lanes = Arc::downgrade(lanes);
+    let counts = Arc::clone(&node.counts);
+    node.login.on_renewal(move || {
+        let Some(lanes) = lanes.upgrade() else {
+            return false;
+        };
+        lanes.iter().for_each(|lane| log_in_anew(lane, &counts));
+        true
+    });
+}
+
+/// Sends newer credentials over a lane. They go between two calls, and nobody waits for the reply.
+fn log_in_anew(lane: &NodeLane, counts: &Arc<Counts>) {
+    let Some(mut guard) = lane.if_open() else {
+        return;
+    };
+    let Some(login) = &mut guard.connected().login else {
+        return;
+    };
+    let Some(auth) = login.take_anew() else {
+        return;
+    };
+    let on_reply = login.on_reply();
+    // If the connection ends, the next one logs in by itself.
+    let on_reply = move |outcome: Result<Value, StoreFault>| {
+        if let Ok(reply) = outcome {
+            on_reply(refusal(reply));
+        }
+    };
+    guard.post(0, PostedCommand::new(auth, counts, on_reply));
+    guard.write();
 }
