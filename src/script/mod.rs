@@ -8,11 +8,13 @@
 //! | `params` | [`Params`]: what a request says about itself, as text |
 //! | `registry` | the table family x verb -> script, and how a script's parts are included |
 //! | `renewals` | renewals of several mutexes by one script call |
-//! | `reply` | [`ScriptReply`]: what a script answers, one function per verb |
+//! | `outcome` | [`ScriptReply`]: what a script answers |
+//! | `reply` | how that is read, one function per verb |
 //! | `value_text` | a reply in plain words, for errors |
 //! | `packed` | the packed fields of a record, for the in-memory store |
 
 mod call;
+mod outcome;
 #[cfg(feature = "memory")]
 pub(crate) mod packed;
 pub(crate) mod params;
@@ -30,14 +32,13 @@ mod token;
 mod value_text;
 
 pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, Wait, rights_command};
+pub(crate) use outcome::{Grant, Outcome, ScriptReply, Vote};
 pub(crate) use params::{NO_NAME, Origin, Params, Requester};
 pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
 pub(crate) use renewals::{RENEWALS_LIMIT, renewals_command, renewals_script_id, split_renewals};
-pub(crate) use reply::{
-    Grant, InspectedHolder, Inspection, Malformed, Outcome, ScriptReply, Vote, called_for,
-};
+pub(crate) use reply::{InspectedHolder, Inspection, Malformed, called_for};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

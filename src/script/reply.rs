@@ -1,8 +1,5 @@
 //! Reads what the scripts reply, with one function per verb. Anything but the promised shape is
 //! [`Malformed`]: it never panics, and it never becomes a grant.
-//!
-//! The file is long on purpose: the functions are read side by side with the replies that
-//! PROTOCOL.md lists for each verb.
 
 mod fields;
 mod inspection;
@@ -13,9 +10,9 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::outcome::{Grant, Outcome, ScriptReply, Vote};
 use super::{Call, Family, Token, Verb};
 use crate::key::Key;
-use crate::loss::PreviousHolder;
 
 pub(crate) use fields::Malformed;
 use fields::{
@@ -24,147 +21,6 @@ use fields::{
 };
 use inspection::seen;
 pub(crate) use inspection::{InspectedHolder, Inspection};
-
-/// The reply of one of our scripts.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ScriptReply {
-    /// The server's time in µs, if the reply has it.
-    pub(crate) now: Option<u64>,
-    /// There is more of the same to do: call again at once.
-    pub(crate) more: bool,
-    /// How many waiters of dead processes the call passed over.
-    pub(crate) dead_waiters: u64,
-    /// Where the next page of holders begins; 0 if there is none. Only for the verbs that take the
-    /// holders of permits page by page.
-    pub(crate) next_page: u64,
-    pub(crate) outcome: Outcome,
-    /// Other waiters of the caller's manager that were granted a lock in the same step.
-    pub(crate) grants: Vec<Grant>,
-}
-
-/// A token became an owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) token: Token,
-    pub(crate) fence: u64,
-    /// Server time in µs.
-    pub(crate) granted_at: u64,
-    /// The time that was left when the server wrote this.
-    pub(crate) left: Duration,
-    pub(crate) previous: PreviousHolder,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Outcome {
-    Granted(Grant),
-    Waiting {
-        ticket: u64,
-        position: u64,
-        left: Duration,
-        since: u64,
-    },
-    Busy {
-        left: Duration,
-    },
-    /// The answer of one node of a quorum. A majority of them makes an outcome.
-    Vote(Vote),
-    /// R22 (tries among the dead): no live process seems to hold the lock or to wait for it. The
-    /// processes that may wait were called.
-    Silent,
-    Late,
-    More,
-    /// R11 (missing keys): this record needs both keys.
-    Queued,
-    /// The record is of this kind and version, not of ours.
-    Kind(String),
-    Released,
-    Refused,
-    Already,
-    Lapsed,
-    Forced,
-    Lost,
-    Unknown,
-    Renewed {
-        left: Duration,
-        fence: u64,
-    },
-    Gone {
-        stored: u64,
-        ended: u64,
-        how: PreviousHolder,
-    },
-    Synced {
-        owner: Option<Grant>,
-        /// The owner waited in the queue, and it is this manager's.
-        owner_waited_here: bool,
-        left: Duration,
-        since: u64,
-        newest_known: bool,
-        served: u64,
-    },
-    Absent,
-    /// Nobody uses the name, and it can become any kind of lock, or it is deleted.
-    Vacated,
-    Inspection(Box<Inspection>),
-    /// The answer to a lookup: the owner, since when the manager has stamps, and the waiting tokens.
-    Present {
-        owner: Option<Token>,
-        since: u64,
-        waiting: Vec<bool>,
-    },
-}
-
-/// How one node of a quorum answers a proposal, or a renewal that it cannot grant now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Vote {
-    /// The token has the name on this node. `ended` is the fence of the last guard whose end the
-    /// node has seen, and the grant says how that guard ended.
-    Granted { grant: Grant, ended: u64 },
-    /// Another token has it, or it cools. Nothing changed.
-    Busy { left: Duration, fence: u64 },
-    /// It is free, and the node has granted this fence, which is not below the proposed one. Nothing
-    /// changed.
-    Outbid { fence: u64 },
-}
-
-impl Outcome {
-    /// The word by which the scripts answer it, for an error.
-    pub(crate) fn word(&self) -> &str {
-        match self {
-            Outcome::Granted(_) | Outcome::Vote(Vote::Granted { .. }) => "granted",
-            Outcome::Waiting { .. } => "waiting",
-            Outcome::Busy { .. } | Outcome::Vote(Vote::Busy { .. }) => "busy",
-            Outcome::Vote(Vote::Outbid { .. }) => "outbid",
-            Outcome::Silent => "silent",
-            Outcome::Late => "late",
-            Outcome::More => "more",
-            Outcome::Queued => "queued",
-            Outcome::Kind(kind) => kind,
-            Outcome::Released => "released",
-            Outcome::Refused => "refused",
-            Outcome::Already => "already",
-            Outcome::Lapsed => "lapsed",
-            Outcome::Forced => "forced",
-            Outcome::Lost => "lost",
-            Outcome::Unknown => "unknown",
-            Outcome::Renewed { .. } => "renewed",
-            Outcome::Gone { .. } => "gone",
-            Outcome::Synced { .. } => "synced",
-            Outcome::Absent => "absent",
-            Outcome::Vacated => "vacated",
-            Outcome::Inspection(_) => "inspection",
-            Outcome::Present { .. } => "present",
-        }
-    }
-
-    /// The family of the kind that the name is, if that is not the caller's own.
-    pub(crate) fn other_family(&self, own: Family) -> Option<Family> {
-        let Outcome::Kind(kind) = self else {
-            return None;
-        };
-        Family::of_kind(kind).filter(|family| *family != own)
-    }
-}
 
 impl ScriptReply {
     pub(crate) fn parse(call: &Call, value: &Value) -> ParseResult<ScriptReply> {
@@ -236,14 +92,8 @@ fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
     {
         let grant = packed_grant(family, token, packed);
         let grant = grant.ok_or_else(|| malformed(expected, value))?;
-        return Ok(ScriptReply {
-            now: Some(grant.granted_at),
-            more: false,
-            dead_waiters: 0,
-            next_page: 0,
-            outcome: Outcome::Granted(grant),
-            grants: Vec::new(),
-        });
+        let now = Some(grant.granted_at);
+        return Ok(ScriptReply::of(Outcome::Granted(grant), now));
     }
     let answer = ReplyParts::read(expected, value)?;
     match (answer.status, answer.fields) {
@@ -264,12 +114,10 @@ fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
             let left = micros(left)?;
             answer.reply(Outcome::Busy { left }, others)
         }
-        ("late", others) => answer.reply(Outcome::Late, others),
-        ("more", others) => answer.reply(Outcome::More, others),
         ("silent", []) if family != Family::Quorum => answer.reply(Outcome::Silent, &[]),
         // Only a mutex has a form without the queue's key.
         ("queued", others) if family == Family::Mutex => answer.reply(Outcome::Queued, others),
-        _ => answer.kind(),
+        _ => answer.one_of(&[Outcome::Late, Outcome::More]),
     }
 }
 
@@ -289,8 +137,7 @@ fn propose(token: Token, value: &Value) -> ParseResult<ScriptReply> {
             let fence = number(fence)?;
             answer.reply(Outcome::Vote(Vote::Outbid { fence }), &[])
         }
-        ("late", others) => answer.reply(Outcome::Late, others),
-        _ => answer.kind(),
+        _ => answer.one_of(&[Outcome::Late]),
     }
 }
 
@@ -307,14 +154,7 @@ fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
         && let Value::BulkString(word) = value
         && word == b"released"
     {
-        return Ok(ScriptReply {
-            now: None,
-            more: false,
-            dead_waiters: 0,
-            next_page: 0,
-            outcome: Outcome::Released,
-            grants: Vec::new(),
-        });
+        return Ok(ScriptReply::of(Outcome::Released, None));
     }
     let answer = ReplyParts::read(expected, value)?;
     match (answer.status, answer.fields) {
@@ -322,16 +162,17 @@ fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
             let grant = grant(token, [fence, at, left, how])?;
             answer.reply(Outcome::Granted(grant), others)
         }
-        ("released", others) => answer.reply(Outcome::Released, others),
-        ("refused", others) => answer.reply(Outcome::Refused, others),
-        ("already", others) => answer.reply(Outcome::Already, others),
-        ("lapsed", others) => answer.reply(Outcome::Lapsed, others),
-        ("forced", others) => answer.reply(Outcome::Forced, others),
-        ("lost", others) => answer.reply(Outcome::Lost, others),
         ("unknown", others) if family != Family::Permit => answer.reply(Outcome::Unknown, others),
         // Only a quorum has no form with one key of several.
         ("queued", others) if family != Family::Quorum => answer.reply(Outcome::Queued, others),
-        _ => answer.kind(),
+        _ => answer.one_of(&[
+            Outcome::Released,
+            Outcome::Refused,
+            Outcome::Already,
+            Outcome::Lapsed,
+            Outcome::Forced,
+            Outcome::Lost,
+        ]),
     }
 }
 
@@ -367,9 +208,7 @@ fn sync(family: Family, newest: Token, value: &Value) -> ParseResult<ScriptReply
     let answer = ReplyParts::read(expected, value)?;
     let fields = match answer.status {
         "synced" => answer.fields,
-        "absent" => return answer.reply(Outcome::Absent, answer.fields),
-        "late" => return answer.reply(Outcome::Late, answer.fields),
-        _ => return answer.kind(),
+        _ => return answer.one_of(&[Outcome::Absent, Outcome::Late]),
     };
     let [
         owner,
@@ -420,19 +259,14 @@ fn inspect(family: Family, value: &Value) -> ParseResult<ScriptReply> {
             let seen = seen(family, answer.now, answer.fields, value)?;
             answer.reply(Outcome::Inspection(Box::new(seen)), &[])
         }
-        "absent" => answer.reply(Outcome::Absent, answer.fields),
         "queued" if family == Family::Mutex => answer.reply(Outcome::Queued, answer.fields),
-        _ => answer.kind(),
+        _ => answer.one_of(&[Outcome::Absent]),
     }
 }
 
 fn vacate(value: &Value) -> ParseResult<ScriptReply> {
     let answer = ReplyParts::read("vacated, refused or kind, each with its fields", value)?;
-    match answer.status {
-        "vacated" => answer.reply(Outcome::Vacated, answer.fields),
-        "refused" => answer.reply(Outcome::Refused, answer.fields),
-        _ => answer.kind(),
-    }
+    answer.one_of(&[Outcome::Vacated, Outcome::Refused])
 }
 
 /// The reply to HMGET: the owner, the manager's stamp, and the record of each token.
@@ -462,18 +296,12 @@ fn lookup_of_mutex(tokens: usize, value: &Value) -> ParseResult<ScriptReply> {
         record => text(record).map(|_| true),
     };
     let waiting = records.iter().map(is_waiting).collect::<ParseResult<_>>()?;
-    Ok(ScriptReply {
-        now: None,
-        more: false,
-        dead_waiters: 0,
-        next_page: 0,
-        outcome: Outcome::Present {
-            owner,
-            since,
-            waiting,
-        },
-        grants: Vec::new(),
-    })
+    let present = Outcome::Present {
+        owner,
+        since,
+        waiting,
+    };
+    Ok(ScriptReply::of(present, None))
 }
 
 fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply> {
@@ -502,12 +330,8 @@ fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply
         waiting,
     };
     Ok(ScriptReply {
-        now: Some(answer.now),
-        more: answer.more,
-        dead_waiters: answer.dead_waiters,
-        next_page: answer.next_page,
-        outcome,
         grants,
+        ..answer.reply(outcome, &[])?
     })
 }
 
@@ -571,6 +395,15 @@ impl<'a> ReplyParts<'a> {
             outcome,
             grants: grants.collect::<ParseResult<_>>()?,
         })
+    }
+
+    /// The reply with the outcome among these whose word the status is, and with the grants to others
+    /// behind it. Every script may also reply what kind the name is.
+    fn one_of(&self, outcomes: &[Outcome]) -> ParseResult<ScriptReply> {
+        match outcomes.iter().find(|one| one.word() == self.status) {
+            Some(outcome) => self.reply(outcome.clone(), self.fields),
+            None => self.kind(),
+        }
     }
 
     /// The one status that every script may reply.

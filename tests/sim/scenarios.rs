@@ -537,14 +537,7 @@ fn r7_doubtful_try_for_a_group_is_abandoned() {
     ] {
         let token = Token::new();
         let call = process.engine.begin_try(&request, token, Wait::No);
-        let reply = ScriptReply {
-            now: Some(1),
-            more: false,
-            dead_waiters: 0,
-            next_page: 0,
-            outcome,
-            grants: Vec::new(),
-        };
+        let reply = ScriptReply::of(outcome, Some(1));
         let sent = process.local(0);
         let result = CallResult {
             answer: Ok(Answer {

@@ -44,14 +44,7 @@ fn asking_engine(engine: &Arc<Engine>) -> (QueuedWaiter, Call, Grant) {
 }
 
 fn reply(manager: &LockManager, outcome: Outcome) -> CallResult {
-    let reply = ScriptReply {
-        now: None,
-        more: false,
-        dead_waiters: 0,
-        next_page: 0,
-        outcome,
-        grants: Vec::new(),
-    };
+    let reply = ScriptReply::of(outcome, None);
     CallResult {
         answer: Ok(Answer {
             reply,

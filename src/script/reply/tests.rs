@@ -1,6 +1,7 @@
 //! The replies of the scripts, good and malformed.
 
 use super::*;
+use crate::loss::PreviousHolder;
 use crate::script::{LockSpec, Mode, Wait};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";

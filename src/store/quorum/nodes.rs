@@ -275,7 +275,7 @@ impl Nodes {
                 if proposal.decision() == Decision::Open {
                     proposal.end();
                 }
-                let result = proposal.result(StoreFault::NotReady);
+                let result = proposal.result();
                 let call = proposal.call.clone();
                 let is_granted = matches!(&result.answer, Ok(answer)
                     if matches!(answer.reply.outcome, Outcome::Granted(_)));

@@ -332,8 +332,8 @@ impl Proposal {
         unsent.map(|(at, _)| at).collect()
     }
 
-    /// The decision of the nodes. `not_ready` is the fault if nothing was sent.
-    pub(super) fn result(&self, not_ready: StoreFault) -> CallResult {
+    /// The decision of the nodes.
+    pub(super) fn result(&self) -> CallResult {
         let resent = self.nodes.iter().any(|voter| voter.copies > 1);
         let decided = match self.decision() {
             Decision::Decided(outcome) => Some(outcome),
@@ -345,19 +345,12 @@ impl Proposal {
         };
         let answer = match decided {
             Some(outcome) => Ok(Answer {
-                reply: ScriptReply {
-                    // R7 (late copies) is kept here, per node.
-                    now: None,
-                    more: false,
-                    dead_waiters: 0,
-                    next_page: 0,
-                    outcome,
-                    grants: Vec::new(),
-                },
+                // R7 (late copies) is kept here, per node.
+                reply: ScriptReply::of(outcome, None),
                 sent: self.sent.unwrap_or(Time::from_nanos(0)),
                 resent: resent && matches!(self.call.verb, Verb::Release { .. }),
             }),
-            None => Err(self.fault(not_ready)),
+            None => Err(self.fault()),
         };
         CallResult {
             answer,
@@ -365,7 +358,8 @@ impl Proposal {
         }
     }
 
-    fn fault(&self, not_ready: StoreFault) -> StoreFault {
+    /// Why there is no decision.
+    fn fault(&self) -> StoreFault {
         let was_sent = self.nodes.iter().any(|voter| voter.copies > 0);
         let faults = self.nodes.iter().filter_map(|voter| match &voter.state {
             VoterState::Failed(fault) | VoterState::Suspect(fault) => Some((&voter.address, fault)),
@@ -374,7 +368,7 @@ impl Proposal {
         let faults: Vec<(&Arc<str>, &StoreFault)> = faults.collect();
         let is_not_ready = |(_, fault): &(_, &StoreFault)| matches!(fault, StoreFault::NotReady);
         if !was_sent && faults.iter().all(is_not_ready) {
-            return not_ready;
+            return StoreFault::NotReady;
         }
         // Nodes that refuse for good say more than the lack of a majority.
         let mut refused = faults.iter().filter(|(_, fault)| !fault.is_transient());

@@ -3,7 +3,7 @@
 use super::decision::Decision;
 use super::proposal::Proposal;
 use crate::store::clock::{Clock, Time};
-use crate::store::{CallResult, OnResult, StoreFault};
+use crate::store::{CallResult, OnResult};
 use crate::sync::{Condvar, Mutex};
 
 /// Some calls that are put to all nodes for one caller. The proposals outlive its wait: answers that
@@ -72,7 +72,7 @@ impl PendingRequest {
             return Wake::Nobody;
         }
         if let Some(on_result) = state.on_result.take_if(|_| !is_open) {
-            let result = state.proposals[0].result(StoreFault::NotReady);
+            let result = state.proposals[0].result();
             drop(state);
             on_result(result);
             return Wake::Nobody;
@@ -111,7 +111,7 @@ impl PendingRequest {
             state.on_result = Some(on_result);
             return None;
         }
-        Some((on_result, proposal.result(StoreFault::NotReady)))
+        Some((on_result, proposal.result()))
     }
 
     /// Takes note that it has looked. False if something has changed since it did last.

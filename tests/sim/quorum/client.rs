@@ -497,7 +497,7 @@ impl World<'_> {
         if asked.proposal.decision() == Decision::Open {
             asked.proposal.end();
         }
-        let result = asked.proposal.result(StoreFault::NotReady);
+        let result = asked.proposal.result();
         self.trace(|| format!("process {process} concludes {id}: {:?}", result.answer));
         // A node that owes a reply for a command timeout hangs.
         if asked.until <= now {

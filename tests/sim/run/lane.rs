@@ -545,12 +545,5 @@ fn is_guard_release(process: &SimProcess, slot: &LaneSlot) -> bool {
 }
 
 fn released() -> ScriptReply {
-    ScriptReply {
-        now: Some(u64::MAX),
-        more: false,
-        dead_waiters: 0,
-        next_page: 0,
-        outcome: Outcome::Released,
-        grants: Vec::new(),
-    }
+    ScriptReply::of(Outcome::Released, Some(u64::MAX))
 }

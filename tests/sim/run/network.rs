@@ -271,14 +271,7 @@ impl Run<'_> {
                     mode: Mode::Unused, ..
                 },
                 Some(Defect::R13),
-            ) => Some(ScriptReply {
-                now: Some(u64::MAX),
-                more: false,
-                dead_waiters: 0,
-                next_page: 0,
-                outcome: Outcome::Released,
-                grants: Vec::new(),
-            }),
+            ) => Some(ScriptReply::of(Outcome::Released, Some(u64::MAX))),
             _ => None,
         }
     }

@@ -28,14 +28,7 @@ fn send(proposal: &mut Proposal, node: usize) {
 
 fn answer(proposal: &mut Proposal, node: usize, outcome: Outcome) {
     let answer = Answer {
-        reply: ScriptReply {
-            now: None,
-            more: false,
-            dead_waiters: 0,
-            next_page: 0,
-            outcome,
-            grants: Vec::new(),
-        },
+        reply: ScriptReply::of(outcome, None),
         sent: Time::from_nanos(1),
         resent: false,
     };
