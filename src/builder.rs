@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::options::LockOptions;
 use crate::script::CallerId;
+use crate::servers::Servers;
 #[cfg(feature = "tls")]
 use crate::store::Pem;
 #[cfg(feature = "memory")]
@@ -398,10 +399,6 @@ impl Builder {
         let (config, options) = Config::new(self.settings.clone())?;
         let caller_id = caller_id(&config, &options);
         let store: Box<dyn Store> = match &self.endpoint.0 {
-            Location::Url(url) => connect(self.completed(parse_url(url)?)?, &config, &caller_id)?,
-            Location::Typed(topology) => {
-                connect(self.completed((**topology).clone()?)?, &config, &caller_id)?
-            }
             #[cfg(feature = "memory")]
             Location::Memory(_) if config.replica_acks.is_some() => return Err(no_replicas()),
             #[cfg(feature = "memory")]
@@ -410,13 +407,32 @@ impl Builder {
                 config.command_timeout,
                 Arc::clone(&caller_id),
             )?),
+            _ => connect(self.topology()?, &config, &caller_id)?,
         };
         let running = EngineHandle::start(config, store, caller_id)?;
         Ok(LockManager::new(running, options))
     }
 
+    /// The servers that the endpoint names, for commands of the program's own: see [`Servers`].
+    /// Reads the files of certificates, and sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config): the URL, the certificates or the credentials are not
+    /// valid. Or the endpoint is a [`Memory`](crate::memory::Memory), which has no servers.
+    pub fn servers(&self) -> Result<Servers> {
+        self.topology().map(Servers)
+    }
+
     /// The endpoint's topology with this builder's certificates and providers.
-    fn completed(&self, topology: Topology) -> Result<Topology> {
+    fn topology(&self) -> Result<Topology> {
+        let topology = match &self.endpoint.0 {
+            Location::Url(url) => parse_url(url)?,
+            Location::Typed(topology) => (**topology).clone()?,
+            #[cfg(feature = "memory")]
+            Location::Memory(_) => {
+                return Err(Error::config("endpoint", "servers; a Memory has none"));
+            }
+        };
         let of_servers = self.credentials.clone();
         let of_sentinels = self.sentinel_credentials.clone();
         let topology = topology.with_credentials(of_servers, of_sentinels)?;

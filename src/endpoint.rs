@@ -160,7 +160,7 @@ impl fmt::Debug for Endpoint {
 /// # Ok::<(), fairlock::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Server(Result<ServerSettings>);
+pub struct Server(pub(crate) Result<ServerSettings>);
 
 impl Server {
     /// A server at this host and port. The host is a name, an IPv4 address or an IPv6 address.
@@ -382,7 +382,7 @@ macro_rules! show_addresses {
 
 show_addresses!(Server, Sentinel, Cluster, Quorum);
 
-fn tcp(host: impl AsRef<str>, port: u16) -> Address {
+pub(crate) fn tcp(host: impl AsRef<str>, port: u16) -> Address {
     let host = host.as_ref();
     // In a URL, an IPv6 address has brackets.
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));

@@ -457,6 +457,7 @@ mod config;
 mod endpoint;
 mod manager;
 mod options;
+mod servers;
 
 // The locks, and what a caller gets from them.
 mod credentials;
@@ -516,6 +517,8 @@ pub use manager::{LockManager, Shutdown};
 pub use options::{
     DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
 };
+pub use servers::{Deployment, Servers};
+pub use store::server_connection::ServerConnection;
 
 // The locks, and what they give.
 pub use guard::LockGuard;
@@ -539,3 +542,6 @@ pub use stats::{Acquisitions, Histogram, Losses, Stats};
 
 // The channel type of [`LockGuard::lost`], for `select!`.
 pub use crossbeam_channel;
+
+// The commands and the replies of [`ServerConnection::run`].
+pub use redis;

@@ -13,6 +13,7 @@
 //! | `tls` | which certificates count, and the client's own |
 //! | `url` | the grammar of URLs |
 //! | `node` | everything about one Redis node, for every topology |
+//! | `server_connection` | [`ServerConnection`](server_connection::ServerConnection): commands of the program's own |
 //! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
 //! | `single` | [`Single`]: the store that is one node |
 //! | `cluster` | [`Cluster`]: the store that is the masters of a cluster |
@@ -33,6 +34,7 @@ mod provider;
 pub(crate) mod quorum;
 mod refusal;
 mod sentinel;
+pub(crate) mod server_connection;
 mod single;
 mod tls;
 #[cfg(feature = "tls")]

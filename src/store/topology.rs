@@ -249,7 +249,7 @@ impl ServerSettings {
         format!("{scheme}://{}{database}", self.address)
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         self.address.check()?;
         self.login.check()?;
         match (&self.address, &self.login.tls) {
@@ -282,7 +282,7 @@ impl Login {
     }
 
     /// The user, or the one that the provider named last.
-    pub(super) fn shown_user(&self) -> Option<String> {
+    pub(crate) fn shown_user(&self) -> Option<String> {
         let named = || self.provider.as_ref().and_then(Provider::last_user);
         self.user.clone().or_else(named)
     }

@@ -43,6 +43,7 @@ mod metrics;
 #[path = "../model/mod.rs"]
 mod model;
 mod outage;
+mod own_commands;
 mod paused;
 mod permit_crash;
 mod permit_replies;

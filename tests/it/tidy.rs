@@ -27,6 +27,7 @@ const LAYERS: &[&[&str]] = &[
     &["lock"],
     &["guard", "waiter"],
     &["manager", "builder"],
+    &["servers"],
     &["endpoint", "memory"],
     &["engine"],
     &["store"],

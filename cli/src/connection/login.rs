@@ -20,15 +20,7 @@ pub(super) struct Login {
 enum Password {
     Given(String),
     /// It was read once, and is read again for each connection.
-    In(PasswordFile, String),
-}
-
-/// The file of a password, and the login that it had when it was read.
-#[derive(Clone)]
-pub(super) struct FileLogin {
-    pub(super) file: PasswordFile,
-    pub(super) user: Option<String>,
-    pub(super) password: String,
+    In(PasswordFile),
 }
 
 impl Login {
@@ -71,18 +63,14 @@ impl Login {
     /// The URLs with this login, unless a file has it: then the file, which is read again.
     ///
     /// A URL's own login goes before the environment's.
-    pub(super) fn add_to_all(&self, urls: &mut [String]) -> Result<Option<FileLogin>, Failure> {
-        if let Some(Password::In(file, password)) = &self.password
+    pub(super) fn add_to_all(&self, urls: &mut [String]) -> Result<Option<PasswordFile>, Failure> {
+        if let Some(Password::In(file)) = &self.password
             && !urls.iter().any(|url| url::has_login(url))
         {
             let file = file.clone();
-            return Ok(Some(FileLogin {
-                file: match &self.user {
-                    Some(user) => file.user(user),
-                    None => file,
-                },
-                user: self.user.clone(),
-                password: password.clone(),
+            return Ok(Some(match &self.user {
+                Some(user) => file.user(user),
+                None => file,
             }));
         }
         for url in urls {
@@ -111,7 +99,7 @@ impl Login {
                 let user = user.as_deref().unwrap_or_default();
                 Ok(url::with_login(url, user, password))
             }
-            (_, Some(Password::In(..))) => Err(Failure::usage(
+            (_, Some(Password::In(_))) => Err(Failure::usage(
                 "some of the URLs have a login; the file of a password is for all of them",
             )),
         }
@@ -123,8 +111,8 @@ impl Password {
     fn in_file(option: &str, file: &Path) -> Result<Password, Failure> {
         let file = PasswordFile::new(file);
         let refuse = |error| Failure::usage(format!("{option}: {error}"));
-        let password = file.read().map_err(refuse)?;
-        Ok(Password::In(file, password))
+        file.read().map_err(refuse)?;
+        Ok(Password::In(file))
     }
 }
 

@@ -6,7 +6,6 @@
 
 mod hand_down;
 mod login;
-mod reach;
 mod url;
 
 use std::fmt::Display;
@@ -17,6 +16,7 @@ use std::time::Duration;
 use clap::{Args, Command};
 use fairlock::{
     Builder, DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, Endpoint, LockManager, LockOptions, MAX_TTL,
+    PasswordFile,
 };
 use humantime::format_duration;
 
@@ -25,8 +25,7 @@ use crate::exit::{Failure, without_urls};
 use crate::printable::printable;
 pub(crate) use hand_down::Variables;
 pub(crate) use login::variable;
-use login::{FileLogin, Login, path_variable};
-pub(crate) use reach::Reach;
+use login::{Login, path_variable};
 
 /// The Redis to use when neither an option nor a variable names one.
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
@@ -130,7 +129,7 @@ pub(crate) struct Connection {
 #[derive(Clone)]
 struct Known {
     urls: Vec<String>,
-    password: Option<FileLogin>,
+    password: Option<PasswordFile>,
 }
 
 /// Where the servers are, as an option or a variable says.
@@ -174,8 +173,8 @@ impl Connection {
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
         let known = self.known()?;
         let mut builder = LockManager::builder(known.urls.join(" "));
-        if let Some(login) = known.password {
-            builder = builder.credentials(login.file);
+        if let Some(file) = known.password {
+            builder = builder.credentials(file);
         }
         if let Some(prefix) = &self.prefix {
             builder = builder.prefix(prefix);
@@ -223,6 +222,11 @@ impl Connection {
     /// How long Redis may take to connect and to answer, if an option or a variable says so.
     pub(crate) fn command_timeout(&self) -> Option<Duration> {
         self.command_timeout
+    }
+
+    /// How many replicas must acknowledge a lock.
+    pub(crate) fn replica_acks(&self) -> u32 {
+        self.replica_acks.unwrap_or(0)
     }
 
     pub(crate) fn prefix(&self) -> Option<&str> {

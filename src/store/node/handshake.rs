@@ -18,11 +18,11 @@ use crate::error::Step;
 use crate::script::value_text;
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
-use crate::store::{Anchor, StoreFault};
+use crate::store::{Anchor, Login, StoreFault};
 
 /// Why a command is needed.
 const FOR_LOGIN: &str = "which the login needs";
-const FOR_DATABASE: &str = "which a database other than 0 needs";
+pub(super) const FOR_DATABASE: &str = "which a database other than 0 needs";
 const FOR_LOCKS: &str = "which every lock needs";
 
 /// The replies to the first write on a connection.
@@ -50,11 +50,7 @@ impl Node {
         // It does nothing here. A user who may not run it learns that at once, and not first when a
         // slot moves.
         let asking = (self.expected == Expected::ClusterNode).then(|| redis::cmd("ASKING"));
-        let select = (login.database != 0).then(|| {
-            let mut select = redis::cmd("SELECT");
-            select.arg(login.database);
-            select
-        });
+        let select = select(login);
         let greetings = greeting.commands(role, &self.caller_id);
         let mut commands: Vec<Cmd> = [&auth, &asking, &select]
             .into_iter()
@@ -253,6 +249,11 @@ impl Node {
         let left = reply_by - self.clock.now();
         no_first_reply(connection, &self.server, error.into(), left)
     }
+}
+
+/// The command that chooses the database. `None`: it is the first one.
+pub(super) fn select(login: &Login) -> Option<Cmd> {
+    (login.database != 0).then(|| redis::cmd("SELECT").arg(login.database).clone())
 }
 
 /// The reply to TIME, in µs.

@@ -11,6 +11,7 @@ use redis::{Cmd, Value};
 use super::connection::{Connection, fault, refusal};
 use super::expected::master_of;
 use super::first_reply::no_first_reply;
+use super::handshake::{FOR_DATABASE, select};
 use super::hello::Role;
 use super::login::{NodeLogin, auth};
 use super::race;
@@ -40,46 +41,70 @@ impl QueryConnection {
         clock: &Clock,
         timeout: Duration,
     ) -> Result<QueryConnection, StoreFault> {
-        let address: Arc<str> = server.address.to_string().into();
-        let (server, clock, at) = (server.clone(), clock.clone(), Arc::clone(&address));
-        let opened = race::connect(&server.address.clone(), timeout, move |peer, left| {
-            QueryConnection::open_to(peer, &server, &at, &clock, left)
-        });
-        let mut opened = opened.map_err(|fault| fault.at(&address))?;
+        let (mut opened, _) = QueryConnection::open_with(server, &[], clock, timeout)?;
         opened.name = Some(Role::Resolver.hello(caller_id));
         Ok(opened)
+    }
+
+    /// The same for commands of any sort, in the database of the login, without a name. These
+    /// commands go with the login. Returns their replies, with a server's refusal as it is.
+    pub(in crate::store) fn open_with(
+        server: &ServerSettings,
+        first: &[Cmd],
+        clock: &Clock,
+        timeout: Duration,
+    ) -> Result<(QueryConnection, Vec<Value>), StoreFault> {
+        let address: Arc<str> = server.address.to_string().into();
+        let (server, clock, at) = (server.clone(), clock.clone(), Arc::clone(&address));
+        let first = first.to_vec();
+        let opened = race::connect(&server.address.clone(), timeout, move |peer, left| {
+            QueryConnection::open_to(peer, &server, &first, &at, &clock, left)
+        });
+        opened.map_err(|fault| fault.at(&address))
     }
 
     fn open_to(
         peer: &Peer,
         server: &ServerSettings,
+        first: &[Cmd],
         address: &Arc<str>,
         clock: &Clock,
         timeout: Duration,
-    ) -> Result<QueryConnection, StoreFault> {
+    ) -> Result<(QueryConnection, Vec<Value>), StoreFault> {
         let until = clock.now() + timeout;
         let left = || until - clock.now();
         let login = NodeLogin::new(&server.login, &server.address, clock, timeout, timeout);
         let login = Arc::new(login);
         let unanswered = RefCell::new(Some(server.clone()));
+        let answers = RefCell::new(Vec::new());
         let log_in = |connection: &mut Connection| {
             let credentials = Arc::clone(&connection.first_login);
-            let Some(auth) = auth(&credentials) else {
+            let (auth, select) = (auth(&credentials), select(&credentials));
+            let commands = auth.iter().chain(&select).chain(first);
+            let commands: Vec<Cmd> = commands.cloned().collect();
+            if commands.is_empty() {
                 return Ok(());
-            };
-            let replies = exchange(connection, &[auth], left(), &mut unanswered.borrow_mut())?;
-            let refused = replies.into_iter().find_map(Result::err);
-            refused.map_or(Ok(()), |fault| Err(fault.of_login(&credentials)))
+            }
+            let replies = exchange(connection, &commands, left(), &mut unanswered.borrow_mut())?;
+            let mut replies = replies.into_iter();
+            if let Some(reply) = auth.and_then(|_| replies.next()) {
+                refusal(reply).map_err(|fault| fault.of_login(&credentials))?;
+            }
+            if let Some(reply) = select.and_then(|_| replies.next()) {
+                refusal(reply).map_err(|fault| fault.of_command("SELECT", FOR_DATABASE))?;
+            }
+            *answers.borrow_mut() = replies.collect();
+            Ok(())
         };
         let open = || Connection::open(server, peer, left(), clock.now());
-        let connection = login.log_in(until, open, log_in);
-        Ok(QueryConnection {
-            connection: connection?,
+        let opened = QueryConnection {
+            connection: login.log_in(until, open, log_in)?,
             server: Arc::clone(address),
             unanswered: unanswered.into_inner(),
             name: None,
             login: Some(login),
-        })
+        };
+        Ok((opened, answers.into_inner()))
     }
 
     /// Whether its credentials end soon. Then another connection is to take its place.
@@ -95,25 +120,34 @@ impl QueryConnection {
         commands: &[Cmd],
         timeout: Duration,
     ) -> Result<Vec<Result<Value, StoreFault>>, StoreFault> {
-        let replies = self.ask_once(commands, timeout);
-        let named = |reply: Result<Value, StoreFault>| reply.map_err(|f| f.at(&self.server));
-        match replies {
-            Ok(replies) => Ok(replies.into_iter().map(named).collect()),
-            Err(fault) => Err(fault.at(&self.server)),
-        }
+        let replies = self.run(commands, timeout)?.into_iter();
+        let named = |reply: Value| refusal(reply).map_err(|fault| fault.at(&self.server));
+        Ok(replies.map(named).collect())
     }
 
-    fn ask_once(
+    /// The same, with a server's refusal as it is.
+    pub(in crate::store) fn run(
         &mut self,
         commands: &[Cmd],
         timeout: Duration,
-    ) -> Result<Vec<Result<Value, StoreFault>>, StoreFault> {
+    ) -> Result<Vec<Value>, StoreFault> {
         let name = self.name.take();
         let of_name = usize::from(name.is_some());
         let all: Vec<Cmd> = name.into_iter().chain(commands.iter().cloned()).collect();
-        let mut replies = exchange(&mut self.connection, &all, timeout, &mut self.unanswered)?;
+        let replies = exchange(&mut self.connection, &all, timeout, &mut self.unanswered);
         // Whether the server knows names or not, no answer depends on it.
-        Ok(replies.split_off(of_name))
+        let answers = replies.map(|mut replies| replies.split_off(of_name));
+        answers.map_err(|fault| fault.at(&self.server))
+    }
+
+    /// The next reply, which no command asked for. Blocks for `timeout` at most.
+    pub(in crate::store) fn receive(&mut self, timeout: Duration) -> Result<Value, StoreFault> {
+        let limited = self.connection.limit_reads(timeout);
+        let received = limited.and_then(|()| {
+            let received = self.connection.receive();
+            received.map_err(|error| fault(error, Step::Reply))
+        });
+        received.map_err(|fault| fault.at(&self.server))
     }
 
     /// The master of this server, if the server is a replica and says so.
@@ -129,7 +163,7 @@ fn exchange(
     commands: &[Cmd],
     timeout: Duration,
     unanswered: &mut Option<ServerSettings>,
-) -> Result<Vec<Result<Value, StoreFault>>, StoreFault> {
+) -> Result<Vec<Value>, StoreFault> {
     let until = Instant::now() + timeout;
     let left = || until.saturating_duration_since(Instant::now());
     let why = |connection: &Connection, server: &Option<ServerSettings>, error, step| match server {
@@ -147,7 +181,7 @@ fn exchange(
         }
         connection.limit_reads(left())?;
         match connection.receive() {
-            Ok(reply) => replies.push(refusal(reply)),
+            Ok(reply) => replies.push(reply),
             Err(error) => {
                 return Err(turned_away(replies)
                     .unwrap_or_else(|| why(connection, unanswered, error, Step::Reply)));
@@ -160,7 +194,7 @@ fn exchange(
 
 /// A server that turns clients away says so in its first reply, and closes. That says more than the
 /// end of the connection.
-fn turned_away(replies: Vec<Result<Value, StoreFault>>) -> Option<StoreFault> {
-    let mut refusals = replies.into_iter().filter_map(Result::err);
+fn turned_away(replies: Vec<Value>) -> Option<StoreFault> {
+    let mut refusals = replies.into_iter().map(refusal).filter_map(Result::err);
     refusals.find(|fault| !fault.refuses_command())
 }

@@ -67,7 +67,7 @@ const OWNERS: &[&str] = &[
 
 /// The rooms of the store. A topology is in the first row, and may not name another one.
 const STORE: &[&[&str]] = &[
-    &["unusable"],
+    &["unusable", "server_connection"],
     &["single", "sentinel", "cluster", "quorum", "memory"],
     &["node"],
     &["again"],

@@ -2,13 +2,16 @@
 
 use std::time::Instant;
 
-use redis::Value;
+use fairlock::Server;
+use fairlock::redis::{self, Value};
 
 use super::fault::Fault;
 use super::interview::Time;
 use super::link::{Link, command};
-use super::place::{Address, Server};
 use super::rights::Names;
+
+/// The host and the port of a node.
+pub(super) type Address = (String, u16);
 
 const SLOTS: u16 = 16_384;
 
@@ -46,15 +49,12 @@ fn read_range(range: &[Value], asked: &Server) -> Option<Range> {
         return None;
     };
     let named: Option<String> = redis::from_redis_value_ref(host).ok()?;
-    let host = match (named.filter(|host| !host.is_empty()), &asked.address) {
-        (Some(host), _) => host,
-        (None, Address::Tcp(host, _)) => host.clone(),
-        (None, Address::Unix(_)) => return None,
-    };
+    let named = named.filter(|host| !host.is_empty());
+    let host = named.or_else(|| asked.host().map(str::to_owned))?;
     Some(Range {
         first: slot(first)?,
         last: slot(last)?,
-        master: Address::Tcp(host, slot(port)?),
+        master: (host, slot(port)?),
     })
 }
 
@@ -111,7 +111,7 @@ mod tests {
         let range = |first, last, port| Range {
             first,
             last,
-            master: Address::Tcp("h".to_owned(), port),
+            master: ("h".to_owned(), port),
         };
         let map = [
             range(0, 5000, 1),

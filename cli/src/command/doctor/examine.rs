@@ -4,20 +4,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::unbounded;
-use fairlock::Step;
+use fairlock::{Server, Servers, Step};
 
 use super::cluster_map::{masters, slot_map};
 use super::facts::{Deployment, Facts, NodeAnswers, NodeFacts, NodeRole};
-use super::fault::{Failed, Fault};
+use super::fault::Fault;
 use super::interview::{Master, Time, ask_master, ask_only};
-use super::place::{Address, Place, Server};
 use super::rights::Names;
 use super::sentinel::{self, Told};
 
-/// The examination of the servers of a place. Its two steps take two connect timeouts and six
+/// The examination of the servers of an endpoint. Its two steps take two connect timeouts and six
 /// command timeouts at most.
 pub(super) struct Examination {
-    pub(super) place: Place,
+    pub(super) servers: Servers,
     pub(super) prefix: String,
     /// Whether replicas must acknowledge locks.
     pub(super) has_acks: bool,
@@ -33,25 +32,25 @@ impl Examination {
     /// Examines servers on which locks can be taken.
     pub(super) fn of_usable(&self) -> Facts {
         let first = self.first_step();
-        let named = &self.place.named;
+        let named = &self.servers.named();
         let (mut sentinels, mut masters) = (Vec::new(), Vec::new());
-        match self.place.deployment {
-            Deployment::Single => {
-                masters.extend(named.iter().map(|server| self.master(server, Some(server))));
-            }
-            Deployment::Quorum => {
-                masters.extend(named.iter().map(|server| self.master(server, None)));
-            }
+        match self.servers.deployment() {
             Deployment::Cluster => masters = self.masters_of_cluster(first),
             Deployment::Sentinel => {
                 let told = self.sentinels(false, first);
-                let master = sentinel::master_in(&told).map(|at| self.place.server(at));
+                let master = sentinel::master_in(&told);
                 masters.extend(master.map(|server| self.master(&server, Some(&server))));
                 sentinels = sentinel::facts(named, told);
             }
+            other => {
+                // The callers of a quorum await no message.
+                let listener = |server| (other == Deployment::Single).then_some(server);
+                let master = |server| self.master(server, listener(server));
+                masters.extend(named.iter().map(master));
+            }
         }
         Facts {
-            deployment: self.place.deployment,
+            deployment: self.servers.deployment(),
             sentinels,
             nodes: self.with_replicas(&masters, first),
         }
@@ -59,28 +58,26 @@ impl Examination {
 
     /// Examines servers, none of which may be a master, as far as each answers.
     pub(super) fn of_unusable(&self) -> Facts {
-        let named = &self.place.named;
+        let named = &self.servers.named();
         let as_masters = |servers: &[Server]| {
             let masters = servers.iter().cloned();
             masters.map(|server| (server, NodeRole::Master)).collect()
         };
         let (mut sentinels, mut servers) = (Vec::new(), as_masters(named));
-        if self.place.deployment == Deployment::Sentinel {
+        if self.servers.deployment() == Deployment::Sentinel {
             let told = self.sentinels(true, self.first_step());
-            let known = sentinel::servers_in(&told).into_iter();
-            let known = known.map(|(at, role)| (self.place.server(at), role));
-            servers = known.collect();
+            servers = sentinel::servers_in(&told);
             sentinels = sentinel::facts(named, told);
         }
         let mut nodes = self.only(servers);
-        if self.place.deployment == Deployment::Cluster {
+        if self.servers.deployment() == Deployment::Cluster {
             // Any node of the cluster may be named.
             for node in nodes.iter_mut().filter(|node| node.is_replica()) {
                 node.role = NodeRole::Replica;
             }
         }
         Facts {
-            deployment: self.place.deployment,
+            deployment: self.servers.deployment(),
             sentinels,
             nodes,
         }
@@ -114,14 +111,14 @@ impl Examination {
         }
     }
 
-    fn sentinels(&self, asks_for_servers: bool, until: Instant) -> Vec<Result<Told, Failed>> {
+    fn sentinels(&self, asks_for_servers: bool, until: Instant) -> Vec<Result<Told, Fault>> {
         let until = until.min(Instant::now() + self.connect + self.reply);
         let question = |server: &Server| -> Question<Told> {
             let (server, time) = (server.clone(), self.time(until));
-            let service = self.place.service.clone();
-            Box::new(move || sentinel::ask(&server, &service, asks_for_servers, time))
+            let servers = self.servers.clone();
+            Box::new(move || sentinel::ask(&server, &servers, asks_for_servers, time))
         };
-        let questions = self.place.named.iter().map(question).collect();
+        let questions = self.servers.named().iter().map(question).collect();
         ask_all(questions, until, |_| false)
     }
 
@@ -132,13 +129,13 @@ impl Examination {
             let (server, time) = (server.clone(), self.time(until));
             Box::new(move || slot_map(&server, time))
         };
-        let questions = self.place.named.iter().map(question).collect();
+        let questions = self.servers.named().iter().map(question).collect();
         let maps = ask_all(questions, until, Result::is_ok);
         let map = maps.into_iter().find_map(Result::ok).unwrap_or_default();
         let masters = masters(&map, &self.prefix);
         let servers: Vec<Server> = masters
             .iter()
-            .map(|(address, _)| self.place.server(address.clone()))
+            .map(|((host, port), _)| self.servers.at(host, *port))
             .collect();
         let next = servers.iter().cycle().skip(1);
         let all = servers.iter().zip(next).zip(&masters);
@@ -163,16 +160,16 @@ impl Examination {
             .map(|(server, answers)| facts_of(server, NodeRole::Master, answers))
             .collect();
         let follows = matches!(
-            self.place.deployment,
+            self.servers.deployment(),
             Deployment::Sentinel | Deployment::Cluster
         );
         let replicas_of = |master: &NodeFacts| match follows {
-            true => replicas_in(master),
+            true => self.replicas_in(master),
             false => Vec::new(),
         };
-        let replicas: Vec<Vec<Address>> = masters.iter().map(replicas_of).collect();
+        let replicas: Vec<Vec<Server>> = masters.iter().map(replicas_of).collect();
         let all = replicas.iter().flatten().cloned();
-        let all = all.map(|at| (self.place.server(at), NodeRole::Replica));
+        let all = all.map(|server| (server, NodeRole::Replica));
         let mut found = self.only(all.collect()).into_iter();
         let mut nodes = Vec::new();
         for (master, replicas) in masters.into_iter().zip(replicas) {
@@ -185,7 +182,7 @@ impl Examination {
     /// Examines servers as far as any server can be, master or not. Each has its role here.
     fn only(&self, servers: Vec<(Server, NodeRole)>) -> Vec<NodeFacts> {
         let until = self.second_step();
-        let is_in_cluster = self.place.deployment == Deployment::Cluster;
+        let is_in_cluster = self.servers.deployment() == Deployment::Cluster;
         let question = |(server, role): &(Server, NodeRole)| -> Question<NodeAnswers> {
             let (server, time) = (server.clone(), self.time(until));
             let is_in_cluster = is_in_cluster && *role == NodeRole::Master;
@@ -197,25 +194,25 @@ impl Examination {
             .map(|((server, role), answers)| facts_of(server, *role, answers))
             .collect()
     }
-}
 
-fn facts_of(server: &Server, role: NodeRole, answers: Result<NodeAnswers, Failed>) -> NodeFacts {
-    NodeFacts {
-        address: server.address.to_string(),
-        role,
-        user: server.login.shown_user(),
-        answers,
+    fn replicas_in(&self, master: &NodeFacts) -> Vec<Server> {
+        let answers = master.answers.as_ref().ok();
+        let info = answers.and_then(|answers| answers.info.as_ref().ok());
+        let lines = info.map(|info| info.replicas()).unwrap_or_default();
+        let lines = lines.into_iter();
+        lines
+            .map(|line| self.servers.at(line.host, line.port))
+            .collect()
     }
 }
 
-fn replicas_in(master: &NodeFacts) -> Vec<Address> {
-    let answers = master.answers.as_ref().ok();
-    let info = answers.and_then(|answers| answers.info.as_ref().ok());
-    let lines = info.map(|info| info.replicas()).unwrap_or_default();
-    let lines = lines.into_iter();
-    lines
-        .map(|line| Address::Tcp(line.host, line.port))
-        .collect()
+fn facts_of(server: &Server, role: NodeRole, answers: Result<NodeAnswers, Fault>) -> NodeFacts {
+    NodeFacts {
+        address: server.to_string(),
+        role,
+        user: server.login_name(),
+        answers,
+    }
 }
 
 /// Asks all at once. Each has its answer, in the same order, or a fault. Blocks until `until` at
@@ -223,12 +220,10 @@ fn replicas_in(master: &NodeFacts) -> Vec<Address> {
 fn ask_all<T: Send + 'static>(
     questions: Vec<Question<T>>,
     until: Instant,
-    is_enough: impl Fn(&Result<T, Failed>) -> bool,
-) -> Vec<Result<T, Failed>> {
-    let started = Instant::now();
-    let failed = |fault: Fault, waited: Duration| Err(Failed { fault, waited });
-    let late = || failed(Fault::timed_out(Step::Reply), until - started);
-    let mut answers: Vec<_> = questions.iter().map(|_| late()).collect();
+    is_enough: impl Fn(&Result<T, Fault>) -> bool,
+) -> Vec<Result<T, Fault>> {
+    let late = |_: &Question<T>| Err(Fault::timed_out());
+    let mut answers: Vec<_> = questions.iter().map(late).collect();
     let (sender, replies) = unbounded();
     for (index, question) in questions.into_iter().enumerate() {
         let to = sender.clone();
@@ -239,12 +234,13 @@ fn ask_all<T: Send + 'static>(
                 let _ = to.send((index, question()));
             });
         if let Err(error) = spawned {
-            answers[index] = failed(Fault::of_io(Step::Thread, &error), Duration::ZERO);
+            let (step, why) = (Step::Thread, error.to_string());
+            answers[index] = Err(Fault::Unasked { step, why });
         }
     }
     drop(sender);
     while let Ok((index, answer)) = replies.recv_deadline(until) {
-        answers[index] = answer.or_else(|fault| failed(fault, started.elapsed()));
+        answers[index] = answer;
         if is_enough(&answers[index]) {
             break;
         }

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+pub(super) use fairlock::Deployment;
+
 use super::answer::{Answer, Info, Unknown};
-use super::fault::Failed;
+use super::fault::Fault;
 
 /// The facts about the servers of a deployment, in the order in which the findings are shown.
 #[derive(Debug)]
@@ -35,15 +37,6 @@ impl NodeFacts {
     }
 }
 
-/// How the servers belong together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deployment {
-    Single,
-    Sentinel,
-    Cluster,
-    Quorum,
-}
-
 /// The facts about one server.
 #[derive(Debug)]
 pub(super) struct NodeFacts {
@@ -52,7 +45,7 @@ pub(super) struct NodeFacts {
     /// The name of the user, for rules that add a right.
     pub(super) user: String,
     /// An error: it could not be reached, or did not answer.
-    pub(super) answers: Result<NodeAnswers, Failed>,
+    pub(super) answers: Result<NodeAnswers, Fault>,
 }
 
 /// The use of a server.
@@ -116,7 +109,7 @@ pub(super) struct SentinelFacts {
     pub(super) address: String,
     pub(super) user: String,
     /// An error: it could not be reached, or did not answer.
-    pub(super) answers: Result<SentinelAnswers, Failed>,
+    pub(super) answers: Result<SentinelAnswers, Fault>,
 }
 
 #[derive(Debug)]

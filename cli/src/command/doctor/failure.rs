@@ -5,47 +5,46 @@ use std::io;
 
 use fairlock::{Error, Step, TlsFailure};
 
-use super::fault::{Failed, Fault};
+use super::fault::Fault;
 use super::finding::{Check, Finding, Level};
 
 /// The error with which no manager could be built. It is about its server, or about all of them.
 pub(super) fn of_build(error: &Error) -> Finding {
-    Finding {
-        check: Check::Connection,
-        level: Level::Error,
-        server: server_of(error).map(str::to_owned),
-        message: with_causes(error),
-        remedy: Some(remedy(error)),
-    }
+    let server = server_of(error).map(str::to_owned);
+    finding(
+        Check::Connection,
+        server,
+        (with_causes(error), remedy(error)),
+    )
 }
 
 /// A server that did not answer.
-pub(super) fn of_server(failed: &Failed, check: Check, server: &str) -> Finding {
-    let Failed { fault, waited } = failed;
-    let (message, remedy) = match fault {
-        Fault::Unavailable { step, kind, text } => {
-            let message = format!(
-                "redis at {server} is unavailable (no {step}; gave up after {waited:.1?}): {text}"
-            );
-            (message, unavailable(*step, Some(*kind)))
-        }
-        Fault::Refused { code, message } => {
-            let said = message.trim_end_matches(['.', ' ']);
-            let text = format!("redis at {server} refused: {code} {said}");
-            (text, refused(code, message))
-        }
-        Fault::Tls { reason, message } => {
-            let message = format!("no TLS connection to redis: {message}");
-            (message, tls(*reason))
-        }
-        Fault::Unfit(message) => (format!("server: {message}"), CORRECT_THE_URL),
+pub(super) fn of_server(fault: &Fault, check: Check, server: &str) -> Finding {
+    let message_and_remedy = match fault {
+        Fault::Library(error) => (with_causes(error), remedy(error)),
+        Fault::Unasked { step, .. } => (
+            format!("redis at {server} is unavailable ({fault})"),
+            unavailable(*step, None).to_owned(),
+        ),
+        Fault::Refused { code, message } => (
+            format!(
+                "redis at {server} refused: {code} {}",
+                message.trim_end_matches(['.', ' '])
+            ),
+            refused(code, message).to_owned(),
+        ),
+        Fault::Unfit(message) => (format!("server: {message}"), CORRECT_THE_URL.to_owned()),
     };
+    finding(check, Some(server.to_owned()), message_and_remedy)
+}
+
+fn finding(check: Check, server: Option<String>, (message, remedy): (String, String)) -> Finding {
     Finding {
         check,
         level: Level::Error,
-        server: Some(server.to_owned()),
+        server,
         message,
-        remedy: Some(remedy.to_owned()),
+        remedy: Some(remedy),
     }
 }
 

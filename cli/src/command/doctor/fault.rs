@@ -2,43 +2,23 @@
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
 
-use fairlock::{Step, TlsFailure};
-use redis::{ErrorKind, RedisError, ServerError, Value};
+use fairlock::redis::Value;
+use fairlock::{Error, Step};
 
 use super::answer::Unknown;
-
-/// A closed connection. The system's text, "unexpected end of file", speaks of no server.
-const CLOSED: &str = "the server, or a proxy before it, closed the connection";
 
 /// Why a server gave no answer.
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
-    /// No connection, or no reply in time.
-    Unavailable {
-        step: Step,
-        kind: io::ErrorKind,
-        text: String,
-    },
+    /// No connection, or no reply.
+    Library(Error),
+    /// It was not asked, or not in time.
+    Unasked { step: Step, why: String },
     /// The server refused.
-    Refused {
-        code: String,
-        message: String,
-    },
-    Tls {
-        reason: TlsFailure,
-        message: String,
-    },
+    Refused { code: String, message: String },
     /// The server is not what the URL says.
     Unfit(String),
-}
-
-/// The fault, and how long the server was given.
-#[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) fault: Fault,
-    pub(super) waited: Duration,
 }
 
 /// A thing that a user has no right to use.
@@ -50,45 +30,10 @@ pub(super) enum Lack {
 }
 
 impl Fault {
-    pub(super) fn timed_out(step: Step) -> Fault {
-        Fault::of_io(step, &io::ErrorKind::TimedOut.into())
-    }
-
-    pub(super) fn of_io(step: Step, error: &io::Error) -> Fault {
-        let (kind, text) = match error.kind() {
-            // The system's text speaks of a resource that is temporarily unavailable.
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                (io::ErrorKind::TimedOut, "timed out".to_owned())
-            }
-            kind @ io::ErrorKind::UnexpectedEof => (kind, CLOSED.to_owned()),
-            kind => (kind, error.to_string()),
-        };
-        Fault::Unavailable { step, kind, text }
-    }
-
-    /// The fault that an error of the parser means: the socket failed, or the reply is none.
-    pub(super) fn of_reply(step: Step, error: &RedisError) -> Fault {
-        use std::error::Error as _;
-        let io = error.source().and_then(|e| e.downcast_ref::<io::Error>());
-        let kind = match io {
-            Some(error) => return Fault::of_io(step, error),
-            None if error.is_timeout() => io::ErrorKind::TimedOut,
-            None if error.is_connection_dropped() => io::ErrorKind::UnexpectedEof,
-            None if error.kind() == ErrorKind::Io => io::ErrorKind::Other,
-            None => {
-                // The parser's text has several lines.
-                let text = "expected a Redis server; the reply is not in Redis's protocol";
-                let error = io::Error::new(io::ErrorKind::InvalidData, text);
-                return Fault::of_io(step, &error);
-            }
-        };
-        Fault::of_io(step, &io::Error::new(kind, error.to_string()))
-    }
-
-    pub(super) fn refused(error: &ServerError) -> Fault {
-        Fault::Refused {
-            code: error.code().to_owned(),
-            message: error.details().unwrap_or_default().to_owned(),
+    pub(super) fn timed_out() -> Fault {
+        Fault::Unasked {
+            step: Step::Reply,
+            why: "timed out".to_owned(),
         }
     }
 
@@ -100,22 +45,10 @@ impl Fault {
         }
     }
 
-    /// The same fault. If it is about TLS, its message names the server.
-    #[cfg(feature = "tls")]
-    pub(super) fn at(self, address: &impl fmt::Display) -> Fault {
-        match self {
-            Fault::Tls { reason, message } => Fault::Tls {
-                reason,
-                message: format!("{address}: {message}"),
-            },
-            other => other,
-        }
-    }
-
     /// The code of the server's error, if it is one.
     pub(super) fn code(&self) -> Option<&str> {
         match self {
-            Fault::Refused { code, .. } => Some(code),
+            Fault::Refused { code, .. } | Fault::Library(Error::Server { code, .. }) => Some(code),
             _ => None,
         }
     }
@@ -125,17 +58,15 @@ impl Fault {
         use io::ErrorKind::{
             BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
         };
-        matches!(
-            self,
-            Fault::Unavailable {
-                kind: BrokenPipe
-                    | ConnectionAborted
-                    | ConnectionReset
-                    | NotConnected
-                    | UnexpectedEof,
-                ..
-            }
-        )
+        let Fault::Library(Error::Unavailable { source, .. }) = self else {
+            return false;
+        };
+        source.downcast_ref().is_some_and(|error: &io::Error| {
+            matches!(
+                error.kind(),
+                BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof
+            )
+        })
     }
 
     /// Whether the server does not have the command.
@@ -211,17 +142,30 @@ fn is_unknown_command(message: &str) -> bool {
 /// A server's error as a fault, any other reply as it is.
 pub(super) fn refusal(reply: Value) -> Result<Value, Fault> {
     match reply {
-        Value::ServerError(error) => Err(Fault::refused(&error)),
+        Value::ServerError(error) => Err(Fault::Refused {
+            code: error.code().to_owned(),
+            message: error.details().unwrap_or_default().to_owned(),
+        }),
         reply => Ok(reply),
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault::Library(error)
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Unavailable { step, text, .. } => write!(f, "no {step}: {text}"),
+            Fault::Library(Error::Unavailable { step, source, .. }) => {
+                write!(f, "no {step}: {source}")
+            }
+            Fault::Library(error) => error.fmt(f),
+            Fault::Unasked { step, why } => write!(f, "no {step}: {why}"),
             Fault::Refused { code, message } => write!(f, "{code} {message}"),
-            Fault::Tls { message, .. } | Fault::Unfit(message) => f.write_str(message),
+            Fault::Unfit(message) => f.write_str(message),
         }
     }
 }

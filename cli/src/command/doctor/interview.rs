@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fairlock::Step;
-use redis::{Cmd, Value};
+use fairlock::Server;
+use fairlock::redis::{self, Cmd, Value};
 
 use super::answer::{Answer, Info, Unknown};
 use super::facts::{ClockReading, ClusterAnswers, NodeAnswers, SETTINGS, Settings, WorkAnswers};
 use super::fault::{Fault, Lack};
 use super::link::{Link, Reply, command};
-use super::place::{Login, Server};
 use super::rights::{Lacking, Names};
 
 /// How often the round trip is measured, unless that takes longer than one command timeout.
@@ -61,14 +60,7 @@ pub(super) fn ask_only(
     is_in_cluster: bool,
     time: Time,
 ) -> Result<NodeAnswers, Fault> {
-    let server = Server {
-        login: Login {
-            database: 0,
-            ..server.login.clone()
-        },
-        ..server.clone()
-    };
-    let mut interview = Interview::begin(&server, time)?;
+    let mut interview = Interview::begin(&server.clone().database(0), time)?;
     let mut answers = interview.basics("")?;
     if is_in_cluster {
         answers.cluster = Some(interview.cluster());
@@ -109,7 +101,7 @@ impl Interview {
     fn ask(&mut self, commands: &[Cmd]) -> Vec<Reply> {
         let left = self.time.left();
         if left.is_zero() {
-            self.ended = Some(Fault::timed_out(Step::Reply));
+            self.ended = Some(Fault::timed_out());
         }
         if self.ended.is_none() {
             match self.link.ask(commands, left) {
@@ -118,13 +110,13 @@ impl Interview {
             }
         }
         let fault = self.ended.clone();
-        let fault = fault.unwrap_or_else(|| Fault::timed_out(Step::Reply));
+        let fault = fault.unwrap_or_else(Fault::timed_out);
         commands.iter().map(|_| Err(fault.clone())).collect()
     }
 
     fn ask_one(&mut self, command: Cmd) -> Reply {
         let mut replies = self.ask(&[command]);
-        let none = || Err(Fault::timed_out(Step::Reply));
+        let none = || Err(Fault::timed_out());
         replies.pop().unwrap_or_else(none)
     }
 
@@ -190,7 +182,7 @@ impl Interview {
                 best = Some(reading);
             }
         }
-        let best = best.ok_or_else(|| Fault::timed_out(Step::Reply))?;
+        let best = best.ok_or_else(Fault::timed_out)?;
         Ok((round_trips, best))
     }
 
@@ -331,7 +323,7 @@ fn server_time(reply: Value) -> Result<i64, Fault> {
 }
 
 pub(super) fn text(reply: Option<Reply>, command: &'static str) -> Answer<String> {
-    let reply = reply.unwrap_or_else(|| Err(Fault::timed_out(Step::Reply)));
+    let reply = reply.unwrap_or_else(|| Err(Fault::timed_out()));
     let reply = reply.map_err(|fault| fault.unknown(command))?;
     redis::from_redis_value(reply).map_err(|_| Unknown::Failed(format!("{command} has no text")))
 }

@@ -3,11 +3,10 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod` | the command: its options, its table and its exit codes |
-//! | `place` | which servers the URLs name, and how to log in |
 //! | `examine` | all servers, asked at once |
 //! | `sentinel`, `cluster_map` | the questions by which further servers are found |
 //! | `interview`, `rights` | the questions to one server |
-//! | `link`, `stream`, `tls`, `socket` | one connection: replies, encryption, bytes in time |
+//! | `link` | one connection |
 //! | `fault` | why a server gave no answer |
 //! | `answer`, `facts` | what the servers said, as data |
 //! | `checks` | what the facts mean for locks |
@@ -23,13 +22,8 @@ mod fault;
 mod finding;
 mod interview;
 mod link;
-mod place;
 mod rights;
 mod sentinel;
-mod socket;
-mod stream;
-#[cfg(feature = "tls")]
-mod tls;
 
 use std::time::Duration;
 
@@ -46,7 +40,6 @@ use crate::output;
 use checks::{Limits, diagnose};
 use examine::Examination;
 use finding::{Diagnosis, Finding, Level};
-use place::{Place, Tls, is_encrypted};
 
 /// Checks whether this Redis is fit for locks
 ///
@@ -84,16 +77,23 @@ impl Doctor {
             builder = builder.options(LockOptions::new().ttl(ttl));
         }
         let limits = self.limits(connection);
+        let examination = Examination {
+            servers: builder.servers()?,
+            prefix: connection.prefix().unwrap_or(DEFAULT_PREFIX).to_owned(),
+            has_acks: limits.replica_acks > 0,
+            connect: limits.connect_timeout,
+            reply: limits.command_timeout,
+        };
         let (diagnosis, exit) = match builder.build() {
             Ok(_manager) => {
-                let facts = examination(connection, &limits)?.of_usable();
+                let facts = examination.of_usable();
                 let diagnosis = diagnose(&facts, &limits);
                 let exit = self.exit(&diagnosis);
                 (diagnosis, exit)
             }
             Err(error) if is_usage(&error) => return Err(error.into()),
             Err(error) => {
-                let facts = examination(connection, &limits)?.of_unusable();
+                let facts = examination.of_unusable();
                 let mut findings = vec![failure::of_build(&error)];
                 // The error says why none answers.
                 if facts.has_answers() {
@@ -136,35 +136,6 @@ impl Doctor {
             Level::Warning | Level::Ok => Exit::OK,
         }
     }
-}
-
-/// Where to ask, and within which time. The library has accepted the URLs.
-fn examination(connection: &Connection, limits: &Limits) -> Result<Examination, Failure> {
-    let reach = connection.reach()?;
-    let tls = match reach.urls.iter().any(|url| is_encrypted(url)) {
-        true => tls_of(connection)?,
-        false => None,
-    };
-    let place = Place::read(&reach, &tls);
-    Ok(Examination {
-        place: place.ok_or_else(|| Failure::internal("the URL cannot be read"))?,
-        prefix: connection.prefix().unwrap_or(DEFAULT_PREFIX).to_owned(),
-        has_acks: limits.replica_acks > 0,
-        connect: limits.connect_timeout,
-        reply: limits.command_timeout,
-    })
-}
-
-#[cfg(feature = "tls")]
-fn tls_of(connection: &Connection) -> Result<Tls, Failure> {
-    let (ca, identity) = connection.certificates();
-    let config = tls::config(ca, identity).map_err(Failure::usage)?;
-    Ok(Some(std::sync::Arc::new(config)))
-}
-
-#[cfg(not(feature = "tls"))]
-fn tls_of(_: &Connection) -> Result<Tls, Failure> {
-    Ok(None)
 }
 
 /// Whether the command line is wrong, and no server was asked. A server that cannot be used is

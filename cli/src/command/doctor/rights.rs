@@ -1,6 +1,6 @@
 //! The rights that a user lacks for locks, as the library's own question finds them out.
 
-use redis::{Cmd, Value};
+use fairlock::redis::{self, Cmd, Value};
 
 use super::fault::{Fault, Lack, lack_in_script};
 use super::link::command;

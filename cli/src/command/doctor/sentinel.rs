@@ -3,32 +3,33 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use redis::Value;
+use fairlock::redis::{self, Value};
+use fairlock::{Endpoint, Server, Servers};
 
 use super::answer::{Answer, Unknown};
 use super::facts::{NodeRole, SentinelAnswers, SentinelFacts};
-use super::fault::{Failed, Fault};
+use super::fault::Fault;
 use super::interview::Time;
 use super::link::{Link, Reply, command};
-use super::place::{Address, Server};
 
 /// The answers of a sentinel.
 pub(super) struct Told {
     answers: SentinelAnswers,
     /// The master that it names.
-    master: Option<Address>,
+    master: Option<Server>,
     /// The replicas that it knows, if they were asked for.
-    replicas: Vec<Address>,
+    replicas: Vec<Server>,
 }
 
 /// Asks a sentinel. It has no SELECT and no TIME.
 pub(super) fn ask(
     server: &Server,
-    service: &str,
+    servers: &Servers,
     asks_for_servers: bool,
     time: Time,
 ) -> Result<Told, Fault> {
     let mut link = Link::open(server, time.until.min(Instant::now() + time.connect))?;
+    let service = servers.service().unwrap_or_default();
     let question = |what: &str| command(&["SENTINEL", what, service]);
     let mut commands = vec![
         question("GET-MASTER-ADDR-BY-NAME"),
@@ -44,12 +45,11 @@ pub(super) fn ask(
     if let Err(fault @ Fault::Unfit(_)) = master {
         return Err(fault);
     }
-    let master = read(master, "SENTINEL GET-MASTER-ADDR-BY-NAME", address_of);
+    let master = read(master, "SENTINEL GET-MASTER-ADDR-BY-NAME", |reply| {
+        master_of(reply, servers)
+    });
     let answers = SentinelAnswers {
-        master: match &master {
-            Ok(address) => Ok(address.as_ref().map(ToString::to_string)),
-            Err(unknown) => Err(unknown.clone()),
-        },
+        master: master.clone().map(|master| Some(master?.to_string())),
         fields: read(next(), "SENTINEL MASTER", fields_of),
         can_agree: match next() {
             Err(fault) if fault.code() == Some("NOQUORUM") => Ok(Err(fault.to_string())),
@@ -59,36 +59,40 @@ pub(super) fn ask(
     Ok(Told {
         answers,
         master: master.ok().flatten(),
-        replicas: next().map(replicas_of).unwrap_or_default(),
+        replicas: next().map_or(Vec::new(), |reply| replicas_of(reply, servers)),
     })
 }
 
 /// The facts about these sentinels, by their answers.
-pub(super) fn facts(servers: &[Server], told: Vec<Result<Told, Failed>>) -> Vec<SentinelFacts> {
-    let facts = |(server, told): (&Server, Result<Told, Failed>)| SentinelFacts {
-        address: server.address.to_string(),
-        user: server.login.shown_user(),
+pub(super) fn facts(servers: &[Server], told: Vec<Result<Told, Fault>>) -> Vec<SentinelFacts> {
+    let facts = |(server, told): (&Server, Result<Told, Fault>)| SentinelFacts {
+        address: server.to_string(),
+        user: server.login_name(),
         answers: told.map(|told| told.answers),
     };
     servers.iter().zip(told).map(facts).collect()
 }
 
 /// The master of the newest configuration.
-pub(super) fn master_in(told: &[Result<Told, Failed>]) -> Option<Address> {
+pub(super) fn master_in(told: &[Result<Told, Fault>]) -> Option<Server> {
     let naming = told.iter().flatten().filter(|told| told.master.is_some());
     let newest = naming.max_by_key(|told| told.epoch());
     newest.and_then(|told| told.master.clone())
 }
 
 /// The servers that any of the sentinels knows, masters first.
-pub(super) fn servers_in(told: &[Result<Told, Failed>]) -> Vec<(Address, NodeRole)> {
-    let mut servers: Vec<(Address, NodeRole)> = Vec::new();
+pub(super) fn servers_in(told: &[Result<Told, Fault>]) -> Vec<(Server, NodeRole)> {
+    let mut servers: Vec<(Server, NodeRole)> = Vec::new();
     for told in told.iter().flatten() {
         let master = told.master.iter().map(|at| (at, NodeRole::Master));
         let replicas = told.replicas.iter().map(|at| (at, NodeRole::Replica));
-        for (address, role) in master.chain(replicas) {
-            if servers.iter().all(|(known, _)| known != address) {
-                servers.push((address.clone(), role));
+        for (server, role) in master.chain(replicas) {
+            let address = server.to_string();
+            if servers
+                .iter()
+                .all(|(known, _)| known.to_string() != address)
+            {
+                servers.push((server.clone(), role));
             }
         }
     }
@@ -109,10 +113,10 @@ fn unfit(fault: Fault, server: &Server) -> Fault {
     if !fault.is_unknown_command() {
         return fault;
     }
-    let (address, tls) = (&server.address, server.tls.as_ref().map_or("", |_| "s"));
+    let url = Endpoint::from(server.clone()).to_string();
+    let cluster = url.replacen("://", "-cluster://", 1);
     Fault::Unfit(format!(
-        "a sentinel; {address} is none: use redis{tls}://{address}, or \
-         redis{tls}-cluster://{address} for a cluster"
+        "a sentinel; {server} is none: use {url}, or {cluster} for a cluster"
     ))
 }
 
@@ -124,9 +128,9 @@ fn read<T>(reply: Reply, command: &'static str, value: impl FnOnce(Value) -> T) 
     }
 }
 
-fn address_of(reply: Value) -> Option<Address> {
+fn master_of(reply: Value, servers: &Servers) -> Option<Server> {
     let (host, port): (String, u16) = redis::from_redis_value(reply).ok()?;
-    (!host.is_empty() && port != 0).then_some(Address::Tcp(host, port))
+    (!host.is_empty() && port != 0).then(|| servers.at(host, port))
 }
 
 fn fields_of(reply: Value) -> HashMap<String, String> {
@@ -137,15 +141,12 @@ fn fields_of(reply: Value) -> HashMap<String, String> {
         .collect()
 }
 
-fn replicas_of(reply: Value) -> Vec<Address> {
+fn replicas_of(reply: Value, servers: &Servers) -> Vec<Server> {
     let replicas: Vec<Value> = redis::from_redis_value(reply).unwrap_or_default();
-    let address = |replica: Value| {
+    let server = |replica: Value| {
         let fields = fields_of(replica);
         let host = fields.get("ip").filter(|host| !host.is_empty())?;
-        Some(Address::Tcp(
-            host.clone(),
-            fields.get("port")?.parse().ok()?,
-        ))
+        Some(servers.at(host, fields.get("port")?.parse().ok()?))
     };
-    replicas.into_iter().filter_map(address).collect()
+    replicas.into_iter().filter_map(server).collect()
 }

@@ -24,7 +24,7 @@ pub(super) fn clocks(facts: &Facts, limits: &Limits) -> Vec<Finding> {
         // A lease that goes by another clock after a failover, or after its slot has moved.
         Deployment::Sentinel | Deployment::Cluster => limits.clock_margin(),
         // A server whose clock differs by one ttl has no vote.
-        Deployment::Quorum => limits.ttl / 2,
+        _ => limits.ttl / 2,
     };
     let readings = facts.nodes.iter().filter_map(|node| {
         let answers = node.answers.as_ref().ok()?;

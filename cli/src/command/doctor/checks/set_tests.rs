@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::fault::{Failed, Fault};
+use super::super::fault::Fault;
 use super::answer::{Info, Unknown};
 use super::facts::{
     ClockReading, ClusterAnswers, Deployment, Facts, NodeFacts, NodeRole, SentinelAnswers,
@@ -108,11 +108,8 @@ fn clocks_are_compared_with_each_other() {
     assert_eq!(of(&single, Check::Clocks), Vec::<&Finding>::new());
 }
 
-fn failed(why: &str) -> Failed {
-    Failed {
-        fault: Fault::Unfit(why.to_owned()),
-        waited: MS,
-    }
+fn failed(why: &str) -> Fault {
+    Fault::Unfit(why.to_owned())
 }
 
 fn silent(name: &str) -> NodeFacts {
