@@ -129,7 +129,7 @@ fn place() -> &'static str {
 }
 
 /// An error's `Display` leaves its cause to `source()`: both, for a line on a terminal.
-fn with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

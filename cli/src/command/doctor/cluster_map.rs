@@ -78,20 +78,9 @@ fn owner(map: &[Range], slot: u16) -> Option<&Address> {
     range.map(|range| &range.master)
 }
 
-/// The slot of a hash tag: its CRC16 in the form of XMODEM.
+/// The slot of a hash tag.
 fn slot_of(tag: &str) -> u16 {
-    let mut crc: u16 = 0;
-    for byte in tag.bytes() {
-        crc ^= u16::from(byte) << 8;
-        for _ in 0..8 {
-            let carry = crc & 0x8000 != 0;
-            crc <<= 1;
-            if carry {
-                crc ^= 0x1021;
-            }
-        }
-    }
-    crc % SLOTS
+    crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % SLOTS
 }
 
 #[cfg(test)]

@@ -37,6 +37,12 @@ impl NodeFacts {
     }
 }
 
+impl NodeAnswers {
+    pub(super) fn info(&self) -> Answer<&Info> {
+        self.info.as_ref().map_err(Clone::clone)
+    }
+}
+
 /// The facts about one server.
 #[derive(Debug)]
 pub(super) struct NodeFacts {

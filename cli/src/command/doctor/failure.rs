@@ -1,12 +1,12 @@
 //! An error as a finding: what went wrong, and what to do.
 
-use std::error::Error as StdError;
 use std::io;
 
 use fairlock::{Error, Step, TlsFailure};
 
 use super::fault::Fault;
 use super::finding::{Check, Finding, Level};
+use crate::exit::with_causes;
 
 /// The error with which no manager could be built. It is about its server, or about all of them.
 pub(super) fn of_build(error: &Error) -> Finding {
@@ -59,16 +59,6 @@ fn server_of(error: &Error) -> Option<&str> {
         | Error::Tls { server, .. } => server.as_deref(),
         _ => None,
     }
-}
-
-fn with_causes(error: &Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = StdError::source(error);
-    while let Some(error) = cause {
-        line.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    line
 }
 
 /// The remedy for an error.

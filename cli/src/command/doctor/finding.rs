@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::answer::Unknown;
+use super::answer::Answer;
 
 /// The findings about the servers.
 ///
@@ -135,12 +135,23 @@ pub(super) struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    pub(super) fn of(check: Check, server: Option<&'a str>) -> Findings<'a> {
-        Findings {
+    /// The findings of `find`. If there is none: what it returns, or that the check's question had
+    /// no answer, so that nothing says that anything is wrong.
+    pub(super) fn of(
+        check: Check,
+        server: Option<&'a str>,
+        find: impl FnOnce(&mut Findings<'a>) -> Answer<String>,
+    ) -> Vec<Finding> {
+        let mut findings = Findings {
             check,
             server,
             list: Vec::new(),
+        };
+        let message = find(&mut findings).unwrap_or_else(|unknown| unknown.to_string());
+        if findings.list.is_empty() {
+            findings.push(Level::Ok, message, None);
         }
+        findings.list
     }
 
     pub(super) fn warn(&mut self, message: impl Into<String>, remedy: impl Into<String>) {
@@ -159,20 +170,6 @@ impl<'a> Findings<'a> {
             message,
             remedy: remedy.map(kept_over_a_restart),
         });
-    }
-
-    /// All findings; this message if there was nothing to complain of.
-    pub(super) fn or_ok(mut self, message: impl Into<String>) -> Vec<Finding> {
-        if self.list.is_empty() {
-            self.push(Level::Ok, message.into(), None);
-        }
-        self.list
-    }
-
-    /// All findings. If there is none, the check's question had no answer, and nothing says that
-    /// anything is wrong.
-    pub(super) fn or_unknown(self, why: &Unknown) -> Vec<Finding> {
-        self.or_ok(why.to_string())
     }
 }
 

@@ -1,6 +1,5 @@
 //! The questions to one server.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fairlock::Server;
@@ -9,7 +8,7 @@ use fairlock::redis::{self, Cmd, Value};
 use super::answer::{Answer, Info, Unknown};
 use super::facts::{ClockReading, ClusterAnswers, NodeAnswers, SETTINGS, Settings, WorkAnswers};
 use super::fault::{Fault, Lack};
-use super::link::{Link, Reply, command};
+use super::link::{Link, Reply, command, left};
 use super::rights::{Lacking, Names};
 
 /// How often the round trip is measured, unless that takes longer than one command timeout.
@@ -98,26 +97,27 @@ impl Interview {
     }
 
     /// Sends the commands in one write. Each has a reply or a fault.
-    fn ask(&mut self, commands: &[Cmd]) -> Vec<Reply> {
+    fn ask_all(&mut self, commands: &[Cmd]) -> Vec<Reply> {
         let left = self.time.left();
-        if left.is_zero() {
-            self.ended = Some(Fault::timed_out());
-        }
-        if self.ended.is_none() {
-            match self.link.ask(commands, left) {
-                Ok(replies) => return replies,
-                Err(fault) => self.ended = Some(fault),
-            }
-        }
-        let fault = self.ended.clone();
-        let fault = fault.unwrap_or_else(Fault::timed_out);
-        commands.iter().map(|_| Err(fault.clone())).collect()
+        let asked = match &self.ended {
+            Some(fault) => Err(fault.clone()),
+            None if left.is_zero() => Err(Fault::timed_out()),
+            None => self.link.ask(commands, left),
+        };
+        asked.unwrap_or_else(|fault| {
+            self.ended = Some(fault.clone());
+            vec![Err(fault); commands.len()]
+        })
+    }
+
+    fn ask<const N: usize>(&mut self, commands: [Cmd; N]) -> [Reply; N] {
+        let replies = self.ask_all(&commands).try_into();
+        replies.expect("each command has a reply or a fault")
     }
 
     fn ask_one(&mut self, command: Cmd) -> Reply {
-        let mut replies = self.ask(&[command]);
-        let none = || Err(Fault::timed_out());
-        replies.pop().unwrap_or_else(none)
+        let [reply] = self.ask([command]);
+        reply
     }
 
     /// Why no more could be asked.
@@ -129,15 +129,14 @@ impl Interview {
     /// is a fault.
     fn basics(&mut self, key: &str) -> Result<NodeAnswers, Fault> {
         let (round_trips, clock) = self.times(key)?;
-        let mut commands = vec![command(&["INFO"])];
-        commands.extend(SETTINGS.map(|name| command(&["CONFIG", "GET", name])));
-        let mut replies = self.ask(&commands).into_iter();
-        let info = text(replies.next(), "INFO").map(|text| Info::parse(&text));
-        let settings: HashMap<_, _> = SETTINGS
-            .into_iter()
-            .zip(replies)
-            .map(|(name, reply)| (name, setting(name, reply)))
-            .collect();
+        let [info, settings @ ..]: [Reply; 1 + SETTINGS.len()] =
+            self.ask(std::array::from_fn(|at| match at {
+                0 => command(&["INFO"]),
+                at => command(&["CONFIG", "GET", SETTINGS[at - 1]]),
+            }));
+        let info = text(info, "INFO").map(|text| Info::parse(&text));
+        let settings = SETTINGS.into_iter().zip(settings);
+        let settings = settings.map(|(name, reply)| (name, setting(name, reply)));
         Ok(NodeAnswers {
             connected_in: self.connected_in,
             says_what_it_is: self.link.hello.is_some(),
@@ -145,7 +144,7 @@ impl Interview {
             round_trips,
             clock,
             info,
-            settings: Settings(settings),
+            settings: Settings(settings.collect()),
             work: None,
             cluster: None,
         })
@@ -164,37 +163,39 @@ impl Interview {
             asked = by_script;
         }
         let started = Instant::now();
-        let mut round_trips = Vec::new();
-        let mut best: Option<ClockReading> = None;
-        while round_trips.len() < SAMPLES
-            && (round_trips.is_empty() || started.elapsed() < self.time.reply)
-        {
-            let (before, host) = (Instant::now(), SystemTime::now());
-            let server = server_time(self.ask_one(asked.clone())?)?;
-            let took = before.elapsed();
+        let (first, mut best) = self.reading(&asked)?;
+        let mut round_trips = vec![first];
+        while round_trips.len() < SAMPLES && started.elapsed() < self.time.reply {
+            let (took, reading) = self.reading(&asked)?;
             round_trips.push(took);
-            let host = host.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
-            let reading = ClockReading {
-                ahead_us: server - host.as_micros() as i64,
-                error: took / 2,
-            };
-            if best.is_none_or(|best| reading.error < best.error) {
-                best = Some(reading);
+            if reading.error < best.error {
+                best = reading;
             }
         }
-        let best = best.ok_or_else(Fault::timed_out)?;
         Ok((round_trips, best))
     }
 
+    /// Asks for the time, and how long the answer takes.
+    fn reading(&mut self, asked: &Cmd) -> Result<(Duration, ClockReading), Fault> {
+        let (before, host) = (Instant::now(), SystemTime::now());
+        let server = server_time(self.ask_one(asked.clone())?)?;
+        let took = before.elapsed();
+        let host = host.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
+        let reading = ClockReading {
+            ahead_us: server - host.as_micros() as i64,
+            error: took / 2,
+        };
+        Ok((took, reading))
+    }
+
     fn cluster(&mut self) -> ClusterAnswers {
-        let commands = [
+        let [info, nodes] = self.ask([
             command(&["CLUSTER", "INFO"]),
             command(&["CLUSTER", "NODES"]),
-        ];
-        let mut replies = self.ask(&commands).into_iter();
+        ]);
         ClusterAnswers {
-            info: text(replies.next(), "CLUSTER INFO").map(|text| Info::parse(&text)),
-            nodes: text(replies.next(), "CLUSTER NODES"),
+            info: text(info, "CLUSTER INFO").map(|text| Info::parse(&text)),
+            nodes: text(nodes, "CLUSTER NODES"),
         }
     }
 
@@ -221,52 +222,45 @@ impl Interview {
     /// Asks for the rights of the scripts, as a manager does before its first lock, and tries what
     /// is no part of a script.
     fn lacking(&mut self, master: &Master, lacking: &mut Lacking<'_>) -> Answer<()> {
-        let mut tried: Vec<&[&str]> = vec![&["SCAN", "0", "COUNT", "1"]];
-        if !master.is_quorum() {
-            tried.push(&["PING"]);
-        }
-        if master.is_in_cluster {
-            tried.push(&["ASKING"]);
-        }
-        if master.has_acks {
-            tried.push(&["WAIT", "0", "0"]);
-        }
         let hello = self.link.hello.as_ref();
         let is_old = hello.is_some_and(|hello| hello.is_before((7, 0)));
         let question = lacking.question(master.is_quorum(), is_old && !master.is_in_cluster);
-        let mut commands: Vec<Cmd> = tried.iter().map(|words| command(words)).collect();
-        commands.push(question);
-        let mut replies = self.ask(&commands);
-        let question = replies.pop();
+        let tried: [Option<&[&str]>; 4] = [
+            Some(&["SCAN", "0", "COUNT", "1"]),
+            (!master.is_quorum()).then_some(&["PING"]),
+            master.is_in_cluster.then_some(&["ASKING"]),
+            master.has_acks.then_some(&["WAIT", "0", "0"]),
+        ];
+        let tried: Vec<&[&str]> = tried.into_iter().flatten().collect();
+        let commands = tried.iter().map(|words| command(words));
+        let commands: Vec<Cmd> = [question].into_iter().chain(commands).collect();
+        let mut replies = self.ask_all(&commands);
+        let of_question = replies.remove(0);
         for (words, reply) in tried.iter().zip(replies) {
-            if let Err(fault) = reply
-                && let Some(lack) = fault.lack()
-            {
+            if let Some(lack) = reply.err().and_then(|fault| fault.lack()) {
                 lacking.note(words[0], lack);
             }
         }
-        match question {
-            Some(Ok(reply)) => lacking.read(reply).map_err(|fault| fault.unknown("EVAL")),
-            Some(Err(fault)) => match fault.lack() {
+        match of_question {
+            Ok(reply) => lacking.read(reply).map_err(|fault| fault.unknown("EVAL")),
+            Err(fault) => match fault.lack() {
                 Some(lack) => {
                     lacking.note("EVAL", lack);
                     Ok(())
                 }
                 None => Err(fault.unknown("EVAL")),
             },
-            None => Ok(()),
         }
     }
 
     fn scripts(&mut self, key: &str) -> Answer<()> {
         let digest = redis::Script::new(HARMLESS);
-        let replies = self.ask(&[
+        let [by_text, by_digest] = self.ask([
             command(&["EVAL", HARMLESS, "1", key]),
             command(&["EVALSHA", digest.get_hash(), "1", key]),
         ]);
-        for (reply, name) in replies.into_iter().zip(["EVAL", "EVALSHA"]) {
-            reply.map_err(|fault| fault.unknown(name))?;
-        }
+        by_text.map_err(|fault| fault.unknown("EVAL"))?;
+        by_digest.map_err(|fault| fault.unknown("EVALSHA"))?;
         Ok(())
     }
 
@@ -309,8 +303,7 @@ impl Interview {
 impl Time {
     /// How long the next reply may take.
     fn left(&self) -> Duration {
-        let left = self.until.saturating_duration_since(Instant::now());
-        left.min(self.reply)
+        left(self.until).min(self.reply)
     }
 }
 
@@ -322,8 +315,7 @@ fn server_time(reply: Value) -> Result<i64, Fault> {
     plausible.ok_or_else(|| Fault::protocol("seconds and microseconds as the reply to TIME"))
 }
 
-pub(super) fn text(reply: Option<Reply>, command: &'static str) -> Answer<String> {
-    let reply = reply.unwrap_or_else(|| Err(Fault::timed_out()));
+fn text(reply: Reply, command: &'static str) -> Answer<String> {
     let reply = reply.map_err(|fault| fault.unknown(command))?;
     redis::from_redis_value(reply).map_err(|_| Unknown::Failed(format!("{command} has no text")))
 }

@@ -29,8 +29,7 @@ impl Link {
         // The name in the server's list of clients, as the library's connections have one.
         let name = format!("fairlock:-:{}:diagnosis", std::process::id());
         let open = |first: &[Cmd]| -> Result<(Link, Option<Reply>), Fault> {
-            let left = until.saturating_duration_since(Instant::now());
-            let (connection, mut replies) = server.open(first, left)?;
+            let (connection, mut replies) = server.open(first, left(until))?;
             let link = Link {
                 connection,
                 hello: None,
@@ -46,8 +45,7 @@ impl Link {
         let (mut link, greeting) = opened?;
         match greeting {
             Some(Err(fault)) if fault.refuses_command() => {
-                let left = until.saturating_duration_since(Instant::now());
-                link.ask(&[command(&["CLIENT", "SETNAME", &name])], left)?;
+                link.ask(&[command(&["CLIENT", "SETNAME", &name])], left(until))?;
             }
             Some(reply) => link.hello = Some(Hello::read(reply?)),
             None => {}
@@ -86,6 +84,11 @@ impl Hello {
         let major: Option<u32> = numbers.next().flatten();
         major.is_some_and(|major| (major, numbers.next().flatten().unwrap_or(0)) < version)
     }
+}
+
+/// The time that is left until then.
+pub(super) fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 pub(super) fn command(words: &[&str]) -> Cmd {

@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
+use super::answer::Answer;
 use super::facts::{ClockReading, Deployment, Facts, NodeAnswers};
 use super::{Check, Finding, Findings, Limits};
 
 /// The clock of one server.
-pub(super) fn clock(address: &str, answers: &NodeAnswers) -> Vec<Finding> {
+pub(super) fn clock(answers: &NodeAnswers) -> Answer<String> {
     let ClockReading { ahead_us, error } = answers.clock;
-    let findings = Findings::of(Check::Clock, Some(address));
     let by = Duration::from_micros(ahead_us.unsigned_abs());
     let side = if ahead_us < 0 { "behind" } else { "ahead of" };
-    findings.or_ok(format!(
+    Ok(format!(
         "{by:.1?} {side} this host's (± {error:.1?}); no client's clock counts"
     ))
 }
@@ -36,33 +36,29 @@ pub(super) fn clocks(facts: &Facts, limits: &Limits) -> Vec<Finding> {
     let (Some((behind, first)), Some((ahead, last))) = (first, last) else {
         return Vec::new();
     };
-    let mut findings = Findings::of(Check::Clocks, None);
-    if readings.len() < 2 {
-        return findings.or_ok("only one server answers, so there is nothing to compare");
-    }
     let apart = Duration::from_micros(last.ahead_us.abs_diff(first.ahead_us));
-    let certainly = apart.saturating_sub(first.error + last.error);
-    let message = format!(
-        "the clock of {ahead} is {apart:.1?} ahead of that of {behind} (± {:.1?})",
-        first.error + last.error
-    );
-    let remedy = "synchronise the clocks of all servers (NTP): chronyc makestep on each host";
-    if certainly >= limits.ttl {
-        findings.fail(
-            match facts.deployment {
-                Deployment::Quorum => format!("{message}: that is a ttl, so it has no vote"),
-                _ => format!("{message}: after a failover, leases end a whole ttl early or late"),
-            },
-            remedy,
+    let error = first.error + last.error;
+    Findings::of(Check::Clocks, None, |findings| {
+        if readings.len() < 2 {
+            return Ok("only one server answers, so there is nothing to compare".to_owned());
+        }
+        let certainly = apart.saturating_sub(error);
+        let message = format!(
+            "the clock of {ahead} is {apart:.1?} ahead of that of {behind} (± {error:.1?})"
         );
-    } else if certainly > allowed {
-        findings.warn(
-            format!("{message}; up to {allowed:.1?} does no harm"),
-            remedy,
-        );
-    }
-    findings.or_ok(format!(
-        "at most {apart:.1?} apart (± {:.1?}); up to {allowed:.1?} does no harm",
-        first.error + last.error
-    ))
+        let remedy = "synchronise the clocks of all servers (NTP): chronyc makestep on each host";
+        if certainly >= limits.ttl {
+            let why = match facts.deployment {
+                Deployment::Quorum => "that is a ttl, so it has no vote",
+                _ => "after a failover, leases end a whole ttl early or late",
+            };
+            findings.fail(format!("{message}: {why}"), remedy);
+        } else if certainly > allowed {
+            let harmless = format!("{message}; up to {allowed:.1?} does no harm");
+            findings.warn(harmless, remedy);
+        }
+        Ok(format!(
+            "at most {apart:.1?} apart (± {error:.1?}); up to {allowed:.1?} does no harm"
+        ))
+    })
 }

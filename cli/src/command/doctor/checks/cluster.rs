@@ -1,20 +1,21 @@
 //! The state of a cluster, as one of its masters sees it.
 
-use super::answer::Info;
+use super::Findings;
+use super::answer::{Answer, Info};
 use super::facts::{ClusterAnswers, NodeAnswers};
-use super::{Check, Finding, Findings};
 
 /// All slots of a cluster.
 const SLOTS: u64 = 16_384;
 
-pub(super) fn cluster(address: &str, view: &ClusterAnswers, answers: &NodeAnswers) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Cluster, Some(address));
-    match &view.info {
-        Ok(info) => slots(&mut findings, info),
-        Err(unknown) => return findings.or_unknown(unknown),
-    }
+pub(super) fn cluster(
+    findings: &mut Findings<'_>,
+    view: &ClusterAnswers,
+    answers: &NodeAnswers,
+) -> Answer<String> {
+    let info = view.info.as_ref().map_err(Clone::clone)?;
+    slots(findings, info);
     if let Ok(nodes) = &view.nodes {
-        members(&mut findings, nodes);
+        members(findings, nodes);
     }
     if answers.settings.get("cluster-require-full-coverage") == Ok("yes") {
         findings.warn(
@@ -23,15 +24,8 @@ pub(super) fn cluster(address: &str, view: &ClusterAnswers, answers: &NodeAnswer
             "CONFIG SET cluster-require-full-coverage no, on every node",
         );
     }
-    let known = view
-        .info
-        .as_ref()
-        .ok()
-        .and_then(|info| info.get("cluster_known_nodes"));
-    findings.or_ok(format!(
-        "state ok, all slots served, {} nodes known",
-        known.unwrap_or("some")
-    ))
+    let known = info.get("cluster_known_nodes").unwrap_or("some");
+    Ok(format!("state ok, all slots served, {known} nodes known"))
 }
 
 fn slots(findings: &mut Findings<'_>, info: &Info) {

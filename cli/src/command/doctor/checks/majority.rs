@@ -23,18 +23,19 @@ pub(super) fn majority(facts: &Facts, limits: &Limits) -> Vec<Finding> {
     if facts.deployment != Deployment::Quorum {
         return Vec::new();
     }
-    let mut findings = Findings::of(Check::Majority, None);
-    let (all, answering, needed) = (facts.nodes.len(), answering(facts), needed(facts));
-    let message = format!("{answering} of {all} servers answer, and {needed} must");
-    let remedy = "start the servers that do not answer";
-    if answering < needed {
-        findings.fail(format!("{message}: no lock can be taken"), remedy);
-    } else if answering < all {
-        findings.warn(message.as_str(), remedy);
-    }
-    twins(&mut findings, facts);
-    young(&mut findings, facts, answering, limits);
-    findings.or_ok(message)
+    Findings::of(Check::Majority, None, |findings| {
+        let (all, answering, needed) = (facts.nodes.len(), answering(facts), needed(facts));
+        let message = format!("{answering} of {all} servers answer, and {needed} must");
+        let remedy = "start the servers that do not answer";
+        if answering < needed {
+            findings.fail(format!("{message}: no lock can be taken"), remedy);
+        } else if answering < all {
+            findings.warn(message.as_str(), remedy);
+        }
+        twins(findings, facts);
+        young(findings, facts, answering, limits);
+        Ok(message)
+    })
 }
 
 /// One server at two addresses would have two votes.

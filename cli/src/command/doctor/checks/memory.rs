@@ -1,42 +1,36 @@
 //! Checks of a server's memory: whether it may evict a lock, and whether it is full.
 
+use super::Findings;
 use super::answer::Answer;
 use super::facts::NodeAnswers;
-use super::{Check, Finding, Findings};
 
 /// The policy under which a server refuses writes instead of evicting a lock.
 const NO_EVICTION: &str = "noeviction";
 
 /// Every lock has a TTL, so the policies `volatile-*` take locks as `allkeys-*` do.
-pub(super) fn eviction(address: &str, answers: &NodeAnswers) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Eviction, Some(address));
-    let policy = match policy(answers) {
-        Ok(policy) => policy,
-        Err(unknown) => return findings.or_unknown(&unknown),
-    };
+pub(super) fn eviction(findings: &mut Findings<'_>, answers: &NodeAnswers) -> Answer<String> {
+    let policy = policy(answers)?;
+    let message = format!("maxmemory-policy is {policy}");
     if policy == NO_EVICTION {
-        return findings.or_ok(format!("maxmemory-policy is {NO_EVICTION}"));
+        return Ok(message);
     }
     let remedy = format!("CONFIG SET maxmemory-policy {NO_EVICTION}");
     let limit = number(answers, "maxmemory").or_else(|_| answers.settings.number("maxmemory"));
     match limit {
         Ok(0) => findings.warn(
-            format!("maxmemory-policy is {policy}: a maxmemory, once set, lets it evict locks"),
+            format!("{message}: a maxmemory, once set, lets it evict locks"),
             remedy,
         ),
         Ok(_) => findings.fail(
-            format!("maxmemory-policy is {policy}: a lock that is held may be evicted"),
+            format!("{message}: a lock that is held may be evicted"),
             remedy,
         ),
         Err(_) => findings.warn(
-            format!(
-                "maxmemory-policy is {policy}: with a maxmemory, which is not known, locks may be \
-                 evicted"
-            ),
+            format!("{message}: with a maxmemory, which is not known, locks may be evicted"),
             remedy,
         ),
     }
-    findings.or_ok("")
+    Ok(message)
 }
 
 fn policy(answers: &NodeAnswers) -> Answer<&str> {
@@ -48,17 +42,13 @@ fn policy(answers: &NodeAnswers) -> Answer<&str> {
 }
 
 fn number(answers: &NodeAnswers, field: &str) -> Answer<u64> {
-    let info = answers.info.as_ref();
-    info.map_err(Clone::clone)?.number(field)
+    answers.info()?.number(field)
 }
 
 /// At nine tenths of the limit it is time to act.
-pub(super) fn memory(address: &str, answers: &NodeAnswers) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Memory, Some(address));
-    let (used, limit) = match (number(answers, "used_memory"), number(answers, "maxmemory")) {
-        (Ok(used), Ok(limit)) => (used, limit),
-        (Err(unknown), _) | (_, Err(unknown)) => return findings.or_unknown(&unknown),
-    };
+pub(super) fn memory(findings: &mut Findings<'_>, answers: &NodeAnswers) -> Answer<String> {
+    let used = number(answers, "used_memory")?;
+    let limit = number(answers, "maxmemory")?;
     if limit == 0 {
         let host = number(answers, "total_system_memory").unwrap_or(u64::MAX);
         if is_nearly(used, host) {
@@ -68,7 +58,7 @@ pub(super) fn memory(address: &str, answers: &NodeAnswers) -> Vec<Finding> {
                  server",
             );
         }
-        return findings.or_ok(format!("{} used; there is no maxmemory", shown(used)));
+        return Ok(format!("{} used; there is no maxmemory", shown(used)));
     }
     let message = format!("{} used of a maxmemory of {}", shown(used), shown(limit));
     let remedy = format!("CONFIG SET maxmemory to more than {limit}, or delete data");
@@ -77,7 +67,7 @@ pub(super) fn memory(address: &str, answers: &NodeAnswers) -> Vec<Finding> {
     } else if is_nearly(used, limit) {
         findings.warn(message.as_str(), remedy);
     }
-    findings.or_ok(message)
+    Ok(message)
 }
 
 fn is_nearly(used: u64, limit: u64) -> bool {

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use super::finding::{Check, Diagnosis, Finding, Findings, Level};
 use super::{answer, facts, failure};
+use answer::Answer;
 use facts::{Deployment, Facts, NodeAnswers, NodeFacts, NodeRole};
 
 /// The numbers of locks that the checks compare with.
@@ -89,37 +90,44 @@ fn node_findings(facts: &Facts, node: &NodeFacts, limits: &Limits) -> Vec<Findin
 }
 
 fn checks(facts: &Facts, node: &NodeFacts, answers: &NodeAnswers, limits: &Limits) -> Vec<Finding> {
-    let address = &node.address;
-    let mut findings = server::connection(address, answers, limits);
-    findings.extend(server::round_trip(address, answers, limits));
-    findings.extend(server::version(address, answers));
-    findings.extend(server::role(facts.deployment, node, answers));
+    use Check::{
+        Clients, Clock, Cluster, Connection, Eviction, Memory, Messages, Persistence, Replicas,
+        Rights, Role, RoundTrip, Scripts, Version,
+    };
+    let mut all = Vec::new();
+    let mut check = |check, find: &dyn Fn(&mut Findings<'_>) -> Answer<String>| {
+        all.extend(Findings::of(check, Some(&node.address), find));
+    };
+    let deployment = facts.deployment;
+    check(Connection, &|f| server::connection(f, answers, limits));
+    check(RoundTrip, &|f| server::round_trip(f, answers, limits));
+    check(Version, &|f| server::version(f, answers));
+    check(Role, &|f| server::role(f, deployment, node.role, answers));
     // The servers of a quorum have none.
     let is_master = node.role == NodeRole::Master && !node.is_replica();
-    if is_master && facts.deployment != Deployment::Quorum {
-        findings.extend(replicas::replicas(
-            facts.deployment,
-            address,
-            answers,
-            limits,
-        ));
+    if is_master && deployment != Deployment::Quorum {
+        check(Replicas, &|f| {
+            replicas::replicas(f, deployment, answers, limits)
+        });
     }
-    if let Some(view) = answers
-        .cluster
-        .as_ref()
-        .filter(|_| node.role == NodeRole::Master)
+    if let Some(view) = &answers.cluster
+        && node.role == NodeRole::Master
     {
-        findings.extend(cluster::cluster(address, view, answers));
+        check(Cluster, &|f| cluster::cluster(f, view, answers));
     }
-    findings.extend(memory::eviction(address, answers));
-    findings.extend(memory::memory(address, answers));
-    findings.extend(persistence::persistence(facts.deployment, address, answers));
-    findings.extend(use_of_server::clients(address, answers, limits));
-    findings.extend(clocks::clock(address, answers));
+    check(Eviction, &|f| memory::eviction(f, answers));
+    check(Memory, &|f| memory::memory(f, answers));
+    check(Persistence, &|f| {
+        persistence::persistence(f, deployment, answers)
+    });
+    check(Clients, &|f| use_of_server::clients(f, answers, limits));
+    check(Clock, &|_| clocks::clock(answers));
     if let Some(work) = &answers.work {
-        findings.extend(use_of_server::rights(node, work));
-        findings.extend(use_of_server::scripts(address, work, answers));
-        findings.extend(use_of_server::messages(address, work, answers));
+        check(Rights, &|f| use_of_server::rights(f, &node.user, work));
+        check(Scripts, &|f| use_of_server::scripts(f, work, answers));
+        if let Some(message) = &work.message {
+            check(Messages, &|f| use_of_server::messages(f, message, answers));
+        }
     }
-    findings
+    all
 }

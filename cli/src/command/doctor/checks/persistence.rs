@@ -1,8 +1,8 @@
 //! The data that a restart of a server loses, and whether it can write to its disk.
 
-use super::answer::Info;
+use super::Findings;
+use super::answer::{Answer, Info};
 use super::facts::{Deployment, NodeAnswers};
-use super::{Check, Finding, Findings};
 
 /// The data that a server keeps on its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,24 +23,17 @@ enum Durability {
 }
 
 pub(super) fn persistence(
+    findings: &mut Findings<'_>,
     deployment: Deployment,
-    address: &str,
     answers: &NodeAnswers,
-) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Persistence, Some(address));
-    let info = match &answers.info {
-        Ok(info) => info,
-        Err(unknown) => return findings.or_unknown(unknown),
-    };
-    disk(&mut findings, info, answers);
-    let durability = match durability(info, answers) {
-        Some(durability) => durability,
-        None => return findings.or_ok("not known: the server does not say aof_enabled"),
-    };
+) -> Answer<String> {
+    let info = answers.info()?;
+    disk(findings, info, answers);
+    let durability = durability(info, answers)?;
     let message = loses(durability);
     // A server of a quorum that restarts waits for a ttl before it votes. So it need not remember.
     if deployment == Deployment::Quorum {
-        return findings.or_ok(format!("{message}; it has no vote for one ttl then"));
+        return Ok(format!("{message}; it has no vote for one ttl then"));
     }
     match durability {
         Durability::Nothing | Durability::AtMostSnapshots | Durability::Snapshots => findings.warn(
@@ -53,7 +46,7 @@ pub(super) fn persistence(
         }
         Durability::Always | Durability::EverySecond | Durability::Somehow => {}
     }
-    findings.or_ok(message)
+    Ok(message.to_owned())
 }
 
 /// Whether the server refuses writes because of its disk, or is not ready.
@@ -93,21 +86,20 @@ fn disk(findings: &mut Findings<'_>, info: &Info, answers: &NodeAnswers) {
     }
 }
 
-fn durability(info: &Info, answers: &NodeAnswers) -> Option<Durability> {
-    let has_file = info.get("aof_enabled")? == "1";
+fn durability(info: &Info, answers: &NodeAnswers) -> Answer<Durability> {
     let settings = &answers.settings;
-    if !has_file {
-        return Some(match settings.get("save") {
+    Ok(match info.text("aof_enabled")? {
+        "1" => match settings.get("appendfsync") {
+            Ok("always") => Durability::Always,
+            Ok("everysec") => Durability::EverySecond,
+            Ok(_) => Durability::BySystem,
+            Err(_) => Durability::Somehow,
+        },
+        _ => match settings.get("save") {
             Ok("") => Durability::Nothing,
             Ok(_) => Durability::Snapshots,
             Err(_) => Durability::AtMostSnapshots,
-        });
-    }
-    Some(match settings.get("appendfsync") {
-        Ok("always") => Durability::Always,
-        Ok("everysec") => Durability::EverySecond,
-        Ok(_) => Durability::BySystem,
-        Err(_) => Durability::Somehow,
+        },
     })
 }
 

@@ -1,25 +1,20 @@
 //! The replicas of a master: whether they are there, keep up, and suffice.
 
-use super::answer::ReplicaLine;
+use super::answer::{Answer, ReplicaLine};
 use super::facts::{Deployment, NodeAnswers};
-use super::{Check, Finding, Findings, Limits};
+use super::{Findings, Limits};
 
 /// A replica acknowledges once per second. One that has not done so for this long is behind.
 const LAG_S: u64 = 5;
 
 pub(super) fn replicas(
+    findings: &mut Findings<'_>,
     deployment: Deployment,
-    address: &str,
     answers: &NodeAnswers,
     limits: &Limits,
-) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Replicas, Some(address));
-    let info = match &answers.info {
-        Ok(info) => info,
-        Err(unknown) => return findings.or_unknown(unknown),
-    };
-    let replicas = info.replicas();
-    slow_ones(&mut findings, &replicas);
+) -> Answer<String> {
+    let replicas = answers.info()?.replicas();
+    slow_ones(findings, &replicas);
     let online = replicas.iter().filter(|replica| replica.is_online).count();
     let wanted = limits.replica_acks;
     if (online as u64) < u64::from(wanted) {
@@ -38,7 +33,7 @@ pub(super) fn replicas(
             },
         );
     }
-    least_to_write(&mut findings, answers, &replicas);
+    least_to_write(findings, answers, &replicas);
     let is_bounded = wanted > 0 || answers.settings.number("min-replicas-to-write") != Ok(0);
     if follows_failovers && !replicas.is_empty() && !is_bounded {
         findings.warn(
@@ -51,7 +46,7 @@ pub(super) fn replicas(
         0 => String::new(),
         wanted => format!("; replica_acks wants {wanted}"),
     };
-    findings.or_ok(match replicas.len() {
+    Ok(match replicas.len() {
         0 => "none; nothing takes over when this server dies".to_owned(),
         _ => format!("{online} in sync{acks}"),
     })

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::answer::Unknown;
+use super::answer::{Answer, Unknown};
 use super::facts::{Facts, SentinelAnswers, SentinelFacts};
 use super::{Check, Finding, Findings, Level, Limits, failure};
 
@@ -12,7 +12,6 @@ pub(super) fn agreement(facts: &Facts) -> Vec<Finding> {
     if facts.sentinels.is_empty() {
         return Vec::new();
     }
-    let mut findings = Findings::of(Check::Sentinels, None);
     let named: Vec<(&str, &str)> = facts
         .sentinels
         .iter()
@@ -22,52 +21,62 @@ pub(super) fn agreement(facts: &Facts) -> Vec<Finding> {
             Some((sentinel.address.as_str(), master))
         })
         .collect();
-    let Some((_, first)) = named.first() else {
-        findings.fail(
-            "no sentinel names a master",
-            "start the sentinels, and SENTINEL MONITOR the service on each",
-        );
-        return findings.or_ok("");
-    };
-    if named.iter().any(|(_, master)| master != first) {
-        let all = named
-            .iter()
-            .map(|(by, master)| format!("{by} names {master}"));
-        findings.fail(
-            format!(
-                "the sentinels disagree: {}",
-                all.collect::<Vec<_>>().join(", ")
-            ),
-            "a failover may be under way; if it lasts, SENTINEL RESET the service on those that \
-             are behind",
-        );
-    }
-    if let [_] = facts.sentinels[..] {
-        findings.warn(
-            "the URL names one sentinel: without it, no other master is found",
-            "name all sentinels in the URL",
-        );
-    }
-    let count = facts.sentinels.len();
-    findings.or_ok(format!("{} of {count} name {first}", named.len()))
+    Findings::of(Check::Sentinels, None, |findings| {
+        let Some((_, first)) = named.first() else {
+            findings.fail(
+                "no sentinel names a master",
+                "start the sentinels, and SENTINEL MONITOR the service on each",
+            );
+            return Ok(String::new());
+        };
+        if named.iter().any(|(_, master)| master != first) {
+            let all = named
+                .iter()
+                .map(|(by, master)| format!("{by} names {master}"));
+            let all = all.collect::<Vec<_>>().join(", ");
+            findings.fail(
+                format!("the sentinels disagree: {all}"),
+                "a failover may be under way; if it lasts, SENTINEL RESET the service on those \
+                 that are behind",
+            );
+        }
+        if let [_] = facts.sentinels[..] {
+            findings.warn(
+                "the URL names one sentinel: without it, no other master is found",
+                "name all sentinels in the URL",
+            );
+        }
+        let count = facts.sentinels.len();
+        Ok(format!("{} of {count} name {first}", named.len()))
+    })
 }
 
 /// One sentinel. Without it, locks go on.
 pub(super) fn sentinel(facts: &Facts, sentinel: &SentinelFacts, limits: &Limits) -> Vec<Finding> {
     let SentinelFacts { address, user, .. } = sentinel;
-    let answers = match &sentinel.answers {
-        Ok(answers) => answers,
+    match &sentinel.answers {
+        Ok(answers) => Findings::of(Check::Sentinels, Some(address), |findings| {
+            answered(findings, facts, answers, user, limits)
+        }),
         Err(error) => {
             let mut finding = failure::of_server(error, Check::Sentinels, address);
             finding.level = Level::Warning;
-            return vec![finding];
+            vec![finding]
         }
-    };
-    let mut findings = Findings::of(Check::Sentinels, Some(address));
-    watching(&mut findings, answers, user);
+    }
+}
+
+fn answered(
+    findings: &mut Findings<'_>,
+    facts: &Facts,
+    answers: &SentinelAnswers,
+    user: &str,
+    limits: &Limits,
+) -> Answer<String> {
+    watching(findings, answers, user);
     if let Ok(fields) = &answers.fields {
-        state(&mut findings, fields);
-        times(&mut findings, fields, limits);
+        state(findings, fields);
+        times(findings, fields, limits);
     }
     if let Ok(Err(why)) = &answers.can_agree {
         let remedy = "start the missing sentinels: a majority of them must be there";
@@ -79,17 +88,14 @@ pub(super) fn sentinel(facts: &Facts, sentinel: &SentinelFacts, limits: &Limits)
             findings.fail(message, remedy);
         }
     }
-    let fields = match &answers.fields {
-        Ok(fields) => fields,
-        Err(unknown) => return findings.or_unknown(unknown),
-    };
-    let field = |name: &str| fields.get(name).map(String::as_str);
-    findings.or_ok(format!(
+    let fields = answers.fields.as_ref().map_err(Clone::clone)?;
+    let field = |name: &str| fields.get(name).map_or("some", String::as_str);
+    Ok(format!(
         "knows {} other sentinels and {} replicas; {} must agree; down after {} ms",
-        field("num-other-sentinels").unwrap_or("some"),
-        field("num-slaves").unwrap_or("some"),
-        field("quorum").unwrap_or("some"),
-        field("down-after-milliseconds").unwrap_or("some"),
+        field("num-other-sentinels"),
+        field("num-slaves"),
+        field("quorum"),
+        field("down-after-milliseconds"),
     ))
 }
 

@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
-use super::answer::Info;
-use super::facts::{Deployment, NodeAnswers, NodeFacts, NodeRole};
-use super::{Check, Finding, Findings, Limits};
+use super::answer::{Answer, Info};
+use super::facts::{Deployment, NodeAnswers, NodeRole};
+use super::{Findings, Limits};
 
 /// The oldest server that can be used.
 const OLDEST: (u32, u32) = (6, 2);
 
 /// A connection must open within the connect timeout. One that needs half of it will fail when the
 /// server is a little slower.
-pub(super) fn connection(address: &str, answers: &NodeAnswers, limits: &Limits) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Connection, Some(address));
+pub(super) fn connection(
+    findings: &mut Findings<'_>,
+    answers: &NodeAnswers,
+    limits: &Limits,
+) -> Answer<String> {
     let (took, limit) = (answers.connected_in, limits.connect_timeout);
     if took >= limit / 2 {
         findings.warn(
@@ -29,37 +32,38 @@ pub(super) fn connection(address: &str, answers: &NodeAnswers, limits: &Limits) 
             "run the diagnosis again; redis-cli SLOWLOG GET on the server has slow commands",
         );
     }
-    findings.or_ok(format!("connected in {took:.1?}"))
+    Ok(format!("connected in {took:.1?}"))
 }
 
 /// Half of the time that a reply may take is an error: a hiccup of that length more fails calls. A
 /// tenth is a warning.
-pub(super) fn round_trip(address: &str, answers: &NodeAnswers, limits: &Limits) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::RoundTrip, Some(address));
+pub(super) fn round_trip(
+    findings: &mut Findings<'_>,
+    answers: &NodeAnswers,
+    limits: &Limits,
+) -> Answer<String> {
     let mut times = answers.round_trips.clone();
     times.sort_unstable();
-    let (Some(slowest), Some(median)) = (times.last(), times.get(times.len() / 2)) else {
-        return Vec::new();
-    };
+    let (slowest, median) = (times[times.len() - 1], times[times.len() / 2]);
     let limit = limits.reply();
     let message = format!(
         "{median:.1?}, the slowest of {} {slowest:.1?}; a reply may take {limit:?}",
         times.len()
     );
     let remedy = || {
-        let timeout = rounded(*slowest * 11);
+        let timeout = rounded(slowest * 11);
         format!(
             "move this program nearer to the server, or use a command_timeout of {timeout:?} and a \
              ttl of {:?}",
             timeout * 10
         )
     };
-    if *slowest >= limit / 2 {
+    if slowest >= limit / 2 {
         findings.fail(message.as_str(), remedy());
-    } else if *slowest >= limit / 10 {
+    } else if slowest >= limit / 10 {
         findings.warn(message.as_str(), remedy());
     }
-    findings.or_ok(message)
+    Ok(message)
 }
 
 /// Rounded up to a number that somebody would write.
@@ -69,22 +73,16 @@ fn rounded(time: Duration) -> Duration {
     Duration::from_millis(ms.div_ceil(step).max(1) * step)
 }
 
-pub(super) fn version(address: &str, answers: &NodeAnswers) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Version, Some(address));
-    let info = answers.info.as_ref().map_err(Clone::clone);
-    let version = info.and_then(|info| Ok((info, info.text("redis_version")?)));
-    let (info, version) = match version {
-        Ok(known) => known,
-        Err(unknown) if !answers.says_what_it_is => {
-            findings.warn(
-                "neither HELLO nor INFO says what this server is: a proxy answers; if it is older \
-                 than Redis 6.2, or a replica, the first lock fails",
-                "ask its operator for the version, and whether one master serves each key",
-            );
-            return findings.or_unknown(&unknown);
-        }
-        Err(unknown) => return findings.or_unknown(&unknown),
-    };
+pub(super) fn version(findings: &mut Findings<'_>, answers: &NodeAnswers) -> Answer<String> {
+    let version = answers.info().and_then(|info| info.text("redis_version"));
+    if version.is_err() && !answers.says_what_it_is {
+        findings.warn(
+            "neither HELLO nor INFO says what this server is: a proxy answers; if it is older than \
+             Redis 6.2, or a replica, the first lock fails",
+            "ask its operator for the version, and whether one master serves each key",
+        );
+    }
+    let (info, version) = (answers.info()?, version?);
     let shown = match info.get("valkey_version") {
         Some(valkey) => format!("Valkey {valkey}"),
         None => format!("Redis {version}"),
@@ -97,25 +95,22 @@ pub(super) fn version(address: &str, answers: &NodeAnswers) -> Vec<Finding> {
             format!("upgrade to Redis {major}.{minor} or newer, or to Valkey"),
         );
     }
-    findings.or_ok(shown)
+    Ok(shown)
 }
 
 pub(super) fn role(
+    findings: &mut Findings<'_>,
     deployment: Deployment,
-    node: &NodeFacts,
+    node: NodeRole,
     answers: &NodeAnswers,
-) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Role, Some(&node.address));
-    let info = answers.info.as_ref().map_err(Clone::clone);
-    let (info, role) = match info.and_then(|info| Ok((info, info.text("role")?))) {
-        Ok(known) => known,
-        Err(unknown) => return findings.or_unknown(&unknown),
-    };
+) -> Answer<String> {
+    let info = answers.info()?;
+    let role = info.text("role")?;
     let mode = info.get("redis_mode").or(info.get("server_mode"));
     let link = info.get("master_link_status");
-    match (node.role, role) {
+    match (node, role) {
         (NodeRole::Master, "master") => {
-            return findings.or_ok(match mode {
+            return Ok(match mode {
                 Some(mode) => format!("master, {mode}"),
                 None => "master".to_owned(),
             });
@@ -141,7 +136,7 @@ pub(super) fn role(
         ),
         (NodeRole::Replica, _) => {}
     }
-    findings.or_ok("a replica in sync with its master")
+    Ok("a replica in sync with its master".to_owned())
 }
 
 /// Where to find the master of a server that is a replica.

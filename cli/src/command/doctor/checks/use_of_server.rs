@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use super::answer::{Answer, Unknown};
-use super::facts::{NodeAnswers, NodeFacts, Settings, WorkAnswers};
-use super::{Check, Finding, Findings, Limits};
+use super::facts::{NodeAnswers, Settings, WorkAnswers};
+use super::{Findings, Limits};
 
-pub(super) fn clients(address: &str, answers: &NodeAnswers, limits: &Limits) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Clients, Some(address));
+pub(super) fn clients(
+    findings: &mut Findings<'_>,
+    answers: &NodeAnswers,
+    limits: &Limits,
+) -> Answer<String> {
     let room = room(answers);
     if let Ok((connected, most)) = room
         && connected >= most - most / 10
@@ -34,7 +37,7 @@ pub(super) fn clients(address: &str, answers: &NodeAnswers, limits: &Limits) -> 
         |unknown| unknown.to_string(),
         |(c, m)| format!("{c} of {m}"),
     );
-    findings.or_ok(match idle {
+    Ok(match idle {
         Ok(0) => format!("{room}; idle connections stay open"),
         Ok(seconds) => format!(
             "{room}; timeout is {seconds} s: the first lock after such a pause connects again"
@@ -44,31 +47,33 @@ pub(super) fn clients(address: &str, answers: &NodeAnswers, limits: &Limits) -> 
 }
 
 fn room(answers: &NodeAnswers) -> Answer<(u64, u64)> {
-    let info = answers.info.as_ref().map_err(Clone::clone)?;
+    let info = answers.info()?;
     Ok((
         info.number("connected_clients")?,
         info.number("maxclients")?,
     ))
 }
 
-pub(super) fn rights(node: &NodeFacts, work: &WorkAnswers) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Rights, Some(&node.address));
-    let user = &node.user;
-    let lacking = match &work.lacking {
-        Ok(lacking) => lacking.join(" "),
-        Err(unknown) => return findings.or_unknown(unknown),
-    };
+pub(super) fn rights(
+    findings: &mut Findings<'_>,
+    user: &str,
+    work: &WorkAnswers,
+) -> Answer<String> {
+    let lacking = work.lacking.clone()?.join(" ");
     if !lacking.is_empty() {
         findings.fail(
             format!("the user {user} lacks {lacking}"),
             format!("ACL SETUSER {user} {lacking}"),
         );
     }
-    findings.or_ok(format!("the user {user} has all that locks need"))
+    Ok(format!("the user {user} has all that locks need"))
 }
 
-pub(super) fn scripts(address: &str, work: &WorkAnswers, answers: &NodeAnswers) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Scripts, Some(address));
+pub(super) fn scripts(
+    findings: &mut Findings<'_>,
+    work: &WorkAnswers,
+    answers: &NodeAnswers,
+) -> Answer<String> {
     match &work.scripts {
         Ok(()) => {}
         Err(unknown @ Unknown::NoCommand(_)) => findings.fail(
@@ -79,7 +84,7 @@ pub(super) fn scripts(address: &str, work: &WorkAnswers, answers: &NodeAnswers) 
             format!("no right to {command}; every lock is a script"),
             "the rule is in the finding about rights",
         ),
-        Err(unknown @ Unknown::Unanswered(_)) => return findings.or_unknown(unknown),
+        Err(unknown @ Unknown::Unanswered(_)) => return Err(unknown.clone()),
         Err(Unknown::Failed(why) | Unknown::Absent(why)) => findings.fail(
             format!("a script could not be run: {why}"),
             "EVAL \"return 1\" 0 in redis-cli, as the same user",
@@ -92,44 +97,42 @@ pub(super) fn scripts(address: &str, work: &WorkAnswers, answers: &NodeAnswers) 
             "CONFIG SET lua-time-limit 5000",
         );
     }
-    findings.or_ok(match limit {
+    Ok(match limit {
         Ok(ms) => format!("EVAL and EVALSHA run; BUSY after {ms} ms of a script"),
         Err(_) => "EVAL and EVALSHA run".to_owned(),
     })
 }
 
-pub(super) fn messages(address: &str, work: &WorkAnswers, answers: &NodeAnswers) -> Vec<Finding> {
-    let mut findings = Findings::of(Check::Messages, Some(address));
-    let took = match &work.message {
-        None => return Vec::new(),
-        Some(Ok(took)) => took,
-        Some(Err(Unknown::NoRight(command))) => {
-            findings.fail(
-                format!("no right to {command}; a caller that has to wait needs it"),
-                "the rule is in the finding about rights",
-            );
-            return findings.or_ok("");
-        }
-        Some(Err(unknown @ Unknown::Unanswered(_))) => return findings.or_unknown(unknown),
-        Some(Err(unknown)) => {
-            findings.warn(
-                match unknown {
-                    Unknown::Failed(why) => format!("a published message did not arrive: {why}"),
-                    unknown => format!("a published message did not arrive; {unknown}"),
-                },
-                "SUBSCRIBE and PUBLISH in redis-cli through the same proxy; without messages each \
-                 hand-over takes up to a check period",
-            );
-            return findings.or_ok("");
-        }
-    };
+pub(super) fn messages(
+    findings: &mut Findings<'_>,
+    message: &Answer<Duration>,
+    answers: &NodeAnswers,
+) -> Answer<String> {
+    let took = message.clone().inspect_err(|unknown| {
+        let (why, way) = match unknown {
+            Unknown::NoRight(command) => {
+                return findings.fail(
+                    format!("no right to {command}; a caller that has to wait needs it"),
+                    "the rule is in the finding about rights",
+                );
+            }
+            Unknown::Unanswered(_) => return,
+            Unknown::Failed(why) => (why.clone(), ':'),
+            unknown => (unknown.to_string(), ';'),
+        };
+        findings.warn(
+            format!("a published message did not arrive{way} {why}"),
+            "SUBSCRIBE and PUBLISH in redis-cli through the same proxy; without messages each \
+             hand-over takes up to a check period",
+        );
+    })?;
     if let Some(limit) = pubsub_limit(&answers.settings) {
         findings.warn(
             format!("client-output-buffer-limit disconnects subscribers at {limit} bytes"),
             "CONFIG SET client-output-buffer-limit \"pubsub 32mb 8mb 60\"",
         );
     }
-    findings.or_ok(format!("a message arrived after {took:.1?}"))
+    Ok(format!("a message arrived after {took:.1?}"))
 }
 
 /// The least number of bytes at which a subscriber is disconnected, if it is low enough to happen.
