@@ -1,16 +1,16 @@
-//! Why a call has no reply, and what the caller may conclude from that.
+//! Why a call has no reply, and what the caller may conclude from that. `words` says it to users, and
+//! `login` without a password.
+
+mod login;
+mod words;
 
 use std::error::Error as StdError;
-use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::error::{Error, Step, TlsFailure, passes_by_itself};
-use crate::key::Key;
+use crate::error::{Step, TlsFailure, passes_by_itself};
 use crate::script::Malformed;
-use crate::store::Login;
-use crate::store::refusal::{Refusal, refusal_of_login};
+use crate::store::refusal::Refusal;
 
 /// Why a call has no reply. `Clone`, because one fault ends all calls of a pipeline.
 #[derive(Debug, Clone)]
@@ -146,9 +146,7 @@ impl StoreFault {
 
     /// The user lacks these rights.
     pub(super) fn lacks(user: Option<&str>, rights: &str) -> StoreFault {
-        let user = user.unwrap_or("default");
-        let message = format!("this user lacks {rights}; add it with ACL SETUSER {user} {rights}");
-        StoreFault::server(NOPERM, message)
+        StoreFault::server(NOPERM, lack_of(user, rights))
     }
 
     /// The same fault. If the user may not run the command of this right: that the user lacks it.
@@ -156,52 +154,11 @@ impl StoreFault {
     pub(super) fn naming(self, user: Option<&str>, right: &str) -> StoreFault {
         let command = right.trim_start_matches('+').split('|').next();
         let named = format!("'{}", command.unwrap_or_default());
-        match &self {
-            StoreFault::Server {
-                code,
-                message,
-                server,
-            } if code == NOPERM && message.contains(&named) => {
-                let lacks = StoreFault::lacks(user, right);
-                match server {
-                    Some(server) => lacks.at(server),
-                    None => lacks,
-                }
-            }
-            _ => self,
-        }
-    }
-
-    /// The refusal of a login, without the password. If the user or the password has letters
-    /// that do not show, this is named: a file or a variable may have added them.
-    pub(super) fn of_login(self, login: &Login) -> StoreFault {
-        let Some(password) = login.password.as_deref() else {
-            return self;
+        let lacks = |code: &str, message: String| match code == NOPERM && message.contains(&named) {
+            true => lack_of(user, right),
+            false => message,
         };
-        match self {
-            StoreFault::Server {
-                code,
-                mut message,
-                server,
-            } => {
-                message = refusal_of_login(&code, &message, password);
-                if code == "WRONGPASS" || message.contains("invalid password") {
-                    let user = login.user.as_deref().unwrap_or_default();
-                    let hints = [("user's name", user), ("password", password)];
-                    let hints = hints.map(|(what, text)| not_shown_in(what, text)).concat();
-                    if !hints.is_empty() {
-                        message.truncate(message.trim_end_matches('.').len());
-                    }
-                    message += &hints;
-                }
-                StoreFault::Server {
-                    code,
-                    message,
-                    server,
-                }
-            }
-            other => other,
-        }
+        self.with_message(lacks)
     }
 
     /// Whether a handshake failed because of the user, the password or the user's rights.
@@ -270,18 +227,19 @@ impl StoreFault {
 
     /// The same fault. If it is a server's error, its message goes on with this.
     pub(super) fn with_advice(self, advice: &str) -> StoreFault {
-        match self {
-            StoreFault::Server {
-                code,
-                message,
-                server,
-            } => StoreFault::Server {
-                code,
-                message: format!("{message}; {advice}"),
-                server,
-            },
-            other => other,
+        self.with_message(|_, message| format!("{message}; {advice}"))
+    }
+
+    /// The same fault. If it is a server's error, this makes another message of its code and its
+    /// message.
+    pub(super) fn with_message(
+        mut self,
+        change: impl FnOnce(&str, String) -> String,
+    ) -> StoreFault {
+        if let StoreFault::Server { code, message, .. } = &mut self {
+            *message = change(code, std::mem::take(message));
         }
+        self
     }
 
     /// Whether the server refuses the command of this name, and says so in words of its own.
@@ -305,31 +263,32 @@ impl StoreFault {
         self.refuses_command() && self.code().is_some_and(|code| !is_code(code))
     }
 
+    /// The step that an error of the system ended, and the kind of that error.
+    fn io_error(&self) -> Option<(Step, io::ErrorKind)> {
+        let StoreFault::Unavailable { step, source, .. } = self else {
+            return None;
+        };
+        let error = source.downcast_ref::<io::Error>()?;
+        Some((*step, error.kind()))
+    }
+
     /// Whether the server closed the connection, at whichever step.
     pub(super) fn is_cut(&self) -> bool {
-        matches!(self, StoreFault::Unavailable { source, .. }
-            if source.downcast_ref::<io::Error>().is_some_and(|e| is_closed_kind(e.kind())))
+        self.io_error()
+            .is_some_and(|(_, kind)| is_closed_kind(kind))
     }
 
     /// Whether the peer had closed an open connection: another connection may do better at once.
     pub(crate) fn is_closed(&self) -> bool {
-        let is_open = matches!(
-            self,
-            StoreFault::Unavailable {
-                step: Step::Send | Step::Reply,
-                ..
-            }
-        );
-        is_open && self.is_cut()
+        let is_open = |step| matches!(step, Step::Send | Step::Reply);
+        self.io_error()
+            .is_some_and(|(step, kind)| is_open(step) && is_closed_kind(kind))
     }
 
     /// Whether a reply did not come in time. If the connection died in silence, another one does
     /// better at once.
     pub(super) fn is_late_reply(&self) -> bool {
-        matches!(self, StoreFault::Unavailable { step: Step::Reply, source, .. }
-            if source
-                .downcast_ref::<io::Error>()
-                .is_some_and(|e| e.kind() == io::ErrorKind::TimedOut))
+        self.io_error() == Some((Step::Reply, io::ErrorKind::TimedOut))
     }
 
     /// The fault of a request whose connection was ended on this side.
@@ -348,10 +307,8 @@ impl StoreFault {
 
     /// Whether a signal handler ran while a connection was being opened.
     pub(super) fn is_interrupted(&self) -> bool {
-        matches!(self, StoreFault::Unavailable { source, .. }
-            if source
-                .downcast_ref::<io::Error>()
-                .is_some_and(|e| e.kind() == io::ErrorKind::Interrupted))
+        self.io_error()
+            .is_some_and(|(_, kind)| kind == io::ErrorKind::Interrupted)
     }
 
     /// Whether the server may have carried out the request although no reply came.
@@ -361,74 +318,6 @@ impl StoreFault {
             StoreFault::InDoubt(_) | StoreFault::NotReplicated { .. } => true,
             StoreFault::Server { code, .. } => code == PROTOCOL,
             StoreFault::NotReady | StoreFault::Tls { .. } | StoreFault::Unfit { .. } => false,
-        }
-    }
-
-    /// The public error for a call about `key` that took `waited`.
-    pub(crate) fn into_error(self, key: Option<&Key>, waited: Duration) -> Error {
-        let lock = key.map(|key| key.name.clone());
-        match self {
-            StoreFault::NotReady => StoreFault::unavailable(Step::Connect, "no connection is open")
-                .into_error(key, waited),
-            StoreFault::Unavailable {
-                step,
-                source,
-                server,
-            } => Error::Unavailable {
-                lock,
-                server,
-                step,
-                waited,
-                source,
-            },
-            StoreFault::InDoubt(fault) => match *fault {
-                StoreFault::Unavailable {
-                    step,
-                    source,
-                    server,
-                } => Error::Unavailable {
-                    lock,
-                    server,
-                    step: Step::Reply,
-                    waited,
-                    source: match step {
-                        Step::Send | Step::Reply => source,
-                        step => Arc::new(Box::new(NotSentAgain { step, source })),
-                    },
-                },
-                other => other.into_error(key, waited),
-            },
-            StoreFault::NotReplicated {
-                wanted,
-                acknowledged,
-                server,
-            } => Error::NotReplicated {
-                lock: lock.unwrap_or_default(),
-                server,
-                wanted,
-                acknowledged,
-            },
-            StoreFault::Server {
-                code,
-                message,
-                server,
-            } => Error::Server {
-                lock,
-                server,
-                code,
-                message,
-            },
-            StoreFault::Tls {
-                reason,
-                message,
-                server,
-            } => Error::Tls {
-                lock,
-                server,
-                reason,
-                message,
-            },
-            StoreFault::Unfit { what, message } => Error::Config { what, message },
         }
     }
 }
@@ -448,118 +337,14 @@ pub(super) fn is_closed_kind(kind: io::ErrorKind) -> bool {
     )
 }
 
-impl From<StoreFault> for Error {
-    fn from(fault: StoreFault) -> Error {
-        fault.into_error(None, Duration::ZERO)
-    }
-}
-
 impl From<Malformed> for StoreFault {
     fn from(malformed: Malformed) -> StoreFault {
         StoreFault::protocol(malformed.to_string())
     }
 }
 
-/// Begins with the server's address. The message of a fault of TLS has it.
-impl fmt::Display for StoreFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(server) = self.server_address()
-            && !matches!(self, StoreFault::Tls { .. })
-        {
-            write!(f, "{server}: ")?;
-        }
-        f.write_str(&self.reason())
-    }
-}
-
-impl StoreFault {
-    /// The fault without the server's address.
-    pub(crate) fn reason(&self) -> String {
-        Reason(self).to_string()
-    }
-}
-
-struct Reason<'a>(&'a StoreFault);
-
-impl fmt::Display for Reason<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            StoreFault::NotReady => f.write_str("no connection is open"),
-            StoreFault::InDoubt(fault) => match &**fault {
-                StoreFault::Unavailable {
-                    step: step @ (Step::Connect | Step::Majority | Step::Thread),
-                    source,
-                    ..
-                } => {
-                    let source = Arc::clone(source);
-                    write!(
-                        f,
-                        "no reply: {}",
-                        NotSentAgain {
-                            step: *step,
-                            source
-                        }
-                    )
-                }
-                fault => Reason(fault).fmt(f),
-            },
-            StoreFault::Unavailable { step, source, .. } => write!(f, "no {step}: {source}"),
-            StoreFault::NotReplicated {
-                wanted,
-                acknowledged,
-                ..
-            } => write!(
-                f,
-                "only {acknowledged} of {wanted} replicas acknowledged it"
-            ),
-            StoreFault::Server { code, message, .. } => write!(f, "{code} {message}"),
-            StoreFault::Tls { message, .. } => write!(f, "no TLS connection: {message}"),
-            StoreFault::Unfit { what, message } => write!(f, "{what}: {message}"),
-        }
-    }
-}
-
-impl StdError for StoreFault {}
-
-/// Why a request that had no reply could not be sent again.
-#[derive(Debug)]
-struct NotSentAgain {
-    step: Step,
-    source: Arc<Box<dyn StdError + Send + Sync>>,
-}
-
-impl fmt::Display for NotSentAgain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NotSentAgain { step, source } = self;
-        write!(
-            f,
-            "the connection ended before the reply, and the request could not be sent again (no \
-             {step}: {source})"
-        )
-    }
-}
-
-impl StdError for NotSentAgain {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&**self.source)
-    }
-}
-
-/// A part of a sentence: that this part of a login has letters that an editor does not show, at one
-/// of its ends or as control characters. Empty if it has none.
-fn not_shown_in(what: &str, text: &str) -> String {
-    let found = if text.ends_with(['\n', '\r']) {
-        "ends with an end of line"
-    } else if text.ends_with(char::is_whitespace) {
-        "ends with white space"
-    } else if text.starts_with('\u{feff}') {
-        "begins with a byte order mark"
-    } else if text.starts_with(char::is_whitespace) {
-        "begins with white space"
-    } else if text.contains(char::is_control) {
-        "has a control character"
-    } else {
-        return String::new();
-    };
-    format!("; the {what} {found}, which counts as a part of it")
+/// The message of a lack of these rights.
+fn lack_of(user: Option<&str>, rights: &str) -> String {
+    let user = user.unwrap_or("default");
+    format!("this user lacks {rights}; add it with ACL SETUSER {user} {rights}")
 }

@@ -4,11 +4,7 @@
 //! Inside a script, Redis 6.2 hides the code in the text, and 7.0 and Valkey add the script and the
 //! line. No server gives a code to a right that a script lacks.
 
-mod login;
-
 use crate::script::RIGHTS;
-
-pub(super) use login::refusal_of_login;
 
 /// A server's error.
 #[derive(Debug, PartialEq, Eq)]

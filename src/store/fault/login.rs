@@ -1,6 +1,7 @@
-//! The text of a refusal of a login, without the password.
+//! The refusal of a login, without the password.
 
 use crate::error::passes_by_itself;
+use crate::store::{Login, StoreFault};
 
 /// The answers of servers to AUTH and to a client that has not logged in. They repeat nothing.
 const LOGIN_REFUSALS: [&str; 8] = [
@@ -15,13 +16,36 @@ const LOGIN_REFUSALS: [&str; 8] = [
     "unknown command",
 ];
 
+impl StoreFault {
+    /// The refusal of a login, without the password. If the user or the password has letters
+    /// that do not show, this is named: a file or a variable may have added them.
+    pub(in crate::store) fn of_login(self, login: &Login) -> StoreFault {
+        let Some(password) = login.password.as_deref() else {
+            return self;
+        };
+        self.with_message(|code, message| {
+            let mut message = refusal_of_login(code, &message, password);
+            if code == "WRONGPASS" || message.contains("invalid password") {
+                let user = login.user.as_deref().unwrap_or_default();
+                let hints = [("user's name", user), ("password", password)];
+                let hints = hints.map(|(what, text)| not_shown_in(what, text)).concat();
+                if !hints.is_empty() {
+                    message.truncate(message.trim_end_matches('.').len());
+                }
+                message += &hints;
+            }
+            message
+        })
+    }
+}
+
 /// The text of a refusal of this login, without the password.
 ///
 /// To replace the password in the text would show it: the letters around it tell which word it was
 /// cut out of. So a text that servers are known to send stays as it is, and any other stays only if
 /// it has nothing in common with the password. A server that does not know AUTH repeats its
 /// arguments, and cuts long ones short or escapes them.
-pub(in crate::store) fn refusal_of_login(code: &str, message: &str, password: &str) -> String {
+fn refusal_of_login(code: &str, message: &str, password: &str) -> String {
     let said = message.split(", with args").next().unwrap_or_default();
     let is_known = LOGIN_REFUSALS.contains(&said)
         || passes_by_itself(code, said)
@@ -59,6 +83,25 @@ fn repeats_some_of(text: &str, secret: &str) -> bool {
         short @ 1..=2 => has_part(short),
         _ => has_part(3),
     }
+}
+
+/// A part of a sentence: that this part of a login has letters that an editor does not show, at one
+/// of its ends or as control characters. Empty if it has none.
+fn not_shown_in(what: &str, text: &str) -> String {
+    let found = if text.ends_with(['\n', '\r']) {
+        "ends with an end of line"
+    } else if text.ends_with(char::is_whitespace) {
+        "ends with white space"
+    } else if text.starts_with('\u{feff}') {
+        "begins with a byte order mark"
+    } else if text.starts_with(char::is_whitespace) {
+        "begins with white space"
+    } else if text.contains(char::is_control) {
+        "has a control character"
+    } else {
+        return String::new();
+    };
+    format!("; the {what} {found}, which counts as a part of it")
 }
 
 #[cfg(test)]
