@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::{Connected, EndedBy, Entry, Lane, OpenLane, Resend, SILENT, Ticket, Unread};
+use super::open::OpenLane;
+use super::{Connected, EndedBy, Lane, Resend, SILENT, Ticket, Unread};
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
@@ -18,7 +19,7 @@ impl<C: Connected> Lane<C> {
         for _ in 0..YIELDS_TO_WRITER {
             let mut state = self.state.lock();
             match state.with_entry(ticket) {
-                Some(open) if ticket.number >= open.written => {}
+                Some(open) if !open.is_written(ticket) => {}
                 _ => return,
             }
             drop(state);
@@ -37,14 +38,11 @@ impl<C: Connected> Lane<C> {
         unread: U,
     ) -> Option<U> {
         let mut state = self.state.lock();
-        let is_written = |open: &&mut OpenLane<C>| ticket.number < open.written;
-        let Some(open) = state.with_entry(ticket).filter(is_written) else {
+        let open = state.with_entry(ticket);
+        let Some(open) = open.filter(|open| open.is_written(ticket)) else {
             return Some(unread);
         };
-        let entry = open.entry(ticket.number);
-        entry.has_left = true;
-        entry.unread = Some(Box::new(unread));
-        open.unread += 1;
+        open.leave(ticket, Some(Box::new(unread)));
         None
     }
 
@@ -75,10 +73,10 @@ impl<C: Connected> Lane<C> {
     pub(in crate::store::node) fn unread_due(&self) -> Time {
         let state = self.state.lock();
         match &state.open {
-            Some(open) if open.unread > 0 => open
-                .queue
-                .front()
-                .map_or(Time::NEVER, |entry| entry.sent + self.command_timeout),
+            Some(open) if open.has_unread() => {
+                let due = open.oldest().map(|sent| sent + self.command_timeout);
+                due.unwrap_or(Time::NEVER)
+            }
             None if !state.resends.is_empty() && !state.is_opening => Time::from_nanos(0),
             _ => Time::NEVER,
         }
@@ -89,10 +87,9 @@ impl<C: Connected> Lane<C> {
     pub(in crate::store::node) fn end_overdue(&self) -> bool {
         let state = self.state.lock();
         let now = self.clock.now();
-        let is_overdue = state.open.as_ref().is_some_and(|open| {
-            let oldest = open.queue.front();
-            open.unread > 0 && oldest.is_some_and(|entry| entry.sent + self.command_timeout <= now)
-        });
+        let open = state.open.as_ref().filter(|open| open.has_unread());
+        let oldest = open.and_then(OpenLane::oldest);
+        let is_overdue = oldest.is_some_and(|sent| sent + self.command_timeout <= now);
         if is_overdue {
             self.close(state, &StoreFault::timed_out(Step::Reply), EndedBy::Silence);
         }
@@ -106,9 +103,8 @@ impl<C: Connected> Lane<C> {
         let state = self.state.lock();
         let now = self.clock.now();
         let is_silent = state.open.as_ref().is_some_and(|open| {
-            let is_awaited =
-                |oldest: &Entry| oldest.sent + time <= now && open.last_reply < oldest.sent;
-            open.queue.front().is_some_and(is_awaited) && open.quickest <= round_trip
+            let is_awaited = |sent| sent + time <= now && open.is_silent_since(sent);
+            open.oldest().is_some_and(is_awaited) && open.was_as_quick_as(round_trip)
         });
         if is_silent {
             let silent = StoreFault::connection_ended(SILENT);
@@ -143,6 +139,6 @@ impl<C: Connected> Lane<C> {
     /// Whether some request has no reply although its caller has left.
     pub(in crate::store::node) fn has_unread(&self) -> bool {
         let state = self.state.lock();
-        !state.resends.is_empty() || state.open.as_ref().is_some_and(|open| open.unread > 0)
+        !state.resends.is_empty() || state.open.as_ref().is_some_and(OpenLane::has_unread)
     }
 }

@@ -23,27 +23,29 @@
 //!
 //! Order of mutexes: the lane's first, then a slot's. Neither is held over I/O or a callback.
 
+mod guard;
 mod left;
 #[cfg(all(test, fairlock_loom))]
 mod models;
 mod open;
 mod read;
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
 
 use super::connection::fault;
-use super::slot::{Slot, Woken};
+use super::slot::Woken;
 use super::socket::SocketWriter;
 use super::stream::ReadMode;
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
 use crate::sync::{Condvar, Mutex, MutexGuard, yield_now};
+pub(super) use guard::OpenGuard;
+use open::OpenLane;
+pub(super) use open::Ticket;
 
 /// The half of a connection that requests go out through.
 pub(super) trait Writer: Send {
@@ -104,50 +106,13 @@ pub(super) struct Lane<C: Connected> {
     command_timeout: Duration,
 }
 
-pub(super) struct LaneState<C: Connected> {
+struct LaneState<C: Connected> {
     open: Option<OpenLane<C>>,
     is_opening: bool,
     /// The number of the connection that is open, or was the last.
     epoch: u64,
     /// Requests that their callers have left and that are to be sent on the next connection.
     resends: Vec<Resend>,
-}
-
-/// A lane with a connection.
-pub(super) struct OpenLane<C: Connected> {
-    pub(super) connected: C,
-    /// Bytes that are still to be written.
-    buffer: Vec<u8>,
-    /// The requests without a reply, in the order in which they were appended.
-    queue: VecDeque<Entry>,
-    /// The number of the first of them.
-    first: u64,
-    /// The number of the first request that is not written yet.
-    written: u64,
-    /// How many of them nobody waits for.
-    unread: usize,
-    /// `None` while a thread writes.
-    writer: Option<C::Writer>,
-    /// `None` while a thread reads.
-    reader: Option<C::Reader>,
-    /// The thread that read last, or reads now, waits for its own reply.
-    is_awaited: bool,
-    last_reply: Time,
-    /// How long the quickest reply took.
-    quickest: Duration,
-}
-
-/// A request without a reply.
-struct Entry {
-    slot: Arc<Slot<LaneReply>>,
-    /// When it was appended.
-    sent: Time,
-    /// The name that the request is about. 0: none.
-    name: u64,
-    has_left: bool,
-    /// It gets the reply once the caller has left. `None`: nobody does.
-    unread: Option<Box<dyn Unread>>,
-    is_void: bool,
 }
 
 /// A request that is to be sent again on the next connection.
@@ -177,23 +142,13 @@ pub(super) struct LaneReply {
     pub(super) is_late: bool,
 }
 
-/// A caller's request on a lane.
-pub(super) struct Ticket {
-    epoch: u64,
-    number: u64,
-    slot: Arc<Slot<LaneReply>>,
-    /// When it was appended.
-    pub(super) sent: Time,
-    /// No reply was left unread in front of it without a reader, and a reply came lately.
-    pub(super) may_leave: bool,
-    /// How long the last reply before it took.
-    pub(super) round_trip: Duration,
-}
-
-/// The lane's mutex, locked while a connection is open.
-pub(super) struct OpenGuard<'a, C: Connected> {
-    lane: &'a Lane<C>,
-    state: MutexGuard<'a, LaneState<C>>,
+impl<C: Connected> LaneState<C> {
+    /// The open connection, if the request of this ticket is in its queue.
+    fn with_entry(&mut self, ticket: &Ticket) -> Option<&mut OpenLane<C>> {
+        let is_same = self.epoch == ticket.epoch;
+        let open = self.open.as_mut().filter(|_| is_same)?;
+        open.has(ticket).then_some(open)
+    }
 }
 
 impl<C: Connected> Lane<C> {
@@ -209,50 +164,6 @@ impl<C: Connected> Lane<C> {
             clock,
             command_timeout,
         }
-    }
-
-    /// The lane with its connection, if it has one.
-    pub(super) fn if_open(&self) -> Option<OpenGuard<'_, C>> {
-        let state = self.state.lock();
-        state
-            .open
-            .is_some()
-            .then_some(OpenGuard { lane: self, state })
-    }
-
-    /// The lane with its connection. Opens one by `connect` if there is none; one thread does so,
-    /// and others wait for it until `until`. `None` if it is `until`.
-    pub(super) fn open(
-        &self,
-        until: Time,
-        connect: impl Fn() -> Result<(C, C::Writer, C::Reader), StoreFault>,
-    ) -> Result<Option<OpenGuard<'_, C>>, StoreFault> {
-        let mut state = self.state.lock();
-        loop {
-            if state.open.is_some() {
-                return Ok(Some(OpenGuard { lane: self, state }));
-            }
-            if !state.is_opening {
-                break;
-            }
-            if self.clock.now() >= until {
-                return Ok(None);
-            }
-            self.clock.wait(&self.opened, &mut state, until);
-        }
-        state.is_opening = true;
-        drop(state);
-        let opening = Opening(self);
-        let (connected, writer, reader) = connect()?;
-        let mut state = self.state.lock();
-        state.install(connected, writer, reader, self.clock.now());
-        let mut guard = OpenGuard { lane: self, state };
-        guard.send_again();
-        // Under the mutex: a thread that is woken finds the connection.
-        std::mem::forget(opening);
-        guard.state.is_opening = false;
-        self.opened.notify_all();
-        Ok(Some(guard))
     }
 
     /// Waits for the reply to a request until `until`, and reads for others meanwhile. A reply that
@@ -280,7 +191,7 @@ impl<C: Connected> Lane<C> {
             return reply;
         }
         let mut state = self.state.lock();
-        if state.with_entry(ticket)?.last_reply >= ticket.sent {
+        if !state.with_entry(ticket)?.is_silent_since(ticket.sent) {
             return None;
         }
         let silent = StoreFault::connection_ended(SILENT);
@@ -338,9 +249,8 @@ impl<C: Connected> Lane<C> {
             self.forget(state, ticket);
             return late;
         }
-        let own = ticket.number;
-        let is_first = state.with_entry(ticket).map(|open| open.first == own);
-        match is_first {
+        let is_next = state.with_entry(ticket).map(|open| open.is_next(ticket));
+        match is_next {
             None => late,
             Some(true) => {
                 self.close(state, &late, EndedBy::Silence);
@@ -371,8 +281,7 @@ impl<C: Connected> Lane<C> {
         let Some(open) = state.with_entry(ticket) else {
             return;
         };
-        open.entry(ticket.number).has_left = true;
-        open.unread += 1;
+        open.leave(ticket, None);
         let next = open.ask_next_to_read();
         drop(state);
         if let Some(slot) = next {
@@ -384,10 +293,7 @@ impl<C: Connected> Lane<C> {
     fn write<'a>(&'a self, mut state: MutexGuard<'a, LaneState<C>>) {
         let epoch = state.epoch;
         let Some(open) = &mut state.open else { return };
-        if open.buffer.is_empty() {
-            return;
-        }
-        let Some(mut writer) = open.writer.take() else {
+        let Some(mut writer) = open.take_writer() else {
             return;
         };
         if open.is_shared() {
@@ -400,10 +306,12 @@ impl<C: Connected> Lane<C> {
                 return;
             }
         }
-        let Some(open) = &mut state.open else { return };
-        let mut bytes = std::mem::take(&mut open.buffer);
-        let mut next = open.next();
+        let mut bytes = Vec::new();
         loop {
+            let Some(open) = &mut state.open else { return };
+            if !open.take_bytes(&mut bytes) {
+                return open.return_writer(writer);
+            }
             drop(state);
             let sent = writer.send(&bytes);
             state = self.state.lock();
@@ -412,15 +320,6 @@ impl<C: Connected> Lane<C> {
             }
             if let Err(error) = sent {
                 return self.close(state, &fault(error, Step::Send), EndedBy::Peer);
-            }
-            let Some(open) = &mut state.open else { return };
-            open.written = next;
-            next = open.next();
-            bytes.clear();
-            std::mem::swap(&mut bytes, &mut open.buffer);
-            if bytes.is_empty() {
-                open.writer = Some(writer);
-                return;
             }
         }
     }
@@ -450,49 +349,23 @@ impl<C: Connected> Lane<C> {
         } else {
             StoreFault::connection_ended(BEHIND_ANOTHER)
         };
-        let mut ended = Vec::with_capacity(open.queue.len());
-        for entry in open.queue.drain(..) {
+        let entries = open.take_all();
+        let mut ended = Vec::with_capacity(entries.len());
+        for mut entry in entries {
             let fault = std::mem::replace(&mut outcome, Err(for_others.clone()));
             let is_closed = fault.as_ref().is_err_and(StoreFault::is_closed);
-            match entry
-                .unread
-                .map(|mut unread| (is_closed && unread.may_resend(), unread))
-            {
-                None => ended.push((entry.slot, None, fault)),
-                Some((false, unread)) => ended.push((entry.slot, Some(unread), fault)),
-                Some((true, unread)) => state.resends.push(Resend {
-                    name: entry.name,
-                    unread,
-                }),
+            match entry.take_resend(is_closed) {
+                Some(resend) => state.resends.push(resend),
+                None => ended.push((entry, fault)),
             }
         }
         // The pool has room for the next connection from here on.
         drop(open);
         drop(state);
         let received = self.clock.now();
-        for (slot, unread, outcome) in ended {
-            match unread {
-                Some(unread) => {
-                    unread.finish(outcome);
-                }
-                None => slot.answer(LaneReply {
-                    outcome,
-                    received,
-                    is_void: false,
-                    is_late: by == EndedBy::Silence,
-                }),
-            }
+        for (entry, outcome) in ended {
+            entry.end(outcome, received, by == EndedBy::Silence);
         }
-    }
-}
-
-/// The duty to wake the others once an attempt to open a connection is over.
-struct Opening<'a, C: Connected>(&'a Lane<C>);
-
-impl<C: Connected> Drop for Opening<'_, C> {
-    fn drop(&mut self) {
-        self.0.state.lock().is_opening = false;
-        self.0.opened.notify_all();
     }
 }
 

@@ -1,4 +1,4 @@
-//! The state of a lane with a connection.
+//! The state of a lane with a connection, without a mutex and without I/O.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{
-    Connected, EndedBy, Entry, LaneReply, LaneState, OpenGuard, OpenLane, Resend, Ticket, Unread,
-};
+use super::{Connected, LaneReply, Resend, Unread};
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::store::node::slot::Slot;
@@ -16,62 +14,131 @@ use crate::store::node::slot::Slot;
 /// The most callers that a lane serves without a yield. Measured with 8 and with 32 threads.
 const MANY: usize = 4;
 
-impl<C: Connected> LaneState<C> {
-    /// The open connection, if the request of this ticket is in its queue.
-    pub(super) fn with_entry(&mut self, ticket: &Ticket) -> Option<&mut OpenLane<C>> {
-        let is_same = self.epoch == ticket.epoch;
-        let open = self.open.as_mut().filter(|_| is_same)?;
-        (ticket.number >= open.first).then_some(open)
-    }
+/// A lane with a connection.
+pub(super) struct OpenLane<C: Connected> {
+    pub(super) connected: C,
+    /// Bytes that are still to be written.
+    buffer: Vec<u8>,
+    /// The requests without a reply, in the order in which they were appended.
+    queue: VecDeque<Entry>,
+    /// The number of the first of them.
+    first: u64,
+    /// The number of the first request that is not written yet, and of the one behind those that are
+    /// being written.
+    written: u64,
+    taken: u64,
+    /// How many of them nobody waits for.
+    unread: usize,
+    /// `None` while a thread writes.
+    writer: Option<C::Writer>,
+    /// `None` while a thread reads.
+    reader: Option<C::Reader>,
+    /// The thread that read last, or reads now, waits for its own reply.
+    is_awaited: bool,
+    last_reply: Time,
+    /// How long the quickest reply took.
+    quickest: Duration,
+}
 
-    pub(super) fn install(
-        &mut self,
+/// A request without a reply.
+pub(super) struct Entry {
+    slot: Arc<Slot<LaneReply>>,
+    /// When it was appended.
+    sent: Time,
+    /// The name that the request is about. 0: none.
+    name: u64,
+    has_left: bool,
+    /// It gets the reply once the caller has left. `None`: nobody does.
+    unread: Option<Box<dyn Unread>>,
+    is_void: bool,
+}
+
+/// A caller's request on a lane.
+pub(in crate::store::node) struct Ticket {
+    pub(super) epoch: u64,
+    number: u64,
+    pub(super) slot: Arc<Slot<LaneReply>>,
+    /// When it was appended.
+    pub(in crate::store::node) sent: Time,
+    /// No reply was left unread in front of it without a reader, and a reply came lately.
+    pub(in crate::store::node) may_leave: bool,
+    /// How long the last reply before it took.
+    pub(in crate::store::node) round_trip: Duration,
+}
+
+/// The reader's role.
+pub(super) struct ReaderRole<R> {
+    pub(super) reader: R,
+    /// How many replies were due when the role was taken. More may come.
+    pub(super) expected: usize,
+}
+
+impl<C: Connected> OpenLane<C> {
+    pub(super) fn new(
         connected: C,
         writer: C::Writer,
         reader: C::Reader,
         now: Time,
-    ) {
-        self.epoch += 1;
+    ) -> OpenLane<C> {
         let quickest = connected.round_trip();
-        self.open = Some(OpenLane {
+        OpenLane {
             connected,
             buffer: Vec::new(),
             queue: VecDeque::new(),
             first: 0,
             written: 0,
+            taken: 0,
             unread: 0,
             writer: Some(writer),
             reader: Some(reader),
             is_awaited: false,
             last_reply: now,
             quickest,
-        });
+        }
     }
-}
 
-impl<C: Connected> OpenLane<C> {
     /// The number of the next request.
     pub(super) fn next(&self) -> u64 {
         self.first + self.queue.len() as u64
     }
 
-    pub(super) fn entry(&mut self, number: u64) -> &mut Entry {
-        &mut self.queue[(number - self.first) as usize]
+    /// The number of the first request without a reply.
+    pub(super) fn first(&self) -> u64 {
+        self.first
     }
 
-    /// Whether a caller that waits for its own reply reads.
-    pub(super) fn is_read_by_caller(&self) -> bool {
-        self.reader.is_none() && self.is_awaited
+    /// Whether a request has no reply.
+    pub(super) fn has(&self, ticket: &Ticket) -> bool {
+        ticket.number >= self.first
     }
 
-    /// Asks the first caller that waits to read, if nobody reads. It must be woken once the lane's
-    /// mutex is free: earlier, it would only wait for that.
-    #[must_use]
-    pub(super) fn ask_next_to_read(&self) -> Option<Arc<Slot<LaneReply>>> {
-        self.reader.as_ref()?;
-        let waiting = self.queue.iter().filter(|entry| !entry.has_left);
-        let mut slots = waiting.map(|entry| &entry.slot);
-        slots.find(|slot| slot.ask()).cloned()
+    /// Whether the next reply is to this request.
+    pub(super) fn is_next(&self, ticket: &Ticket) -> bool {
+        ticket.number == self.first
+    }
+
+    pub(super) fn is_written(&self, ticket: &Ticket) -> bool {
+        ticket.number < self.written
+    }
+
+    /// Whether no reply has come since this moment.
+    pub(super) fn is_silent_since(&self, sent: Time) -> bool {
+        self.last_reply < sent
+    }
+
+    /// When the oldest request without a reply was appended.
+    pub(super) fn oldest(&self) -> Option<Time> {
+        self.queue.front().map(|entry| entry.sent)
+    }
+
+    /// Whether some request has no reply although its caller has left.
+    pub(super) fn has_unread(&self) -> bool {
+        self.unread > 0
+    }
+
+    /// Whether some reply took no longer than this.
+    pub(super) fn was_as_quick_as(&self, round_trip: Duration) -> bool {
+        self.quickest <= round_trip
     }
 
     /// Whether so many callers wait that one write for all is worth a yield of its writer. With few
@@ -80,149 +147,184 @@ impl<C: Connected> OpenLane<C> {
         self.queue.len() - self.unread > MANY
     }
 
-    /// Takes the first entry out of the queue: its reply has come.
-    pub(super) fn take_first(&mut self) -> Option<Entry> {
-        let entry = self.queue.pop_front()?;
-        self.first += 1;
-        self.unread -= usize::from(entry.has_left);
-        Some(entry)
-    }
-
-    /// If this reply refuses only the form of a request that its caller has left, appends the
-    /// request in its other form.
-    pub(super) fn change_form(&mut self, entry: &mut Entry, reply: &Value, now: Time) -> bool {
-        let mut refused = entry.unread.take();
-        let is_refused = refused
-            .as_mut()
-            .is_some_and(|unread| unread.is_to_resend(reply));
-        if !is_refused {
-            entry.unread = refused;
-        } else if let Some(unread) = refused {
-            self.void_answers_about(entry.name);
-            self.append_unread(entry.name, unread, now);
-        }
-        is_refused
-    }
-
-    pub(super) fn void_answers_about(&mut self, name: u64) {
-        let about = self.queue.iter_mut().filter(|entry| entry.name == name);
-        about.for_each(|entry| entry.is_void = true);
-    }
-
-    /// Appends ASKING, which lets the next request alone reach a slot that the node imports. Nobody
-    /// wants its reply.
-    fn append_asking(&mut self, sent: Time) {
-        redis::cmd("ASKING").write_packed_command(&mut self.buffer);
-        self.unread += 1;
-        self.queue.push_back(Entry {
-            slot: Arc::new(Slot::new()),
+    /// Appends a request that a caller waits for.
+    pub(super) fn append(
+        &mut self,
+        epoch: u64,
+        (name, sent): (u64, Time),
+        quiet_limit: Duration,
+        encode: impl FnOnce(&C, &mut Vec<u8>),
+    ) -> Ticket {
+        encode(&self.connected, &mut self.buffer);
+        let is_read_by_caller = self.reader.is_none() && self.is_awaited;
+        let may_leave =
+            (self.queue.is_empty() || is_read_by_caller) && sent < self.last_reply + quiet_limit;
+        Ticket {
+            epoch,
+            number: self.next(),
+            slot: self.push(name, sent, false, None),
             sent,
-            name: 0,
-            has_left: true,
-            unread: None,
-            is_void: false,
-        });
+            may_leave,
+            round_trip: self.connected.round_trip(),
+        }
     }
 
+    /// Appends a request that its caller has left.
     pub(super) fn append_unread(&mut self, name: u64, mut unread: Box<dyn Unread>, sent: Time) {
         if unread.is_asking() {
             self.append_asking(sent);
         }
         unread.write(&mut self.buffer);
-        self.unread += 1;
+        self.push(name, sent, true, Some(unread));
+    }
+
+    /// Appends ASKING, which lets the next request alone reach a slot that the node imports. Nobody
+    /// wants its reply.
+    pub(super) fn append_asking(&mut self, sent: Time) {
+        redis::cmd("ASKING").write_packed_command(&mut self.buffer);
+        self.push(0, sent, true, None);
+    }
+
+    fn push(
+        &mut self,
+        name: u64,
+        sent: Time,
+        has_left: bool,
+        unread: Option<Box<dyn Unread>>,
+    ) -> Arc<Slot<LaneReply>> {
+        let slot = Arc::new(Slot::new());
+        self.unread += usize::from(has_left);
         self.queue.push_back(Entry {
-            slot: Arc::new(Slot::new()),
+            slot: Arc::clone(&slot),
             sent,
             name,
-            has_left: true,
-            unread: Some(unread),
+            has_left,
+            unread,
             is_void: false,
         });
+        slot
+    }
+
+    /// The caller of a request leaves it.
+    pub(super) fn leave(&mut self, ticket: &Ticket, unread: Option<Box<dyn Unread>>) {
+        let entry = &mut self.queue[(ticket.number - self.first) as usize];
+        entry.has_left = true;
+        entry.unread = unread;
+        self.unread += 1;
+    }
+
+    /// The writer's role, if there is something to write and nobody writes.
+    pub(super) fn take_writer(&mut self) -> Option<C::Writer> {
+        match self.buffer.is_empty() {
+            true => None,
+            false => self.writer.take(),
+        }
+    }
+
+    /// What the writer took before is written. Puts what it must write next in its place, if there is
+    /// anything.
+    pub(super) fn take_bytes(&mut self, bytes: &mut Vec<u8>) -> bool {
+        self.written = self.taken;
+        self.taken = self.next();
+        bytes.clear();
+        std::mem::swap(bytes, &mut self.buffer);
+        !bytes.is_empty()
+    }
+
+    pub(super) fn return_writer(&mut self, writer: C::Writer) {
+        self.writer = Some(writer);
+    }
+
+    /// The reader's role, if nobody reads. `is_awaited`: the thread waits for its own reply.
+    pub(super) fn take_reader(&mut self, is_awaited: bool) -> Option<ReaderRole<C::Reader>> {
+        let reader = self.reader.take()?;
+        self.is_awaited = is_awaited;
+        Some(self.role(reader))
+    }
+
+    /// The role of a thread that reads on.
+    pub(super) fn role(&self, reader: C::Reader) -> ReaderRole<C::Reader> {
+        let expected = self.queue.len();
+        ReaderRole { reader, expected }
+    }
+
+    /// Nobody reads from now on. Asks the first caller that waits to read. It must be woken once the
+    /// lane's mutex is free: earlier, it would only wait for that.
+    #[must_use]
+    pub(super) fn return_reader(&mut self, reader: C::Reader) -> Option<Arc<Slot<LaneReply>>> {
+        self.reader = Some(reader);
+        self.ask_next_to_read()
+    }
+
+    /// The same, if nobody reads.
+    #[must_use]
+    pub(super) fn ask_next_to_read(&self) -> Option<Arc<Slot<LaneReply>>> {
+        self.reader.as_ref()?;
+        let waiting = self.queue.iter().filter(|entry| !entry.has_left);
+        let mut slots = waiting.map(|entry| &entry.slot);
+        slots.find(|slot| slot.ask()).cloned()
+    }
+
+    /// Takes the reply to the first request. If it refuses only the form of a request that its caller
+    /// has left, appends the request in its other form, and returns `None`.
+    pub(super) fn take_reply(
+        &mut self,
+        reply: Value,
+        received: Time,
+    ) -> Result<Option<(Entry, Value)>, StoreFault> {
+        let Some(mut entry) = self.queue.pop_front() else {
+            return Err(StoreFault::protocol("a reply came that nobody asked for"));
+        };
+        self.first += 1;
+        self.unread -= usize::from(entry.has_left);
+        self.last_reply = received;
+        self.quickest = self.quickest.min(received - entry.sent);
+        let is_refused = |unread: &mut Box<dyn Unread>| unread.is_to_resend(&reply);
+        let Some(refused) = entry.unread.take_if(is_refused) else {
+            return Ok(Some((entry, reply)));
+        };
+        // Those behind it about its name came too early.
+        let about = self
+            .queue
+            .iter_mut()
+            .filter(|other| other.name == entry.name);
+        about.for_each(|other| other.is_void = true);
+        self.append_unread(entry.name, refused, received);
+        Ok(None)
+    }
+
+    /// The connection has ended: takes the requests without a reply.
+    pub(super) fn take_all(&mut self) -> VecDeque<Entry> {
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Whether both roles are free, and nothing is due.
+    #[cfg(all(test, fairlock_loom))]
+    pub(super) fn is_at_rest(&self) -> bool {
+        let is_empty = self.queue.is_empty() && self.buffer.is_empty() && self.unread == 0;
+        is_empty && self.writer.is_some() && self.reader.is_some()
     }
 }
 
-impl<C: Connected> OpenGuard<'_, C> {
-    /// The number of the connection, from 1.
-    pub(in crate::store::node) fn epoch(&self) -> u64 {
-        self.state.epoch
+impl Entry {
+    /// The request for the next connection, if its caller has left it and it may be sent again.
+    pub(super) fn take_resend(&mut self, is_closed: bool) -> Option<Resend> {
+        let may_resend = |unread: &mut Box<dyn Unread>| is_closed && unread.may_resend();
+        let unread = self.unread.take_if(may_resend)?;
+        let name = self.name;
+        Some(Resend { name, unread })
     }
 
-    pub(in crate::store::node) fn connected(&mut self) -> &mut C {
-        &mut self.open_lane().connected
-    }
-
-    pub(super) fn open_lane(&mut self) -> &mut OpenLane<C> {
-        let open = self.state.open.as_mut();
-        open.unwrap_or_else(|| unreachable!("the guard exists while the lane is open"))
-    }
-
-    /// Closes the connection, which must not be used any more.
-    pub(in crate::store::node) fn retire(self) {
-        let OpenGuard { lane, state } = self;
-        lane.close(
-            state,
-            &StoreFault::connection_ended("the connection was retired"),
-            EndedBy::Us,
-        );
-    }
-
-    /// Appends ASKING. The request that it is for must be appended under the same guard.
-    pub(in crate::store::node) fn append_asking(&mut self) {
-        let now = self.lane.clock.now();
-        self.open_lane().append_asking(now);
-    }
-
-    /// Appends a request about a name (0: none). [`OpenGuard::write`] has it written.
-    pub(in crate::store::node) fn append(
-        &mut self,
-        name: u64,
-        quiet_limit: Duration,
-        encode: impl FnOnce(&C, &mut Vec<u8>),
-    ) -> Ticket {
-        let now = self.lane.clock.now();
-        let slot = Arc::new(Slot::new());
-        let epoch = self.state.epoch;
-        let open = self.open_lane();
-        encode(&open.connected, &mut open.buffer);
-        let ticket = Ticket {
-            epoch,
-            number: open.next(),
-            slot: Arc::clone(&slot),
-            sent: now,
-            may_leave: (open.queue.is_empty() || open.is_read_by_caller())
-                && now < open.last_reply + quiet_limit,
-            round_trip: open.connected.round_trip(),
-        };
-        open.queue.push_back(Entry {
-            slot,
-            sent: now,
-            name,
-            has_left: false,
-            unread: None,
-            is_void: false,
-        });
-        ticket
-    }
-
-    /// Appends a request whose caller does not wait on this lane.
-    pub(in crate::store::node) fn post(&mut self, name: u64, unread: Box<dyn Unread>) {
-        let now = self.lane.clock.now();
-        self.open_lane().append_unread(name, unread, now);
-    }
-
-    /// Writes what was appended, unless another thread writes just now: then that thread does.
-    /// Blocks for as long as a write may, a command timeout at most.
-    pub(in crate::store::node) fn write(self) {
-        self.lane.write(self.state);
-    }
-
-    /// Appends the requests that were left on the connections before. The next request writes them.
-    pub(super) fn send_again(&mut self) {
-        let now = self.lane.clock.now();
-        let resends = std::mem::take(&mut self.state.resends);
-        let open = self.open_lane();
-        for Resend { name, unread } in resends {
-            open.append_unread(name, unread, now);
+    /// Gives the reply to the caller, or to the handler that it left. Called with no mutex held.
+    pub(super) fn end(self, outcome: Result<Value, StoreFault>, received: Time, is_late: bool) {
+        if let Some(unread) = self.unread {
+            return unread.finish(outcome);
         }
+        self.slot.answer(LaneReply {
+            is_void: self.is_void,
+            outcome,
+            received,
+            is_late,
+        });
     }
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use redis::{RedisError, RedisResult, Value};
 
-use super::{Connected, Entry, Lane, LaneReply, Reader, Ticket};
+use super::open::{OpenLane, ReaderRole};
+use super::{Connected, Lane, Reader, Ticket};
 use crate::error::Step;
-use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::store::node::connection::fault;
 use crate::store::node::socket::SocketReader;
@@ -24,57 +24,56 @@ impl<C: Connected> Lane<C> {
     pub(in crate::store::node) fn read_arrived(&self) {
         let mut state = self.state.lock();
         let epoch = state.epoch;
-        let Some(open) = &mut state.open else { return };
-        if open.queue.is_empty() {
-            return;
-        }
-        let Some(reader) = open.reader.take() else {
+        let open = state.open.as_mut().filter(|open| open.oldest().is_some());
+        let Some(open) = open else { return };
+        let Some(role) = open.take_reader(false) else {
             return;
         };
-        open.is_awaited = false;
         let last = open.next();
-        let expected = open.queue.len();
         drop(state);
-        self.read_rest(ReaderRole { reader, expected }, epoch, last);
+        self.read_rest(role, epoch, |open| open.first() >= last);
     }
 
     /// Takes the reader's role for a caller whose reply has not come, if it is free.
     pub(super) fn reader_for(&self, ticket: &Ticket) -> Option<ReaderRole<C::Reader>> {
         let mut state = self.state.lock();
-        let open = state.with_entry(ticket)?;
-        let reader = open.reader.take()?;
-        open.is_awaited = true;
-        let expected = open.queue.len();
-        Some(ReaderRole { reader, expected })
+        state.with_entry(ticket)?.take_reader(true)
     }
 
     /// Reads until the caller's reply has come or it is `until`.
-    pub(super) fn read(&self, mut role: ReaderRole<C::Reader>, ticket: &Ticket, until: Time) {
-        loop {
-            let left = until - self.clock.now();
-            let mode = if left.is_zero() {
-                ReadMode::Arrived
-            } else {
-                ReadMode::Wait
-            };
-            let arrived = role.receive(mode, left);
-            let is_over = arrived.values.is_empty();
-            let is_done = |next| is_over || next > ticket.number;
-            match self.complete(ticket.epoch, arrived, role.reader, |next, _| is_done(next)) {
-                Some(again) => role = again,
-                None => return,
-            }
-        }
+    pub(super) fn read(&self, role: ReaderRole<C::Reader>, ticket: &Ticket, until: Time) {
+        let how = || match until - self.clock.now() {
+            Duration::ZERO => (ReadMode::Arrived, Duration::ZERO),
+            left => (ReadMode::Wait, left),
+        };
+        self.read_until(role, ticket.epoch, how, |open| !open.has(ticket));
     }
 
-    /// Reads the replies for which nobody needs to wait, and gives the reader's role back.
-    pub(super) fn read_rest(&self, mut role: ReaderRole<C::Reader>, epoch: u64, last: u64) {
+    /// Reads what has arrived, until nothing is left of that or `is_done`.
+    fn read_rest(
+        &self,
+        role: ReaderRole<C::Reader>,
+        epoch: u64,
+        is_done: impl Fn(&OpenLane<C>) -> bool,
+    ) {
+        let how = || (ReadMode::Arrived, self.command_timeout);
+        self.read_until(role, epoch, how, is_done);
+    }
+
+    /// Reads until nothing comes or `is_done`, and gives the reader's role back.
+    fn read_until(
+        &self,
+        mut role: ReaderRole<C::Reader>,
+        epoch: u64,
+        how: impl Fn() -> (ReadMode, Duration),
+        is_done: impl Fn(&OpenLane<C>) -> bool,
+    ) {
         loop {
-            let arrived = role.receive(ReadMode::Arrived, self.command_timeout);
-            let is_done = arrived.values.is_empty();
-            match self.complete(epoch, arrived, role.reader, |next, _| {
-                is_done || next >= last
-            }) {
+            let (mode, timeout) = how();
+            let arrived = role.receive(mode, timeout);
+            let is_over = arrived.values.is_empty();
+            let is_done = |open: &OpenLane<C>| is_over || is_done(open);
+            match self.complete(epoch, arrived, role.reader, is_done) {
                 Some(again) => role = again,
                 None => return,
             }
@@ -91,36 +90,25 @@ impl<C: Connected> Lane<C> {
         let Some(open) = &mut state.open else {
             return true;
         };
-        let Some(reader) = open.reader.take() else {
+        let Some(role) = open.take_reader(false) else {
             return false;
         };
-        open.is_awaited = false;
-        let expected = open.queue.len();
         drop(state);
-        let mut role = ReaderRole { reader, expected };
-        loop {
-            let arrived = role.receive(ReadMode::Arrived, self.command_timeout);
-            let is_over = arrived.values.is_empty();
-            let is_done = |next, end| is_over || next == end;
-            match self.complete(epoch, arrived, role.reader, is_done) {
-                Some(again) => role = again,
-                None => return true,
-            }
-        }
+        self.read_rest(role, epoch, |open| open.oldest().is_none());
+        true
     }
 
     /// Replies came: they belong to the first entries. All are taken under one lock, and only then
     /// their callers are woken: these would wait for the mutex.
     ///
-    /// `is_done` says whether the thread has read enough. It gets the number of the first entry
-    /// without a reply, and the number that the next entry will have. Returns the reader if it has
-    /// not. Otherwise the reader's role is free again, or the connection has ended.
+    /// `is_done` says whether the thread has read enough. Returns the reader if it has not. Otherwise
+    /// the reader's role is free again, or the connection has ended.
     fn complete(
         &self,
         epoch: u64,
         arrived: Arrived,
         reader: C::Reader,
-        is_done: impl FnOnce(u64, u64) -> bool,
+        is_done: impl FnOnce(&OpenLane<C>) -> bool,
     ) -> Option<ReaderRole<C::Reader>> {
         let received = self.clock.now();
         let mut ended_by = arrived.error.map(|error| fault(error, Step::Reply));
@@ -132,25 +120,19 @@ impl<C: Connected> Lane<C> {
         }
         let open = state.open.as_mut()?;
         for value in arrived.values {
-            let Some(mut entry) = open.take_first() else {
-                ended_by = Some(StoreFault::protocol("a reply came that nobody asked for"));
-                break;
-            };
-            open.last_reply = received;
-            open.quickest = open.quickest.min(received - entry.sent);
-            if open.change_form(&mut entry, &value, received) {
-                must_write = true;
-            } else {
-                answered.push((entry, value));
+            match open.take_reply(value, received) {
+                Ok(Some(answer)) => answered.push(answer),
+                Ok(None) => must_write = true,
+                Err(fault) => {
+                    ended_by = Some(fault);
+                    break;
+                }
             }
         }
-        let is_free = ended_by.is_none() && is_done(open.first, open.next());
-        let (reader, next) = if is_free {
-            open.reader = Some(reader);
-            (None, open.ask_next_to_read())
-        } else {
-            let expected = open.queue.len();
-            (Some(ReaderRole { reader, expected }), None)
+        let is_free = ended_by.is_none() && is_done(open);
+        let (reader, next) = match is_free {
+            true => (None, open.return_reader(reader)),
+            false => (Some(open.role(reader)), None),
         };
         let wake_next = || {
             if let Some(slot) = next {
@@ -166,7 +148,7 @@ impl<C: Connected> Lane<C> {
             wake_next();
         }
         for (entry, value) in answered {
-            entry.end(Ok(value), received);
+            entry.end(Ok(value), received, false);
         }
         if let Some(fault) = ended_by {
             self.close_epoch(epoch, &fault);
@@ -174,13 +156,6 @@ impl<C: Connected> Lane<C> {
         }
         reader
     }
-}
-
-/// The reader's role.
-pub(super) struct ReaderRole<R> {
-    reader: R,
-    /// How many replies were due when the role was taken. More may come.
-    expected: usize,
 }
 
 impl<R: Reader> ReaderRole<R> {
@@ -200,21 +175,6 @@ impl<R: Reader> ReaderRole<R> {
         }
         let error = None;
         Arrived { values, error }
-    }
-}
-
-impl Entry {
-    /// Gives the reply to the caller, or to the handler that it left. Called with no mutex held.
-    pub(super) fn end(self, outcome: Result<Value, StoreFault>, received: Time) {
-        if let Some(unread) = self.unread {
-            return unread.finish(outcome);
-        }
-        self.slot.answer(LaneReply {
-            outcome,
-            received,
-            is_void: self.is_void,
-            is_late: false,
-        });
     }
 }
 
