@@ -336,7 +336,7 @@ impl SentCall {
                 value,
                 sent,
                 received,
-                generation: connection.generation,
+                age: connection.age,
             },
         );
         let form = pending.form;

@@ -42,7 +42,7 @@ impl Node {
     }
 
     fn connect_once(self: &Arc<Self>, role: Role, until: Time) -> Result<Connection, StoreFault> {
-        self.check_not_ended()?;
+        self.ages.check_not_ended()?;
         let timeout = until - self.clock.now();
         if timeout.is_zero() {
             return Err(StoreFault::timed_out(Step::Connect));
@@ -111,14 +111,12 @@ impl Node {
 
     fn open_socket(&self, peer: &Peer, until: Time) -> Result<Connection, StoreFault> {
         // Read first: if another thread retires this age while the connection is opened, it is old.
-        let generation = self.generation();
-        let pool_generation = self.pool_generation();
-        self.check_not_ended()?;
+        let age = self.ages.now();
+        self.ages.check_not_ended()?;
         let started = self.clock.now();
         let mut connection = Connection::open(&self.server, peer, until - started, started)?;
-        connection.generation = generation;
-        connection.pool_generation = pool_generation;
-        self.keep_socket(&connection)?;
+        connection.age = age;
+        self.ages.keep_socket(connection.socket.stream())?;
         Ok(connection)
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 
+use super::age::Age;
 use super::hello::Hello;
 use super::login::ConnectionLogin;
 use super::resolve::Peer;
@@ -21,8 +22,7 @@ use crate::store::{Anchor, Login, ServerSettings, StoreFault};
 pub(super) struct Connection {
     pub(super) socket: Socket,
     pub(super) anchor: Anchor,
-    pub(super) generation: u64,
-    pub(super) pool_generation: u64,
+    pub(super) age: Age,
     /// An error came where a reply was due, so nobody knows which request the next reply answers.
     pub(super) broken: bool,
     /// When it was opened. If a connection fails right after that, the server did not close it for
@@ -61,7 +61,7 @@ impl Connection {
         Ok(Connection::over(socket, now))
     }
 
-    /// A connection of the first generation, with a count of its own.
+    /// A connection of the first age, with a count of its own.
     pub(super) fn over(socket: Socket, now: Time) -> Connection {
         Connection {
             socket,
@@ -70,8 +70,7 @@ impl Connection {
                 sent: now,
                 received: now,
             },
-            generation: 0,
-            pool_generation: 0,
+            age: Age::default(),
             broken: false,
             opened: now,
             scripts: Scripts::default(),

@@ -243,7 +243,7 @@ impl Node {
         reply_by: Time,
     ) -> StoreFault {
         // This client has closed the connection. To ask the server why would take long if it hangs.
-        if let Err(ended) = self.check_not_ended() {
+        if let Err(ended) = self.ages.check_not_ended() {
             return ended;
         }
         let left = reply_by - self.clock.now();

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::Node;
 use super::acks::{Confirmer, confirm_grants};
+use super::age::Age;
 use super::batch::LinkCall;
 use super::connection::Connection;
 use super::hello::Role;
@@ -48,7 +49,7 @@ pub(in crate::store) struct InFlight<'a> {
     lane: &'a NodeLane,
     pending: Pending<'a>,
     ticket: Ticket,
-    generation: u64,
+    age: Age,
     /// The server has run the call's script for this connection.
     is_script_known: bool,
 }
@@ -175,7 +176,7 @@ impl Lanes {
     /// Ends the node: closes all its connections at once, also for threads that use them just now.
     /// Each call without a reply learns that its connection was closed.
     pub(in crate::store) fn end(&self) {
-        self.node.end();
+        self.node.ages.end();
         for lane in self.lanes.iter() {
             if let Some(guard) = lane.if_open() {
                 guard.retire();
@@ -251,7 +252,7 @@ impl Lanes {
     ) -> (InFlight<'a>, NodeGuard<'a>) {
         let call = pending.call;
         let (lane, name) = self.lane_of(&call.key);
-        let generation = guard.connected().generation;
+        let age = guard.connected().age;
         let is_script_known = guard.connected().scripts.knows(call);
         let reply_by = (self.node.clock.now() + self.node.command_timeout).min(deadlines.reply_by);
         pending.undate_on(guard.epoch());
@@ -268,7 +269,7 @@ impl Lanes {
             lane,
             pending,
             ticket,
-            generation,
+            age,
             is_script_known,
         };
         (flight, guard)
@@ -405,7 +406,7 @@ impl Lanes {
             value,
             sent: flight.ticket.sent,
             received: reply.received,
-            generation: flight.generation,
+            age: flight.age,
         };
         let read = self.node.read_reply(&mut flight.pending, received);
         let is_forgotten = matches!(read.meaning, Meaning::OtherForm);
@@ -461,10 +462,7 @@ impl Lanes {
                         .no_connection(started, "no connection could be opened in time"),
                 });
             };
-            let connection = guard.connected();
-            let is_retired = connection.generation != self.node.generation()
-                || connection.pool_generation != self.node.pool_generation();
-            if !is_retired {
+            if !self.node.ages.is_retired_from_pool(guard.connected().age) {
                 return Ok(guard);
             }
             guard.retire();

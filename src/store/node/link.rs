@@ -108,7 +108,7 @@ impl NodeLink {
     fn advance(&mut self) {
         let now = self.node.clock.now();
         if let LinkState::Up(connection) = &self.state
-            && self.node.is_retired(connection)
+            && self.node.ages.is_retired(connection.age)
         {
             self.state = LinkState::down_for_now(None);
         }

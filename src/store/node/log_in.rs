@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use super::Node;
+use super::age::Age;
 use super::connection::Connection;
 use super::login::{ConnectionLogin, CurrentLogin, NodeLogin};
 use crate::store::StoreFault;
@@ -48,13 +49,13 @@ impl NodeLogin {
 
 impl Node {
     /// The same refusal, unless it ends the login of an open connection, as proxies end it with its
-    /// token. Then only a new connection can log in: those of this generation are retired, and the
+    /// token. Then only a new connection can log in: those of this age are retired, and the
     /// call counts as one whose connection was closed.
-    pub(super) fn or_login_ended(&self, refused: StoreFault, generation: u64) -> StoreFault {
+    pub(super) fn or_login_ended(&self, refused: StoreFault, age: Age) -> StoreFault {
         if refused.code() != Some("NOAUTH") || !self.login.has_credentials() {
             return refused;
         }
-        self.retire(generation);
+        self.retire(age);
         StoreFault::connection_ended("NOAUTH: the server has ended the login of the connection")
     }
 

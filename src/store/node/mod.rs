@@ -2,7 +2,8 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `mod` | [`Node`]: the address, and which connections are retired; [`Counts`]: what it has done so far |
+//! | `mod` | [`Node`]: the address, and what all connections share; [`Counts`]: what it has done so far |
+//! | `age` | [`Ages`]: which connections are retired |
 //! | `connect` | how a connection is opened, within its time |
 //! | `race` | which of a server's addresses is used: the first that is ready for calls |
 //! | `resolve` | the addresses of a server |
@@ -41,6 +42,7 @@
 //! they and `batch`, which `link` names, name `pipeline`, and all of them name `connection` and `socket`.
 
 mod acks;
+mod age;
 mod batch;
 mod connect;
 mod connection;
@@ -79,8 +81,8 @@ mod tls;
 mod unread;
 mod uptime;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -92,11 +94,10 @@ use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
 use crate::store::{Address, Anchor, CallResult, Link, ServerSettings, StoreFault};
 use acks::AckedLink;
-use connection::Connection;
+use age::{Age, Ages};
 use greeting::KnownGreeting;
 use login::NodeLogin;
 use rights::Rights;
-use stream::Stream;
 
 pub(super) use acks::confirm_grants;
 pub(super) use batch::{LinkCall, LinkReply};
@@ -137,11 +138,8 @@ pub(crate) struct Node {
     pub(super) clock: Clock,
     connect_timeout: Duration,
     command_timeout: Duration,
-    /// Connections of an older generation are no longer used. One step retires them all: the
-    /// lanes', the renewal thread's and the subscription (R17, subscription).
-    generation: AtomicU64,
-    /// The same for the lanes alone: connections that were idle together are closed together.
-    pool_generation: AtomicU64,
+    /// Which of its connections are retired.
+    ages: Ages,
     rights: Rights,
     replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
@@ -149,8 +147,6 @@ pub(crate) struct Node {
     uptime: Option<uptime::Uptime>,
     /// Which of several servers it is. `None`: its users do not ask.
     identity: Option<identity::Identity>,
-    /// The sockets of its connections, for [`Node::end`].
-    sockets: Mutex<Vec<Weak<Stream>>>,
     counts: Arc<Counts>,
 }
 
@@ -185,14 +181,12 @@ impl Node {
             clock,
             connect_timeout,
             command_timeout,
-            generation: AtomicU64::new(0),
-            pool_generation: AtomicU64::new(0),
+            ages: Ages::default(),
             rights: Rights::default(),
             replica_acks: None,
             anchor: Mutex::new(None),
             uptime: None,
             identity: None,
-            sockets: Mutex::new(Vec::new()),
             counts: Arc::default(),
         }
     }
@@ -294,72 +288,21 @@ impl Node {
         counts.connection_waits.fetch_add(1, Ordering::Release);
     }
 
-    /// Closes all connections, also those that threads use just now, and opens no other.
-    fn end(&self) {
-        self.generation.store(ENDED, Ordering::Release);
-        let sockets = std::mem::take(&mut *self.sockets.lock());
-        for socket in sockets.iter().filter_map(Weak::upgrade) {
-            socket.close();
-        }
-    }
-
-    fn is_ended(&self) -> bool {
-        self.generation() == ENDED
-    }
-
-    fn check_not_ended(&self) -> Result<(), StoreFault> {
-        if self.is_ended() {
-            return Err(StoreFault::unavailable(
-                Step::Connect,
-                "another server took over from this one",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Keeps the socket of a new connection for [`Node::end`].
-    fn keep_socket(&self, connection: &Connection) -> Result<(), StoreFault> {
-        let mut sockets = self.sockets.lock();
-        sockets.retain(|socket| socket.strong_count() > 0);
-        sockets.push(connection.socket.stream());
-        drop(sockets);
-        // The node may have ended while this one was opened.
-        self.check_not_ended()
-    }
-
     /// Retires all connections that are open now.
     pub(in crate::store) fn retire_now(&self) {
-        self.retire(self.generation());
+        self.retire(self.ages.now());
     }
 
-    fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    /// Whether a connection must no longer be used.
-    fn is_retired(&self, connection: &Connection) -> bool {
-        connection.generation != self.generation()
-    }
-
-    /// Whether no lane may use a connection any more.
-    fn is_retired_from_pool(&self, connection: &Connection) -> bool {
-        self.is_retired(connection) || connection.pool_generation != self.pool_generation()
-    }
-
-    fn pool_generation(&self) -> u64 {
-        self.pool_generation.load(Ordering::Acquire)
-    }
-
-    /// Retires all connections of this generation.
-    fn retire(&self, generation: u64) {
+    /// Retires all connections of this age.
+    fn retire(&self, age: Age) {
         self.rights.forget();
-        step(&self.generation, generation);
+        self.ages.retire(age);
     }
 
     /// Retires the lanes' connections of this age.
-    fn retire_from_pool(&self, pool_generation: u64) {
+    fn retire_from_pool(&self, age: Age) {
         self.rights.forget();
-        step(&self.pool_generation, pool_generation);
+        self.ages.retire_from_pool(age);
     }
 
     /// The time left until `reply_by`; an error if there is none.
@@ -415,12 +358,4 @@ impl Counts {
             ),
         }
     }
-}
-
-/// The generation of a node that has ended.
-const ENDED: u64 = u64::MAX;
-
-/// Moves a generation on, once for all threads that have seen the same one.
-fn step(generation: &AtomicU64, seen: u64) {
-    let _ = generation.compare_exchange(seen, seen + 1, Ordering::AcqRel, Ordering::Acquire);
 }

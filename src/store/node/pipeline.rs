@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use redis::{Cmd, Value};
 
 use super::Node;
+use super::age::Age;
 use super::connection::{Connection, fault, refusal};
 use super::scripts::ScriptSet;
 use crate::error::Step;
@@ -59,8 +60,8 @@ pub(super) struct Received {
     pub(super) value: Value,
     pub(super) sent: Time,
     pub(super) received: Time,
-    /// The generation of its connection.
-    pub(super) generation: u64,
+    /// The age of its connection.
+    pub(super) age: Age,
 }
 
 /// A reply that was read.
@@ -293,7 +294,7 @@ impl Node {
             value,
             sent,
             received,
-            generation,
+            age,
         } = received;
         let mut anchor = None;
         let answer = match refusal(value).map(|value| ScriptReply::parse(pending.call, &value)) {
@@ -316,7 +317,7 @@ impl Node {
                 match refused.code() {
                     // R17 (subscription): this node is a replica now, so no connection to it is
                     // of use, nor is the subscription.
-                    Some("READONLY") => self.retire(generation),
+                    Some("READONLY") => self.retire(age),
                     // A right was taken away.
                     Some("NOPERM") => self.rights.forget(),
                     _ => {}
@@ -325,7 +326,7 @@ impl Node {
                 let is_sent_back = pending.hop == Hop::AskTarget && refused.code() == Some("MOVED");
                 let asking = is_sent_back.then(|| self.asking_refused.lock().clone());
                 let refused = asking.flatten().unwrap_or(refused);
-                Err(self.or_login_ended(refused, generation).of_script())
+                Err(self.or_login_ended(refused, age).of_script())
             }
         };
         ReadReply {

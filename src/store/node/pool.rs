@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::Node;
+use super::age::Age;
 use super::connection::Connection;
 use super::hello::Role;
 use super::lane::Connected;
@@ -34,8 +35,7 @@ pub(super) struct ConnectionPool {
 pub(super) struct LaneConnection {
     node: Arc<Node>,
     pub(super) anchor: Anchor,
-    pub(super) generation: u64,
-    pub(super) pool_generation: u64,
+    pub(super) age: Age,
     pub(super) scripts: Scripts,
     stream: Arc<Stream>,
     /// How it logs in anew. `None`: its login never changes.
@@ -120,7 +120,7 @@ impl ConnectionPool {
         &self,
         until: Time,
     ) -> Result<(LaneConnection, SocketWriter, SocketReader), StoreFault> {
-        self.node.check_not_ended()?;
+        self.node.ages.check_not_ended()?;
         let (connection, pooled) = match &self.connections {
             None => (self.node.connect_until(self.role, until)?, None),
             Some(pool) => {
@@ -136,8 +136,7 @@ impl ConnectionPool {
         let Connection {
             socket,
             anchor,
-            generation,
-            pool_generation,
+            age,
             login,
             ..
         } = connection;
@@ -145,8 +144,7 @@ impl ConnectionPool {
         let connected = LaneConnection {
             node: Arc::clone(&self.node),
             anchor,
-            generation,
-            pool_generation,
+            age,
             scripts: Scripts::default(),
             stream: writer.stream(),
             login,
@@ -182,7 +180,7 @@ impl Connected for LaneConnection {
 
     /// The other connections of its age are probably closed as well.
     fn note_closed(&self) {
-        self.node.retire_from_pool(self.pool_generation);
+        self.node.retire_from_pool(self.age);
     }
 
     fn round_trip(&self) -> Duration {
@@ -201,7 +199,7 @@ impl r2d2::ManageConnection for ConnectionFactory {
     type Error = StoreFault;
 
     fn connect(&self) -> Result<PooledConnection, StoreFault> {
-        if self.node.is_ended() {
+        if self.node.ages.check_not_ended().is_err() {
             // The pool tries again after an error, and its callers wait for that.
             return Ok(PooledConnection(None));
         }
@@ -219,9 +217,9 @@ impl r2d2::ManageConnection for ConnectionFactory {
     }
 
     /// Does not ask the server. A connection that broke while idle is found by its use, and a
-    /// script may be sent twice. Comparing generations retires all connections of one age at once.
+    /// script may be sent twice. Comparing ages retires all connections of one age at once.
     fn is_valid(&self, pooled: &mut PooledConnection) -> Result<(), StoreFault> {
-        if self.has_broken(pooled) && !self.node.is_ended() {
+        if self.has_broken(pooled) && self.node.ages.check_not_ended().is_ok() {
             return Err(StoreFault::unavailable(
                 Step::Connect,
                 "the connection was retired",
@@ -234,7 +232,7 @@ impl r2d2::ManageConnection for ConnectionFactory {
     fn has_broken(&self, PooledConnection(connection): &mut PooledConnection) -> bool {
         connection
             .as_ref()
-            .is_none_or(|connection| self.node.is_retired_from_pool(connection))
+            .is_none_or(|connection| self.node.ages.is_retired_from_pool(connection.age))
     }
 }
 

@@ -117,13 +117,13 @@ impl Lanes {
             return Err(on_result);
         };
         let connection = guard.connected();
-        let generation = connection.generation;
+        let age = connection.age;
         let mut pending = Pending::new(call, not_after);
         // The first copy brings the source, so that no later one is refused for the lack of it.
         pending.form.by_source = true;
         pending.number = connection.scripts.number(call, &mut pending.form, 0);
         let sent = self.node.clock.now();
-        let unread = UnreadCall::new(&self.node, &pending, sent, generation, on_result);
+        let unread = UnreadCall::new(&self.node, &pending, sent, age, on_result);
         guard.post(name, Box::new(unread.posted()));
         Ok(())
     }

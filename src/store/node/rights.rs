@@ -130,7 +130,7 @@ impl Node {
     /// The server refused the question itself. Which other rights are lacking is not known then, so
     /// the error has all that are needed.
     fn refused_question(&self, call: &Call, fault: StoreFault) -> StoreFault {
-        let fault = self.or_login_ended(fault, self.generation());
+        let fault = self.or_login_ended(fault, self.ages.now());
         let fault = match &fault {
             StoreFault::Server { code, message, .. }
                 if Refusal::read(code, message).lack() == Some(Lack::Key) =>

@@ -146,7 +146,7 @@ impl Node {
     /// R17 (subscription): once all connections of this age are retired, messages no longer come
     /// from this node.
     fn check_subscription(&self, connection: &Connection) -> Result<(), StoreFault> {
-        if self.is_retired(connection) {
+        if self.ages.is_retired(connection.age) {
             return Err(StoreFault::unavailable(
                 Step::Reply,
                 "the connection was retired",

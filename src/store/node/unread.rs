@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use redis::{Cmd, Value};
 
+use super::age::Age;
 use super::connection::refusal;
 use super::lane::Unread;
 use super::pipeline::{Hop, Meaning, Pending, Received};
@@ -21,7 +22,7 @@ pub(super) struct UnreadCall {
     form: Form,
     not_after: u64,
     sent: Time,
-    generation: u64,
+    age: Age,
     attempts: Attempts,
     /// It was sent again after a connection was closed before it had a reply.
     resent: bool,
@@ -35,7 +36,7 @@ impl UnreadCall {
         node: &Arc<Node>,
         pending: &Pending<'_>,
         sent: Time,
-        generation: u64,
+        age: Age,
         on_result: OnResult,
     ) -> UnreadCall {
         UnreadCall {
@@ -45,7 +46,7 @@ impl UnreadCall {
             form: pending.form,
             not_after: pending.not_after,
             sent,
-            generation,
+            age,
             attempts: Attempts::default(),
             resent: false,
             is_posted: false,
@@ -117,7 +118,7 @@ impl Unread for UnreadCall {
                     value,
                     sent: self.sent,
                     received: self.node.clock.now(),
-                    generation: self.generation,
+                    age: self.age,
                 };
                 let read = self.node.read_reply(&mut self.pending(), received);
                 // Nobody knows how long ago the reply of a caller that has left came, so it is no

@@ -74,8 +74,8 @@ impl Node {
             Some(run_id) if identity.note(run_id) => {
                 // The address leads to another server now. The older connections vote for the one
                 // that it led to before.
-                self.retire(connection.generation);
-                connection.generation = self.generation();
+                self.retire(connection.age);
+                connection.age = self.ages.now();
             }
             Some(_) => {}
         }

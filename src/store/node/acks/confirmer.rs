@@ -205,7 +205,7 @@ impl Confirmer {
         reply_by: Time,
     ) -> Result<&'c mut Connection, StoreFault> {
         let open = match connection.take() {
-            Some(open) if !self.node.is_retired(&open) => open,
+            Some(open) if !self.node.ages.is_retired(open.age) => open,
             _ => {
                 let connect_by = self.node.clock.now() + self.node.connect_timeout;
                 self.node

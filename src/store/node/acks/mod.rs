@@ -113,7 +113,7 @@ impl Node {
                 // The server became a replica while it waited. Nobody knows which replicas have
                 // the renewals before it, and no connection to this server is of use any more.
                 if refused.code() == Some("UNBLOCKED") {
-                    self.retire(connection.generation);
+                    self.retire(connection.age);
                 }
                 Err(StoreFault::InDoubt(Box::new(refused)))
             }

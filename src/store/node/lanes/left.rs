@@ -58,9 +58,8 @@ impl Lanes {
                 && let Some(on_result) = leave(index)
             {
                 let sent = flight.ticket.sent;
-                let generation = flight.generation;
-                let unread =
-                    UnreadCall::new(&self.node, &flight.pending, sent, generation, on_result);
+                let age = flight.age;
+                let unread = UnreadCall::new(&self.node, &flight.pending, sent, age, on_result);
                 flight.lane.yield_to_writer(&flight.ticket);
                 // Nothing comes back if the caller may leave.
                 flight.lane.leave(&flight.ticket, unread)?;
@@ -89,7 +88,7 @@ impl Lanes {
         };
         let pending = Pending::routed(call, form, hop);
         let now = self.node.clock.now();
-        let unread = UnreadCall::new(&self.node, &pending, now, self.node.generation(), on_result);
+        let unread = UnreadCall::new(&self.node, &pending, now, self.node.ages.now(), on_result);
         let (lane, name) = self.lane_of(&call.key);
         lane.take_over(name, unread)
     }
