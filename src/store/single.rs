@@ -1,7 +1,6 @@
 //! The store that is one Redis node.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::clock::{Clock, Time};
 use super::node::{Lanes, Node};
@@ -18,7 +17,6 @@ use crate::stats::Traffic;
 pub(crate) struct Single {
     node: Arc<Node>,
     lanes: Lanes,
-    back_off: Duration,
 }
 
 impl Single {
@@ -31,21 +29,10 @@ impl Single {
     ) -> ApiResult<Single> {
         let clock = Clock::default();
         let started = clock.now();
-        let node = Node::new(
-            server,
-            caller_id,
-            clock.clone(),
-            config.connect_timeout,
-            config.command_timeout,
-        );
-        let node = Arc::new(node.with_replica_acks(config.replica_acks));
-        let lanes = Lanes::open(&node, config.lanes, config.check_period)
+        let node = Arc::new(Node::new(server, &caller_id, &clock, config));
+        let lanes = Lanes::open(&node, started + config.connect_timeout)
             .map_err(|fault| fault.into_error(None, clock.now() - started))?;
-        Ok(Single {
-            node,
-            lanes,
-            back_off: config.back_off,
-        })
+        Ok(Single { node, lanes })
     }
 }
 
@@ -83,7 +70,7 @@ impl Store for Single {
     }
 
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
-        self.node.link(on_ready, self.back_off)
+        self.node.link(on_ready)
     }
 
     fn listen(&self, channel: Channel<'_>, on_event: &mut OnEvent<'_>) -> Result<(), StoreFault> {

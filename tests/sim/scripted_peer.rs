@@ -12,6 +12,7 @@ use super::connection::Connection;
 use super::lanes::command::parse_page;
 use super::socket::Socket;
 use super::stream::Stream;
+use crate::config::{Config, Settings};
 use crate::script::{Call, CallerId};
 use crate::store::clock::Clock;
 use crate::store::{Anchor, CallResult, StoreFault, Topology, parse_url};
@@ -45,7 +46,10 @@ impl ScriptedPeer {
         server.shutdown(Shutdown::Write).expect("it is open");
         let mut connection = Connection::over(socket, clock.now());
         connection.first_login = Arc::new(server_settings.login.clone());
-        let node = Node::new(server_settings, caller_id, clock, TIMEOUT, TIMEOUT);
+        let (mut config, _) = Config::new(Settings::default()).expect("the defaults fit");
+        config.connect_timeout = TIMEOUT;
+        config.command_timeout = TIMEOUT;
+        let node = Node::new(server_settings, &caller_id, &clock, &config);
         // Otherwise the first reply would be about the rights.
         node.rights.note_all(true);
         ScriptedPeer {

@@ -52,14 +52,14 @@ struct LeftCall {
 impl ClusterState {
     /// See [`Store::run`](crate::store::Store::run).
     pub(super) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
-        let Some(acks) = self.replica_acks else {
+        let Some(acks) = self.config.replica_acks else {
             return self.run_over(Over::Lanes, calls, deadlines);
         };
         // R18 (replica acks): a grant's renewal goes where the name lives by then, and is acknowledged
         // by the replicas of that master.
         let renew = |renewals: &[Call]| {
             let deadlines = Deadlines {
-                reply_by: self.clock.now() + acks.timeout + self.command_timeout,
+                reply_by: self.clock.now() + acks.timeout + self.config.command_timeout,
                 ..deadlines
             };
             self.run_over(Over::AckedConnection, renewals, deadlines)
@@ -98,7 +98,7 @@ impl ClusterState {
             // P8 (every call ends): redirects that lead nowhere must not become a storm.
             must_pause |= open.iter().any(|way| way.must_pause());
             let goes_round = open.iter().any(|way| way.route.rounds() >= ROUNDS);
-            let pause = self.back_off / 10 * (1 << doublings);
+            let pause = self.config.back_off / 10 * (1 << doublings);
             if goes_round {
                 must_pause = true;
                 doublings = DOUBLINGS.min(doublings + 1);
@@ -120,7 +120,7 @@ impl ClusterState {
         let next = self.clock.now() + pause;
         self.clock.sleep_until(next.min(reply_by));
         // A request whose reply would come too late would leave the call in doubt.
-        self.clock.now() + self.back_off / 10 < reply_by
+        self.clock.now() + self.config.back_off / 10 < reply_by
     }
 
     /// Sends each call to its target, all of them before it waits for a reply. Returns for each the
@@ -294,7 +294,7 @@ impl<'a> Way<'a> {
 
     /// Waits for a map in which the slot has another owner than this. False if none comes soon.
     fn await_other_owner(&self, state: &ClusterState, owner: &ClusterNode, reply_by: Time) -> bool {
-        let soon = state.clock.now() + state.command_timeout / 4;
+        let soon = state.clock.now() + state.config.command_timeout / 4;
         let until = soon.min(reply_by);
         loop {
             let target = self.route.target(state);

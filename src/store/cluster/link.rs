@@ -178,12 +178,8 @@ impl ClusterLink {
             let on_ready = Arc::clone(&self.on_ready);
             self.masters.push(ShardLink {
                 member: Arc::clone(member),
-                acked: NodeLink::with_acks(
-                    &member.node,
-                    Arc::clone(&on_ready),
-                    self.state.back_off,
-                ),
-                link: NodeLink::new(&member.node, Role::Renewal, on_ready, self.state.back_off),
+                acked: NodeLink::with_acks(&member.node, Arc::clone(&on_ready)),
+                link: NodeLink::new(&member.node, Role::Renewal, on_ready),
                 newest: 0,
             });
             self.masters.len() - 1
@@ -318,7 +314,7 @@ impl Link for ClusterLink {
         let first = self.next_run;
         self.next_run += calls.len() as u64;
         self.add(calls, first);
-        let until = self.state.clock.now() + self.state.command_timeout;
+        let until = self.state.clock.now() + self.state.config.command_timeout;
         let numbers = first..first + calls.len() as u64;
         while self.open_calls.range(numbers.clone()).next().is_some()
             && self.state.clock.now() < until
@@ -344,7 +340,7 @@ impl Link for ClusterLink {
 
     fn begin(&mut self, calls: &[Call], first: u64) -> Vec<Option<CallResult>> {
         self.add(calls, first);
-        let wait = COMMON_WAIT.min(self.state.command_timeout / 8);
+        let wait = COMMON_WAIT.min(self.state.config.command_timeout / 8);
         self.pump(first, self.state.clock.now() + wait);
         let numbers = first..first + calls.len() as u64;
         numbers.map(|number| self.results.remove(&number)).collect()

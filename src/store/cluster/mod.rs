@@ -132,7 +132,7 @@ impl Store for ClusterStore {
     }
 
     fn confirms_grants(&self) -> bool {
-        self.state.replica_acks.is_some()
+        self.state.config.replica_acks.is_some()
     }
 
     fn anchor(&self, key: &Key) -> Option<Anchor> {

@@ -139,12 +139,12 @@ fn run(state: &Weak<ClusterState>, wanted: &Receiver<()>) {
         turn += 1;
         // Each refused call wants a refresh, and many may be refused at once. Where calls go round,
         // or the cluster is down, they go on wanting. A refresh costs a connection.
-        pause = if since.elapsed() >= state.back_off {
-            state.back_off / 20
+        pause = if since.elapsed() >= state.config.back_off {
+            state.config.back_off / 20
         } else {
-            (pause * 2).clamp(state.back_off / 20, state.back_off / 2)
+            (pause * 2).clamp(state.config.back_off / 20, state.config.back_off / 2)
         };
-        let timeouts = state.command_timeout * 2;
+        let timeouts = state.config.command_timeout * 2;
         // The program's logger may panic. Without this thread no map would ever be asked for again.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             match state.refresh(turn, state.clock.now() + timeouts) {

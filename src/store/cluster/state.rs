@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::members::{ClusterNode, Members};
 use super::slots::{SlotMap, SlotRange, address_beside, slot_of};
-use crate::config::{Config, ReplicaAcks};
+use crate::config::Config;
 use crate::key::Key;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
@@ -19,15 +19,10 @@ use crate::store::{Address, ClusterSettings, Login, ServerSettings};
 /// The state that all parts of the store share.
 pub(super) struct ClusterState {
     pub(super) clock: Clock,
-    pub(super) back_off: Duration,
-    pub(super) command_timeout: Duration,
     login: Login,
     seeds: Vec<Address>,
     caller_id: Arc<CallerId>,
-    connect_timeout: Duration,
-    check_period: Duration,
-    lanes: u32,
-    pub(super) replica_acks: Option<ReplicaAcks>,
+    pub(super) config: Config,
     pub(super) members: Members,
     map: RwLock<Arc<SlotMap>>,
     /// To the thread that refreshes the map.
@@ -48,14 +43,9 @@ impl ClusterState {
         let ClusterSettings { seeds, login } = settings;
         ClusterState {
             clock: Clock::default(),
-            back_off: config.back_off,
-            command_timeout: config.command_timeout,
             login,
             caller_id,
-            connect_timeout: config.connect_timeout,
-            check_period: config.check_period,
-            lanes: config.lanes,
-            replica_acks: config.replica_acks,
+            config: config.clone(),
             members: Members::new(),
             map: RwLock::new(Arc::new(SlotMap::unknown(&seeds))),
             seeds,
@@ -80,23 +70,14 @@ impl ClusterState {
             address: address.clone(),
             login: self.login.clone(),
         };
-        let caller_id = Arc::clone(&self.caller_id);
-        let timeouts = (self.connect_timeout, self.command_timeout);
-        let node = Node::new(
-            server,
-            caller_id,
-            self.clock.clone(),
-            timeouts.0,
-            timeouts.1,
-        );
-        let node = node.with_replica_acks(self.replica_acks);
+        let node = Node::new(server, &self.caller_id, &self.clock, &self.config);
         Arc::new(node.expecting(Expected::ClusterNode))
     }
 
     pub(super) fn member_at(&self, address: &Address) -> Arc<ClusterNode> {
         self.members.at(address, || {
             let node = self.node_at(address);
-            let lanes = Lanes::closed(&node, self.lanes, self.check_period);
+            let lanes = Lanes::closed(&node);
             (node, lanes)
         })
     }
@@ -156,7 +137,7 @@ impl ClusterState {
     }
 
     fn change_is_recent_for(&self) -> Duration {
-        self.check_period + self.command_timeout
+        self.config.check_period + self.config.command_timeout
     }
 
     /// The node that owns the slot of a key. `None` if nobody does, or if that has changed lately:

@@ -165,7 +165,7 @@ impl Batch {
                 call.form = connection.scripts.form_for(&call.call, call.form);
             }
         } else {
-            let reply_by = reply_by.min(sent + node.command_timeout);
+            let reply_by = reply_by.min(sent + node.config.command_timeout);
             not_after = connection.anchor.server_time_at_least(reply_by);
         }
         let mut answers: Vec<Option<Result<Answer, StoreFault>>> =

@@ -19,7 +19,7 @@ use crate::store::clock::Time;
 impl Node {
     /// Opens a connection. Blocks for the connect timeout at most.
     pub(super) fn connect(self: &Arc<Self>, role: Role) -> Result<Connection, StoreFault> {
-        self.connect_until(role, self.clock.now() + self.connect_timeout)
+        self.connect_until(role, self.clock.now() + self.config.connect_timeout)
     }
 
     /// The same, until `until`. A signal, or a stop of this process, is no reason to fail.
@@ -32,7 +32,7 @@ impl Node {
         let mut outcome = self.connect_once(role, until);
         // A process that slept through the timeout gets one more attempt.
         let now = self.clock.now();
-        if outcome.is_err() && now > until + self.connect_timeout {
+        if outcome.is_err() && now > until + self.config.connect_timeout {
             outcome = self.connect_once(role, now + (until - started));
         }
         while is_interrupted(&outcome) && self.clock.now() < until {
@@ -123,8 +123,8 @@ impl Node {
     fn finish_opening(&self, connection: &mut Connection, until: Time) -> Result<(), StoreFault> {
         self.check_server(connection, until)?;
         self.counts.connects.fetch_add(1, Ordering::Relaxed);
-        connection.set_read_timeout(self.command_timeout)?;
-        connection.set_write_timeout(self.command_timeout)
+        connection.set_read_timeout(self.config.command_timeout)?;
+        connection.set_write_timeout(self.config.command_timeout)
     }
 
     /// Opens a connection on another thread, for a caller that never waits. The thread ends with the
@@ -154,7 +154,7 @@ impl Node {
         let node = Arc::clone(self);
         connecting(move || {
             let connected = node.connect(role);
-            let timeout = node.command_timeout;
+            let timeout = node.config.command_timeout;
             let reply = connected.and_then(|mut opened| opened.request(&command, timeout));
             on_reply(node.outcome(reply));
         })

@@ -35,8 +35,6 @@ pub(crate) struct Lanes {
     pub(super) node: Arc<Node>,
     pool: ConnectionPool,
     pub(super) lanes: Arc<[NodeLane]>,
-    /// P: a lane that had no reply for this long may be dead.
-    quiet_limit: Duration,
     /// R18 (replica acks): `None` if grants need none.
     confirmer: Option<Confirmer>,
 }
@@ -55,25 +53,10 @@ pub(in crate::store) struct InFlight<'a> {
 }
 
 impl Lanes {
-    /// Opens the first connection and fails if it cannot be opened within the connect timeout.
-    pub(in crate::store) fn open(
-        node: &Arc<Node>,
-        count: u32,
-        quiet_limit: Duration,
-    ) -> Result<Lanes, StoreFault> {
-        let first = node.connect(Role::Lane)?;
-        Lanes::begin_with(Some(first), node, count, quiet_limit).with_right_to_wait()
-    }
-
-    /// The same, until `until`.
-    pub(in crate::store) fn open_until(
-        until: Time,
-        node: &Arc<Node>,
-        count: u32,
-        quiet_limit: Duration,
-    ) -> Result<Lanes, StoreFault> {
+    /// Opens the first connection and fails if it cannot be opened until `until`.
+    pub(in crate::store) fn open(node: &Arc<Node>, until: Time) -> Result<Lanes, StoreFault> {
         let first = node.connect_until(Role::Lane, until)?;
-        Lanes::begin_with(Some(first), node, count, quiet_limit).with_right_to_wait()
+        Lanes::pooled(node, Some(first)).with_right_to_wait()
     }
 
     /// R18 (replica acks): a user without the right to `WAIT` learns of it at once. This `WAIT` waits
@@ -82,51 +65,42 @@ impl Lanes {
         if self.confirmer.is_some() {
             let mut wait = redis::cmd("WAIT");
             wait.arg(0).arg(0);
-            self.request(&wait, self.node.clock.now() + self.node.command_timeout)
-                .map_err(|fault| fault.of_command("WAIT", "which acknowledged locks need"))?;
+            self.request(
+                &wait,
+                self.node.clock.now() + self.node.config.command_timeout,
+            )
+            .map_err(|fault| fault.of_command("WAIT", "which acknowledged locks need"))?;
         }
         Ok(self)
     }
 
     /// Lanes that open their first connection when it is needed. Never blocks.
-    pub(in crate::store) fn closed(node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
-        Lanes::begin_with(None, node, count, quiet_limit)
+    pub(in crate::store) fn closed(node: &Arc<Node>) -> Lanes {
+        Lanes::pooled(node, None)
     }
 
-    fn begin_with(
-        first: Option<Connection>,
-        node: &Arc<Node>,
-        count: u32,
-        quiet_limit: Duration,
-    ) -> Lanes {
-        Lanes::over(
-            ConnectionPool::new(node, count, first),
-            node,
-            count,
-            quiet_limit,
-        )
+    fn pooled(node: &Arc<Node>, first: Option<Connection>) -> Lanes {
+        let count = node.config.lanes;
+        Lanes::over(ConnectionPool::new(node, count, first), node, count)
     }
 
     /// Lanes that threads open in the background. They have no pool.
-    pub(in crate::store) fn posted(
-        node: &Arc<Node>,
-        role: Role,
-        count: u32,
-        quiet_limit: Duration,
-    ) -> Lanes {
-        Lanes::over(ConnectionPool::direct(node, role), node, count, quiet_limit)
+    pub(in crate::store) fn posted(node: &Arc<Node>, role: Role, count: u32) -> Lanes {
+        Lanes::over(ConnectionPool::direct(node, role), node, count)
     }
 
-    fn over(pool: ConnectionPool, node: &Arc<Node>, count: u32, quiet_limit: Duration) -> Lanes {
-        let lane = |_| Lane::new(node.clock.clone(), node.command_timeout);
+    fn over(pool: ConnectionPool, node: &Arc<Node>, count: u32) -> Lanes {
+        let lane = |_| Lane::new(node.clock.clone(), node.config.command_timeout);
         let lanes: Arc<[NodeLane]> = (0..count).map(lane).collect();
         log_in_with_node(node, &lanes);
         Lanes {
             node: Arc::clone(node),
             pool,
             lanes,
-            quiet_limit,
-            confirmer: node.replica_acks.map(|acks| Confirmer::new(node, acks)),
+            confirmer: node
+                .config
+                .replica_acks
+                .map(|acks| Confirmer::new(node, acks)),
         }
     }
 
@@ -254,14 +228,15 @@ impl Lanes {
         let (lane, name) = self.lane_of(&call.key);
         let age = guard.connected().age;
         let is_script_known = guard.connected().scripts.knows(call);
-        let reply_by = (self.node.clock.now() + self.node.command_timeout).min(deadlines.reply_by);
+        let reply_by =
+            (self.node.clock.now() + self.node.config.command_timeout).min(deadlines.reply_by);
         pending.undate_on(guard.epoch());
         let scripts = &mut guard.connected().scripts;
         pending.number = scripts.number(call, &mut pending.form, pending.number);
         if pending.hop == Hop::AskTarget {
             guard.append_asking();
         }
-        let ticket = guard.append(name, self.quiet_limit, |connection, bytes| {
+        let ticket = guard.append(name, self.quiet_limit(), |connection, bytes| {
             pending.date(&connection.anchor, reply_by);
             pending.write(&self.node, bytes);
         });
@@ -382,7 +357,7 @@ impl Lanes {
         is_first: bool,
         reply_by: Time,
     ) -> LaneReply {
-        let timeout = self.node.command_timeout;
+        let timeout = self.node.config.command_timeout;
         let time = reply_by - ticket.sent;
         let patience = timeout.min(time) / 2;
         if is_first && ticket.round_trip <= patience / 8 {
@@ -424,6 +399,11 @@ impl Lanes {
         read.meaning
     }
 
+    /// P: a lane that had no reply for this long may be dead.
+    pub(super) fn quiet_limit(&self) -> Duration {
+        self.node.config.check_period
+    }
+
     /// The lane of a name, and a number of the name that is not 0.
     pub(super) fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
         let mut hasher = DefaultHasher::new();
@@ -446,7 +426,7 @@ impl Lanes {
                 (Some(guard), _) => Some(guard),
                 (None, ConnectionWait::Never) => None,
                 (None, ConnectionWait::Until(until)) => {
-                    let until = until.min(started + self.node.command_timeout);
+                    let until = until.min(started + self.node.config.command_timeout);
                     let opened = lane.open(until, || self.pool.connect(until));
                     if !std::mem::replace(&mut has_waited, true) {
                         self.node.note_connection_wait(started);

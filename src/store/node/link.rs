@@ -2,7 +2,6 @@
 //! thread never waits for one.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
@@ -23,7 +22,6 @@ pub(crate) struct NodeLink {
     node: Arc<Node>,
     role: Role,
     on_ready: Arc<dyn Fn() + Send + Sync>,
-    back_off: Duration,
     state: LinkState,
     /// The connections that were found closed in a row, without a reply in between.
     attempts: Attempts,
@@ -66,13 +64,11 @@ impl NodeLink {
         node: &Arc<Node>,
         role: Role,
         on_ready: Arc<dyn Fn() + Send + Sync>,
-        back_off: Duration,
     ) -> NodeLink {
         NodeLink {
             node: Arc::clone(node),
             role,
             on_ready,
-            back_off,
             state: LinkState::down_for_now(None),
             attempts: Attempts::default(),
             acks: None,
@@ -85,10 +81,9 @@ impl NodeLink {
     pub(in crate::store) fn with_acks(
         node: &Arc<Node>,
         on_ready: Arc<dyn Fn() + Send + Sync>,
-        back_off: Duration,
     ) -> Option<NodeLink> {
-        let acks = Some(node.replica_acks?);
-        let link = NodeLink::new(node, Role::Acks, on_ready, back_off);
+        let acks = Some(node.config.replica_acks?);
+        let link = NodeLink::new(node, Role::Acks, on_ready);
         Some(NodeLink { acks, ..link })
     }
 
@@ -113,7 +108,7 @@ impl NodeLink {
             self.state = LinkState::down_for_now(None);
         }
         if let LinkState::Down { since, .. } = &self.state
-            && now >= *since + self.back_off / 4
+            && now >= *since + self.node.config.back_off / 4
         {
             let on_ready = Arc::clone(&self.on_ready);
             self.state = match self
@@ -154,7 +149,7 @@ impl Link for NodeLink {
         if !refuses_several_slots {
             LinkCall::join_renewals(&mut calls);
         }
-        let timeout = self.node.command_timeout;
+        let timeout = self.node.config.command_timeout;
         let mut reply_by = self.node.clock.now() + timeout;
         // When the last round began, if renewals went together in it.
         let mut together_since = None;
@@ -197,7 +192,7 @@ impl NodeLink {
             return;
         };
         // A connection that idled for long says nothing about those before it.
-        let was_idle = connection.opened + self.back_off < started;
+        let was_idle = connection.opened + self.node.config.back_off < started;
         let is_broken = connection.broken;
         if was_idle || results.iter().any(|result| result.answer.is_ok()) {
             self.attempts = Attempts::default();
@@ -213,7 +208,7 @@ impl NodeLink {
         let why = results
             .iter()
             .find_map(|result| result.answer.as_ref().err().cloned());
-        let slept = now > reply_by + self.node.command_timeout;
+        let slept = now > reply_by + self.node.config.command_timeout;
         // A connection can die in silence. Only the next one shows whether the server answers.
         let may_be_dead = self.attempts.was_never_closed() && !slept;
         let why = why.map(|why| {
@@ -274,7 +269,7 @@ impl NodeLink {
     /// Never blocks, with one exception: before an acquire it asks for the rights if they are not
     /// known.
     pub(in crate::store) fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
-        let reply_by = self.node.clock.now() + self.node.command_timeout;
+        let reply_by = self.node.clock.now() + self.node.config.command_timeout;
         self.send_until(calls, reply_by)
     }
 

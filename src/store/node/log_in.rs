@@ -71,7 +71,7 @@ impl Node {
             return;
         };
         let (login, name) = (Arc::clone(&self.login), Arc::clone(self.name()));
-        let until = self.clock.now() + self.connect_timeout;
+        let until = self.clock.now() + self.config.connect_timeout;
         let renew = move || {
             let is_failing = match login.renew(again_at, until) {
                 Ok(()) => false,

@@ -87,7 +87,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::config::ReplicaAcks;
+use crate::config::Config;
 use crate::error::Step;
 use crate::script::CallerId;
 use crate::stats::Traffic;
@@ -136,12 +136,10 @@ pub(crate) struct Node {
     was_master: AtomicBool,
     caller_id: Arc<CallerId>,
     pub(super) clock: Clock,
-    connect_timeout: Duration,
-    command_timeout: Duration,
+    pub(super) config: Config,
     /// Which of its connections are retired.
     ages: Ages,
     rights: Rights,
-    replica_acks: Option<ReplicaAcks>,
     anchor: Mutex<Option<Anchor>>,
     /// When the server has run for as long as its users want it to. `None`: they do not ask.
     uptime: Option<uptime::Uptime>,
@@ -153,17 +151,16 @@ pub(crate) struct Node {
 impl Node {
     pub(super) fn new(
         server: ServerSettings,
-        caller_id: Arc<CallerId>,
-        clock: Clock,
-        connect_timeout: Duration,
-        command_timeout: Duration,
+        caller_id: &Arc<CallerId>,
+        clock: &Clock,
+        config: &Config,
     ) -> Node {
         let login = NodeLogin::new(
             &server.login,
             &server.address,
-            &clock,
-            connect_timeout,
-            command_timeout,
+            clock,
+            config.connect_timeout,
+            config.command_timeout,
         );
         Node {
             name: server.address.to_string().into(),
@@ -177,13 +174,11 @@ impl Node {
             hides_cluster: AtomicBool::new(false),
             asking_refused: Mutex::new(None),
             was_master: AtomicBool::new(false),
-            caller_id,
-            clock,
-            connect_timeout,
-            command_timeout,
+            caller_id: Arc::clone(caller_id),
+            clock: clock.clone(),
+            config: config.clone(),
             ages: Ages::default(),
             rights: Rights::default(),
-            replica_acks: None,
             anchor: Mutex::new(None),
             uptime: None,
             identity: None,
@@ -234,29 +229,16 @@ impl Node {
             .collect()
     }
 
-    /// R18 (replica acks): with some, grants and extensions count only if this many replicas have
-    /// acknowledged them.
-    pub(super) fn with_replica_acks(self, replica_acks: Option<ReplicaAcks>) -> Node {
-        Node {
-            replica_acks,
-            ..self
-        }
-    }
-
-    /// Whether replicas must acknowledge grants.
+    /// R18 (replica acks): whether grants and extensions count only if replicas have acknowledged them.
     pub(super) fn has_replica_acks(&self) -> bool {
-        self.replica_acks.is_some()
+        self.config.replica_acks.is_some()
     }
 
     /// The renewal thread's way to the node. It calls `on_ready` when it can be used again after it
     /// could not.
-    pub(super) fn link(
-        self: &Arc<Self>,
-        on_ready: Arc<dyn Fn() + Send + Sync>,
-        back_off: Duration,
-    ) -> Box<dyn Link> {
-        match AckedLink::new(self, &on_ready, back_off) {
-            None => Box::new(NodeLink::new(self, Role::Renewal, on_ready, back_off)),
+    pub(super) fn link(self: &Arc<Self>, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
+        match AckedLink::new(self, &on_ready) {
+            None => Box::new(NodeLink::new(self, Role::Renewal, on_ready)),
             Some(link) => Box::new(link),
         }
     }
@@ -318,8 +300,9 @@ impl Node {
     /// The anchor of a reply that a caller of several nodes waited for. One that took long pairs
     /// the clocks badly: it would date requests too early. It is still better than an old one.
     fn note_posted_anchor(&self, anchor: Anchor) {
-        let is_good = anchor.received - anchor.sent < self.command_timeout / 4;
-        let is_old = |known: Anchor| known.received + self.command_timeout * 8 < anchor.received;
+        let is_good = anchor.received - anchor.sent < self.config.command_timeout / 4;
+        let is_old =
+            |known: Anchor| known.received + self.config.command_timeout * 8 < anchor.received;
         if is_good || self.anchor().is_none_or(is_old) {
             self.note_anchor(anchor);
         }

@@ -93,7 +93,7 @@ impl ConnectionPool {
             .max_size(size)
             .min_idle(Some(0))
             .max_lifetime(None)
-            .connection_timeout(node.connect_timeout)
+            .connection_timeout(node.config.connect_timeout)
             .thread_pool(Arc::new(worker))
             .error_handler(Box::new(LogAtDebug))
             .build_unchecked(factory);
@@ -160,7 +160,7 @@ impl ConnectionPool {
         error: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> StoreFault {
         match &*self.last_refusal.lock() {
-            Some(refusal) if refusal.at >= started - self.node.command_timeout => {
+            Some(refusal) if refusal.at >= started - self.node.config.command_timeout => {
                 refusal.fault.clone()
             }
             _ => StoreFault::unavailable(Step::Connect, error),

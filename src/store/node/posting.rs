@@ -87,7 +87,7 @@ impl Lanes {
     /// command timeout at least, if some reply took much less before. The calls learn that it was
     /// closed.
     pub(in crate::store) fn end_silent(&self, lane: usize) {
-        let patience = self.node.command_timeout / 4;
+        let patience = self.node.config.command_timeout / 4;
         self.lanes[lane].end_silent(patience, patience / 4);
     }
 

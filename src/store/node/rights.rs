@@ -64,9 +64,10 @@ impl Node {
             };
             let refused = self.time_left(pipeline.reply_by).and_then(|left| {
                 if hop == Hop::AskTarget {
-                    connection.request(&redis::cmd("ASKING"), left.min(self.command_timeout))?;
+                    connection
+                        .request(&redis::cmd("ASKING"), left.min(self.config.command_timeout))?;
                 }
-                let reply = connection.request(&command, left.min(self.command_timeout));
+                let reply = connection.request(&command, left.min(self.config.command_timeout));
                 self.note_rights(call, reply)
             });
             match refused {

@@ -113,7 +113,7 @@ impl Node {
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(channel);
         let login = connection.login.take();
-        connection.request(&subscribe, self.command_timeout)?;
+        connection.request(&subscribe, self.config.command_timeout)?;
         Ok(login)
     }
 
@@ -126,7 +126,7 @@ impl Node {
         awaits_pong: bool,
         on_event: &mut OnEvent<'_>,
     ) -> ControlFlow<()> {
-        let until = self.clock.now() + self.command_timeout;
+        let until = self.clock.now() + self.config.command_timeout;
         let sent = old.send(&[redis::cmd("PING")]);
         let mut pongs = 1 + u32::from(awaits_pong);
         while sent.is_ok() && self.clock.now() < until {

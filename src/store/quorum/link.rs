@@ -29,7 +29,7 @@ impl Link for QuorumLink {
         if let Err(fault) = self.check_connections(calls) {
             return CallResult::none_sent(calls, &fault);
         }
-        let until = self.shared.clock.now() + self.shared.command_timeout;
+        let until = self.shared.clock.now() + self.shared.config.command_timeout;
         let left_out = Unreachable::AreLeftOut;
         self.nodes.run(&self.shared, calls, until, left_out)
     }
@@ -37,7 +37,7 @@ impl Link for QuorumLink {
     fn check_due(&self) -> Time {
         let gap = self.shared.gaps.next_due();
         if self.away().next().is_some() {
-            gap.min(self.looked_at + self.shared.back_off)
+            gap.min(self.looked_at + self.shared.config.back_off)
         } else {
             gap
         }
@@ -49,7 +49,7 @@ impl Link for QuorumLink {
         self.callers.read_unread();
         self.nodes.read_unread();
         self.shared.gaps.end_look(now);
-        if now < self.looked_at + self.shared.back_off {
+        if now < self.looked_at + self.shared.config.back_off {
             return;
         }
         self.looked_at = now;
@@ -103,7 +103,7 @@ impl QuorumLink {
             // The first renewal waits for the other nodes, for a command timeout: a lock that a node
             // has missed is taken there, too.
             let now = self.shared.clock.now();
-            let is_over = |since: Time| now >= since + self.shared.command_timeout;
+            let is_over = |since: Time| now >= since + self.shared.config.command_timeout;
             if opening.is_empty() || is_over(*self.first_wait.get_or_insert(now)) {
                 opening.iter().for_each(|node| self.shared.note_away(*node));
                 return Ok(());

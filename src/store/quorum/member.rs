@@ -1,7 +1,6 @@
 //! One node of a quorum, and how its lanes are opened without anybody's waiting for it.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -22,7 +21,6 @@ pub(super) struct Member {
     interrupt: Interrupt,
     /// For each lane.
     openings: Mutex<Vec<LaneOpening>>,
-    back_off: Duration,
     /// Called when a lane was opened, or could not be.
     on_ready: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -53,14 +51,12 @@ impl Member {
         lanes: Lanes,
         count: u32,
         interrupt: Interrupt,
-        back_off: Duration,
     ) -> Arc<Member> {
         Arc::new(Member {
             node: Arc::clone(node),
             lanes,
             interrupt,
             openings: Mutex::new((0..count).map(|_| LaneOpening::default()).collect()),
-            back_off,
             on_ready: OnceLock::new(),
         })
     }
@@ -115,14 +111,14 @@ impl Member {
         let now = self.node.clock.now();
         if !opening.is_running {
             if let Some((at, fault)) = &opening.failed
-                && now < *at + self.back_off
+                && now < *at + self.node.config.back_off
             {
-                return Reach::Suspect(fault.clone(), *at + self.back_off);
+                return Reach::Suspect(fault.clone(), *at + self.node.config.back_off);
             }
             let member = Arc::clone(self);
             if let Err(fault) = connecting(move || member.open(lane)) {
                 opening.failed = Some((now, fault.clone()));
-                return Reach::Suspect(fault, now + self.back_off);
+                return Reach::Suspect(fault, now + self.node.config.back_off);
             }
             opening.is_running = true;
         }

@@ -75,13 +75,7 @@ impl QuorumStore {
         let urls = servers.iter().map(ServerSettings::url);
         let identities = Arc::new(Identities::new(urls));
         let node = |(number, server)| {
-            let node = Node::new(
-                server,
-                Arc::clone(caller_id),
-                clock.clone(),
-                config.connect_timeout,
-                config.command_timeout,
-            );
+            let node = Node::new(server, caller_id, &clock, config);
             let node = node.known_among(&identities, number);
             Arc::new(match config.uptime_check {
                 true => node.watching_uptime(config.ttl),
@@ -94,10 +88,10 @@ impl QuorumStore {
                 StoreFault::unavailable(Step::Connect, error).into_error(None, Duration::ZERO)
             })?);
             let member = |node| {
-                let of_node = Lanes::posted(node, role, lanes, config.check_period);
+                let of_node = Lanes::posted(node, role, lanes);
                 let of_member = Arc::clone(&wait_list);
                 let interrupt = Box::new(move || of_member.interrupt());
-                Member::new(node, of_node, lanes, interrupt, config.back_off)
+                Member::new(node, of_node, lanes, interrupt)
             };
             let members = all.iter().map(member).collect();
             Ok::<_, Error>(Arc::new(Nodes { members, wait_list }))
@@ -188,7 +182,7 @@ impl Store for QuorumStore {
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         let until = deadlines
             .reply_by
-            .min(self.shared.clock.now() + self.shared.command_timeout);
+            .min(self.shared.clock.now() + self.shared.config.command_timeout);
         let unreachable = match deadlines.connection {
             ConnectionWait::Never => Unreachable::AreLeftOut,
             ConnectionWait::Until(_) => Unreachable::AreAwaited,
@@ -197,7 +191,7 @@ impl Store for QuorumStore {
     }
 
     fn send(&self, calls: &[Call], reply_by: Time, leave: &Leave<'_>) -> Vec<Option<CallResult>> {
-        let until = reply_by.min(self.shared.clock.now() + self.shared.command_timeout);
+        let until = reply_by.min(self.shared.clock.now() + self.shared.config.command_timeout);
         let sent: Vec<Result<Arc<PendingRequest>, StoreFault>> = calls
             .iter()
             .map(|call| {
@@ -387,7 +381,7 @@ impl QuorumStore {
 
     /// Waits until the first lane of a node is open.
     fn await_open(&self, member: &Arc<Member>) -> Result<(), StoreFault> {
-        let until = self.shared.clock.now() + self.shared.command_timeout;
+        let until = self.shared.clock.now() + self.shared.config.command_timeout;
         let request = Arc::new(PendingRequest::new(Vec::new()));
         if member.lanes.is_open(0) {
             return Ok(());

@@ -95,7 +95,9 @@ impl Nodes {
             let now = shared.clock.now();
             match request.with(|proposals| completion(proposals)) {
                 Completion::Open => {}
-                Completion::Incomplete => until = until.min(now + shared.command_timeout / 8),
+                Completion::Incomplete => {
+                    until = until.min(now + shared.config.command_timeout / 8)
+                }
                 Completion::Done => return,
             }
             if now >= until {
@@ -191,7 +193,7 @@ impl Nodes {
         } = copy;
         let lanes = &self.members[node].lanes;
         let now = shared.clock.now();
-        let not_after = lanes.date(until.min(now + shared.command_timeout));
+        let not_after = lanes.date(until.min(now + shared.config.command_timeout));
         // Before it is sent: its answer may come before this thread goes on.
         let (is_retry, token) = request.with(|proposals| {
             let is_retry = proposals[proposal].note_sent(node, now);
@@ -218,7 +220,7 @@ impl Nodes {
             let mut gap = None;
             let take = |proposal: &mut Proposal| {
                 proposal.on_result(node, round, result);
-                gap = proposal.gap(of.back_off);
+                gap = proposal.gap(of.config.back_off);
             };
             if to.update(proposal, take) == Wake::Reader {
                 wait_list.interrupt();
@@ -287,7 +289,10 @@ impl Nodes {
                     _ => Vec::new(),
                 };
                 shared.end_release(&call, &result, || proposal.release_votes());
-                let missing = (proposal.last_gap(shared.back_off), proposal.awaits_votes());
+                let missing = (
+                    proposal.last_gap(shared.config.back_off),
+                    proposal.awaits_votes(),
+                );
                 proposal.stop_sending();
                 (result, call, open, missing)
             };

@@ -25,10 +25,7 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) addresses: Vec<Arc<str>>,
-    pub(super) command_timeout: Duration,
-    /// The longest lease, on which all clients of the quorum agree.
-    ttl: Duration,
-    pub(super) back_off: Duration,
+    pub(super) config: Config,
     pub(super) voters: Voters,
     pub(super) doubts: Doubts,
     pub(super) open_releases: OpenReleases,
@@ -56,9 +53,7 @@ impl Shared {
             addresses: nodes.iter().map(address).collect(),
             away: nodes.iter().map(|_| Mutex::new(None)).collect(),
             nodes,
-            command_timeout: config.command_timeout,
-            ttl: config.ttl,
-            back_off: config.back_off,
+            config: config.clone(),
             voters,
             doubts: Doubts::default(),
             open_releases: OpenReleases::default(),
@@ -101,13 +96,13 @@ impl Shared {
     /// P2 (rising fences) holds for leases up to the ttl: a server that has run for so long votes.
     fn note_lease(&self, params: &str) -> Result<(), StoreFault> {
         let lease = Params::read(params, Family::Quorum).map_or(Duration::ZERO, |p| p.longest());
-        if lease > self.ttl {
+        if lease > self.config.ttl {
             return Err(StoreFault::Unfit {
                 what: "ttl".to_owned(),
                 message: format!(
                     "on a quorum no lease is longer than the ttl of the manager's own options, \
                      {:?}; it is {lease:?}",
-                    self.ttl
+                    self.config.ttl
                 ),
             });
         }
@@ -158,7 +153,7 @@ impl Shared {
 
     /// A request that may take a lock is about to be sent to a node.
     pub(super) fn add_doubt(&self, token: Token, node: usize, not_after: u64) {
-        let over_at = self.clock.now() + self.command_timeout * 8;
+        let over_at = self.clock.now() + self.config.command_timeout * 8;
         self.doubts.add((token, node), not_after, over_at);
     }
 
@@ -187,7 +182,7 @@ impl Shared {
         };
         let now = self.clock.now();
         let at = (token, node);
-        let least = self.back_off.min(self.command_timeout / 2);
+        let least = self.config.back_off.min(self.config.command_timeout / 2);
         let next = now + self.open_releases.pause(at, now, least);
         self.open_releases
             .add(at, call, self.lapsed_by(), next, now);
@@ -214,7 +209,7 @@ impl Shared {
     /// Answers of some nodes come after their majority. They are read within one command timeout.
     fn note_late_votes(&self) {
         let now = self.clock.now();
-        let overdue = now + self.command_timeout + Duration::from_millis(1);
+        let overdue = now + self.config.command_timeout + Duration::from_millis(1);
         if self.gaps.look_at(overdue, now) {
             self.wake_renewal_thread();
         }
@@ -233,7 +228,7 @@ impl Shared {
     pub(super) fn note_renewal_fault(&self, node: usize, fault: &StoreFault) {
         let is_refusal = fault.code().is_some();
         if is_refusal && fault.is_transient() {
-            self.go_on_without(node, self.clock.now() + self.back_off);
+            self.go_on_without(node, self.clock.now() + self.config.back_off);
         } else if !is_refusal && !fault.is_closed() {
             self.note_away(node);
         }
@@ -263,8 +258,9 @@ impl Shared {
     /// When a lease that is released now has lapsed by itself. A copy of an acquire may take the
     /// lock for up to T after the release began.
     fn lapsed_by(&self) -> Time {
-        let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed)).max(self.ttl);
-        self.clock.now() + longest + self.command_timeout * 2
+        let longest =
+            Duration::from_nanos(self.longest.load(Ordering::Relaxed)).max(self.config.ttl);
+        self.clock.now() + longest + self.config.command_timeout * 2
     }
 
     fn wake_renewal_thread(&self) {

@@ -21,7 +21,7 @@ impl Resolver {
         panel: &mut Panel,
         trouble: Option<Trouble>,
     ) -> Result<(), StoreFault> {
-        let answers = panel.ask_all(self.clock.now() + self.opener.connect_timeout);
+        let answers = panel.ask_all(self.clock.now() + self.opener.config.connect_timeout);
         let failed = match self.follow_newest(&answers, panel, trouble) {
             Ok(Followed::Another) => return Ok(()),
             Ok(Followed::Same) => None,
@@ -64,7 +64,7 @@ impl Resolver {
             return Ok(Followed::Same);
         }
         drop(state);
-        let until = self.clock.now() + self.opener.connect_timeout;
+        let until = self.clock.now() + self.opener.config.connect_timeout;
         let next = self
             .opener
             .open(&named.address, until)
@@ -115,7 +115,7 @@ impl Resolver {
                 return outcome;
             }
         }
-        let until = self.clock.now() + self.opener.connect_timeout;
+        let until = self.clock.now() + self.opener.config.connect_timeout;
         let next = self
             .opener
             .open_master(&agreed.address, until)
@@ -139,7 +139,7 @@ impl Resolver {
     /// silent, but not for long enough yet.
     fn is_gone(&self, current: &Master, agreed: &Majority) -> Result<bool, StoreFault> {
         let address = current.node.address();
-        let until = self.clock.now() + self.opener.connect_timeout;
+        let until = self.clock.now() + self.opener.config.connect_timeout;
         let fault = match self.opener.open_master(address, until) {
             Ok(_) => {
                 self.state.lock().known.forget_agreed();

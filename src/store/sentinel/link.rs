@@ -27,7 +27,7 @@ impl MasterLink {
         let master = resolver.master();
         MasterLink {
             resolver: Arc::clone(resolver),
-            link: master.node.link(Arc::clone(&on_ready), resolver.back_off),
+            link: master.node.link(Arc::clone(&on_ready)),
             master: Arc::downgrade(&master),
             on_ready,
             checked_at: resolver.last_begun(),
@@ -41,7 +41,7 @@ impl MasterLink {
         if !std::ptr::eq(self.master.as_ptr(), Arc::as_ptr(&master)) {
             self.master = Arc::downgrade(&master);
             let on_ready = Arc::clone(&self.on_ready);
-            self.link = master.node.link(on_ready, self.resolver.back_off);
+            self.link = master.node.link(on_ready);
             self.has_moved = true;
         }
         master
@@ -64,7 +64,7 @@ impl Link for MasterLink {
 
     fn check_due(&self) -> Time {
         // The resolution that this link asked for may not have begun yet.
-        self.checked_at.max(self.resolver.last_begun()) + self.resolver.check_period
+        self.checked_at.max(self.resolver.last_begun()) + self.resolver.config().check_period
     }
 
     fn check(&mut self) {

@@ -1,11 +1,10 @@
 //! One master, with all connections to it, and how another one takes its place.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::config::{Config, ReplicaAcks};
+use crate::config::Config;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::{Counts, Expected, Lanes, Node, QueryConnection};
@@ -34,11 +33,7 @@ pub(super) struct MasterOpener {
     login: Login,
     pub(super) caller_id: Arc<CallerId>,
     clock: Clock,
-    pub(super) connect_timeout: Duration,
-    command_timeout: Duration,
-    check_period: Duration,
-    lanes: u32,
-    replica_acks: Option<ReplicaAcks>,
+    pub(super) config: Config,
     /// All masters count here. A call may still wait on one that was replaced.
     counts: Arc<Counts>,
 }
@@ -54,11 +49,7 @@ impl MasterOpener {
             login: settings.login.clone(),
             caller_id,
             clock: clock.clone(),
-            connect_timeout: config.connect_timeout,
-            command_timeout: config.command_timeout,
-            check_period: config.check_period,
-            lanes: config.lanes,
-            replica_acks: config.replica_acks,
+            config: config.clone(),
             counts: Arc::default(),
         }
     }
@@ -80,18 +71,12 @@ impl MasterOpener {
 
     /// Connects to the server at this address, and to no other. An error if it is no master.
     pub(super) fn open_master(&self, address: &Address, until: Time) -> Result<Master, StoreFault> {
-        let node = Node::new(
-            self.server(address),
-            Arc::clone(&self.caller_id),
-            self.clock.clone(),
-            self.connect_timeout,
-            self.command_timeout,
-        )
-        .expecting(Expected::SentinelMaster)
-        .with_replica_acks(self.replica_acks)
-        .counting_in(Arc::clone(&self.counts));
+        let server = self.server(address);
+        let node = Node::new(server, &self.caller_id, &self.clock, &self.config)
+            .expecting(Expected::SentinelMaster)
+            .counting_in(Arc::clone(&self.counts));
         let node = Arc::new(node);
-        let lanes = Lanes::open_until(until, &node, self.lanes, self.check_period)?;
+        let lanes = Lanes::open(&node, until)?;
         Ok(Master {
             node,
             lanes,

@@ -169,7 +169,7 @@ impl Store for SentinelStore {
     /// The subscription ends with its master. If no master can be reached, this waits for the next
     /// one, for a back-off at most.
     fn listen(&self, channel: Channel<'_>, on_event: &mut OnEvent<'_>) -> Result<(), StoreFault> {
-        let until = self.clock().now() + self.resolver.back_off;
+        let until = self.clock().now() + self.resolver.config().back_off;
         loop {
             let master = self.master();
             let mut was_up = false;
@@ -210,7 +210,7 @@ impl Store for SentinelStore {
         let Some(trouble) = Trouble::of_fault(fault) else {
             return page;
         };
-        let until = self.clock().now() + self.resolver.command_timeout;
+        let until = self.clock().now() + self.resolver.config().command_timeout;
         match self.resolver.await_other_master(&master, trouble, until) {
             Some(next) => next.lanes.scan(cursor, pattern),
             None => page,

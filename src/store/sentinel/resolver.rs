@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use super::configuration::Known;
 use super::finding::first_master;
@@ -23,11 +22,6 @@ pub(super) struct Resolver {
     pub(super) settings: SentinelSettings,
     pub(super) clock: Clock,
     pub(super) opener: MasterOpener,
-    /// T
-    pub(super) command_timeout: Duration,
-    /// P: while locks are held or awaited, the sentinels are asked once in this time.
-    pub(super) check_period: Duration,
-    pub(super) back_off: Duration,
     pub(super) masters: Masters,
     pub(super) state: Mutex<ResolverState>,
     /// A resolution has ended, or the resolver stops.
@@ -132,9 +126,6 @@ impl Resolver {
             settings,
             clock,
             opener,
-            command_timeout: config.command_timeout,
-            check_period: config.check_period,
-            back_off: config.back_off,
             masters: Masters::new(first),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -143,6 +134,10 @@ impl Resolver {
 
     pub(super) fn clock(&self) -> Clock {
         self.clock.clone()
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.opener.config
     }
 
     pub(super) fn masters(&self) -> &Masters {
@@ -164,9 +159,9 @@ impl Resolver {
     /// old one may still be under way. So nothing is known of the clock for T + P after a change.
     pub(super) fn anchor(&self) -> Option<Anchor> {
         let master = self.master();
-        let is_known = master
-            .replaced_at
-            .is_none_or(|at| self.clock.now() >= at + self.command_timeout + self.check_period);
+        let is_known = master.replaced_at.is_none_or(|at| {
+            self.clock.now() >= at + self.config().command_timeout + self.config().check_period
+        });
         master.node.anchor().filter(|_| is_known)
     }
 
@@ -247,7 +242,7 @@ impl Resolver {
     /// Runs one resolution, after a pause since the last one. Returns whether to run another one.
     fn resolve_once(&self) -> bool {
         let mut state = self.state.lock();
-        let pause_ends = state.begun_at + self.back_off / 4;
+        let pause_ends = state.begun_at + self.config().back_off / 4;
         while self.clock.now() < pause_ends && !state.is_stopping {
             self.clock.wait(&self.changed, &mut state, pause_ends);
         }

@@ -69,7 +69,7 @@ impl Confirmer {
     /// The time for renewals that are to be sent now: the replicas' time for those that are under
     /// way, and one command timeout.
     pub(in crate::store::node) fn reply_by(&self) -> Time {
-        self.node.clock.now() + self.acks.timeout + self.node.command_timeout
+        self.node.clock.now() + self.acks.timeout + self.node.config.command_timeout
     }
 
     /// Runs renewals that count only when enough replicas have acknowledged them. Blocks until
@@ -187,7 +187,7 @@ impl Confirmer {
         let (mut batch, mut replies) = Batch::send(&self.node, open, calls, to_acks);
         // The renewals run before the WAIT behind them. So their replies come soon, and a connection
         // that says nothing may be dead.
-        let patience = self.node.command_timeout / 2;
+        let patience = self.node.config.command_timeout / 2;
         let may_be_dead = may_be_dead && batch.is_open() && open.round_trip() <= patience / 8;
         if may_be_dead && open.is_silent(patience) {
             open.broken = true;
@@ -207,7 +207,7 @@ impl Confirmer {
         let open = match connection.take() {
             Some(open) if !self.node.ages.is_retired(open.age) => open,
             _ => {
-                let connect_by = self.node.clock.now() + self.node.connect_timeout;
+                let connect_by = self.node.clock.now() + self.node.config.connect_timeout;
                 self.node
                     .connect_until(Role::Acks, reply_by.min(connect_by))?
             }

@@ -26,12 +26,11 @@ impl AckedLink {
     pub(in crate::store::node) fn new(
         node: &Arc<Node>,
         on_ready: &Arc<dyn Fn() + Send + Sync>,
-        back_off: Duration,
     ) -> Option<AckedLink> {
         Some(AckedLink {
             node: Arc::clone(node),
-            renewals: NodeLink::with_acks(node, Arc::clone(on_ready), back_off)?,
-            others: NodeLink::new(node, Role::Renewal, Arc::clone(on_ready), back_off),
+            renewals: NodeLink::with_acks(node, Arc::clone(on_ready))?,
+            others: NodeLink::new(node, Role::Renewal, Arc::clone(on_ready)),
         })
     }
 }
@@ -44,7 +43,7 @@ impl Link for AckedLink {
             calls.iter().cloned().partition(Call::is_renewal);
         let peer = &mut self.renewals;
         let clock = &self.node.clock;
-        let reply_by = clock.now() + self.node.command_timeout;
+        let reply_by = clock.now() + self.node.config.command_timeout;
         // The first question makes the link open the connection.
         let _ = peer.connection();
         let mut other_results = None;

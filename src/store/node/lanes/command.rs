@@ -67,7 +67,7 @@ impl Lanes {
     }
 
     pub(super) fn send_command(&self, mut guard: NodeGuard<'_>, command: &Cmd) -> Ticket {
-        let ticket = guard.append(0, self.quiet_limit, |_, bytes| {
+        let ticket = guard.append(0, self.quiet_limit(), |_, bytes| {
             self.node.counts.requests.fetch_add(1, Ordering::Relaxed);
             command.write_packed_command(bytes);
         });
@@ -98,7 +98,7 @@ impl Lanes {
             .arg(PAGE)
             .arg("TYPE")
             .arg("hash");
-        let timeouts = self.node.command_timeout * 2;
+        let timeouts = self.node.config.command_timeout * 2;
         let page = self.request(&scan, self.node.clock.now() + timeouts);
         let page = page.map_err(|fault| fault.of_command("SCAN", "which a list of locks needs"));
         self.node.outcome(page.and_then(parse_page))
