@@ -14,6 +14,7 @@ use crate::engine::waiter::{Askers, WaiterRegistry};
 use crate::engine::waiting::Waiting;
 use crate::store::Store;
 
+#[derive(Clone)]
 pub(super) struct Base {
     pub(super) life: Arc<Life>,
     pub(super) client: Arc<Client>,

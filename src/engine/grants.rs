@@ -8,7 +8,7 @@ use crate::engine::holding::Holding;
 use crate::engine::lease::{Lease, note_taken};
 use crate::engine::life::Life;
 use crate::engine::line::{Ended, GrantedPlace, Lines};
-use crate::engine::upkeep::{Command, TokenRelease, Upkeep};
+use crate::engine::upkeep::{Task, TokenRelease, Upkeep};
 use crate::engine::waiter::{
     Askers, GrantNotice, TokenOwner, WaiterAction, WaiterEntry, WaiterRegistry,
 };
@@ -135,8 +135,8 @@ impl Grants {
                 }
             }
             WaiterAction::Confirm if !self.client.has_queue() => self.ask_anew(waiter),
-            WaiterAction::Confirm => self.upkeep.send(Command::Confirm(Arc::clone(waiter))),
-            WaiterAction::Requeue => self.upkeep.send(Command::Requeue(Arc::clone(waiter))),
+            WaiterAction::Confirm => self.upkeep.ask(Task::Confirm(Arc::clone(waiter))),
+            WaiterAction::Requeue => self.upkeep.ask(Task::Requeue(Arc::clone(waiter))),
             WaiterAction::Abandon { token, not_after } => {
                 self.upkeep
                     .abandon_queued(&waiter.request, token, not_after);
@@ -238,7 +238,7 @@ impl Grants {
     }
 
     pub(super) fn send_place_in_background(&self, place: &Arc<WaiterEntry>) {
-        self.upkeep.send(Command::Requeue(Arc::clone(place)));
+        self.upkeep.ask(Task::Requeue(Arc::clone(place)));
     }
 
     pub(super) fn on_passed(&self, member: &WaiterEntry, turn: &Arc<Lease>) {

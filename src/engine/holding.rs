@@ -7,13 +7,13 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::engine::callbacks::Callbacks;
 use crate::engine::client::Client;
-use crate::engine::lease::{Due, Lease, deadline_from_reply, first_lost, loss_from_renewal};
+use crate::engine::lease::{Due, Lease, first_lost, renewed_until};
 use crate::engine::life::Life;
 use crate::engine::request::Request;
 use crate::engine::upkeep::{Command, ScheduledLease, Upkeep};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, LossReason};
-use crate::script::{Call, Outcome};
+use crate::script::Call;
 use crate::store::Answer;
 use crate::store::clock::Time;
 use crate::sync::Mutex;
@@ -126,11 +126,7 @@ impl Holding {
         for ((lease, call), result) in leases.iter().zip(&calls).zip(results) {
             let renewed = match result.answer {
                 Ok(answer) => self.on_renew_reply(lease, &answer),
-                Err(fault) => {
-                    Err(self
-                        .client
-                        .error(fault, Some(&call.key), self.client.now() - started))
-                }
+                Err(fault) => Err(self.client.error_since(started, fault, &call.key)),
             };
             first_error = first_error.and(renewed);
         }
@@ -140,24 +136,15 @@ impl Holding {
     /// Applies the reply to a renewal that a guard's owner asked for.
     pub(super) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
         let renewed = lease.renewed_lease();
-        let reason = match answer.reply.outcome {
-            // A failover went back to older data, and the token was granted again: others may
-            // have held the lock in between.
-            Outcome::Renewed { fence, .. } if fence != renewed.fence => LossReason::Taken,
-            Outcome::Renewed { left, .. }
-                if renewed.extend(
-                    self.client.now(),
-                    deadline_from_reply(&renewed.request, answer.sent, left),
-                ) =>
-            {
+        let reason = match renewed_until(renewed, answer) {
+            Ok(deadline) if renewed.extend(self.client.now(), deadline) => {
                 self.client.meter().renewed.add(1);
                 return Ok(());
             }
             // Too late. P6 (a loss stays): the lease was seen past its deadline, and is never held
             // again.
-            Outcome::Renewed { .. } => LossReason::Expired,
-            Outcome::Gone { ended, how, .. } => loss_from_renewal(renewed.fences(), ended, how),
-            _ => LossReason::Taken,
+            Ok(_) => LossReason::Expired,
+            Err(reason) => reason,
         };
         Err(self.lose(lease, reason))
     }

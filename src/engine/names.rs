@@ -10,10 +10,11 @@ use crate::engine::base::Base;
 use crate::engine::client::{Client, single_result};
 use crate::engine::grants::Grants;
 use crate::engine::life::Life;
+use crate::engine::upkeep::abandon_call;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::Kind;
-use crate::script::{Call, Family, LockSpec, Mode, Outcome, Verb};
+use crate::script::{Call, Family, LockSpec, Outcome, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, Deadlines, StoreFault};
 
@@ -56,11 +57,7 @@ impl Names {
                         _ => Ok(answer),
                     }
                 }
-                Err(fault) => {
-                    Err(self
-                        .client
-                        .error(fault, Some(&call.key), self.client.now() - started))
-                }
+                Err(fault) => Err(self.client.error_since(started, fault, &call.key)),
             });
         Ok(read.collect())
     }
@@ -84,14 +81,7 @@ impl Names {
             |result: &CallResult| matches!(result.answer, Err(StoreFault::NotReplicated { .. }));
         let granted = calls.iter().zip(results).filter(|(_, r)| is_granted(r));
         let release = |(call, _): (&Call, _)| match call.verb {
-            Verb::Acquire { token, .. } => Some(Call {
-                verb: Verb::Release {
-                    token,
-                    fence: 0,
-                    mode: Mode::Unused,
-                },
-                ..call.clone()
-            }),
+            Verb::Acquire { token, .. } => Some(abandon_call(call, token)),
             _ => None,
         };
         let releases: Vec<Call> = granted.filter_map(release).collect();
@@ -198,10 +188,8 @@ impl Names {
             let deadlines = self.client.deadlines(started, Time::NEVER);
             let result = single_result(self.client.store().run(slice::from_ref(call), deadlines));
             self.client.publish_traffic();
-            let answer = result.answer.map_err(|fault| {
-                self.client
-                    .error(fault, Some(&call.key), self.client.now() - started)
-            })?;
+            let error = |fault| self.client.error_since(started, fault, &call.key);
+            let answer = result.answer.map_err(error)?;
             self.grants.deliver_all(call, &answer);
             if answer.reply.more {
                 continue;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::client::Client;
-use crate::engine::upkeep::{Command, LongWait, Upkeep};
+use crate::engine::upkeep::{LongWait, Task, Upkeep};
 use crate::engine::waiter::{Circle, CircleWarning, WaiterEntry, WaiterRegistry, circle_of};
 use crate::store::clock::Time;
 use crate::sync::Mutex;
@@ -154,7 +154,7 @@ impl Reports {
         let waited = now - wait.since;
         let name = &wait.waiter.request.key.name;
         if waited >= limit && self.registry.begin_report(name, now, waited) {
-            self.upkeep.send(Command::ReportLongWait(wait));
+            self.upkeep.ask(Task::AskHolder(wait));
         }
     }
 }

@@ -88,7 +88,7 @@ impl Waiting {
             Ok(answer) => answer,
             Err(fault) => return self.on_acquire_fault(waiter, fault, result.not_after),
         };
-        self.note_reply(waiter, now);
+        self.note_reply(waiter);
         if answer.resent {
             waiter.state.lock().note_unanswered(result.not_after);
         }
@@ -144,7 +144,7 @@ impl Waiting {
         let now = self.client.now();
         // R11 (missing keys): a node answered. Members of a line learn of it here alone.
         if fault.is_undecided() {
-            self.note_reply(waiter, now);
+            self.note_reply(waiter);
         }
         let mut state = waiter.state.lock();
         // R7 (late copies): no copy can be on its way if the request was certainly never delivered.
@@ -173,7 +173,8 @@ impl Waiting {
     }
 
     /// Redis answered about this waiter's name, and so about the members whose place it is.
-    pub(super) fn note_reply(&self, waiter: &WaiterEntry, now: Time) {
+    pub(super) fn note_reply(&self, waiter: &WaiterEntry) {
+        let now = self.client.now();
         waiter.on_reply(now);
         for member in self.lines.members_of(waiter) {
             member.on_reply(now);

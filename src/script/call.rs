@@ -203,6 +203,23 @@ pub(crate) fn rights_command(call: &Call, caller_id: &CallerId, on_own_key: bool
 }
 
 impl Call {
+    /// Another call about the same lock.
+    pub(crate) fn with(&self, verb: Verb) -> Call {
+        Call {
+            spec: self.spec,
+            key: self.key.clone(),
+            verb,
+        }
+    }
+
+    /// The mode of a release.
+    pub(crate) fn release_mode(&self) -> Mode {
+        match self.verb {
+            Verb::Release { mode, .. } => mode,
+            _ => unreachable!("a token is released by a release"),
+        }
+    }
+
     /// The number of the script that the call runs. `None` if it is a single command.
     pub(crate) fn script_id(&self) -> Option<usize> {
         let verb = match self.verb {

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crate::config::Config;
 #[cfg(test)]
 use crate::config::Settings;
-use crate::engine::background::{RenewalThread, Task};
+use crate::engine::background::RenewalThread;
 use crate::engine::line::Ended;
 use crate::engine::releasing::{ReleaseOutcome, WantResult, release_call};
-use crate::engine::trying::{Attempted, Doubt, TryAcquire, TryOutcome};
 #[cfg(test)]
-use crate::engine::trying::{GroupOutcome, Tried};
-use crate::engine::upkeep::Command;
+use crate::engine::trying::GroupOutcome;
+use crate::engine::trying::{Attempted, Doubt, Tried, TryAcquire};
+use crate::engine::upkeep::{Command, Task};
 use crate::engine::waiter::{TakeGrant, TokenOwner, WaiterAction, WaiterEntry, WaiterState};
 use crate::engine::waiting::EnqueueOutcome;
 use crate::engine::{Engine, Lease, QueuedWaiter, Request};
@@ -81,12 +81,13 @@ impl SteppedEngine {
     pub(crate) fn collect(&mut self) -> (Tasks, Vec<Call>) {
         self.renewal.take_in();
         let (tasks, calls) = self.renewal.collect().into_iter().unzip();
-        self.renewal.last_sent_at = self.engine.now();
         (Tasks(tasks), calls)
     }
 
     pub(crate) fn on_replies(&mut self, tasks: Tasks, calls: &[Call], results: Vec<Answered>) {
-        self.renewal.on_replies(tasks.0, calls, results);
+        for ((task, call), result) in tasks.0.into_iter().zip(calls).zip(results) {
+            self.renewal.on_reply(task, call, result);
+        }
     }
 
     /// When [`SteppedEngine::collect`] has something next, unless a command comes first.
@@ -277,9 +278,9 @@ impl SteppedEngine {
         let outcome = self.engine.trying.on_try_reply(&mut attempt, answer);
         *doubt = attempt.doubt;
         match outcome {
-            Ok(TryOutcome::Done(attempted)) => Some(attempted),
-            Ok(TryOutcome::More | TryOutcome::Again(_)) => None,
-            Ok(TryOutcome::Failed(_)) | Err(_) => Some(Attempted::Taken),
+            Ok(Tried::Done(attempted)) => Some(attempted),
+            Ok(Tried::More | Tried::Again(..)) => None,
+            Ok(Tried::Failed(..) | Tried::Refused(..)) | Err(_) => Some(Attempted::Taken),
         }
     }
 
@@ -413,7 +414,7 @@ impl SteppedEngine {
             .releasing
             .on_release_reply(lease, call, started, answer.answer);
         if let ReleaseOutcome::Open(open) = outcome {
-            self.engine.base.upkeep.send(Command::Abandon(open.release));
+            self.engine.base.upkeep.abandon(open.release);
         }
     }
 }

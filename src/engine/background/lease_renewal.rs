@@ -1,28 +1,115 @@
-//! How the renewal thread renews leases, and reports their losses.
+//! The leases that the renewal thread renews, and their losses.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::task::Task;
-use super::thread::{PIPELINE, RenewalThread};
-use crate::engine::lease::{Due, Lease, deadline_from_reply, loss_from_renewal};
-use crate::engine::upkeep::{ScheduledLease, TokenRelease};
+use super::link::Replied;
+use super::schedule::{Answered, PIPELINE, Schedule, Tasks};
+use crate::engine::base::Base;
+use crate::engine::lease::{Due, Lease, renewed_until};
+use crate::engine::upkeep::{ScheduledLease, Task, TokenRelease};
 use crate::engine::waiter::{TokenOwner, WaiterAction};
 use crate::loss::LossReason;
-use crate::script::{Call, Family, Mode, Outcome};
+use crate::script::{Call, Family, Mode};
+use crate::store::StoreFault;
 use crate::store::clock::Time;
-use crate::store::{Answer, StoreFault};
 
-impl RenewalThread {
-    pub(super) fn schedule(&mut self, scheduled: ScheduledLease) {
+/// All leases of the manager from their first renewal to their end.
+pub(super) struct LeaseRenewal {
+    base: Base,
+    leases: Schedule<ScheduledLease>,
+    /// Leases that are out of the schedule for the moment. After a panic they are lost like the
+    /// scheduled ones, so that none is forgotten.
+    in_hand: Vec<Arc<Lease>>,
+    /// When to look for new leases although none is due; see [`LeaseRenewal::take_in`].
+    look_again_at: Time,
+    /// Renewals fail. The log says when that begins and when it ends, not for each lock.
+    renewals_fail: bool,
+}
+
+impl LeaseRenewal {
+    pub(super) fn new(base: &Base) -> LeaseRenewal {
+        LeaseRenewal {
+            base: base.clone(),
+            leases: Schedule::new(),
+            in_hand: Vec::new(),
+            look_again_at: Time::NEVER,
+            renewals_fail: false,
+        }
+    }
+
+    /// These tasks are out of the link, and their results are not handled yet.
+    pub(super) fn keep_in_hand(&mut self, replied: &[Replied]) {
+        for (task, ..) in replied {
+            if let Task::Renew(scheduled) = task {
+                self.in_hand.push(Arc::clone(&scheduled.lease));
+            }
+        }
+    }
+
+    /// A round of the main loop begins. All leases of the last one are scheduled, or have ended.
+    pub(super) fn begin_round(&mut self) {
+        self.in_hand.clear();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.leases.next() == Time::NEVER
+    }
+
+    pub(super) fn next_due(&self) -> Time {
+        self.leases.next().min(self.look_again_at)
+    }
+
+    /// Since when the oldest of the leases has been held by one guard.
+    pub(super) fn oldest_hold(&self, now: Time) -> Option<Time> {
+        let leases = self.leases.iter().map(|scheduled| &scheduled.lease);
+        let held = leases.filter(|lease| lease.is_held(now));
+        held.map(|lease| lease.held_by_one_guard_since()).min()
+    }
+
+    /// Takes in the new leases.
+    pub(super) fn take_in(&mut self, now: Time, tasks: &mut Tasks) {
+        if self.look_again_at <= now {
+            self.look_again_at = Time::NEVER;
+        }
+        let new = self.base.holding.take_new();
+        self.in_hand
+            .extend(new.iter().map(|s| Arc::clone(&s.lease)));
+        for scheduled in new {
+            let lease = &scheduled.lease;
+            match lease.due(now, scheduled.renew_at) {
+                // The lock was taken and released again. More leases of the same request are
+                // likely. Each would wake this thread, if it slept past the time when they are due.
+                Due::Drop => {
+                    self.look_again_at = self.look_again_at.min(now + lease.request.soonest_due());
+                }
+                Due::Lose(reason) => self.report_loss(lease, reason, tasks),
+                Due::Nothing | Due::Renew => self.schedule(scheduled),
+            }
+        }
+    }
+
+    /// Has these leases renewed at once, if they are renewed at all.
+    pub(super) fn renew_now(&mut self, now: Time, is_wanted: impl Fn(&Lease) -> bool) {
+        for mut scheduled in self.leases.take_all() {
+            if scheduled.renew_at != Time::NEVER && is_wanted(&scheduled.lease) {
+                scheduled.renew_at = now;
+                scheduled.due_at = scheduled.due_at.min(now);
+            }
+            self.schedule(scheduled);
+        }
+    }
+
+    fn schedule(&mut self, scheduled: ScheduledLease) {
         let next = scheduled.lease.next_due(scheduled.renew_at);
         self.leases.put(next, scheduled);
     }
 
-    pub(super) fn collect_renewals(&mut self, now: Time) -> Vec<(Task, Call)> {
+    /// The renewals that are due, at most half a pipeline. Losses are reported.
+    pub(super) fn collect(&mut self, now: Time, tasks: &mut Tasks) -> Vec<(Task, Call)> {
         // Renewals that are due soon go along, so that many leases do not cause many wake-ups.
         let horizon = if self.leases.next() <= now {
-            now + self.client.config().back_off
+            now + self.base.client.config().back_off
         } else {
             now
         };
@@ -39,8 +126,12 @@ impl RenewalThread {
             };
             match scheduled.lease.due(now, renew_at) {
                 Due::Drop => {}
-                Due::Lose(reason) => self.report_loss(&scheduled.lease, reason),
-                Due::Renew => batch.extend(self.with_call(Task::Renew(scheduled), now)),
+                Due::Lose(reason) => self.report_loss(&scheduled.lease, reason, tasks),
+                Due::Renew => {
+                    let lease = &scheduled.lease;
+                    let call = lease.request.renew(lease.token, lease.fence);
+                    batch.push((Task::Renew(scheduled), call));
+                }
                 // Its deadline is near, and its renewal is not.
                 Due::Nothing => early.push(scheduled),
             }
@@ -51,55 +142,36 @@ impl RenewalThread {
         batch
     }
 
-    pub(super) fn on_renew_reply(
+    pub(super) fn on_reply(
         &mut self,
         scheduled: ScheduledLease,
-        result: Result<Answer, StoreFault>,
+        result: Answered,
+        tasks: &mut Tasks,
     ) {
         let answer = match result {
             Ok(answer) => answer,
-            Err(fault) => return self.on_renew_fault(scheduled, &fault),
+            Err(fault) => return self.on_renew_fault(scheduled, &fault, tasks),
         };
         if std::mem::take(&mut self.renewals_fail) {
             log::info!("renewals are answered again");
         }
-        let lease = &scheduled.lease;
-        match answer.reply.outcome {
-            Outcome::Renewed { left, fence } if fence == lease.fence => {
-                let deadline = deadline_from_reply(&lease.request, answer.sent, left);
-                self.on_renewed(scheduled, deadline);
-            }
-            // Redis went back to an older copy of its data, in which the token was still queued,
-            // and granted it again. Others may have held the lock in between.
-            Outcome::Renewed { .. } => self.report_loss(lease, LossReason::Taken),
-            Outcome::Gone { ended, how, .. } => {
-                self.report_loss(lease, loss_from_renewal(lease.fences(), ended, how));
-            }
-            outcome => {
-                log::warn!(
-                    "renewing {:?}: redis sent an unexpected reply: {}",
-                    lease.request.key.name,
-                    outcome.word()
-                );
-                self.report_loss(lease, LossReason::Taken);
-            }
+        match renewed_until(&scheduled.lease, &answer) {
+            Ok(deadline) => self.on_renewed(scheduled, deadline, tasks),
+            Err(reason) => self.report_loss(&scheduled.lease, reason, tasks),
         }
     }
 
-    fn on_renewed(&mut self, scheduled: ScheduledLease, deadline: Time) {
-        let now = self.client.now();
-        let ScheduledLease {
-            lease,
-            renew_at,
-            due_at,
-        } = scheduled;
+    fn on_renewed(&mut self, scheduled: ScheduledLease, deadline: Time, tasks: &mut Tasks) {
+        let now = self.base.client.now();
+        let lease = scheduled.lease;
         lease.note_renewal_fault(None);
         if lease.extend(now, deadline) {
-            self.client.meter().renewed.add(1);
-            self.client.meter().renewal_lateness.record(now - due_at);
+            let meter = self.base.client.meter();
+            meter.renewed.add(1);
+            meter.renewal_lateness.record(now - scheduled.due_at);
             let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
             // Renewals keep their rhythm. After a long pause it starts again from now.
-            let next = renew_at + period;
+            let next = scheduled.renew_at + period;
             let renew_at = if next > now { next } else { now + period };
             self.schedule(ScheduledLease {
                 lease,
@@ -109,15 +181,15 @@ impl RenewalThread {
         } else if let Some(loss) = lease.loss() {
             // The reply came too late. Some thread has seen the lease lost, and a lost lease is
             // never held again (P6).
-            self.report_loss(&lease, loss.reason);
+            self.report_loss(&lease, loss.reason, tasks);
         }
     }
 
-    fn on_renew_fault(&mut self, scheduled: ScheduledLease, fault: &StoreFault) {
+    fn on_renew_fault(&mut self, scheduled: ScheduledLease, fault: &StoreFault, tasks: &Tasks) {
         // The first renewal opens the thread's connection, and the server may close it while it is
         // idle. The next attempt shows whether renewals fail.
         if !fault.is_no_outage() {
-            self.client.meter().renewal_failures.add(1);
+            self.base.client.meter().renewal_failures.add(1);
             let name = &scheduled.lease.request.key.name;
             if self.renewals_fail {
                 log::debug!("renewing {name:?} failed again: {fault}");
@@ -128,19 +200,24 @@ impl RenewalThread {
             scheduled.lease.note_renewal_fault(Some(fault));
         }
         self.schedule(ScheduledLease {
-            renew_at: self.retry_at(fault),
+            renew_at: tasks.retry_at(fault),
             ..scheduled
         });
     }
 
     /// Reports the loss of a lease, once, and abandons its token.
-    pub(super) fn report_loss(&mut self, lease: &Arc<Lease>, reason: LossReason) {
+    pub(super) fn report_loss(
+        &mut self,
+        lease: &Arc<Lease>,
+        reason: LossReason,
+        tasks: &mut Tasks,
+    ) {
         if let Some(tenure) = lease.tenure() {
             // `max_hold` ends a turn, and its tenure with it. A turn that its guard has ended has
             // passed the tenure on.
             lease.lose(reason);
             if let Some(loss) = lease.loss() {
-                self.report_loss(tenure, loss.reason);
+                self.report_loss(tenure, loss.reason, tasks);
             }
             return;
         }
@@ -148,23 +225,23 @@ impl RenewalThread {
         // R14 (release first, then send): a lease that its guard has released is not lost.
         let Some(loss) = lease.loss() else { return };
         // No guard has this grant yet, so its waiter decides what to do about it.
-        if let TokenOwner::Waiter(waiter) = self.registry.owner_of(lease.token) {
+        if let TokenOwner::Waiter(waiter) = self.base.registry.owner_of(lease.token) {
             let action = waiter.state.lock().on_lease_lost(lease);
             if !matches!(action, WaiterAction::Nothing) {
-                return self.grants.apply(&waiter, action);
+                return self.base.grants.apply(&waiter, action);
             }
         }
         let mode = if lease.request.is_place {
             if !lease.report_loss(&loss) {
                 return;
             }
-            self.report_lost_tenure(lease, reason)
+            self.report_lost_tenure(lease, reason, tasks)
         } else {
             // A lock of a group has no guard before all of the group are granted. Its caller finds
             // it lost, and has not used it.
             let guarded = lease.request.is_guarded();
             let reported = if guarded {
-                self.holding.report_loss(lease, &loss)
+                self.base.holding.report_loss(lease, &loss)
             } else {
                 lease.report_loss(&loss)
             };
@@ -173,72 +250,85 @@ impl RenewalThread {
             }
             if guarded { Mode::Lost } else { Mode::Unused }
         };
-        if self.leases.next() == Time::NEVER {
+        if self.is_empty() {
             // No lease is left whose renewal could end the outage in the log. The next failure is
             // the beginning of another one.
             self.renewals_fail = false;
         }
         if lease.was_queued {
-            self.registry.forget_guarded(lease.token);
+            self.base.registry.forget_guarded(lease.token);
         }
         // The next holder learns whether the last guard ended well. The loss is counted.
-        let now = self.client.now();
+        let now = self.base.client.now();
         let release = TokenRelease {
             is_guards: false,
             ..TokenRelease::of_lease(lease, mode, now)
         };
-        self.tasks.put(now, Task::ReleaseToken(release));
+        tasks.put(now, Task::ReleaseToken(release));
     }
 
     /// Reports the loss of a line's grant to the guard of its current turn, and queues the waiting
     /// members again. Returns how the grant is released.
-    fn report_lost_tenure(&mut self, tenure: &Arc<Lease>, reason: LossReason) -> Mode {
-        let lost = self.lines.on_tenure_lost(tenure, self.client.now());
+    fn report_lost_tenure(
+        &self,
+        tenure: &Arc<Lease>,
+        reason: LossReason,
+        tasks: &mut Tasks,
+    ) -> Mode {
+        let now = self.base.client.now();
+        let lost = self.base.lines.on_tenure_lost(tenure, now);
         if let Some(turn) = &lost.turn {
             let loss = turn.loss().unwrap_or_else(|| turn.loss_for(reason));
-            self.holding.report_loss(turn, &loss);
+            self.base.holding.report_loss(turn, &loss);
         }
         if let Some(place) = lost.place {
-            self.tasks.put(self.client.now(), Task::Requeue(place));
+            tasks.put(now, Task::Requeue(place));
         }
         lost.mode
     }
 
+    /// Another thread has seen a lease lost, and has not reported it.
+    pub(super) fn report_if_lost(&mut self, lease: &Arc<Lease>, now: Time, tasks: &mut Tasks) {
+        if let Due::Lose(reason) = lease.due(now, Time::NEVER) {
+            self.report_loss(lease, reason, tasks);
+        }
+    }
+
     /// At the end of the thread: no guard is left. One that was dropped a moment ago may have found its
     /// lock lost, and its drop left the report to this thread.
-    pub(super) fn report_last_losses(&mut self) {
+    pub(super) fn report_last_losses(&mut self, tasks: &mut Tasks) {
         for ScheduledLease { lease, .. } in self.leases.take_all() {
             if let Some(loss) = lease.loss() {
-                self.report_loss(&lease, loss.reason);
+                self.report_loss(&lease, loss.reason, tasks);
             }
         }
     }
 
-    /// Ends all leases, for a shutdown. Returns the names of the locks that guards lost by it.
-    pub(super) fn end_all(&mut self) -> Vec<Arc<str>> {
+    /// Ends all leases for a shutdown, with these, whose renewals have no reply yet. Returns the names
+    /// of the locks that guards lost by it.
+    pub(super) fn end_all(&mut self, owed: Vec<Arc<Lease>>, tasks: &mut Tasks) -> Vec<Arc<str>> {
         let mut names = Vec::new();
-        let mut all: Vec<Arc<Lease>> = self
-            .leases
-            .take_all()
-            .into_iter()
-            .map(|s| s.lease)
-            .collect();
-        let is_renewal = |_: &u64, (task, _): &mut (Task, Call)| matches!(task, Task::Renew(_));
-        let owed = self.owed.extract_if(.., is_renewal);
-        all.extend(owed.filter_map(|(_, (task, _))| task.into_lease()));
-        self.in_hand.extend(all.iter().cloned());
         // A turn ends with its tenure, which is among them.
-        for lease in all.into_iter().filter(|lease| lease.tenure().is_none()) {
-            if lease.is_held(self.client.now()) {
+        let all = self.take_all(owed).into_iter();
+        for lease in all.filter(|lease| lease.tenure().is_none()) {
+            if lease.is_held(self.base.client.now()) {
                 if lease.request.is_guarded() {
                     names.push(Arc::clone(&lease.request.key.name));
                 }
-                self.report_loss(&lease, LossReason::Shutdown);
+                self.report_loss(&lease, LossReason::Shutdown, tasks);
             } else if let Some(loss) = lease.loss() {
-                self.report_loss(&lease, loss.reason);
+                self.report_loss(&lease, loss.reason, tasks);
             }
         }
         names.sort();
         names
+    }
+
+    /// Takes out all leases there are, with these, whose renewals have no reply yet. Until the round
+    /// ends they are in hand, so some may come twice.
+    pub(super) fn take_all(&mut self, owed: Vec<Arc<Lease>>) -> Vec<Arc<Lease>> {
+        let scheduled = self.leases.take_all().map(|s| s.lease);
+        self.in_hand.extend(scheduled.chain(owed));
+        self.in_hand.clone()
     }
 }

@@ -1,56 +1,42 @@
-//! How long waits are reported: the renewal thread asks who holds the lock, and logs a line.
+//! The line in the log about a wait that lasts long: it names the holder.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::task::Task;
-use super::thread::RenewalThread;
+use super::schedule::Answered;
+use crate::engine::line::Lines;
 use crate::engine::log_text::{Details, ThreadText, label_detail};
 use crate::engine::upkeep::LongWait;
 use crate::script::{Call, Family, InspectedHolder, Inspection, Outcome, Requester};
-use crate::store::{Answer, StoreFault};
+use crate::store::Answer;
+use crate::store::clock::Time;
 
-impl RenewalThread {
-    pub(super) fn on_holder_reply(
-        &mut self,
-        wait: LongWait,
-        call: &Call,
-        result: Result<Answer, StoreFault>,
-    ) {
-        let now = self.client.now();
-        let holder = match &result {
-            // The thread's connection is being opened. It will be open soon, or say why not.
-            Err(fault) if fault.is_no_outage() && !fault.is_undecided() => {
-                let next = self.retry_at(fault);
-                return self.tasks.put(next, Task::AskHolder(wait));
-            }
-            Err(fault) => format!("the holder is not known, because redis did not say: {fault}"),
-            Ok(answer) => {
-                let reply = &answer.reply;
-                holder_text(&reply.outcome, call.spec.family, reply.now)
-            }
-        };
-        let request = &wait.waiter.request;
-        if !wait.waiter.state.lock().awaits_grant() {
-            return;
-        }
-        let others = self.lines.other_waiters(&wait.waiter);
-        let position = self.lines.position_of(&wait.waiter);
-        log::warn!(
-            "{} has waited {:.1?} for {:?}{}: {holder}{}",
-            ThreadText {
-                thread: &wait.thread,
-                id: None
-            },
-            now - wait.since,
-            request.key.name,
-            Details([
-                label_detail(request.label()),
-                position.map(|position| format!("position {position}")),
-            ]),
-            Others(others)
-        );
+/// Logs the line, if the wait is not over. `result` is that of the wait's call.
+pub(super) fn report(wait: &LongWait, call: &Call, result: Answered, lines: &Lines, now: Time) {
+    let holder = match result {
+        Err(fault) => format!("the holder is not known, because redis did not say: {fault}"),
+        Ok(Answer { reply, .. }) => holder_text(&reply.outcome, call.spec.family, reply.now),
+    };
+    let request = &wait.waiter.request;
+    if !wait.waiter.state.lock().awaits_grant() {
+        return;
     }
+    let others = lines.other_waiters(&wait.waiter);
+    let position = lines.position_of(&wait.waiter);
+    log::warn!(
+        "{} has waited {:.1?} for {:?}{}: {holder}{}",
+        ThreadText {
+            thread: &wait.thread,
+            id: None
+        },
+        now - wait.since,
+        request.key.name,
+        Details([
+            label_detail(request.label()),
+            position.map(|position| format!("position {position}")),
+        ]),
+        Others(others)
+    );
 }
 
 /// The other waiters of this manager for the name, which this line speaks for.

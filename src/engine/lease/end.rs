@@ -1,41 +1,53 @@
 //! The end of a lease, as a reply reports it.
 
-use std::ops::RangeInclusive;
-
+use super::lease::{Lease, deadline_from_reply};
 use crate::loss::{LossReason, PreviousHolder};
 use crate::script::{Mode, Outcome};
+use crate::store::Answer;
+use crate::store::clock::Time;
 
 /// How a lease ended, by the reply to its release. `None`: it was held until this release.
-pub(crate) fn loss_from_release(outcome: &Outcome) -> Option<LossReason> {
-    match outcome {
-        Outcome::Released => None,
-        Outcome::Lapsed => Some(LossReason::Expired),
-        Outcome::Forced => Some(LossReason::Forced),
+///
+/// If the release may have been sent twice, "already released" is no loss: the first copy released
+/// the lease, and its reply was lost. After the first copy of a release of unfinished work, a mutex
+/// answers the next one that the lease lapsed.
+pub(crate) fn loss_from_release(
+    mode: Mode,
+    outcome: &Outcome,
+    may_be_second: bool,
+) -> Option<LossReason> {
+    match (mode, outcome) {
+        (_, Outcome::Released) => None,
+        (_, Outcome::Already) | (Mode::Unfinished, Outcome::Lapsed) if may_be_second => None,
+        (_, Outcome::Lapsed) => Some(LossReason::Expired),
+        (_, Outcome::Forced) => Some(LossReason::Forced),
         _ => Some(LossReason::Taken),
     }
 }
 
-/// The same for a release that may have been sent twice. "Already released" is then no loss: the
-/// first copy released the lease, and its reply was lost. After the first copy of a release of
-/// unfinished work, a mutex answers the next one that the lease lapsed.
-pub(crate) fn loss_from_resent_release(mode: Mode, outcome: &Outcome) -> Option<LossReason> {
-    match (mode, outcome) {
-        (_, Outcome::Already) | (Mode::Unfinished, Outcome::Lapsed) => None,
-        (_, other) => loss_from_release(other),
-    }
-}
-
-/// Why a lease with these fences is gone, by the reply to a renewal. The reply names the fence of the
-/// last grant that ended without a release, and how that grant ended. If it was released by force,
-/// that is the fence which the caller of `force_release` named.
-pub(crate) fn loss_from_renewal(
-    fences: RangeInclusive<u64>,
-    ended_fence: u64,
-    ended_how: PreviousHolder,
-) -> LossReason {
-    match ended_how {
-        _ if !fences.contains(&ended_fence) => LossReason::Taken,
-        PreviousHolder::Forced => LossReason::Forced,
-        _ => LossReason::Expired,
+/// The new deadline of a lease, by the reply to its renewal, or why it is lost.
+///
+/// A reply that the token is gone names the fence of the last grant that ended without a release, and
+/// how that grant ended. If it was released by force, that is the fence which the caller of
+/// `force_release` named.
+pub(crate) fn renewed_until(lease: &Lease, answer: &Answer) -> Result<Time, LossReason> {
+    match &answer.reply.outcome {
+        Outcome::Renewed { left, fence } if *fence == lease.fence => {
+            Ok(deadline_from_reply(&lease.request, answer.sent, *left))
+        }
+        // Redis went back to an older copy of its data, in which the token was still queued, and
+        // granted it again. Others may have held the lock in between.
+        Outcome::Renewed { .. } => Err(LossReason::Taken),
+        Outcome::Gone { ended, how, .. } => Err(match how {
+            _ if !lease.fences().contains(ended) => LossReason::Taken,
+            PreviousHolder::Forced => LossReason::Forced,
+            _ => LossReason::Expired,
+        }),
+        outcome => {
+            let name = &lease.request.key.name;
+            let word = outcome.word();
+            log::warn!("renewing {name:?}: redis sent an unexpected reply: {word}");
+            Err(LossReason::Taken)
+        }
     }
 }

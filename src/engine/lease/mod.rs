@@ -11,7 +11,7 @@ mod lost_signal;
 mod state;
 mod taken;
 
-pub(crate) use end::{loss_from_release, loss_from_renewal, loss_from_resent_release};
+pub(crate) use end::{loss_from_release, renewed_until};
 pub(crate) use lease::{Due, Lease, deadline_from_reply, deadline_since, first_lost};
 #[cfg(all(test, fairlock_loom))]
 pub(crate) use state::LeaseState;

@@ -14,17 +14,17 @@ use crate::engine::base::Base;
 use crate::engine::client::{Client, single_result};
 use crate::engine::grants::Grants;
 use crate::engine::holding::Holding;
-use crate::engine::lease::{Lease, loss_from_release, loss_from_resent_release};
+use crate::engine::lease::{Lease, loss_from_release};
 use crate::engine::line::Lines;
 use crate::engine::names::Names;
-use crate::engine::upkeep::{Command, ReportTo, TokenRelease, Upkeep};
+use crate::engine::upkeep::{ReportTo, Task, TokenRelease, Upkeep};
 use crate::engine::waiter::WaiterRegistry;
 use crate::engine::waiting::Waiting;
 use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, StoreFault};
+use crate::store::{Answer, CallResult, StoreFault};
 
 /// Whether the caller wants the result of a release.
 #[derive(Clone, Copy, PartialEq)]
@@ -49,16 +49,9 @@ pub(super) struct OpenRelease {
     pub(super) release: TokenRelease,
 }
 
-/// A release that the renewal thread sends, and for whose result a caller may wait.
-pub(super) struct BackgroundRelease<'a> {
-    lease: &'a Lease,
-    /// When the caller began.
-    started: Time,
-    fault: Option<StoreFault>,
-    want: WantResult,
-    /// `None` if the caller does not wait.
-    result: Option<Receiver<Option<LossReason>>>,
-}
+/// Why a release that the renewal thread sends had no reply, and its result. `None` if the caller does
+/// not wait.
+type BackgroundRelease = (Option<StoreFault>, Option<Receiver<Option<LossReason>>>);
 
 /// The releases of one manager, until their tokens are gone.
 pub(crate) struct Releasing {
@@ -111,12 +104,26 @@ impl Releasing {
         let Some(result) = results.pop().flatten() else {
             return Ok(());
         };
-        match self.on_release_reply(lease, &call, started, result.answer) {
-            ReleaseOutcome::Answered(reason) => loss_result(lease, reason),
-            ReleaseOutcome::Open(open) => {
-                let sent = self.release_in_background(lease, started, *open, want);
-                self.await_background_release(sent)
-            }
+        self.finish_release(lease, &call, started, result.answer, want)()
+    }
+
+    /// Applies the reply to a release. Without one, the renewal thread sends the release next. The
+    /// returned step waits for that, if the caller does.
+    pub(super) fn finish_release<'a>(
+        &'a self,
+        lease: &'a Lease,
+        call: &Call,
+        started: Time,
+        answer: std::result::Result<Answer, StoreFault>,
+        want: WantResult,
+    ) -> impl FnOnce() -> Result<()> + use<'a> {
+        let (reason, sent) = match self.on_release_reply(lease, call, started, answer) {
+            ReleaseOutcome::Answered(reason) => (reason, None),
+            ReleaseOutcome::Open(open) => (None, Some(self.release_in_background(*open, want))),
+        };
+        move || match sent {
+            None => loss_result(lease, reason),
+            Some(sent) => self.await_background_release(lease, started, sent, want),
         }
     }
 
@@ -142,9 +149,7 @@ impl Releasing {
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> ReleaseOutcome {
-        let Verb::Release { mode, .. } = call.verb else {
-            unreachable!("a lease is ended by a release")
-        };
+        let mode = call.release_mode();
         let release = TokenRelease::of_lease(lease, mode, started);
         match answer {
             Ok(answer) => {
@@ -158,16 +163,12 @@ impl Releasing {
                 // R7 (late copies): a copy of the acquire that is under way must not take the lock
                 // again.
                 if answer.reply.more || !answer.excludes_late_copies(lease.not_after) {
-                    self.upkeep.send(Command::Abandon(TokenRelease {
+                    self.upkeep.ask(Task::ReleaseToken(TokenRelease {
                         answered: true,
                         ..release
                     }));
                 }
-                let loss = if answer.resent {
-                    loss_from_resent_release(mode, &answer.reply.outcome)
-                } else {
-                    loss_from_release(&answer.reply.outcome)
-                };
+                let loss = loss_from_release(mode, &answer.reply.outcome, answer.resent);
                 if let Some(reason) = loss.filter(|_| mode.is_guards()) {
                     self.client.meter().on_found_lost(reason);
                 }
@@ -207,13 +208,7 @@ impl Releasing {
     ///
     /// The drop of a guard waits for the first attempt too. Otherwise the thread's next acquire
     /// could overtake the release. It does not wait while releases get no replies.
-    pub(super) fn release_in_background<'a>(
-        &self,
-        lease: &'a Lease,
-        started: Time,
-        open: OpenRelease,
-        want: WantResult,
-    ) -> BackgroundRelease<'a> {
+    fn release_in_background(&self, open: OpenRelease, want: WantResult) -> BackgroundRelease {
         let OpenRelease { fault, mut release } = open;
         let redis_is_silent = fault.as_ref().is_some_and(|fault| !fault.is_no_outage())
             || self.unanswered_since.load(Ordering::Acquire) != 0;
@@ -227,29 +222,20 @@ impl Releasing {
             };
         }
         self.upkeep.abandon(release);
-        BackgroundRelease {
-            lease,
-            started,
-            fault,
-            want,
-            result,
-        }
+        (fault, result)
     }
 
     /// Waits for the result of a release that the renewal thread sends, if the caller wants it.
-    pub(super) fn await_background_release(&self, sent: BackgroundRelease<'_>) -> Result<()> {
-        let BackgroundRelease {
-            lease,
-            started,
-            fault,
-            want,
-            result,
-        } = sent;
-        let key = Some(&lease.request.key);
+    fn await_background_release(
+        &self,
+        lease: &Lease,
+        started: Time,
+        (fault, result): BackgroundRelease,
+        want: WantResult,
+    ) -> Result<()> {
+        let key = &lease.request.key;
         let Some(receiver) = result else {
-            return fault.map_or(Ok(()), |f| {
-                Err(self.client.error(f, key, self.client.now() - started))
-            });
+            return fault.map_or(Ok(()), |f| Err(self.client.error_since(started, f, key)));
         };
         let timeout = self.client.config().command_timeout;
         // If the caller already spent its time waiting for a reply, do not wait again.
@@ -278,7 +264,7 @@ impl Releasing {
                         "redis did not confirm the release, which goes on in the background",
                     )
                 });
-                Err(self.client.error(fault, key, self.client.now() - started))
+                Err(self.client.error_since(started, fault, key))
             }
         }
     }
@@ -312,9 +298,7 @@ impl Releasing {
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> Result<()> {
-        let Verb::Release { mode, .. } = call.verb else {
-            unreachable!("permits are released by a release")
-        };
+        let mode = call.release_mode();
         // R7 (late copies): the guard keeps some permits, so this release need not outlast late
         // copies. The token's final release does.
         let release = TokenRelease {
@@ -328,13 +312,9 @@ impl Releasing {
                 if !fault.is_transient() {
                     // A retry would be refused too, and the permits would stay taken while the
                     // guard lives. So report the error.
-                    return Err(self.client.error(
-                        fault,
-                        Some(&call.key),
-                        self.client.now() - started,
-                    ));
+                    return Err(self.client.error_since(started, fault, &call.key));
                 }
-                self.upkeep.send(Command::Abandon(TokenRelease {
+                self.upkeep.ask(Task::ReleaseToken(TokenRelease {
                     resent: fault.is_ambiguous(),
                     ..release
                 }));
@@ -343,11 +323,11 @@ impl Releasing {
         };
         self.note_release_answered();
         self.on_released(call, &answer);
-        if let Some(reason) = loss_from_release(&answer.reply.outcome) {
+        if let Some(reason) = loss_from_release(mode, &answer.reply.outcome, false) {
             return Err(self.holding.lose(lease, reason));
         }
         if answer.reply.more {
-            self.upkeep.send(Command::Abandon(release));
+            self.upkeep.ask(Task::ReleaseToken(release));
         }
         Ok(())
     }
@@ -417,22 +397,16 @@ impl Releasing {
         }
         if !calls.is_empty() {
             let replies = self.send_releases(&ending, &calls, started, want);
-            let mut in_background = Vec::new();
+            let mut finished = Vec::new();
             for ((lease, call), reply) in ending.into_iter().zip(&calls).zip(replies) {
-                let Some(reply) = reply else { continue };
-                match self.on_release_reply(lease, call, started, reply.answer) {
-                    ReleaseOutcome::Answered(reason) => results.push(loss_result(lease, reason)),
-                    ReleaseOutcome::Open(open) => {
-                        let sent = self.release_in_background(lease, started, *open, want);
-                        in_background.push(sent);
-                    }
-                }
+                let Some(CallResult { answer, .. }) = reply else {
+                    continue;
+                };
+                finished.push(self.finish_release(lease, call, started, answer, want));
             }
             // All are handed over before the first is waited for, so they go in one round trip,
             // too.
-            for sent in in_background {
-                results.push(self.await_background_release(sent));
-            }
+            results.extend(finished.into_iter().map(|wait| wait()));
         }
         results.into_iter().filter_map(Result::err).collect()
     }

@@ -4,7 +4,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::{ReleaseOutcome, Releasing, WantResult, loss_result, release_call};
+use super::{Releasing, WantResult, release_call};
 use crate::engine::client::single_result;
 use crate::engine::lease::Lease;
 use crate::engine::line::{Ended, Leaving};
@@ -76,13 +76,7 @@ impl Releasing {
         let Some(result) = result else {
             return Ok(());
         };
-        match self.on_release_reply(tenure, &release, started, result.answer) {
-            ReleaseOutcome::Answered(reason) => loss_result(tenure, reason),
-            ReleaseOutcome::Open(open) => {
-                let sent = self.release_in_background(tenure, started, *open, want);
-                self.await_background_release(sent)
-            }
-        }
+        self.finish_release(tenure, &release, started, result.answer, want)()
     }
 
     /// Sends both in one write, in this order, and waits for both replies. So waiters that were

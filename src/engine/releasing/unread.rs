@@ -8,7 +8,7 @@ use super::{ReleaseOutcome, Releasing, WantResult, loss_result, release_call};
 use crate::engine::lease::Lease;
 use crate::engine::upkeep::{ReportTo, TokenRelease, warn_of_drop};
 use crate::error::Result;
-use crate::script::{Call, Mode, Verb};
+use crate::script::{Call, Mode};
 use crate::store::clock::Time;
 use crate::store::{CallResult, OnResult, StoreFault};
 
@@ -63,9 +63,7 @@ impl Releasing {
         call: &Call,
         started: Time,
     ) -> OnResult {
-        let Verb::Release { mode, .. } = call.verb else {
-            unreachable!("a lease is ended by a release")
-        };
+        let mode = call.release_mode();
         let releasing = Arc::downgrade(self);
         let lease = Arc::clone(lease);
         Box::new(move |result| {
@@ -103,9 +101,7 @@ impl Releasing {
         if fault.is_no_outage() {
             return Ok(());
         }
-        Err(self
-            .client
-            .error(fault, Some(&lease.request.key), self.client.now() - started))
+        Err(self.client.error_since(started, fault, &lease.request.key))
     }
 
     /// Whether callers have left replies to others since this was last asked.

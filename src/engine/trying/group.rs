@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Attempted, Doubt, Tried, TryAcquire, TryOutcome, Trying};
+use super::{Attempted, Doubt, Tried, TryAcquire, Trying};
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
 use crate::error::Result;
@@ -114,10 +114,10 @@ impl Trying {
 
     /// Applies the replies to a try for a group of locks. If not all are granted, it releases those
     /// that are.
-    pub(in crate::engine) fn on_try_replies<'a, 'b>(
+    pub(in crate::engine) fn on_try_replies<'a, 'c>(
         &self,
         requests: &'a [Arc<Request>],
-        replies: impl Iterator<Item = (TryAcquire<'b>, CallResult)>,
+        replies: impl Iterator<Item = (TryAcquire<'a, 'c>, CallResult)>,
     ) -> Result<Tried<'a, GroupOutcome>> {
         let mut leases = Vec::new();
         let mut failed = None;
@@ -127,13 +127,13 @@ impl Trying {
         let mut again = None;
         for (place, (mut attempt, result)) in replies.enumerate() {
             match self.on_try_reply(&mut attempt, result) {
-                Ok(TryOutcome::Done(Attempted::Granted(lease))) => leases.push(lease),
-                Ok(TryOutcome::Done(Attempted::Taken)) => is_taken = true,
-                Ok(TryOutcome::Done(Attempted::Silent)) => silent[place] = true,
-                Ok(TryOutcome::More) => more = true,
-                Ok(TryOutcome::Again(fault)) => again = Some(fault),
-                Ok(TryOutcome::Failed(fault)) => {
-                    failed.get_or_insert(Ok((fault, &requests[place].key)));
+                Ok(Tried::Done(Attempted::Granted(lease))) => leases.push(lease),
+                Ok(Tried::Done(Attempted::Taken)) => is_taken = true,
+                Ok(Tried::Done(Attempted::Silent)) => silent[place] = true,
+                Ok(Tried::More) => more = true,
+                Ok(Tried::Again(fault, key)) => again = Some((fault, key)),
+                Ok(Tried::Failed(fault, key) | Tried::Refused(fault, key)) => {
+                    failed.get_or_insert(Ok((fault, key)));
                 }
                 Err(error) => {
                     failed.get_or_insert(Err(error));
@@ -157,9 +157,9 @@ impl Trying {
                 Tried::Failed(fault, key)
             });
         }
-        Ok(match again.zip(requests.first()) {
+        Ok(match again {
             _ if is_taken => Tried::Done(GroupOutcome::Taken),
-            Some((fault, first)) => Tried::Again(fault, &first.key),
+            Some((fault, key)) => Tried::Again(fault, key),
             None if more => Tried::More,
             None if silent.contains(&true) => Tried::Done(GroupOutcome::Silent(silent)),
             None => Tried::Done(GroupOutcome::Taken),

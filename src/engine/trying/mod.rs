@@ -26,10 +26,10 @@ use crate::store::{CallResult, StoreFault};
 pub(crate) use group::GroupOutcome;
 
 /// An acquire that may not wait.
-pub(crate) struct TryAcquire<'a> {
+pub(crate) struct TryAcquire<'a, 'c> {
     pub(crate) request: &'a Arc<Request>,
     pub(crate) token: Token,
-    pub(crate) call: &'a Call,
+    pub(crate) call: &'c Call,
     pub(crate) doubt: Doubt,
 }
 
@@ -40,17 +40,6 @@ pub(crate) struct Doubt {
     pub(crate) in_doubt: bool,
     /// The server refuses every copy from this server time on.
     pub(crate) not_after: u64,
-}
-
-/// The result of an acquire that may not wait.
-pub(super) enum TryOutcome {
-    Done(Attempted),
-    /// The script passed over as many dead waiters as one call may. It must be sent again. If no
-    /// time is left for that, the lock is not taken: Redis has answered.
-    More,
-    /// It must be sent again. If no time is left for that, the fault is the error.
-    Again(StoreFault),
-    Failed(StoreFault),
 }
 
 /// How an attempt ends.
@@ -72,10 +61,11 @@ impl Attempted {
     }
 }
 
-/// The result of one request of [`Trying::repeat`].
+/// The result of one request that may not wait.
 pub(super) enum Tried<'a, T> {
     Done(T),
-    /// It must be sent again, to pass over more dead waiters.
+    /// The script passed over as many dead waiters as one call may. It must be sent again. If no
+    /// time is left for that, the lock is not taken: Redis has answered.
     More,
     /// It must be sent again. If no time is left for that, this fault is the error.
     Again(StoreFault, &'a Key),
@@ -175,17 +165,12 @@ impl Trying {
             let calls = slice::from_ref(&call);
             let result = single_result(self.names.send_acquires(calls, deadlines));
             Ok(match self.on_try_reply(&mut attempt, result)? {
-                TryOutcome::Done(attempted) => Tried::Done(attempted),
-                TryOutcome::More => Tried::More,
-                TryOutcome::Again(fault) => Tried::Again(fault, &call.key),
-                TryOutcome::Failed(fault) => {
-                    let is_refused = matches!(fault, StoreFault::Server { .. });
-                    if is_refused && fault.is_transient() && !fault.is_ambiguous() {
-                        Tried::Refused(fault, &call.key)
-                    } else {
-                        Tried::Failed(fault, &call.key)
-                    }
+                Tried::Failed(fault @ StoreFault::Server { .. }, key)
+                    if fault.is_transient() && !fault.is_ambiguous() =>
+                {
+                    Tried::Refused(fault, key)
                 }
+                tried => tried,
             })
         });
         if attempt.doubt.in_doubt {
@@ -202,10 +187,7 @@ impl Trying {
         ends: Time,
         mut send: impl FnMut() -> Result<Tried<'a, T>>,
     ) -> Result<Option<T>> {
-        let error = |(fault, key)| {
-            let waited = self.client.now() - started;
-            self.client.error(fault, Some(key), waited)
-        };
+        let error = |(fault, key)| self.client.error_since(started, fault, key);
         let mut refused = None;
         loop {
             let failed = match send()? {
@@ -240,11 +222,12 @@ impl Trying {
     }
 
     /// Applies the reply to an acquire that may not wait.
-    pub(super) fn on_try_reply(
+    pub(super) fn on_try_reply<'a>(
         &self,
-        attempt: &mut TryAcquire<'_>,
+        attempt: &mut TryAcquire<'a, '_>,
         result: CallResult,
-    ) -> Result<TryOutcome> {
+    ) -> Result<Tried<'a, Attempted>> {
+        let key = &attempt.request.key;
         let doubt = &mut attempt.doubt;
         doubt.not_after = doubt.not_after.max(result.not_after);
         let answer = match result.answer {
@@ -253,7 +236,7 @@ impl Trying {
                 if fault.is_ambiguous() {
                     self.abandon_attempt(attempt);
                 }
-                return Ok(TryOutcome::Failed(fault));
+                return Ok(Tried::Failed(fault, key));
             }
         };
         doubt.in_doubt |= answer.resent;
@@ -261,7 +244,7 @@ impl Trying {
         match answer.reply.outcome {
             Outcome::Granted(grant) => {
                 let lease = self.accept_grant(attempt, &grant, answer.sent)?;
-                Ok(TryOutcome::Done(Attempted::Granted(lease)))
+                Ok(Tried::Done(Attempted::Granted(lease)))
             }
             outcome @ (Outcome::Busy { .. } | Outcome::Silent) => {
                 attempt.request.note_taken();
@@ -269,17 +252,20 @@ impl Trying {
                     // R7 (late copies): the first copy may still be under way, and take the lock.
                     self.abandon_attempt(attempt);
                 }
-                Ok(TryOutcome::Done(match outcome {
+                Ok(Tried::Done(match outcome {
                     Outcome::Silent => Attempted::Silent,
                     _ => Attempted::Taken,
                 }))
             }
-            Outcome::More => Ok(TryOutcome::More),
+            Outcome::More => Ok(Tried::More),
             // R5 (dated requests): the connection has a new anchor now.
-            Outcome::Late => Ok(TryOutcome::Again(StoreFault::unavailable(
-                Step::Reply,
-                "no time is left to send the acquire again",
-            ))),
+            Outcome::Late => {
+                let message = "no time is left to send the acquire again";
+                Ok(Tried::Again(
+                    StoreFault::unavailable(Step::Reply, message),
+                    key,
+                ))
+            }
             outcome => {
                 if attempt.doubt.in_doubt {
                     // R7 (late copies): the name may become this kind before the first copy comes.
@@ -293,7 +279,7 @@ impl Trying {
     /// Makes the lease of a lock that was free.
     fn accept_grant(
         &self,
-        attempt: &mut TryAcquire<'_>,
+        attempt: &mut TryAcquire<'_, '_>,
         grant: &Grant,
         sent: Time,
     ) -> Result<Arc<Lease>> {
@@ -317,7 +303,7 @@ impl Trying {
     }
 
     /// R13 (unwanted grants): nobody wants what the attempt may have taken, or may still take (R7).
-    fn abandon_attempt(&self, attempt: &mut TryAcquire<'_>) {
+    fn abandon_attempt(&self, attempt: &mut TryAcquire<'_, '_>) {
         attempt.doubt.in_doubt = false;
         self.upkeep.abandon_token(
             attempt.call,

@@ -9,18 +9,14 @@ use crossbeam_channel::Sender;
 use super::token_release::TokenRelease;
 use crate::engine::lease::Lease;
 use crate::engine::waiter::WaiterEntry;
-use crate::script::{Call, Verb};
+use crate::script::{Call, Family, Verb};
 use crate::store::clock::Time;
 
 /// A command from another thread to the renewal thread. New leases have a channel of their own.
 pub(crate) enum Command {
     /// The lease of a guard is lost, and nobody has reported it yet.
     ReportLoss(Arc<Lease>),
-    Abandon(TokenRelease),
-    Confirm(Arc<WaiterEntry>),
-    Requeue(Arc<WaiterEntry>),
-    /// A thread has waited for long: log who holds the lock.
-    ReportLongWait(LongWait),
+    Do(Task),
     /// The subscription is confirmed, and messages may have been missed before. Every name with
     /// waiters is synced at once, and every token is looked up.
     Subscribed,
@@ -28,6 +24,35 @@ pub(crate) enum Command {
     /// Drop this sender when nothing is due any more. Its receiver waits for that.
     DropWhenIdle(Sender<Infallible>),
     Stop,
+}
+
+/// A task of the renewal thread. Each task is one call in a pipeline, and its owner handles the reply.
+pub(crate) enum Task {
+    Renew(ScheduledLease),
+    /// Release a token, until a reply shows that it is gone for good.
+    ReleaseToken(TokenRelease),
+    /// R12 (doubtful grants): ask by a renewal whether a waiter's grant still holds.
+    Confirm(Arc<WaiterEntry>),
+    /// R4 (lost places): enqueue a waiter again, under a new token.
+    Requeue(Arc<WaiterEntry>),
+    /// A waiter is to be enqueued again, and its name is a kind of this family by now. Vacate the
+    /// name first.
+    Vacate(Arc<WaiterEntry>, Family),
+    /// Ask for a name's owner and served time.
+    Sync,
+    /// Ask which of a name's tokens Redis knows.
+    Lookup,
+    /// A thread has waited for long: ask who holds the lock, for the log.
+    AskHolder(LongWait),
+}
+
+impl Task {
+    pub(in crate::engine) fn into_release(self) -> Option<TokenRelease> {
+        match self {
+            Task::ReleaseToken(release) => Some(release),
+            _ => None,
+        }
+    }
 }
 
 /// A shutdown's command: end all leases, and report when their releases are answered.

@@ -15,7 +15,8 @@ use crate::script::{Call, Token};
 use crate::store::clock::Time;
 use waker::Waker;
 
-pub(crate) use command::{Command, EndAll, LongWait, ScheduledLease, ShutdownReport};
+pub(crate) use command::{Command, EndAll, LongWait, ScheduledLease, ShutdownReport, Task};
+pub(super) use token_release::abandon_call;
 pub(crate) use token_release::{ReportTo, TokenRelease, warn_of_drop};
 
 /// The way to the renewal thread, for all others.
@@ -29,6 +30,7 @@ pub(crate) struct Upkeep {
 /// The renewal thread receives these.
 pub(super) struct Intake {
     pub(super) commands: Receiver<Command>,
+    pub(super) waker: Arc<Waker>,
     /// Receives when the thread is to wake early.
     pub(super) woken: Receiver<()>,
 }
@@ -37,12 +39,18 @@ impl Upkeep {
     pub(super) fn new(client: &Arc<Client>) -> (Upkeep, Intake) {
         let (intake, commands) = unbounded();
         let (waker, woken) = Waker::new();
+        let waker = Arc::new(waker);
         let upkeep = Upkeep {
             client: Arc::clone(client),
             intake,
-            waker: Arc::new(waker),
+            waker: Arc::clone(&waker),
         };
-        (upkeep, Intake { commands, woken })
+        let intake = Intake {
+            commands,
+            waker,
+            woken,
+        };
+        (upkeep, intake)
     }
 
     pub(super) fn send(&self, command: Command) {
@@ -50,6 +58,10 @@ impl Upkeep {
         // command.
         let _ = self.intake.send(command);
         self.waker.wake();
+    }
+
+    pub(super) fn ask(&self, task: Task) {
+        self.send(Command::Do(task));
     }
 
     pub(super) fn wake(&self) {
@@ -61,24 +73,9 @@ impl Upkeep {
         self.waker.wake_if_late_for(due);
     }
 
-    /// Wakes the renewal thread whenever it is called.
-    pub(super) fn alarm(&self) -> Arc<dyn Fn() + Send + Sync> {
-        let waker = Arc::clone(&self.waker);
-        Arc::new(move || waker.wake())
-    }
-
-    /// The renewal thread sleeps until `until`. It must then look again for what was sent.
-    pub(super) fn publish_sleep(&self, until: Time) {
-        self.waker.publish_sleep(until);
-    }
-
-    pub(super) fn publish_awake(&self) {
-        self.waker.publish_awake();
-    }
-
     pub(super) fn abandon(&self, release: TokenRelease) {
         self.client.meter().background_releases.add(1);
-        self.send(Command::Abandon(release));
+        self.ask(Task::ReleaseToken(release));
     }
 
     /// R13 (unwanted grants): the renewal thread releases a token that nobody wants. `about` names

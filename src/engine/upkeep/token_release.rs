@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use crate::engine::lease::{Lease, loss_from_release, loss_from_resent_release};
+use crate::engine::lease::{Lease, loss_from_release};
 use crate::error::Error;
 use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Mode, Outcome, Token, Verb};
@@ -61,20 +61,11 @@ impl TokenRelease {
 
     /// The release of a token that nobody wants. `about` names its lock.
     pub(crate) fn abandon(about: &Call, token: Token, expires: Time) -> TokenRelease {
-        let call = Call {
-            spec: about.spec,
-            key: about.key.clone(),
-            verb: Verb::Release {
-                token,
-                fence: 0,
-                mode: Mode::Unused,
-            },
-        };
-        TokenRelease::new(call, token, expires)
+        TokenRelease::new(abandon_call(about, token), token, expires)
     }
 
     fn new(call: Call, token: Token, expires: Time) -> TokenRelease {
-        let is_guards = matches!(call.verb, Verb::Release { mode, .. } if mode.is_guards());
+        let is_guards = call.release_mode().is_guards();
         TokenRelease {
             call,
             token,
@@ -90,13 +81,7 @@ impl TokenRelease {
 
     /// Whether the release ends the token, and not only some of its permits.
     pub(in crate::engine) fn ends_token(&self) -> bool {
-        !matches!(
-            self.call.verb,
-            Verb::Release {
-                mode: Mode::Reduce { .. },
-                ..
-            }
-        )
+        !matches!(self.call.release_mode(), Mode::Reduce { .. })
     }
 
     /// Sends the result to the caller that waits for it, if any. The first answer to a guard's
@@ -105,11 +90,7 @@ impl TokenRelease {
         let Verb::Release { mode, fence, .. } = self.call.verb else {
             unreachable!("a token is released by a release")
         };
-        let loss = if self.resent {
-            loss_from_resent_release(mode, outcome)
-        } else {
-            loss_from_release(outcome)
-        };
+        let loss = loss_from_release(mode, outcome, self.resent);
         let is_first = !std::mem::replace(&mut self.answered, true);
         // Before the caller is woken: it finds the loss counted.
         if let Some(reason) = loss.filter(|_| is_first && self.is_guards) {
@@ -142,6 +123,15 @@ impl TokenRelease {
             self.report_to = ReportTo::Nobody;
         }
     }
+}
+
+/// The call that releases a token that nobody wants. `about` names its lock.
+pub(in crate::engine) fn abandon_call(about: &Call, token: Token) -> Call {
+    about.with(Verb::Release {
+        token,
+        fence: 0,
+        mode: Mode::Unused,
+    })
 }
 
 /// The guard of this lock was dropped, and the release failed, or the lock was lost before.
