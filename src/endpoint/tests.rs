@@ -1,0 +1,59 @@
+use super::*;
+
+/// The logins of an endpoint, the sentinels' first: user, password, database, and whether TLS is
+/// on.
+fn logins(endpoint: impl Into<Endpoint>) -> Vec<(Option<String>, Option<String>, i64, bool)> {
+    let topology = match endpoint.into().0 {
+        Location::Url(url) => parse_url(&url),
+        Location::Typed(topology) => *topology,
+        #[cfg(feature = "memory")]
+        Location::Memory(_) => panic!("it has no login"),
+    };
+    let logins = match topology.expect("it is valid") {
+        Topology::Single(server) => vec![server.login],
+        Topology::Sentinel(settings) => vec![settings.sentinel_login, settings.login],
+        Topology::Cluster(settings) => vec![settings.login],
+        Topology::Quorum(servers) => servers.into_iter().map(|server| server.login).collect(),
+    };
+    logins
+        .into_iter()
+        .map(|login| {
+            let is_encrypted = login.tls.is_some();
+            (login.user, login.password, login.database, is_encrypted)
+        })
+        .collect()
+}
+
+#[test]
+fn a_url_has_the_same_login_as_its_typed_form() {
+    let server = Server::new("a", 1).user("u").password("p#1").database(2);
+    assert_eq!(logins("redis://u:p%231@a:1/2"), logins(server.clone()));
+    assert_eq!(logins("unix:///s?user=u&pass=p%231&db=2"), logins(server));
+    let password = Server::new("a", 1).password("p:1");
+    assert_eq!(logins("redis://:p%3A1@a"), logins(password.clone()));
+    assert_eq!(logins("redis://:p:1@a"), logins(password));
+    let sentinel = Sentinel::new("m", [("a", 1)]).user("u").password("p");
+    let url = "redis-sentinel://u:p@a/m/2";
+    assert_eq!(logins(url), logins(sentinel.clone().database(2)));
+    let url = "redis-sentinel://u:p@a/m?sentinelUsername=s&sentinelPassword=q%26";
+    let finder = sentinel.sentinel_user("s").sentinel_password("q&");
+    assert_eq!(logins(url), logins(finder));
+    let cluster = Cluster::new([("a", 1)]).user("u").password("p");
+    assert_eq!(logins("redis-cluster://u:p@a"), logins(cluster));
+}
+
+#[test]
+#[cfg(feature = "tls")]
+fn tls_is_for_all_servers_of_an_endpoint() {
+    let (server, cluster) = (Server::new("a", 1), Cluster::new([("a", 1)]));
+    let sentinel = Sentinel::new("m", [("a", 1)]);
+    for (url, typed) in [
+        ("rediss://a", logins(server.tls())),
+        ("valkeys://a", logins(Server::from("rediss://b"))),
+        ("rediss-sentinel://a/m", logins(sentinel.tls())),
+        ("valkeys-cluster://a", logins(cluster.tls())),
+    ] {
+        assert!(typed.iter().all(|login| login.3), "{url}");
+        assert_eq!(logins(url), typed, "{url}");
+    }
+}
