@@ -1,8 +1,11 @@
 //! How a manager is built: from settings to numbers, to the store that its endpoint names, to a
-//! running engine.
+//! running engine. `stores` has a store for each topology.
+
+mod stores;
 
 #[cfg(feature = "tls")]
 use std::path::PathBuf;
+#[cfg(feature = "memory")]
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,19 +13,17 @@ use crate::config::{Config, ReplicaAcks, Settings};
 use crate::credentials::{CredentialsProvider, ServerRole};
 use crate::endpoint::{Endpoint, Location};
 use crate::engine::EngineHandle;
-use crate::error::{Error, Result};
+#[cfg(feature = "memory")]
+use crate::error::Error;
+use crate::error::Result;
 use crate::manager::LockManager;
 use crate::options::LockOptions;
-use crate::script::CallerId;
 use crate::servers::Servers;
 #[cfg(feature = "tls")]
 use crate::store::Pem;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
-use crate::store::{
-    ClusterStore, Provider, QuorumStore, SentinelStore, Single, Store, TlsSettings, Topology,
-    parse_url,
-};
+use crate::store::{Provider, Store, TlsSettings, Topology, parse_url};
 
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
@@ -397,17 +398,19 @@ impl Builder {
     /// fit each other.
     pub fn build(self) -> Result<LockManager> {
         let (config, options) = Config::new(self.settings.clone())?;
-        let caller_id = caller_id(&config, &options);
+        let caller_id = stores::caller_id(&config, &options);
         let store: Box<dyn Store> = match &self.endpoint.0 {
             #[cfg(feature = "memory")]
-            Location::Memory(_) if config.replica_acks.is_some() => return Err(no_replicas()),
+            Location::Memory(_) if config.replica_acks.is_some() => {
+                return Err(stores::no_replicas());
+            }
             #[cfg(feature = "memory")]
             Location::Memory(memory) => Box::new(Session::open(
                 memory,
                 config.command_timeout,
                 Arc::clone(&caller_id),
             )?),
-            _ => connect(self.topology()?, &config, &caller_id)?,
+            _ => stores::connect(self.topology()?, &config, &caller_id)?,
         };
         let running = EngineHandle::start(config, store, caller_id)?;
         Ok(LockManager::new(running, options))
@@ -438,40 +441,4 @@ impl Builder {
         let topology = topology.with_credentials(of_servers, of_sentinels)?;
         topology.with_tls(self.tls.clone())
     }
-}
-
-fn caller_id(config: &Config, options: &LockOptions) -> Arc<CallerId> {
-    let caller_id = CallerId::new(
-        &config.prefix,
-        config.check_period + config.command_timeout,
-        config.horizon,
-    );
-    Arc::new(caller_id.labelled(options.label_text()))
-}
-
-/// The store of a topology. Blocks for at most the connect timeout.
-fn connect(
-    topology: Topology,
-    config: &Config,
-    caller_id: &Arc<CallerId>,
-) -> Result<Box<dyn Store>> {
-    let caller_id = Arc::clone(caller_id);
-    Ok(match topology {
-        Topology::Quorum(_) if config.replica_acks.is_some() => return Err(no_replicas()),
-        Topology::Single(server) => Box::new(Single::connect(server, config, caller_id)?),
-        Topology::Sentinel(settings) => {
-            Box::new(SentinelStore::connect(settings, config, caller_id)?)
-        }
-        Topology::Cluster(settings) => {
-            Box::new(ClusterStore::connect(settings, config, caller_id)?)
-        }
-        Topology::Quorum(servers) => Box::new(QuorumStore::connect(servers, config, &caller_id)?),
-    })
-}
-
-fn no_replicas() -> Error {
-    Error::config(
-        "replica_acks",
-        "one server, Sentinel or Cluster; a quorum and a Memory have no replicas",
-    )
 }

@@ -1,3 +1,5 @@
+// This file is long because the guide is in it: the first page of the documentation.
+
 //! Fair, renewed, fenced distributed locks on Redis, for threaded programs.
 //!
 //! A [`LockManager`] gives out [`LockGuard`]s that release on drop. Callers that have to wait are
