@@ -12,6 +12,7 @@
 //! - `command/top/`: threads of their own read keys and look at Redis. View, order and drawing are
 //!   pure.
 //! - `job.rs` and `processes.rs`: what the kernel knows of the job of the shell, and of processes.
+//! - `parties.rs`: the holders and the waiters of a lock, as all commands show them.
 //! - `times.rs`: ages are differences of the server's times. This machine's clock may be off.
 
 #![deny(unsafe_code)]
@@ -29,6 +30,7 @@ mod job;
 mod logger;
 mod note;
 mod output;
+mod parties;
 mod printable;
 mod processes;
 mod progress;

@@ -60,6 +60,12 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(text)
 }
 
+/// The name that a value has in JSON.
+pub(crate) fn name_in_json(value: &impl Serialize) -> String {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    text.trim_matches('"').to_owned()
+}
+
 /// Prints a table that fits a window of this width, with its titles in bold.
 pub(crate) fn table(table: &Table, width: Option<usize>) -> Result<(), Failure> {
     let bold = anstyle::Style::new().bold();

@@ -6,12 +6,13 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fairlock::{Access, Kind, LockInfo, LockState, Party};
+use fairlock::{Kind, LockInfo, LockState, Party};
 
 use crate::age;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::parties;
 use crate::progress::Progress;
 use crate::table::{Column, Table};
 use crate::times;
@@ -193,6 +194,7 @@ fn is_older(info: &LockInfo, least: Duration) -> bool {
 fn row(info: &LockInfo) -> Vec<String> {
     let holder = times::oldest_holder(info);
     let of = |show: &dyn Fn(&Party) -> String| holder.map(show).unwrap_or_default();
+    let [label, host, pid, thread, access] = holder.map(parties::cells).unwrap_or_default();
     vec![
         info.name.to_string(),
         kind(&info.kind),
@@ -204,16 +206,16 @@ fn row(info: &LockInfo) -> Vec<String> {
         times::last_heard(info)
             .map(times::heard)
             .unwrap_or_default(),
-        of(&|holder| holder.label.clone()),
-        of(&|holder| holder.host.clone()),
-        of(&|holder| holder.pid.to_string()),
-        of(&thread),
-        of(&access),
+        label,
+        host,
+        pid,
+        thread,
+        access,
         match info.holders.len() {
             0 | 1 => String::new(),
             many => many.to_string(),
         },
-        of(&|holder| holder.fence.unwrap_or(info.fence).to_string()),
+        of(&|holder| parties::fence_of(info, holder).to_string()),
         info.previous_holder.to_string(),
     ]
 }
@@ -233,21 +235,5 @@ fn left(info: &LockInfo, holder: &Party) -> String {
     match holder.lapsed_for {
         Some(ago) => format!("-{}", age::short(ago)),
         None => age::short(info.time_left),
-    }
-}
-
-/// `main#4711`, as log lines have it. Older versions of the crate do not say the number.
-pub(super) fn thread(party: &Party) -> String {
-    match party.thread_id {
-        Some(id) => format!("{}#{id}", party.thread),
-        None => party.thread.clone(),
-    }
-}
-
-/// Nothing for the owner of a mutex, which has no other way to hold it.
-pub(super) fn access(party: &Party) -> String {
-    match party.access {
-        Access::Owner => String::new(),
-        access => access.to_string(),
     }
 }

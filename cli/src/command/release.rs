@@ -11,6 +11,7 @@ use crate::age;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::parties::is_taken;
 use crate::printable::printable;
 use crate::times;
 
@@ -50,7 +51,7 @@ impl Release {
         }
         let manager = connection.manager()?;
         let info = manager.inspect(&self.name)?;
-        let Some(info) = info.filter(is_taken) else {
+        let Some(info) = info.filter(|info| is_taken(info.state)) else {
             return no(format_args!("{:?} is free already", self.name));
         };
         let fence = match (self.fence, &fences(&info)[..]) {
@@ -89,10 +90,6 @@ impl Release {
 fn no(why: impl std::fmt::Display) -> Result<Exit, Failure> {
     crate::note::note_line!("fairlock: not released: {why}");
     Ok(Exit::NO)
-}
-
-fn is_taken(info: &LockInfo) -> bool {
-    matches!(info.state, LockState::Held | LockState::Cooling)
 }
 
 /// The holders that have not lapsed: those that a release can end.

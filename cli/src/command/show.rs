@@ -8,11 +8,10 @@ use crate::age;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::parties::cells;
 use crate::printable::printable;
 use crate::table::{Column, Table};
 use crate::times;
-
-use super::ls::{access, thread};
 
 /// Shows a lock: its holders and its queue
 #[derive(Debug, Args)]
@@ -143,20 +142,15 @@ fn holders(info: &LockInfo) -> Table {
     let mut table = Table::new(&HOLDERS);
     for holder in &info.holders {
         let lapsed = |ago| format!("{} ago", age::short(ago));
-        table.add(vec![
-            holder.label.clone(),
-            holder.host.clone(),
-            holder.pid.to_string(),
-            thread(holder),
-            access(holder),
+        let more = [
             age::short(times::held(info, holder)),
             holder.lapsed_for.map(lapsed).unwrap_or_default(),
             lease(holder),
             holder
                 .fence
-                .map(|fence| fence.to_string())
-                .unwrap_or_default(),
-        ]);
+                .map_or(String::new(), |fence| fence.to_string()),
+        ];
+        table.add([&cells(holder)[..], &more].concat());
     }
     table
 }
@@ -164,17 +158,12 @@ fn holders(info: &LockInfo) -> Table {
 fn queue(info: &LockInfo) -> Table {
     let mut table = Table::new(&QUEUE);
     for (at, waiter) in info.queue.iter().enumerate() {
-        table.add(vec![
-            (at + 1).to_string(),
-            waiter.label.clone(),
-            waiter.host.clone(),
-            waiter.pid.to_string(),
-            thread(waiter),
-            access(waiter),
+        let more = [
             age::short(times::waited(info, waiter)),
             times::heard(waiter),
             lease(waiter),
-        ]);
+        ];
+        table.add([&[(at + 1).to_string()], &cells(waiter)[..], &more].concat());
     }
     table
 }

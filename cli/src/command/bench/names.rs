@@ -3,7 +3,6 @@
 //! Redis remembers a released name for an hour, to protect its lock from late copies of earlier
 //! requests. The names of a bench are never used again, so they are deleted at the end.
 
-use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,25 +15,6 @@ use crate::exit::{Exit, Failure};
 const RETRY_FOR: Duration = Duration::from_secs(1);
 /// From one try to the next.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// Names that were not deleted.
-pub(super) struct Leftovers {
-    left: usize,
-    all: usize,
-    /// Why the first of them is left.
-    why: String,
-}
-
-impl fmt::Display for Leftovers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Leftovers { left, all, why } = self;
-        write!(
-            f,
-            "Redis forgets {left} of the {all} names of this bench within an hour, and not now: \
-             {why}"
-        )
-    }
-}
 
 /// Names that nobody else has: each contains a random id.
 #[derive(Debug)]
@@ -78,11 +58,12 @@ impl Names {
         }
     }
 
-    /// Deletes all names. Call it when the managers are shut down. An error keeps no other name.
+    /// Deletes all names. Call it when the managers are shut down. An error keeps no other name, and
+    /// says how many are left.
     ///
     /// Blocks for `RETRY_FOR` and one call of `delete`, or for one call per name if that is longer.
     /// If one name has failed and the time is over, the others are left: Redis may be silent.
-    pub(super) fn delete(&self, manager: &LockManager) -> Result<(), Leftovers> {
+    pub(super) fn delete(&self, manager: &LockManager) -> Result<(), String> {
         delete_each(self.all().collect(), |name| manager.delete(name))
     }
 
@@ -99,7 +80,7 @@ impl Names {
 fn delete_each(
     names: Vec<&str>,
     delete: impl Fn(&str) -> fairlock::Result<bool>,
-) -> Result<(), Leftovers> {
+) -> Result<(), String> {
     let until = Instant::now() + RETRY_FOR;
     let all = names.len();
     let mut left = names;
@@ -127,11 +108,10 @@ fn delete_each(
     let in_use = left.first().map(|name| format!("{name:?} is still in use"));
     match why.or(in_use) {
         None => Ok(()),
-        Some(why) => Err(Leftovers {
-            left: failed + left.len(),
-            all,
-            why,
-        }),
+        Some(why) => Err(format!(
+            "Redis forgets {} of the {all} names of this bench within an hour, and not now: {why}",
+            failed + left.len()
+        )),
     }
 }
 
@@ -154,7 +134,7 @@ mod tests {
             deleted.borrow_mut().push(name.to_owned());
             Ok(true)
         });
-        let said = end.err().map(|left| left.to_string()).unwrap_or_default();
+        let said = end.err().unwrap_or_default();
         assert!(said.contains("forgets 2 of the 4 names"), "{said}");
         assert_eq!(deleted.into_inner(), ["a", "d"]);
     }

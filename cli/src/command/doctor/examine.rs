@@ -25,9 +25,6 @@ pub(super) struct Examination {
     pub(super) reply: Duration,
 }
 
-/// A question to one server.
-type Question<T> = Box<dyn FnOnce() -> Result<T, Fault> + Send>;
-
 impl Examination {
     /// Examines servers on which locks can be taken.
     pub(super) fn of_usable(&self) -> Facts {
@@ -113,24 +110,22 @@ impl Examination {
 
     fn sentinels(&self, asks_for_servers: bool, until: Instant) -> Vec<Result<Told, Fault>> {
         let until = until.min(Instant::now() + self.connect + self.reply);
-        let question = |server: &Server| -> Question<Told> {
-            let (server, time) = (server.clone(), self.time(until));
-            let servers = self.servers.clone();
-            Box::new(move || sentinel::ask(&server, &servers, asks_for_servers, time))
-        };
-        let questions = self.servers.named().iter().map(question).collect();
-        ask_all(questions, until, |_| false)
+        let (servers, time) = (self.servers.clone(), self.time(until));
+        ask_all(
+            &self.servers.named(),
+            until,
+            |_| false,
+            move |server| sentinel::ask(server, &servers, asks_for_servers, time),
+        )
     }
 
     /// A message from each master is awaited at the next one: it must cross the cluster.
     fn masters_of_cluster(&self, until: Instant) -> Vec<Master> {
         let until = until.min(Instant::now() + self.connect + self.reply);
-        let question = |server: &Server| -> Question<_> {
-            let (server, time) = (server.clone(), self.time(until));
-            Box::new(move || slot_map(&server, time))
-        };
-        let questions = self.servers.named().iter().map(question).collect();
-        let maps = ask_all(questions, until, Result::is_ok);
+        let time = self.time(until);
+        let maps = ask_all(&self.servers.named(), until, Result::is_ok, move |server| {
+            slot_map(server, time)
+        });
         let map = maps.into_iter().find_map(Result::ok).unwrap_or_default();
         let masters = masters(&map, &self.prefix);
         let servers: Vec<Server> = masters
@@ -149,25 +144,16 @@ impl Examination {
 
     /// Examines masters, and then the replicas that they name, which follow their master.
     fn with_replicas(&self, masters: &[Master], until: Instant) -> Vec<NodeFacts> {
-        let question = |master: &Master| -> Question<NodeAnswers> {
-            let (master, time) = (master.clone(), self.time(until));
-            Box::new(move || ask_master(&master, time))
-        };
-        let answers = ask_all(masters.iter().map(question).collect(), until, |_| false);
+        let time = self.time(until);
+        let ask = move |master: &Master| ask_master(master, time);
+        let answers = ask_all(masters, until, |_| false, ask);
         let servers = masters.iter().map(|master| &master.server);
         let masters: Vec<NodeFacts> = servers
             .zip(answers)
             .map(|(server, answers)| facts_of(server, NodeRole::Master, answers))
             .collect();
-        let follows = matches!(
-            self.servers.deployment(),
-            Deployment::Sentinel | Deployment::Cluster
-        );
-        let replicas_of = |master: &NodeFacts| match follows {
-            true => self.replicas_in(master),
-            false => Vec::new(),
-        };
-        let replicas: Vec<Vec<Server>> = masters.iter().map(replicas_of).collect();
+        let replicas = masters.iter().map(|master| self.replicas_of(master));
+        let replicas: Vec<Vec<Server>> = replicas.collect();
         let all = replicas.iter().flatten().cloned();
         let all = all.map(|server| (server, NodeRole::Replica));
         let mut found = self.only(all.collect()).into_iter();
@@ -183,26 +169,35 @@ impl Examination {
     fn only(&self, servers: Vec<(Server, NodeRole)>) -> Vec<NodeFacts> {
         let until = self.second_step();
         let is_in_cluster = self.servers.deployment() == Deployment::Cluster;
-        let question = |(server, role): &(Server, NodeRole)| -> Question<NodeAnswers> {
-            let (server, time) = (server.clone(), self.time(until));
-            let is_in_cluster = is_in_cluster && *role == NodeRole::Master;
-            Box::new(move || ask_only(&server, is_in_cluster, time))
-        };
-        let answers = ask_all(servers.iter().map(question).collect(), until, |_| false);
+        let time = self.time(until);
+        let answers = ask_all(
+            &servers,
+            until,
+            |_| false,
+            move |(server, role)| {
+                ask_only(server, is_in_cluster && *role == NodeRole::Master, time)
+            },
+        );
         let facts = servers.iter().zip(answers);
         facts
             .map(|((server, role), answers)| facts_of(server, *role, answers))
             .collect()
     }
 
-    fn replicas_in(&self, master: &NodeFacts) -> Vec<Server> {
+    /// The replicas that a master names, if one of them may take its place.
+    fn replicas_of(&self, master: &NodeFacts) -> Vec<Server> {
+        use Deployment::{Cluster, Sentinel};
         let answers = master.answers.as_ref().ok();
         let info = answers.and_then(|answers| answers.info.as_ref().ok());
-        let lines = info.map(|info| info.replicas()).unwrap_or_default();
-        let lines = lines.into_iter();
-        lines
-            .map(|line| self.servers.at(line.host, line.port))
-            .collect()
+        match info {
+            Some(info) if matches!(self.servers.deployment(), Sentinel | Cluster) => {
+                let lines = info.replicas().into_iter();
+                lines
+                    .map(|line| self.servers.at(line.host, line.port))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -217,21 +212,21 @@ fn facts_of(server: &Server, role: NodeRole, answers: Result<NodeAnswers, Fault>
 
 /// Asks all at once. Each has its answer, in the same order, or a fault. Blocks until `until` at
 /// most, or until one answer is enough.
-fn ask_all<T: Send + 'static>(
-    questions: Vec<Question<T>>,
+fn ask_all<T: Clone + Send + 'static, A: Send + 'static>(
+    all: &[T],
     until: Instant,
-    is_enough: impl Fn(&Result<T, Fault>) -> bool,
-) -> Vec<Result<T, Fault>> {
-    let late = |_: &Question<T>| Err(Fault::timed_out());
-    let mut answers: Vec<_> = questions.iter().map(late).collect();
+    is_enough: fn(&Result<A, Fault>) -> bool,
+    ask: impl Fn(&T) -> Result<A, Fault> + Clone + Send + 'static,
+) -> Vec<Result<A, Fault>> {
+    let mut answers: Vec<_> = all.iter().map(|_| Err(Fault::timed_out())).collect();
     let (sender, replies) = unbounded();
-    for (index, question) in questions.into_iter().enumerate() {
-        let to = sender.clone();
+    for (index, one) in all.iter().cloned().enumerate() {
+        let (to, ask) = (sender.clone(), ask.clone());
         let spawned = thread::Builder::new()
             .name("fairlock-examine".to_owned())
             .spawn(move || {
                 // The examination may be over.
-                let _ = to.send((index, question()));
+                let _ = to.send((index, ask(&one)));
             });
         if let Err(error) = spawned {
             let (step, why) = (Step::Thread, error.to_string());

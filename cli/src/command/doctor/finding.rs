@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::answer::Answer;
+use crate::output::name_in_json;
 
 /// The findings about the servers.
 ///
@@ -94,36 +95,14 @@ impl Diagnosis {
 /// `ok`, `warning` or `error`
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Level::Ok => "ok",
-            Level::Warning => "warning",
-            Level::Error => "error",
-        })
+        f.pad(&name_in_json(self))
     }
 }
 
 /// The name in plain words, such as `round trip`
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Check::Connection => "connection",
-            Check::Majority => "majority",
-            Check::Sentinels => "sentinels",
-            Check::Clocks => "clocks",
-            Check::RoundTrip => "round trip",
-            Check::Version => "version",
-            Check::Role => "role",
-            Check::Replicas => "replicas",
-            Check::Cluster => "cluster",
-            Check::Eviction => "eviction",
-            Check::Memory => "memory",
-            Check::Persistence => "persistence",
-            Check::Clients => "clients",
-            Check::Clock => "clock",
-            Check::Rights => "rights",
-            Check::Scripts => "scripts",
-            Check::Messages => "messages",
-        })
+        f.pad(&name_in_json(self).replace('_', " "))
     }
 }
 

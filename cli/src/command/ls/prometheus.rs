@@ -3,10 +3,11 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use fairlock::{LockInfo, LockState, Party};
+use fairlock::{LockInfo, LockState};
 
 use crate::exit::Failure;
 use crate::output;
+use crate::parties::live_holders;
 use crate::times;
 
 const STATES: [LockState; 4] = [
@@ -27,7 +28,7 @@ const NAME_GAUGES: [NameGauge; 5] = [
     NameGauge {
         name: "fairlock_lock_holders",
         help: "Holders of the name whose lease has not lapsed.",
-        value: |info| Some(live_holders(info) as f64),
+        value: |info| Some(live_holders(info).count() as f64),
     },
     NameGauge {
         name: "fairlock_lock_waiters",
@@ -38,7 +39,10 @@ const NAME_GAUGES: [NameGauge; 5] = [
         name: "fairlock_lock_hold_seconds",
         help: "How long the oldest holder has held the name.",
         value: |info| {
-            let live = info.holders.iter().filter(|holder| is_live(holder));
+            let live = info
+                .holders
+                .iter()
+                .filter(|holder| holder.lapsed_for.is_none());
             seconds(live.map(|holder| times::held(info, holder)))
         },
     },
@@ -88,18 +92,6 @@ impl fmt::Display for Page<'_> {
 
 fn head(f: &mut fmt::Formatter<'_>, name: &str, help: &str) -> fmt::Result {
     writeln!(f, "# HELP {name} {help}\n# TYPE {name} gauge")
-}
-
-fn is_live(holder: &Party) -> bool {
-    holder.lapsed_for.is_none()
-}
-
-/// While a name cools, nobody holds it.
-fn live_holders(info: &LockInfo) -> usize {
-    if info.state != LockState::Held {
-        return 0;
-    }
-    info.holders.iter().filter(|holder| is_live(holder)).count()
 }
 
 /// The longest, in seconds.

@@ -40,7 +40,7 @@ use release::Release;
 use signals::Signals;
 use supervisor::{Rules, Supervisor};
 use times::Times;
-use wait::{View, WaitSettings, Waited, Wanted};
+use wait::{WaitSettings, Waited, Wanted};
 
 /// How long the connection may take, unless `--command-timeout` says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -178,7 +178,7 @@ impl Run {
             }
             Waited::ForItself(ancestor) => Err(self.waits_for_itself(&ancestor)),
             Waited::Busy(holder) => {
-                if settings.view == View::Line {
+                if settings.is_shown {
                     messages.say(format!("{}: busy{holder}", self.name));
                 }
                 Ok(Exit(self.conflict_exit_code))
@@ -370,7 +370,7 @@ impl Run {
             } else {
                 self.wait
             },
-            view: if is_shown { View::Line } else { View::Nothing },
+            is_shown,
         }
     }
 }

@@ -23,26 +23,19 @@ const START: u64 = 512;
 /// Looks for the program as the kernel will, so that nobody waits an hour for a typing error. An
 /// error that this does not see comes when the program is started.
 pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
-    if program.as_bytes().contains(&b'/') {
-        return match is_executable(Path::new(program)) {
-            Ok(true) if lacks_interpreter(Path::new(program)) => {
-                Err(failure(program, &ErrorKind::NotFound.into()))
-            }
-            Ok(true) => Ok(()),
-            Ok(false) => Err(failure(program, &ErrorKind::PermissionDenied.into())),
-            Err(error) => Err(failure(program, &error)),
-        };
-    }
-    if program.is_empty() {
-        return Err(failure(program, &ErrorKind::NotFound.into()));
-    }
+    let is_path = is_path(program);
+    let mut error = Error::from(ErrorKind::NotFound);
     // `execvp` goes on to the next folder if a file cannot be executed.
-    let mut found = in_path(program).filter_map(|path| is_executable(&path).ok());
-    match found.next() {
-        Some(first) if first || found.any(|executable| executable) => Ok(()),
-        Some(_) => Err(failure(program, &ErrorKind::PermissionDenied.into())),
-        None => Err(failure(program, &ErrorKind::NotFound.into())),
+    for file in files(program) {
+        match is_executable(&file) {
+            Ok(true) if is_path && interpreter(&file).is_some_and(|file| !file.exists()) => {}
+            Ok(true) => return Ok(()),
+            Ok(false) => error = ErrorKind::PermissionDenied.into(),
+            Err(why) if is_path => error = why,
+            Err(_) => {}
+        }
     }
+    Err(failure(program, &error))
 }
 
 /// Executes the words. A script without `#!` is run by the shell, as the C library's `execvp` has
@@ -63,16 +56,8 @@ pub(super) fn execute<T>(
 /// another kind of processor, say.
 fn as_script(words: &[OsString]) -> Option<Vec<OsString>> {
     let program = &words[0];
-    let mut found = in_path(program).filter(|path| is_executable(path).unwrap_or(false));
-    let script = if program.as_bytes().contains(&b'/') {
-        None
-    } else {
-        found.next()
-    };
-    let script = script.map_or_else(|| program.clone(), PathBuf::into_os_string);
-    let mut start = Vec::new();
-    let file = File::open(&script).ok()?;
-    file.take(START).read_to_end(&mut start).ok()?;
+    let script = found(program).map_or_else(|| program.clone(), PathBuf::into_os_string);
+    let start = start_of(Path::new(&script))?;
     if start.contains(&0) {
         return None;
     }
@@ -87,17 +72,21 @@ fn as_script(words: &[OsString]) -> Option<Vec<OsString>> {
 
 /// The files that may be the program, in the order in which they are tried.
 pub(super) fn files(program: &OsStr) -> impl Iterator<Item = PathBuf> {
-    let is_path = program.as_bytes().contains(&b'/');
-    let own = is_path.then(|| PathBuf::from(program));
-    let in_path = (!is_path).then(|| in_path(program));
-    own.into_iter().chain(in_path.into_iter().flatten())
+    let files: Vec<PathBuf> = match is_path(program) {
+        _ if program.is_empty() => Vec::new(),
+        true => vec![PathBuf::from(program)],
+        false => {
+            let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+            env::split_paths(&path)
+                .map(|folder| folder.join(program))
+                .collect()
+        }
+    };
+    files.into_iter()
 }
 
-/// Where the program may be.
-fn in_path(program: &OsStr) -> impl Iterator<Item = PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
-    let folders: Vec<PathBuf> = env::split_paths(&path).collect();
-    folders.into_iter().map(move |folder| folder.join(program))
+fn is_path(program: &OsStr) -> bool {
+    program.as_bytes().contains(&b'/')
 }
 
 /// Why the program cannot be started.
@@ -119,12 +108,7 @@ pub(super) fn failure(program: &OsStr, error: &Error) -> Failure {
 
 /// The file that the kernel was to execute, if there is one.
 fn found(program: &OsStr) -> Option<PathBuf> {
-    let is_executable = |path: &PathBuf| is_executable(path).unwrap_or(false);
-    if program.as_bytes().contains(&b'/') {
-        Some(PathBuf::from(program)).filter(is_executable)
-    } else {
-        in_path(program).find(is_executable)
-    }
+    files(program).find(|file| is_executable(file).unwrap_or(false))
 }
 
 /// Why a program that is there was not found.
@@ -140,24 +124,22 @@ fn missing_interpreter(path: &Path) -> String {
     }
 }
 
-fn lacks_interpreter(path: &Path) -> bool {
-    interpreter(path).is_some_and(|file| !file.exists())
-}
-
 /// The file that the first line of a script names. In a script with the line ends of Windows, its
 /// name ends in a carriage return.
 fn interpreter(path: &Path) -> Option<PathBuf> {
-    let mut start = Vec::new();
-    File::open(path)
-        .ok()?
-        .take(START)
-        .read_to_end(&mut start)
-        .ok()?;
+    let start = start_of(path)?;
     let line = start.split(|byte| *byte == b'\n').next()?;
     let words = line.strip_prefix(b"#!")?;
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let mut words = words.split(is_blank).filter(|word| !word.is_empty());
     Some(PathBuf::from(OsStr::from_bytes(words.next()?)))
+}
+
+fn start_of(path: &Path) -> Option<Vec<u8>> {
+    let mut start = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(START).read_to_end(&mut start).ok()?;
+    Some(start)
 }
 
 /// Whether anybody may execute it. Whether *we* may, the kernel says when it is started.

@@ -55,28 +55,14 @@ pub(super) struct Wanted {
 pub(super) struct WaitSettings {
     /// `None`: without end. Zero: not at all.
     pub(super) at_most: Option<Duration>,
-    pub(super) view: View,
-}
-
-/// How much somebody sees of a wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum View {
-    Line,
-    Nothing,
+    /// Whether a line shows how it goes.
+    pub(super) is_shown: bool,
 }
 
 impl WaitSettings {
-    fn is_shown(&self) -> bool {
-        self.view == View::Line
-    }
-
     /// When the line counts on.
     fn redraw(&self) -> Receiver<Instant> {
-        if self.is_shown() {
-            tick(REDRAW)
-        } else {
-            never()
-        }
+        if self.is_shown { tick(REDRAW) } else { never() }
     }
 
     fn is_zero(&self) -> bool {
@@ -278,7 +264,7 @@ impl Start {
         } = &self.wanted;
         self.connecting
             .connect(builder, *connect_timeout, at_most, || {
-                if self.settings.is_shown() && !self.settings.is_zero() {
+                if self.settings.is_shown && !self.settings.is_zero() {
                     let _ = self.reports.send(Report::Progress(Progress::default()));
                 }
             })
@@ -331,12 +317,12 @@ impl Wait {
         loop {
             let left = self.settings.left(self.start.elapsed());
             let left = left.unwrap_or(Duration::MAX);
-            let pause = if self.settings.is_shown() {
+            let pause = if self.settings.is_shown {
                 LOOK
             } else {
                 Duration::MAX
             };
-            if self.settings.is_shown() && !left.is_zero() {
+            if self.settings.is_shown && !left.is_zero() {
                 // Without an answer the line says so, and the wait goes on.
                 let info = self.manager.inspect(self.lock.name()).ok();
                 let waiters = info.iter().flatten().map(|info| info.waiters).next();
@@ -358,7 +344,7 @@ impl Wait {
     /// A wait ends in the same way whether others have the lock or Redis is silent. This tells
     /// them apart.
     fn busy(&self) -> Result<Waited, Error> {
-        if self.settings.is_zero() && !self.settings.is_shown() {
+        if self.settings.is_zero() && !self.settings.is_shown {
             return Ok(Waited::Busy(String::new()));
         }
         match self.manager.inspect(self.lock.name()) {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockInfo, LockState, Party, PreviousHolder};
 
 use crate::age;
+use crate::parties::is_taken;
 use crate::times;
 
 /// A name at one look, as a row of the table shows it.
@@ -84,11 +85,8 @@ impl Seen {
 
     /// How long the holder has held it.
     pub(super) fn held_for(&self) -> Option<Duration> {
-        let is_held = matches!(self.state, LockState::Held | LockState::Cooling);
-        self.holder
-            .as_ref()
-            .filter(|_| is_held)
-            .map(|holder| holder.age)
+        let holder = self.holder.as_ref().filter(|_| is_taken(self.state));
+        holder.map(|holder| holder.age)
     }
 }
 

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fairlock::LockState;
-
 use super::key::Key;
 use super::look::{Look, Trouble};
 use super::order::{self, Column, Order};
 use super::seen::{self, Opened, Owner, Row, Seen};
+use crate::parties::is_taken;
 
 /// All that is shown.
 #[derive(Debug)]
@@ -322,8 +321,7 @@ impl View {
     }
 
     fn ask(&mut self, seen: &Seen, holder: Option<Owner>) {
-        let is_taken = matches!(seen.state, LockState::Held | LockState::Cooling);
-        match holder.filter(|holder| is_taken && holder.lapsed_for.is_none()) {
+        match holder.filter(|holder| is_taken(seen.state) && holder.lapsed_for.is_none()) {
             None => self.notice = Some(format!("nobody holds {:?}", seen.name)),
             Some(holder) => {
                 self.mode = Mode::Confirming(Box::new(Release {

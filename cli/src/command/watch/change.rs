@@ -7,6 +7,7 @@ use fairlock::{Access, LockInfo, LockState, Party, PreviousHolder};
 use serde::Serialize;
 
 use crate::age;
+use crate::output::name_in_json;
 use crate::times;
 
 /// A change, and what the look that found it saw. docs/COMMAND_LINE.md has every field.
@@ -83,20 +84,11 @@ impl Change {
     }
 
     /// One word for the line.
-    pub(super) fn event(&self) -> &'static str {
+    pub(super) fn event(&self) -> String {
         match self.event {
-            Event::FirstLook => "now",
-            Event::Granted => "granted",
-            Event::Regained => "regained",
-            Event::Changed => "changed",
-            Event::Released => "released",
-            Event::Forced => "forced",
-            Event::Lapsed => "lapsed",
-            Event::Freed => "freed",
-            Event::Cooling => "cooling",
-            Event::QueueGrew | Event::QueueShrank => "queue",
-            Event::Unreachable => "unreachable",
-            Event::Reachable => "reachable",
+            Event::FirstLook => "now".to_owned(),
+            Event::QueueGrew | Event::QueueShrank => "queue".to_owned(),
+            event => name_in_json(&event),
         }
     }
 }

@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use fairlock::{LockInfo, Party};
 
 use super::Locks;
-use super::parties::{Place, live_holders};
 use crate::command::run::label;
+use crate::parties::{Place, fence_of, live_holders};
 use crate::processes::Descent;
 
 /// More runs inside each other than this are a circle of labels that people wrote.
@@ -126,10 +126,6 @@ impl<'a> Below<'a> {
 /// Whether `fairlock run` holds it.
 fn is_run(holder: &Party) -> bool {
     holder.thread == label::THREAD
-}
-
-fn fence_of(holds: &LockInfo, holder: &Party) -> u64 {
-    holder.fence.unwrap_or(holds.fence)
 }
 
 /// The runs around this one, the nearest first, by what they hold.

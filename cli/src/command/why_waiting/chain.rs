@@ -7,7 +7,7 @@ use fairlock::{LockInfo, Party};
 use super::Locks;
 use super::below::{Below, Sight};
 use super::circles::{Circle, Wait, circles};
-use super::parties::{Place, is_same_thread, live_holders, places};
+use crate::parties::{Place, is_same_thread, live_holders, places};
 
 /// The waits are followed through this many names, one behind the other. Only a program that goes
 /// wrong has longer chains.

@@ -3,7 +3,6 @@
 mod below;
 mod chain;
 mod circles;
-mod parties;
 mod report;
 mod shell;
 
@@ -16,6 +15,7 @@ use fairlock::{LockInfo, LockManager};
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::parties;
 
 use below::Sight;
 use chain::Chain;

@@ -9,11 +9,11 @@ use serde::Serialize;
 use super::below::Sight;
 use super::chain::Chain;
 use super::circles::{Circle, Wait};
-use super::parties::live_holders;
 use super::shell;
 use crate::age;
 use crate::exit::Failure;
 use crate::output;
+use crate::parties::live_holders;
 use crate::printable::printable;
 use crate::times;
 

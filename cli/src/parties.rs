@@ -1,0 +1,78 @@
+//! The holders of a lock, and the waiters in its queue.
+
+use fairlock::{Access, LockInfo, LockState, Party};
+
+/// Whether somebody holds it, or waits for it.
+pub(crate) fn is_in_use(info: &LockInfo) -> bool {
+    info.waiters > 0 || is_taken(info.state)
+}
+
+/// Whether others have to wait for it.
+pub(crate) fn is_taken(state: LockState) -> bool {
+    matches!(state, LockState::Held | LockState::Cooling)
+}
+
+/// The holders that have not lapsed, and do not only cool.
+pub(crate) fn live_holders(info: &LockInfo) -> impl Iterator<Item = &Party> {
+    let is_held = info.state == LockState::Held;
+    let holders = info.holders.iter();
+    holders.filter(move |holder| is_held && holder.lapsed_for.is_none())
+}
+
+/// The fence of a holder. The readers of a lock share that of the lock.
+pub(crate) fn fence_of(lock: &LockInfo, holder: &Party) -> u64 {
+    holder.fence.unwrap_or(lock.fence)
+}
+
+/// The cells of a holder or a waiter in a table: label, host, process, thread, and how it holds or
+/// wants the lock.
+pub(crate) fn cells(party: &Party) -> [String; 5] {
+    [
+        party.label.clone(),
+        party.host.clone(),
+        party.pid.to_string(),
+        // As log lines have it. Older versions of the crate do not say the number.
+        match party.thread_id {
+            Some(id) => format!("{}#{id}", party.thread),
+            None => party.thread.clone(),
+        },
+        // The owner of a mutex has no other way to hold it.
+        match party.access {
+            Access::Owner => String::new(),
+            access => access.to_string(),
+        },
+    ]
+}
+
+/// A place in a queue. The position counts from 1.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) lock: &'a LockInfo,
+    pub(crate) position: usize,
+    pub(crate) waiter: &'a Party,
+}
+
+/// All places in the queue of a lock.
+pub(crate) fn places(lock: &LockInfo) -> impl Iterator<Item = Place<'_>> {
+    lock.queue
+        .iter()
+        .zip(1..)
+        .map(move |(waiter, position)| Place {
+            lock,
+            position,
+            waiter,
+        })
+}
+
+/// Whether both are the same thread: surely, maybe (`false`), or not at all (`None`).
+///
+/// The same manager and the same number are the same thread. Another manager may be in the same
+/// process. But processes in containers can have the same host name and the same numbers. A version
+/// that writes no numbers leaves the name of the thread, which others may have, too.
+pub(crate) fn is_same_thread(holder: &Party, waiter: &Party) -> Option<bool> {
+    let is_same_manager = holder.manager == waiter.manager;
+    match (holder.thread_id, waiter.thread_id) {
+        (Some(one), Some(other)) => (one == other).then_some(is_same_manager),
+        _ => (is_same_manager && holder.thread == waiter.thread).then_some(false),
+    }
+}
