@@ -1,6 +1,4 @@
 //! Where the locks of a manager live: a URL, or the same with types.
-//!
-//! The file is long for its docs: users find the settings of all topologies side by side.
 
 use std::fmt;
 use std::path::PathBuf;
