@@ -96,6 +96,13 @@ fn read_replica(line: &str) -> Option<ReplicaLine> {
     })
 }
 
+/// Whether this version of Redis is older than that one. One without a number is not.
+pub(super) fn is_older(version: &str, than: (u32, u32)) -> bool {
+    let mut numbers = version.split('.').map(|number| number.parse().ok());
+    let major: Option<u32> = numbers.next().flatten();
+    major.is_some_and(|major| (major, numbers.next().flatten().unwrap_or(0)) < than)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +117,21 @@ mod tests {
         assert_eq!(info.get("# Server"), None);
         assert!(info.number("redis_version").is_err());
         assert!(info.number("absent").is_err());
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_first_two_numbers() {
+        for (version, is_old) in [
+            ("6.0.16", true),
+            ("6.2.0", false),
+            ("7", false),
+            ("10.1", false),
+            ("6", true),
+            ("", false),
+            ("unstable", false),
+        ] {
+            assert_eq!(is_older(version, (6, 2)), is_old, "{version}");
+        }
     }
 
     /// The lines that 6.2.14, 7.0.15 and Valkey 9.1.2 sent.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use fairlock::Server;
 use fairlock::redis::{self, Cmd, Value};
 
-use super::answer::{Answer, Info, Unknown};
+use super::answer::{Answer, Info, Unknown, is_older};
 use super::facts::{ClockReading, ClusterAnswers, NodeAnswers, SETTINGS, Settings, WorkAnswers};
 use super::fault::{Fault, Lack};
 use super::link::{Link, Reply, command, left};
@@ -139,7 +139,7 @@ impl Interview {
         let settings = settings.map(|(name, reply)| (name, setting(name, reply)));
         Ok(NodeAnswers {
             connected_in: self.connected_in,
-            says_what_it_is: self.link.hello.is_some(),
+            says_what_it_is: self.link.version.is_some(),
             stopped: None,
             round_trips,
             clock,
@@ -222,8 +222,8 @@ impl Interview {
     /// Asks for the rights of the scripts, as a manager does before its first lock, and tries what
     /// is no part of a script.
     fn lacking(&mut self, master: &Master, lacking: &mut Lacking<'_>) -> Answer<()> {
-        let hello = self.link.hello.as_ref();
-        let is_old = hello.is_some_and(|hello| hello.is_before((7, 0)));
+        let version = self.link.version.as_ref();
+        let is_old = version.is_some_and(|version| is_older(version, (7, 0)));
         let question = lacking.question(master.is_quorum(), is_old && !master.is_in_cluster);
         let tried: [Option<&[&str]>; 4] = [
             Some(&["SCAN", "0", "COUNT", "1"]),

@@ -1,5 +1,6 @@
 //! One connection to a server, for questions.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use fairlock::redis::{self, Cmd, Value};
@@ -11,16 +12,10 @@ pub(super) type Reply = Result<Value, Fault>;
 
 pub(super) struct Link {
     connection: ServerConnection,
-    /// The answer to HELLO. `None`: the server, or a proxy before it, has no HELLO.
-    pub(super) hello: Option<Hello>,
+    /// The version in the answer to HELLO. `None`: the server, or a proxy before it, has no HELLO.
+    pub(super) version: Option<String>,
     /// It was closed upon a greeting, so it is asked for nothing that a proxy may not know.
     pub(super) is_silent: bool,
-}
-
-/// A server's description of itself.
-#[derive(Debug, Default)]
-pub(super) struct Hello {
-    version: String,
 }
 
 impl Link {
@@ -32,7 +27,7 @@ impl Link {
             let (connection, mut replies) = server.open(first, left(until))?;
             let link = Link {
                 connection,
-                hello: None,
+                version: None,
                 is_silent: first.is_empty(),
             };
             Ok((link, replies.pop().map(refusal)))
@@ -47,7 +42,7 @@ impl Link {
             Some(Err(fault)) if fault.refuses_command() => {
                 link.ask(&[command(&["CLIENT", "SETNAME", &name])], left(until))?;
             }
-            Some(reply) => link.hello = Some(Hello::read(reply?)),
+            Some(reply) => link.version = Some(version(reply?)),
             None => {}
         }
         Ok(link)
@@ -66,24 +61,13 @@ impl Link {
     }
 }
 
-impl Hello {
-    fn read(reply: Value) -> Hello {
-        let fields: Vec<Value> = redis::from_redis_value(reply).unwrap_or_default();
-        let text =
-            |value: &Value| -> String { redis::from_redis_value_ref(value).unwrap_or_default() };
-        let mut pairs = fields.chunks_exact(2);
-        let version = pairs.find(|pair| text(&pair[0]) == "version");
-        Hello {
-            version: version.map(|pair| text(&pair[1])).unwrap_or_default(),
-        }
-    }
-
-    /// Whether the server says that it is older than this version.
-    pub(super) fn is_before(&self, version: (u32, u32)) -> bool {
-        let mut numbers = self.version.split('.').map(|number| number.parse().ok());
-        let major: Option<u32> = numbers.next().flatten();
-        major.is_some_and(|major| (major, numbers.next().flatten().unwrap_or(0)) < version)
-    }
+/// The version in the answer to HELLO. Empty if there is none.
+fn version(reply: Value) -> String {
+    let mut fields: HashMap<String, Value> = redis::from_redis_value(reply).unwrap_or_default();
+    let version = fields.remove("version");
+    version.map_or(String::new(), |version| {
+        redis::from_redis_value(version).unwrap_or_default()
+    })
 }
 
 /// The time that is left until then.
@@ -95,4 +79,25 @@ pub(super) fn command(words: &[&str]) -> Cmd {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The answer has a list of modules, too.
+    #[test]
+    fn version_is_found_among_the_fields_of_hello() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let modules = Value::Array(vec![Value::Array(vec![text("name"), text("m")])]);
+        let mut fields = vec![
+            text("server"),
+            text("redis"),
+            text("version"),
+            text("6.2.14"),
+        ];
+        fields.extend([text("proto"), Value::Int(2), text("modules"), modules]);
+        assert_eq!(version(Value::Array(fields)), "6.2.14");
+        assert_eq!(version(Value::Okay), "");
+    }
 }

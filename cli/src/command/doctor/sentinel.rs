@@ -134,11 +134,7 @@ fn master_of(reply: Value, servers: &Servers) -> Option<Server> {
 }
 
 fn fields_of(reply: Value) -> HashMap<String, String> {
-    let fields: Vec<String> = redis::from_redis_value(reply).unwrap_or_default();
-    let pairs = fields.chunks_exact(2);
-    pairs
-        .map(|pair| (pair[0].clone(), pair[1].clone()))
-        .collect()
+    redis::from_redis_value(reply).unwrap_or_default()
 }
 
 fn replicas_of(reply: Value, servers: &Servers) -> Vec<Server> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::answer::{Answer, Info};
+use super::answer::{Answer, Info, is_older};
 use super::facts::{Deployment, NodeAnswers, NodeRole};
 use super::{Findings, Limits};
 
@@ -87,8 +87,7 @@ pub(super) fn version(findings: &mut Findings<'_>, answers: &NodeAnswers) -> Ans
         Some(valkey) => format!("Valkey {valkey}"),
         None => format!("Redis {version}"),
     };
-    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
-    if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < OLDEST {
+    if is_older(version, OLDEST) {
         let (major, minor) = OLDEST;
         findings.fail(
             format!("{shown} is too old"),

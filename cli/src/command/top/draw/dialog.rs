@@ -1,9 +1,9 @@
 //! Boxes above the table: the keys, and the question before a release by force.
 
 use ratatui::Frame;
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Rect};
 use ratatui::style::Style;
-use ratatui::widgets::{Block, Clear};
+use ratatui::widgets::{Block, Clear, Padding};
 
 use unicode_width::UnicodeWidthStr as _;
 
@@ -101,29 +101,17 @@ fn has_changed(release: &Release, view: &View) -> bool {
 fn boxed(frame: &mut Frame, area: Rect, title: &str, text: Vec<(String, Style)>) {
     let widest = text.iter().map(|(line, _)| line.width()).max();
     let wanted = (widest.unwrap_or_default() + 4).max(title.width() + 4);
-    let size = Rect {
-        width: u16::try_from(wanted).unwrap_or(u16::MAX).min(area.width),
-        height: u16::try_from(text.len() + 2)
-            .unwrap_or(u16::MAX)
-            .min(area.height),
-        ..area
-    };
-    let outer = Rect {
-        x: area.x + (area.width - size.width) / 2,
-        y: area.y + (area.height - size.height) / 2,
-        ..size
-    };
+    let fit = |count| Constraint::Length(u16::try_from(count).unwrap_or(u16::MAX));
+    let outer = area.centered(fit(wanted), fit(text.len() + 2));
     frame.render_widget(Clear, outer);
     let has_box = outer.height > 4 && outer.width > 24;
     let inner = if has_box {
-        let block = Block::bordered().title(cut(title, usize::from(outer.width - 2)));
+        let block = Block::bordered()
+            .title(cut(title, usize::from(outer.width - 2)))
+            .padding(Padding::horizontal(1));
         let inner = block.inner(outer);
         frame.render_widget(block, outer);
-        Rect {
-            x: inner.x + 1,
-            width: inner.width.saturating_sub(2),
-            ..inner
-        }
+        inner
     } else {
         outer
     };

@@ -75,14 +75,9 @@ fn nothing(frame: &mut Frame, area: Rect, view: &View, setting: &Setting) {
     } else {
         "no name matches the filter"
     };
-    let heading = area.height.min(1);
-    let below = Rect {
-        y: area.y + heading,
-        height: area.height - heading,
-        ..area
-    };
+    let heading = (String::new(), Style::new());
     let faint = setting.palette.style(Meaning::Faint);
-    lines(frame, below, [(why.to_owned(), faint)]);
+    lines(frame, area, [heading, (why.to_owned(), faint)]);
 }
 
 /// The cells of [`COLUMNS`].
