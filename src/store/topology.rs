@@ -118,51 +118,21 @@ impl Topology {
 impl Topology {
     /// Its URL without the login, or the URLs of a quorum.
     pub(crate) fn url(&self) -> String {
-        let scheme = |login: &Login, form: &str| {
-            let tls = login.tls.as_ref().map_or("", |_| "s");
-            format!("redis{tls}{form}://")
-        };
-        let database = |login: &Login| match login.database {
-            0 => String::new(),
-            number => format!("/{number}"),
-        };
         match self {
-            Topology::Single(server) => match (&server.address, server.login.database) {
-                (Address::Unix(path), number) => {
-                    let parts = path.to_string_lossy();
-                    let parts: Vec<_> = parts.split('/').map(encoded).collect();
-                    let query = if number == 0 {
-                        String::new()
-                    } else {
-                        format!("?db={number}")
-                    };
-                    format!("redis+unix://{}{query}", parts.join("/"))
-                }
-                (tcp, _) => {
-                    let login = &server.login;
-                    format!("{}{tcp}{}", scheme(login, ""), database(login))
-                }
-            },
-            Topology::Sentinel(settings) => {
-                let login = &settings.login;
-                let hosts = listed(&settings.sentinels);
-                let service = encoded(&settings.service);
-                format!(
-                    "{}{hosts}/{service}{}",
-                    scheme(login, "-sentinel"),
-                    database(login)
-                )
+            Topology::Single(server) => server.url(),
+            Topology::Sentinel(SentinelSettings {
+                sentinels,
+                service,
+                login,
+                ..
+            }) => {
+                let service = format!("{}/{}", listed(sentinels), encoded(service));
+                login.url("-sentinel", &service)
             }
-            Topology::Cluster(settings) => {
-                format!(
-                    "{}{}",
-                    scheme(&settings.login, "-cluster"),
-                    listed(&settings.seeds)
-                )
-            }
+            Topology::Cluster(settings) => settings.login.url("-cluster", &listed(&settings.seeds)),
             Topology::Quorum(servers) => {
-                let url = |server: &ServerSettings| Topology::Single(server.clone()).url();
-                servers.iter().map(url).collect::<Vec<_>>().join(" ")
+                let urls: Vec<String> = servers.iter().map(ServerSettings::url).collect();
+                urls.join(" ")
             }
         }
     }
@@ -236,17 +206,16 @@ pub(crate) struct ServerSettings {
 impl ServerSettings {
     /// Its URL without the login.
     pub(super) fn url(&self) -> String {
-        let tls = self.login.tls.as_ref().map_or("", |_| "s");
-        let scheme = match &self.address {
-            Address::Tcp(..) => format!("redis{tls}"),
-            Address::Unix(_) => "redis+unix".to_owned(),
+        let Address::Unix(path) = &self.address else {
+            return self.login.url("", &self.address.to_string());
         };
-        let database = match (self.login.database, &self.address) {
-            (0, _) => String::new(),
-            (number, Address::Tcp(..)) => format!("/{number}"),
-            (number, Address::Unix(_)) => format!("?db={number}"),
+        let path = path.to_string_lossy();
+        let parts: Vec<_> = path.split('/').map(encoded).collect();
+        let database = match self.login.database {
+            0 => String::new(),
+            number => format!("?db={number}"),
         };
-        format!("{scheme}://{}{database}", self.address)
+        format!("redis+unix://{}{database}", parts.join("/"))
     }
 
     pub(crate) fn check(&self) -> Result<(), String> {
@@ -272,6 +241,16 @@ pub(crate) struct Login {
 }
 
 impl Login {
+    /// The URL of these hosts, in a form such as `-cluster`, without the login.
+    fn url(&self, form: &str, hosts: &str) -> String {
+        let tls = self.tls.as_ref().map_or("", |_| "s");
+        let database = match self.database {
+            0 => String::new(),
+            number => format!("/{number}"),
+        };
+        format!("redis{tls}{form}://{hosts}{database}")
+    }
+
     /// The same with these credentials.
     pub(super) fn granted(&self, credentials: &Credentials) -> Login {
         Login {

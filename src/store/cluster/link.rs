@@ -12,7 +12,7 @@ use crate::error::Step;
 use crate::script::Call;
 use crate::store::again::Next;
 use crate::store::clock::Time;
-use crate::store::node::{LinkCall, LinkReply, NodeLink, Role};
+use crate::store::node::{AckedLink, LinkCall, LinkReply};
 use crate::store::{CallResult, Link, StoreFault};
 
 /// How long all masters may take together before the renewal thread goes on without the replies of
@@ -37,11 +37,9 @@ pub(super) struct ClusterLink {
 
 struct ShardLink {
     member: Arc<ClusterNode>,
-    link: NodeLink,
+    link: AckedLink,
     /// The largest number of a call that was sent to it.
     newest: u64,
-    /// R18 (replica acks): for renewals, if replicas must acknowledge them.
-    acked: Option<NodeLink>,
 }
 
 /// A call on its way.
@@ -71,7 +69,7 @@ impl ClusterLink {
 
     fn add(&mut self, calls: &[Call], first: u64) {
         self.masters
-            .retain(|m| m.owes_replies() || !m.member.is_retired.load(Ordering::Acquire));
+            .retain(|m| m.link.owes_replies() || !m.member.is_retired.load(Ordering::Acquire));
         for (number, call) in (first..).zip(calls) {
             let open = OpenCall {
                 call: call.clone(),
@@ -98,7 +96,7 @@ impl ClusterLink {
                 } else {
                     Time::from_nanos(0)
                 };
-                let replies = master.receive(wait_until);
+                let replies = master.link.receive(wait_until);
                 has_replies |= !replies.is_empty();
                 replies.into_iter().for_each(|reply| self.on_reply(reply));
             }
@@ -175,11 +173,9 @@ impl ClusterLink {
             .iter()
             .position(|m| m.member.number == member.number);
         let at = known.unwrap_or_else(|| {
-            let on_ready = Arc::clone(&self.on_ready);
             self.masters.push(ShardLink {
                 member: Arc::clone(member),
-                acked: NodeLink::with_acks(&member.node, Arc::clone(&on_ready)),
-                link: NodeLink::new(&member.node, Role::Renewal, on_ready),
+                link: AckedLink::new(&member.node, Arc::clone(&self.on_ready)),
                 newest: 0,
             });
             self.masters.len() - 1
@@ -255,33 +251,12 @@ impl ClusterLink {
 }
 
 impl ShardLink {
-    fn owes_replies(&self) -> bool {
-        self.link.owes_replies() || self.acked.as_ref().is_some_and(NodeLink::owes_replies)
-    }
-
     fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
-        if !self.owes_replies() {
+        if !self.link.owes_replies() {
             let newest = calls.iter().map(|call| call.number).max();
             self.newest = newest.unwrap_or_default();
         }
-        let Some(acked) = &mut self.acked else {
-            return self.link.send(calls);
-        };
-        let (renewals, others): (Vec<LinkCall>, Vec<LinkCall>) =
-            calls.into_iter().partition(|sent| sent.call.is_renewal());
-        let mut replies = acked.send(renewals);
-        if !others.is_empty() {
-            replies.extend(self.link.send(others));
-        }
-        replies
-    }
-
-    fn receive(&mut self, until: Time) -> Vec<LinkReply> {
-        let mut replies = self.link.receive(until);
-        if let Some(acked) = &mut self.acked {
-            replies.extend(acked.receive(until));
-        }
-        replies
+        self.link.send(calls)
     }
 }
 
@@ -304,9 +279,6 @@ impl Link for ClusterLink {
     fn log_in_anew(&mut self) {
         for master in &mut self.masters {
             master.link.log_in_anew();
-            if let Some(acked) = &mut master.acked {
-                acked.log_in_anew();
-            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::store::clock::Time;
 use crate::store::{CallResult, Link, StoreFault};
 
 /// The renewal thread's connection.
-pub(crate) struct NodeLink {
+pub(super) struct NodeLink {
     node: Arc<Node>,
     role: Role,
     on_ready: Arc<dyn Fn() + Send + Sync>,
@@ -60,7 +60,7 @@ impl LinkState {
 
 impl NodeLink {
     /// The link calls `on_ready` when it can be used again after it could not.
-    pub(in crate::store) fn new(
+    pub(super) fn new(
         node: &Arc<Node>,
         role: Role,
         on_ready: Arc<dyn Fn() + Send + Sync>,
@@ -78,7 +78,7 @@ impl NodeLink {
 
     /// A link for renewals alone, which replicas must acknowledge. `None` if the node needs no
     /// acknowledgements.
-    pub(in crate::store) fn with_acks(
+    pub(super) fn with_acks(
         node: &Arc<Node>,
         on_ready: Arc<dyn Fn() + Send + Sync>,
     ) -> Option<NodeLink> {
@@ -259,7 +259,7 @@ fn reason_not_sent(why: &StoreFault) -> StoreFault {
 
 impl NodeLink {
     /// Whether replies are still to come.
-    pub(in crate::store) fn owes_replies(&self) -> bool {
+    pub(super) fn owes_replies(&self) -> bool {
         self.batch.is_some()
     }
 
@@ -268,7 +268,7 @@ impl NodeLink {
     ///
     /// Never blocks, with one exception: before an acquire it asks for the rights if they are not
     /// known.
-    pub(in crate::store) fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
+    pub(super) fn send(&mut self, calls: Vec<LinkCall>) -> Vec<LinkReply> {
         let reply_by = self.node.clock.now() + self.node.config.command_timeout;
         self.send_until(calls, reply_by)
     }
@@ -294,7 +294,7 @@ impl NodeLink {
 
     /// Reads the replies that come until `until`. After the command timeout the connection ends, and
     /// all calls without a reply fail.
-    pub(in crate::store) fn receive(&mut self, until: Time) -> Vec<LinkReply> {
+    pub(super) fn receive(&mut self, until: Time) -> Vec<LinkReply> {
         let Some(mut batch) = self.batch.take() else {
             return Vec::new();
         };

@@ -22,7 +22,7 @@
 //! | `slot` | where a caller sleeps while another works for both: on a lane, or in `acks` |
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
-//! | `link` | [`NodeLink`]: the renewal thread's own connection |
+//! | `link` | `NodeLink`: the renewal thread's own connection |
 //! | `batch` | calls that are sent over one connection together, and read later |
 //! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
@@ -93,19 +93,17 @@ use crate::script::CallerId;
 use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
 use crate::store::{Address, Anchor, CallResult, Link, ServerSettings, StoreFault};
-use acks::AckedLink;
 use age::{Age, Ages};
 use greeting::KnownGreeting;
 use login::NodeLogin;
 use rights::Rights;
 
-pub(super) use acks::confirm_grants;
+pub(super) use acks::{AckedLink, confirm_grants};
 pub(super) use batch::{LinkCall, LinkReply};
 pub(super) use expected::Expected;
 pub(super) use hello::Role;
 pub(super) use identity::Identities;
 pub(super) use lanes::{Begun, Lanes};
-pub(super) use link::NodeLink;
 pub(super) use pipeline::{Hop, Pending};
 pub(super) use posting::{Readiness, Watched};
 pub(super) use query::QueryConnection;
@@ -234,13 +232,9 @@ impl Node {
         self.config.replica_acks.is_some()
     }
 
-    /// The renewal thread's way to the node. It calls `on_ready` when it can be used again after it
-    /// could not.
+    /// The renewal thread's way to the node. See [`AckedLink::new`].
     pub(super) fn link(self: &Arc<Self>, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
-        match AckedLink::new(self, &on_ready) {
-            None => Box::new(NodeLink::new(self, Role::Renewal, on_ready)),
-            Some(link) => Box::new(link),
-        }
+        Box::new(AckedLink::new(self, on_ready))
     }
 
     /// The newest pairing of the node's clock and the local clock.

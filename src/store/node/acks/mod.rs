@@ -21,7 +21,7 @@ use crate::store::{Answer, CallResult, StoreFault};
 use redis::{Cmd, Value};
 
 pub(super) use confirmer::Confirmer;
-pub(super) use link::AckedLink;
+pub(in crate::store) use link::AckedLink;
 
 impl ReplicaAcks {
     pub(super) fn command(self) -> Cmd {
