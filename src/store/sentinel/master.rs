@@ -143,37 +143,17 @@ impl Masters {
         *self.on_change.lock() = Some(wake);
     }
 
-    fn retired(&self) -> Vec<Arc<Master>> {
-        self.retired.lock().clone()
-    }
-
-    /// See [`Store::unread_due`](crate::store::Store::unread_due), for the masters before.
-    pub(super) fn unread_due(&self) -> Time {
-        let due = self.retired().into_iter().map(|old| old.lanes.unread_due());
-        due.min().unwrap_or(Time::NEVER)
-    }
-
-    pub(super) fn read_unread(&self) {
-        for old in self.retired() {
-            old.lanes.read_unread();
-        }
-        self.forget_retired();
-    }
-
-    pub(super) fn read_all_unread(&self, until: Time) {
-        for old in self.retired() {
-            old.lanes.read_all_unread(until);
-        }
-        self.forget_retired();
+    /// The current master, and those before it.
+    pub(super) fn all(&self) -> Vec<Arc<Master>> {
+        let mut all = vec![self.current()];
+        all.extend(self.retired.lock().iter().cloned());
+        all
     }
 
     /// Forgets those that owe nothing any more. A caller that still uses one keeps it.
-    fn forget_retired(&self) {
-        let is_done = |old: &Arc<Master>| !old.lanes.has_unread();
-        let done: Vec<_> = {
-            let mut retired = self.retired.lock();
-            retired.extract_if(.., |old| is_done(old)).collect()
-        };
+    pub(super) fn forget_retired(&self) {
+        let is_done = |old: &mut Arc<Master>| !old.lanes.has_unread();
+        let done: Vec<_> = self.retired.lock().extract_if(.., is_done).collect();
         // Their pools end here, with no mutex held.
         drop(done);
     }

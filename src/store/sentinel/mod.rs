@@ -138,20 +138,23 @@ impl Store for SentinelStore {
     }
 
     fn unread_due(&self) -> Time {
-        self.master()
-            .lanes
-            .unread_due()
-            .min(self.resolver.masters().unread_due())
+        let masters = self.resolver.masters().all();
+        let due = masters.iter().map(|master| master.lanes.unread_due());
+        due.min().unwrap_or(Time::NEVER)
     }
 
     fn read_unread(&self) {
-        self.master().lanes.read_unread();
-        self.resolver.masters().read_unread();
+        for master in self.resolver.masters().all() {
+            master.lanes.read_unread();
+        }
+        self.resolver.masters().forget_retired();
     }
 
     fn read_all_unread(&self, until: Time) {
-        self.master().lanes.read_all_unread(until);
-        self.resolver.masters().read_all_unread(until);
+        for master in self.resolver.masters().all() {
+            master.lanes.read_all_unread(until);
+        }
+        self.resolver.masters().forget_retired();
     }
 
     fn logins_due(&self) -> Time {
