@@ -64,8 +64,8 @@ impl Foreground {
         })
     }
 
-    /// Starts a child that may take the foreground. `passed_on_to` says whether the child gave it to
-    /// this group already.
+    /// Starts a child that may take the foreground. `passed_on_to` says whether the child gave it
+    /// to this group already.
     pub(super) fn lend(
         &self,
         start: impl FnOnce() -> io::Result<Child>,
