@@ -6,12 +6,16 @@
 //! | `server`, `memory`, `persistence`, `replicas`, `use_of_server` | checks of one server |
 //! | `clocks`, `cluster`, `sentinels`, `majority` | checks of several servers |
 
+#[cfg(test)]
+mod answer_tests;
 mod clocks;
 mod cluster;
 mod majority;
 mod memory;
 mod persistence;
 mod replicas;
+#[cfg(test)]
+mod sentinel_tests;
 mod sentinels;
 mod server;
 #[cfg(test)]
