@@ -58,8 +58,8 @@ impl Names {
         }
     }
 
-    /// Deletes all names. Call it when the managers are shut down. An error keeps no other name, and
-    /// says how many are left.
+    /// Deletes all names. Call it when the managers are shut down. An error keeps no other name,
+    /// and says how many are left.
     ///
     /// Blocks for `RETRY_FOR` and one call of `delete`, or for one call per name if that is longer.
     /// If one name has failed and the time is over, the others are left: Redis may be silent.
