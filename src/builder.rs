@@ -12,10 +12,10 @@ use std::time::Duration;
 use crate::config::{Config, ReplicaAcks, Settings};
 use crate::credentials::{CredentialsProvider, ServerRole};
 use crate::endpoint::{Endpoint, Location};
-use crate::engine::EngineHandle;
 #[cfg(feature = "memory")]
 use crate::error::Error;
 use crate::error::Result;
+use crate::local::Running;
 use crate::manager::LockManager;
 use crate::options::LockOptions;
 use crate::servers::Servers;
@@ -412,7 +412,7 @@ impl Builder {
             )?),
             _ => stores::connect(self.topology()?, &config, &caller_id)?,
         };
-        let running = EngineHandle::start(config, store, caller_id)?;
+        let running = Running::start(config, store, caller_id)?;
         Ok(LockManager::new(running, options))
     }
 

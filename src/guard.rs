@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::engine::{EngineHandle, Lease, WantResult, warn_of_drop};
+use crate::engine::{Lease, WantResult, warn_of_drop};
 use crate::error::{Error, Result};
+use crate::local::Running;
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::Mode;
 
@@ -94,7 +95,7 @@ use crate::script::Mode;
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct LockGuard {
     lease: Arc<Lease>,
-    running: Arc<EngineHandle>,
+    running: Arc<Running>,
     /// `unlock` has released the lock, so Drop must not do it again.
     unlocked: bool,
     panic_watch: PanicWatch,
@@ -128,7 +129,7 @@ impl PanicWatch {
 }
 
 impl LockGuard {
-    pub(crate) fn new(lease: Arc<Lease>, running: &Arc<EngineHandle>) -> LockGuard {
+    pub(crate) fn new(lease: Arc<Lease>, running: &Arc<Running>) -> LockGuard {
         running.engine().on_guard_created(&lease);
         LockGuard {
             lease,
@@ -287,8 +288,7 @@ impl LockGuard {
             return Err(Error::Closed);
         }
         self.unlocked = true;
-        let engine = self.running.engine();
-        engine.release(&self.lease, mode, WantResult::Yes)
+        self.running.release(&self.lease, mode, WantResult::Yes)
     }
 
     /// The end of this guard counts as abandoned, however it comes.
@@ -336,7 +336,9 @@ impl Drop for LockGuard {
             return;
         }
         if !self.unlocked
-            && let Err(error) = engine.release(&self.lease, self.mode(), WantResult::No)
+            && let Err(error) = self
+                .running
+                .release(&self.lease, self.mode(), WantResult::No)
         {
             // The renewal thread warns of a loss, and once is enough.
             if self.lease.loss().is_none() {

@@ -477,6 +477,7 @@ mod waiter;
 
 // How a lock is won and kept, where it lives, and the scripts that decide who owns it.
 mod engine;
+mod local;
 mod script;
 mod store;
 

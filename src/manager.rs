@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Engine, EngineHandle};
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::key::Key;
+use crate::local::Running;
 use crate::options::LockOptions;
 use crate::stats::Stats;
 
@@ -21,12 +22,12 @@ use crate::stats::Stats;
 /// [`Error::Closed`](crate::Error::Closed), and dropping them leaves the locks of the parent alone.
 #[derive(Clone)]
 pub struct LockManager {
-    running: Arc<EngineHandle>,
+    running: Arc<Running>,
     pub(crate) options: LockOptions,
 }
 
 impl LockManager {
-    pub(crate) fn new(running: EngineHandle, options: LockOptions) -> LockManager {
+    pub(crate) fn new(running: Running, options: LockOptions) -> LockManager {
         LockManager {
             running: Arc::new(running),
             options,
@@ -91,7 +92,7 @@ impl LockManager {
         self.running.engine()
     }
 
-    pub(crate) fn running(&self) -> &Arc<EngineHandle> {
+    pub(crate) fn running(&self) -> &Arc<Running> {
         &self.running
     }
 

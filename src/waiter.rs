@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{AtDeadline, EngineHandle, QueuedWaiter};
+use crate::engine::{AtDeadline, QueuedWaiter};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
+use crate::local::Running;
 use crate::stats::AcquireEnd;
 use crate::store::clock::Time;
 
@@ -32,7 +33,7 @@ use crate::store::clock::Time;
 pub struct Waiter<G = LockGuard> {
     /// `None` once the waiter has returned its guard.
     queued: Option<QueuedWaiter>,
-    running: Arc<EngineHandle>,
+    running: Arc<Running>,
     /// How the request counts if the waiter is dropped now.
     last_end: AcquireEnd,
     /// Makes the guard of this kind of lock.
@@ -42,7 +43,7 @@ pub struct Waiter<G = LockGuard> {
 impl<G> Waiter<G> {
     pub(crate) fn new(
         queued: QueuedWaiter,
-        running: &Arc<EngineHandle>,
+        running: &Arc<Running>,
         into_guard: fn(LockGuard) -> G,
     ) -> Waiter<G> {
         Waiter {

@@ -7,7 +7,6 @@ use crate::engine::client::Client;
 use crate::engine::grants::Grants;
 use crate::engine::holding::Holding;
 use crate::engine::life::Life;
-use crate::engine::line::Lines;
 use crate::engine::reports::Reports;
 use crate::engine::upkeep::{Intake, Upkeep};
 use crate::engine::waiter::{Askers, WaiterRegistry};
@@ -21,8 +20,6 @@ pub(super) struct Base {
     pub(super) upkeep: Arc<Upkeep>,
     pub(super) holding: Arc<Holding>,
     pub(super) registry: Arc<WaiterRegistry>,
-    /// The waiters that hand locks over to each other here.
-    pub(super) lines: Arc<Lines>,
     /// The waiters that ask again, where the store has no queue.
     pub(super) askers: Arc<Askers>,
     pub(super) reports: Arc<Reports>,
@@ -39,20 +36,18 @@ impl Base {
         let upkeep = Arc::new(upkeep);
         let holding = Arc::new(Holding::new(&life, &client, &upkeep));
         let registry = Arc::new(WaiterRegistry::new());
-        let lines = Arc::new(Lines::new(&registry));
         let askers = Arc::new(Askers::new());
         let reports = Arc::new(Reports::new(&client, &upkeep, &registry));
         let grants = Arc::new(Grants::new(
-            &life, &client, &upkeep, &holding, &registry, &lines, &askers,
+            &life, &client, &upkeep, &holding, &registry, &askers,
         ));
-        let waiting = Arc::new(Waiting::new(&client, &upkeep, &registry, &lines, &grants));
+        let waiting = Arc::new(Waiting::new(&client, &upkeep, &registry, &grants));
         let base = Base {
             life,
             client,
             upkeep,
             holding,
             registry,
-            lines,
             askers,
             reports,
             grants,

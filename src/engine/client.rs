@@ -10,7 +10,6 @@ use crate::engine::life::Life;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::Kind;
-use crate::options::LockOptions;
 use crate::script::{Call, Family, Outcome};
 use crate::stats::{AcquireEnd, Meter, Stats, Traffic};
 use crate::store::clock::{Clock, Time};
@@ -56,7 +55,7 @@ impl Client {
     }
 
     /// Whether waiters wait in a queue of the store. Otherwise they ask again (R21).
-    pub(super) fn has_queue(&self) -> bool {
+    pub(crate) fn has_queue(&self) -> bool {
         self.service.has_queue
     }
 
@@ -70,7 +69,7 @@ impl Client {
         EngineId(std::ptr::from_ref(self).addr())
     }
 
-    pub(super) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
@@ -86,26 +85,6 @@ impl Client {
         let message = "a quorum keeps mutexes and re-entrant mutexes; semaphores and reader/writer \
                        locks need one node, Sentinel or Cluster";
         Err(Error::config("kind", message))
-    }
-
-    /// [`Error::Config`] if the options allow local hand-overs, and this kind of lock or this store
-    /// has none.
-    pub(crate) fn check_local_handovers(
-        &self,
-        family: Family,
-        options: &LockOptions,
-    ) -> Result<()> {
-        let message = if options.most_local_handovers() == 0 {
-            return Ok(());
-        } else if family == Family::Permit {
-            "only mutexes and re-entrant mutexes are handed over within a process; for other kinds, \
-             take a handle with local_handovers(0)"
-        } else if !self.has_queue() {
-            "a quorum has no queue, so it has no local hand-overs"
-        } else {
-            return Ok(());
-        };
-        Err(Error::config("local_handovers", message))
     }
 
     pub(crate) fn stats(&self) -> Stats {

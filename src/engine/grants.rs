@@ -7,14 +7,13 @@ use crate::engine::client::Client;
 use crate::engine::holding::Holding;
 use crate::engine::lease::{Lease, note_taken};
 use crate::engine::life::Life;
-use crate::engine::line::{Ended, GrantedPlace, Lines};
-use crate::engine::upkeep::{Task, TokenRelease, Upkeep};
+use crate::engine::upkeep::{Task, Upkeep};
 use crate::engine::waiter::{
     Askers, GrantNotice, TokenOwner, WaiterAction, WaiterEntry, WaiterRegistry,
 };
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::script::{Call, Mode};
+use crate::script::Call;
 use crate::store::Answer;
 
 #[cfg(all(test, feature = "memory"))]
@@ -27,7 +26,6 @@ pub(crate) struct Grants {
     upkeep: Arc<Upkeep>,
     holding: Arc<Holding>,
     registry: Arc<WaiterRegistry>,
-    lines: Arc<Lines>,
     askers: Arc<Askers>,
 }
 
@@ -38,7 +36,6 @@ impl Grants {
         upkeep: &Arc<Upkeep>,
         holding: &Arc<Holding>,
         registry: &Arc<WaiterRegistry>,
-        lines: &Arc<Lines>,
         askers: &Arc<Askers>,
     ) -> Grants {
         Grants {
@@ -47,7 +44,6 @@ impl Grants {
             upkeep: Arc::clone(upkeep),
             holding: Arc::clone(holding),
             registry: Arc::clone(registry),
-            lines: Arc::clone(lines),
             askers: Arc::clone(askers),
         }
     }
@@ -57,8 +53,8 @@ impl Grants {
         self.life.close();
         for waiter in self.registry.all() {
             let action = waiter.state.lock().fail(Error::Closed);
-            waiter.changed.notify_one();
             self.apply(&waiter, action);
+            waiter.wake();
         }
     }
 
@@ -128,11 +124,7 @@ impl Grants {
             WaiterAction::Nothing => {}
             WaiterAction::Keep(lease) => {
                 self.holding.keep_renewed(&lease);
-                if waiter.request.is_place {
-                    self.on_place_granted(waiter);
-                } else {
-                    waiter.changed.notify_one();
-                }
+                waiter.wake();
             }
             WaiterAction::Confirm if !self.client.has_queue() => self.ask_anew(waiter),
             WaiterAction::Confirm => self.upkeep.ask(Task::Confirm(Arc::clone(waiter))),
@@ -141,8 +133,11 @@ impl Grants {
                 self.upkeep
                     .abandon_queued(&waiter.request, token, not_after);
             }
-            WaiterAction::LeaveLine => self.leave_line(waiter),
-            WaiterAction::PassOn(turn) => self.pass_on(&turn),
+            WaiterAction::Leave { given } => {
+                if let Some(owner) = waiter.owner() {
+                    owner.on_left(waiter, given);
+                }
+            }
         }
     }
 
@@ -156,8 +151,24 @@ impl Grants {
         self.upkeep.wake_if_late_for(now);
     }
 
-    /// The lease becomes the caller's. Call this while its waiter, if any, is still registered: see
-    /// [`WaiterRegistry::mark_guarded`](crate::engine::waiter::WaiterRegistry::mark_guarded).
+    /// The caller of a waiter has taken this lease. Call this while the waiter is still registered:
+    /// see [`WaiterRegistry::mark_guarded`](crate::engine::waiter::WaiterRegistry::mark_guarded).
+    pub(super) fn give_to_waiter(
+        &self,
+        waiter: &Arc<WaiterEntry>,
+        lease: Arc<Lease>,
+    ) -> Result<Arc<Lease>> {
+        if waiter.is_unasked()
+            && let Err(error) = self.life.check_open()
+        {
+            let given = Some(lease);
+            self.apply(waiter, WaiterAction::Leave { given });
+            return Err(error);
+        }
+        self.give_to_caller(lease)
+    }
+
+    /// The lease becomes the caller's.
     pub(super) fn give_to_caller(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
         if lease.was_queued {
             self.registry.mark_guarded(lease.token);
@@ -173,9 +184,6 @@ impl Grants {
 
     /// Abandons the token of a lease that has no guard and never will.
     pub(super) fn abandon_lease(&self, lease: &Arc<Lease>) {
-        if lease.tenure().is_some() {
-            return self.pass_on(lease);
-        }
         // R14 (release first, then send).
         lease.close();
         if lease.was_queued {
@@ -210,64 +218,6 @@ impl Grants {
     pub(super) fn wake_asker(&self, key: &Key) {
         if !self.client.has_queue() {
             self.askers.wake_first(&key.name);
-        }
-    }
-
-    /// Redis has granted the place of a line.
-    fn on_place_granted(&self, place: &Arc<WaiterEntry>) {
-        match self.lines.on_place_granted(place, self.client.now()) {
-            GrantedPlace::Nothing => {}
-            GrantedPlace::InDoubt => self.apply(place, WaiterAction::Confirm),
-            GrantedPlace::Turn(member, turn) => self.wake_for_turn(&member, &turn),
-            GrantedPlace::Unwanted(tenure) => self.abandon_lease(&tenure),
-        }
-    }
-
-    /// A waiter is no member of its line any more. If it was the last one, the line's place is
-    /// cancelled in the background.
-    pub(super) fn leave_line(&self, member: &WaiterEntry) {
-        if let Some(place) = self.lines.leave(member) {
-            self.cancel_place(&place);
-        }
-    }
-
-    pub(super) fn cancel_place(&self, place: &Arc<WaiterEntry>) {
-        let action = place.state.lock().cancel();
-        self.apply(place, action);
-        self.registry.forget(place);
-    }
-
-    pub(super) fn send_place_in_background(&self, place: &Arc<WaiterEntry>) {
-        self.upkeep.ask(Task::Requeue(Arc::clone(place)));
-    }
-
-    pub(super) fn on_passed(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
-        self.client.meter().local_handovers.add(1);
-        self.wake_for_turn(member, turn);
-    }
-
-    fn wake_for_turn(&self, member: &WaiterEntry, turn: &Arc<Lease>) {
-        if turn.request.max_hold.is_some() {
-            self.holding.keep_renewed(turn);
-        }
-        member.changed.notify_one();
-    }
-
-    /// R13 (unwanted grants): a member was given a turn that nobody wants. Sends nothing itself: this
-    /// may be the renewal thread.
-    pub(super) fn pass_on(&self, turn: &Arc<Lease>) {
-        let now = self.client.now();
-        match self.lines.end_turn(turn, Mode::Unused, now) {
-            Ok(Ended::PassedTo(member, next)) => self.on_passed(&member, &next),
-            Ok(Ended::Left(leaving)) => {
-                if let Some(place) = &leaving.place {
-                    self.send_place_in_background(place);
-                }
-                self.upkeep
-                    .abandon(TokenRelease::of_lease(&leaving.tenure, leaving.mode, now));
-            }
-            // The renewal thread reports the loss to nobody.
-            Ok(Ended::Lost(_)) | Err(_) => {}
         }
     }
 }

@@ -171,18 +171,12 @@ impl Holding {
         Error::Lost { loss }
     }
 
-    /// Reports the loss of a guard's lease to everyone watching. Only the first call reports, and
-    /// returns true.
-    pub(super) fn report_loss(&self, lease: &Lease, loss: &Loss) -> bool {
-        if !lease.report_loss(loss) {
-            return false;
-        }
+    /// A guard has lost its lease, whose watchers know by now: it counts, its callback is called, and
+    /// the log has it.
+    pub(super) fn announce_loss(&self, lease: &Lease, loss: &Loss) {
         self.client
             .meter()
             .on_lost(loss.reason, lease.held_for(self.client.now()));
-        if let Some(group) = &lease.request.group {
-            group.report_loss(loss);
-        }
         if let Some(callback) = &lease.request.on_lost {
             self.callbacks.call(Arc::clone(callback), loss.clone());
         }
@@ -192,6 +186,5 @@ impl Holding {
             loss.fence,
             loss.reason
         );
-        true
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use loom::thread;
 
 use crate::engine::lease::{Lease, LeaseState};
-use crate::engine::request::{LockGroup, Request};
+use crate::engine::request::Request;
 use crate::engine::waiter::GrantNotice;
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::waiter::{TokenOwner, WaiterEntry, WaiterRegistry};
@@ -110,27 +110,6 @@ fn released_lease_reports_no_loss() {
 }
 
 #[test]
-fn loss_before_the_guard_of_a_group_is_seen_by_one_side() {
-    in_every_order(|| {
-        let group = LockGroup::new();
-        let lease = Arc::new(lease_in(&group));
-        let renewal = thread::spawn({
-            let lease = Arc::clone(&lease);
-            move || {
-                lease.lose(LossReason::Taken);
-                lease.request.is_guarded()
-            }
-        });
-        group.mark_guarded();
-        let caller_sees_it = !lease.is_held(EARLY);
-        assert!(
-            caller_sees_it || renewal.join().unwrap(),
-            "nobody reports it"
-        );
-    });
-}
-
-#[test]
 fn grant_at_the_timeout_is_a_guards_or_abandoned() {
     in_every_order(|| grant_meets_timeout(GuardMarked::BeforeWaiterIsForgotten));
 }
@@ -154,7 +133,12 @@ enum GuardMarked {
 fn grant_meets_timeout(marked: GuardMarked) {
     let waiters = Arc::new(WaiterRegistry::new());
     let request = request();
-    let waiter = waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
+    let waiter = waiters.register(
+        Arc::clone(&request),
+        WaiterState::new(Token::new()),
+        None,
+        EARLY,
+    );
     let token = {
         let mut state = waiter.state.lock();
         let WaiterAction::Nothing = state.on_queued(EARLY, 1, 1, 1, &request) else {
@@ -208,8 +192,12 @@ fn waiter_cancelled_while_its_token_changes_leaves_no_token() {
     in_every_order(|| {
         let waiters = Arc::new(WaiterRegistry::new());
         let request = request();
-        let waiter: Arc<WaiterEntry> =
-            waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
+        let waiter: Arc<WaiterEntry> = waiters.register(
+            Arc::clone(&request),
+            WaiterState::new(Token::new()),
+            None,
+            EARLY,
+        );
         let renewal = thread::spawn({
             let waiters = Arc::clone(&waiters);
             let waiter = Arc::clone(&waiter);
@@ -253,7 +241,7 @@ fn drop_meets_waiter(look: LookForWaiters) {
         let waiters = Arc::clone(&waiters);
         let lane = Arc::clone(&lane);
         move || {
-            let waiter = waiters.register(request(), WaiterState::new(Token::new()), EARLY);
+            let waiter = waiters.register(request(), WaiterState::new(Token::new()), None, EARLY);
             lane.lock().push("acquire");
             waiter
         }
@@ -295,10 +283,4 @@ fn notice(token: Token) -> GrantNotice {
 
 fn lease() -> Lease {
     Lease::new(request(), &grant(Token::new()), EARLY, DEADLINE)
-}
-
-fn lease_in(group: &Arc<LockGroup>) -> Lease {
-    let key = Key::new("fairlock", "k").expect("a valid name");
-    let request = Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1).in_group(group);
-    Lease::new(Arc::new(request), &grant(Token::new()), EARLY, DEADLINE)
 }

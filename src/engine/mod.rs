@@ -1,4 +1,4 @@
-//! How a lock is won and kept. The engine knows no kind of lock and no topology.
+//! How a lock is won and kept. The engine knows no kind of lock, no line and no topology.
 //!
 //! Each state has one owner: a struct with private fields, whose methods stand in its own file or
 //! folder. An owner holds the owners below it, and knows none above. So calls run down this table,
@@ -8,10 +8,10 @@
 //! |---|---|
 //! | `lifecycle`: [`EngineHandle`] | starts the engine, and stops it when the last handle is dropped |
 //! | `background` | THE MAIN LOOP of the renewal thread, and its tasks |
-//! | `acquiring` | THE MAIN LOOP of a caller: try, enqueue, wait, cancel; `queued` is the wait |
+//! | `acquiring` | THE MAIN LOOP of a caller: try, enqueue, wait, cancel; `queued` is the wait, `owned` serves a layer above whose callers share a grant |
 //! | `trying` | acquires that may not wait: at one lock, and at several at once |
 //! | `subscription` | the thread that receives grants |
-//! | `releasing` | a release, until its token is gone; `unread` for a dropped guard, `turn` in a line |
+//! | `releasing` | a release, until its token is gone; `unread` for a dropped guard, `ahead` behind an acquire |
 //! | `names` | acquires, which may vacate a name of another kind; deletes and inspections |
 //! | `base` | a list of the owners below, as they are made |
 //! | `waiting` | a waiter takes its place in a queue: its token, and the replies to its acquires |
@@ -21,7 +21,6 @@
 //! | `upkeep` | what other threads ask of the renewal thread, and how they wake it |
 //! | `callbacks` | the thread that runs `on_lost` |
 //! | `client` | the settings, the store with its clock, the counters |
-//! | `line` | local hand-overs: the waiters of a line have the lock in turns |
 //! | `waiter` | the state machine of a waiter, the registry of all, deadlocks |
 //! | `lease` | a held lock, its atomic state, and the signal of its loss |
 //! | `life` | whether the manager is open, its threads, a forked child |
@@ -81,7 +80,6 @@ mod holding;
 mod lease;
 mod life;
 mod lifecycle;
-mod line;
 mod log_text;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
@@ -110,27 +108,26 @@ use crate::key::Key;
 use crate::script::{Call, CallerId, Mode};
 use crate::store::clock::Time;
 use crate::store::{Answer, Store, StoreFault};
-use acquiring::Acquiring;
 use background::RenewalThread;
 use base::Base;
 use client::Client;
 use life::Life;
 use names::Names;
-use releasing::Releasing;
 use subscription::Subscription;
 use trying::Trying;
 use upkeep::{Command, EndAll, ShutdownReport};
 
-pub(crate) use acquiring::{AtDeadline, QueuedWaiter, is_transient};
+pub(crate) use acquiring::{Acquiring, AtDeadline, Caller, Entered, QueuedWaiter, is_transient};
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
-pub(crate) use releasing::WantResult;
-pub(crate) use request::{LockGroup, Request};
+pub(crate) use releasing::{Releasing, WantResult};
+pub(crate) use request::{LeaseOwner, LostBy, Request};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
-pub(crate) use stepped::{GuardRelease, LinePlace, Next, SteppedEngine, Tasks};
+pub(crate) use stepped::{Next, SteppedEngine, Tasks};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use trying::{Attempted, Doubt};
 pub(crate) use upkeep::warn_of_drop;
+pub(crate) use waiter::{TakeGrant, WaiterEntry, WaiterOwner};
 
 /// A panic of a caller leaves nothing half changed here: no foreign code runs under a mutex. So
 /// `catch_unwind` takes handles, guards and waiters, as it takes those of `std::sync::Mutex`.
@@ -138,8 +135,7 @@ impl RefUnwindSafe for Engine {}
 impl RefUnwindSafe for EngineHandle {}
 impl RefUnwindSafe for Acquiring {}
 impl RefUnwindSafe for Lease {}
-impl RefUnwindSafe for LockGroup {}
-impl RefUnwindSafe for waiter::WaiterEntry {}
+impl RefUnwindSafe for WaiterEntry {}
 
 /// All that the handles, guards, waiters and threads of one manager share: its owners, and the calls
 /// of users to them.
@@ -185,6 +181,14 @@ impl Engine {
         &self.base.life
     }
 
+    pub(crate) fn acquiring(&self) -> &Arc<Acquiring> {
+        &self.acquiring
+    }
+
+    pub(crate) fn releasing(&self) -> &Arc<Releasing> {
+        &self.releasing
+    }
+
     pub(crate) fn config(&self) -> &Config {
         self.base.client.config()
     }
@@ -201,15 +205,6 @@ impl Engine {
         self.base.client.at(instant)
     }
 
-    /// See [`Acquiring::acquire`].
-    pub(crate) fn acquire(
-        &self,
-        request: &Arc<Request>,
-        until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
-        self.acquiring.acquire(request, &[], until)
-    }
-
     /// See [`Acquiring::acquire_all`].
     pub(crate) fn acquire_all(
         &self,
@@ -217,11 +212,6 @@ impl Engine {
         until: Time,
     ) -> Result<Option<Vec<Arc<Lease>>>> {
         self.acquiring.acquire_all(requests, until)
-    }
-
-    /// See [`Acquiring::enqueue`].
-    pub(crate) fn enqueue(&self, request: &Arc<Request>) -> Result<QueuedWaiter> {
-        self.acquiring.enqueue(request)
     }
 
     /// See [`Trying::try_acquire`].

@@ -1,19 +1,33 @@
 //! A request for a lock: its name, and the options with which it is held.
 
+use std::panic::RefUnwindSafe;
 use std::sync::atomic::{self, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-
 use crate::key::Key;
 use crate::loss::Loss;
 use crate::options::{LockOptions, OnLost};
-use crate::script::{Call, LockSpec, NO_NAME, Origin, Params, Token, Verb, Wait, params};
+use crate::script::{Call, LockSpec, Mode, NO_NAME, Origin, Params, Token, Verb, Wait, params};
 use crate::store::clock::Time;
-use crate::sync::{AtomicBool, Mutex, fence};
 use crate::thread_id;
+
+/// The owner of leases that are not simply one guard's. The renewal thread calls it, with no mutex
+/// held. It sends nothing and does not block.
+pub(crate) trait LeaseOwner: Send + Sync + RefUnwindSafe {
+    /// The lease that this request got by this token is lost. Its watchers know by now. This comes
+    /// once for each lease.
+    fn on_lost(&self, request: &Request, token: Token, loss: &Loss) -> LostBy;
+}
+
+/// Who has lost a lease, as its owner says.
+pub(crate) enum LostBy {
+    /// A guard, for which the loss is reported as any other.
+    Guard,
+    /// Nobody whom the owner has not told. The token is released like this.
+    Owner(Mode),
+}
 
 /// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.
 pub(crate) struct Request {
@@ -22,18 +36,16 @@ pub(crate) struct Request {
     pub(crate) ttl: Duration,
     pub(crate) fixed: bool,
     pub(crate) hold_at_least: Duration,
-    /// How many further guards of this process one grant may serve. Redis reserves a fence for each.
-    pub(crate) local_handovers: u32,
-    /// It is the request of a line, and not of one of its members.
-    pub(crate) is_place: bool,
+    /// How many fences after its own Redis reserves for a grant. The process may pass it on as often.
+    pub(crate) spare_fences: u32,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
     /// When the caller asked for it. `NEVER`: nobody measures how long that takes.
     pub(crate) asked_at: Time,
     /// Redis has said that the lock was taken. For the statistics alone.
     was_taken: atomic::AtomicBool,
-    /// The locks that are taken together with this one.
-    pub(crate) group: Option<Arc<LockGroup>>,
+    /// `None`: one guard has the lease, once it is granted.
+    pub(crate) owner: Option<Arc<dyn LeaseOwner>>,
     /// For the scripts, as [`Params`] writes it.
     pub(crate) params: Arc<str>,
 }
@@ -44,8 +56,8 @@ impl Request {
         Request::build(spec, key, options, process, 0)
     }
 
-    /// A request that waits in a line, if the options allow local hand-overs.
-    pub(crate) fn in_line(
+    /// A request whose grant this process may pass on, if the options allow local hand-overs.
+    pub(crate) fn with_handovers(
         spec: LockSpec,
         key: Key,
         options: &LockOptions,
@@ -59,7 +71,7 @@ impl Request {
         key: Key,
         options: &LockOptions,
         process: u32,
-        local_handovers: u32,
+        spare_fences: u32,
     ) -> Request {
         let ttl = options.lease_length();
         let thread = thread::current();
@@ -68,7 +80,7 @@ impl Request {
             fixed: options.is_fixed(),
             hold_ms: options.least_hold().as_millis() as u64,
             permits: spec.weight,
-            local_handovers,
+            local_handovers: spare_fences,
             origin: Origin {
                 host: &HOST,
                 pid: process,
@@ -83,13 +95,12 @@ impl Request {
             ttl,
             fixed: options.is_fixed(),
             hold_at_least: options.least_hold(),
-            local_handovers,
-            is_place: false,
+            spare_fences,
             max_hold: options.hold_limit(),
             on_lost: options.callback().cloned(),
             asked_at: Time::NEVER,
             was_taken: atomic::AtomicBool::new(false),
-            group: None,
+            owner: None,
             params: params.write(spec.family).into(),
         }
     }
@@ -99,29 +110,23 @@ impl Request {
         Request { asked_at, ..self }
     }
 
-    /// The request of the line, for the request of a member. `max_hold` and `on_lost` stay with the
-    /// turn of each member.
-    pub(crate) fn for_place(&self) -> Request {
+    /// The same lock, for an owner whose callers have it one after the other. `max_hold` and `on_lost`
+    /// stay with each caller.
+    pub(crate) fn for_owner(&self, owner: Arc<dyn LeaseOwner>) -> Request {
         Request {
             spec: self.spec,
             key: self.key.clone(),
             ttl: self.ttl,
             fixed: self.fixed,
             hold_at_least: self.hold_at_least,
-            local_handovers: self.local_handovers,
-            is_place: true,
+            spare_fences: self.spare_fences,
             max_hold: None,
             on_lost: None,
             asked_at: Time::NEVER,
             was_taken: atomic::AtomicBool::new(false),
-            group: None,
+            owner: Some(owner),
             params: Arc::clone(&self.params),
         }
-    }
-
-    /// Whether it waits in a line.
-    pub(crate) fn is_member(&self) -> bool {
-        self.local_handovers > 0 && !self.is_place
     }
 
     pub(crate) fn note_taken(&self) {
@@ -132,22 +137,12 @@ impl Request {
         self.was_taken.load(Ordering::Relaxed)
     }
 
-    /// The same request as a member of a group. The group learns of its loss.
-    pub(crate) fn in_group(self, group: &Arc<LockGroup>) -> Request {
+    /// The same request, of a lease that has this owner.
+    pub(crate) fn owned_by(self, owner: Arc<dyn LeaseOwner>) -> Request {
         Request {
-            group: Some(Arc::clone(group)),
+            owner: Some(owner),
             ..self
         }
-    }
-
-    /// Whether a granted lease is a guard's already. A member of a group is one when all are
-    /// granted.
-    pub(crate) fn is_guarded(&self) -> bool {
-        self.group.as_ref().is_none_or(|group| {
-            // See `mark_guarded`.
-            fence(Ordering::SeqCst);
-            group.guarded.load(Ordering::Acquire)
-        })
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
@@ -194,46 +189,6 @@ impl Request {
     /// A lease of this request has nothing due sooner than this after its grant.
     pub(crate) fn soonest_due(&self) -> Duration {
         (self.ttl / 3).min(self.max_hold.unwrap_or(Duration::MAX))
-    }
-}
-
-/// Several locks under one guard. The loss of one is the loss of all.
-pub(crate) struct LockGroup {
-    /// All are granted, and the caller has the guard.
-    guarded: AtomicBool,
-    /// `None` after the first loss, or the release.
-    loss_sender: Mutex<Option<Sender<Loss>>>,
-    pub(crate) lost: Receiver<Loss>,
-}
-
-impl LockGroup {
-    pub(crate) fn new() -> Arc<LockGroup> {
-        let (sender, lost) = bounded(1);
-        Arc::new(LockGroup {
-            guarded: AtomicBool::new(false),
-            loss_sender: Mutex::new(Some(sender)),
-            lost,
-        })
-    }
-
-    /// The caller then looks at the leases. The renewal thread loses a lease, and then looks here.
-    /// The fences make sure that one of them sees the other, so that the loss is reported.
-    pub(crate) fn mark_guarded(&self) {
-        self.guarded.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Reports the first loss. It covers all later ones.
-    pub(crate) fn report_loss(&self, loss: &Loss) {
-        if let Some(sender) = self.loss_sender.lock().take() {
-            // The one message of this channel, which has room for it.
-            let _ = sender.try_send(loss.clone());
-        }
-    }
-
-    /// The guard was released: no loss is reported any more.
-    pub(crate) fn close(&self) {
-        drop(self.loss_sender.lock().take());
     }
 }
 

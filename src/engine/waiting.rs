@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::engine::client::Client;
 use crate::engine::grants::Grants;
-use crate::engine::line::Lines;
 use crate::engine::upkeep::Upkeep;
 use crate::engine::waiter::{GrantNotice, WaiterAction, WaiterEntry, WaiterRegistry};
 use crate::error::Error;
@@ -33,7 +32,6 @@ pub(crate) struct Waiting {
     client: Arc<Client>,
     upkeep: Arc<Upkeep>,
     registry: Arc<WaiterRegistry>,
-    lines: Arc<Lines>,
     grants: Arc<Grants>,
 }
 
@@ -42,14 +40,12 @@ impl Waiting {
         client: &Arc<Client>,
         upkeep: &Arc<Upkeep>,
         registry: &Arc<WaiterRegistry>,
-        lines: &Arc<Lines>,
         grants: &Arc<Grants>,
     ) -> Waiting {
         Waiting {
             client: Arc::clone(client),
             upkeep: Arc::clone(upkeep),
             registry: Arc::clone(registry),
-            lines: Arc::clone(lines),
             grants: Arc::clone(grants),
         }
     }
@@ -142,7 +138,7 @@ impl Waiting {
         not_after: u64,
     ) -> EnqueueOutcome {
         let now = self.client.now();
-        // R11 (missing keys): a node answered. Members of a line learn of it here alone.
+        // R11 (missing keys): a node answered. The callers of an owner learn of it here alone.
         if fault.is_undecided() {
             self.note_reply(waiter);
         }
@@ -172,45 +168,19 @@ impl Waiting {
             .wake_if_late_for(self.registry.enqueue(waiter, due));
     }
 
-    /// Redis answered about this waiter's name, and so about the members whose place it is.
+    /// Redis answered about this waiter's name, and so to the callers that wait for its grant.
     pub(super) fn note_reply(&self, waiter: &WaiterEntry) {
         let now = self.client.now();
         waiter.on_reply(now);
-        for member in self.lines.members_of(waiter) {
-            member.on_reply(now);
+        for caller in waiter.callers() {
+            caller.on_reply(now);
         }
     }
 
     /// A waiter fails for good, with this error.
     pub(super) fn fail(&self, waiter: &Arc<WaiterEntry>, error: Error) {
-        let action = waiter.state.lock().fail(error.clone());
-        waiter.changed.notify_one();
+        let action = waiter.state.lock().fail(error);
         self.grants.apply(waiter, action);
-        self.on_waiter_failed(waiter, &error);
-    }
-
-    /// A waiter failed. If it is the place of a line, so does the line's first member, and the others
-    /// get another place.
-    pub(super) fn on_waiter_failed(&self, waiter: &Arc<WaiterEntry>, error: &Error) {
-        if !waiter.request.is_place {
-            return;
-        }
-        if let Some(first) = self.lines.take_first_member(waiter) {
-            // Its caller finds the error. Nothing of it was sent.
-            let _ = first.state.lock().fail(error.clone());
-            first.changed.notify_one();
-            // The last one takes the place along, unless another has come since.
-            self.grants.leave_line(&first);
-        }
-        self.replace_place(waiter);
-    }
-
-    /// The place was refused for good. If its line has other members, it gets another place, which
-    /// the renewal thread sends.
-    pub(super) fn replace_place(&self, place: &Arc<WaiterEntry>) {
-        if let Some(new) = self.lines.replace_place(place, self.client.now()) {
-            self.grants.cancel_place(place);
-            self.grants.send_place_in_background(&new);
-        }
+        waiter.wake();
     }
 }

@@ -77,7 +77,7 @@ impl<'a> Wanted<'a> {
     pub(super) fn lock(self) -> Result<LockGuard> {
         let request = request_for_one(self.manager, self.key, self.spec)?;
         loop {
-            let end = self.manager.engine().acquire(&request, Time::NEVER);
+            let end = self.manager.running().acquire(&request, Time::NEVER);
             // A wait without a deadline ends with a grant or an error, never with `None`.
             if let Some(guard) = guard(self.manager, end)? {
                 return Ok(guard);
@@ -106,14 +106,17 @@ impl<'a> Wanted<'a> {
             return self.try_lock();
         }
         let request = request_for_one(self.manager, self.key, self.spec)?;
-        guard(self.manager, engine.acquire(&request, until))
+        guard(
+            self.manager,
+            self.manager.running().acquire(&request, until),
+        )
     }
 
     /// Takes a place in the queue, for a waiter that returns the guard of this kind.
     pub(super) fn enqueue<G>(self, into_guard: fn(LockGuard) -> G) -> Result<Waiter<G>> {
         let request = request_for_one(self.manager, self.key, self.spec)?;
         let engine = self.manager.engine();
-        let queued = engine.enqueue(&request);
+        let queued = self.manager.running().enqueue(&request);
         let queued = queued.inspect_err(|error| engine.client().on_acquire_error(error))?;
         Ok(Waiter::new(queued, self.manager.running(), into_guard))
     }

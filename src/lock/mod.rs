@@ -1,6 +1,7 @@
 //! The kinds of lock. A kind is data for a family of scripts. The engine wins and keeps locks of
 //! every kind.
 
+mod group;
 mod handle;
 mod multi;
 mod mutex;
@@ -38,9 +39,9 @@ fn check_options(manager: &LockManager, spec: LockSpec) -> Result<()> {
     let engine = manager.engine();
     engine.config().check_options(&manager.options)?;
     engine.client().check_family(spec.family)?;
-    engine
-        .client()
-        .check_local_handovers(spec.family, &manager.options)
+    manager
+        .running()
+        .check_options(spec.family, &manager.options)
 }
 
 /// A request that may wait, with the options of the handle.
@@ -49,12 +50,12 @@ fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Re
     request_to_try(manager, key, spec)
 }
 
-/// A request that waits for this lock alone, in a line if the options allow local hand-overs.
+/// A request that waits for this lock alone, with local hand-overs if the options allow them.
 fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
     manager.engine().config().check_wait(&manager.options)?;
     check_options(manager, spec)?;
     let process = manager.engine().life().process()?;
-    let request = Request::in_line(spec, key, &manager.options, process);
+    let request = Request::with_handovers(spec, key, &manager.options, process);
     Ok(Arc::new(request.asked_at(manager.engine().now())))
 }
 

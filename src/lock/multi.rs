@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
+use super::group::LockGroup;
 use super::{count_end, request_to_try, request_to_wait};
-use crate::engine::{
-    EngineHandle, Lease, LockGroup, Request, WantResult, first_lost, is_transient,
-};
+use crate::engine::{Lease, LeaseOwner, Request, WantResult, first_lost, is_transient};
 use crate::error::{Error, Result};
 use crate::guard::PanicWatch;
 use crate::key::Key;
+use crate::local::Running;
 use crate::loss::{Loss, PreviousHolder};
 use crate::manager::LockManager;
 use crate::script::{LockSpec, Mode};
@@ -202,7 +202,8 @@ impl SortedKeys {
         let group = LockGroup::new();
         let part = |key: &Key| {
             let request = request(manager, key.clone(), LockSpec::MUTEX)?;
-            Ok(Arc::new(request.in_group(&group).asked_at(asked_at)))
+            let owner: Arc<dyn LeaseOwner> = Arc::clone(&group) as _;
+            Ok(Arc::new(request.owned_by(owner).asked_at(asked_at)))
         };
         Ok((self.0.iter().map(part).collect::<Result<_>>()?, group))
     }
@@ -231,7 +232,7 @@ impl SortedKeys {
 pub struct MultiGuard {
     leases: Vec<Arc<Lease>>,
     group: Arc<LockGroup>,
-    running: Arc<EngineHandle>,
+    running: Arc<Running>,
     /// `unlock` has released the locks, so Drop must not do it again.
     unlocked: bool,
     panic_watch: PanicWatch,

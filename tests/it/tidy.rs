@@ -29,6 +29,7 @@ const LAYERS: &[&[&str]] = &[
     &["manager", "builder"],
     &["servers"],
     &["endpoint", "memory"],
+    &["local"],
     &["engine"],
     &["store"],
     &["script"],

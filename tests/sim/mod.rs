@@ -29,13 +29,13 @@
 //! |---|---|---|
 //! | `plan` | the list of actions and their times: a caller wants the lock, a request is lost, a process crashes | nothing |
 //! | `run` | the events in the order of their times, the network, and the server's clock, data and outages | all parts below |
-//! | `process` | an engine without its threads, its callers, a clock that drifts, and connections with their anchors | the shipped engine, through `engine::SteppedEngine` |
+//! | `process` | an engine without its threads, its callers, a clock that drifts, and connections with their anchors | the shipped engine and its lines, through `local::SteppedManager` |
 //! | `lane`, `run::lane` | the lane of a process: what it sends again, in which order, and who reads a reply that nobody waits for | |
 //! | the server | the shipped scripts, in the interpreter of the in-memory store | |
 //! | `time_watch` | the bounds of time that the promises name, checked after each event | processes and the checker |
 //! | `checker` | the model, which gets each request; the served time of silent waiters; which grant was released; when data was lost or the clock stepped | the record, which `accounting` checks by itself |
 //!
-//! `engine::SteppedEngine` is the shipped engine, cut where a thread would block. The simulator
+//! `local::SteppedManager` is the shipped engine with its lines, cut where a thread would block. The simulator
 //! takes from it what a caller or the renewal thread sends, and hands it the reply, or none. So the
 //! shipped code makes all decisions: for waiters, leases, checks, background releases and renewals.
 //! The simulator leaves out the code that blocks: the wait itself with its outage limit, the waker,

@@ -11,9 +11,10 @@ use super::lane::{SimConnection, SimLane};
 use super::plan::{LeaseKind, NetworkFault, Rng};
 use super::shown_clock::shown_clock;
 use crate::config::Config;
-use crate::engine::{Doubt, Lease, LinePlace, QueuedWaiter, Request, SteppedEngine, Tasks};
+use crate::engine::{Doubt, Lease, QueuedWaiter, Request, Tasks};
 use crate::error::Step;
 use crate::key::Key;
+use crate::local::{LinePlace, SteppedManager};
 use crate::script::{Call, CallerId, Token};
 use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
@@ -22,7 +23,7 @@ use crate::store::{Anchor, Answer, CallResult, Deadlines, Link, Store, StoreFaul
 /// Times are in ns of the run, unless they are of the type [`Time`]: those are by its own clock.
 pub(super) struct SimProcess {
     pub(super) number: u64,
-    pub(super) engine: SteppedEngine,
+    pub(super) engine: SteppedManager,
     pub(super) caller_id: Arc<CallerId>,
     /// The time that its clock shows the engine.
     clock_ns: Arc<AtomicU64>,
@@ -213,7 +214,7 @@ impl SimProcess {
         let ppm = rng.below(501) as i64 - 250;
         let mut process = SimProcess {
             number,
-            engine: SteppedEngine::new(config.clone(), Box::new(store), Arc::clone(&caller_id)),
+            engine: SteppedManager::new(config.clone(), Box::new(store), Arc::clone(&caller_id)),
             caller_id,
             clock_ns,
             boot,

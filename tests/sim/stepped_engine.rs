@@ -8,7 +8,6 @@ use crate::config::Config;
 #[cfg(test)]
 use crate::config::Settings;
 use crate::engine::background::RenewalThread;
-use crate::engine::line::Ended;
 use crate::engine::releasing::{ReleaseOutcome, WantResult, release_call};
 #[cfg(test)]
 use crate::engine::trying::GroupOutcome;
@@ -17,6 +16,7 @@ use crate::engine::upkeep::{Command, Task};
 use crate::engine::waiter::{TakeGrant, TokenOwner, WaiterAction, WaiterEntry, WaiterState};
 use crate::engine::waiting::EnqueueOutcome;
 use crate::engine::{Engine, Lease, QueuedWaiter, Request};
+use crate::error::Error;
 #[cfg(test)]
 use crate::memory::Memory;
 use crate::script::{Call, CallerId, Mode, Token, Wait};
@@ -36,23 +36,12 @@ pub(crate) struct SteppedEngine {
 /// The tasks that the replies to a pipeline belong to.
 pub(crate) struct Tasks(Vec<Task>);
 
-/// The place of a line in Redis's queue. No thread waits for it.
-pub(crate) struct LinePlace(Arc<WaiterEntry>);
-
-/// The requests that the drop of a guard sends.
-pub(crate) struct GuardRelease {
-    pub(crate) lease: Arc<Lease>,
-    /// The place of the waiters of this process, which is sent first.
-    pub(crate) place: Option<LinePlace>,
-    pub(crate) call: Call,
-}
-
 /// A caller's next step after the reply to its acquire.
 pub(crate) enum Next {
     Wait,
     AskAgain,
     AskLater,
-    Fail,
+    Fail(Error),
 }
 
 #[cfg(test)]
@@ -65,6 +54,16 @@ impl Engine {
         let session = Session::open(memory, config.command_timeout, Arc::clone(&caller_id));
         Engine::new(config, Box::new(session.expect("it is up")), caller_id)
     }
+
+    /// The number of tokens in the registry.
+    pub(crate) fn waiters(&self) -> usize {
+        self.base.registry.all().len()
+    }
+
+    /// The renewal thread is to report that this lease is lost.
+    pub(crate) fn report_loss(&self, lost: Arc<Lease>) {
+        self.base.upkeep.send(Command::ReportLoss(lost));
+    }
 }
 
 impl SteppedEngine {
@@ -74,6 +73,12 @@ impl SteppedEngine {
         caller_id: Arc<CallerId>,
     ) -> SteppedEngine {
         let (engine, renewal) = Engine::new(config, store, caller_id);
+        SteppedEngine { engine, renewal }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn on_memory(memory: &Memory) -> SteppedEngine {
+        let (engine, renewal) = Engine::without_threads(memory);
         SteppedEngine { engine, renewal }
     }
 
@@ -127,54 +132,28 @@ impl SteppedEngine {
         self.engine.base.registry.all().len()
     }
 
-    /// A waiter whose acquire was not sent yet. If its request allows local hand-overs, it is in the
-    /// line, and the line's place comes with it if that is to be sent.
-    pub(crate) fn register(&self, request: Arc<Request>) -> (QueuedWaiter, Option<LinePlace>) {
-        if request.is_member() {
-            let (queued, place) = self.engine.acquiring.join_line(&request);
-            return (queued, place.map(LinePlace));
-        }
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// A waiter whose acquire was not sent yet.
+    pub(crate) fn register(&self, request: &Arc<Request>) -> QueuedWaiter {
         let state = WaiterState::new(Token::new());
-        (
-            QueuedWaiter::register(&self.engine.acquiring, &request, state),
-            None,
-        )
+        QueuedWaiter::register(&self.engine.acquiring, request, state, None)
     }
 
-    /// The acquire of a line's place. `None` if nobody wants it any more.
-    pub(crate) fn begin_place(&self, place: &LinePlace, now: Time) -> Option<Call> {
-        let token = self.engine.base.waiting.token_to_send(&place.0, now)?;
-        Some(place.0.request.acquire(token, Wait::Yes))
-    }
-
-    /// Applies the reply to that acquire. Without one, the renewal thread sends it again.
-    pub(crate) fn on_place_reply(&self, place: &LinePlace, call: &Call, answer: Answered) {
-        match self
-            .engine
-            .base
-            .waiting
-            .on_acquire_reply(&place.0, call, answer)
-        {
-            EnqueueOutcome::Done => {}
-            EnqueueOutcome::Rejected(error) => {
-                self.engine.base.waiting.on_waiter_failed(&place.0, &error)
-            }
-            _ => self.engine.base.grants.send_place_in_background(&place.0),
-        }
-    }
-
-    /// Whether the waiter is queued by this token: its own, or that of its line's place.
+    /// Whether the waiter is queued by this token: its own, or that of the one that asks for it.
     pub(crate) fn waits_by(&self, queued: &QueuedWaiter, token: Token) -> bool {
         let waiter = &queued.waiter;
-        if !waiter.request.is_member() {
+        if !waiter.is_unasked() {
             return queued.token() == token;
         }
-        let place = match self.engine.base.registry.owner_of(token) {
-            TokenOwner::Waiter(place) => place,
+        let asking = match self.engine.base.registry.owner_of(token) {
+            TokenOwner::Waiter(asking) => asking,
             _ => return false,
         };
-        let members = self.engine.base.lines.members_of(&place);
-        members.iter().any(|member| Arc::ptr_eq(member, waiter))
+        let callers = asking.callers();
+        callers.iter().any(|caller| Arc::ptr_eq(caller, waiter))
     }
 
     /// Whether the waiter is queued, as far as it knows.
@@ -189,32 +168,29 @@ impl SteppedEngine {
     }
 
     /// The acquire that the waiter sends now. `None` if it needs none.
-    pub(crate) fn begin_acquire(&self, queued: &QueuedWaiter, now: Time) -> Option<Call> {
-        let token = self
-            .engine
-            .base
-            .waiting
-            .token_to_send(&queued.waiter, now)?;
-        Some(queued.waiter.request.acquire(token, Wait::Yes))
+    pub(crate) fn begin_acquire(&self, waiter: &Arc<WaiterEntry>, now: Time) -> Option<Call> {
+        let token = self.engine.base.waiting.token_to_send(waiter, now)?;
+        Some(waiter.request.acquire(token, Wait::Yes))
     }
 
     pub(crate) fn on_acquire_reply(
         &self,
-        queued: &QueuedWaiter,
+        waiter: &Arc<WaiterEntry>,
         call: &Call,
         answer: Answered,
     ) -> Next {
-        match self
-            .engine
-            .base
-            .waiting
-            .on_acquire_reply(&queued.waiter, call, answer)
-        {
+        let waiting = &self.engine.base.waiting;
+        match waiting.on_acquire_reply(waiter, call, answer) {
             EnqueueOutcome::Done => Next::Wait,
             EnqueueOutcome::More | EnqueueOutcome::Again => Next::AskAgain,
             EnqueueOutcome::RetryLater(_) => Next::AskLater,
-            EnqueueOutcome::Rejected(_) => Next::Fail,
+            EnqueueOutcome::Rejected(error) => Next::Fail(error),
         }
+    }
+
+    /// The waiter fails for good.
+    pub(crate) fn fail(&self, waiter: &Arc<WaiterEntry>, error: Error) {
+        self.engine.base.waiting.fail(waiter, error);
     }
 
     /// The caller wakes and looks.
@@ -225,7 +201,10 @@ impl SteppedEngine {
             .lock()
             .take_grant(self.engine.now(), &queued.waiter.request);
         match found {
-            TakeGrant::Taken(lease) => self.engine.base.grants.give_to_caller(lease).ok(),
+            TakeGrant::Taken(lease) => {
+                let grants = &self.engine.base.grants;
+                grants.give_to_waiter(&queued.waiter, lease).ok()
+            }
             TakeGrant::Confirm => {
                 self.engine
                     .base
@@ -350,41 +329,15 @@ impl SteppedEngine {
             .is_ok()
     }
 
-    /// A guard is dropped: what to send, unless the lease is lost, or another thread of the process
-    /// has the lock now.
-    pub(crate) fn begin_release(&self, lease: &Arc<Lease>) -> Option<GuardRelease> {
-        let now = self.engine.now();
-        if lease.tenure().is_none() {
-            let call = self
-                .engine
-                .releasing
-                .begin_release(lease, Mode::Used, now)
-                .ok()?;
-            return Some(GuardRelease {
-                lease: Arc::clone(lease),
-                place: None,
-                call,
-            });
-        }
-        match self
-            .engine
-            .base
-            .lines
-            .end_turn(lease, Mode::Used, now)
-            .ok()?
-        {
-            Ended::PassedTo(member, turn) => {
-                self.engine.base.grants.on_passed(&member, &turn);
-                None
-            }
-            Ended::Left(leaving) => Some(GuardRelease {
-                call: release_call(&leaving.tenure, leaving.mode),
-                lease: leaving.tenure,
-                place: leaving.place.map(LinePlace),
-            }),
-            // The simulator runs one step at a time, so nothing comes between the parts of this one.
-            Ended::Lost(_) => None,
-        }
+    /// A guard is dropped: what to send, unless the lease is lost.
+    pub(crate) fn begin_release(&self, lease: &Arc<Lease>) -> Option<Call> {
+        let (releasing, now) = (&self.engine.releasing, self.engine.now());
+        releasing.begin_release(lease, Mode::Used, now).ok()
+    }
+
+    /// The release of a lease that has ended here.
+    pub(crate) fn release_call(&self, lease: &Lease, mode: Mode) -> Call {
+        release_call(lease, mode)
     }
 
     /// After the release of a dropped guard is written: what is to be done with its reply if the

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::config::{Config, Settings};
-use crate::engine::EngineHandle;
+use crate::local::Running;
 use crate::manager::LockManager;
 use crate::memory::{Fault, Memory};
 use crate::options::LockOptions;
@@ -49,7 +49,7 @@ impl World {
         let caller_id = Arc::new(CallerId::new(&config.prefix, step, config.horizon));
         let store = UnreadStore::open(&memory, config.command_timeout, Arc::clone(&caller_id))
             .expect("the server is up");
-        let running = EngineHandle::start(config, Box::new(store.clone()), caller_id)
+        let running = Running::start(config, Box::new(store.clone()), caller_id)
             .expect("a thread can be started");
         World {
             ours: LockManager::new(running, options),

@@ -1,7 +1,9 @@
 //! How a caller acquires locks. [`Acquiring::acquire`] is the main loop. Its steps follow in the order
-//! in which it takes them: enter, send the acquire, and wait. `queued` is the wait. An acquire that may
+//! in which it takes them: enter, send the acquire, and wait. `queued` is the wait, `owned` serves a layer
+//! above whose callers share a grant. An acquire that may
 //! not wait is an attempt, of `trying`.
 
+mod owned;
 mod queued;
 
 use std::slice;
@@ -13,7 +15,6 @@ use crate::engine::grants::Grants;
 use crate::engine::holding::Holding;
 use crate::engine::lease::{Lease, first_lost};
 use crate::engine::life::Life;
-use crate::engine::line::Lines;
 use crate::engine::names::Names;
 use crate::engine::releasing::Releasing;
 use crate::engine::reports::Reports;
@@ -34,7 +35,7 @@ pub(crate) use queued::{AtDeadline, QueuedWaiter};
 
 /// The caller's plan once it has a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Caller {
+pub(crate) enum Caller {
     /// It waits, for as long as its deadline lets it.
     Waits,
     /// It waits later, so it has no deadline. P8 (every call ends): it does not await a slot's move.
@@ -42,7 +43,7 @@ pub(super) enum Caller {
 }
 
 /// How a caller enters: with the lock, or with a place in its queue.
-pub(super) enum Entered {
+pub(crate) enum Entered {
     Granted(Arc<Lease>),
     /// Where the store has no queue, a waiter that asks while its caller waits.
     Queued(QueuedWaiter),
@@ -58,7 +59,6 @@ pub(crate) struct Acquiring {
     upkeep: Arc<Upkeep>,
     holding: Arc<Holding>,
     registry: Arc<WaiterRegistry>,
-    lines: Arc<Lines>,
     askers: Arc<Askers>,
     reports: Arc<Reports>,
     grants: Arc<Grants>,
@@ -83,7 +83,6 @@ impl Acquiring {
             upkeep: Arc::clone(&base.upkeep),
             holding: Arc::clone(&base.holding),
             registry: Arc::clone(&base.registry),
-            lines: Arc::clone(&base.lines),
             askers: Arc::clone(&base.askers),
             reports: Arc::clone(&base.reports),
             grants: Arc::clone(&base.grants),
@@ -108,13 +107,24 @@ impl Acquiring {
         group_so_far: &[Arc<Lease>],
         until: Time,
     ) -> Result<Option<Arc<Lease>>> {
+        let enter = |until| self.enter(request, until, Caller::Waits);
+        self.acquire_by(enter, group_so_far, until)
+    }
+
+    /// The same, for a caller that enters in its own way.
+    pub(crate) fn acquire_by(
+        &self,
+        enter: impl Fn(Time) -> Result<Entered>,
+        group_so_far: &[Arc<Lease>],
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
         let limit = until.min(self.client.now() + self.client.config().outage_limit);
         // Try, and enqueue. In an outage, stop when the earliest of these leases would expire, to
         // check them.
         let queued = loop {
             let now = self.client.now();
             let recheck_at = until.min(earliest_deadline(group_so_far, now));
-            match self.enter(request, recheck_at, Caller::Waits) {
+            match enter(recheck_at) {
                 Ok(Entered::Granted(lease)) => return Ok(Some(lease)),
                 Ok(Entered::Queued(queued)) => break queued,
                 Ok(Entered::NotYet) => {
@@ -176,7 +186,7 @@ impl Acquiring {
             Entered::NotYet => unreachable!("an enqueue has no deadline"),
         };
         let granted = WaiterState::granted(Arc::clone(&lease));
-        let queued = QueuedWaiter::register(self, &lease.request, granted);
+        let queued = QueuedWaiter::register(self, &lease.request, granted, None);
         if lease.was_queued {
             self.registry.forget_guarded(lease.token);
         }
@@ -200,9 +210,6 @@ impl Acquiring {
         self.holding.prepare(request)?;
         if !self.client.has_queue() {
             return self.enter_without_queue(request, until);
-        }
-        if request.is_member() {
-            return self.enter_line(request, until, caller);
         }
         let limit = until.min(self.client.now() + self.client.config().outage_limit);
         // R17 (subscription): a waiter must not be enqueued before the subscription. So a manager
@@ -233,7 +240,8 @@ impl Acquiring {
                 None => {}
             }
         }
-        let queued = QueuedWaiter::register(self, request, WaiterState::new(Token::new()));
+        let state = WaiterState::new(Token::new());
+        let queued = QueuedWaiter::register(self, request, state, None);
         // A shutdown fails every waiter that is registered when it runs. If it ran before this
         // registration, this check finds it.
         self.life.check_open()?;
@@ -246,7 +254,10 @@ impl Acquiring {
             .lock()
             .take_grant(self.client.now(), request);
         match found {
-            TakeGrant::Taken(lease) => self.grants.give_to_caller(lease).map(Entered::Granted),
+            TakeGrant::Taken(lease) => {
+                let given = self.grants.give_to_waiter(&queued.waiter, lease);
+                given.map(Entered::Granted)
+            }
             TakeGrant::Failed(error) => Err(error),
             TakeGrant::Confirm => {
                 self.grants.apply(&queued.waiter, WaiterAction::Confirm);
@@ -261,7 +272,7 @@ impl Acquiring {
     /// unless Redis passes over dead waiters: that is an answer, and only `until` limits it. False:
     /// Redis passed over dead waiters until then. After that or an error the caller must drop the
     /// waiter.
-    pub(super) fn send_until_queued(
+    pub(crate) fn send_until_queued(
         &self,
         waiter: &Arc<WaiterEntry>,
         until: Time,
@@ -347,7 +358,7 @@ impl Acquiring {
             }
         }
         let state = WaiterState::new(Token::never_sent());
-        let queued = QueuedWaiter::register(self, request, state);
+        let queued = QueuedWaiter::register(self, request, state, None);
         // A shutdown fails every waiter that is registered when it runs. If it ran before this
         // registration, this check finds it.
         self.life.check_open()?;
@@ -355,57 +366,6 @@ impl Acquiring {
         state.begin_pause(self.client.now(), self.client.config().back_off);
         drop(state);
         Ok(Entered::Queued(queued))
-    }
-
-    /// Takes a place in the line of a request. If the line has none in Redis's queue, this thread
-    /// takes one for it.
-    ///
-    /// R17 (subscription): the subscription comes first, also if the lock is free.
-    pub(super) fn enter_line(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        until: Time,
-        caller: Caller,
-    ) -> Result<Entered> {
-        let limit = until.min(self.client.now() + self.client.config().outage_limit);
-        if !self.subscription.is_started() {
-            self.subscription
-                .await_up(limit)
-                .map_err(|error| for_lock(error, request))?;
-        }
-        let (queued, place) = self.join_line(request);
-        // A shutdown fails every waiter that is registered when it runs. If it ran before this
-        // registration, this check finds it.
-        self.life.check_open()?;
-        let Some(place) = place else {
-            return Ok(Entered::Queued(queued));
-        };
-        let sent = self.send_until_queued(&place, until, limit, caller);
-        if matches!(sent, Ok(true)) {
-            return Ok(Entered::Queued(queued));
-        }
-        // Only this member fails. The renewal thread goes on for the others.
-        drop(queued);
-        match sent {
-            Ok(_) => {
-                self.grants.send_place_in_background(&place);
-                Ok(Entered::NotYet)
-            }
-            Err(error) => {
-                self.waiting.replace_place(&place);
-                Err(error)
-            }
-        }
-    }
-
-    /// A new member of its line, and the line's place if that is to be sent now.
-    pub(super) fn join_line(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-    ) -> (QueuedWaiter, Option<Arc<WaiterEntry>>) {
-        let queued = QueuedWaiter::register(self, request, WaiterState::in_line());
-        let place = self.lines.join(&queued.waiter, self.client.now());
-        (queued, place)
     }
 
     /// Takes all locks, one after the other. `None` if some were not free until `until`. If one

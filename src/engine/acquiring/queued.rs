@@ -9,7 +9,8 @@ use crate::engine::client::single_result;
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
 use crate::engine::waiter::{
-    Asking, GrantNotice, NestedWait, TakeGrant, WaitEnds, WaiterAction, WaiterEntry, WaiterState,
+    Asking, GrantNotice, NestedWait, TakeGrant, WaitEnds, WaiterAction, WaiterEntry, WaiterOwner,
+    WaiterState,
 };
 use crate::error::{Error, Result, Step};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -91,11 +92,10 @@ impl QueuedWaiter {
         acquiring: &Arc<Acquiring>,
         request: &Arc<Request>,
         state: WaiterState,
+        owner: Option<Arc<dyn WaiterOwner>>,
     ) -> QueuedWaiter {
-        let waiter =
-            acquiring
-                .registry
-                .register(Arc::clone(request), state, acquiring.client.now());
+        let (request, now) = (Arc::clone(request), acquiring.client.now());
+        let waiter = acquiring.registry.register(request, state, owner, now);
         acquiring.client.meter().waiting.add(1);
         QueuedWaiter {
             acquiring: Arc::clone(acquiring),
@@ -108,7 +108,7 @@ impl QueuedWaiter {
         if self.acquiring.life.is_forked() {
             return None;
         }
-        self.acquiring.lines.position_of(&self.waiter)
+        self.waiter.position()
     }
 
     #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -184,10 +184,11 @@ impl QueuedWaiter {
         let _asking = self.begin_asking(call.entered);
         let long_wait = acquiring.client.config().long_wait;
         let mut state = waiter.state.lock();
-        // No sync of the renewal thread checks a member while its line has the lock. So it looks
-        // itself, and at once if it waits in pieces: each may end before the next look is due.
-        let is_member = waiter.request.is_member();
-        let mut check_at = if is_member && state.has_waited_for(long_wait, call.entered) {
+        // No sync of the renewal thread checks a waiter that asks for nothing while its owner has the
+        // lock. So it looks itself, and at once if it waits in pieces: each may end before the next
+        // look is due.
+        let checks_itself = waiter.is_unasked();
+        let mut check_at = if checks_itself && state.has_waited_for(long_wait, call.entered) {
             call.entered
         } else {
             Time::NEVER
@@ -199,13 +200,13 @@ impl QueuedWaiter {
                 drop(state);
                 let reports = &acquiring.reports;
                 reports.report_postponed_circles(slice::from_ref(waiter));
-                reports.report_if_long(&acquiring.lines.line_of(waiter));
+                reports.report_if_long(&waiter.callers());
                 state = waiter.state.lock();
             }
             match state.take_grant(now, &waiter.request) {
                 TakeGrant::Taken(lease) => {
                     drop(state);
-                    return acquiring.grants.give_to_caller(lease).map(Some);
+                    return acquiring.grants.give_to_waiter(waiter, lease).map(Some);
                 }
                 TakeGrant::Failed(error) => return Err(error),
                 TakeGrant::Confirm => {
@@ -251,7 +252,7 @@ impl QueuedWaiter {
                     continue;
                 }
             };
-            if is_member {
+            if checks_itself {
                 let period = acquiring.client.config().check_period;
                 check_at = check_at.min(state.check_at(now, long_wait, period));
             }
@@ -438,7 +439,7 @@ impl QueuedWaiter {
             .lock()
             .take_grant(acquiring.client.now(), &waiter.request);
         match found {
-            TakeGrant::Taken(lease) => acquiring.grants.give_to_caller(lease).map(Some),
+            TakeGrant::Taken(lease) => acquiring.grants.give_to_waiter(waiter, lease).map(Some),
             TakeGrant::Failed(error) => Err(error),
             // A doubtful grant is not worth another round trip past the deadline, for itself or its
             // release.

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use crate::config::{Config, Settings};
 use crate::engine::waiter::{Askers, CircleWarning, WaiterState};
-use crate::engine::{AtDeadline, EngineHandle, QueuedWaiter, Request};
+use crate::engine::{AtDeadline, QueuedWaiter, Request};
 use crate::error::Error;
+use crate::local::Running;
 use crate::manager::LockManager;
 use crate::memory::{Fault, Memory, Reply};
 use crate::options::LockOptions;
@@ -29,7 +30,7 @@ fn manager(memory: &Memory, change: impl FnOnce(&mut Config)) -> LockManager {
     let caller_id = Arc::new(CallerId::new(&config.prefix, step, config.horizon));
     let session = Session::open(memory, config.command_timeout, Arc::clone(&caller_id));
     let store = Box::new(session.expect("it is up").without_queue());
-    let running = EngineHandle::start(config, store, caller_id).expect("threads can start");
+    let running = Running::start(config, store, caller_id).expect("threads can start");
     LockManager::new(running, options)
 }
 
@@ -47,7 +48,7 @@ fn sleeper(manager: &LockManager, name: &str) -> QueuedWaiter {
     let key = manager.key(name).expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let state = WaiterState::new(Token::new());
-    let queued = QueuedWaiter::register(&manager.engine().acquiring, &request, state);
+    let queued = QueuedWaiter::register(&manager.engine().acquiring, &request, state, None);
     queued.waiter.state.lock().ask_at = Time::from_nanos(u64::MAX - 1);
     queued
 }

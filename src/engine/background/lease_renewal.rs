@@ -7,6 +7,7 @@ use super::link::Replied;
 use super::schedule::{Answered, PIPELINE, Schedule, Tasks};
 use crate::engine::base::Base;
 use crate::engine::lease::{Due, Lease, renewed_until};
+use crate::engine::request::LostBy;
 use crate::engine::upkeep::{ScheduledLease, Task, TokenRelease};
 use crate::engine::waiter::{TokenOwner, WaiterAction};
 use crate::loss::LossReason;
@@ -212,43 +213,49 @@ impl LeaseRenewal {
         reason: LossReason,
         tasks: &mut Tasks,
     ) {
-        if let Some(tenure) = lease.tenure() {
-            // `max_hold` ends a turn, and its tenure with it. A turn that its guard has ended has
-            // passed the tenure on.
+        self.was_guards_loss(lease, reason, tasks);
+    }
+
+    /// The same. True if a guard has lost it.
+    fn was_guards_loss(
+        &mut self,
+        lease: &Arc<Lease>,
+        reason: LossReason,
+        tasks: &mut Tasks,
+    ) -> bool {
+        if let Some(lender) = lease.lender() {
+            // `max_hold` ends it, and its lender with it. If its guard has ended it, the lender is
+            // lent to another by now.
             lease.lose(reason);
-            if let Some(loss) = lease.loss() {
-                self.report_loss(tenure, loss.reason, tasks);
-            }
-            return;
+            let loss = lease.loss();
+            return loss.is_some_and(|loss| self.was_guards_loss(lender, loss.reason, tasks));
         }
         lease.lose(reason);
         // R14 (release first, then send): a lease that its guard has released is not lost.
-        let Some(loss) = lease.loss() else { return };
+        let Some(loss) = lease.loss() else {
+            return false;
+        };
         // No guard has this grant yet, so its waiter decides what to do about it.
         if let TokenOwner::Waiter(waiter) = self.base.registry.owner_of(lease.token) {
             let action = waiter.state.lock().on_lease_lost(lease);
             if !matches!(action, WaiterAction::Nothing) {
-                return self.base.grants.apply(&waiter, action);
+                self.base.grants.apply(&waiter, action);
+                return false;
             }
         }
-        let mode = if lease.request.is_place {
-            if !lease.report_loss(&loss) {
-                return;
+        if !lease.report_loss(&loss) {
+            return false;
+        }
+        let lost_by = match &lease.request.owner {
+            Some(owner) => owner.on_lost(&lease.request, lease.token, &loss),
+            None => LostBy::Guard,
+        };
+        let mode = match lost_by {
+            LostBy::Guard => {
+                self.base.holding.announce_loss(lease, &loss);
+                Mode::Lost
             }
-            self.report_lost_tenure(lease, reason, tasks)
-        } else {
-            // A lock of a group has no guard before all of the group are granted. Its caller finds
-            // it lost, and has not used it.
-            let guarded = lease.request.is_guarded();
-            let reported = if guarded {
-                self.base.holding.report_loss(lease, &loss)
-            } else {
-                lease.report_loss(&loss)
-            };
-            if !reported {
-                return;
-            }
-            if guarded { Mode::Lost } else { Mode::Unused }
+            LostBy::Owner(mode) => mode,
         };
         if self.is_empty() {
             // No lease is left whose renewal could end the outage in the log. The next failure is
@@ -265,26 +272,7 @@ impl LeaseRenewal {
             ..TokenRelease::of_lease(lease, mode, now)
         };
         tasks.put(now, Task::ReleaseToken(release));
-    }
-
-    /// Reports the loss of a line's grant to the guard of its current turn, and queues the waiting
-    /// members again. Returns how the grant is released.
-    fn report_lost_tenure(
-        &self,
-        tenure: &Arc<Lease>,
-        reason: LossReason,
-        tasks: &mut Tasks,
-    ) -> Mode {
-        let now = self.base.client.now();
-        let lost = self.base.lines.on_tenure_lost(tenure, now);
-        if let Some(turn) = &lost.turn {
-            let loss = turn.loss().unwrap_or_else(|| turn.loss_for(reason));
-            self.base.holding.report_loss(turn, &loss);
-        }
-        if let Some(place) = lost.place {
-            tasks.put(now, Task::Requeue(place));
-        }
-        lost.mode
+        mode == Mode::Lost
     }
 
     /// Another thread has seen a lease lost, and has not reported it.
@@ -308,14 +296,13 @@ impl LeaseRenewal {
     /// of the locks that guards lost by it.
     pub(super) fn end_all(&mut self, owed: Vec<Arc<Lease>>, tasks: &mut Tasks) -> Vec<Arc<str>> {
         let mut names = Vec::new();
-        // A turn ends with its tenure, which is among them.
+        // A lent lease ends with its lender, which is among them.
         let all = self.take_all(owed).into_iter();
-        for lease in all.filter(|lease| lease.tenure().is_none()) {
+        for lease in all.filter(|lease| lease.lender().is_none()) {
             if lease.is_held(self.base.client.now()) {
-                if lease.request.is_guarded() {
+                if self.was_guards_loss(&lease, LossReason::Shutdown, tasks) {
                     names.push(Arc::clone(&lease.request.key.name));
                 }
-                self.report_loss(&lease, LossReason::Shutdown, tasks);
             } else if let Some(loss) = lease.loss() {
                 self.report_loss(&lease, loss.reason, tasks);
             }

@@ -4,15 +4,15 @@ use std::fmt;
 use std::time::Duration;
 
 use super::schedule::Answered;
-use crate::engine::line::Lines;
 use crate::engine::log_text::{Details, ThreadText, label_detail};
 use crate::engine::upkeep::LongWait;
 use crate::script::{Call, Family, InspectedHolder, Inspection, Outcome, Requester};
 use crate::store::Answer;
 use crate::store::clock::Time;
 
-/// Logs the line, if the wait is not over. `result` is that of the wait's call.
-pub(super) fn report(wait: &LongWait, call: &Call, result: Answered, lines: &Lines, now: Time) {
+/// Logs the line, if the wait is not over. `result` is that of the wait's call, and so many `callers`
+/// of this manager wait for the name.
+pub(super) fn report(wait: &LongWait, call: &Call, result: Answered, callers: usize, now: Time) {
     let holder = match result {
         Err(fault) => format!("the holder is not known, because redis did not say: {fault}"),
         Ok(Answer { reply, .. }) => holder_text(&reply.outcome, call.spec.family, reply.now),
@@ -21,8 +21,7 @@ pub(super) fn report(wait: &LongWait, call: &Call, result: Answered, lines: &Lin
     if !wait.waiter.state.lock().awaits_grant() {
         return;
     }
-    let others = lines.other_waiters(&wait.waiter);
-    let position = lines.position_of(&wait.waiter);
+    let position = wait.waiter.position();
     log::warn!(
         "{} has waited {:.1?} for {:?}{}: {holder}{}",
         ThreadText {
@@ -35,7 +34,7 @@ pub(super) fn report(wait: &LongWait, call: &Call, result: Answered, lines: &Lin
             label_detail(request.label()),
             position.map(|position| format!("position {position}")),
         ]),
-        Others(others)
+        Others(callers.saturating_sub(1))
     );
 }
 

@@ -135,9 +135,9 @@ impl Tasks {
         }
         // R4 (lost places): waiters are enqueued again in the order in which they came.
         in_order(&mut requeues);
-        // They go before releases, because the new place of a line comes before the release of its
-        // tenure. If the acquire is refused for now, the release does not wait for it, and the line
-        // loses its order. If the tenure has lapsed in Redis by now, the acquire takes the lock from
+        // They go before releases: an owner queues its next waiter in front of the release of its
+        // lease. If the acquire is refused for now, the release does not wait for it, and the waiter
+        // loses its order. If the lease has lapsed in Redis by now, the acquire takes the lock from
         // it, as any waiter's may, and the release reports that.
         let requeues = requeues.into_iter().map(Task::Requeue);
         requeues.chain(others).collect()

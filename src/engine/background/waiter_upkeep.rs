@@ -134,12 +134,15 @@ impl WaiterUpkeep {
             }
             return tasks.put_now(Task::Vacate(waiter, family));
         }
-        let is_again = waiter.state.lock().was_queued() || !waiter.request.is_place;
+        let is_again = {
+            let state = waiter.state.lock();
+            state.was_queued() || state.was_forgotten()
+        };
         match self.base.waiting.on_acquire_reply(&waiter, call, result) {
             // A waiter that was cancelled by now was not queued again. One that has taken its grant
             // was.
             EnqueueOutcome::Done if waiter.state.lock().is_cancelled() => {}
-            // The place of a line may be sent first by this thread.
+            // The waiter of an owner may be sent first by this thread.
             EnqueueOutcome::Done if !is_again => {}
             EnqueueOutcome::Done => {
                 self.base.client.meter().requeued.add(1);
@@ -198,8 +201,8 @@ impl WaiterUpkeep {
         let slept = now - self.collected_at > self.base.client.config().command_timeout * 2;
         if !slept && !fault.is_no_outage() {
             waiter.on_no_reply(now);
-            for member in self.base.lines.members_of(waiter) {
-                member.on_no_reply(now);
+            for caller in waiter.callers() {
+                caller.on_no_reply(now);
             }
         }
     }
@@ -208,10 +211,8 @@ impl WaiterUpkeep {
         let now = self.base.client.now();
         let name = &call.key.name;
         let waiters = self.base.registry.waiters_of(name);
-        let members = waiters
-            .iter()
-            .flat_map(|waiter| self.base.lines.members_of(waiter));
-        let all: Vec<Arc<WaiterEntry>> = waiters.iter().cloned().chain(members).collect();
+        let callers = waiters.iter().flat_map(|waiter| waiter.callers());
+        let all: Vec<Arc<WaiterEntry>> = waiters.iter().cloned().chain(callers).collect();
         // Also while Redis does not answer: a long wait is reported all the same.
         self.base.reports.report_postponed_circles(&all);
         self.base.reports.report_if_long(&all);
@@ -348,13 +349,10 @@ impl WaiterUpkeep {
             Err(fault) if fault.is_no_outage() && !fault.is_undecided() => {
                 tasks.retry(Task::AskHolder(wait), &fault);
             }
-            result => long_wait::report(
-                &wait,
-                call,
-                result,
-                &self.base.lines,
-                self.base.client.now(),
-            ),
+            result => {
+                let callers = self.base.registry.callers(&call.key.name);
+                long_wait::report(&wait, call, result, callers, self.base.client.now());
+            }
         }
     }
 

@@ -27,7 +27,7 @@ fn asking_engine(engine: &Arc<Engine>) -> (QueuedWaiter, Call, Grant) {
     let key = Key::new("fairlock", "a").expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let state = WaiterState::new(Token::new());
-    let queued = QueuedWaiter::register(&engine.acquiring, &request, state);
+    let queued = QueuedWaiter::register(&engine.acquiring, &request, state, None);
     let token = engine
         .base
         .waiting

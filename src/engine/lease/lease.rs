@@ -19,11 +19,11 @@ use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::sync::Mutex;
 
-/// A lock that was granted to this process, or one turn of a line that has such a lock.
+/// A lock that was granted to this process.
 ///
-/// A turn is the lease of one guard. It has its own end, and its tenure's token and deadline: it is
-/// held while neither of the two has ended. The renewal thread renews the tenure, whichever turn is
-/// current.
+/// A lease can be *lent*: its owner gives others of its own under it, one after the other, each to
+/// one guard. Such a lease has its own end, and the lender's token and deadline: it is held while
+/// neither of the two has ended. The renewal thread renews the lender.
 pub(crate) struct Lease {
     pub(crate) request: Arc<Request>,
     pub(crate) token: Token,
@@ -40,12 +40,12 @@ pub(crate) struct Lease {
     pub(crate) not_after: u64,
     /// How many permits it has. A guard can release some of them.
     permits: AtomicU32,
-    /// The fence of the last guard that had it, if it is the tenure of a line. 0: none had it yet.
+    /// The fence of the last guard that it was lent to. 0: none had it yet.
     last_fence: AtomicU64,
-    /// When the newest turn began, in ns, if it is the tenure of a line. Only the statistics use it.
-    last_turn_at: AtomicU64,
-    /// If it is a turn: the grant that it is a turn of.
-    tenure: Option<Arc<Lease>>,
+    /// When it was last lent, in ns. Only the statistics use it.
+    lent_at: AtomicU64,
+    /// The lease under which this one was given.
+    lender: Option<Arc<Lease>>,
     state: LeaseState,
     signal: LostSignal,
     /// Why the last renewal failed. `None` if it succeeded, or none was due yet.
@@ -73,49 +73,49 @@ impl Lease {
             was_queued: false,
             not_after: 0,
             last_fence: AtomicU64::new(0),
-            last_turn_at: AtomicU64::new(0),
-            tenure: None,
+            lent_at: AtomicU64::new(0),
+            lender: None,
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
             renewal_fault: Mutex::new(None),
         }
     }
 
-    /// The turn of a request, which begins now. Its fence is larger than the tenure's by `offset`.
-    pub(crate) fn turn(
-        tenure: &Arc<Lease>,
+    /// The lender is lent for a request, from now on, under a fence that is larger by `offset`.
+    pub(crate) fn lent(
+        lender: &Arc<Lease>,
         request: Arc<Request>,
         offset: u32,
         previous: PreviousHolder,
         now: Time,
     ) -> Lease {
         let grant = Grant {
-            token: tenure.token,
-            fence: tenure.fence + u64::from(offset),
+            token: lender.token,
+            fence: lender.fence + u64::from(offset),
             granted_at: 0,
             left: Duration::ZERO,
             previous,
         };
-        tenure.last_turn_at.store(now.as_nanos(), Ordering::Relaxed);
+        lender.lent_at.store(now.as_nanos(), Ordering::Relaxed);
         Lease {
-            tenure: Some(Arc::clone(tenure)),
+            lender: Some(Arc::clone(lender)),
             ..Lease::new(request, &grant, now, Time::NEVER)
         }
     }
 
-    /// The tenure of a turn. `None` for a lease that is no turn.
-    pub(crate) fn tenure(&self) -> Option<&Arc<Lease>> {
-        self.tenure.as_ref()
+    /// The lease under which this one was given. `None` for a grant of Redis.
+    pub(crate) fn lender(&self) -> Option<&Arc<Lease>> {
+        self.lender.as_ref()
     }
 
-    /// The lease that the renewal thread renews for this one: the tenure of a turn.
+    /// The lease that the renewal thread renews for this one: its lender, or itself.
     pub(crate) fn renewed_lease(self: &Arc<Self>) -> &Arc<Lease> {
-        self.tenure.as_ref().unwrap_or(self)
+        self.lender.as_ref().unwrap_or(self)
     }
 
-    /// A guard had this turn of the tenure, and it has ended.
-    pub(crate) fn note_last_turn(&self, turn: &Lease) {
-        self.last_fence.store(turn.fence, Ordering::Relaxed);
+    /// A guard had it under this fence, and has ended.
+    pub(crate) fn note_last_fence(&self, fence: u64) {
+        self.last_fence.store(fence, Ordering::Relaxed);
     }
 
     /// The fence of the last guard that had it.
@@ -123,10 +123,10 @@ impl Lease {
         self.last_fence.load(Ordering::Relaxed).max(self.fence)
     }
 
-    /// When its first renewal is due after `now`. Never for a turn, or for a fixed lease.
+    /// When its first renewal is due after `now`. Never under a lender, or for a fixed lease.
     pub(crate) fn first_renewal(&self, now: Time) -> Time {
         let period = self.request.renewal_period();
-        let period = period.filter(|_| self.tenure.is_none());
+        let period = period.filter(|_| self.lender.is_none());
         period.map_or(Time::NEVER, |period| now + period)
     }
 
@@ -151,9 +151,9 @@ impl Lease {
         Lease { not_after, ..self }
     }
 
-    /// The fence of its grant, and those that Redis has reserved for local hand-overs.
+    /// The fence of its grant, and those that Redis has reserved.
     pub(crate) fn fences(&self) -> RangeInclusive<u64> {
-        self.fence..=self.fence + u64::from(self.request.local_handovers)
+        self.fence..=self.fence + u64::from(self.request.spare_fences)
     }
 
     /// How long its caller waited for it.
@@ -166,10 +166,10 @@ impl Lease {
         now - self.noticed_at
     }
 
-    /// Since when one guard has had it: its only one, or that of its newest turn.
+    /// Since when one guard has had it: its only one, or the one that it was last lent to.
     pub(crate) fn held_by_one_guard_since(&self) -> Time {
-        let last_turn_at = Time::from_nanos(self.last_turn_at.load(Ordering::Relaxed));
-        self.noticed_at.max(last_turn_at)
+        let lent_at = Time::from_nanos(self.lent_at.load(Ordering::Relaxed));
+        self.noticed_at.max(lent_at)
     }
 
     /// How many permits it has by now.
@@ -183,15 +183,15 @@ impl Lease {
     }
 
     pub(crate) fn is_held(&self, now: Time) -> bool {
-        self.follow_tenure(now);
+        self.follow_lender(now);
         self.state.is_held(now)
     }
 
-    /// A turn is lost with its tenure. P6 (a loss stays): this is written before anybody answers.
-    fn follow_tenure(&self, now: Time) {
-        if let Some(tenure) = &self.tenure
-            && !tenure.state.is_held(now)
-            && let Some(reason) = tenure.state.lost()
+    /// It is lost with its lender. P6 (a loss stays): this is written before anybody answers.
+    fn follow_lender(&self, now: Time) {
+        if let Some(lender) = &self.lender
+            && !lender.state.is_held(now)
+            && let Some(reason) = lender.state.lost()
         {
             self.state.lose(reason);
         }
@@ -206,8 +206,8 @@ impl Lease {
     /// `None` if it has ended.
     fn deadline(&self) -> Option<Time> {
         let own = self.state.deadline()?;
-        match &self.tenure {
-            Some(tenure) => tenure.state.deadline(),
+        match &self.lender {
+            Some(lender) => lender.state.deadline(),
             None => Some(own),
         }
     }
@@ -224,8 +224,8 @@ impl Lease {
 
     /// The loss, if the lease is lost.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        if let Some(tenure) = &self.tenure
-            && let Some(reason) = tenure.state.lost()
+        if let Some(lender) = &self.lender
+            && let Some(reason) = lender.state.lost()
         {
             self.state.lose(reason);
         }
@@ -255,7 +255,7 @@ impl Lease {
 
     /// Why the last renewal of this grant failed, if it did.
     pub(crate) fn renewal_error(&self) -> Option<Error> {
-        let renewed = self.tenure.as_deref().unwrap_or(self);
+        let renewed = self.lender.as_deref().unwrap_or(self);
         let fault = renewed.renewal_fault.lock().clone()?;
         Some(fault.into_error(Some(&self.request.key), Duration::ZERO))
     }
@@ -280,7 +280,7 @@ impl Lease {
 
     /// The first half of [`Lease::release`], for a caller that holds a mutex. It wakes nobody.
     pub(crate) fn end(&self, now: Time) -> Result<(), Loss> {
-        self.follow_tenure(now);
+        self.follow_lender(now);
         self.state
             .release(now)
             .map_err(|reason| self.loss_for(reason))

@@ -1,7 +1,7 @@
 //! How a lease ends: a guard releases it, or some of its permits. `unread` are the releases of dropped
-//! guards whose replies others read, `turn` are those of guards that are members of a line.
+//! guards whose replies others read, `ahead` are those with an acquire in front of them.
 
-mod turn;
+mod ahead;
 mod unread;
 
 use std::slice;
@@ -15,7 +15,6 @@ use crate::engine::client::{Client, single_result};
 use crate::engine::grants::Grants;
 use crate::engine::holding::Holding;
 use crate::engine::lease::{Lease, loss_from_release};
-use crate::engine::line::Lines;
 use crate::engine::names::Names;
 use crate::engine::upkeep::{ReportTo, Task, TokenRelease, Upkeep};
 use crate::engine::waiter::WaiterRegistry;
@@ -59,7 +58,6 @@ pub(crate) struct Releasing {
     upkeep: Arc<Upkeep>,
     holding: Arc<Holding>,
     registry: Arc<WaiterRegistry>,
-    lines: Arc<Lines>,
     grants: Arc<Grants>,
     waiting: Arc<Waiting>,
     names: Arc<Names>,
@@ -76,7 +74,6 @@ impl Releasing {
             upkeep: Arc::clone(&base.upkeep),
             holding: Arc::clone(&base.holding),
             registry: Arc::clone(&base.registry),
-            lines: Arc::clone(&base.lines),
             grants: Arc::clone(&base.grants),
             waiting: Arc::clone(&base.waiting),
             names: Arc::clone(names),
@@ -95,9 +92,6 @@ impl Releasing {
         mode: Mode,
         want: WantResult,
     ) -> Result<()> {
-        if lease.tenure().is_some() {
-            return self.release_turn(lease, mode, want);
-        }
         let started = self.client.now();
         let call = self.begin_release(lease, mode, started)?;
         let mut results = self.send_releases(&[lease], slice::from_ref(&call), started, want);

@@ -22,7 +22,7 @@ struct AskersOfName {
 /// P9 (nothing starves): some releases of a name, at fixed intervals, wake nobody here. Otherwise
 /// the threads of one manager could hand a lock to each other forever, while other processes sit
 /// out their pauses.
-const LOCAL_TURNS: u32 = 16;
+const PASSED_OVER: u32 = 16;
 
 impl Askers {
     pub(crate) fn new() -> Askers {
@@ -71,7 +71,7 @@ impl Askers {
                 return;
             };
             askers.releases += 1;
-            if askers.releases.is_multiple_of(LOCAL_TURNS) {
+            if askers.releases.is_multiple_of(PASSED_OVER) {
                 return;
             }
             askers.waiters.values().next().cloned()

@@ -2,10 +2,12 @@
 //! names the renewal thread must sync next.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::engine::lease::Lease;
 use crate::engine::request::Request;
 use crate::engine::waiter::state::WaiterState;
 use crate::error::Error;
@@ -14,12 +16,30 @@ use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 
+/// A layer above that has callers wait for one grant together. It has one waiter that asks Redis for
+/// the lock, and one that asks for nothing for each caller. It calls nobody that sends.
+pub(crate) trait WaiterOwner: Send + Sync + RefUnwindSafe {
+    /// The waiter that asks was granted the lock, or has failed. No mutex is held.
+    fn on_change(&self, asking: &Arc<WaiterEntry>);
+    /// A caller does not wait any more, and has not taken the lease that it was given. No mutex is
+    /// held.
+    fn on_left(&self, caller: &WaiterEntry, given: Option<Arc<Lease>>);
+    /// The waiters of the callers that wait together with this waiter, or for it.
+    fn callers(&self, waiter: &WaiterEntry) -> Vec<Arc<WaiterEntry>>;
+    /// The position of the waiter of a caller.
+    fn position(&self, caller: &WaiterEntry) -> Option<u64>;
+}
+
 /// A waiter: its state, and how it is woken.
 pub(crate) struct WaiterEntry {
     pub(crate) request: Arc<Request>,
     pub(crate) state: Mutex<WaiterState>,
     /// Signals a change of `state`. Notified after `state` is unlocked.
     pub(crate) changed: Condvar,
+    /// A layer above that this waiter belongs to.
+    owner: Option<Arc<dyn WaiterOwner>>,
+    /// It asks Redis for nothing: its owner gives it a lease.
+    is_unasked: bool,
     /// R4 (lost places): the order in which this process's waiters came. They are enqueued again in
     /// it.
     order: u64,
@@ -50,14 +70,54 @@ impl WaiterEntry {
         self.wake_if_asked();
     }
 
-    /// A member of its line has the lock. Until that line asks Redis, nobody is silent.
-    pub(crate) fn note_turn(&self) {
+    /// The owner, if a caller waits for others than Redis.
+    pub(crate) fn owner(&self) -> Option<&Arc<dyn WaiterOwner>> {
+        self.owner.as_ref()
+    }
+
+    /// Whether it asks Redis for nothing.
+    pub(crate) fn is_unasked(&self) -> bool {
+        self.is_unasked
+    }
+
+    /// Whether a caller of this process waits by it. None waits by the one that asks for an owner.
+    fn has_caller(&self) -> bool {
+        self.owner.is_none() || self.is_unasked
+    }
+
+    /// The waiters of the callers that wait for this one's grant, or together with it. None if it has
+    /// no owner.
+    pub(crate) fn callers(&self) -> Vec<Arc<WaiterEntry>> {
+        let owner = self.owner.as_ref();
+        owner.map_or_else(Vec::new, |owner| owner.callers(self))
+    }
+
+    /// 1 is next. `None` if it is not known, or if the wait is over.
+    pub(crate) fn position(&self) -> Option<u64> {
+        match &self.owner {
+            Some(owner) if self.is_unasked => owner.position(self),
+            _ => self.state.lock().position(),
+        }
+    }
+
+    /// Wakes its thread, or tells its owner.
+    pub(crate) fn wake(self: &Arc<Self>) {
+        match &self.owner {
+            Some(owner) if !self.is_unasked => owner.on_change(self),
+            _ => {
+                self.changed.notify_one();
+            }
+        }
+    }
+
+    /// This process has the lock. Until its owner asks Redis, nobody is silent.
+    pub(crate) fn note_held_here(&self) {
         self.last_reply
             .store(Time::NEVER.as_nanos(), Ordering::Release);
     }
 
-    /// The line asks Redis now.
-    pub(crate) fn note_line_asks(&self, at: Time) {
+    /// The owner asks Redis now.
+    pub(crate) fn note_owner_asks(&self, at: Time) {
         let (never, at) = (Time::NEVER.as_nanos(), at.as_nanos());
         let order = (Ordering::AcqRel, Ordering::Acquire);
         let _ = self
@@ -133,6 +193,8 @@ struct Tables {
 /// A name that somebody here waits for.
 struct AwaitedName {
     waiters: usize,
+    /// How many of them callers wait by.
+    callers: usize,
     /// When a long wait for it was reported last.
     reported_at: Option<Time>,
 }
@@ -168,14 +230,17 @@ impl WaiterRegistry {
         &self,
         request: Arc<Request>,
         state: WaiterState,
+        owner: Option<Arc<dyn WaiterOwner>>,
         now: Time,
     ) -> Arc<WaiterEntry> {
         let token = state.token;
         let name = Arc::clone(&request.key.name);
         let waiter = Arc::new(WaiterEntry {
             request,
+            is_unasked: state.is_unasked(),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            owner,
             order: self.next_order.fetch_add(1, Ordering::Relaxed),
             last_reply: AtomicU64::new(now.as_nanos()),
             last_unanswered: AtomicU64::new(0),
@@ -187,9 +252,11 @@ impl WaiterRegistry {
         tables.tokens.insert(token, Arc::clone(&waiter));
         let awaited = tables.registered.entry(name).or_insert(AwaitedName {
             waiters: 0,
+            callers: 0,
             reported_at: None,
         });
         awaited.waiters += 1;
+        awaited.callers += usize::from(waiter.has_caller());
         waiter
     }
 
@@ -219,10 +286,10 @@ impl WaiterRegistry {
         is_due
     }
 
-    /// How many waiters are registered for a name.
-    pub(crate) fn count(&self, name: &str) -> usize {
+    /// How many callers wait for a name.
+    pub(crate) fn callers(&self, name: &str) -> usize {
         let tables = self.tables.lock();
-        tables.registered.get(name).map_or(0, |name| name.waiters)
+        tables.registered.get(name).map_or(0, |name| name.callers)
     }
 
     pub(crate) fn owner_of(&self, token: Token) -> TokenOwner {
@@ -282,6 +349,7 @@ impl WaiterRegistry {
         tables.tokens.remove(&token);
         if let Some(awaited) = tables.registered.get_mut(name) {
             awaited.waiters -= 1;
+            awaited.callers -= usize::from(waiter.has_caller());
             if awaited.waiters == 0 {
                 tables.registered.remove(name);
             }

@@ -31,8 +31,9 @@ pub(crate) struct WaiterState {
     /// | Queued     | the token is in the queue in Redis             | Granted, Confirming, Forgotten; Asking, to cancel |
     /// | Forgotten  | Redis does not know the token any more (R4)    | Asking with a new token, Granted, Confirming |
     /// | Confirming | granted, but in doubt: a renewal decides (R12) | Granted, Forgotten                 |
-    /// | InLine     | a member of a line, which has the place        | Granted                            |
-    /// | Granted    | a lease, renewed until the caller takes it     | Taken, Confirming; a turn: InLine  |
+    /// | Granted    | a lease, renewed until the caller takes it     | Taken, Confirming                  |
+    /// | Unasked    | it asks for nothing: its owner gives it a lease | Given                             |
+    /// | Given      | a lease of its owner's                         | Taken, Unasked                     |
     /// | Taken      | a guard has the lease; notices may still come  | –                                  |
     /// | Failed     | the wait failed; every look gets the error     | Cancelled                          |
     /// | Cancelled  | nobody waits here any more                     | –                                  |
@@ -57,6 +58,8 @@ pub(crate) struct WaiterState {
     not_after: u64,
     /// A copy of a request may have queued this token, and no reply said so.
     may_be_queued: bool,
+    /// R4 (lost places): Redis has forgotten a token of this waiter.
+    was_forgotten: bool,
     /// R21 (asking again): when the caller asks next, if the store has no queue. `NEVER` while its
     /// request is under way.
     pub(crate) ask_at: Time,
@@ -86,8 +89,9 @@ enum Stage {
     Queued,
     Forgotten,
     Confirming(GrantNotice),
-    InLine,
     Granted(Arc<Lease>),
+    Unasked,
+    Given(Arc<Lease>),
     Taken,
     Failed(Error),
     Cancelled,
@@ -109,10 +113,11 @@ pub(crate) enum WaiterAction {
         token: Token,
         not_after: u64,
     },
-    /// The waiter is no member of its line any more.
-    LeaveLine,
-    /// R13 (unwanted grants): the waiter was given this turn, and nobody wants it.
-    PassOn(Arc<Lease>),
+    /// Tell the owner that its waiter does not wait any more. R13 (unwanted grants): the lease that
+    /// it was given is the owner's again.
+    Leave {
+        given: Option<Arc<Lease>>,
+    },
 }
 
 /// A waiter's state, as its caller finds it.
@@ -137,6 +142,7 @@ impl WaiterState {
             first_sent: None,
             not_after: 0,
             may_be_queued: false,
+            was_forgotten: false,
             ask_at: Time::NEVER,
             pause: Duration::ZERO,
             sleeper: None,
@@ -203,35 +209,39 @@ impl WaiterState {
     pub(crate) fn awaits_grant(&self) -> bool {
         matches!(
             self.stage,
-            Stage::Asking | Stage::Queued | Stage::Forgotten | Stage::InLine
+            Stage::Asking | Stage::Queued | Stage::Forgotten | Stage::Unasked
         )
     }
 
-    /// A member of a line.
-    pub(crate) fn in_line() -> WaiterState {
+    /// A waiter that asks Redis for nothing: its owner gives it a lease.
+    pub(crate) fn unasked() -> WaiterState {
         WaiterState {
-            stage: Stage::InLine,
+            stage: Stage::Unasked,
             ..WaiterState::new(Token::never_sent())
         }
     }
 
-    /// The line gives its member this turn. False if the member does not wait any more.
+    pub(crate) fn is_unasked(&self) -> bool {
+        matches!(self.stage, Stage::Unasked)
+    }
+
+    /// The owner gives its waiter this lease. False if the waiter does not wait any more.
     #[must_use]
-    pub(crate) fn on_turn(&mut self, turn: &Arc<Lease>) -> bool {
-        let waits = matches!(self.stage, Stage::InLine);
+    pub(crate) fn give(&mut self, lease: &Arc<Lease>) -> bool {
+        let waits = self.is_unasked();
         if waits {
-            self.stage = Stage::Granted(Arc::clone(turn));
+            self.stage = Stage::Given(Arc::clone(lease));
         }
         waits
     }
 
-    /// The turn is lost. If the caller has not taken it, this waiter is a member again. Else the
-    /// result is false.
+    /// The owner takes its lease back, because that is lost. True: the waiter waits again. False:
+    /// its caller has taken it, or has left.
     #[must_use]
-    pub(crate) fn on_turn_lost(&mut self, turn: &Arc<Lease>) -> bool {
-        let untaken = matches!(&self.stage, Stage::Granted(granted) if Arc::ptr_eq(granted, turn));
+    pub(crate) fn take_back(&mut self, lease: &Arc<Lease>) -> bool {
+        let untaken = matches!(&self.stage, Stage::Given(given) if Arc::ptr_eq(given, lease));
         if untaken {
-            self.stage = Stage::InLine;
+            self.stage = Stage::Unasked;
         }
         untaken
     }
@@ -327,8 +337,8 @@ impl WaiterState {
             }
             Stage::Queued | Stage::Forgotten => self.accept(notice, now, request, true),
             Stage::Confirming(_) | Stage::Granted(_) | Stage::Taken => WaiterAction::Nothing,
-            // The token of a member is never sent.
-            Stage::InLine => WaiterAction::Nothing,
+            // Its token is never sent.
+            Stage::Unasked | Stage::Given(_) => WaiterAction::Nothing,
             Stage::Failed(_) | Stage::Cancelled => self.abandon_token(),
         }
     }
@@ -498,6 +508,7 @@ impl WaiterState {
         if !matches!(self.stage, Stage::Forgotten | Stage::Asking) {
             return false;
         }
+        self.was_forgotten |= matches!(self.stage, Stage::Forgotten);
         self.stage = Stage::Asking;
         self.token = token;
         self.pending_notice = None;
@@ -537,6 +548,11 @@ impl WaiterState {
 
     pub(crate) fn is_asking(&self) -> bool {
         matches!(self.stage, Stage::Asking)
+    }
+
+    /// Whether Redis has forgotten a token of it, and so it asks again.
+    pub(crate) fn was_forgotten(&self) -> bool {
+        self.was_forgotten
     }
 
     /// Whether Redis has ever said that it is queued.
@@ -588,17 +604,17 @@ impl WaiterState {
     }
 
     /// The caller looks. R12 (doubtful grants): a lease with less than half of its ttl left is
-    /// confirmed first. Otherwise a process that slept through its turn could take a lock that has
-    /// lapsed.
+    /// confirmed first. Otherwise a process that slept through its grant could take a lock that has
+    /// lapsed. An owner vouches for a lease that it gave.
     pub(crate) fn take_grant(&mut self, now: Time, request: &Arc<Request>) -> TakeGrant {
         match std::mem::replace(&mut self.stage, Stage::Cancelled) {
-            // A turn that is lost already goes back to its line, by the renewal thread.
-            Stage::Granted(lease) if lease.tenure().is_some() => {
+            Stage::Given(lease) => {
                 if lease.is_held(now) {
                     self.stage = Stage::Taken;
                     return TakeGrant::Taken(lease);
                 }
-                self.stage = Stage::Granted(lease);
+                // The owner takes it back when it learns of the loss.
+                self.stage = Stage::Given(lease);
                 TakeGrant::NotYet
             }
             Stage::Granted(lease) => {
@@ -631,8 +647,8 @@ impl WaiterState {
         }
         match std::mem::replace(&mut self.stage, Stage::Cancelled) {
             Stage::Queued | Stage::Confirming(_) => self.abandon_token(),
-            Stage::InLine => WaiterAction::LeaveLine,
-            Stage::Granted(turn) if turn.tenure().is_some() => WaiterAction::PassOn(turn),
+            Stage::Unasked => WaiterAction::Leave { given: None },
+            Stage::Given(lease) => WaiterAction::Leave { given: Some(lease) },
             Stage::Granted(lease) => {
                 // R14 (release first, then send): the renewal thread must not renew it after this.
                 lease.close();

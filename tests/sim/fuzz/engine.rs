@@ -152,7 +152,7 @@ impl FuzzWorld {
         match which % 16 {
             0 | 1 if self.callers.len() < MOST_OF_EACH => {
                 let request = request(input);
-                let (queued, _) = self.engine.register(Arc::clone(&request));
+                let queued = self.engine.register(&request);
                 self.callers.push(FuzzCaller {
                     request,
                     queued,
@@ -188,8 +188,7 @@ impl FuzzWorld {
             10 if at < self.guards.len() && which >= 16 => self.downgrade(at),
             10 if at < self.guards.len() => {
                 let lease = self.guards.remove(at).lease;
-                if let Some(release) = self.engine.begin_release(&lease) {
-                    let call = release.call;
+                if let Some(call) = self.engine.begin_release(&lease) {
                     let sent = self.now();
                     let left = self.engine.leave(&lease, &call, sent);
                     self.releases.push(FuzzRelease {
@@ -236,7 +235,7 @@ impl FuzzWorld {
         else {
             return;
         };
-        if let Some(call) = self.engine.begin_acquire(&caller.queued, self.now()) {
+        if let Some(call) = self.engine.begin_acquire(&caller.queued.waiter, self.now()) {
             self.send(&call);
             self.callers[at].in_flight = Some((call, self.now()));
         }
@@ -253,10 +252,13 @@ impl FuzzWorld {
         let answered = self.call_result(&call, sent, input);
         let queued = &self.callers[at].queued;
         if call.is_acquire() {
-            match self.engine.on_acquire_reply(queued, &call, answered) {
+            match self
+                .engine
+                .on_acquire_reply(&queued.waiter, &call, answered)
+            {
                 Next::Wait => self.callers[at].may_send_acquire = false,
                 Next::AskAgain | Next::AskLater => {}
-                Next::Fail => drop(self.callers.remove(at)),
+                Next::Fail(_) => drop(self.callers.remove(at)),
             }
         } else {
             let token = queued.token();

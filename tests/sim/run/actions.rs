@@ -346,8 +346,8 @@ impl Run<'_> {
                     LeaseKind::Fixed | LeaseKind::HoldAtLeast => 0,
                 };
                 let request = self.request_with(lease_kind, permits, max);
-                let (waiter, place) = process.engine.register(Arc::clone(&request));
-                let is_member = request.is_member();
+                let (waiter, place) = process.engine.register(&request);
+                let is_member = request.spare_fences > 0;
                 let mut caller = SimCaller::new(request, CallerState::Acquiring, self.now);
                 caller.lease_kind = lease_kind;
                 caller.waiter = Some(waiter);
@@ -419,7 +419,7 @@ impl Run<'_> {
             Some(Defect::OneTurnMore) if max > 0 => max + 1,
             _ => max,
         };
-        let mut request = Request::in_line(
+        let mut request = Request::with_handovers(
             self.setting.spec(permits),
             self.setting.key.clone(),
             &self.setting.options(lease_kind).local_handovers(max),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{MS, Run, SimEvent};
-use crate::engine::{Attempted, Doubt, GuardRelease, Lease, LinePlace, Next};
+use crate::engine::{Attempted, Doubt, Lease, Next};
+use crate::local::{GuardRelease, LinePlace};
 use crate::script::{Call, Mode, Token, Verb, Wait};
 use crate::sim::defect::Defect;
 use crate::sim::plan::LeaseKind;
@@ -222,7 +223,7 @@ impl Run<'_> {
         let engine = &process.engine;
         match (&mut caller.state, &caller.waiter) {
             (CallerState::Acquiring, Some(waiter)) => {
-                let next = engine.on_acquire_reply(waiter, call, result);
+                let next = engine.on_acquire_reply(&waiter.waiter, call, result);
                 self.after_acquire(process, id, next);
             }
             (CallerState::Cancelling, Some(waiter)) => {
@@ -286,7 +287,7 @@ impl Run<'_> {
                 };
                 self.at(self.now + pause, retry);
             }
-            Next::AskLater | Next::Fail => self.end_caller(process, id),
+            Next::AskLater | Next::Fail(_) => self.end_caller(process, id),
         }
     }
 
@@ -337,7 +338,7 @@ impl Run<'_> {
         if self.defect == Some(Defect::R6) {
             process.engine.keep_token(waiter);
         }
-        match process.engine.begin_acquire(waiter, now) {
+        match process.engine.begin_acquire(&waiter.waiter, now) {
             Some(call) => self.send_for_caller(process, id, call),
             None => self.set_state(process, id, CallerState::Waiting),
         }
@@ -374,7 +375,7 @@ impl Run<'_> {
         };
         // R12 (doubtful grants): with less left, the waiter must have the grant confirmed.
         // A turn is in no doubt.
-        let is_turn = lease.tenure().is_some();
+        let is_turn = lease.lender().is_some();
         if caller.waiter.take().is_some() && !is_turn && left < lease.request.ttl / 2 {
             self.watch.taken_late = Some(lease.token);
         }

@@ -39,7 +39,7 @@ fn uncontended_release_does_not_take_the_registrys_mutex() {
     engine.subscription.start().expect("a thread");
     let key = manager.key("k").expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
-    let lease = engine.acquire(&request, Time::NEVER);
+    let lease = engine.acquiring.acquire(&request, &[], Time::NEVER);
     let lease = lease.expect("it answers").expect("it is free");
     let (sender, released) = mpsc::channel();
     let tables = engine.base.registry.hold();

@@ -2,30 +2,17 @@
 
 use std::sync::Arc;
 
+use super::lines::{Line, Lines, LockedLines};
 use super::state::{AfterTurn, Turn, TurnEnd};
-use super::{Line, Lines, LockedLines};
-use crate::engine::lease::Lease;
-use crate::engine::waiter::{TakeGrant, WaiterEntry};
+use crate::engine::{Lease, Request, TakeGrant, WaiterEntry, WantResult};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, LossReason, PreviousHolder};
-use crate::script::Mode;
+use crate::script::{Mode, Token};
 use crate::store::clock::Time;
-
-/// The result of a place's grant.
-#[must_use]
-pub(crate) enum GrantedPlace {
-    Nothing,
-    /// R12 (doubtful grants): a renewal confirms the grant first.
-    InDoubt,
-    /// This member has the lock now, and is to be woken.
-    Turn(Arc<WaiterEntry>, Arc<Lease>),
-    /// No member waits any more.
-    Unwanted(Arc<Lease>),
-}
 
 /// The lock's state after a turn.
 #[must_use]
-pub(crate) enum Ended {
+pub(super) enum Ended {
     /// This member has it now, and is to be woken.
     PassedTo(Arc<WaiterEntry>, Arc<Lease>),
     /// The grant has ended here, and is to be released.
@@ -35,7 +22,7 @@ pub(crate) enum Ended {
 }
 
 /// A line has ended its tenure.
-pub(crate) struct Leaving {
+pub(super) struct Leaving {
     pub(crate) tenure: Arc<Lease>,
     /// How the grant is released.
     pub(crate) mode: Mode,
@@ -44,54 +31,115 @@ pub(crate) struct Leaving {
     pub(crate) place: Option<Arc<WaiterEntry>>,
 }
 
-/// The lost tenure of a line.
-pub(crate) struct LostTenure {
-    /// The turn whose guard has lost the lock.
-    pub(crate) turn: Option<Arc<Lease>>,
-    /// The place of the members that still wait.
-    pub(crate) place: Option<Arc<WaiterEntry>>,
-    /// How the grant is released.
-    pub(crate) mode: Mode,
-}
-
 impl Lines {
     /// Redis has granted the place of a line, and the renewal thread keeps that grant: its first
-    /// member gets a turn.
-    pub(crate) fn on_place_granted(&self, place: &Arc<WaiterEntry>, now: Time) -> GrantedPlace {
+    /// member gets a turn. Or the place has failed.
+    pub(super) fn on_place_changed(&self, place: &Arc<WaiterEntry>) {
+        let now = self.acquiring.client().now();
         let mut lines = self.lock();
         // Without a line, the place was cancelled. The thread that did that abandons the grant.
         let Some(line) = lines.line_of_place(place) else {
-            return GrantedPlace::Nothing;
+            return;
         };
-        let taken = place.state.lock().take_grant(now, &place.request);
-        let tenure = match taken {
+        let tenure = match self.acquiring.take_grant(place) {
             TakeGrant::Taken(tenure) => tenure,
-            TakeGrant::Confirm => return GrantedPlace::InDoubt,
-            TakeGrant::Failed(_) | TakeGrant::NotYet => return GrantedPlace::Nothing,
+            TakeGrant::Confirm => {
+                drop(lines);
+                return self.acquiring.confirm(place);
+            }
+            TakeGrant::Failed(error) => {
+                drop(lines);
+                return self.on_place_failed(place, &error);
+            }
+            TakeGrant::NotYet => return,
         };
-        if tenure.was_queued {
-            self.registry.mark_guarded(tenure.token);
-        }
         line.begin_tenure(Arc::clone(&tenure));
         let given = give_turn(line, &tenure, 0, tenure.previous, now);
         if given.is_some() {
-            line.members().for_each(|member| member.note_turn());
+            line.members().for_each(|member| member.note_held_here());
         } else {
             line.end_tenure();
             lines.forget_if_idle(&place.request);
         }
         drop(lines);
-        self.registry.forget(place);
         match given {
-            Some((member, turn)) => GrantedPlace::Turn(member, turn),
-            None => GrantedPlace::Unwanted(tenure),
+            Some((member, turn)) => self.acquiring.wake_for(&member, &turn),
+            // No member waits any more.
+            None => self.acquiring.abandon(&tenure),
+        }
+    }
+
+    /// Ends the turn of a guard. Passes the lock on if it may, without any I/O. Else it is released,
+    /// and the line's new place goes out in the same write before the release. Blocks as
+    /// [`Engine::release`](crate::engine::Engine::release).
+    pub(super) fn release(&self, turn: &Arc<Lease>, mode: Mode, want: WantResult) -> Result<()> {
+        let client = self.acquiring.client();
+        let started = client.now();
+        let ended = self.end_turn(turn, mode, started)?;
+        if mode != Mode::Unused {
+            client.meter().on_released(turn.held_for(started));
+        }
+        self.finish_turn(turn, ended, started, want)
+    }
+
+    /// Does what is left to do after a turn: wakes the next member, or sends the release.
+    pub(super) fn finish_turn(
+        &self,
+        turn: &Lease,
+        ended: Ended,
+        started: Time,
+        want: WantResult,
+    ) -> Result<()> {
+        match ended {
+            Ended::PassedTo(member, next) => {
+                self.on_passed(&member, &next);
+                Ok(())
+            }
+            Ended::Left(Leaving {
+                tenure,
+                mode,
+                place,
+            }) => self
+                .releasing
+                .release_behind(place.as_ref(), &tenure, mode, started, want)
+                .map_err(|error| for_turn(error, turn)),
+            Ended::Lost(reason) => {
+                // The renewal thread finds no turn with the tenure. So the loss is counted here, like
+                // one that the reply to a release reports.
+                self.acquiring.client().meter().on_found_lost(reason);
+                let loss = turn.loss_for(reason);
+                Err(Error::Lost { loss })
+            }
+        }
+    }
+
+    pub(super) fn on_passed(&self, member: &Arc<WaiterEntry>, turn: &Arc<Lease>) {
+        self.acquiring.client().meter().local_handovers.add(1);
+        self.acquiring.wake_for(member, turn);
+    }
+
+    /// R13 (unwanted grants): a member was given a turn that nobody wants. Sends nothing itself: this
+    /// may be the renewal thread.
+    pub(super) fn pass_on(&self, turn: &Arc<Lease>) {
+        let now = self.acquiring.client().now();
+        match self.end_turn(turn, Mode::Unused, now) {
+            Ok(Ended::PassedTo(member, next)) => self.on_passed(&member, &next),
+            Ok(Ended::Left(leaving)) => {
+                if let Some(place) = &leaving.place {
+                    self.acquiring.send_in_background(place);
+                }
+                self.releasing
+                    .abandon_ended(&leaving.tenure, leaving.mode, now);
+            }
+            // The renewal thread reports the loss to nobody.
+            Ok(Ended::Lost(_)) | Err(_) => {}
         }
     }
 
     /// Ends a turn here. Sends nothing, and wakes no member.
     ///
     /// R14 (release first, then send): if the grant is to be released, it has ended here.
-    pub(crate) fn end_turn(&self, turn: &Arc<Lease>, mode: Mode, now: Time) -> Result<Ended> {
+    pub(super) fn end_turn(&self, turn: &Arc<Lease>, mode: Mode, now: Time) -> Result<Ended> {
         let mut lines = self.lock();
         turn.end(now).map_err(|loss| Error::Lost { loss })?;
         let ended = self.pass_or_leave(&mut lines, turn, mode, now);
@@ -110,10 +158,10 @@ impl Lines {
     ) -> Result<Ended> {
         let tenure = turn.renewed_lease();
         if mode != Mode::Unused {
-            tenure.note_last_turn(turn);
+            tenure.note_last_fence(turn.fence);
         }
         let end = turn_end(mode);
-        let Some(line) = lines.line_of_tenure(tenure) else {
+        let Some(line) = lines.line_of_tenure(&tenure.request, tenure.token) else {
             let loss = turn.loss_for(LossReason::Expired);
             return Err(Error::Lost { loss });
         };
@@ -145,7 +193,7 @@ impl Lines {
         }
         let mode = release_mode(line.end_tenure());
         let waits = line.has_members();
-        let place = waits.then(|| self.register_place(line, &tenure.request, now));
+        let place = waits.then(|| self.register_place(line, &tenure.request));
         lines.forget_if_idle(&tenure.request);
         Ended::Left(Leaving {
             tenure: Arc::clone(tenure),
@@ -155,17 +203,18 @@ impl Lines {
     }
 
     /// The grant of a line is lost. A member that has not taken its turn yet comes back, as the
-    /// first of the line.
-    pub(crate) fn on_tenure_lost(&self, tenure: &Arc<Lease>, now: Time) -> LostTenure {
+    /// first of the line. The others that wait get another place. Returns how the grant is released.
+    pub(super) fn on_tenure_lost(
+        &self,
+        request: &Request,
+        token: Token,
+        reason: LossReason,
+    ) -> Mode {
         // Dropped after the mutex is free: it may be the last owner of an `on_lost`.
         let _unneeded;
         let mut lines = self.lock();
-        let Some(line) = lines.line_of_tenure(tenure) else {
-            return LostTenure {
-                turn: None,
-                place: None,
-                mode: Mode::Unused,
-            };
+        let Some(line) = lines.line_of_tenure(request, token) else {
+            return Mode::Unused;
         };
         // If no guard has the current turn, the last one that had a turn counts.
         let mut mode = release_mode(line.tenure().and_then(|held| held.last_end()));
@@ -177,7 +226,7 @@ impl Lines {
         }) = line.lose_tenure()
         {
             let mut state = member.state.lock();
-            let is_back = state.on_turn_lost(&lease);
+            let is_back = state.take_back(&lease);
             let is_taken = state.is_taken();
             drop(state);
             if is_taken {
@@ -187,20 +236,24 @@ impl Lines {
                 // Its caller has left, or waits for the next turn.
                 lease.close();
                 if is_back {
-                    member.note_turn();
+                    member.note_held_here();
                     let _ = line.join(number, Arc::clone(&member));
                 }
                 _unneeded = (member, lease);
             }
         }
         let waits = line.has_members();
-        let place = waits.then(|| self.register_place(line, &tenure.request, now));
-        lines.forget_if_idle(&tenure.request);
-        LostTenure {
-            turn: lost,
-            place,
-            mode,
+        let place = waits.then(|| self.register_place(line, request));
+        lines.forget_if_idle(request);
+        drop(lines);
+        if let Some(turn) = lost {
+            let loss = turn.loss().unwrap_or_else(|| turn.loss_for(reason));
+            self.acquiring.report_loss(&turn, &loss);
         }
+        if let Some(place) = place {
+            self.acquiring.send_in_background(&place);
+        }
+        mode
     }
 }
 
@@ -214,8 +267,8 @@ fn give_turn(
 ) -> Option<(Arc<WaiterEntry>, Arc<Lease>)> {
     while let Some((number, member)) = line.next_member() {
         let request = Arc::clone(&member.request);
-        let turn = Arc::new(Lease::turn(tenure, request, fence_offset, previous, now));
-        if member.state.lock().on_turn(&turn) {
+        let turn = Arc::new(Lease::lent(tenure, request, fence_offset, previous, now));
+        if member.state.lock().give(&turn) {
             if fence_offset > 0 || tenure.request.was_taken() {
                 member.request.note_taken();
             }
@@ -249,5 +302,15 @@ fn previous_holder(line: &Line, tenure: &Lease) -> PreviousHolder {
         Some(TurnEnd::Unfinished) => PreviousHolder::Lapsed,
         Some(_) => PreviousHolder::Released,
         None => tenure.previous,
+    }
+}
+
+/// The release of a grant failed, and its last turn was this one.
+fn for_turn(error: Error, turn: &Lease) -> Error {
+    match error {
+        Error::Lost { loss } => Error::Lost {
+            loss: turn.loss_for(loss.reason),
+        },
+        other => other,
     }
 }

@@ -1,0 +1,168 @@
+//! The place of a line in Redis's queue: who needs one, and what the members learn from it.
+
+use std::sync::Arc;
+
+use super::lines::{Line, Lines};
+use crate::engine::{Caller, Entered, LeaseOwner, QueuedWaiter, Request, WaiterEntry, WaiterOwner};
+use crate::error::{Error, Result};
+use crate::store::clock::Time;
+
+impl Lines {
+    /// A caller becomes a member of its line, and waits in it. If the line has no place in Redis's
+    /// queue, this thread takes one for it. In an outage it tries until `until`, or for as long as the
+    /// outage limit.
+    pub(super) fn enter(
+        &self,
+        request: &Arc<Request>,
+        until: Time,
+        caller: Caller,
+    ) -> Result<Entered> {
+        let client = self.acquiring.client();
+        let limit = until.min(client.now() + client.config().outage_limit);
+        self.acquiring.begin(request, limit)?;
+        let (member, place) = self.join(request);
+        // A shutdown fails every waiter that is registered when it runs. If it ran before this
+        // registration, this check finds it.
+        self.acquiring.check_open()?;
+        let Some(place) = place else {
+            return Ok(Entered::Queued(member));
+        };
+        let sent = self
+            .acquiring
+            .send_until_queued(&place, until, limit, caller);
+        if matches!(sent, Ok(true)) {
+            return Ok(Entered::Queued(member));
+        }
+        // Only this member fails. The renewal thread goes on for the others.
+        drop(member);
+        match sent {
+            Ok(_) => {
+                self.acquiring.send_in_background(&place);
+                Ok(Entered::NotYet)
+            }
+            Err(error) => {
+                self.replace_place(&place);
+                Err(error)
+            }
+        }
+    }
+
+    /// A new member of its line, and the line's place if that is to be sent now.
+    pub(super) fn join(&self, request: &Arc<Request>) -> (QueuedWaiter, Option<Arc<WaiterEntry>>) {
+        let queued = self.acquiring.register_caller(request, self.waiter_owner());
+        let member = &queued.waiter;
+        let mut lines = self.lock();
+        // A shutdown has failed it, and found it in no line.
+        if !member.state.lock().awaits_grant() {
+            drop(lines);
+            return (queued, None);
+        }
+        let line = lines.line(request);
+        let mut place = None;
+        if line.join(member.order(), Arc::clone(member)) {
+            place = Some(self.register_place(line, request));
+        } else if line.tenure().is_some() {
+            member.note_held_here();
+        }
+        drop(lines);
+        (queued, place)
+    }
+
+    fn waiter_owner(&self) -> Arc<dyn WaiterOwner> {
+        Arc::clone(&self.owner) as _
+    }
+
+    /// R1 (registered before sent): the line has a place, and nothing of it is sent yet.
+    ///
+    /// The place shows the label and the thread of the first member, since that gets the first turn.
+    /// `earlier` is a request of the same line, for a line without members.
+    pub(super) fn register_place(&self, line: &mut Line, earlier: &Request) -> Arc<WaiterEntry> {
+        let now = self.acquiring.client().now();
+        let first = line.members().next();
+        let first = first.map_or(earlier, |member| &member.request);
+        let owner: Arc<dyn LeaseOwner> = Arc::clone(&self.owner) as _;
+        let request = first.for_owner(owner);
+        let place = self.acquiring.register_asking(request, self.waiter_owner());
+        line.set_place(place.order(), Arc::clone(&place));
+        for member in line.members() {
+            member.note_owner_asks(now);
+        }
+        place
+    }
+
+    /// A waiter is no member of its line any more. If it was the last one, the line's place is
+    /// cancelled in the background.
+    pub(super) fn leave(&self, member: &WaiterEntry) {
+        let mut lines = self.lock();
+        let Some(line) = lines.known(&member.request) else {
+            return;
+        };
+        let place = line.leave(member.order());
+        lines.forget_if_idle(&member.request);
+        drop(lines);
+        if let Some(place) = place {
+            self.acquiring.cancel(&place);
+        }
+    }
+
+    /// The place was refused for good. The line's first member fails, and the others get another
+    /// place.
+    pub(super) fn on_place_failed(&self, place: &Arc<WaiterEntry>, error: &Error) {
+        // A shutdown fails each member by itself.
+        if self.acquiring.check_open().is_err() {
+            return;
+        }
+        if let Some(first) = self.take_first_member(place) {
+            // Its caller finds the error. Nothing of it was sent.
+            let _ = first.state.lock().fail(error.clone());
+            first.wake();
+            // The last one takes the place along, unless another has come since.
+            self.leave(&first);
+        }
+        self.replace_place(place);
+    }
+
+    /// Takes the first member out of the line whose place this is.
+    fn take_first_member(&self, place: &WaiterEntry) -> Option<Arc<WaiterEntry>> {
+        let mut lines = self.lock();
+        let (_, first) = lines.line_of_place(place)?.next_member()?;
+        Some(first)
+    }
+
+    /// Gives a line another place, which the renewal thread sends. Nothing happens if this one is no
+    /// line's place any more.
+    pub(super) fn replace_place(&self, place: &Arc<WaiterEntry>) {
+        let mut lines = self.lock();
+        let Some(line) = lines.line_of_place(place) else {
+            return;
+        };
+        let new = self.register_place(line, &place.request);
+        drop(lines);
+        self.acquiring.cancel(place);
+        self.acquiring.send_in_background(&new);
+    }
+
+    /// The members of the line that this waiter is a member of, or the place of.
+    pub(super) fn members_with(&self, waiter: &WaiterEntry) -> Vec<Arc<WaiterEntry>> {
+        let mut lines = self.lock();
+        let line = if waiter.is_unasked() {
+            lines.known(&waiter.request)
+        } else {
+            lines.line_of_place(waiter)
+        };
+        line.map_or_else(Vec::new, |line| line.members().cloned().collect())
+    }
+
+    /// The position of a member: that of its line's place, and one more for each member before it.
+    pub(super) fn position_of(&self, member: &WaiterEntry) -> Option<u64> {
+        let mut lines = self.lock();
+        let line = lines.known(&member.request)?;
+        let before = line.members_before(member.order())? as u64;
+        let first = match line.place() {
+            Some((_, place)) => place.state.lock().position()?,
+            // A member has the lock.
+            None => 1,
+        };
+        Some(first + before)
+    }
+}
