@@ -206,7 +206,8 @@ fn renewal_error_ends_with_the_next_renewal() {
     memory.advance(DEFAULT_TTL / 3);
     until(SOON, "it has failed", || guard.renewal_error().is_some());
     until(SOON, "it is confirmed", || {
-        memory.advance(DEFAULT_COMMAND_TIMEOUT);
+        // Small steps: the thread may be slow to run, and the lease must not lapse meanwhile.
+        memory.advance(DEFAULT_COMMAND_TIMEOUT / 50);
         guard.renewal_error().is_none()
     });
     guard.unlock().unwrap();
