@@ -1,14 +1,14 @@
-//! Requests that their callers have left: who reads their replies, and what becomes of them if the
-//! connection ends.
+//! Requests that their callers have left, and who reads their replies. What becomes of all requests
+//! if the connection ends.
 
 use std::time::Duration;
 
 use super::open::OpenLane;
-use super::{Connected, EndedBy, Lane, Resend, SILENT, Ticket, Unread};
+use super::{BEHIND_ANOTHER, Connected, EndedBy, Lane, LaneState, Resend, SILENT, Ticket, Unread};
 use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
-use crate::sync::yield_now;
+use crate::sync::{MutexGuard, yield_now};
 
 /// How often a caller that wants to leave lets the thread run that is to write its request.
 const YIELDS_TO_WRITER: u32 = 100;
@@ -44,6 +44,19 @@ impl<C: Connected> Lane<C> {
         };
         open.leave(ticket, Some(Box::new(unread)));
         None
+    }
+
+    /// Nobody waits for the reply any more, and nobody wants it.
+    pub(super) fn forget(&self, mut state: MutexGuard<'_, LaneState<C>>, ticket: &Ticket) {
+        let Some(open) = state.with_entry(ticket) else {
+            return;
+        };
+        open.leave(ticket, None);
+        let next = open.ask_next_to_read();
+        drop(state);
+        if let Some(slot) = next {
+            slot.wake();
+        }
     }
 
     /// Sends a request that its caller has left on another lane. It goes out now if this lane is
@@ -133,6 +146,55 @@ impl<C: Connected> Lane<C> {
         let mut state = self.state.lock();
         while state.is_opening && self.clock.now() < until {
             self.clock.wait(&self.opened, &mut state, until);
+        }
+    }
+
+    pub(super) fn close_epoch(&self, epoch: u64, fault: &StoreFault) {
+        let state = self.state.lock();
+        if state.epoch == epoch {
+            self.close(state, fault, EndedBy::Peer);
+        }
+    }
+
+    /// Ends the connection. If the fault is not that it was closed, the first entry has that fault,
+    /// whose reply was due, and the others learn that the connection was closed. Requests that were
+    /// left are sent again on the next connection if they may.
+    pub(super) fn close(
+        &self,
+        mut state: MutexGuard<'_, LaneState<C>>,
+        fault: &StoreFault,
+        by: EndedBy,
+    ) {
+        let Some(mut open) = state.open.take() else {
+            return;
+        };
+        state.epoch += 1;
+        let mut outcome = Err(fault.clone());
+        let for_others = if fault.is_closed() {
+            if by == EndedBy::Peer {
+                // Before any caller tries another connection.
+                open.connected.note_closed();
+            }
+            fault.clone()
+        } else {
+            StoreFault::connection_ended(BEHIND_ANOTHER)
+        };
+        let entries = open.take_all();
+        let mut ended = Vec::with_capacity(entries.len());
+        for mut entry in entries {
+            let fault = std::mem::replace(&mut outcome, Err(for_others.clone()));
+            let is_closed = fault.as_ref().is_err_and(StoreFault::is_closed);
+            match entry.take_resend(is_closed) {
+                Some(resend) => state.resends.push(resend),
+                None => ended.push((entry, fault)),
+            }
+        }
+        // The pool has room for the next connection from here on.
+        drop(open);
+        drop(state);
+        let received = self.clock.now();
+        for (entry, outcome) in ended {
+            entry.end(outcome, received, by == EndedBy::Silence);
         }
     }
 

@@ -23,7 +23,6 @@
 //!
 //! Order of mutexes: the lane's first, then a slot's. Neither is held over I/O or a callback.
 
-mod guard;
 mod left;
 #[cfg(all(test, fairlock_loom))]
 mod models;
@@ -43,7 +42,6 @@ use crate::error::Step;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
 use crate::sync::{Condvar, Mutex, MutexGuard, yield_now};
-pub(super) use guard::OpenGuard;
 use open::OpenLane;
 pub(super) use open::Ticket;
 
@@ -142,6 +140,12 @@ pub(super) struct LaneReply {
     pub(super) is_late: bool,
 }
 
+/// The lane's mutex, locked while a connection is open.
+pub(super) struct OpenGuard<'a, C: Connected> {
+    lane: &'a Lane<C>,
+    state: MutexGuard<'a, LaneState<C>>,
+}
+
 impl<C: Connected> LaneState<C> {
     /// The open connection, if the request of this ticket is in its queue.
     fn with_entry(&mut self, ticket: &Ticket) -> Option<&mut OpenLane<C>> {
@@ -164,6 +168,51 @@ impl<C: Connected> Lane<C> {
             clock,
             command_timeout,
         }
+    }
+
+    /// The lane with its connection, if it has one.
+    pub(super) fn if_open(&self) -> Option<OpenGuard<'_, C>> {
+        let state = self.state.lock();
+        state
+            .open
+            .is_some()
+            .then_some(OpenGuard { lane: self, state })
+    }
+
+    /// The lane with its connection. Opens one by `connect` if there is none; one thread does so,
+    /// and others wait for it until `until`. `None` if it is `until`.
+    pub(super) fn open(
+        &self,
+        until: Time,
+        connect: impl Fn() -> Result<(C, C::Writer, C::Reader), StoreFault>,
+    ) -> Result<Option<OpenGuard<'_, C>>, StoreFault> {
+        let mut state = self.state.lock();
+        loop {
+            if state.open.is_some() {
+                return Ok(Some(OpenGuard { lane: self, state }));
+            }
+            if !state.is_opening {
+                break;
+            }
+            if self.clock.now() >= until {
+                return Ok(None);
+            }
+            self.clock.wait(&self.opened, &mut state, until);
+        }
+        state.is_opening = true;
+        drop(state);
+        let opening = Opening(self);
+        let (connected, writer, reader) = connect()?;
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        state.open = Some(OpenLane::new(connected, writer, reader, self.clock.now()));
+        let mut guard = OpenGuard { lane: self, state };
+        guard.send_again();
+        // Under the mutex: a thread that is woken finds the connection.
+        std::mem::forget(opening);
+        guard.state.is_opening = false;
+        self.opened.notify_all();
+        Ok(Some(guard))
     }
 
     /// Waits for the reply to a request until `until`, and reads for others meanwhile. A reply that
@@ -276,19 +325,6 @@ impl<C: Connected> Lane<C> {
         }
     }
 
-    /// Nobody waits for the reply any more, and nobody wants it.
-    fn forget(&self, mut state: MutexGuard<'_, LaneState<C>>, ticket: &Ticket) {
-        let Some(open) = state.with_entry(ticket) else {
-            return;
-        };
-        open.leave(ticket, None);
-        let next = open.ask_next_to_read();
-        drop(state);
-        if let Some(slot) = next {
-            slot.wake();
-        }
-    }
-
     /// Writes what is in the buffer, unless another thread does.
     fn write<'a>(&'a self, mut state: MutexGuard<'a, LaneState<C>>) {
         let epoch = state.epoch;
@@ -323,49 +359,82 @@ impl<C: Connected> Lane<C> {
             }
         }
     }
+}
 
-    fn close_epoch(&self, epoch: u64, fault: &StoreFault) {
-        let state = self.state.lock();
-        if state.epoch == epoch {
-            self.close(state, fault, EndedBy::Peer);
-        }
+impl<C: Connected> OpenGuard<'_, C> {
+    /// The number of the connection, from 1.
+    pub(super) fn epoch(&self) -> u64 {
+        self.state.epoch
     }
 
-    /// Ends the connection. If the fault is not that it was closed, the first entry has that fault,
-    /// whose reply was due, and the others learn that the connection was closed. Requests that were
-    /// left are sent again on the next connection if they may.
-    fn close(&self, mut state: MutexGuard<'_, LaneState<C>>, fault: &StoreFault, by: EndedBy) {
-        let Some(mut open) = state.open.take() else {
-            return;
-        };
-        state.epoch += 1;
-        let mut outcome = Err(fault.clone());
-        let for_others = if fault.is_closed() {
-            if by == EndedBy::Peer {
-                // Before any caller tries another connection.
-                open.connected.note_closed();
-            }
-            fault.clone()
-        } else {
-            StoreFault::connection_ended(BEHIND_ANOTHER)
-        };
-        let entries = open.take_all();
-        let mut ended = Vec::with_capacity(entries.len());
-        for mut entry in entries {
-            let fault = std::mem::replace(&mut outcome, Err(for_others.clone()));
-            let is_closed = fault.as_ref().is_err_and(StoreFault::is_closed);
-            match entry.take_resend(is_closed) {
-                Some(resend) => state.resends.push(resend),
-                None => ended.push((entry, fault)),
-            }
+    pub(super) fn connected(&mut self) -> &mut C {
+        &mut self.open_lane().connected
+    }
+
+    fn open_lane(&mut self) -> &mut OpenLane<C> {
+        let open = self.state.open.as_mut();
+        open.unwrap_or_else(|| unreachable!("the guard exists while the lane is open"))
+    }
+
+    /// Closes the connection, which must not be used any more.
+    pub(super) fn retire(self) {
+        let OpenGuard { lane, state } = self;
+        lane.close(
+            state,
+            &StoreFault::connection_ended("the connection was retired"),
+            EndedBy::Us,
+        );
+    }
+
+    /// Appends ASKING. The request that it is for must be appended under the same guard.
+    pub(super) fn append_asking(&mut self) {
+        let now = self.lane.clock.now();
+        self.open_lane().append_asking(now);
+    }
+
+    /// Appends a request about a name (0: none). [`OpenGuard::write`] has it written.
+    pub(super) fn append(
+        &mut self,
+        name: u64,
+        quiet_limit: Duration,
+        encode: impl FnOnce(&C, &mut Vec<u8>),
+    ) -> Ticket {
+        let now = self.lane.clock.now();
+        let epoch = self.state.epoch;
+        self.open_lane()
+            .append(epoch, (name, now), quiet_limit, encode)
+    }
+
+    /// Appends a request whose caller does not wait on this lane.
+    pub(super) fn post(&mut self, name: u64, unread: Box<dyn Unread>) {
+        let now = self.lane.clock.now();
+        self.open_lane().append_unread(name, unread, now);
+    }
+
+    /// Writes what was appended, unless another thread writes just now: then that thread does.
+    /// Blocks for as long as a write may, a command timeout at most.
+    pub(super) fn write(self) {
+        self.lane.write(self.state);
+    }
+
+    /// Appends the requests that were left on the connections before. The next request writes them.
+    fn send_again(&mut self) {
+        let now = self.lane.clock.now();
+        let resends = std::mem::take(&mut self.state.resends);
+        let open = self.open_lane();
+        for Resend { name, unread } in resends {
+            open.append_unread(name, unread, now);
         }
-        // The pool has room for the next connection from here on.
-        drop(open);
-        drop(state);
-        let received = self.clock.now();
-        for (entry, outcome) in ended {
-            entry.end(outcome, received, by == EndedBy::Silence);
-        }
+    }
+}
+
+/// The duty to wake the others once an attempt to open a connection is over.
+struct Opening<'a, C: Connected>(&'a Lane<C>);
+
+impl<C: Connected> Drop for Opening<'_, C> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_opening = false;
+        self.0.opened.notify_all();
     }
 }
 
