@@ -300,6 +300,7 @@ mod tests {
         let outer = Instant::now();
         let from = clock.now();
         let inner = Instant::now();
+        // Time itself is under test: both clocks see this much of it.
         std::thread::sleep(Duration::from_millis(20));
         let least = inner.elapsed();
         let passed = clock.now() - from;

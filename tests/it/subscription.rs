@@ -141,9 +141,9 @@ fn stats_count_every_command_that_is_sent() {
     agree("after renewals");
     let holder = other.lock("a").unwrap();
     let waiter = ours.enqueue("a").unwrap();
-    let pings = calls(&server, "ping");
+    let pings = server.calls("ping");
     until(SOON, "the subscription is checked", || {
-        calls(&server, "ping") >= pings + 3
+        server.calls("ping") >= pings + 3
     });
     agree("after checks");
     drop((waiter, holder, guard));
@@ -159,9 +159,9 @@ fn a_manager_in_which_nobody_waits_sends_nothing() {
     await_quiet(&proxy);
     let holder = other.lock("a").unwrap();
     let waiter = ours.enqueue("a").unwrap();
-    let pings = calls(&server, "ping");
+    let pings = server.calls("ping");
     until(SOON, "the subscription is checked", || {
-        calls(&server, "ping") >= pings + 3
+        server.calls("ping") >= pings + 3
     });
     drop(waiter);
     await_quiet(&proxy);
@@ -215,15 +215,8 @@ fn p4_an_unpublished_message_costs_one_check_period() {
     let holder = mute.lock("a").unwrap();
     // Without it from the beginning, the lock would have been refused.
     let _: () = server.query(&["ACL", "SETUSER", "mute", "-publish"]);
-    let published = || {
-        let stats: String = server.query(&["INFO", "commandstats"]);
-        let publish = stats
-            .lines()
-            .find(|line| line.starts_with("cmdstat_publish:"));
-        // Redis 6.2 counts the question for the rights.
-        let calls = publish.and_then(|line| line.split(['=', ',']).nth(1));
-        calls.unwrap_or("0").to_owned()
-    };
+    // Redis 6.2 counts the question for the rights.
+    let published = || server.calls("publish");
     let mut queue = Waiters::of("a");
     queue.add(&ours);
     queue.add(&ours);
@@ -259,14 +252,6 @@ fn p4_a_failing_subscription_fails_no_wait() {
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
-}
-
-/// How often Redis has run a command.
-fn calls(server: &Server, command: &str) -> u64 {
-    let stats: String = server.query(&["INFO", "commandstats"]);
-    let prefix = format!("cmdstat_{command}:calls=");
-    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
 /// The ids of the connections with a subscription.

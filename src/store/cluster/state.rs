@@ -220,6 +220,7 @@ pub(super) mod tests {
         let key = Key::new("fairlock", "a").expect("a name");
         state.on_moved(slot_of(&key), ("", 7001), &asked);
         assert!(state.steady_owner(&key).is_none());
+        // Time itself is under test: the change is no longer recent.
         thread::sleep(RECENT * 2);
         assert!(state.steady_owner(&key).is_some());
         state.on_moved(slot_of(&key), ("", 7002), &asked);

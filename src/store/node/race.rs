@@ -177,6 +177,7 @@ mod tests {
         let (_alive, silent) = silence();
         let won = race(&peers(2), Instant::now() + TIMEOUT, move |peer, left| {
             if port(peer) == 1 {
+                // Time itself is under test: the address is slow.
                 thread::sleep(left * 2 / 3);
             } else {
                 let _ = silent.recv();

@@ -234,6 +234,7 @@ mod tests {
             while started.elapsed() < 2 * (TIMEOUT + SLACK)
                 && peer.read(&mut piece).is_ok_and(|read| read > 0)
             {
+                // Time itself is under test: the peer is slow.
                 std::thread::sleep(TIMEOUT / 6);
             }
         });
@@ -254,6 +255,7 @@ mod tests {
                 if peer.write_all(&[*byte]).is_err() {
                     break;
                 }
+                // Time itself is under test: the peer is slow.
                 std::thread::sleep(TIMEOUT / 6);
             }
             peer

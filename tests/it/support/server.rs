@@ -261,6 +261,14 @@ impl Server {
         all - (self.running().own_commands - 1)
     }
 
+    /// How often the server has run a command.
+    pub(crate) fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.query(&["INFO", "commandstats"]);
+        let prefix = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    }
+
     /// The lines of CLIENT LIST, without this `Server`'s own connection.
     pub(crate) fn clients(&self) -> Vec<String> {
         let list: String = self.query(&["CLIENT", "LIST"]);

@@ -226,15 +226,18 @@ fn late_copy_of_an_acquire_takes_nothing() {
         .expect("all can be reached");
     set.warm_up(&manager, "x");
     let held = proxy.hold_request_when(contains(record("x")));
+    let scripts = || set.servers[2].calls("eval") + set.servers[2].calls("evalsha");
+    let before = scripts();
     drop(
         manager
             .try_lock("x")
             .expect("two answer")
             .expect("it is free"),
     );
-    // Time itself is under test: the connection with the held request ends in it, and the release
-    // goes over another.
-    thread::sleep(TIMEOUT * 2);
+    // The connection with the held request ends.
+    until(TIMEOUT * 2 + SLACK, "the release goes over another", || {
+        scripts() > before
+    });
     held.release();
     throughout(TIMEOUT, "the late copy takes nothing", || {
         set.owners("x") == 0

@@ -59,16 +59,7 @@ impl ReplicaSet {
 
     /// How many commands of this name the master has run.
     pub(crate) fn commands(&self, name: &str) -> u64 {
-        let stats: String = self.master.query(&["INFO", "commandstats"]);
-        let calls = stats.lines().find_map(|line| {
-            let rest = line.strip_prefix("cmdstat_")?.strip_prefix(name)?;
-            rest.strip_prefix(":calls=")?
-                .split(',')
-                .next()?
-                .parse()
-                .ok()
-        });
-        calls.unwrap_or(0)
+        self.master.calls(name)
     }
 }
 

@@ -40,9 +40,10 @@ fn lock_is_held_until_the_last_process_is_dead() {
     let server = Server::start();
     // The process that is left behind takes a moment for its end.
     let left = "trap 'echo ending; sleep 1; exit' TERM; echo up; while :; do sleep 0.05; done";
-    let script = format!("(sh -c \"{left}\") & read up < /dev/null; sleep 0.5");
-    let mut run = Run::script(&server, &["a"], &script);
+    let script = format!("(sh -c \"{left}\") & read end; true");
+    let mut run = Run::reading(&mut run_script(&server, &["a"], &script));
     assert_eq!(run.line(), "up");
+    run.end_input();
     assert_eq!(run.line(), "ending");
     assert!(is_held(&server, "a"));
     assert_eq!(run.ended().code, Some(0));
@@ -52,12 +53,11 @@ fn lock_is_held_until_the_last_process_is_dead() {
 #[test]
 fn process_in_a_session_of_its_own_lives_on() {
     let server = Server::start();
-    let script = "setsid sh -c 'echo $$; exec sleep 60 >&- 2>&-' & sleep 0.5";
-    let mut run = Run::script(&server, &["a"], script);
+    let script = "setsid sh -c 'echo $$; exec sleep 60 >&- 2>&-' & read end; true";
+    let mut run = Run::reading(&mut run_script(&server, &["a"], script));
     let daemon = run.pid_line();
-    until(LONG, "the command ends", || {
-        run.process.try_wait().expect("waits").is_some()
-    });
+    run.end_input();
+    until(LONG, "the command ends", || !run.is_running());
     let lives = is_alive(daemon);
     kill_group(daemon);
     assert!(lives);

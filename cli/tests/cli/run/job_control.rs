@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
+use super::waiting::until_a_later_waiter_shows_its_line;
 use super::{LONG, is_held, run_script, state, waiters};
 use crate::process::{fairlock, give_environment};
 use crate::support::{Server, until, until_some};
@@ -261,8 +262,13 @@ fn command_that_stops_itself_with_stop_leaves_the_terminal() {
 fn command_that_can_never_have_the_terminal_is_ended() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
-    // The parent of this fairlock ends, so no shell would continue its group.
-    shell.enter("(\"$BINARY\" run a -- sh -c 'echo up-$((1+1)); sleep 0.5; read x </dev/tty' &)");
+    // The parent of this fairlock ends, so no shell would continue its group. The command reads
+    // once the shell has the terminal again.
+    shell.enter("export SHELL_PID=$$");
+    shell.enter(
+        "(\"$BINARY\" run a -- sh -c 'echo up-$((1+1)); \
+         until [ $(ps -o tpgid= -p $$) = $SHELL_PID ]; do sleep 0.02; done; read x </dev/tty' &)",
+    );
     shell.shows("up-2");
     shell.shows("cannot have it");
     until(LONG, "released", || !is_held(&server, "a"));
@@ -386,8 +392,7 @@ fn background_job_shows_its_wait_only_after_fg() {
     let mut shell = Shell::start(&server);
     shell.enter("run a -- true &");
     until(LONG, "queued", || waiters(&server, "a") == 1);
-    // Time itself is under test: the line is drawn again each second.
-    std::thread::sleep(Duration::from_millis(1200));
+    until_a_later_waiter_shows_its_line(&server);
     let text = shell.terminal.text();
     assert!(!text.contains("number 1 in line"), "{text}");
     shell.enter("fg");

@@ -77,6 +77,15 @@ impl Run {
         Run::start(&mut run_script(server, args, script))
     }
 
+    /// A command that may read its input until [`end_input`](Self::end_input).
+    fn reading(command: &mut Command) -> Run {
+        Run::start_with_input(command, Stdio::piped())
+    }
+
+    fn end_input(&mut self) {
+        drop(self.process.stdin.take());
+    }
+
     /// The next line that the command prints.
     #[track_caller]
     fn line(&mut self) -> String {
@@ -101,12 +110,14 @@ impl Run {
         kill_process(self.pid(), signal).expect("sent");
     }
 
+    fn is_running(&mut self) -> bool {
+        self.process.try_wait().expect("waits").is_none()
+    }
+
     /// Waits for the end.
     #[track_caller]
     fn ended(&mut self) -> Ended {
-        until(LONG, "fairlock run ends", || {
-            self.process.try_wait().expect("waits").is_some()
-        });
+        until(LONG, "fairlock run ends", || !self.is_running());
         let (mut stdout, mut stderr) = (String::new(), String::new());
         self.output.read_to_string(&mut stdout).expect("text");
         let errors = self.process.stderr.as_mut().expect("piped");

@@ -53,10 +53,12 @@ fn job_is_dead_before_the_next_holder_has_the_outer_lock() {
 #[test]
 fn orphan_of_a_shell_with_job_control_is_ended_before_the_release() {
     let server = Server::start();
-    let way = "exec bash -c 'set -m; (sh -c \"$JOB\" & wait) & exec sleep 0.3'";
-    let mut run = Run::script(&server, &["--grace", "300ms", "a"], &script(way));
+    let way = "exec bash -c 'set -m; (sh -c \"$JOB\" & wait) & exec cat'";
+    let args = ["--grace", "300ms", "a"];
+    let mut run = Run::reading(&mut run_script(&server, &args, &script(way)));
     let job = run.pid_line();
     let mut next = next_holder(&server, job);
+    run.end_input();
     assert_eq!(run.line(), "term");
     assert_eq!(next.line(), "dead");
     run.ends(0, "");
@@ -102,12 +104,18 @@ fn job_is_dead_when_the_outer_lock_is_lost_in_an_outage() {
 #[test]
 fn job_in_another_group_that_was_left_behind_is_ended() {
     let server = Server::start();
-    let way = "timeout 60 sh -c \"$JOB\" >&2 & echo $!; sleep 0.3";
+    let way = "timeout 60 sh -c \"$JOB\" & read end; echo $!";
     let args = ["--grace", "200ms", "a"];
-    let mut run = Run::script(&server, &args, &script(way));
+    let mut run = Run::reading(&mut run_script(&server, &args, &script(way)));
+    // Once the job runs, `timeout` has moved to a group of its own.
+    run.line();
+    run.end_input();
     let job = run.pid_line();
+    until(LONG, "the run ends", || !run.is_running());
+    let lives = is_alive(job);
+    let _ = kill_process(job, Signal::KILL);
+    assert!(!lives);
     assert_eq!(run.ended().code, Some(0));
-    assert!(!is_alive(job));
     assert!(!is_held(&server, "a"));
 }
 
@@ -115,10 +123,11 @@ fn job_in_another_group_that_was_left_behind_is_ended() {
 fn lock_is_held_while_a_job_in_another_group_ends() {
     let server = Server::start();
     let left = "trap 'echo ending; sleep 1; exit' TERM; echo up; while :; do sleep 0.05; done";
-    let script = "bash -c 'set -m; sh -c \"$LEFT\" & sleep 0.5'";
+    let script = "bash -c 'set -m; sh -c \"$LEFT\" & read end; true'";
     let mut command = run_script(&server, &["a"], script);
-    let mut run = Run::start(command.env("LEFT", left));
+    let mut run = Run::reading(command.env("LEFT", left));
     assert_eq!(run.line(), "up");
+    run.end_input();
     assert_eq!(run.line(), "ending");
     assert!(is_held(&server, "a"));
     assert_eq!(run.ended().code, Some(0));
