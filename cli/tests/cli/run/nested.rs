@@ -11,8 +11,9 @@ use super::{LONG, Run, TTL_TEXT, is_held, manager, run_script, waiters};
 use crate::process::{end, give_environment};
 use crate::support::{SLACK, Server, until};
 
-/// Prints its process, then a line for TERM, and ignores it otherwise.
-const JOB: &str = "trap 'echo term' TERM; echo $$; while :; do sleep 0.02; done";
+/// Prints its process, then a line for TERM, and ignores it otherwise. It stands in double quotes
+/// in a script.
+const JOB: &str = r"trap 'echo term' TERM; echo \$\$; while :; do sleep 0.02; done";
 
 /// Ways from the command to its job, as scripts in which `$JOB` is the job and `$BINARY` fairlock.
 const WAYS: [&str; 6] = [
