@@ -39,8 +39,11 @@ impl RenewalLink {
     }
 
     /// Sends one pipeline. Returns the results that have come, and keeps the calls whose replies a
-    /// slow node owes.
+    /// slow node owes. Nothing to send opens no connection.
     pub(super) fn send(&mut self, batch: Vec<(Task, Call)>) -> Vec<Replied> {
+        if batch.is_empty() {
+            return Vec::new();
+        }
         let (tasks, calls): (Vec<Task>, Vec<Call>) = batch.into_iter().unzip();
         let first = self.sent;
         self.sent += calls.len() as u64;
