@@ -25,8 +25,14 @@ pub(crate) trait LeaseOwner: Send + Sync + RefUnwindSafe {
 pub(crate) enum LostBy {
     /// A guard, for which the loss is reported as any other.
     Guard,
-    /// Nobody whom the owner has not told. The token is released like this.
-    Owner(Mode),
+    /// Nobody whom the owner has not told.
+    Owner {
+        /// How the token is released.
+        mode: Mode,
+        /// The token of a waiter that is registered and not sent yet. It is queued before that
+        /// release, so that no waiter behind it is served first.
+        queue_first: Option<Token>,
+    },
 }
 
 /// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.

@@ -94,11 +94,14 @@ impl WaiterOwner for LinesOwner {
 
 impl LeaseOwner for LinesOwner {
     fn on_lost(&self, request: &Request, token: Token, loss: &Loss) -> LostBy {
-        let mode = match self.0.upgrade() {
-            Some(lines) => lines.on_tenure_lost(request, token, loss.reason),
-            None => Mode::Unused,
-        };
-        LostBy::Owner(mode)
+        let lines = self.0.upgrade();
+        let (mode, place) = lines.map_or((Mode::Unused, None), |lines| {
+            lines.on_tenure_lost(request, token, loss.reason)
+        });
+        LostBy::Owner {
+            mode,
+            queue_first: place.map(|place| place.state.lock().token),
+        }
     }
 }
 

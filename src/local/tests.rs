@@ -1,5 +1,6 @@
 //! Lines whose place Redis refuses, or whose tenure is lost, and the order in which a line sends.
 
+use std::collections::HashSet;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -135,7 +136,9 @@ fn no_loss_is_reported_to_a_caller_that_left() {
 
 /// As the engine says that the tenure is lost. Returns how it is released.
 fn lose(lines: &Lines, tenure: &Lease) -> Mode {
-    lines.on_tenure_lost(&tenure.request, tenure.token, LossReason::Expired)
+    let reason = LossReason::Expired;
+    let (mode, _) = lines.on_tenure_lost(&tenure.request, tenure.token, reason);
+    mode
 }
 
 /// Says whether another thread can lock the lines while this is dropped.
@@ -218,6 +221,40 @@ fn place_of_a_line_is_sent_before_the_release_of_its_tenure() {
         .collect();
     assert_eq!(names, ["acquire", "release"]);
     drop(third);
+}
+
+/// More lines lose their tenures at once than one pipeline has room for.
+#[test]
+fn new_places_are_sent_before_the_releases_of_lost_tenures() {
+    let memory = Memory::new();
+    let mut manager = SteppedManager::on_memory(&memory);
+    let mut members = Vec::new();
+    for n in 0..200 {
+        let key = Key::new("fairlock", &format!("n{n}")).expect("a good name");
+        let request = request_of(key, 5);
+        let (first, place) = manager.lines.join(&request);
+        take_free_lock(&manager.lines, &place.expect("it is the first of the line"));
+        members.push((first, manager.lines.join(&request).0));
+    }
+    manager.collect();
+    // No renewal was sent.
+    memory.advance(LockOptions::new().lease_length());
+    let mut acquired = HashSet::new();
+    let mut released = HashSet::new();
+    while released.len() < members.len() {
+        let (_, calls) = manager.collect();
+        for call in calls {
+            match call.verb {
+                Verb::Acquire { .. } => _ = acquired.insert(call.key.name),
+                Verb::Release { .. } => {
+                    let name = &call.key.name;
+                    assert!(acquired.contains(name), "{name:?} is released first");
+                    released.insert(Arc::clone(name));
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 #[test]

@@ -203,18 +203,19 @@ impl Lines {
     }
 
     /// The grant of a line is lost. A member that has not taken its turn yet comes back, as the
-    /// first of the line. The others that wait get another place. Returns how the grant is released.
+    /// first of the line. Returns how the grant is released, and another place for those that wait. It
+    /// is registered, and to be sent before that release, as that of [`Leaving`].
     pub(super) fn on_tenure_lost(
         &self,
         request: &Request,
         token: Token,
         reason: LossReason,
-    ) -> Mode {
+    ) -> (Mode, Option<Arc<WaiterEntry>>) {
         // Dropped after the mutex is free: it may be the last owner of an `on_lost`.
         let _unneeded;
         let mut lines = self.lock();
         let Some(line) = lines.line_of_tenure(request, token) else {
-            return Mode::Unused;
+            return (Mode::Unused, None);
         };
         // If no guard has the current turn, the last one that had a turn counts.
         let mut mode = release_mode(line.tenure().and_then(|held| held.last_end()));
@@ -250,10 +251,7 @@ impl Lines {
             let loss = turn.loss().unwrap_or_else(|| turn.loss_for(reason));
             self.acquiring.report_loss(&turn, &loss);
         }
-        if let Some(place) = place {
-            self.acquiring.send_in_background(&place);
-        }
-        mode
+        (mode, place)
     }
 }
 

@@ -57,7 +57,10 @@ impl LeaseOwner for LockGroup {
     /// and has not used it. The first loss covers all later ones.
     fn on_lost(&self, _: &Request, _: Token, loss: &Loss) -> LostBy {
         if !self.is_guarded() {
-            return LostBy::Owner(Mode::Unused);
+            return LostBy::Owner {
+                mode: Mode::Unused,
+                queue_first: None,
+            };
         }
         if let Some(sender) = self.loss_sender.lock().take() {
             // The one message of this channel, which has room for it.

@@ -255,7 +255,14 @@ impl LeaseRenewal {
                 self.base.holding.announce_loss(lease, &loss);
                 Mode::Lost
             }
-            LostBy::Owner(mode) => mode,
+            LostBy::Owner { mode, queue_first } => {
+                if let Some(token) = queue_first
+                    && let TokenOwner::Waiter(waiter) = self.base.registry.owner_of(token)
+                {
+                    tasks.put_now(Task::Requeue(waiter));
+                }
+                mode
+            }
         };
         if self.is_empty() {
             // No lease is left whose renewal could end the outage in the log. The next failure is
