@@ -16,6 +16,7 @@ use crate::engine::{Engine, Request};
 use crate::error::Result;
 use crate::key::Key;
 use crate::manager::LockManager;
+use crate::options::LockOptions;
 use crate::script::LockSpec;
 use crate::stats::AcquireEnd;
 
@@ -26,12 +27,21 @@ pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{MAX_PERMITS, Semaphore, SemaphoreGuard};
 pub use striped::Striped;
 
-/// A request that may not wait, with the options of the handle. Every call that takes a lock makes
-/// one first, and so finds out whether this is a forked child.
+/// A request that may not wait, with the options of the handle.
 fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
+    make_request(manager, key, spec, Request::new)
+}
+
+/// Every call that takes a lock comes by here first, and so finds out whether this is a forked child.
+fn make_request(
+    manager: &LockManager,
+    key: Key,
+    spec: LockSpec,
+    make: impl FnOnce(LockSpec, Key, &LockOptions, u32) -> Request,
+) -> Result<Request> {
     check_options(manager, spec)?;
     let process = manager.engine().life().process()?;
-    let request = Request::new(spec, key, &manager.options, process);
+    let request = make(spec, key, &manager.options, process);
     Ok(request.asked_at(manager.engine().now()))
 }
 
@@ -53,10 +63,7 @@ fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Re
 /// A request that waits for this lock alone, with local hand-overs if the options allow them.
 fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
     manager.engine().config().check_wait(&manager.options)?;
-    check_options(manager, spec)?;
-    let process = manager.engine().life().process()?;
-    let request = Request::with_handovers(spec, key, &manager.options, process);
-    Ok(Arc::new(request.asked_at(manager.engine().now())))
+    make_request(manager, key, spec, Request::with_handovers).map(Arc::new)
 }
 
 /// Counts a request that ended without a lock. A guard counts itself.
