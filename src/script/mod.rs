@@ -47,6 +47,9 @@ pub(crate) use spec::{Family, LockSpec};
 pub(crate) use token::{CallerId, Token, random_bits};
 pub(crate) use value_text::value_text;
 
-/// The rights to the commands that the scripts use.
+/// The rights to the commands that the scripts of a quorum use.
+pub(crate) const QUORUM_RIGHTS: &str = "+hmget +hset +hdel +llen +pexpireat +time";
+
+/// The rights to the commands that the other scripts use.
 pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hlen +hscan +hset +hdel +lindex +llen +lrange +lpop \
                                  +rpop +rpush +unlink +pexpireat +pttl +time +publish";

@@ -19,7 +19,7 @@ use super::Node;
 use super::connection::Connection;
 use super::pipeline::{Hop, OnAnswer, Pipeline};
 use crate::error::passes_by_itself;
-use crate::script::{Call, RIGHTS, rights_command};
+use crate::script::{Call, Family, QUORUM_RIGHTS, RIGHTS, rights_command};
 use crate::store::StoreFault;
 use crate::store::refusal::{Lack, Refusal, is_of_another_node, is_unknown_command};
 
@@ -143,11 +143,16 @@ impl Node {
         if !fault.is_lack_of_rights() {
             return fault.of_script();
         }
-        let channels = self.caller_id.channel_rule();
-        fault.with_advice(&format!(
-            "to lock and wait, the user needs +eval +evalsha +subscribe +ping +scan {RIGHTS} and \
-             {channels}"
-        ))
+        fault.with_advice(&match call.spec.family {
+            Family::Quorum => {
+                format!("to lock, the user needs +eval +evalsha +scan {QUORUM_RIGHTS}")
+            }
+            Family::Mutex | Family::Permit => format!(
+                "to lock and wait, the user needs +eval +evalsha +subscribe +ping +scan {RIGHTS} \
+                 and {}",
+                self.caller_id.channel_rule()
+            ),
+        })
     }
 }
 
