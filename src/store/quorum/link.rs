@@ -20,8 +20,8 @@ pub(super) struct QuorumLink {
     pub(super) callers: Arc<Nodes>,
     /// When it first waited for some node, while a majority was connected.
     pub(super) first_wait: Option<Time>,
-    /// When the nodes that are away were looked for last.
-    pub(super) looked_at: Time,
+    /// When the nodes that are away are looked for next.
+    pub(super) look_at: Time,
 }
 
 impl Link for QuorumLink {
@@ -37,7 +37,7 @@ impl Link for QuorumLink {
     fn check_due(&self) -> Time {
         let gap = self.shared.gaps.next_due();
         if self.away().next().is_some() {
-            gap.min(self.looked_at + self.shared.config.back_off)
+            gap.min(self.look_at)
         } else {
             gap
         }
@@ -49,15 +49,17 @@ impl Link for QuorumLink {
         self.callers.read_unread();
         self.nodes.read_unread();
         self.shared.gaps.end_look(now);
-        if now < self.looked_at + self.shared.config.back_off {
+        if now < self.look_at {
             return;
         }
-        self.looked_at = now;
-        for (_, member) in self.away() {
-            if !member.lanes.is_open(0) {
-                member.begin_opening(0, None);
+        let mut look_at = now + self.shared.config.back_off;
+        for (_, member) in self.away().filter(|(_, member)| !member.lanes.is_open(0)) {
+            // A call may have begun an attempt since the last look. The next one counts from that.
+            if let Reach::Suspect(_, again_at) = member.begin_opening(0, None) {
+                look_at = look_at.min(again_at);
             }
         }
+        self.look_at = look_at;
     }
 
     /// A node that is back lacks the leases that were granted meanwhile, and may have forgotten the

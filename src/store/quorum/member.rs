@@ -1,6 +1,7 @@
 //! One node of a quorum, and how its lanes are opened without anybody's waiting for it.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -28,11 +29,34 @@ pub(super) struct Member {
 /// How a lane is opened. A thread does it, since to open a connection may take a command timeout.
 #[derive(Default)]
 struct LaneOpening {
-    is_running: bool,
-    /// Why the last connection failed, and when.
-    failed: Option<(Time, StoreFault)>,
+    /// When the attempt that is under way began.
+    running_since: Option<Time>,
+    failed: Option<FailedConnection>,
     /// They want to know when it is over.
     waiting: Vec<Arc<PendingRequest>>,
+}
+
+/// The last connection of a lane, which failed.
+struct FailedConnection {
+    fault: StoreFault,
+    /// When the attempt to open it began, or when it was seen to hang. Back-offs count from here, so
+    /// a node that is away is tried once per back-off, however long an attempt takes.
+    since: Time,
+}
+
+impl LaneOpening {
+    /// Why no attempt may begin now, and when one may.
+    fn refused(&self, now: Time, back_off: Duration) -> Option<Reach> {
+        let failed = self.failed.as_ref()?;
+        let again_at = failed.since + back_off;
+        (now < again_at).then(|| Reach::Suspect(failed.fault.clone(), again_at))
+    }
+
+    /// Ends the attempt that is under way.
+    fn end(&mut self, opened: Result<(), StoreFault>, now: Time) {
+        let since = self.running_since.take().unwrap_or(now);
+        self.failed = opened.err().map(|fault| FailedConnection { fault, since });
+    }
 }
 
 /// Whether a call can go out now.
@@ -97,7 +121,10 @@ impl Member {
 
     fn note_hung(&self, lane: usize) {
         let hung = StoreFault::timed_out(Step::Reply);
-        self.openings.lock()[lane].failed = Some((self.node.clock.now(), hung));
+        self.openings.lock()[lane].failed = Some(FailedConnection {
+            fault: hung,
+            since: self.node.clock.now(),
+        });
     }
 
     /// Has a thread open a lane, unless one does or the last attempt has just failed.
@@ -108,24 +135,22 @@ impl Member {
     ) -> Reach {
         let mut openings = self.openings.lock();
         let opening = &mut openings[lane];
-        let now = self.node.clock.now();
-        if !opening.is_running {
-            if let Some((at, fault)) = &opening.failed
-                && now < *at + self.node.config.back_off
-            {
-                return Reach::Suspect(fault.clone(), *at + self.node.config.back_off);
+        if opening.running_since.is_none() {
+            let (now, back_off) = (self.node.clock.now(), self.node.config.back_off);
+            if let Some(suspect) = opening.refused(now, back_off) {
+                return suspect;
             }
             let member = Arc::clone(self);
+            opening.running_since = Some(now);
             if let Err(fault) = connecting(move || member.open(lane)) {
-                opening.failed = Some((now, fault.clone()));
-                return Reach::Suspect(fault, now + self.node.config.back_off);
+                opening.end(Err(fault.clone()), now);
+                return Reach::Suspect(fault, now + back_off);
             }
-            opening.is_running = true;
         }
         opening.waiting.extend(request.cloned());
         match &opening.failed {
             None => Reach::Opening,
-            Some((_, fault)) => Reach::Suspect(fault.clone(), Time::NEVER),
+            Some(failed) => Reach::Suspect(failed.fault.clone(), Time::NEVER),
         }
     }
 
@@ -134,8 +159,7 @@ impl Member {
         let opened = self.lanes.open_number(lane);
         let mut openings = self.openings.lock();
         let opening = &mut openings[lane];
-        opening.is_running = false;
-        opening.failed = opened.err().map(|fault| (self.node.clock.now(), fault));
+        opening.end(opened, self.node.clock.now());
         let waiting = std::mem::take(&mut opening.waiting);
         drop(openings);
         for request in waiting {
@@ -166,9 +190,32 @@ impl Member {
     pub(super) fn opened(&self, lane: usize) -> Option<Result<(), StoreFault>> {
         let openings = self.openings.lock();
         let opening = &openings[lane];
-        (!opening.is_running).then(|| match &opening.failed {
-            None => Ok(()),
-            Some((_, fault)) => Err(fault.clone()),
-        })
+        opening
+            .running_since
+            .is_none()
+            .then(|| match &opening.failed {
+                None => Ok(()),
+                Some(failed) => Err(failed.fault.clone()),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Step;
+
+    #[test]
+    fn slow_attempt_delays_the_next_by_no_more_than_a_back_off() {
+        let at = |ms: u64| Time::from_nanos(ms * 1_000_000);
+        let back_off = Duration::from_millis(500);
+        let mut opening = LaneOpening {
+            running_since: Some(at(1_000)),
+            ..LaneOpening::default()
+        };
+        opening.end(Err(StoreFault::timed_out(Step::Connect)), at(1_400));
+        let next = opening.refused(at(1_499), back_off);
+        assert!(matches!(next, Some(Reach::Suspect(_, again)) if again == at(1_500)));
+        assert!(opening.refused(at(1_500), back_off).is_none());
     }
 }

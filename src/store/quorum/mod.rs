@@ -273,7 +273,7 @@ impl Store for QuorumStore {
             nodes: Arc::clone(&self.link_nodes),
             callers: Arc::clone(&self.nodes),
             first_wait: None,
-            looked_at: Time::from_nanos(0),
+            look_at: Time::from_nanos(0),
         })
     }
 
