@@ -391,7 +391,8 @@ impl Builder {
     /// Builds the manager: checks all settings, opens one connection, and starts the renewal
     /// thread.
     ///
-    /// Blocks for at most the connect timeout.
+    /// Blocks for at most the connect timeout; with [`Builder::replica_acks`] for one command timeout
+    /// more, to see whether the user may run `WAIT`.
     ///
     /// # Errors
     /// As [`LockManager::connect`]. [`Error::Config`](crate::Error::Config) also if settings do not

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the whole suite, its redis-server included.
+# Runs the tests, with a redis-server.
 #
-#   tests/run.sh [cargo test's arguments]   runs all tests of the library and of the command line, then names the
-#                                           slowest
+#   tests/run.sh [cargo test's arguments]   runs the tests of the library and of the command line, then names the
+#                                           slowest. `--test topologies`, `soak` and `partitions` run when named
 #   tests/run.sh --server                   prints the path of the server's binary, and no more
 #
 # FAIRLOCK_TEST_SERVER may name the binary of another server: Redis 6.2 or later, or Valkey.

@@ -6,9 +6,10 @@
 //! - `command/` has a file or a folder for each command.
 //! - `connection/` turns options and variables into the text of a URL, which the library judges.
 //! - `command/doctor/`: questions to all servers at once become facts, and the facts findings.
-//! - `command/run/`: one loop, in `supervisor.rs`, decides all while the command runs, and never
-//!   waits for I/O. It reads the guard's time left. `run` is the subreaper of its command, so it
-//!   knows that each of its processes is dead before it releases the lock.
+//! - `command/run/`: one loop, in `supervisor.rs`, decides all while the command runs. It reads the
+//!   guard's time left, and waits for Redis only after a stop: it renews the lock then. `run` is
+//!   the subreaper of its command, so it knows that each of its processes is dead before it
+//!   releases the lock.
 //! - `command/top/`: threads of their own read keys and look at Redis. View, order and drawing are
 //!   pure.
 //! - `job.rs` and `processes.rs`: what the kernel knows of the job of the shell, and of processes.

@@ -150,12 +150,12 @@ impl Client {
         error.at(|| self.store.server_of(key?))
     }
 
-    /// An error for a reply of another verb, or of a record of another kind.
     /// The error of a call that was begun at `started`.
     pub(super) fn error_since(&self, started: Time, fault: StoreFault, key: &Key) -> Error {
         self.error(fault, Some(key), self.now() - started)
     }
 
+    /// An error for a reply of another verb, or of a record of another kind.
     pub(super) fn unexpected_reply(&self, call: &Call, outcome: &Outcome) -> Error {
         if let Outcome::Kind(kind) = outcome {
             return self.wrong_kind(call, kind);

@@ -1,8 +1,9 @@
 //! The life of an engine: its start, its threads, its end, and who wakes whom.
 //!
 //! Each sleeping thread is woken by others:
-//! - A caller that waits for a grant sleeps on `WaiterEntry::changed`. `Grants::apply` wakes it,
-//!   and a reply does, if it asked for that.
+//! - A caller that waits for a grant sleeps on `WaiterEntry::changed`. Each change of its waiter wakes
+//!   it: `Grants` and `Waiting` with a grant, a refusal or the end of the manager, `Acquiring::wake_for`,
+//!   and without a queue `Askers`. So does a reply, if it asked for that, and a jump of the clock.
 //! - A caller that shuts the manager down sleeps on a condvar of `Life`. The drop of each guard
 //!   wakes it. Then it sleeps on a channel, and the report of `fairlock-renewal` wakes it.
 //! - `fairlock-renewal` sleeps on the channel of its `Waker`. Commands wake it, and so do leases

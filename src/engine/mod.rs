@@ -1,7 +1,8 @@
 //! How a lock is won and kept. The engine knows no kind of lock, no line and no topology.
 //!
 //! Each state has one owner: a struct with private fields, whose methods stand in its own file or
-//! folder. An owner holds the owners below it, and knows none above. So calls run down this table,
+//! folder. A [`WaiterEntry`] alone shows its state and its condvar to other rooms: a caller sleeps on
+//! them. An owner holds the owners below it, and knows none above. So calls run down this table,
 //! as imports do, and `tests/it/tidy` checks it. [`Engine`] wires them.
 //!
 //! | owner | what |
@@ -37,8 +38,8 @@
 //! | R1 | registered before sent | every attempt has a new token, in the registry before it is sent | `waiter/registry.rs` |
 //! | R2 | served time | liveness is measured in time in which the server served, so an outage ages nobody | the scripts |
 //! | R3 | signs of life | a caller's own stamp is fresh before the queue is served | the scripts |
-//! | R4 | lost places | a waiter that Redis does not know is enqueued again under a new token, in the old order | `background/waiter_upkeep.rs`, `waiter/state.rs` |
-//! | R5 | dated requests | acquire and sync do nothing after the time at which their caller gives up | the scripts, `src/store/anchor.rs` |
+//! | R4 | lost places | a waiter that Redis does not know is enqueued again under a new token, in the old order | `background/waiter_upkeep.rs`, `background/schedule.rs`, `waiter/state.rs`, `src/store/node/pipeline.rs` |
+//! | R5 | dated requests | acquire and sync do nothing after the time at which their caller gives up | the scripts, `src/store/clock.rs` |
 //! | R6 | token lifetime | an acquire carries a token for at most one ttl after its first send | `waiting.rs` |
 //! | R7 | late copies | a release goes on until no copy of the token's acquire can still take it | `upkeep/token_release.rs`, `background/release_upkeep.rs`, `releasing` |
 //! | R8 | grant during a request | a notice of a grant counts only once the token's request is over | `waiter/state.rs` |
@@ -61,7 +62,7 @@
 //! |---|---|---|
 //! | P1 | one holder | `lease`, the scripts |
 //! | P2 | rising fences | the scripts |
-//! | P3 | first come, first served | the scripts, `background/waiter_upkeep.rs` |
+//! | P3 | first come, first served | the scripts, `background/waiter_upkeep.rs`, `background/schedule.rs` |
 //! | P4 | no lost wake-up | `grants.rs`, `acquiring/queued.rs`, `releasing/unread.rs`, `background/waiter_upkeep.rs` |
 //! | P5 | a crash costs one ttl and one check period | the scripts |
 //! | P6 | a loss is reported once, and stays | `lease/state.rs`, `lease/lost_signal.rs` |

@@ -1,11 +1,11 @@
-//! The state machine of one line. It is pure: it does no I/O and reads no clock. The engine calls
-//! it with what happened, and does what it returns, while it holds the mutex of the lines.
+//! The state machine of one line. It is pure: it does no I/O and reads no clock. `turns` and
+//! `places` call it with what happened, under the mutex of the lines, and do what it returns.
 //!
 //! A *line* is one manager's waiters for the same name, ttl and number of local hand-overs. Only
 //! the line's own *place* is in the queue in Redis. A *tenure* is one grant by Redis. Within a
 //! tenure, the members of the line have the lock one after the other, in *turns*.
 //!
-//! | event | call | then the engine |
+//! | event | call | then its caller |
 //! |---|---|---|
 //! | a waiter comes | [`LineState::join`] | sends the place, if the result says so, after [`LineState::set_place`] |
 //! | a waiter leaves | [`LineState::leave`] | cancels the place that is returned |

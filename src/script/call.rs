@@ -17,7 +17,7 @@ pub(crate) struct Call {
     pub(crate) verb: Verb,
 }
 
-/// A request about a name.
+/// What a request asks for.
 #[derive(Debug, Clone)]
 pub(crate) enum Verb {
     Acquire {

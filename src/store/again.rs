@@ -1,7 +1,9 @@
 //! Whether a call is sent again, how often, and what stays in doubt then.
 //!
-//! Every place that sends calls asks [`Attempts`], for each topology. That place alone knows the next
-//! connection or the next node, and how much time is left: P8 (every call ends), whatever stands here.
+//! Every place of a store that sends a caller's calls asks [`Attempts`], for each topology. That place
+//! alone knows the next connection or the next node, and how much time is left: P8 (every call ends),
+//! whatever stands here. The renewal thread sends its calls again by itself: its link asks [`Attempts`]
+//! only whether to open the next connection at once.
 //!
 //! | the attempt ended, since           | and is repeated | because                                      |
 //! |------------------------------------|-----------------|----------------------------------------------|

@@ -14,10 +14,10 @@
 //! | `url` | the grammar of URLs |
 //! | `node` | everything about one Redis node, for every topology |
 //! | `server_connection` | [`ServerConnection`](server_connection::ServerConnection): commands of the program's own |
-//! | `sentinel` | [`Sentinel`]: the store that is the master of a service |
+//! | `sentinel` | [`SentinelStore`]: the store that is the master of a service |
 //! | `single` | [`Single`]: the store that is one node |
-//! | `cluster` | [`Cluster`]: the store that is the masters of a cluster |
-//! | `quorum` | [`Quorum`]: the store that is a majority of independent nodes |
+//! | `cluster` | [`ClusterStore`]: the store that is the masters of a cluster |
+//! | `quorum` | [`QuorumStore`]: the store that is a majority of independent nodes |
 //! | `memory` | the store that lives in this process |
 
 mod again;
@@ -213,10 +213,12 @@ pub(crate) trait Link: Send {
         Time::NEVER
     }
 
-    /// Has somebody look whether the servers have other roles by now. Never waits.
+    /// Has somebody look whether the servers have other roles by now, or whether those that were away
+    /// are back. Reads the replies that no caller has read. Never waits.
     fn check(&mut self) {}
 
-    /// Whether the link goes to another server than when this was last asked.
+    /// Whether the link goes to another server than when this was last asked, or to one that is back and
+    /// may have forgotten leases. Then all leases are renewed at once.
     fn has_moved(&mut self) -> bool {
         false
     }

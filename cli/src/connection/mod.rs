@@ -163,7 +163,8 @@ impl Connection {
         )
     }
 
-    /// A manager with the defaults of these options. Blocks for at most the connect timeout.
+    /// A manager with the defaults of these options. Blocks for at most the connect timeout,
+    /// and for one command timeout more if replicas must acknowledge locks.
     pub(crate) fn manager(&self) -> Result<LockManager, Failure> {
         Ok(self.builder()?.build()?)
     }

@@ -1,4 +1,4 @@
-//! docs/COMMAND_LINE.md lists every field of the JSON, and no other.
+//! docs/COMMAND_LINE.md lists every field of the JSON of `ls`, `show` and `watch`, and no other.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -94,9 +94,7 @@ impl Acquiring {
         }
     }
 
-    /// THE MAIN LOOP of a caller: try, enqueue, wait, cancel.
-    ///
-    /// Returns `None` if others had the lock until `until`. P8 (every call ends): it blocks for at
+    /// Acquires a lock, and waits for it. Returns `None` if others had it until `until`. P8 (every call ends): it blocks for at
     /// most one command timeout longer.
     ///
     /// `group_so_far` are the leases of the same group that the caller already holds, see
@@ -111,7 +109,8 @@ impl Acquiring {
         self.acquire_by(enter, group_so_far, until)
     }
 
-    /// The same, for a caller that enters in its own way.
+    /// THE MAIN LOOP of a caller: try, enqueue, wait, cancel. It is that of [`Acquiring::acquire`], for a
+    /// caller that enters in its own way.
     pub(crate) fn acquire_by(
         &self,
         enter: impl Fn(Time) -> Result<Entered>,

@@ -25,8 +25,8 @@ impl Acquiring {
 
     /// To be called before anything is registered or sent for a caller.
     ///
-    /// R17 (subscription): it is up when this returns, also if the lock is free. Blocks until
-    /// `limit` at most.
+    /// R17 (subscription): it is started, also if the lock is free. Blocks until it is up, for at most
+    /// one command timeout and until `limit` at most.
     pub(crate) fn begin(&self, request: &Request, limit: Time) -> Result<()> {
         self.holding.prepare(request)?;
         if self.subscription.is_started() {

@@ -117,7 +117,7 @@ impl RenewalLink {
     }
 
     /// When to look after the link, if nothing is sent before. `is_idle`: this process neither
-    /// holds nor awaits anything. Then the roles of the servers do not matter, and an idle manager
+    /// holds nor awaits anything. Then the state of the servers does not matter, and an idle manager
     /// sends nothing.
     pub(super) fn next_due(&self, is_idle: bool) -> Time {
         // A new connection may have got credentials that end sooner, and the link has to learn of
@@ -134,7 +134,7 @@ impl RenewalLink {
         self.late_results_at.min(logins_due).min(check_due)
     }
 
-    /// Logs in anew before credentials end, and has the servers' roles looked at.
+    /// Logs in anew before credentials end, and has [`Link::check`] look at the servers.
     pub(super) fn look_after(&mut self, now: Time, is_idle: bool) {
         let logins_due = self.client.store().logins_due();
         if logins_due <= now {
@@ -148,7 +148,7 @@ impl RenewalLink {
         }
     }
 
-    /// Whether the link goes to another server than when this was last asked.
+    /// See [`Link::has_moved`].
     pub(super) fn has_moved(&mut self) -> bool {
         self.link.has_moved()
     }

@@ -1,8 +1,9 @@
 //! The renewal thread: what it has scheduled, and what it does. `upkeep` is what is sent to it.
 //!
-//! `thread` wires the owners of its state. Each is in one file, and calls only those in files further
-//! down: `waiter_upkeep`, `release_upkeep` and `lease_renewal` put what is to be sent into `schedule`,
-//! and know nothing of each other. `link` sends, and decides nothing.
+//! `thread` wires the owners of its state, and passes calls and replies between them. Each is in one
+//! file: `waiter_upkeep`, `release_upkeep` and `lease_renewal` know nothing of each other. `thread`
+//! collects from them the calls that are due, and they put tasks for later into `schedule`. `link`
+//! sends, and decides nothing.
 
 mod lease_renewal;
 mod link;

@@ -188,7 +188,7 @@ impl RenewalThread {
         self.leases.take_in(now, &mut self.tasks);
         self.link.look_after(now, self.is_idle());
         if self.link.has_moved() {
-            // That server may lack what the one before had. So leases are renewed and waiters are
+            // That server may lack what the one before had, or forgot while it was away. So leases are renewed and waiters are
             // looked up at once, and what was to be sent again after a pause is sent now.
             self.leases.renew_now(now, |_| true);
             self.tasks.all_due(now);

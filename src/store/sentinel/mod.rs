@@ -47,7 +47,8 @@ pub(crate) struct SentinelStore {
 
 impl SentinelStore {
     /// Asks the sentinels for the master and opens one connection to it, so that a wrong name,
-    /// address or password is reported at once. Blocks for at most the connect timeout.
+    /// address or password is reported at once. Blocks for at most the connect timeout, and with replica
+    /// acks for one command timeout more.
     pub(crate) fn connect(
         settings: SentinelSettings,
         config: &Config,

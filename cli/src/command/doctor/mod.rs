@@ -57,7 +57,8 @@ pub(crate) struct Doctor {
     /// Leave out what is ok.
     #[arg(long, short)]
     quiet: bool,
-    /// The TTL of your locks: the checks compare with it. Default: 10s.
+    /// The TTL of your locks: the checks compare with it. Default: 10s, or 8 times the
+    /// command timeout if that is longer.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     ttl: Option<Duration>,
 }
