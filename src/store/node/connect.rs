@@ -35,6 +35,10 @@ impl Node {
         if outcome.is_err() && now > until + self.config.connect_timeout {
             outcome = self.connect_once(role, now + (until - started));
         }
+        // Another login may last longer.
+        if outcome.as_ref().is_err_and(|f| self.is_end_of_login(f)) {
+            outcome = self.connect_once(role, until);
+        }
         while is_interrupted(&outcome) && self.clock.now() < until {
             outcome = self.connect_once(role, until);
         }

@@ -52,11 +52,16 @@ impl Node {
     /// token. Then only a new connection can log in: those of this age are retired, and the
     /// call counts as one whose connection was closed.
     pub(super) fn or_login_ended(&self, refused: StoreFault, age: Age) -> StoreFault {
-        if refused.code() != Some("NOAUTH") || !self.login.has_credentials() {
+        if !self.is_end_of_login(&refused) {
             return refused;
         }
         self.retire(age);
         StoreFault::connection_ended("NOAUTH: the server has ended the login of the connection")
+    }
+
+    /// Whether the server has ended a login that it had accepted.
+    pub(super) fn is_end_of_login(&self, refused: &StoreFault) -> bool {
+        refused.code() == Some("NOAUTH") && self.login.has_credentials()
     }
 
     /// When [`Node::renew_login`] is to be called.
