@@ -158,14 +158,17 @@ impl Grants {
         waiter: &Arc<WaiterEntry>,
         lease: Arc<Lease>,
     ) -> Result<Arc<Lease>> {
-        if waiter.is_unasked()
-            && let Err(error) = self.life.check_open()
-        {
+        if !waiter.is_unasked() {
+            return self.give_to_caller(lease);
+        }
+        // A lent lease is never abandoned: its owner passes the lender on.
+        if let Err(error) = self.life.check_open() {
             let given = Some(lease);
             self.apply(waiter, WaiterAction::Leave { given });
             return Err(error);
         }
-        self.give_to_caller(lease)
+        note_taken(self.client.id(), &lease);
+        Ok(lease)
     }
 
     /// The lease becomes the caller's.
