@@ -352,7 +352,8 @@ impl MultiGuard {
     /// held them.
     ///
     /// # Errors
-    /// The first error. Every lock that could be released is released all the same.
+    /// The first error, a loss before any other. Every lock that could be released is released all
+    /// the same.
     /// - [`Error::Lost`]: you did not hold one of them any more.
     /// - [`Error::Unavailable`], [`Error::Server`]: not known. The release goes on in the
     ///   background.

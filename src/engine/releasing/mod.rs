@@ -369,7 +369,7 @@ impl Releasing {
     }
 
     /// Releases several leases like [`Releasing::release`], all in one round trip. Returns what went
-    /// wrong. Blocks for at most one command timeout.
+    /// wrong, losses first: an outage says less. Blocks for at most one command timeout.
     pub(crate) fn release_all(
         self: &Arc<Self>,
         leases: &[Arc<Lease>],
@@ -402,7 +402,9 @@ impl Releasing {
             // too.
             results.extend(finished.into_iter().map(|wait| wait()));
         }
-        results.into_iter().filter_map(Result::err).collect()
+        let mut errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
+        errors.sort_by_key(|error| !matches!(error, Error::Lost { .. }));
+        errors
     }
 }
 

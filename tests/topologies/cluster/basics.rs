@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeSet, fs, thread, time::Duration};
 
-use fairlock::{LockManager, LockOptions};
+use fairlock::{Error, LockManager, LockOptions};
 
-use super::manager;
+use super::{manager, manager_with};
 use crate::cluster_set::ClusterSet;
 use crate::support::{SLACK, Server, until};
 
@@ -85,6 +85,27 @@ fn lock_all_asks_all_masters_at_once() {
         let held = taken.join().expect("no panic").expect("they are free");
         held.unlock().expect("they are held");
     });
+}
+
+/// The master of the first name is silent. The lock of the second was taken away by force.
+#[test]
+fn unlock_of_several_reports_a_loss_before_an_outage() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let [ours, theirs] = [(); 2].map(|()| manager_with(&set, LONG));
+    let mut names = [0, 1].map(|master| (set.name_on(master, 0), master));
+    names.sort();
+    let [(_, silent), (lost, _)] = &names;
+    let held = ours.lock_all(names.iter().map(|(name, _)| name));
+    let held = held.expect("they are free");
+    let fence = held.fence(lost).expect("it is one of them");
+    assert!(theirs.force_release(lost, fence).expect("redis answers"));
+    set.nodes()[*silent].stop();
+    let error = held.unlock().expect_err("one is lost");
+    set.nodes()[*silent].cont();
+    let Error::Lost { loss, .. } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(&*loss.lock, lost);
 }
 
 /// Whether a connection to this port has bytes that the server has not read.
