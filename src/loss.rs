@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crossbeam_channel::Sender;
+
 /// A lock was lost. Reported once for each guard by [`lost()`](crate::LockGuard::lost) and by
 /// [`on_lost`](crate::LockOptions::on_lost); also part of [`Error::Lost`](crate::Error::Lost).
 #[non_exhaustive]
@@ -25,6 +27,25 @@ impl fmt::Display for Loss {
             reason,
         } = self;
         write!(f, "lost {lock:?} (fence {fence}): {reason}")
+    }
+}
+
+/// Receives the loss of one guard, if anybody has asked for that channel. It is told when the loss is
+/// counted.
+#[must_use]
+#[derive(Debug, Default)]
+pub(crate) struct LossWatcher(Option<Sender<Loss>>);
+
+impl LossWatcher {
+    pub(crate) fn on(channel: Sender<Loss>) -> LossWatcher {
+        LossWatcher(Some(channel))
+    }
+
+    pub(crate) fn tell(self, loss: &Loss) {
+        if let Some(channel) = self.0 {
+            // The one message of this channel, which has room for it.
+            let _ = channel.try_send(loss.clone());
+        }
     }
 }
 

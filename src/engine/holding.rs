@@ -12,7 +12,7 @@ use crate::engine::life::Life;
 use crate::engine::request::Request;
 use crate::engine::upkeep::{Command, ScheduledLease, Upkeep};
 use crate::error::{Error, Result};
-use crate::loss::{Loss, LossReason};
+use crate::loss::{Loss, LossReason, LossWatcher};
 use crate::script::Call;
 use crate::store::Answer;
 use crate::store::clock::Time;
@@ -171,12 +171,13 @@ impl Holding {
         Error::Lost { loss }
     }
 
-    /// A guard has lost its lease, whose watchers know by now: it counts, its callback is called, and
-    /// the log has it.
-    pub(super) fn announce_loss(&self, lease: &Lease, loss: &Loss) {
+    /// A guard has lost its lease: that counts, its watcher is told, its callback is called, and the log
+    /// has it.
+    pub(super) fn announce_loss(&self, lease: &Lease, loss: &Loss, watcher: LossWatcher) {
         self.client
             .meter()
             .on_lost(loss.reason, lease.held_for(self.client.now()));
+        watcher.tell(loss);
         if let Some(callback) = &lease.request.on_lost {
             self.callbacks.call(Arc::clone(callback), loss.clone());
         }

@@ -82,7 +82,8 @@ fn loss_that_two_threads_find_is_reported_once() {
             let lease = Arc::clone(&lease);
             move || {
                 lease.lose(reason);
-                lease.report_loss(&lease.loss().expect("it is lost"))
+                let loss = lease.loss().expect("it is lost");
+                lease.report_loss(&loss).is_some()
             }
         };
         let renewal = thread::spawn(find(LossReason::Taken));
@@ -100,8 +101,9 @@ fn released_lease_reports_no_loss() {
         let renewal = thread::spawn({
             let lease = Arc::clone(&lease);
             move || {
-                lease.lose(LossReason::Taken)
-                    && lease.report_loss(&lease.loss_for(LossReason::Taken))
+                lease.lose(LossReason::Taken);
+                let loss = lease.loss();
+                loss.is_some_and(|loss| lease.report_loss(&loss).is_some())
             }
         });
         let released: Result<(), Loss> = lease.release(EARLY);

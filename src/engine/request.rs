@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::key::Key;
-use crate::loss::Loss;
+use crate::loss::{Loss, LossWatcher};
 use crate::options::{LockOptions, OnLost};
 use crate::script::{Call, LockSpec, Mode, NO_NAME, Origin, Params, Token, Verb, Wait, params};
 use crate::store::clock::Time;
@@ -16,15 +16,14 @@ use crate::thread_id;
 /// The owner of leases that are not simply one guard's. The renewal thread calls it, with no mutex
 /// held. It sends nothing and does not block.
 pub(crate) trait LeaseOwner: Send + Sync + RefUnwindSafe {
-    /// The lease that this request got by this token is lost. Its watchers know by now. This comes
-    /// once for each lease.
+    /// The lease that this request got by this token is lost. This comes once for each lease.
     fn on_lost(&self, request: &Request, token: Token, loss: &Loss) -> LostBy;
 }
 
 /// Who has lost a lease, as its owner says.
 pub(crate) enum LostBy {
-    /// A guard, for which the loss is reported as any other.
-    Guard,
+    /// A guard, for which the loss is reported as any other. It watches in this way.
+    Guard(LossWatcher),
     /// Nobody whom the owner has not told.
     Owner {
         /// How the token is released.

@@ -1,13 +1,14 @@
 //! Several locks under one guard: who learns of a loss.
 
+use std::mem;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, bounded};
 
 use crate::engine::{LeaseOwner, LostBy, Request};
-use crate::loss::Loss;
+use crate::loss::{Loss, LossWatcher};
 use crate::script::{Mode, Token};
 use crate::sync::{AtomicBool, Mutex, fence};
 
@@ -15,8 +16,8 @@ use crate::sync::{AtomicBool, Mutex, fence};
 pub(super) struct LockGroup {
     /// All are granted, and the caller has the guard.
     guarded: AtomicBool,
-    /// `None` after the first loss, or the release.
-    loss_sender: Mutex<Option<Sender<Loss>>>,
+    /// Of no channel after the first loss, or the release.
+    watcher: Mutex<LossWatcher>,
     pub(super) lost: Receiver<Loss>,
 }
 
@@ -25,7 +26,7 @@ impl LockGroup {
         let (sender, lost) = bounded(1);
         Arc::new(LockGroup {
             guarded: AtomicBool::new(false),
-            loss_sender: Mutex::new(Some(sender)),
+            watcher: Mutex::new(LossWatcher::on(sender)),
             lost,
         })
     }
@@ -46,7 +47,7 @@ impl LockGroup {
 
     /// The guard was released: no loss is reported any more.
     pub(super) fn close(&self) {
-        drop(self.loss_sender.lock().take());
+        drop(mem::take(&mut *self.watcher.lock()));
     }
 }
 
@@ -55,18 +56,14 @@ impl RefUnwindSafe for LockGroup {}
 impl LeaseOwner for LockGroup {
     /// A lock of a group has no guard before all of the group are granted. Its caller finds it lost,
     /// and has not used it. The first loss covers all later ones.
-    fn on_lost(&self, _: &Request, _: Token, loss: &Loss) -> LostBy {
+    fn on_lost(&self, _: &Request, _: Token, _: &Loss) -> LostBy {
         if !self.is_guarded() {
             return LostBy::Owner {
                 mode: Mode::Unused,
                 queue_first: None,
             };
         }
-        if let Some(sender) = self.loss_sender.lock().take() {
-            // The one message of this channel, which has room for it.
-            let _ = sender.try_send(loss.clone());
-        }
-        LostBy::Guard
+        LostBy::Guard(mem::take(&mut *self.watcher.lock()))
     }
 }
 

@@ -103,8 +103,8 @@ impl Acquiring {
 
     /// The guard of a lease that was lent has lost it: all that watch it learn so, once.
     pub(crate) fn report_loss(&self, lent: &Lease, loss: &Loss) {
-        if lent.report_loss(loss) {
-            self.holding.announce_loss(lent, loss);
+        if let Some(watcher) = lent.report_loss(loss) {
+            self.holding.announce_loss(lent, loss, watcher);
         }
     }
 }

@@ -243,16 +243,16 @@ impl LeaseRenewal {
                 return false;
             }
         }
-        if !lease.report_loss(&loss) {
+        let Some(watcher) = lease.report_loss(&loss) else {
             return false;
-        }
+        };
         let lost_by = match &lease.request.owner {
             Some(owner) => owner.on_lost(&lease.request, lease.token, &loss),
-            None => LostBy::Guard,
+            None => LostBy::Guard(watcher),
         };
         let mode = match lost_by {
-            LostBy::Guard => {
-                self.base.holding.announce_loss(lease, &loss);
+            LostBy::Guard(watcher) => {
+                self.base.holding.announce_loss(lease, &loss, watcher);
                 Mode::Lost
             }
             LostBy::Owner { mode, queue_first } => {

@@ -13,7 +13,7 @@ use super::state::LeaseState;
 use crate::config::margin;
 use crate::engine::request::Request;
 use crate::error::Error;
-use crate::loss::{Loss, LossReason, PreviousHolder};
+use crate::loss::{Loss, LossReason, LossWatcher, PreviousHolder};
 use crate::script::{Grant, Token};
 use crate::store::StoreFault;
 use crate::store::clock::Time;
@@ -265,9 +265,9 @@ impl Lease {
         self.state.extend(now, deadline)
     }
 
-    /// True for the one call that lost the lease.
-    pub(crate) fn lose(&self, reason: LossReason) -> bool {
-        self.state.lose(reason)
+    /// The lease is lost, if it has not ended before.
+    pub(crate) fn lose(&self, reason: LossReason) {
+        self.state.lose(reason);
     }
 
     /// R14 (release first, then send): ends the lease here, before its release is sent. An error if
@@ -297,8 +297,8 @@ impl Lease {
         self.signal.close();
     }
 
-    /// Reports the loss to all watchers of the lease. True for the one call that did so.
-    pub(crate) fn report_loss(&self, loss: &Loss) -> bool {
+    /// Notes the loss. The one call that did so gets the watcher, and tells it once the loss is counted.
+    pub(crate) fn report_loss(&self, loss: &Loss) -> Option<LossWatcher> {
         self.signal.report(loss)
     }
 

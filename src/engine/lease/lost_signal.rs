@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::loss::Loss;
+use crate::loss::{Loss, LossWatcher};
 use crate::sync::Mutex;
 
 /// The channel of [`LockGuard::lost`](crate::LockGuard::lost). It is made when the guard's owner
@@ -47,22 +47,19 @@ impl LostSignal {
         })
     }
 
-    /// Reports the loss. True for the one call that did so.
-    pub(super) fn report(&self, loss: &Loss) -> bool {
+    /// Notes the loss. The one call that did so gets the watcher, which it has to tell.
+    pub(super) fn report(&self, loss: &Loss) -> Option<LossWatcher> {
         let mut state = self.state.lock();
         let before = match &*state {
             SignalState::Open | SignalState::Watched(_) => {
                 std::mem::replace(&mut *state, SignalState::Lost(loss.clone()))
             }
-            SignalState::Lost(_) | SignalState::Closed => return false,
+            SignalState::Lost(_) | SignalState::Closed => return None,
         };
-        // Unlock before sending: the receiver may run at once, in another thread.
-        drop(state);
-        if let SignalState::Watched(sender) = before {
-            // This is the only message of the channel, which has room for one.
-            let _ = sender.try_send(loss.clone());
-        }
-        true
+        Some(match before {
+            SignalState::Watched(sender) => LossWatcher::on(sender),
+            _ => LossWatcher::default(),
+        })
     }
 
     /// Reports nothing from now on, and disconnects the channel.
@@ -92,11 +89,13 @@ mod tests {
         };
         let early = LostSignal::default();
         let receiver = early.receiver().clone();
-        assert!(early.report(&loss) && !early.report(&loss));
+        let watcher = early.report(&loss).expect("it is the first");
+        assert!(early.report(&loss).is_none());
+        watcher.tell(&loss);
         assert_eq!(receiver.recv(), Ok(loss.clone()));
         assert!(receiver.recv().is_err());
         let late = LostSignal::default();
-        assert!(late.report(&loss));
+        assert!(late.report(&loss).is_some());
         assert_eq!(late.receiver().recv(), Ok(loss));
         assert!(late.receiver().recv().is_err());
         let clean = LostSignal::default();

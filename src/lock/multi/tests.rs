@@ -13,7 +13,7 @@ fn loss_before_the_guard_exists_is_an_error() {
         .expect("they fit");
     let leases = manager.engine().try_acquire_all(&requests);
     let leases = leases.expect("it is there").expect("both are free");
-    assert!(leases[1].lose(LossReason::Taken));
+    leases[1].lose(LossReason::Taken);
     let error = MultiGuard::new(leases, group, &manager).expect_err("b is lost");
     let Error::Lost { loss } = error else {
         panic!("{error}")
@@ -21,4 +21,24 @@ fn loss_before_the_guard_exists_is_an_error() {
     assert_eq!((&*loss.lock, loss.reason), ("b", LossReason::Taken));
     let other = manager.try_lock("a").expect("it is there");
     assert!(other.is_some(), "the one that was not lost is released");
+}
+
+/// Another thread may read the statistics as soon as it has the message.
+#[test]
+fn loss_is_counted_when_its_message_comes() {
+    let memory = Memory::new();
+    let [ours, theirs] = [(); 2].map(|()| LockManager::connect(&memory).expect("it is there"));
+    for lost in (1..=1000).step_by(2) {
+        let several = ours.lock_all(["a", "b"]).expect("both are free");
+        let fence = several.fence("a").expect("it is one of them");
+        assert!(theirs.force_release("a", fence).expect("it is there"));
+        let _ = several.renew();
+        several.lost().recv().expect("a is lost");
+        assert_eq!(ours.stats().lost, lost, "several");
+        let one = ours.lock("c").expect("it is free");
+        assert!(theirs.force_release("c", one.fence()).expect("it is there"));
+        let _ = one.renew();
+        one.lost().recv().expect("it is lost");
+        assert_eq!(ours.stats().lost, lost + 1, "one");
+    }
 }
