@@ -84,7 +84,9 @@ impl LeaseRenewal {
                 Due::Drop => {
                     self.look_again_at = self.look_again_at.min(now + lease.request.soonest_due());
                 }
-                Due::Lose(reason) => self.report_loss(lease, reason, tasks),
+                Due::Lose(reason) => {
+                    self.lose(lease, reason, tasks);
+                }
                 Due::Nothing | Due::Renew => self.schedule(scheduled),
             }
         }
@@ -127,7 +129,9 @@ impl LeaseRenewal {
             };
             match scheduled.lease.due(now, renew_at) {
                 Due::Drop => {}
-                Due::Lose(reason) => self.report_loss(&scheduled.lease, reason, tasks),
+                Due::Lose(reason) => {
+                    self.lose(&scheduled.lease, reason, tasks);
+                }
                 Due::Renew => {
                     let lease = &scheduled.lease;
                     let call = lease.request.renew(lease.token, lease.fence);
@@ -158,7 +162,9 @@ impl LeaseRenewal {
         }
         match renewed_until(&scheduled.lease, &answer) {
             Ok(deadline) => self.on_renewed(scheduled, deadline, tasks),
-            Err(reason) => self.report_loss(&scheduled.lease, reason, tasks),
+            Err(reason) => {
+                self.lose(&scheduled.lease, reason, tasks);
+            }
         }
     }
 
@@ -182,7 +188,7 @@ impl LeaseRenewal {
         } else if let Some(loss) = lease.loss() {
             // The reply came too late. Some thread has seen the lease lost, and a lost lease is
             // never held again (P6).
-            self.report_loss(&lease, loss.reason, tasks);
+            self.lose(&lease, loss.reason, tasks);
         }
     }
 
@@ -206,18 +212,9 @@ impl LeaseRenewal {
         });
     }
 
-    /// Reports the loss of a lease, once, and abandons its token.
-    pub(super) fn report_loss(
-        &mut self,
-        lease: &Arc<Lease>,
-        reason: LossReason,
-        tasks: &mut Tasks,
-    ) {
-        self.was_guards_loss(lease, reason, tasks);
-    }
-
-    /// The same. True if a guard has lost it.
-    fn was_guards_loss(
+    /// Ends a lease as lost, unless it has ended. Reports that once, and releases its token. True if a
+    /// guard has lost it.
+    pub(super) fn lose(
         &mut self,
         lease: &Arc<Lease>,
         reason: LossReason,
@@ -228,7 +225,7 @@ impl LeaseRenewal {
             // lent to another by now.
             lease.lose(reason);
             let loss = lease.loss();
-            return loss.is_some_and(|loss| self.was_guards_loss(lender, loss.reason, tasks));
+            return loss.is_some_and(|loss| self.lose(lender, loss.reason, tasks));
         }
         lease.lose(reason);
         // R14 (release first, then send): a lease that its guard has released is not lost.
@@ -285,7 +282,7 @@ impl LeaseRenewal {
     /// Another thread has seen a lease lost, and has not reported it.
     pub(super) fn report_if_lost(&mut self, lease: &Arc<Lease>, now: Time, tasks: &mut Tasks) {
         if let Due::Lose(reason) = lease.due(now, Time::NEVER) {
-            self.report_loss(lease, reason, tasks);
+            self.lose(lease, reason, tasks);
         }
     }
 
@@ -294,7 +291,7 @@ impl LeaseRenewal {
     pub(super) fn report_last_losses(&mut self, tasks: &mut Tasks) {
         for ScheduledLease { lease, .. } in self.leases.take_all() {
             if let Some(loss) = lease.loss() {
-                self.report_loss(&lease, loss.reason, tasks);
+                self.lose(&lease, loss.reason, tasks);
             }
         }
     }
@@ -307,11 +304,11 @@ impl LeaseRenewal {
         let all = self.take_all(owed).into_iter();
         for lease in all.filter(|lease| lease.lender().is_none()) {
             if lease.is_held(self.base.client.now()) {
-                if self.was_guards_loss(&lease, LossReason::Shutdown, tasks) {
+                if self.lose(&lease, LossReason::Shutdown, tasks) {
                     names.push(Arc::clone(&lease.request.key.name));
                 }
             } else if let Some(loss) = lease.loss() {
-                self.report_loss(&lease, loss.reason, tasks);
+                self.lose(&lease, loss.reason, tasks);
             }
         }
         names.sort();

@@ -73,7 +73,7 @@ impl RenewalThread {
             for lease in self.leases.take_all(owed) {
                 survives(|| {
                     self.leases
-                        .report_loss(&lease, LossReason::Expired, &mut self.tasks)
+                        .lose(&lease, LossReason::Expired, &mut self.tasks);
                 });
             }
             // Nobody sends the releases any more.
