@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::client::Client;
 use crate::engine::upkeep::{Task, TokenRelease};
-use crate::engine::waiter::in_order;
+use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
@@ -121,25 +121,34 @@ impl Tasks {
         }
     }
 
-    /// The tasks that are due, at most a quarter of a pipeline.
-    pub(super) fn take_due(&mut self, now: Time) -> Vec<Task> {
+    /// The tasks that are due with their calls, at most a quarter of a pipeline. A task that needs no
+    /// call any more takes no room.
+    pub(super) fn take_due(
+        &mut self,
+        now: Time,
+        prepare_call: impl Fn(&Task) -> Option<Call>,
+    ) -> Vec<(Task, Call)> {
         let mut requeues = Vec::new();
         let mut others = Vec::new();
         while requeues.len() + others.len() < PIPELINE / 4
             && let Some(task) = self.schedule.take_due(now)
         {
+            let Some(call) = prepare_call(&task) else {
+                continue;
+            };
             match task {
-                Task::Requeue(waiter) => requeues.push(waiter),
-                task => others.push(task),
+                Task::Requeue(waiter) => requeues.push((waiter, call)),
+                task => others.push((task, call)),
             }
         }
         // R4 (lost places): waiters are enqueued again in the order in which they came.
-        in_order(&mut requeues);
+        requeues.sort_by_key(|(waiter, _)| waiter.order());
         // They go before releases: an owner queues its next waiter in front of the release of its
         // lease. If the acquire is refused for now, the release does not wait for it, and the waiter
         // loses its order. If the lease has lapsed in Redis by now, the acquire takes the lock from
         // it, as any waiter's may, and the release reports that.
-        let requeues = requeues.into_iter().map(Task::Requeue);
+        let requeues = requeues.into_iter();
+        let requeues = requeues.map(|(waiter, call)| (Task::Requeue(waiter), call));
         requeues.chain(others).collect()
     }
 
@@ -157,6 +166,10 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "memory")]
+    use crate::key::Key;
+    #[cfg(feature = "memory")]
+    use crate::script::{LockSpec, Verb};
 
     #[test]
     fn items_come_in_order_and_not_before_their_time() {
@@ -170,5 +183,24 @@ mod tests {
         assert_eq!(schedule.take_due(at(9)), None);
         let due: String = std::iter::from_fn(|| schedule.take_due(at(30))).collect();
         assert_eq!(due, "abcd");
+    }
+
+    #[cfg(feature = "memory")]
+    #[test]
+    fn task_that_needs_no_call_takes_no_room() {
+        let memory = crate::memory::Memory::new();
+        let (engine, _thread) = crate::engine::Engine::without_threads(&memory);
+        let mut tasks = Tasks::new(&engine.base.client);
+        let now = engine.now();
+        (0..PIPELINE).for_each(|_| tasks.put(now, Task::Sync));
+        tasks.put(now, Task::Lookup);
+        let call = Call {
+            spec: LockSpec::MUTEX,
+            key: Key::new("fairlock", "a").expect("a good name"),
+            verb: Verb::Vacate,
+        };
+        let is_needed = |task: &Task| matches!(task, Task::Lookup);
+        let due = tasks.take_due(now, |task| is_needed(task).then(|| call.clone()));
+        assert!(matches!(due[..], [(Task::Lookup, _)]), "{}", due.len());
     }
 }

@@ -224,13 +224,10 @@ impl RenewalThread {
     pub(crate) fn collect(&mut self) -> Vec<(Task, Call)> {
         let now = self.base.client.now();
         let mut batch = self.leases.collect(now, &mut self.tasks);
-        for task in self.tasks.take_due(now) {
-            let call = match &task {
-                Task::ReleaseToken(release) => Some(release.call.clone()),
-                task => self.waiters.call_of(task, now),
-            };
-            batch.extend(call.map(|call| (task, call)));
-        }
+        batch.extend(self.tasks.take_due(now, |task| match task {
+            Task::ReleaseToken(release) => Some(release.call.clone()),
+            task => self.waiters.prepare_call(task, now),
+        }));
         batch.extend(self.waiters.collect(now));
         batch
     }

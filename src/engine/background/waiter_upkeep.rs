@@ -43,9 +43,10 @@ impl WaiterUpkeep {
         syncs.chain(lookups)
     }
 
-    /// The call of a task about a waiter. `None` if it is not needed any more: the waiter may have been
-    /// cancelled since the last attempt.
-    pub(super) fn call_of(&self, task: &Task, now: Time) -> Option<Call> {
+    /// Makes the call of a task about a waiter. One that is to be enqueued again gets another token
+    /// first. `None` if no call is needed any more: the waiter may have been cancelled since the last
+    /// attempt.
+    pub(super) fn prepare_call(&self, task: &Task, now: Time) -> Option<Call> {
         match task {
             // R12 (doubtful grants): the renewal asks whether the grant still holds.
             Task::Confirm(waiter) => {
@@ -53,7 +54,7 @@ impl WaiterUpkeep {
                 let is_confirming = state.is_confirming();
                 is_confirming.then(|| waiter.request.renew(state.token, 0))
             }
-            Task::Requeue(waiter) => self.requeue_call(waiter, now),
+            Task::Requeue(waiter) => self.prepare_requeue(waiter, now),
             Task::Vacate(waiter, family) => {
                 let is_asking = waiter.state.lock().is_asking();
                 is_asking.then(|| waiter.request.call(Verb::Vacate).vacate(*family))
@@ -95,9 +96,9 @@ impl WaiterUpkeep {
         self.base.grants.apply(&waiter, action);
     }
 
-    /// R4 (lost places): the acquire that enqueues a waiter again, under a new token. The old token
-    /// is abandoned if a request of it had no reply.
-    fn requeue_call(&self, waiter: &Arc<WaiterEntry>, now: Time) -> Option<Call> {
+    /// R4 (lost places): replaces the waiter's token, and makes the acquire that enqueues it again. The
+    /// old token is abandoned if a request of it had no reply.
+    fn prepare_requeue(&self, waiter: &Arc<WaiterEntry>, now: Time) -> Option<Call> {
         // A retry of this acquire goes on with its token.
         let is_retry = waiter.state.lock().is_asking();
         if !is_retry {

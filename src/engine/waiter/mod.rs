@@ -14,7 +14,5 @@ pub(crate) use askers::{Askers, Asking};
 pub(crate) use circle::{Circle, WaitEnds};
 pub(crate) use grant_notice::GrantNotice;
 pub(crate) use nested::{NestedWait, circle_of};
-pub(crate) use registry::{
-    TokenOwner, WaiterEntry, WaiterOwner, WaiterRegistry, in_order, refusal,
-};
+pub(crate) use registry::{TokenOwner, WaiterEntry, WaiterOwner, WaiterRegistry, refusal};
 pub(crate) use state::{CircleWarning, TakeGrant, WaiterAction, WaiterState};

@@ -476,11 +476,6 @@ pub(crate) enum TokenOwner {
     Unknown,
 }
 
-/// Sorts waiters by the order in which they came.
-pub(crate) fn in_order(waiters: &mut [Arc<WaiterEntry>]) {
-    waiters.sort_by_key(|waiter| waiter.order);
-}
-
 /// A fault of a sync, as an error for the waiter.
 pub(crate) fn refusal(fault: &StoreFault, waiter: &WaiterEntry, now: Time) -> Error {
     fault
