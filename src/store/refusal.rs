@@ -4,8 +4,6 @@
 //! Inside a script, Redis 6.2 hides the code in the text, and 7.0 and Valkey add the script and the
 //! line. No server gives a code to a right that a script lacks.
 
-use crate::script::RIGHTS;
-
 /// A server's error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -157,9 +155,15 @@ fn with_needed_rights(code: &str, text: &str) -> String {
         .and_then(|(_, rest)| rest.split_once('\''));
     match named {
         Some((command, _)) => format!("{text}; the user needs +{command}"),
-        None if in_script.is_some() => format!("{text}; to lock and wait, the user needs {RIGHTS}"),
         None => text.to_owned(),
     }
+}
+
+/// Whether a script was refused a command which the message does not name.
+pub(super) fn lacks_unnamed_command(message: &str) -> bool {
+    lack_in_script(message).is_some()
+        && lack_of(message) == Lack::Command
+        && !message.contains("run the '")
 }
 
 /// Whether a script was refused a key, because the key's slot is about to get another owner.
@@ -270,14 +274,14 @@ mod tests {
     #[test]
     fn a_right_that_a_script_lacks_is_noperm_on_all_servers() {
         let cannot = "The user executing the script can't run this command or subcommand";
-        let advised = format!("{cannot}; to lock and wait, the user needs {RIGHTS}");
         let [of_70, _] = in_70_and_valkey(&format!("ERR {cannot}"));
         assert_reads(
             [in_62(&format!("@user_script: 22: {cannot}")), of_70],
             "NOPERM",
-            &advised,
+            cannot,
             true,
         );
+        assert!(lacks_unnamed_command(cannot));
         let cannot = "ACL failure in script: User u has no permissions to run the 'hdel' command";
         let [_, of_valkey] = in_70_and_valkey(&format!("ERR {cannot}"));
         assert_reads(
@@ -286,6 +290,7 @@ mod tests {
             &format!("{cannot}; the user needs +hdel"),
             true,
         );
+        assert!(!lacks_unnamed_command(cannot));
         for eval in [
             "this user has no permissions to run the 'eval' command or its subcommand",
             "this user has no permissions to run the 'eval' command",

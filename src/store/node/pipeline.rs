@@ -326,7 +326,7 @@ impl Node {
                 let is_sent_back = pending.hop == Hop::AskTarget && refused.code() == Some("MOVED");
                 let asking = is_sent_back.then(|| self.asking_refused.lock().clone());
                 let refused = asking.flatten().unwrap_or(refused);
-                Err(self.or_login_ended(refused, age).of_script())
+                Err(self.refused_script(pending.call, refused, age))
             }
         };
         ReadReply {

@@ -16,12 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redis::{Cmd, Value};
 
 use super::Node;
+use super::age::Age;
 use super::connection::Connection;
 use super::pipeline::{Hop, OnAnswer, Pipeline};
 use crate::error::passes_by_itself;
 use crate::script::{Call, Family, QUORUM_RIGHTS, RIGHTS, rights_command};
 use crate::store::StoreFault;
-use crate::store::refusal::{Lack, Refusal, is_of_another_node, is_unknown_command};
+use crate::store::refusal::{
+    Lack, Refusal, is_of_another_node, is_unknown_command, lacks_unnamed_command,
+};
 
 /// The rights of its user that a node knows.
 #[derive(Default)]
@@ -153,6 +156,30 @@ impl Node {
                 self.caller_id.channel_rule()
             ),
         })
+    }
+
+    /// The fault of a call whose script was refused.
+    pub(super) fn refused_script(&self, call: &Call, fault: StoreFault, age: Age) -> StoreFault {
+        with_rights_of_script(call, self.or_login_ended(fault, age).of_script())
+    }
+}
+
+/// The same fault. If the script was refused a command which the server does not name, this names all
+/// that the scripts of its family use.
+fn with_rights_of_script(call: &Call, fault: StoreFault) -> StoreFault {
+    match fault {
+        // The script may have written before.
+        StoreFault::InDoubt(fault) => {
+            StoreFault::InDoubt(Box::new(with_rights_of_script(call, *fault)))
+        }
+        StoreFault::Server { ref message, .. } if lacks_unnamed_command(message) => fault
+            .with_advice(&match call.spec.family {
+                Family::Quorum => format!("to lock, the user needs {QUORUM_RIGHTS}"),
+                Family::Mutex | Family::Permit => {
+                    format!("to lock and wait, the user needs {RIGHTS}")
+                }
+            }),
+        fault => fault,
     }
 }
 
