@@ -21,8 +21,7 @@ impl Lines {
         let limit = until.min(client.now() + client.config().outage_limit);
         self.acquiring.begin(request, limit)?;
         let (member, place) = self.join(request);
-        // A shutdown fails every waiter that is registered when it runs. If it ran before this
-        // registration, this check finds it.
+        // A shutdown before the member was registered has not failed it.
         self.acquiring.check_open()?;
         let Some(place) = place else {
             return Ok(Entered::Queued(member));

@@ -212,7 +212,7 @@ impl Call {
         }
     }
 
-    /// The mode of a release.
+    /// For a call that is known to be a release.
     pub(crate) fn release_mode(&self) -> Mode {
         match self.verb {
             Verb::Release { mode, .. } => mode,

@@ -358,8 +358,7 @@ impl Acquiring {
         }
         let state = WaiterState::new(Token::never_sent());
         let queued = QueuedWaiter::register(self, request, state, None);
-        // A shutdown fails every waiter that is registered when it runs. If it ran before this
-        // registration, this check finds it.
+        // For a shutdown before this, see `enter`.
         self.life.check_open()?;
         let mut state = queued.waiter.state.lock();
         state.begin_pause(self.client.now(), self.client.config().back_off);
