@@ -163,7 +163,7 @@ impl Panel {
         let outcomes = self.outcomes.0.clone();
         let round = self.round;
         thread::Builder::new()
-            .name("fairlock-ask".to_owned())
+            .name("fairlock-sentinel".to_owned())
             .spawn(move || {
                 let (connection, answer) =
                     ask(open, &settings, &service, (&caller_id, &clock), until);

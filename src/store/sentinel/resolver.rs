@@ -229,7 +229,7 @@ impl Resolver {
         drop(state);
         let resolver = Arc::clone(self);
         let spawned = thread::Builder::new()
-            .name("fairlock-resolve".to_owned())
+            .name("fairlock-master".to_owned())
             .spawn(move || while resolver.resolve_once() {});
         if let Err(error) = spawned {
             // Otherwise the next caller would take a resolution to be under way.
