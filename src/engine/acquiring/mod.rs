@@ -1,8 +1,10 @@
 //! How a caller acquires locks. [`Acquiring::acquire`] is the main loop. Its steps follow in the order
-//! in which it takes them: enter, send the acquire, and wait. `queued` is the wait, `owned` serves a layer
-//! above whose callers share a grant. An acquire that may
-//! not wait is an attempt, of `trying`.
+//! in which it takes them: enter, send the acquire, and wait. `queued` is the wait, and `cancel` ends
+//! it. `group` takes several locks, and `owned` serves a layer above whose callers share a grant. An
+//! acquire that may not wait is an attempt, of `trying`.
 
+mod cancel;
+mod group;
 mod owned;
 mod queued;
 
@@ -13,7 +15,7 @@ use crate::engine::base::Base;
 use crate::engine::client::{Client, single_result};
 use crate::engine::grants::Grants;
 use crate::engine::holding::Holding;
-use crate::engine::lease::{Lease, first_lost};
+use crate::engine::lease::Lease;
 use crate::engine::life::Life;
 use crate::engine::names::Names;
 use crate::engine::releasing::Releasing;
@@ -30,6 +32,8 @@ use crate::error::{Error, Result, Step, passes_by_itself};
 use crate::script::{Token, Wait};
 use crate::store::StoreFault;
 use crate::store::clock::Time;
+
+use group::{check_group_held, earliest_deadline};
 
 pub(crate) use queued::{AtDeadline, QueuedWaiter};
 
@@ -365,42 +369,6 @@ impl Acquiring {
         drop(state);
         Ok(Entered::Queued(queued))
     }
-
-    /// Takes all locks, one after the other. `None` if some were not free until `until`. If one
-    /// that is held already is lost, the result is that loss. After `None` and after an error none
-    /// is kept.
-    ///
-    /// The requests must be in the same order for all callers. Otherwise two callers could each
-    /// hold a lock that the other waits for. Blocks for at most two command timeouts longer than
-    /// `until`, the second to release those it got.
-    pub(crate) fn acquire_all(
-        self: &Arc<Self>,
-        requests: &[Arc<Request>],
-        until: Time,
-    ) -> Result<Option<Vec<Arc<Lease>>>> {
-        let mut taken = PartOfGroup {
-            releasing: &self.releasing,
-            leases: Vec::with_capacity(requests.len()),
-        };
-        for request in requests {
-            let Some(lease) = self.acquire(request, &taken.leases, until)? else {
-                return Ok(None);
-            };
-            taken.leases.push(lease);
-            check_group_held(&taken.leases, self.client.now())?;
-        }
-        Ok(Some(std::mem::take(&mut taken.leases)))
-    }
-}
-
-/// When the first of these leases ends if none of them is renewed any more.
-fn earliest_deadline(leases: &[Arc<Lease>], now: Time) -> Time {
-    let ends = leases.iter().map(|lease| now + lease.remaining(now));
-    ends.min().unwrap_or(Time::NEVER)
-}
-
-pub(super) fn check_group_held(leases: &[Arc<Lease>], now: Time) -> Result<()> {
-    first_lost(leases, now).map_or(Ok(()), |loss| Err(Error::Lost { loss }))
 }
 
 /// Whether a retry may succeed.
@@ -432,18 +400,6 @@ pub(super) fn for_lock(error: Error, request: &Request) -> Error {
 /// Whether a retry may succeed, a retry for a lease that was over when its reply came included.
 fn is_passing(error: &Error) -> bool {
     is_transient(error) || matches!(error, Error::Lost { .. })
-}
-
-/// The members of a group that are held so far. Dropping it releases them.
-struct PartOfGroup<'a> {
-    releasing: &'a Arc<Releasing>,
-    leases: Vec<Arc<Lease>>,
-}
-
-impl Drop for PartOfGroup<'_> {
-    fn drop(&mut self) {
-        self.releasing.abandon_all(&self.leases);
-    }
 }
 
 #[cfg(all(test, feature = "memory"))]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::engine::waiter::registry::WaiterEntry;
+use crate::engine::waiter::entry::WaiterEntry;
 use crate::store::clock::Time;
 use crate::sync::Mutex;
 

@@ -8,7 +8,7 @@ use std::thread::Thread;
 use crate::engine::lease::Lease;
 use crate::engine::log_text::{Details, ThreadText, label_detail};
 use crate::engine::request::Request;
-use crate::engine::waiter::registry::WaiterEntry;
+use crate::engine::waiter::entry::WaiterEntry;
 use crate::engine::waiter::state::CircleWarning;
 use crate::script::Family;
 

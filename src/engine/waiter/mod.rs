@@ -1,10 +1,11 @@
-//! A waiter waits in the queue of one lock. `state` is its pure state machine, `registry` knows all
-//! waiters of the manager, and `grant_notice` is how a grant becomes known. `askers` are the waiters
+//! A waiter waits in the queue of one lock. `entry` is one waiter, `state` its pure state machine,
+//! `registry` knows all of the manager, and `grant_notice` is how a grant becomes known. `askers` are the waiters
 //! of a store that has no queue. `nested` are the waits of threads that hold locks, which may close a
 //! `circle`.
 
 mod askers;
 mod circle;
+mod entry;
 mod grant_notice;
 mod nested;
 mod registry;
@@ -12,7 +13,8 @@ mod state;
 
 pub(crate) use askers::{Askers, Asking};
 pub(crate) use circle::{Circle, WaitEnds};
+pub(crate) use entry::{WaiterEntry, WaiterOwner, refusal};
 pub(crate) use grant_notice::GrantNotice;
 pub(crate) use nested::{NestedWait, circle_of};
-pub(crate) use registry::{TokenOwner, WaiterEntry, WaiterOwner, WaiterRegistry, refusal};
+pub(crate) use registry::{TokenOwner, WaiterRegistry};
 pub(crate) use state::{CircleWarning, TakeGrant, WaiterAction, WaiterState};

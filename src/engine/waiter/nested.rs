@@ -13,7 +13,7 @@ use std::thread::Thread;
 
 use crate::engine::lease::{EngineId, Lease, TakenLease, taken_by_this_thread};
 use crate::engine::waiter::circle::{Circle, CircleLink, ThreadLabel, WaitEnds};
-use crate::engine::waiter::registry::WaiterEntry;
+use crate::engine::waiter::entry::WaiterEntry;
 use crate::engine::waiter::state::CircleWarning;
 use crate::script::LockSpec;
 use crate::thread_id;

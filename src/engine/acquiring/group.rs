@@ -1,0 +1,60 @@
+//! Several locks at once, one after the other: those that are held so far must not be lost meanwhile.
+
+use std::sync::Arc;
+
+use super::Acquiring;
+use crate::engine::lease::{Lease, first_lost};
+use crate::engine::releasing::Releasing;
+use crate::engine::request::Request;
+use crate::error::{Error, Result};
+use crate::store::clock::Time;
+
+impl Acquiring {
+    /// Takes all locks, one after the other. `None` if some were not free until `until`. If one
+    /// that is held already is lost, the result is that loss. After `None` and after an error none
+    /// is kept.
+    ///
+    /// The requests must be in the same order for all callers. Otherwise two callers could each
+    /// hold a lock that the other waits for. Blocks for at most two command timeouts longer than
+    /// `until`, the second to release those it got.
+    pub(crate) fn acquire_all(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+        until: Time,
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
+        let mut taken = PartOfGroup {
+            releasing: &self.releasing,
+            leases: Vec::with_capacity(requests.len()),
+        };
+        for request in requests {
+            let Some(lease) = self.acquire(request, &taken.leases, until)? else {
+                return Ok(None);
+            };
+            taken.leases.push(lease);
+            check_group_held(&taken.leases, self.client.now())?;
+        }
+        Ok(Some(std::mem::take(&mut taken.leases)))
+    }
+}
+
+/// The members of a group that are held so far. Dropping it releases them.
+struct PartOfGroup<'a> {
+    releasing: &'a Arc<Releasing>,
+    leases: Vec<Arc<Lease>>,
+}
+
+impl Drop for PartOfGroup<'_> {
+    fn drop(&mut self) {
+        self.releasing.abandon_all(&self.leases);
+    }
+}
+
+/// When the first of these leases ends if none of them is renewed any more.
+pub(super) fn earliest_deadline(leases: &[Arc<Lease>], now: Time) -> Time {
+    let ends = leases.iter().map(|lease| now + lease.remaining(now));
+    ends.min().unwrap_or(Time::NEVER)
+}
+
+pub(super) fn check_group_held(leases: &[Arc<Lease>], now: Time) -> Result<()> {
+    first_lost(leases, now).map_or(Ok(()), |loss| Err(Error::Lost { loss }))
+}
