@@ -49,6 +49,15 @@ impl Stat {
         Some(Stat::of(i32::try_from(pid).ok()?)?.start)
     }
 
+    pub(crate) fn is_stopped(self) -> bool {
+        self.state == 'T'
+    }
+
+    /// Whether it sees no signal before the kernel has done what it waits for.
+    pub(crate) fn is_in_the_kernel(self) -> bool {
+        self.state == 'D'
+    }
+
     /// Whether it is dead, and waits only for its parent to reap it.
     fn is_dead(self) -> bool {
         // The first thread of a process may end before the others. Then it looks like this, too.
@@ -61,6 +70,20 @@ impl Stat {
 pub(crate) struct Process {
     pub(crate) pid: Pid,
     pub(crate) stat: Stat,
+}
+
+impl Process {
+    /// Whether this is the same process as the other. Its state, parent and group may differ.
+    pub(crate) fn is(&self, other: &Process) -> bool {
+        (self.pid, self.stat.start) == (other.pid, other.stat.start)
+    }
+
+    /// The process as it is now. `None` if it is gone, also if another has its number.
+    pub(crate) fn now(&self) -> Option<Process> {
+        let stat = Stat::of(self.pid.as_raw_nonzero().get())?;
+        let now = Process { stat, ..*self };
+        now.is(self).then_some(now)
+    }
 }
 
 /// The live processes below this one, in its session. `None` where `/proc` does not show them.
@@ -86,16 +109,19 @@ pub(crate) fn children() -> Vec<Pid> {
     children.map(|process| process.pid).collect()
 }
 
-/// These processes without those below another fairlock, which passes TERM on to them.
-pub(crate) fn without_runs_of_others(found: &[Process]) -> Vec<Process> {
-    let mut below_runs = Vec::new();
-    for run in found
+/// Those of these processes that are another fairlock.
+pub(crate) fn runs_of_others(found: &[Process]) -> Vec<Process> {
+    let runs = found
         .iter()
-        .filter(|process| runs_this_program(process.pid))
-    {
-        below_runs.extend(below(run.pid, found, &|_| true));
-    }
-    let others = found.iter().filter(|process| !below_runs.contains(process));
+        .filter(|process| runs_this_program(process.pid));
+    runs.copied().collect()
+}
+
+/// These processes without those below one of the tops.
+pub(crate) fn without_those_below(tops: &[Process], found: &[Process]) -> Vec<Process> {
+    let below_tops = tops.iter().flat_map(|top| below(top.pid, found, &|_| true));
+    let below_tops: Vec<Process> = below_tops.collect();
+    let others = found.iter().filter(|process| !below_tops.contains(process));
     others.copied().collect()
 }
 
@@ -268,6 +294,14 @@ pub(crate) mod tests {
             let line = format!("12 (sh) {state} 7 5 {REST} {threads} 0 99");
             let stat = Stat::parse(&line).expect("a stat");
             assert_eq!(stat.is_dead(), dead, "{line}");
+        }
+    }
+
+    impl Process {
+        /// Another one, which had the same number before.
+        pub(crate) fn started_before(mut self) -> Process {
+            self.stat.start -= 1;
+            self
         }
     }
 

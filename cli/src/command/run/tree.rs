@@ -1,5 +1,7 @@
 //! The processes of the command.
 
+mod stopped;
+
 use std::io;
 use std::process::Command;
 use std::thread;
@@ -13,6 +15,7 @@ use rustix::process::{
 
 use super::foreground::Foreground;
 use crate::processes::{self, Process, SignalSet};
+use stopped::Stopped;
 
 /// How long a panic waits for the end of processes that got KILL.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -39,6 +42,7 @@ pub(super) struct Tree {
     /// No child is left, and so nothing below this process.
     is_childless: bool,
     is_killed: bool,
+    stopped: Stopped,
     /// No process is left that a signal of ours could reach.
     is_over: bool,
     /// When to look next for processes that are left.
@@ -85,6 +89,7 @@ impl Tree {
             adopts,
             is_childless: false,
             is_killed: false,
+            stopped: Stopped::default(),
             is_over: false,
             look_at: None,
         })
@@ -116,10 +121,29 @@ impl Tree {
         }
     }
 
+    /// Stops each process. Another fairlock has this long to stop what is below it.
+    pub(super) fn stop(&mut self, patience: Duration) -> io::Result<()> {
+        let look = || processes::below_this(&self.strangers);
+        if self.stopped.stop(patience, self.leader, look) {
+            return Ok(());
+        }
+        self.signal(Signal::STOP)
+    }
+
+    /// Continues the group of the command, and each other process that [`stop`](Self::stop) has
+    /// stopped.
+    pub(super) fn go_on(&mut self) -> io::Result<()> {
+        self.stopped.go_on();
+        self.signal(Signal::CONT)
+    }
+
     /// Sends TERM to each process, except those that get it from another fairlock.
     pub(super) fn terminate(&self) -> io::Result<()> {
         let found = processes::below_this(&self.strangers);
-        let found = found.as_deref().map(processes::without_runs_of_others);
+        let found = found.map(|found| {
+            let runs = processes::runs_of_others(&found);
+            processes::without_those_below(&runs, &found)
+        });
         self.signal_all(Signal::TERM, found.as_deref())
     }
 

@@ -6,10 +6,10 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::waiting::until_a_later_waiter_shows_its_line;
-use super::{LONG, is_held, run_script, state, waiters};
+use super::{LONG, is_held, run_script, state, until_renewed, waiters};
 use crate::process::{fairlock, give_environment};
 use crate::support::{Server, until, until_some};
 use crate::terminal::Terminal;
@@ -21,6 +21,11 @@ struct Shell {
 
 impl Shell {
     fn start(server: &Server) -> Shell {
+        Shell::with(server, &[])
+    }
+
+    /// With these variables.
+    fn with(server: &Server, variables: &[(&str, &str)]) -> Shell {
         let mut bash = Command::new("bash");
         bash.args(["--norc", "--noprofile", "-i"]);
         let binary = fairlock(server, &[]);
@@ -28,6 +33,7 @@ impl Shell {
         bash.env("PS1", "ready> ")
             .env("BINARY", binary.get_program());
         bash.env("HISTFILE", "/dev/null");
+        bash.envs(variables.iter().copied());
         let mut shell = Shell {
             terminal: Terminal::start(&bash, 40, 100),
         };
@@ -244,6 +250,140 @@ fn ctrl_z_stops_a_fairlock_in_a_fairlock() {
     shell.enter("fg");
     shell.enter("words");
     shell.shows("got-words");
+}
+
+/// Ways from a command that reads a line to its job, which is in a group of its own.
+const OTHER_GROUPS: [&str; 5] = [
+    "timeout 60 sh -c \"$JOB\" & read x; echo got-$x",
+    "timeout 60 sh -c \"$JOB\" | cat & read x; echo got-$x",
+    "exec bash -c 'set -m; sh -c \"$JOB\" & read x; echo got-$x'",
+    "timeout 60 \"$BINARY\" run b -- timeout 60 sh -c \"$JOB\" & read x; echo got-$x",
+    "\"$BINARY\" run b -- sh -c \"$JOB\" | cat & read x; echo got-$x",
+];
+/// A job that goes on after a Ctrl-Z of its own group.
+const TOUGH: &str = "trap '' TSTP; echo job-$$.; exec sleep 60";
+
+/// A shell that runs the command, which reads a line, with a job elsewhere.
+struct WithJob {
+    shell: Shell,
+    run: Pid,
+    command: Pid,
+    job: Pid,
+}
+
+impl WithJob {
+    fn start(server: &Server, way: &str, job: &str) -> WithJob {
+        let mut shell = Shell::with(server, &[("WAY", way), ("JOB", job)]);
+        shell.enter("run a -- sh -c 'echo run-$PPID.command-$$.; eval \"$WAY\"'");
+        WithJob {
+            run: shell.printed_pid("run-"),
+            command: shell.printed_pid("command-"),
+            job: shell.printed_pid("job-"),
+            shell,
+        }
+    }
+
+    /// Stops the run, and waits until it has stopped.
+    fn press_ctrl_z(&mut self) {
+        // It was stopped for want of the terminal, and CONT takes a Ctrl-Z of that moment away.
+        until(LONG, "it reads", || sleeps_with_the_terminal(self.command));
+        self.shell.terminal.press("\x1a");
+        until(LONG, "fairlock stops", || is_stopped(self.run));
+    }
+
+    /// Continues the run. The command is the last to go on.
+    fn press_fg(&mut self) {
+        self.shell.enter("fg");
+        until(LONG, "continued", || sleeps_with_the_terminal(self.command));
+    }
+
+    fn ends(&mut self) {
+        self.shell.enter("words");
+        self.shell.shows("got-words");
+        self.shell.enter("echo code-$?");
+        self.shell.shows("code-0");
+    }
+}
+
+#[test]
+fn ctrl_z_stops_jobs_in_other_groups_and_fg_continues_them() {
+    for way in OTHER_GROUPS {
+        let server = Server::start();
+        let mut started = WithJob::start(&server, way, TOUGH);
+        for _ in 0..2 {
+            started.press_ctrl_z();
+            until(LONG, way, || is_stopped(started.job));
+            started.press_fg();
+            until(LONG, way, || !is_stopped(started.job));
+        }
+        started.ends();
+    }
+}
+
+#[test]
+fn job_that_was_stopped_before_ctrl_z_stays_stopped_after_fg() {
+    let server = Server::start();
+    let way = "timeout 60 sh -c \"$JOB\" & timeout 60 sh -c 'echo other-$$.; exec sleep 60' & \
+               read x; echo got-$x";
+    let mut started = WithJob::start(&server, way, TOUGH);
+    let other = started.shell.printed_pid("other-");
+    kill_process(started.job, Signal::STOP).expect("sent");
+    until(LONG, "stopped", || is_stopped(started.job));
+    started.press_ctrl_z();
+    until(LONG, "stopped", || is_stopped(other));
+    started.press_fg();
+    assert!(is_stopped(started.job) && !is_stopped(other));
+    kill_process(started.job, Signal::CONT).expect("sent");
+    started.ends();
+}
+
+#[test]
+fn run_in_another_group_whose_lock_lapsed_does_not_run_after_fg() {
+    let server = Server::start();
+    let way = "timeout 60 \"$BINARY\" run --ttl 2s b -- sh -c \"$JOB\" & read x; echo got-$x";
+    let job = "trap 'echo ran-on' CONT TERM; sleep 60 & echo job-$$.; wait";
+    let mut started = WithJob::start(&server, way, job);
+    started.press_ctrl_z();
+    until(LONG, "stopped", || is_stopped(started.job));
+    started.shell.shows("b: stopped: the lock will be lost");
+    until(LONG, "the lock lapses", || !is_held(&server, "b"));
+    started.press_fg();
+    started
+        .shell
+        .shows("b: the lock is lost, and the command was killed");
+    started.ends();
+    let text = started.shell.terminal.text();
+    assert!(!text.contains("ran-on"), "{text}");
+}
+
+#[test]
+fn lock_of_an_inner_command_that_ignores_ctrl_z_is_renewed() {
+    let server = Server::start();
+    let way = "timeout 60 \"$BINARY\" run b -- sh -c \"$JOB\" & read x; echo got-$x";
+    let mut started = WithJob::start(&server, way, TOUGH);
+    started.press_ctrl_z();
+    until(LONG, "stopped", || is_stopped(started.job));
+    until_renewed(&server, "b");
+    until(LONG, "stopped", || is_stopped(started.job));
+    started.press_fg();
+    until(LONG, "continued", || !is_stopped(started.job));
+    started.ends();
+}
+
+#[test]
+fn run_that_waits_in_another_group_starts_nothing_before_fg() {
+    let server = Server::start();
+    let guard = super::manager(&server).lock("b").expect("free");
+    let waits = "trap '' TSTP; echo job-$$.; exec \"$BINARY\" run b -- echo ran-on";
+    let mut started = WithJob::start(&server, OTHER_GROUPS[0], waits);
+    until(LONG, "queued", || waiters(&server, "b") == 1);
+    started.press_ctrl_z();
+    until(LONG, "stopped", || is_stopped(started.job));
+    drop(guard);
+    assert!(!started.shell.terminal.text().contains("ran-on"));
+    started.press_fg();
+    started.shell.shows("ran-on");
+    started.ends();
 }
 
 #[test]

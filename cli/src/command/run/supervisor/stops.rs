@@ -1,5 +1,7 @@
 //! Stops of the command, and of this process with it: Ctrl-Z, `fg` and `bg`.
 
+use std::time::Duration;
+
 use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 
 use super::super::OnLoss;
@@ -7,6 +9,9 @@ use super::super::foreground::Foreground;
 use super::{Stage, Supervisor};
 use crate::age::short;
 use crate::job;
+
+/// The longest wait at a suspension.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HadTerminal {
@@ -30,7 +35,7 @@ impl Supervisor<'_> {
             // Ctrl-Z came after that stop. CONT would undo it, as it does one that comes just now.
             && !(can_be_continued && self.tree.has_pending(Signal::TSTP))
         {
-            self.continue_group();
+            self.continue_command();
         } else if can_be_continued {
             // Programs that draw on the terminal often handle TSTP and then stop by STOP, as an
             // inner fairlock does. While they have the terminal, nobody else can type.
@@ -39,17 +44,19 @@ impl Supervisor<'_> {
             self.say("the command needs the terminal, cannot have it, and is ended");
             self.terminate();
             // A stopped process does not see TERM.
-            self.continue_group();
+            self.continue_command();
         } else {
             // No shell is there that could continue it.
-            self.continue_group();
+            self.continue_command();
         }
     }
 
-    /// Stops this process, its group and that of the command, so that the shell takes over.
+    /// Stops this process, its group and all processes of the command. So the shell takes over.
     fn suspend(&mut self) {
-        // It may be that only the command itself has stopped, and not all that it started.
-        self.send(Signal::STOP);
+        // It may be that only the command itself has stopped, and not all that it started. Nobody
+        // renews the lock for the rest, which may be in another group.
+        let sent = self.tree.stop(self.patience());
+        self.check_sent(Signal::STOP, sent);
         if !self.has_warned {
             self.has_warned = true;
             let left = short(self.held.remaining());
@@ -74,6 +81,18 @@ impl Supervisor<'_> {
         let _ = kill_process(getpid(), Signal::STOP);
     }
 
+    /// How long the fairlocks below this one have to stop by themselves. No lock ends meanwhile.
+    fn patience(&self) -> Duration {
+        let spare = match self.on_loss {
+            OnLoss::Term => self
+                .held
+                .remaining()
+                .saturating_sub(self.left_at_next_step()),
+            OnLoss::Ignore => PATIENCE,
+        };
+        spare.min(PATIENCE)
+    }
+
     /// This process was continued, or somebody asks it to continue the command.
     pub(super) fn on_continue(&mut self) {
         let suspended = self.suspended.take();
@@ -95,11 +114,12 @@ impl Supervisor<'_> {
                 None => foreground.look_again(self.tree.group()),
             }
         }
-        self.continue_group();
+        self.continue_command();
     }
 
-    fn continue_group(&mut self) {
+    fn continue_command(&mut self) {
         self.is_stopped = false;
-        self.send(Signal::CONT);
+        let sent = self.tree.go_on();
+        self.check_sent(Signal::CONT, sent);
     }
 }
