@@ -43,7 +43,7 @@ impl ServerConnection {
     /// command, its reply is a [`Value::ServerError`]. Blocks for `timeout` at most.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: the commands were not sent, or a reply did not come in time. The
+    /// [`Error::Unavailable`](crate::Error::Unavailable): the commands were not sent, or a reply did not come in time. The
     /// server may have run them.
     pub fn run(&mut self, commands: &[Cmd], timeout: Duration) -> Result<Vec<Value>> {
         timed(|| self.connection.run(commands, timeout))
@@ -53,7 +53,7 @@ impl ServerConnection {
     /// `SUBSCRIBE`. Blocks for `timeout` at most.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: no message came in time, or the connection is closed.
+    /// [`Error::Unavailable`](crate::Error::Unavailable): no message came in time, or the connection is closed.
     pub fn receive(&mut self, timeout: Duration) -> Result<Value> {
         timed(|| self.connection.receive(timeout))
     }
