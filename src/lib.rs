@@ -4,7 +4,7 @@
 //!
 //! A [`LockManager`] gives out [`LockGuard`]s that release on drop. Callers that have to wait are
 //! in a FIFO queue in Redis. The step that releases a lock hands it to the first waiter. One thread
-//! renews all the locks of a process.
+//! renews all the locks of a manager.
 //!
 //! ```no_run
 //! let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;

@@ -363,8 +363,7 @@ impl Lanes {
         if is_first && ticket.round_trip <= patience / 8 {
             // All calls have this step. Otherwise the socket would need another timeout each time.
             let ends_if_silent = time < timeout * 5 / 4;
-            let reply = lane.wait_first(ticket, ticket.sent + patience, ends_if_silent);
-            if let Some(reply) = reply {
+            if let Some(reply) = lane.wait_first(ticket, ticket.sent + patience, ends_if_silent) {
                 return reply;
             }
         }
