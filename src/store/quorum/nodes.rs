@@ -201,14 +201,14 @@ impl Nodes {
         });
         shared.nodes[node].note_retries(usize::from(is_retry));
         if let Some(token) = token {
-            shared.add_doubt(token, node, not_after);
+            shared.add_doubt(token, node, &call.verb, not_after);
         }
         shared.note_release_sent(node, &call);
         let (of, wait_list) = (Arc::clone(shared), Arc::clone(&self.wait_list));
         let (to, sent) = (Arc::clone(request), call.clone());
         let on_result: OnResult = Box::new(move |mut result| {
             if let Some(token) = token {
-                of.doubts.resolve((token, node), &result);
+                of.resolve_doubt(token, node, &sent.verb, &result);
             }
             of.voters.refuse_fresh(node, &sent, &mut result);
             of.on_release_result(node, &sent, &result);
@@ -234,7 +234,7 @@ impl Nodes {
             Err(_never_sent) => {
                 if let Some(token) = token {
                     let none = CallResult::not_sent(StoreFault::NotReady);
-                    shared.doubts.resolve((token, node), &none);
+                    shared.resolve_doubt(token, node, &call.verb, &none);
                 }
                 shared.note_release_not_sent(node, &call);
                 request.with(|proposals| proposals[proposal].note_not_sent(node));

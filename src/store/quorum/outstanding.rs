@@ -20,6 +20,11 @@ pub(super) struct Doubts(Mutex<HashMap<TokenAt, NodeDoubt>>);
 struct NodeDoubt {
     /// How many requests may still be answered.
     due: u32,
+    /// How many of them are renewals. They go over another connection than releases, so either may
+    /// run first.
+    renewals: u32,
+    /// A release was sent while a renewal was under way.
+    is_crossed: bool,
     /// One of them never will be.
     is_lost: bool,
     /// The node refuses all of them after this server time.
@@ -28,12 +33,21 @@ struct NodeDoubt {
     over_at: Time,
 }
 
+impl NodeDoubt {
+    /// Whether all requests were answered.
+    fn is_resolved(&self) -> bool {
+        self.due == 0 && !self.is_lost
+    }
+}
+
 impl Doubts {
     /// A request is about to be sent.
     pub(super) fn add(&self, at: TokenAt, not_after: u64, over_at: Time) {
         let mut doubts = self.0.lock();
         let doubt = doubts.entry(at).or_insert(NodeDoubt {
             due: 0,
+            renewals: 0,
+            is_crossed: false,
             is_lost: false,
             not_after: 0,
             over_at,
@@ -43,18 +57,41 @@ impl Doubts {
         doubt.over_at = doubt.over_at.max(over_at);
     }
 
+    /// The request that was added last is a renewal.
+    pub(super) fn note_renewal(&self, at: TokenAt) {
+        if let Some(doubt) = self.0.lock().get_mut(&at) {
+            doubt.renewals += 1;
+        }
+    }
+
+    /// A release is about to be sent.
+    pub(super) fn note_release_sent(&self, at: TokenAt) {
+        let mut doubts = self.0.lock();
+        let Some(doubt) = doubts.get_mut(&at) else {
+            return;
+        };
+        if doubt.is_resolved() {
+            // All ran before this release.
+            doubts.remove(&at);
+        } else {
+            doubt.is_crossed |= doubt.renewals > 0;
+        }
+    }
+
     /// A request was answered, or never will be.
-    pub(super) fn resolve(&self, at: TokenAt, result: &CallResult) {
+    pub(super) fn resolve(&self, at: TokenAt, is_renewal: bool, result: &CallResult) {
         let mut doubts = self.0.lock();
         let Some(doubt) = doubts.get_mut(&at) else {
             return;
         };
         doubt.due = doubt.due.saturating_sub(1);
+        doubt.renewals = doubt.renewals.saturating_sub(u32::from(is_renewal));
         doubt.is_lost |= match &result.answer {
             Ok(answer) => answer.resent,
             Err(fault) => fault.is_ambiguous(),
         };
-        if doubt.due == 0 && !doubt.is_lost {
+        // The answer to a release may be read later than that of a renewal that ran after it.
+        if doubt.is_resolved() && !doubt.is_crossed {
             doubts.remove(&at);
         }
     }
@@ -219,5 +256,80 @@ impl OpenReleases {
         let open = self.0.lock();
         let waited = open.get(&at).map_or(Duration::ZERO, |r| now - r.since);
         (waited / 4).clamp(least, least.max(Duration::from_secs(5)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::ScriptReply;
+    use crate::store::StoreFault;
+
+    const LATEST: u64 = 2_000;
+
+    fn answered_at(server: u64, outcome: Outcome) -> Answer {
+        Answer {
+            reply: ScriptReply {
+                now: Some(server),
+                more: false,
+                dead_waiters: 0,
+                next_page: 0,
+                outcome,
+                grants: Vec::new(),
+            },
+            sent: Time::from_nanos(1),
+            resent: false,
+        }
+    }
+
+    fn renewed() -> CallResult {
+        let left = Duration::from_secs(60);
+        CallResult {
+            answer: Ok(answered_at(1_200, Outcome::Renewed { left, fence: 9 })),
+            not_after: LATEST,
+        }
+    }
+
+    fn doubts_with_a_renewal(at: TokenAt) -> Doubts {
+        let doubts = Doubts::default();
+        doubts.add(at, LATEST, Time::NEVER);
+        doubts.note_renewal(at);
+        doubts
+    }
+
+    #[test]
+    fn release_that_may_have_run_before_a_renewal_is_not_the_last() {
+        let at = (Token::new(), 2);
+        let doubts = doubts_with_a_renewal(at);
+        doubts.note_release_sent(at);
+        // The renewal ran after the release, and its answer is read first.
+        doubts.resolve(at, true, &renewed());
+        assert!(!doubts.are_excluded(at, &answered_at(1_100, Outcome::Released)));
+        doubts.note_release_sent(at);
+        assert!(doubts.are_excluded(at, &answered_at(1_300, Outcome::Released)));
+    }
+
+    #[test]
+    fn release_after_the_answers_to_all_renewals_is_the_last() {
+        let at = (Token::new(), 2);
+        let doubts = doubts_with_a_renewal(at);
+        doubts.resolve(at, true, &renewed());
+        doubts.note_release_sent(at);
+        assert!(doubts.are_excluded(at, &answered_at(1_300, Outcome::Released)));
+    }
+
+    #[test]
+    fn renewal_that_may_still_come_is_excluded_by_its_date() {
+        let at = (Token::new(), 2);
+        let doubts = doubts_with_a_renewal(at);
+        let lost = StoreFault::connection_ended("it was closed");
+        let lost = CallResult {
+            answer: Err(lost),
+            not_after: LATEST,
+        };
+        doubts.resolve(at, true, &lost);
+        doubts.note_release_sent(at);
+        assert!(!doubts.are_excluded(at, &answered_at(LATEST, Outcome::Released)));
+        assert!(doubts.are_excluded(at, &answered_at(LATEST + 1, Outcome::Released)));
     }
 }

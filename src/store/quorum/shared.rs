@@ -141,6 +141,7 @@ impl Shared {
     pub(super) fn note_release_sent(&self, node: usize, call: &Call) {
         if let Some(token) = released_token(call) {
             self.undecided.note_sent((token, node));
+            self.doubts.note_release_sent((token, node));
         }
     }
 
@@ -152,9 +153,24 @@ impl Shared {
     }
 
     /// A request that may take a lock is about to be sent to a node.
-    pub(super) fn add_doubt(&self, token: Token, node: usize, not_after: u64) {
+    pub(super) fn add_doubt(&self, token: Token, node: usize, verb: &Verb, not_after: u64) {
         let over_at = self.clock.now() + self.config.command_timeout * 8;
         self.doubts.add((token, node), not_after, over_at);
+        if is_renewal(verb) {
+            self.doubts.note_renewal((token, node));
+        }
+    }
+
+    /// A request that may take a lock was answered by a node, or never will be.
+    pub(super) fn resolve_doubt(
+        &self,
+        token: Token,
+        node: usize,
+        verb: &Verb,
+        result: &CallResult,
+    ) {
+        let at = (token, node);
+        self.doubts.resolve(at, is_renewal(verb), result);
     }
 
     /// A node has answered a release, or will not.
@@ -268,6 +284,10 @@ impl Shared {
             wake();
         }
     }
+}
+
+fn is_renewal(verb: &Verb) -> bool {
+    matches!(verb, Verb::Renew { .. })
 }
 
 /// The token whose release must be done on every node. A forced release has none: it ends what a

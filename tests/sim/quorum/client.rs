@@ -416,9 +416,11 @@ impl World<'_> {
         mut result: CallResult,
     ) {
         if let Some(token) = taking(&pending.call) {
+            // One connection has all requests here, so none overtakes another.
+            let is_renewal = false;
             self.processes[process]
                 .doubts
-                .resolve((token, node), &result);
+                .resolve((token, node), is_renewal, &result);
         }
         if let Verb::Release { token, .. } = pending.call.verb {
             self.on_release_result(process, node, token, &pending.call, &result);
