@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::engine::client::Client;
 use crate::engine::grants::Grants;
+use crate::engine::hearing::Hearing;
 use crate::engine::holding::Holding;
 use crate::engine::life::Life;
 use crate::engine::reports::Reports;
@@ -17,6 +18,7 @@ use crate::store::Store;
 pub(super) struct Base {
     pub(super) life: Arc<Life>,
     pub(super) client: Arc<Client>,
+    pub(super) hearing: Arc<Hearing>,
     pub(super) upkeep: Arc<Upkeep>,
     pub(super) holding: Arc<Holding>,
     pub(super) registry: Arc<WaiterRegistry>,
@@ -32,6 +34,7 @@ impl Base {
     pub(super) fn new(config: Config, store: Box<dyn Store>) -> (Base, Intake) {
         let life = Arc::new(Life::new(store.clock()));
         let client = Arc::new(Client::new(config, store, &life));
+        let hearing = Arc::new(Hearing::new(&client));
         let (upkeep, intake) = Upkeep::new(&client);
         let upkeep = Arc::new(upkeep);
         let holding = Arc::new(Holding::new(&life, &client, &upkeep));
@@ -45,6 +48,7 @@ impl Base {
         let base = Base {
             life,
             client,
+            hearing,
             upkeep,
             holding,
             registry,

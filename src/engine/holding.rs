@@ -138,6 +138,7 @@ impl Holding {
         let renewed = lease.renewed_lease();
         let reason = match renewed_until(renewed, answer) {
             Ok(deadline) if renewed.extend(self.client.now(), deadline) => {
+                renewed.note_confirmed(answer.sent);
                 self.client.meter().renewed.add(1);
                 return Ok(());
             }

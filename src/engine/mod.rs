@@ -21,6 +21,7 @@
 //! | `holding` | leases are kept and renewed, and their losses reported |
 //! | `upkeep` | what other threads ask of the renewal thread, and how they wake it |
 //! | `callbacks` | the thread that runs `on_lost` |
+//! | `hearing` | whether the subscription is proven alive, troubles with the servers, and who is told that a lease is wanted |
 //! | `client` | the settings, the store with its clock, the counters |
 //! | `waiter` | the state machine of a waiter, the registry of all, deadlocks |
 //! | `lease` | a held lock, its atomic state, and the signal of its loss |
@@ -51,7 +52,7 @@
 //! | R14 | release first, then send | a lease ends here before its release is sent, and is not lost after that | `lease/lease.rs`, `releasing` |
 //! | R15 | clock went back | a lease that ends too far in the future is shortened, and not believed; fences do not fall | the scripts, `lease/lease.rs` |
 //! | R16 | hold_at_least | a lock stays taken for that time; a fixed lease that may wait is longer than a grant takes to arrive | the scripts, `src/config.rs` |
-//! | R17 | subscription | it starts before the first waiter is queued; without it, syncs carry the wait | `subscription.rs`, `acquiring` |
+//! | R17 | subscription | it starts before the first waiter is queued; without it, syncs carry the wait | `subscription.rs`, `hearing.rs`, `acquiring` |
 //! | R18 | replica acks | if wanted, a grant or an extension counts only when replicas have acknowledged a renewal of it | `src/store/node/acks`, `grants.rs`, `background/waiter_upkeep.rs` |
 //! | R19 | dead entries | a waiter that leaves takes its entries along | the scripts |
 //! | R20 | write order | a script reads before it writes, so a refusal leaves nothing half done | the scripts, `src/store/node` |
@@ -77,6 +78,7 @@ mod base;
 mod callbacks;
 mod client;
 mod grants;
+mod hearing;
 mod holding;
 mod lease;
 mod life;
@@ -112,6 +114,7 @@ use crate::store::{Answer, Store, StoreFault};
 use background::RenewalThread;
 use base::Base;
 use client::Client;
+use hearing::Hearing;
 use life::Life;
 use names::Names;
 use subscription::Subscription;
@@ -119,6 +122,8 @@ use trying::Trying;
 use upkeep::{Command, EndAll, ShutdownReport};
 
 pub(crate) use acquiring::{Acquiring, AtDeadline, Caller, Entered, QueuedWaiter, is_transient};
+#[allow(unused_imports, reason = "for the layer above")]
+pub(crate) use hearing::WantedListener;
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
 pub(crate) use releasing::{Releasing, WantResult};
@@ -127,6 +132,8 @@ pub(crate) use request::{LeaseOwner, LostBy, Request};
 pub(crate) use stepped::{Next, SteppedEngine, Tasks};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use trying::{Attempted, Doubt};
+#[allow(unused_imports, reason = "for the layer above")]
+pub(crate) use upkeep::Timer;
 pub(crate) use upkeep::warn_of_drop;
 pub(crate) use waiter::{TakeGrant, WaiterEntry, WaiterOwner};
 
@@ -180,6 +187,11 @@ impl Engine {
 
     pub(crate) fn life(&self) -> &Life {
         &self.base.life
+    }
+
+    #[allow(dead_code, reason = "for the layer above")]
+    pub(crate) fn hearing(&self) -> &Arc<Hearing> {
+        &self.base.hearing
     }
 
     pub(crate) fn acquiring(&self) -> &Arc<Acquiring> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::engine::base::Base;
 use crate::engine::client::Client;
 use crate::engine::grants::Grants;
+use crate::engine::hearing::Hearing;
 use crate::engine::life::Life;
 use crate::engine::upkeep::{Command, Upkeep};
 use crate::engine::waiter::{GrantNotice, WaiterRegistry};
@@ -26,6 +27,7 @@ pub(crate) struct Subscription {
     upkeep: Arc<Upkeep>,
     registry: Arc<WaiterRegistry>,
     grants: Arc<Grants>,
+    hearing: Arc<Hearing>,
     caller_id: Arc<CallerId>,
     /// | state   | meaning                               | becomes                             |
     /// |---------|---------------------------------------|-------------------------------------|
@@ -54,6 +56,7 @@ impl Subscription {
             upkeep: Arc::clone(&base.upkeep),
             registry: Arc::clone(&base.registry),
             grants: Arc::clone(&base.grants),
+            hearing: Arc::clone(&base.hearing),
             caller_id,
             state: Mutex::new(SubscriptionState::Idle),
             changed: Condvar::new(),
@@ -127,20 +130,36 @@ impl Subscription {
         Ok(())
     }
 
+    /// Starts the subscription if nothing has started it before. Never waits. After a refusal, the next
+    /// caller that waits starts it again.
+    pub(super) fn start_first(self: &Arc<Self>) -> Result<()> {
+        let is_idle = matches!(*self.state.lock(), SubscriptionState::Idle);
+        if is_idle { self.start() } else { Ok(()) }
+    }
+
     /// R17 (subscription): whether a message may be due, or may have been missed since this was
     /// last asked. Only then is it worth a request to find out that the subscription has died
     /// unseen.
     ///
-    /// While nobody waits, nobody checks it. The next waiter is queued all the same, and does not
+    /// While nobody waits, nobody checks it, unless a layer above needs the proof that it is alive. The next waiter is queued all the same, and does not
     /// trust it: its grant comes by sync within a check period if the message is lost. The PING
     /// goes out a check period after the waiter came at the latest, and finds the rest out.
     fn is_awaited(&self) -> bool {
-        self.registry.take_was_queued() || self.registry.are_any_queued()
+        self.registry.take_was_queued() || self.registry.are_any_queued() || self.needs_proof()
+    }
+
+    fn needs_proof(&self) -> bool {
+        self.hearing.needs_proof(self.client.now())
     }
 
     fn on_channel_event(&self, event: ChannelEvent<'_>, progress: &mut Progress) {
         match event {
-            ChannelEvent::Subscribed => {
+            ChannelEvent::Subscribed { sent } => {
+                self.hearing.note_proof(sent);
+                if progress.up_since.is_some() {
+                    // The connection before this one did not show its end.
+                    self.hearing.note_trouble();
+                }
                 // Messages may have been missed while there was no subscription. This is sent
                 // before the state is set: a caller that waits for the state has missed no message,
                 // and queues after the check.
@@ -148,9 +167,18 @@ impl Subscription {
                 self.set(SubscriptionState::Up);
                 progress.on_up(self.client.now());
             }
-            ChannelEvent::Message(message) => self.on_message(message),
+            ChannelEvent::Message(message) => {
+                // It may have come while this process was stopped. It did not come before the thread
+                // looked last.
+                if let Some(looked) = progress.looked_at {
+                    self.hearing.note_proof(looked);
+                }
+                self.on_message(message);
+            }
+            ChannelEvent::Proven { sent } => self.hearing.note_proof(sent),
             ChannelEvent::Quiet => {}
         }
+        progress.looked_at = Some(self.client.now());
     }
 
     /// The thread's loop: subscribe, receive messages until the connection fails, pause, and subscribe
@@ -158,12 +186,14 @@ impl Subscription {
     fn run(&self) {
         let channel = self.caller_id.channel();
         let is_awaited = || self.is_awaited();
+        let is_proof_needed = || self.needs_proof();
         let mut progress = Progress::default();
         while !self.life.is_stopping() {
             let channel = Channel {
                 name: &channel,
                 check_every: self.client.config().check_period,
                 is_awaited: &is_awaited,
+                is_proof_needed: &is_proof_needed,
             };
             let ended = self.client.store().listen(channel, &mut |event| {
                 self.on_channel_event(event, &mut progress);
@@ -173,6 +203,8 @@ impl Subscription {
                     ControlFlow::Continue(())
                 }
             });
+            // Before any caller learns of the next state.
+            self.hearing.note_end();
             let Err(fault) = ended else { return };
             let now = self.client.now();
             let at_once = progress.on_end(&fault, now, self.client.config().back_off);
@@ -233,6 +265,8 @@ impl Subscription {
 struct Progress {
     was_ever_up: bool,
     up_since: Option<Time>,
+    /// When the thread began to wait for the next event.
+    looked_at: Option<Time>,
     /// The log says that it ended, and not yet that it is up again.
     is_missing: bool,
 }
@@ -251,6 +285,7 @@ impl Progress {
     /// fails again, there is something to report.
     fn on_end(&mut self, fault: &StoreFault, now: Time, pause: Duration) -> bool {
         let was_up = self.up_since.take();
+        self.looked_at = None;
         if fault.is_closed() && was_up.is_some_and(|since| now >= since + pause) {
             log::debug!("the subscription was closed and is opened again: {fault}");
             return true;

@@ -45,9 +45,9 @@ pub(crate) struct Meter {
     pub(crate) dead_waiters: Counter,
     /// Calls that the engine sent again. Those of the store are in its [`Traffic`].
     pub(crate) retries: Counter,
-    wait: Timer,
-    hold: Timer,
-    pub(crate) renewal_lateness: Timer,
+    wait: Durations,
+    hold: Durations,
+    pub(crate) renewal_lateness: Durations,
     published: PublishedTraffic,
 }
 
@@ -74,9 +74,9 @@ impl Meter {
             background_releases: Counter::new(metric::BACKGROUND_RELEASES),
             dead_waiters: Counter::new(metric::DEAD_WAITERS),
             retries: Counter::new(metric::RETRIES),
-            wait: Timer::new(metric::WAIT),
-            hold: Timer::new(metric::HOLD),
-            renewal_lateness: Timer::new(metric::RENEWAL_LATENESS),
+            wait: Durations::new(metric::WAIT),
+            hold: Durations::new(metric::HOLD),
+            renewal_lateness: Durations::new(metric::RENEWAL_LATENESS),
             published: PublishedTraffic::new(),
         }
     }
@@ -246,14 +246,14 @@ impl Gauge {
 }
 
 /// How long something takes.
-pub(crate) struct Timer {
+pub(crate) struct Durations {
     times: LiveHistogram,
     emitted: facade::EmittedHistogram,
 }
 
-impl Timer {
-    fn new(metric: Metric) -> Timer {
-        Timer {
+impl Durations {
+    fn new(metric: Metric) -> Durations {
+        Durations {
             times: LiveHistogram::new(),
             emitted: facade::EmittedHistogram::new(metric),
         }

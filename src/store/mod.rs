@@ -6,6 +6,7 @@
 //! | `refusal` | what a server's error says, whatever server sent it |
 //! | `again` | [`Attempts`](again::Attempts): whether a call is sent again, and what stays in doubt |
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed; [`Anchor`]: a reading of a server's |
+//! | `troubles` | [`Troubles`]: when a connection last ended, or a server changed |
 //! | `attendants` | the threads that a clock in memory waits for before it jumps |
 //! | `topology` | where the servers are and how to log in |
 //! | `provider` | [`Provider`]: the program's source of credentials |
@@ -40,6 +41,7 @@ mod tls;
 #[cfg(feature = "tls")]
 mod tls_words;
 mod topology;
+mod troubles;
 mod url;
 
 use std::ops::ControlFlow;
@@ -67,6 +69,7 @@ use topology::port_in;
 pub(crate) use topology::{
     Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology,
 };
+pub(crate) use troubles::Troubles;
 pub(crate) use url::parse_url;
 
 /// The services of a store to callers. The engine reads them once.
@@ -99,6 +102,12 @@ pub(crate) trait Store: Send + Sync {
     /// Its services, which never change.
     fn service(&self) -> Service {
         Service::QUEUES
+    }
+
+    /// When it last had trouble with its servers. The engine asks once, and the store goes on noting
+    /// its troubles there. Where nobody listens for messages, nobody needs to know.
+    fn troubles(&self) -> Arc<Troubles> {
+        Arc::new(Troubles::new(self.clock()))
     }
 
     /// Runs short calls, those for one name in order, and returns one result for each.
@@ -161,8 +170,9 @@ pub(crate) trait Store: Send + Sync {
     /// `on_event` breaks off, or with an error when the subscription fails.
     ///
     /// After each `check_every` without traffic it asks `is_awaited`, and sends a PING if so. The
-    /// subscription fails if that has no reply within another `check_every`. Nobody subscribes to a
-    /// store without a queue.
+    /// subscription fails if that has no reply within another `check_every`. Messages that come all the
+    /// time leave no such pause. Then it asks `is_proof_needed` once per `check_every`, and sends a PING
+    /// if so. Nobody subscribes to a store without a queue.
     fn listen(&self, channel: Channel<'_>, on_event: &mut OnEvent<'_>) -> Result<(), StoreFault> {
         let _ = (channel, on_event);
         Err(StoreFault::NotReady)
@@ -293,6 +303,8 @@ pub(crate) struct Channel<'a> {
     pub(crate) name: &'a str,
     pub(crate) check_every: Duration,
     pub(crate) is_awaited: &'a dyn Fn() -> bool,
+    /// Whether somebody must know that the subscription is alive, also while messages come.
+    pub(crate) is_proof_needed: &'a dyn Fn() -> bool,
 }
 
 /// Receives the reports of a subscription, until it breaks off.
@@ -327,8 +339,15 @@ impl Answer {
 
 /// A report of a subscription.
 pub(crate) enum ChannelEvent<'a> {
-    Subscribed,
+    /// It is confirmed. Messages that came before it was sent may have been missed.
+    Subscribed {
+        sent: Time,
+    },
     Message(&'a str),
+    /// A request that was sent at this time has its reply, so no message was missed until then.
+    Proven {
+        sent: Time,
+    },
     /// No message came.
     Quiet,
 }

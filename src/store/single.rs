@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::clock::{Clock, Time};
 use super::node::{Lanes, Node};
 use super::{
-    Anchor, CallResult, Channel, Deadlines, Leave, Link, OnEvent, ServerSettings, Store, StoreFault,
+    Anchor, CallResult, Channel, Deadlines, Leave, Link, OnEvent, ServerSettings, Store,
+    StoreFault, Troubles,
 };
 use crate::config::Config;
 use crate::error::Result as ApiResult;
@@ -39,6 +40,10 @@ impl Single {
 impl Store for Single {
     fn clock(&self) -> Clock {
         self.node.clock.clone()
+    }
+
+    fn troubles(&self) -> Arc<Troubles> {
+        Arc::clone(self.node.troubles())
     }
 
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {

@@ -7,7 +7,7 @@ use super::{Acquiring, QueuedWaiter, for_lock};
 use crate::engine::client::Client;
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
-use crate::engine::upkeep::Task;
+use crate::engine::upkeep::{Task, Timer};
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterEntry, WaiterOwner, WaiterState};
 use crate::error::Result;
 use crate::loss::Loss;
@@ -34,6 +34,22 @@ impl Acquiring {
         }
         let up = self.subscription.await_up(limit);
         up.map_err(|error| for_lock(error, request))
+    }
+
+    /// R17 (subscription): starts it if it is not started, and does not wait for it. Where the store has
+    /// no queue, there is none.
+    #[allow(dead_code, reason = "for the layer above")]
+    pub(crate) fn start_subscription(&self) -> Result<()> {
+        if self.client.has_queue() {
+            self.subscription.start_first()?;
+        }
+        Ok(())
+    }
+
+    /// The renewal thread calls the timer at that time, or soon after it.
+    #[allow(dead_code, reason = "for the layer above")]
+    pub(crate) fn call_at(&self, at: Time, timer: Arc<dyn Timer>) {
+        self.upkeep.call_at(at, timer);
     }
 
     /// The waiter of a caller. It asks Redis for nothing: its owner gives it a lease.

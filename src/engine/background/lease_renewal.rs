@@ -161,18 +161,24 @@ impl LeaseRenewal {
             log::info!("renewals are answered again");
         }
         match renewed_until(&scheduled.lease, &answer) {
-            Ok(deadline) => self.on_renewed(scheduled, deadline, tasks),
+            Ok(deadline) => self.on_renewed(scheduled, (answer.sent, deadline), tasks),
             Err(reason) => {
                 self.lose(&scheduled.lease, reason, tasks);
             }
         }
     }
 
-    fn on_renewed(&mut self, scheduled: ScheduledLease, deadline: Time, tasks: &mut Tasks) {
+    fn on_renewed(
+        &mut self,
+        scheduled: ScheduledLease,
+        (sent, deadline): (Time, Time),
+        tasks: &mut Tasks,
+    ) {
         let now = self.base.client.now();
         let lease = scheduled.lease;
         lease.note_renewal_fault(None);
         if lease.extend(now, deadline) {
+            lease.note_confirmed(sent);
             let meter = self.base.client.meter();
             meter.renewed.add(1);
             meter.renewal_lateness.record(now - scheduled.due_at);

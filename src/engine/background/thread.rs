@@ -10,6 +10,7 @@ use super::lease_renewal::LeaseRenewal;
 use super::link::{RenewalLink, Replied};
 use super::release_upkeep::ReleaseUpkeep;
 use super::schedule::Tasks;
+use super::timers::Timers;
 use super::waiter_upkeep::WaiterUpkeep;
 use crate::engine::base::Base;
 use crate::engine::releasing::Releasing;
@@ -32,6 +33,7 @@ pub(crate) struct RenewalThread {
     waiters: WaiterUpkeep,
     releases: ReleaseUpkeep,
     tasks: Tasks,
+    timers: Timers,
     link: RenewalLink,
     drop_when_idle: Vec<Sender<Infallible>>,
     oldest: OldestTimes,
@@ -50,6 +52,7 @@ impl RenewalThread {
             waiters: WaiterUpkeep::new(base),
             releases: ReleaseUpkeep::new(base, releasing),
             tasks: Tasks::new(&base.client),
+            timers: Timers::new(&base.client),
             drop_when_idle: Vec::new(),
             oldest: OldestTimes::new(),
             oldest_due: Time::from_nanos(0),
@@ -97,7 +100,8 @@ impl RenewalThread {
                 return self.base.client.publish_traffic();
             }
             let batch = self.collect();
-            let is_idle = batch.is_empty();
+            // A timer that is due by now may send commands.
+            let is_idle = batch.is_empty() && self.timers.next_due() > self.base.client.now();
             let replied = self.link.send(batch);
             self.on_replies(replied);
             self.report_to_shutdowns(self.base.client.now());
@@ -142,7 +146,7 @@ impl RenewalThread {
     }
 
     fn has_nothing_to_show(&self) -> bool {
-        self.next_due() == Time::NEVER && self.base.client.meter().waiting() == 0
+        self.next_work() == Time::NEVER && self.base.client.meter().waiting() == 0
     }
 
     /// Shows how long the oldest wait and the oldest hold have lasted. It looks at all of them, so
@@ -164,6 +168,12 @@ impl RenewalThread {
 
     /// When there is something to do, if nothing is sent before.
     pub(crate) fn next_due(&self) -> Time {
+        self.next_work().min(self.timers.next_due())
+    }
+
+    /// The same without timers: a timer alone keeps no connection alive, and there is nothing to show
+    /// about it.
+    fn next_work(&self) -> Time {
         self.leases
             .next_due()
             .min(self.releases.next_due())
@@ -188,6 +198,8 @@ impl RenewalThread {
         self.leases.take_in(now, &mut self.tasks);
         self.link.look_after(now, self.is_idle());
         if self.link.has_moved() {
+            // First: the answers to the renewals below are about the servers after it.
+            self.base.hearing.note_trouble();
             // That server may lack what the one before had, or forgot while it was away. So leases are renewed and waiters are
             // looked up at once, and what was to be sent again after a pause is sent now.
             self.leases.renew_now(now, |_| true);
@@ -199,6 +211,8 @@ impl RenewalThread {
             self.leases
                 .renew_now(now, |lease| again.contains(&lease.token));
         }
+        // Before the commands: those that timers send are carried out in this round.
+        self.timers.run(now);
         while let Ok(command) = self.intake.commands.try_recv() {
             match command {
                 Command::ReportLoss(lease) => {
@@ -213,6 +227,7 @@ impl RenewalThread {
                     let ended = self.leases.end_all(owed, &mut self.tasks);
                     self.releases.begin_shutdown(command, ended);
                 }
+                Command::CallAt(at, timer) => self.timers.put(at, timer),
                 Command::DropWhenIdle(sender) => self.drop_when_idle.push(sender),
                 Command::Stop => self.stopping = true,
             }

@@ -44,6 +44,8 @@ pub(crate) struct Lease {
     last_fence: AtomicU64,
     /// When it was last lent, in ns. Only the statistics use it.
     lent_at: AtomicU64,
+    /// When the request was sent, at the latest, whose reply last showed that Redis has the lease. In ns.
+    confirmed_at: AtomicU64,
     /// The lease under which this one was given.
     lender: Option<Arc<Lease>>,
     state: LeaseState,
@@ -74,6 +76,7 @@ impl Lease {
             not_after: 0,
             last_fence: AtomicU64::new(0),
             lent_at: AtomicU64::new(0),
+            confirmed_at: AtomicU64::new(granted.as_nanos()),
             lender: None,
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
@@ -263,6 +266,21 @@ impl Lease {
     /// A reply confirmed a renewal. False if the lease had ended before.
     pub(crate) fn extend(&self, now: Time, deadline: Time) -> bool {
         self.state.extend(now, deadline)
+    }
+
+    /// A reply has shown that Redis had the lease when it ran a request that was sent at this time.
+    pub(crate) fn note_confirmed(&self, sent: Time) {
+        self.confirmed_at
+            .fetch_max(sent.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether Redis is known to have had the lease after the last trouble, whose mark this is. See
+    /// [`Hearing::troubles`](crate::engine::hearing::Hearing::troubles). For a lent lease, its lender
+    /// counts.
+    #[allow(dead_code, reason = "for the layer above")]
+    pub(crate) fn is_confirmed(&self, troubles: u64) -> bool {
+        let renewed = self.lender.as_deref().unwrap_or(self);
+        renewed.confirmed_at.load(Ordering::Relaxed) > troubles
     }
 
     /// The lease is lost, if it has not ended before.

@@ -1,6 +1,7 @@
 //! The commands that other threads send to the renewal thread.
 
 use std::convert::Infallible;
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::thread::Thread;
 
@@ -21,9 +22,18 @@ pub(crate) enum Command {
     /// waiters is synced at once, and every token is looked up.
     Subscribed,
     EndAll(EndAll),
+    /// Call this at that time. It alone wakes the thread only if that would wake later.
+    CallAt(Time, Arc<dyn Timer>),
     /// Drop this sender when nothing is due any more. Its receiver waits for that.
     DropWhenIdle(Sender<Infallible>),
     Stop,
+}
+
+/// A call that the renewal thread makes at a time. No mutex is held. It sends nothing itself and does
+/// not block.
+pub(crate) trait Timer: Send + Sync + RefUnwindSafe {
+    /// Returns when it is to be called again, if it is. It may be called later than it asked for.
+    fn on_time(&self, now: Time) -> Option<Time>;
 }
 
 /// A task of the renewal thread. Each task is one call in a pipeline, and its owner handles the reply.

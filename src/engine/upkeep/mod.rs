@@ -15,7 +15,7 @@ use crate::script::{Call, Token};
 use crate::store::clock::Time;
 use waker::Waker;
 
-pub(crate) use command::{Command, EndAll, LongWait, ScheduledLease, ShutdownReport, Task};
+pub(crate) use command::{Command, EndAll, LongWait, ScheduledLease, ShutdownReport, Task, Timer};
 pub(super) use token_release::abandon_call;
 pub(crate) use token_release::{ReportTo, TokenRelease, warn_of_drop};
 
@@ -62,6 +62,14 @@ impl Upkeep {
 
     pub(super) fn ask(&self, task: Task) {
         self.send(Command::Do(task));
+    }
+
+    /// Has the renewal thread call this at that time, or soon after it. Wakes the thread only if it
+    /// would wake later by itself.
+    pub(super) fn call_at(&self, at: Time, timer: Arc<dyn Timer>) {
+        // As in `send`.
+        let _ = self.intake.send(Command::CallAt(at, timer));
+        self.waker.wake_if_late_for(at);
     }
 
     pub(super) fn wake(&self) {

@@ -424,13 +424,12 @@ impl WaiterState {
                     granted: granted.min(sent),
                     extrapolated,
                 };
-                self.hold(
-                    notice,
-                    deadline_from_reply(request, sent, left),
-                    sent,
-                    request,
-                    true,
-                )
+                let deadline = deadline_from_reply(request, sent, left);
+                let action = self.hold(notice, deadline, sent, request, true);
+                if let WaiterAction::Keep(lease) = &action {
+                    lease.note_confirmed(sent);
+                }
+                action
             }
             Stage::Failed(_) | Stage::Cancelled => self.abandon_token(),
             _ => WaiterAction::Nothing,

@@ -28,7 +28,7 @@ use crossbeam_channel::bounded;
 use super::clock::{Clock, Time};
 use super::{
     Anchor, CallResult, Channel, ClusterSettings, Deadlines, Leave, Link, OnEvent, Store,
-    StoreFault,
+    StoreFault, Troubles,
 };
 use crate::config::Config;
 use crate::error::Result as ApiResult;
@@ -65,6 +65,10 @@ impl ClusterStore {
 impl Store for ClusterStore {
     fn clock(&self) -> Clock {
         self.state.clock.clone()
+    }
+
+    fn troubles(&self) -> Arc<Troubles> {
+        Arc::clone(&self.state.troubles)
     }
 
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {

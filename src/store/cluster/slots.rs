@@ -124,6 +124,11 @@ impl SlotMap {
         self.changed.get(&slot).copied()
     }
 
+    /// Whether some slot was seen with another owner than before, at this time or later.
+    pub(super) fn has_changed_since(&self, since: Time) -> bool {
+        self.changed.values().any(|at| *at >= since)
+    }
+
     fn changed_lately(&self, now: Time, keep: Duration) -> HashMap<u16, Time> {
         let changed = self.changed.iter();
         let lately = changed.filter(|(_, at)| **at + keep > now);

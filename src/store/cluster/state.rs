@@ -14,7 +14,7 @@ use crate::key::Key;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::{Expected, Lanes, Node};
-use crate::store::{Address, ClusterSettings, Login, ServerSettings};
+use crate::store::{Address, ClusterSettings, Login, ServerSettings, Troubles};
 
 /// The state that all parts of the store share.
 pub(super) struct ClusterState {
@@ -23,6 +23,8 @@ pub(super) struct ClusterState {
     seeds: Vec<Address>,
     caller_id: Arc<CallerId>,
     pub(super) config: Config,
+    /// Those of all nodes, and the changes of the map.
+    pub(super) troubles: Arc<Troubles>,
     pub(super) members: Members,
     map: RwLock<Arc<SlotMap>>,
     /// To the thread that refreshes the map.
@@ -41,8 +43,10 @@ impl ClusterState {
         wanted: Sender<()>,
     ) -> ClusterState {
         let ClusterSettings { seeds, login } = settings;
+        let clock = Clock::default();
         ClusterState {
-            clock: Clock::default(),
+            troubles: Arc::new(Troubles::new(clock.clone())),
+            clock,
             login,
             caller_id,
             config: config.clone(),
@@ -71,6 +75,7 @@ impl ClusterState {
             login: self.login.clone(),
         };
         let node = Node::new(server, &self.caller_id, &self.clock, &self.config);
+        let node = node.noting_troubles_in(&self.troubles);
         Arc::new(node.expecting(Expected::ClusterNode))
     }
 
@@ -102,7 +107,11 @@ impl ClusterState {
     /// A node's reply is the map from now on.
     pub(super) fn install(&self, ranges: &[SlotRange]) {
         let mut map = self.map.write();
-        let next = map.next(ranges, |address| self.member_at(address), self.moment());
+        let (now, keep) = self.moment();
+        let next = map.next(ranges, |address| self.member_at(address), (now, keep));
+        if next.has_changed_since(now) {
+            self.troubles.note();
+        }
         let masters = next.masters().to_vec();
         *map = Arc::new(next);
         // Under the map's lock: a MOVED must not name a member that is retired just then.
@@ -126,6 +135,7 @@ impl ClusterState {
         let is_known = map.owner(slot).is_some_and(|m| m.number == owner.number);
         if !is_known {
             *map = Arc::new(map.with_owner(slot, &owner, self.moment()));
+            self.troubles.note();
         }
         drop(map);
         self.want_refresh();

@@ -21,7 +21,7 @@ use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::{Clock, Time};
 use crate::store::{
     Anchor, Answer, CallResult, Channel, ChannelEvent, Deadlines, Link, OnEvent, Service, Store,
-    StoreFault,
+    StoreFault, Troubles,
 };
 
 /// A manager on a [`Memory`] has this instead of connections.
@@ -35,6 +35,7 @@ struct SessionInner {
     requests: AtomicU64,
     retries: AtomicU64,
     service: Service,
+    troubles: Arc<Troubles>,
 }
 
 /// The least time that a request has.
@@ -51,7 +52,9 @@ impl Session {
         if server.state.lock().is_down {
             return Err(refused());
         }
+        let troubles = Arc::new(Troubles::new(server.clock.clone()));
         Ok(Session(Arc::new(SessionInner {
+            troubles,
             server,
             caller_id,
             command_timeout,
@@ -111,13 +114,22 @@ impl Session {
     /// Sends a request once.
     fn request(&self, command: &Cmd, reply_by: Time) -> Result<Value, StoreFault> {
         let SessionInner {
-            server, requests, ..
+            server,
+            requests,
+            troubles,
+            ..
         } = &*self.0;
         requests.fetch_add(1, Ordering::Relaxed);
         let sent = server.clock.now();
-        match server.request(&words_of(command)) {
+        let reply = server.request(&words_of(command));
+        if reply.is_err() {
+            // Over a network, the connection would have ended.
+            troubles.note();
+        }
+        match reply {
             Ok((_, delay)) if !delay.is_zero() && sent + delay >= reply_by => {
                 server.clock.sleep_until(reply_by);
+                troubles.note();
                 Err(StoreFault::timed_out(Step::Reply))
             }
             Ok((result, delay)) => {
@@ -174,6 +186,10 @@ impl Store for Session {
         self.0.service
     }
 
+    fn troubles(&self) -> Arc<Troubles> {
+        Arc::clone(&self.0.troubles)
+    }
+
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         if self.0.server.clock.now() >= deadlines.reply_by {
             return CallResult::none_sent(calls, &StoreFault::timed_out(Step::Reply));
@@ -190,12 +206,18 @@ impl Store for Session {
 
     fn listen(&self, channel: Channel<'_>, on_event: &mut OnEvent<'_>) -> Result<(), StoreFault> {
         let server = &self.0.server;
+        let sent = server.clock.now();
         let (id, messages) = server.subscribe(channel.name).ok_or_else(refused)?;
-        let mut flow = on_event(ChannelEvent::Subscribed);
+        let mut flow = on_event(ChannelEvent::Subscribed { sent });
         while flow.is_continue() {
             let wake_at = server.clock.now() + channel.check_every;
             flow = match server.clock.receive(&messages, wake_at) {
                 Some(message) => on_event(ChannelEvent::Message(&message)),
+                // A PING would have its reply at once.
+                None if server.is_subscribed(id) && (channel.is_awaited)() => {
+                    let sent = server.clock.now();
+                    on_event(ChannelEvent::Proven { sent })
+                }
                 None if server.is_subscribed(id) => on_event(ChannelEvent::Quiet),
                 None => return Err(closed()),
             };

@@ -150,6 +150,7 @@ impl Lanes {
     /// Ends the node: closes all its connections at once, also for threads that use them just now.
     /// Each call without a reply learns that its connection was closed.
     pub(in crate::store) fn end(&self) {
+        self.node.troubles.note();
         self.node.ages.end();
         for lane in self.lanes.iter() {
             if let Some(guard) = lane.if_open() {

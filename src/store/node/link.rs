@@ -204,6 +204,7 @@ impl NodeLink {
 
     /// The connection failed in an exchange that was to end at `reply_by`.
     fn on_broken(&mut self, results: &mut [&mut CallResult], reply_by: Time) {
+        self.node.troubles.note();
         let now = self.node.clock.now();
         let why = results
             .iter()

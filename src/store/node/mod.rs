@@ -92,7 +92,7 @@ use crate::error::Step;
 use crate::script::CallerId;
 use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Address, Anchor, CallResult, Link, ServerSettings, StoreFault};
+use crate::store::{Address, Anchor, CallResult, Link, ServerSettings, StoreFault, Troubles};
 use age::{Age, Ages};
 use greeting::KnownGreeting;
 use login::NodeLogin;
@@ -144,6 +144,7 @@ pub(crate) struct Node {
     /// Which of several servers it is. `None`: its users do not ask.
     identity: Option<identity::Identity>,
     counts: Arc<Counts>,
+    troubles: Arc<Troubles>,
 }
 
 impl Node {
@@ -181,6 +182,7 @@ impl Node {
             uptime: None,
             identity: None,
             counts: Arc::default(),
+            troubles: Arc::new(Troubles::new(clock.clone())),
         }
     }
 
@@ -194,6 +196,19 @@ impl Node {
     /// may still be under way.
     pub(super) fn counting_in(self, counts: Arc<Counts>) -> Node {
         Node { counts, ..self }
+    }
+
+    /// The same node, which notes its troubles here. So do all nodes of its store.
+    pub(super) fn noting_troubles_in(self, troubles: &Arc<Troubles>) -> Node {
+        Node {
+            troubles: Arc::clone(troubles),
+            ..self
+        }
+    }
+
+    /// See [`Store::troubles`](crate::store::Store::troubles).
+    pub(super) fn troubles(&self) -> &Arc<Troubles> {
+        &self.troubles
     }
 
     /// The same node, which asks each new connection whether it leads to the same server as another of
@@ -271,12 +286,14 @@ impl Node {
 
     /// Retires all connections of this age.
     fn retire(&self, age: Age) {
+        self.troubles.note();
         self.rights.forget();
         self.ages.retire(age);
     }
 
     /// Retires the lanes' connections of this age.
     fn retire_from_pool(&self, age: Age) {
+        self.troubles.note();
         self.rights.forget();
         self.ages.retire_from_pool(age);
     }

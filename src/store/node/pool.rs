@@ -188,8 +188,10 @@ impl Connected for LaneConnection {
     }
 }
 
+/// Each end of a lane's connection comes here, before its callers learn of it.
 impl Drop for LaneConnection {
     fn drop(&mut self) {
+        self.node.troubles.note();
         self.stream.close();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use redis::Value;
@@ -11,6 +12,7 @@ use super::connection::{Connection, fault, refusal};
 use super::hello::Role;
 use super::login::ConnectionLogin;
 use crate::error::Step;
+use crate::store::clock::Time;
 use crate::store::{Channel, ChannelEvent, OnEvent, StoreFault};
 
 impl Node {
@@ -31,10 +33,10 @@ impl Node {
         on_event: &mut OnEvent<'_>,
     ) -> Result<(), StoreFault> {
         let mut connection = self.connect(Role::Subscription)?;
-        let mut login = self.subscribe(&mut connection, channel.name)?;
+        let (mut login, sent) = self.subscribe(&mut connection, channel.name)?;
         connection.set_read_timeout(channel.check_every)?;
-        let mut flow = on_event(ChannelEvent::Subscribed);
-        let mut awaits_pong = false;
+        let mut flow = on_event(ChannelEvent::Subscribed { sent });
+        let mut pings = Pings::new(channel.check_every, sent);
         let mut next = None;
         while flow.is_continue() {
             flow = match connection.receive() {
@@ -44,36 +46,42 @@ impl Node {
                     }
                     // The reply to a PING. Within a subscription it has the shape of a message.
                     _ => {
-                        awaits_pong = false;
-                        on_event(ChannelEvent::Quiet)
+                        self.check_subscription(&connection)?;
+                        let sent = pings.unanswered.take();
+                        on_event(
+                            sent.map_or(ChannelEvent::Quiet, |sent| ChannelEvent::Proven { sent }),
+                        )
                     }
                 },
                 Err(error) if error.is_timeout() => {
                     self.check_subscription(&connection)?;
-                    if awaits_pong {
+                    if pings.unanswered.is_some() {
                         return Err(fault(error, Step::Reply));
                     }
                     // A process in which nobody waits sends nothing: no message is due that could
                     // be missed.
-                    awaits_pong = (channel.is_awaited)();
-                    if awaits_pong {
-                        connection
-                            .send(&[redis::cmd("PING")])
-                            .map_err(|e| fault(e, Step::Send))?;
+                    if (channel.is_awaited)() {
+                        pings.send(&mut connection, self.clock.now())?;
                     }
                     on_event(ChannelEvent::Quiet)
                 }
                 Err(error) => return Err(fault(error, Step::Reply)),
             };
+            // While messages come all the time, there is no timeout.
+            if flow.is_continue() && (channel.is_proof_needed)() {
+                pings.send_if_due(&mut connection, self.clock.now())?;
+            }
             if flow.is_break() || !login.as_ref().is_some_and(ConnectionLogin::is_outdated) {
                 continue;
             }
             if let Some(opened) = self.next_subscription(&mut next) {
                 let mut old = std::mem::replace(&mut connection, opened);
-                login = self.subscribe(&mut connection, channel.name)?;
+                let (new_login, sent) = self.subscribe(&mut connection, channel.name)?;
+                login = new_login;
                 connection.set_read_timeout(channel.check_every)?;
-                let had_ping = std::mem::replace(&mut awaits_pong, false);
-                flow = self.read_to_end(&mut old, had_ping, on_event);
+                let had_ping = pings.unanswered.is_some();
+                pings = Pings::new(channel.check_every, sent);
+                flow = self.read_to_end(&mut old, (had_ping, sent), on_event);
             }
         }
         Ok(())
@@ -103,27 +111,28 @@ impl Node {
         })
     }
 
-    /// Subscribes. Returns the login of the connection, which cannot log in anew from now on: within
-    /// a subscription there is no AUTH. So another connection takes its place.
+    /// Subscribes. Returns when it sent that, and the login of the connection, which cannot log in anew
+    /// from now on: within a subscription there is no AUTH. So another connection takes its place.
     fn subscribe(
         &self,
         connection: &mut Connection,
         channel: &str,
-    ) -> Result<Option<ConnectionLogin>, StoreFault> {
+    ) -> Result<(Option<ConnectionLogin>, Time), StoreFault> {
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(channel);
         let login = connection.login.take();
+        let sent = self.clock.now();
         connection.request(&subscribe, self.config.command_timeout)?;
-        Ok(login)
+        Ok((login, sent))
     }
 
-    /// Another connection has subscribed. Reads what the server has sent over the one before it: the
+    /// Another connection has subscribed, at `since`. Reads what the server has sent over the one before it: the
     /// reply to a PING comes behind all that. A message that both have brings the same grant twice,
     /// which is harmless. If the end does not come, messages may be missed: R17 (subscription).
     fn read_to_end(
         &self,
         old: &mut Connection,
-        awaits_pong: bool,
+        (awaits_pong, since): (bool, Time),
         on_event: &mut OnEvent<'_>,
     ) -> ControlFlow<()> {
         let until = self.clock.now() + self.config.command_timeout;
@@ -136,11 +145,11 @@ impl Node {
                     on_message(words.last(), on_event)?;
                 }
                 Ok(Ok(_)) if pongs > 1 => pongs -= 1,
-                Ok(Ok(_)) => return ControlFlow::Continue(()),
+                Ok(Ok(_)) => return on_event(ChannelEvent::Proven { sent: since }),
                 _ => break,
             }
         }
-        on_event(ChannelEvent::Subscribed)
+        on_event(ChannelEvent::Subscribed { sent: since })
     }
 
     /// R17 (subscription): once all connections of this age are retired, messages no longer come
@@ -153,6 +162,41 @@ impl Node {
             ));
         }
         Ok(())
+    }
+}
+
+/// The PINGs on one connection.
+struct Pings {
+    check_every: Duration,
+    /// When the one was sent that has no reply yet.
+    unanswered: Option<Time>,
+    /// When the last one was sent, or the subscription.
+    last: Time,
+}
+
+impl Pings {
+    fn new(check_every: Duration, subscribed: Time) -> Pings {
+        Pings {
+            check_every,
+            unanswered: None,
+            last: subscribed,
+        }
+    }
+
+    fn send(&mut self, connection: &mut Connection, now: Time) -> Result<(), StoreFault> {
+        self.last = now;
+        self.unanswered = Some(now);
+        connection
+            .send(&[redis::cmd("PING")])
+            .map_err(|e| fault(e, Step::Send))
+    }
+
+    /// Sends one, unless one was sent lately.
+    fn send_if_due(&mut self, connection: &mut Connection, now: Time) -> Result<(), StoreFault> {
+        if self.unanswered.is_some() || now < self.last + self.check_every {
+            return Ok(());
+        }
+        self.send(connection, now)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::{Counts, Expected, Lanes, Node, QueryConnection};
-use crate::store::{Address, Login, SentinelSettings, ServerSettings, StoreFault};
+use crate::store::{Address, Login, SentinelSettings, ServerSettings, StoreFault, Troubles};
 
 /// A master. It is never changed, only replaced as a whole.
 pub(super) struct Master {
@@ -36,6 +36,7 @@ pub(super) struct MasterOpener {
     pub(super) config: Config,
     /// All masters count here. A call may still wait on one that was replaced.
     counts: Arc<Counts>,
+    troubles: Arc<Troubles>,
 }
 
 impl MasterOpener {
@@ -51,6 +52,7 @@ impl MasterOpener {
             clock: clock.clone(),
             config: config.clone(),
             counts: Arc::default(),
+            troubles: Arc::new(Troubles::new(clock.clone())),
         }
     }
 
@@ -74,7 +76,8 @@ impl MasterOpener {
         let server = self.server(address);
         let node = Node::new(server, &self.caller_id, &self.clock, &self.config)
             .expecting(Expected::SentinelMaster)
-            .counting_in(Arc::clone(&self.counts));
+            .counting_in(Arc::clone(&self.counts))
+            .noting_troubles_in(&self.troubles);
         let node = Arc::new(node);
         let lanes = Lanes::open(&node, until)?;
         Ok(Master {

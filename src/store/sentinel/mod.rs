@@ -29,7 +29,7 @@ use std::sync::Arc;
 use super::clock::{Clock, Time};
 use super::{
     Anchor, CallResult, Channel, ChannelEvent, ConnectionWait, Deadlines, Leave, Link, OnEvent,
-    SentinelSettings, Store, StoreFault,
+    SentinelSettings, Store, StoreFault, Troubles,
 };
 use crate::config::Config;
 use crate::error::Result as ApiResult;
@@ -118,6 +118,11 @@ impl Store for SentinelStore {
         self.resolver.clock()
     }
 
+    fn troubles(&self) -> Arc<Troubles> {
+        // All masters have the same.
+        Arc::clone(self.master().node.troubles())
+    }
+
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         let master = self.master();
         let results = master.lanes.run(calls, deadlines);
@@ -181,8 +186,11 @@ impl Store for SentinelStore {
                 was_up = true;
                 match event {
                     // R12 (doubtful grants): the clock of the next master must not date it.
-                    // A sync finds the grant, if the next master knows of it.
-                    ChannelEvent::Message(_) if self.resolver.other_master(&master).is_some() => {
+                    // A sync finds the grant, if the next master knows of it. And the next master's
+                    // messages do not come from this one.
+                    ChannelEvent::Message(_) | ChannelEvent::Proven { .. }
+                        if self.resolver.other_master(&master).is_some() =>
+                    {
                         ControlFlow::Continue(())
                     }
                     event => on_event(event),

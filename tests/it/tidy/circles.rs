@@ -36,6 +36,7 @@ const ENGINE: &[&[&str]] = &[
     &["holding"],
     &["upkeep"],
     &["callbacks"],
+    &["hearing"],
     &["client"],
     &["waiter"],
     &["lease"],
@@ -48,7 +49,7 @@ const ENGINE: &[&[&str]] = &[
 const BACKGROUND: &[&[&str]] = &[
     &["thread"],
     &["waiter_upkeep", "release_upkeep", "lease_renewal"],
-    &["link", "long_wait"],
+    &["link", "long_wait", "timers"],
     &["schedule"],
 ];
 
@@ -60,6 +61,7 @@ const OWNERS: &[&str] = &[
     "Callbacks",
     "Client",
     "Grants",
+    "Hearing",
     "Holding",
     "LeaseRenewal",
     "Life",
@@ -72,6 +74,7 @@ const OWNERS: &[&str] = &[
     "Schedule",
     "Subscription",
     "Tasks",
+    "Timers",
     "Upkeep",
     "WaiterRegistry",
     "WaiterUpkeep",
@@ -96,6 +99,7 @@ const STORE: &[&[&str]] = &[
     &["provider"],
     &["foreign"],
     &["refusal"],
+    &["troubles"],
     &["clock"],
     &["attendants"],
 ];

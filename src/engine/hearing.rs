@@ -1,0 +1,113 @@
+//! Whether messages from other processes reach this one, and who is told when one of them waits for a
+//! lease of this process.
+
+use std::panic::RefUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use crate::engine::client::Client;
+use crate::key::Key;
+use crate::store::Troubles;
+use crate::store::clock::Time;
+
+/// A layer above that is told when somebody waits for a lease of this process. No mutex is held when
+/// it is called. It sends nothing and does not block.
+#[allow(dead_code, reason = "for the layer above")]
+pub(crate) trait WantedListener: Send + Sync + RefUnwindSafe {
+    /// Somebody waits behind the grant with this fence, or behind an older one.
+    fn on_wanted(&self, key: &Key, fence: u64);
+
+    /// Whether this process has leases about which such a message may come.
+    fn is_listening(&self) -> bool;
+}
+
+/// What the manager knows of its subscription, and of troubles with its servers.
+///
+/// R17 (subscription): a subscription can die unseen. It is *heard* for a while after it was proven
+/// alive, and not any longer. A process that is not heard must not count on messages.
+pub(crate) struct Hearing {
+    /// 2 P + T: a PING goes out within P after the last one, and has its reply within T, or fails
+    /// within P. So a subscription that is alive is proven again before that.
+    lasts: Duration,
+    troubles: Arc<Troubles>,
+    listener: OnceLock<Weak<dyn WantedListener>>,
+    /// In ns. 0: there is no subscription.
+    heard_until: AtomicU64,
+    /// Until when somebody wants the subscription proven, in ns.
+    proof_until: AtomicU64,
+}
+
+#[allow(dead_code, reason = "for the layer above")]
+impl Hearing {
+    pub(super) fn new(client: &Client) -> Hearing {
+        let config = client.config();
+        Hearing {
+            lasts: config.check_period * 2 + config.command_timeout,
+            troubles: client.store().troubles(),
+            listener: OnceLock::new(),
+            heard_until: AtomicU64::new(0),
+            proof_until: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the listener. Only the first call counts.
+    pub(crate) fn set_listener(&self, listener: Weak<dyn WantedListener>) {
+        let _ = self.listener.set(listener);
+    }
+
+    /// Whether the subscription was proven alive lately.
+    pub(crate) fn is_heard(&self, now: Time) -> bool {
+        now.as_nanos() < self.heard_until.load(Ordering::Acquire)
+    }
+
+    /// Has the subscription proven alive for a while, as if the listener listened. The first proof comes
+    /// within P and a round trip, if there is a subscription.
+    pub(crate) fn ask_for_proof(&self, now: Time) {
+        let until = (now + self.lasts).as_nanos();
+        self.proof_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// The mark of the last trouble. It gets larger whenever something may have been missed or moved:
+    /// the subscription ended, a connection failed, or other servers serve from now on. See
+    /// [`Lease::is_confirmed`](crate::engine::Lease::is_confirmed).
+    pub(crate) fn troubles(&self) -> u64 {
+        self.troubles.last()
+    }
+
+    pub(crate) fn note_trouble(&self) {
+        self.troubles.note();
+    }
+
+    /// A message says that somebody waits behind the grant with this fence.
+    pub(super) fn tell_wanted(&self, key: &Key, fence: u64) {
+        if let Some(listener) = self.listener() {
+            listener.on_wanted(key, fence);
+        }
+    }
+
+    /// Whether a PING goes out although nobody here waits for a grant.
+    pub(super) fn needs_proof(&self, now: Time) -> bool {
+        now.as_nanos() < self.proof_until.load(Ordering::Relaxed)
+            || self
+                .listener()
+                .is_some_and(|listener| listener.is_listening())
+    }
+
+    /// No message was missed until this moment.
+    pub(super) fn note_proof(&self, alive_at: Time) {
+        let until = (alive_at + self.lasts).as_nanos();
+        self.heard_until.fetch_max(until, Ordering::AcqRel);
+    }
+
+    /// The subscription has ended, or never began.
+    pub(super) fn note_end(&self) {
+        if self.heard_until.swap(0, Ordering::AcqRel) != 0 {
+            self.note_trouble();
+        }
+    }
+
+    fn listener(&self) -> Option<Arc<dyn WantedListener>> {
+        self.listener.get()?.upgrade()
+    }
+}
