@@ -15,7 +15,8 @@ use crate::store::clock::Time;
 /// it is called. It sends nothing and does not block.
 #[allow(dead_code, reason = "for the layer above")]
 pub(crate) trait WantedListener: Send + Sync + RefUnwindSafe {
-    /// Somebody waits behind the grant with this fence, or behind an older one.
+    /// Somebody waits behind the grant with this fence, or behind an older one. This may come often, late,
+    /// and before the grant itself is known here.
     fn on_wanted(&self, key: &Key, fence: u64);
 
     /// Whether this process has leases about which such a message may come.

@@ -276,6 +276,7 @@ fn grant(token: Token) -> Grant {
         granted_at: 1,
         left: Duration::from_secs(10),
         previous: PreviousHolder::Unknown,
+        waiting: None,
     }
 }
 

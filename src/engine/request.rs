@@ -43,6 +43,8 @@ pub(crate) struct Request {
     pub(crate) hold_at_least: Duration,
     /// How many fences after its own Redis reserves for a grant. The process may pass it on as often.
     pub(crate) spare_fences: u32,
+    /// The owner wants to hear that somebody waits for the lock.
+    pub(crate) hears: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
     /// When the caller asked for it. `NEVER`: nobody measures how long that takes.
@@ -58,7 +60,7 @@ pub(crate) struct Request {
 impl Request {
     /// A request of its own, without local hand-overs.
     pub(crate) fn new(spec: LockSpec, key: Key, options: &LockOptions, process: u32) -> Request {
-        Request::build(spec, key, options, process, 0)
+        Request::build(spec, key, options, process, 0, false)
     }
 
     /// A request whose grant this process may pass on, if the options allow local hand-overs.
@@ -68,7 +70,8 @@ impl Request {
         options: &LockOptions,
         process: u32,
     ) -> Request {
-        Request::build(spec, key, options, process, options.most_local_handovers())
+        let spare_fences = options.most_local_handovers();
+        Request::build(spec, key, options, process, spare_fences, false)
     }
 
     fn build(
@@ -77,6 +80,7 @@ impl Request {
         options: &LockOptions,
         process: u32,
         spare_fences: u32,
+        hears: bool,
     ) -> Request {
         let ttl = options.lease_length();
         let thread = thread::current();
@@ -86,6 +90,7 @@ impl Request {
             hold_ms: options.least_hold().as_millis() as u64,
             permits: spec.weight,
             local_handovers: spare_fences,
+            hears,
             origin: Origin {
                 host: &HOST,
                 pid: process,
@@ -101,6 +106,7 @@ impl Request {
             fixed: options.is_fixed(),
             hold_at_least: options.least_hold(),
             spare_fences,
+            hears,
             max_hold: options.hold_limit(),
             on_lost: options.callback().cloned(),
             asked_at: Time::NEVER,
@@ -125,6 +131,7 @@ impl Request {
             fixed: self.fixed,
             hold_at_least: self.hold_at_least,
             spare_fences: self.spare_fences,
+            hears: self.hears,
             max_hold: None,
             on_lost: None,
             asked_at: Time::NEVER,

@@ -13,7 +13,7 @@ use crate::engine::life::Life;
 use crate::engine::upkeep::{Command, Upkeep};
 use crate::engine::waiter::{GrantNotice, WaiterRegistry};
 use crate::error::{Error, Result};
-use crate::script::{Call, CallerId, Grant, LockSpec, Verb, called_for};
+use crate::script::{Call, CallerId, Grant, LockSpec, Verb, called_for, wanted_behind};
 use crate::store::clock::Time;
 use crate::store::{Channel, ChannelEvent, StoreFault};
 use crate::sync::{Condvar, Mutex};
@@ -233,11 +233,13 @@ impl Subscription {
 
     pub(super) fn on_message(&self, message: &str) {
         let arrived = self.client.now();
-        let Some((grant, key, family)) = Grant::from_message(&self.client.config().prefix, message)
-        else {
-            if let Some(key) = called_for(&self.client.config().prefix, message) {
+        let prefix = &self.client.config().prefix;
+        let Some((grant, key, family)) = Grant::from_message(prefix, message) else {
+            if let Some(key) = called_for(prefix, message) {
                 // R22 (tries among the dead): a sync is the answer.
                 self.grants.sync_now(&key);
+            } else if let Some((key, fence)) = wanted_behind(prefix, message) {
+                self.hearing.tell_wanted(&key, fence);
             } else if !message.is_empty() {
                 log::warn!(
                     "a message that is not a grant on {:?}",

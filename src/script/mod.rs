@@ -38,7 +38,7 @@ pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
 pub(crate) use renewals::{RENEWALS_LIMIT, renewals_command, renewals_script_id, split_renewals};
-pub(crate) use reply::{InspectedHolder, Inspection, Malformed, called_for};
+pub(crate) use reply::{InspectedHolder, Inspection, Malformed, called_for, wanted_behind};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

@@ -7,8 +7,9 @@
 --   if the grant reserves that many fences behind its first
 -- Returns: now, left and previous alone, packed as '<ddb', from the short way, which grants the
 --   lock with now as the fence and the time of the grant · granted {fence, granted at, left,
---   previous} · waiting {ticket, position, left, since} · busy {left} · silent (queue_silent.lua) ·
---   late · more (call again at once) · queued (both keys are needed) · kind {kind}
+--   previous, how many others wait if the request hears} · waiting {ticket, position, left, since} ·
+--   busy {left, 1 if a process that keeps the lock was told} · silent (queue_silent.lua) · late ·
+--   more (call again at once) · queued (both keys are needed) · kind {kind}
 
 local token, not_after, params = ARGV[5], ARGV[6] + 0, ARGV[8]
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
@@ -37,18 +38,25 @@ if packed_state and not owner and now <= not_after
   end
 end
 
-local waiter, own_stamp =
-  unpack(redis.call('HMGET', KEYS[1], 'w:' .. token, 'm:' .. ARGV[1]))
+local waiter, own_stamp, stored_request, told =
+  unpack(redis.call('HMGET', KEYS[1], 'w:' .. token, 'm:' .. ARGV[1], 'a', 'n'))
 local goes_on, looks_back = true, false
 --include mutex_record.lua
 
 -- R5 (dated requests): the caller has given up by now, and would not release what this took.
 if now > not_after then return { 'late', now, 0 } end
 if owner == token then
-  return { 'granted', now, 0, fence, granted_at, math.max(0, lease_end - now), previous }
+  local spare = string.match(params, '^%d+ %d %d+ (%d+) ')
+  return { 'granted', now, 0, fence, granted_at, math.max(0, lease_end - now), previous,
+           spare and spare + 0 >= 65536 and waiter_records or nil }
 end
--- R11 (missing keys): the record alone is enough only while its queue is empty.
-if not queue_key and entries > 0 then return { 'queued', now, 0 } end
+-- R11 (missing keys): the record alone is enough only while its queue is empty. The owner hears of
+-- the caller all the same, since a message needs no key.
+if not queue_key and entries > 0 then
+  --include mutex_wanted.lua
+  --include mutex_tell.lua
+  return { 'queued', now, 0 }
+end
 
 local may_take = lease_end <= now
 --include queue_silent.lua
@@ -61,20 +69,24 @@ if not owner and lease_end <= now and more == 0 then
   -- The token does not wait: its own process counts as alive, so it would be the owner by now. And
   -- if the list lost its entry, the records of all waiters go.
   owner, new_manager = token, manager
-  new_request, ttl, hold, new_label = string.match(params, '^((%d+) %d (%d+) ?%d*) (.*)$')
+  new_request, ttl, hold, new_spare, new_label =
+    string.match(params, '^((%d+) %d (%d+) ?(%d*)) (.*)$')
   new_request = '0 ' .. now_text .. ' ' .. manager .. ' ' .. new_request
 end
 --include mutex_grant.lua
 
 local answer, stamp_refreshed
 local left = math.max(0, lease_end - now)
+--include mutex_wanted.lua
 if owner == token then
-  answer = { 'granted', now, 2 * dead_waiters, fence, granted_at, left, previous }
+  answer = { 'granted', now, 2 * dead_waiters, fence, granted_at, left, previous, waiters_left }
 elseif more == 1 then
   answer = { 'more', now, 1 + 2 * dead_waiters }
 elseif ARGV[7] ~= '1' then
+  if keeper_knows then table.insert(grants, 1, 1) end
   answer = { 'busy', now, 2 * dead_waiters, left, unpack(grants) }
 elseif not queue_key then
+  --include mutex_tell.lua
   return { 'queued', now, 0 }
 else
   --include queue_enter.lua
@@ -87,4 +99,5 @@ local expire_first = false
 --include mutex_write.lua
 --include mutex_delete.lua
 if message then redis.pcall('PUBLISH', ARGV[4] .. new_manager, message) end
+--include mutex_tell.lua
 return answer

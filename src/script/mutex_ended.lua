@@ -1,7 +1,8 @@
 -- Purpose: the part that notes that the owner's lease ended without a release.
 -- Expects: mutex_record.lua before it · how: 1 if it lapsed or its guard lost it, 2 if it was
 --   released by force · spare: how many fences the owner's grant has reserved behind its first, for
---   guards that take the lock from each other within their process · last_ended: the fence, or the
+--   guards that take the lock from each other within their process. (The request has 65,536 more if
+--   the owner wants to hear that somebody waits. Its reader takes that off.) · last_ended: the fence, or the
 --   one of these by which it was released
 -- KEYS: as in mutex_record.lua
 -- ARGV: as in mutex_record.lua

@@ -38,7 +38,7 @@ local is_stray = owner == token and callers_fence > 0 and callers_fence ~= fence
 local status, waiter, how
 -- Only such an end needs the owner's spare: see mutex_ended.lua.
 local request = (mode == 'lost' or mode == 'forced') and redis.call('HGET', record_key, 'a') or ''
-local spare = (string.match(request, '^%d+ %d+ %S+ %d+ %d %d+ (%d+)$') or 0) + 0
+local spare = (string.match(request, '^%d+ %d+ %S+ %d+ %d %d+ (%d+)$') or 0) % 65536
 local last_ended = fence
 if mode == 'forced' then
   -- The caller may name the fence of any guard of the grant. A cooling has one fence.

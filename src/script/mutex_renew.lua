@@ -2,7 +2,7 @@
 --   one. R9 (own lapse): a lapsed lease that no other token has seen is extended as well.
 -- KEYS: 1 the record, always alone, so that a slot in migration never answers TRYAGAIN
 -- ARGV: 1-4 as in mutex_record.lua · 5 token
--- Returns: renewed {left, fence} · gone {stored fence, fence of the last grant that ended without a
+-- Returns: renewed {left, fence, how many wait, if somebody does} · gone {stored fence, fence of the last grant that ended without a
 --   release, how that one ended} · kind {kind}
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
 --include record_clock.lua
@@ -13,4 +13,5 @@ lease_end, state_changed = math.max(lease_end, now + 1000 * ttl), true
 if entries > 0 then queue_changed = true end
 local expire_first = true
 --include mutex_write.lua
-return { 'renewed', now, 0, math.max(0, lease_end - now), fence }
+return { 'renewed', now, 0, math.max(0, lease_end - now), fence,
+         waiter_records > 0 and waiter_records or nil }

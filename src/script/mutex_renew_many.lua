@@ -6,12 +6,13 @@
 -- KEYS: the records (HASH)
 -- ARGV: 1-4 as in mutex_record.lua · from 5 on the token for each record
 -- Returns: renewed {left, fence, left, fence, …}, a pair for each record; both are 0 if its lease was
---   not extended
+--   not extended. Behind the pairs comes the number of each record, from 1 on, whose lease was
+--   extended and for which somebody waits
 --include record_clock.lua
 -- Locals, because each use of a global costs a look-up.
 local keys, tokens, call, read = KEYS, ARGV, redis.call, redis.pcall
 local pack, unpack, sub = struct.pack, struct.unpack, string.sub
-local states, queues, expiries, reply = {}, {}, {}, { 'renewed', now, 0 }
+local states, queues, expiries, wanted, reply = {}, {}, {}, {}, { 'renewed', now, 0 }
 for i = 1, #keys do
   -- A key of another type must not fail the others. Its error has no fields.
   local fields = read('HMGET', keys[i], 's', 'q', 'o')
@@ -39,7 +40,8 @@ for i = 1, #keys do
       states[i] = pack('<d', lease_end) .. sub(packed_state, 9)
       if packed_queue then
         -- As in queue_record.lua, R2 (served time).
-        local entries, _, looked_at, served_time = unpack('<I4I4dd', packed_queue)
+        local entries, waiter_records, looked_at, served_time = unpack('<I4I4dd', packed_queue)
+        if waiter_records > 0 then wanted[#wanted + 1] = i end
         if entries > 0 then
           served_time = served_time + math.max(0, math.min(now - looked_at, ARGV[2] + 0))
           queues[i] =
@@ -50,6 +52,7 @@ for i = 1, #keys do
   end
   reply[2 + 2 * i], reply[3 + 2 * i] = left, fence
 end
+for _, i in ipairs(wanted) do reply[#reply + 1] = i end
 for _, expiry in ipairs(expiries) do call('PEXPIREAT', expiry[1], expiry[2]) end
 for i = 1, #keys do
   if queues[i] then

@@ -8,8 +8,8 @@
 --   token is known, ticket last served, 1 if the owner waited here and is the caller's} · absent
 --   (no record at all) · late · kind {kind}
 local newest, length = ARGV[6], redis.call('LLEN', KEYS[2])
-local packed_state, packed_queue, owner, waiter, own_stamp, stored_request =
-  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'w:' .. newest, 'm:' .. ARGV[1], 'a'))
+local packed_state, packed_queue, owner, waiter, own_stamp, stored_request, told =
+  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'w:' .. newest, 'm:' .. ARGV[1], 'a', 'n'))
 --include record_clock.lua
 local goes_on, looks_back = false, false
 --include mutex_record.lua
@@ -25,6 +25,9 @@ local token, stamp_refreshed
 live_manager = manager
 --include mutex_promote.lua
 --include mutex_grant.lua
+--include mutex_wanted.lua
+-- The waiter for which this was sent may have become the owner by now.
+if waiter_records <= 0 then wanted = nil end
 local newest_known = waiter or owner == newest
 -- R13 (unwanted grants): an owner of the caller's that waited here (its ticket is not 0) is one
 -- that the caller must know. If it does not, it releases it.
@@ -36,6 +39,7 @@ local owner_waited_here = ticket and ticket ~= '0' and owner_manager == manager
 local expire_first = #fields_to_delete == 0 and heads_popped == 0 and tails_popped == 0
 --include mutex_write.lua
 if message then redis.pcall('PUBLISH', ARGV[4] .. new_manager, message) end
+--include mutex_tell.lua
 more = more + 2 * dead_waiters
 return { 'synced', now, more, owner or '', fence, granted_at, math.max(0, lease_end - now),
          previous, entries, since, newest_known and 1 or 0, served_ticket,

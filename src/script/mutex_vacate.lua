@@ -6,7 +6,8 @@
 -- ARGV: 1-4 as in mutex_record.lua
 -- Returns: vacated · kind {kind}, if somebody uses the mutex, or there is more to do before, or the
 --   name is another kind by now
-local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
+local packed_state, packed_queue, owner, stored_request, told =
+  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'a', 'n'))
 --include record_clock.lua
 local goes_on, looks_back = false, false
 --include mutex_record.lua
@@ -27,9 +28,12 @@ end
 -- The next call finds the mutex at rest.
 if is_free then more = 1 end
 --include mutex_grant.lua
+-- The caller wants the name too, as another kind.
+--include mutex_wanted.lua
 --include mutex_delete.lua
 -- R20 (write order): a deletion that came first has made the script one that may finish.
 local expire_first = #fields_to_delete == 0 and heads_popped == 0 and tails_popped == 0
 --include mutex_write.lua
 if message then redis.pcall('PUBLISH', ARGV[4] .. new_manager, message) end
+--include mutex_tell.lua
 return { 'kind', now, more + 2 * dead_waiters, 'mutex/1', unpack(grants) }

@@ -47,6 +47,9 @@ pub(crate) struct Grant {
     /// The time that was left when the server wrote this.
     pub(crate) left: Duration,
     pub(crate) previous: PreviousHolder,
+    /// Whether others waited when the server wrote this. `None`: it did not say. It does so for a
+    /// request that hears.
+    pub(crate) waiting: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +63,8 @@ pub(crate) enum Outcome {
     },
     Busy {
         left: Duration,
+        /// A process that keeps the lock was told that somebody waits.
+        told: bool,
     },
     /// The answer of one node of a quorum. A majority of them makes an outcome.
     Vote(Vote),
@@ -82,6 +87,8 @@ pub(crate) enum Outcome {
     Renewed {
         left: Duration,
         fence: u64,
+        /// Somebody waits for the lock.
+        waiting: bool,
     },
     Gone {
         stored: u64,

@@ -9,8 +9,9 @@
 //!
 //! - `ttl` and `hold` are in ms, `since` is in µs by the server's clock. `fixed` is `1` or `0`.
 //! - `number` is the number of permits, always there for permits. For a mutex it is the number of
-//!   local hand-overs, if that is not 0. The label has no space before its first tab, so a space shows
-//!   that there is a number.
+//!   local hand-overs, and [`HEARS`] more if the owner wants to hear that somebody waits. It is left
+//!   out if it is 0. The label has no space before its first tab, so a space shows that there is a
+//!   number.
 //! - In a waiter's record of permits, the capacity and a space follow the number.
 //! - The parts of a label have no tabs and no other control characters. The text may have spaces. An
 //!   older version writes no thread id.
@@ -23,6 +24,10 @@ use super::spec::Family;
 /// Stands in a record where the thread has no name.
 pub(crate) const NO_NAME: &str = "-";
 
+/// The number of a mutex's request is larger by this if its owner wants to hear that somebody waits.
+/// It is more than any number of local hand-overs. Scripts of versions without the flag carry it along.
+pub(crate) const HEARS: u32 = 65_536;
+
 /// The parameters of a request for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Params<'a> {
@@ -34,6 +39,8 @@ pub(crate) struct Params<'a> {
     pub(crate) permits: u32,
     /// How many further guards of the process one grant may serve. 0 for permits.
     pub(crate) local_handovers: u32,
+    /// The owner wants to hear that somebody waits. False for permits.
+    pub(crate) hears: bool,
     pub(crate) origin: Origin<'a>,
 }
 
@@ -55,10 +62,13 @@ impl<'a> Params<'a> {
         let mut text = String::with_capacity(112);
         let fixed = u8::from(self.fixed);
         let _ = write!(text, "{} {fixed} {} ", self.ttl_ms, self.hold_ms);
-        if family == Family::Permit {
-            let _ = write!(text, "{} ", self.permits);
-        } else if self.local_handovers > 0 {
-            let _ = write!(text, "{} ", self.local_handovers);
+        let number = match family {
+            Family::Permit => self.permits,
+            _ if self.hears => self.local_handovers + HEARS,
+            _ => self.local_handovers,
+        };
+        if family == Family::Permit || number > 0 {
+            let _ = write!(text, "{number} ");
         }
         let origin = &self.origin;
         let _ = write!(text, "{}\t{}\t", origin.host, origin.pid);
@@ -78,12 +88,13 @@ impl<'a> Params<'a> {
         let fixed = parts.next()? == "1";
         let hold_ms = parts.next()?.parse().ok()?;
         let (number, label) = number_and_label(parts.next()?);
-        let (permits, local_handovers) = match family {
+        let (permits, number) = match family {
             Family::Permit => (number?.parse().ok()?, 0),
             Family::Mutex | Family::Quorum => {
                 (1, number.and_then(|text| text.parse().ok()).unwrap_or(0))
             }
         };
+        let hears = number >= HEARS;
         let mut label = label.splitn(4, '\t');
         let host = label.next()?;
         let pid = label.next()?.parse().ok()?;
@@ -93,7 +104,8 @@ impl<'a> Params<'a> {
             fixed,
             hold_ms,
             permits,
-            local_handovers,
+            local_handovers: if hears { number - HEARS } else { number },
+            hears,
             origin: Origin {
                 host,
                 pid,
@@ -220,6 +232,7 @@ mod tests {
         hold_ms: 250,
         permits: 1,
         local_handovers: 0,
+        hears: false,
         origin: Origin {
             host: "web-1",
             pid: 4711,
@@ -249,6 +262,14 @@ mod tests {
                 local_handovers: 16,
                 ..params
             };
+            let hearing = Params {
+                hears: true,
+                ..params
+            };
+            let keeping = Params {
+                local_handovers: 65_535,
+                ..hearing
+            };
             let of_permits = Params {
                 permits: 5,
                 ..params
@@ -257,6 +278,8 @@ mod tests {
                 (params, Family::Mutex),
                 (params, Family::Quorum),
                 (in_line, Family::Mutex),
+                (hearing, Family::Mutex),
+                (keeping, Family::Mutex),
                 (of_permits, Family::Permit),
             ] {
                 let text = params.write(family);
@@ -280,6 +303,17 @@ mod tests {
             in_line.write(Family::Mutex),
             "10000 1 250 16 web-1\t4711\tmain#4712\t16 runs"
         );
+        for (local_handovers, number) in [(0, 65_536), (65_535, 131_071)] {
+            let hearing = Params {
+                local_handovers,
+                hears: true,
+                ..PARAMS
+            };
+            assert_eq!(
+                hearing.write(Family::Mutex),
+                format!("10000 1 250 {number} web-1\t4711\tmain#4712\t16 runs")
+            );
+        }
         assert_eq!(
             PARAMS.write(Family::Permit),
             "10000 1 250 1 web-1\t4711\tmain#4712\t16 runs"

@@ -79,13 +79,15 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 36] = parts![
+const PARTS: [(&str, &str); 38] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
     "mutex_ended.lua",
     "mutex_end_of.lua",
     "mutex_promote.lua",
     "mutex_grant.lua",
+    "mutex_wanted.lua",
+    "mutex_tell.lua",
     "mutex_delete.lua",
     "mutex_write.lua",
     "permit_record.lua",

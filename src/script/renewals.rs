@@ -58,12 +58,22 @@ pub(crate) fn split_renewals(calls: usize, reply: &Value) -> Option<Vec<Option<V
     let [status, now, more, fields @ ..] = &parts[..] else {
         return None;
     };
-    let alone = |fields: &[Value]| {
+    let (pairs, wanted) = fields.split_at_checked(2 * calls)?;
+    // The numbers of the records for which somebody waits, counted from 1.
+    let mut is_wanted = vec![false; calls];
+    for number in wanted {
+        let Value::Int(number) = number else {
+            return None;
+        };
+        let at = usize::try_from(*number).ok()?.checked_sub(1)?;
+        *is_wanted.get_mut(at)? = true;
+    }
+    let alone = |(fields, is_wanted): (&[Value], bool)| {
         let is_done = matches!(fields, [Value::Int(1..), Value::Int(1..)]);
         is_done.then(|| {
-            let parts = [status, now, more].into_iter().chain(fields);
-            Value::Array(parts.cloned().collect())
+            let parts = [status, now, more].into_iter().chain(fields).cloned();
+            Value::Array(parts.chain(is_wanted.then_some(Value::Int(1))).collect())
         })
     };
-    (fields.len() == 2 * calls).then(|| fields.chunks(2).map(alone).collect())
+    Some(pairs.chunks(2).zip(is_wanted).map(alone).collect())
 }

@@ -44,17 +44,25 @@ impl ScriptReply {
         if reply.dead_waiters != 0 && !call.verb.serves_queue() {
             return Err(malformed("no waiters that were passed over", value));
         }
+        if family != Family::Mutex && reply.grants.iter().any(|grant| grant.waiting.is_some()) {
+            return Err(malformed("grants of five fields each", value));
+        }
         Ok(reply)
     }
 }
 
 impl Grant {
-    /// Reads the message of a grant: `token fence granted-at left previous key`, with the word
-    /// `permit` before it if it is one of permits. `None` for any other text.
+    /// Reads the message of a grant: `token fence granted-at left previous key`. Before it comes the
+    /// word `permit` if it is one of permits. To a request that hears it is `mutex` and how many
+    /// others wait. `None` for any other text.
     pub(crate) fn from_message(prefix: &str, message: &str) -> Option<(Grant, Key, Family)> {
-        let (family, message) = match message.strip_prefix("permit ") {
-            Some(rest) => (Family::Permit, rest),
-            None => (Family::Mutex, message),
+        let (family, waiting, message) = if let Some(rest) = message.strip_prefix("permit ") {
+            (Family::Permit, None, rest)
+        } else if let Some(rest) = message.strip_prefix("mutex ") {
+            let (others, rest) = rest.split_once(' ')?;
+            (Family::Mutex, Some(plain::<u64>(others)? > 0), rest)
+        } else {
+            (Family::Mutex, None, message)
         };
         let mut parts = message.splitn(6, ' ');
         let token = Token::parse(parts.next()?)?;
@@ -70,11 +78,19 @@ impl Grant {
                 granted_at,
                 left,
                 previous,
+                waiting,
             },
             key,
             family,
         ))
     }
+}
+
+/// The message `wanted fence key` says that somebody waits behind the grant with that fence, or
+/// behind an older one. `None` for any other text.
+pub(crate) fn wanted_behind(prefix: &str, message: &str) -> Option<(Key, u64)> {
+    let (fence, record) = message.strip_prefix("wanted ")?.split_once(' ')?;
+    Some((Key::from_record(prefix, record)?, plain(fence)?))
 }
 
 /// R22 (tries among the dead): a try has called the processes that wait for this lock, whose record
@@ -97,9 +113,10 @@ fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
     }
     let answer = ReplyParts::read(expected, value)?;
     match (answer.status, answer.fields) {
-        ("granted", [fence, at, left, how, others @ ..]) => {
+        ("granted", [fence, at, left, how, rest @ ..]) => {
             let grant = grant(token, [fence, at, left, how])?;
-            answer.reply(Outcome::Granted(grant), others)
+            let (waiting, others) = waiting_others(family, rest)?;
+            answer.reply(Outcome::Granted(Grant { waiting, ..grant }), others)
         }
         ("waiting", [ticket, position, left, since, others @ ..]) => {
             let waiting = Outcome::Waiting {
@@ -110,9 +127,13 @@ fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
             };
             answer.reply(waiting, others)
         }
-        ("busy", [left, others @ ..]) => {
+        ("busy", [left, rest @ ..]) => {
             let left = micros(left)?;
-            answer.reply(Outcome::Busy { left }, others)
+            let (told, others) = match rest {
+                [Value::Int(1), others @ ..] if family == Family::Mutex => (true, others),
+                others => (false, others),
+            };
+            answer.reply(Outcome::Busy { left, told }, others)
         }
         ("silent", []) if family != Family::Quorum => answer.reply(Outcome::Silent, &[]),
         // Only a mutex has a form without the queue's key.
@@ -184,10 +205,12 @@ fn renew(family: Family, value: &Value) -> ParseResult<ScriptReply> {
             answer.reply(busy_node(left, fence)?, &[])
         }
         ("late", others) if family == Family::Quorum => answer.reply(Outcome::Late, others),
-        ("renewed", [left, fence, others @ ..]) => {
+        ("renewed", [left, fence, rest @ ..]) => {
+            let (waiting, others) = waiting_others(family, rest)?;
             let renewed = Outcome::Renewed {
                 left: micros(left)?,
                 fence: number(fence)?,
+                waiting: waiting == Some(true),
             };
             answer.reply(renewed, others)
         }
@@ -226,7 +249,7 @@ fn sync(family: Family, newest: Token, value: &Value) -> ParseResult<ScriptReply
     else {
         return Err(malformed(expected, value));
     };
-    number(entries)?;
+    let entries = number(entries)?;
     // If nobody owns the lock, the numbers are those of its last grant. The token of an owner comes
     // below, in place of this one.
     let last = grant(newest, [fence, at, left, how])?;
@@ -238,6 +261,7 @@ fn sync(family: Family, newest: Token, value: &Value) -> ParseResult<ScriptReply
         }
         _ => Some(Grant {
             token: token(owner)?,
+            waiting: Some(entries > 0),
             ..last
         }),
     };
@@ -383,17 +407,24 @@ impl<'a> ReplyParts<'a> {
 
     /// The reply with this outcome, and with the grants to others that follow the fields.
     fn reply(&self, outcome: Outcome, others: &[Value]) -> ParseResult<ScriptReply> {
-        let grants = others.chunks(5).map(|fields| match fields {
-            [of, fence, at, left, how] => grant(token(of)?, [fence, at, left, how]),
-            _ => Err(malformed("grants of five fields each", self.value)),
-        });
+        let mut grants = Vec::new();
+        let mut rest = others;
+        while !rest.is_empty() {
+            let [of, fence, at, left, how, behind @ ..] = rest else {
+                return Err(malformed("grants of five or six fields each", self.value));
+            };
+            let waiting;
+            (waiting, rest) = waiting_others(Family::Mutex, behind)?;
+            let grant = grant(token(of)?, [fence, at, left, how])?;
+            grants.push(Grant { waiting, ..grant });
+        }
         Ok(ScriptReply {
             now: Some(self.now),
             more: self.more,
             dead_waiters: self.dead_waiters,
             next_page: self.next_page,
             outcome,
-            grants: grants.collect::<ParseResult<_>>()?,
+            grants,
         })
     }
 
@@ -435,7 +466,20 @@ fn packed_grant(family: Family, token: Token, packed: &[u8]) -> Option<Grant> {
         granted_at: now,
         left: Duration::from_micros(packed_number(left)?),
         previous: previous_from(i64::from(how.cast_signed()))?,
+        // A mutex has a short way while nobody waits.
+        waiting: (family == Family::Mutex).then_some(false),
     })
+}
+
+/// Whether somebody waits, if the fields of a mutex go on with the number of waiters, and the fields
+/// behind that number.
+fn waiting_others(family: Family, fields: &[Value]) -> ParseResult<(Option<bool>, &[Value])> {
+    match fields {
+        [waiters @ Value::Int(_), rest @ ..] if family == Family::Mutex => {
+            Ok((Some(number(waiters)? > 0), rest))
+        }
+        _ => Ok((None, fields)),
+    }
 }
 
 fn grant(token: Token, [fence, granted_at, left, how]: [&Value; 4]) -> ParseResult<Grant> {
@@ -445,5 +489,6 @@ fn grant(token: Token, [fence, granted_at, left, how]: [&Value; 4]) -> ParseResu
         granted_at: number(granted_at)?,
         left: micros(left)?,
         previous: previous(how)?,
+        waiting: None,
     })
 }

@@ -111,9 +111,9 @@ pub(super) fn check_times_left(
             own = owner.as_ref();
             Some(*left)
         }
-        Outcome::Renewed { left, .. } | Outcome::Waiting { left, .. } | Outcome::Busy { left } => {
-            Some(*left)
-        }
+        Outcome::Renewed { left, .. }
+        | Outcome::Waiting { left, .. }
+        | Outcome::Busy { left, .. } => Some(*left),
         _ => None,
     };
     for grant in own.into_iter().chain(executed.grants) {

@@ -201,6 +201,8 @@ mod tries;
 mod unread_releases;
 #[cfg(test)]
 mod unread_store;
+#[cfg(test)]
+mod wanted;
 
 #[cfg(test)]
 pub(crate) use {

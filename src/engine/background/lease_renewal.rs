@@ -11,7 +11,7 @@ use crate::engine::request::LostBy;
 use crate::engine::upkeep::{ScheduledLease, Task, TokenRelease};
 use crate::engine::waiter::{TokenOwner, WaiterAction};
 use crate::loss::LossReason;
-use crate::script::{Call, Family, Mode};
+use crate::script::{Call, Family, Mode, Outcome};
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 
@@ -161,7 +161,18 @@ impl LeaseRenewal {
             log::info!("renewals are answered again");
         }
         match renewed_until(&scheduled.lease, &answer) {
-            Ok(deadline) => self.on_renewed(scheduled, (answer.sent, deadline), tasks),
+            Ok(deadline) => {
+                let lease = &scheduled.lease;
+                if lease.request.hears
+                    && let Outcome::Renewed { waiting: true, .. } = answer.reply.outcome
+                {
+                    // A message that says so may have been lost.
+                    self.base
+                        .hearing
+                        .tell_wanted(&lease.request.key, lease.fence);
+                }
+                self.on_renewed(scheduled, (answer.sent, deadline), tasks)
+            }
             Err(reason) => {
                 self.lose(&scheduled.lease, reason, tasks);
             }

@@ -85,9 +85,16 @@ impl WaiterUpkeep {
             }
         };
         let action = match (answer.reply.outcome, &call.verb) {
-            (Outcome::Renewed { left, fence }, _) => {
+            (
+                Outcome::Renewed {
+                    left,
+                    fence,
+                    waiting,
+                },
+                _,
+            ) => {
                 let mut state = waiter.state.lock();
-                state.on_confirmed(answer.sent, left, fence, &waiter.request)
+                state.on_confirmed(answer.sent, left, fence, waiting, &waiter.request)
             }
             (_, Verb::Renew { token, .. }) => waiter.state.lock().on_absent(*token, answer.sent),
             _ => return,

@@ -39,6 +39,7 @@ fn asking_engine(engine: &Arc<Engine>) -> (QueuedWaiter, Call, Grant) {
         granted_at: 1,
         left: request.ttl,
         previous: PreviousHolder::Released,
+        waiting: None,
     };
     (queued, request.acquire(token, Wait::Yes), grant)
 }
@@ -205,7 +206,7 @@ fn confirmed(waiter: &WaiterEntry, now: Time) -> WaiterAction {
         if let Some(mut state) = waiter.state.try_lock()
             && state.is_confirming()
         {
-            return state.on_confirmed(now, waiter.request.ttl, 1, &waiter.request);
+            return state.on_confirmed(now, waiter.request.ttl, 1, false, &waiter.request);
         }
         std::hint::spin_loop();
     }

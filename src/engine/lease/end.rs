@@ -32,7 +32,7 @@ pub(crate) fn loss_from_release(
 /// `force_release` named.
 pub(crate) fn renewed_until(lease: &Lease, answer: &Answer) -> Result<Time, LossReason> {
     match &answer.reply.outcome {
-        Outcome::Renewed { left, fence } if *fence == lease.fence => {
+        Outcome::Renewed { left, fence, .. } if *fence == lease.fence => {
             Ok(deadline_from_reply(&lease.request, answer.sent, *left))
         }
         // Redis went back to an older copy of its data, in which the token was still queued, and

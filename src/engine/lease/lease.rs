@@ -35,6 +35,9 @@ pub(crate) struct Lease {
     pub(crate) ends_at: Time,
     /// Its waiter was queued, or may have been, so the registry keeps its token until the lease ends.
     pub(crate) was_queued: bool,
+    /// Others waited when it was granted, or may have. False unless its request hears.
+    #[allow(dead_code, reason = "for the layer above")]
+    pub(crate) was_wanted: bool,
     /// R7 (late copies): until this server time, a copy of its acquire that is still under way can
     /// take the token. 0: no copy is under way.
     pub(crate) not_after: u64,
@@ -64,6 +67,7 @@ impl Lease {
     ) -> Lease {
         Lease {
             permits: AtomicU32::new(request.spec.weight),
+            was_wanted: request.hears && grant.waiting != Some(false),
             ends_at: request
                 .max_hold
                 .map_or(Time::NEVER, |limit| granted + limit),
@@ -98,6 +102,7 @@ impl Lease {
             granted_at: 0,
             left: Duration::ZERO,
             previous,
+            waiting: Some(false),
         };
         lender.lent_at.store(now.as_nanos(), Ordering::Relaxed);
         Lease {

@@ -405,6 +405,7 @@ impl WaiterState {
         sent: Time,
         left: Duration,
         fence: u64,
+        waiting: bool,
         request: &Arc<Request>,
     ) -> WaiterAction {
         match self.stage {
@@ -419,6 +420,7 @@ impl WaiterState {
                     grant.fence = fence;
                     grant.previous = PreviousHolder::Unknown;
                 }
+                grant.waiting = Some(waiting);
                 let notice = GrantNotice {
                     grant,
                     granted: granted.min(sent),
@@ -462,6 +464,7 @@ impl WaiterState {
                     granted_at: 0,
                     left: Duration::ZERO,
                     previous: lease.previous,
+                    waiting: None,
                 };
                 // If the renewal confirms the grant, that is a new lease.
                 lease.close();

@@ -79,6 +79,7 @@ fn malformed_replies_to_acquire_and_release_are_refused() {
         granted_at: 7,
         left: Duration::from_micros(5),
         previous: PreviousHolder::Lapsed,
+        waiting: Some(false),
     };
     assert!(
         short(7.0, 5.0, 1).is_ok_and(|reply| reply.outcome == Outcome::Granted(expected))
@@ -186,6 +187,7 @@ fn malformed_replies_about_permits_are_refused() {
         granted_at: 7,
         left: Duration::from_micros(5),
         previous: PreviousHolder::Lapsed,
+        waiting: None,
     };
     assert!(short(packed.concat()).is_ok_and(|reply| reply.outcome == Outcome::Granted(expected)));
     assert!(short(packed[..3].concat()).is_err() && short(vec![0; 26]).is_err());

@@ -128,7 +128,7 @@ fn proposal(proposed: u64, nodes: &[NodeAnswer<'_>]) -> Decision {
         let needed = majority - granted.len() - outbid;
         busy.sort_unstable();
         let left = busy[needed - 1];
-        return Decision::Decided(Outcome::Busy { left });
+        return Decision::Decided(Outcome::Busy { left, told: false });
     }
     if due > 0 {
         Decision::Open
@@ -159,7 +159,7 @@ fn renewal(own: u64, nodes: &[NodeAnswer<'_>]) -> Decision {
     let mut gone = Vec::new();
     for outcome in answers(nodes) {
         match outcome {
-            Outcome::Renewed { left, fence } if *fence == own => lefts.push(*left),
+            Outcome::Renewed { left, fence, .. } if *fence == own => lefts.push(*left),
             Outcome::Gone { stored, ended, how } => gone.push((*stored, *ended, *how)),
             // Another token has the name there for a moment, or the request was late. The next
             // renewal asks again.
@@ -168,7 +168,11 @@ fn renewal(own: u64, nodes: &[NodeAnswer<'_>]) -> Decision {
     }
     if lefts.len() >= majority {
         let left = nth_longest(lefts, majority);
-        return Decision::Decided(Outcome::Renewed { left, fence: own });
+        return Decision::Decided(Outcome::Renewed {
+            left,
+            fence: own,
+            waiting: false,
+        });
     }
     if gone.len() > nodes.len() - majority {
         // A node that saw this very lease end knows most.

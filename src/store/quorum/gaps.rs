@@ -90,7 +90,7 @@ pub(super) fn ask_again_in(
         // That caller has died, or its release is under way.
         (
             Verb::Renew { .. },
-            Ok(Outcome::Busy { left } | Outcome::Vote(Vote::Busy { left, .. })),
+            Ok(Outcome::Busy { left, .. } | Outcome::Vote(Vote::Busy { left, .. })),
         ) => Some((*left).clamp(soon, back_off)),
         (Verb::Renew { .. }, Ok(Outcome::Late)) => Some(soon),
         // Its connection was closed, for instance since another reply was late. The node may be well.
@@ -136,6 +136,7 @@ mod tests {
         };
         let busy = |ms| Outcome::Busy {
             left: Duration::from_millis(ms),
+            told: false,
         };
         for (left, asked) in [(1, 100), (250, 250), (60_000, 400)] {
             let again = ask_again_in(&renew, Ok(&busy(left)), back_off);

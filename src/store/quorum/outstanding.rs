@@ -283,9 +283,13 @@ mod tests {
     }
 
     fn renewed() -> CallResult {
-        let left = Duration::from_secs(60);
+        let renewed = Outcome::Renewed {
+            left: Duration::from_secs(60),
+            fence: 9,
+            waiting: false,
+        };
         CallResult {
-            answer: Ok(answered_at(1_200, Outcome::Renewed { left, fence: 9 })),
+            answer: Ok(answered_at(1_200, renewed)),
             not_after: LATEST,
         }
     }

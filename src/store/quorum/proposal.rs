@@ -340,6 +340,7 @@ impl Proposal {
             // Others propose at the same time, so none of them has won yet.
             Decision::Outbid { .. } => Some(Outcome::Busy {
                 left: Duration::ZERO,
+                told: false,
             }),
             Decision::Open | Decision::NoMajority => None,
         };

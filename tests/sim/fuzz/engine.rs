@@ -461,7 +461,7 @@ impl FuzzWorld {
             }
         }
         let reply = ScriptReply::parse(call, &value)?;
-        if let (Verb::Renew { token, .. }, Outcome::Renewed { left, fence }) =
+        if let (Verb::Renew { token, .. }, Outcome::Renewed { left, fence, .. }) =
             (&call.verb, &reply.outcome)
         {
             self.note_grant(*token, *fence, sent.as_nanos().into(), *left);

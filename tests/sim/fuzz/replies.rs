@@ -8,6 +8,7 @@ use crate::inspect::{LockInfo, LockState};
 use crate::key::Key;
 use crate::script::{
     Call, Family, Grant, InspectedHolder, Outcome, ScriptReply, Token, Value, parse_value,
+    wanted_behind,
 };
 
 /// An answer to a call, or a message on the channel of grants.
@@ -68,8 +69,9 @@ fn check_reply(call: &Call, value: &Value, reply: ScriptReply) {
                 left,
                 since,
             } => vec![*ticket, *position, micros(*left), *since],
-            Outcome::Busy { left } => vec![micros(*left)],
-            Outcome::Renewed { left, fence } => vec![micros(*left), *fence],
+            Outcome::Busy { left, told: false } => vec![micros(*left)],
+            Outcome::Busy { left, told: true } => vec![micros(*left), 1],
+            Outcome::Renewed { left, fence, .. } => vec![micros(*left), *fence],
             Outcome::Gone { stored, ended, .. } => vec![*stored, *ended],
             _ => Vec::new(),
         };
@@ -136,6 +138,10 @@ pub(super) fn granted(reply: &ScriptReply) -> Vec<Grant> {
 fn message(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) {
     let family = input.choose(&[Family::Mutex, Family::Permit]);
     let text = message_text(family, key, facts, input);
+    if let Some((read, fence)) = wanted_behind("fairlock", &text) {
+        assert_eq!(text, format!("wanted {fence} {}", read.record()));
+        return;
+    }
     let Some((grant, read, family)) = Grant::from_message("fairlock", &text) else {
         return;
     };
@@ -145,6 +151,23 @@ fn message(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) {
         "{text:?}"
     );
     let text = text.strip_prefix("permit ").unwrap_or(&text);
+    // To an owner that hears, the message says how many others wait.
+    let text = match text.strip_prefix("mutex ") {
+        Some(rest) => {
+            let (waiters, rest) = rest.split_once(' ').expect("it was read");
+            assert_eq!(Some(waiters != "0"), grant.waiting, "{text:?}");
+            assert!(
+                waiters
+                    .parse::<u64>()
+                    .is_ok_and(|n| n.to_string() == waiters)
+            );
+            rest
+        }
+        None => {
+            assert_eq!(grant.waiting, None, "{text:?}");
+            text
+        }
+    };
     let how = text.split(' ').nth(4).unwrap_or_default();
     assert!(
         ["-1", "0", "1", "2"].contains(&how) && is_token(&text[..32]),
@@ -191,6 +214,9 @@ pub(super) fn message_text(
         (input.below(4) as i64 - 1).to_string(),
         key.record().to_owned(),
     ];
+    if family == Family::Mutex && input.one_in(8) {
+        return format!("wanted {} {}", words[1], words[5]);
+    }
     match input.below(16) {
         at @ 0..=5 => words[at] = input.text(),
         at @ 6..=11 => {
@@ -200,10 +226,10 @@ pub(super) fn message_text(
         13 => words[0].insert_str(0, "permit "),
         _ => {}
     }
-    let prefix = if family == Family::Permit {
-        "permit "
-    } else {
-        ""
+    let prefix = match family {
+        Family::Permit => "permit ".to_owned(),
+        _ if input.one_in(2) => format!("mutex {} ", input.below(3)),
+        _ => String::new(),
     };
     format!("{prefix}{}", words.join(" "))
 }

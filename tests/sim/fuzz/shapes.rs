@@ -62,8 +62,35 @@ pub(super) fn before_queue(family: Family) -> &'static str {
         Family::Mutex | Family::Quorum => "n",
     }
 }
-/// The report of a grant to another waiter.
+/// The report of a grant to another waiter. For a mutex, the number of those that wait may follow.
 pub(super) const GRANT: &str = "tnnnk";
+
+/// Whether this may follow the fields of that status: how many others wait, or 1 if a process that
+/// keeps the lock was told.
+pub(super) fn is_number_behind(call: &Call, status: &str, part: &Value) -> bool {
+    let of_mutex = call.spec.family == Family::Mutex;
+    match (script_of(call), status) {
+        ("acquire", "granted") | ("renew", "renewed") => of_mutex && is(part, b'n'),
+        ("acquire", "busy") => of_mutex && *part == Value::Int(1),
+        _ => false,
+    }
+}
+
+/// The reports of grants to other waiters, each with how many others wait, if it says that. `None`
+/// if these are not such reports.
+fn reports<'a>(call: &Call, mut rest: &'a [Value]) -> Option<Vec<(&'a [Value], Option<bool>)>> {
+    let mut reports = Vec::new();
+    while !rest.is_empty() {
+        let (report, behind) = rest.split_at_checked(GRANT.len())?;
+        let waiters = match behind.first() {
+            Some(Value::Int(n)) if call.spec.family == Family::Mutex && *n >= 0 => Some(*n > 0),
+            _ => None,
+        };
+        rest = &behind[usize::from(waiters.is_some())..];
+        reports.push((are(report, GRANT).then_some(report)?, waiters));
+    }
+    Some(reports)
+}
 
 /// The answers of the permit scripts that differ from the mutex scripts' or are new. After `seen`
 /// come as many holders as its last number says, and then what comes for a mutex. After `present`
@@ -138,6 +165,7 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
     let Some((fields, rest)) = rest_of_answer.split_at_checked(letters.len()) else {
         return false;
     };
+    let (_, rest) = number_behind(call, status, rest);
     let rest_fits = match (text(status), &call.verb) {
         (Some("seen"), _) if of_permits => are_holders_and_queue(&fields[3], rest),
         (Some("seen"), _) => is_queue(call.spec.family, rest),
@@ -148,9 +176,23 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
             };
             rest.len() == tokens.len() && rest.iter().all(is_entry)
         }
-        _ => rest.chunks(GRANT.len()).all(|grant| are(grant, GRANT)),
+        _ => reports(call, rest).is_some(),
     };
     is(now, b'n') && is_more(call, more) && are(fields, letters) && rest_fits
+}
+
+/// The number that may follow the fields of the status, and what comes behind it.
+fn number_behind<'a>(
+    call: &Call,
+    status: &Value,
+    rest: &'a [Value],
+) -> (Option<&'a Value>, &'a [Value]) {
+    match rest.split_first() {
+        Some((number, behind)) if is_number_behind(call, text(status).unwrap_or(""), number) => {
+            (Some(number), behind)
+        }
+        _ => (None, rest),
+    }
 }
 
 /// Scripts that serve the queue add 2 for each dead waiter that they passed over, 64 at most.
@@ -283,10 +325,8 @@ pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
     if let (Some([now, left, how]), Verb::Acquire { token, .. }) =
         (short_grant(call, parts), &call.verb)
     {
-        return vec![grant(
-            *token,
-            &[now.clone(), now.clone(), left.clone(), how.clone()],
-        )];
+        let fields = [now.clone(), now.clone(), left.clone(), how.clone()];
+        return vec![grant(*token, &fields, None)];
     }
     let [status, _, _, rest_of_answer @ ..] = &parts[..] else {
         return Vec::new();
@@ -295,30 +335,33 @@ pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
         return Vec::new();
     };
     let (fields, rest) = rest_of_answer.split_at(letters.len());
+    let (number, rest) = number_behind(call, status, rest);
+    let waiters = |number: &Value| *number != Value::Int(0);
     let mut grants = Vec::new();
     match (text(status), &call.verb) {
         (Some("granted"), Verb::Acquire { token, .. } | Verb::Release { token, .. }) => {
-            grants.push(grant(*token, fields));
+            grants.push(grant(*token, fields, number.map(waiters)));
         }
         (Some("present"), Verb::Lookup { tokens }) => {
             let entries = tokens.iter().zip(rest);
             return entries
                 .filter_map(|(token, entry)| match entry {
-                    Value::Array(fields) => Some(grant(*token, fields)),
+                    Value::Array(fields) => Some(grant(*token, fields, None)),
                     _ => None,
                 })
                 .collect();
         }
         (Some("synced"), _) => {
-            grants.extend(token(&fields[0]).map(|owner| grant(owner, &fields[1..])))
+            let waiting = Some(waiters(&fields[5]));
+            grants.extend(token(&fields[0]).map(|owner| grant(owner, &fields[1..], waiting)))
         }
         (Some("seen"), _) => return grants,
         _ => {}
     }
-    let others = rest
-        .chunks(GRANT.len())
-        .filter_map(|part| Some(grant(token(&part[0])?, &part[1..])));
-    grants.extend(others);
+    let others = reports(call, rest).unwrap_or_default().into_iter();
+    grants.extend(
+        others.filter_map(|(part, waiting)| Some(grant(token(&part[0])?, &part[1..], waiting))),
+    );
     grants
 }
 
@@ -326,7 +369,7 @@ fn token(part: &Value) -> Option<Token> {
     text(part).and_then(Token::parse)
 }
 
-fn grant(token: Token, fields: &[Value]) -> Grant {
+fn grant(token: Token, fields: &[Value], waiting: Option<bool>) -> Grant {
     let number = |at: usize| match fields[at] {
         Value::Int(n) => n,
         _ => unreachable!("a documented grant has a number here"),
@@ -344,5 +387,6 @@ fn grant(token: Token, fields: &[Value]) -> Grant {
         granted_at: number(1) as u64,
         left,
         previous,
+        waiting,
     }
 }

@@ -642,7 +642,7 @@ impl World<'_> {
         // Busy, or no majority: the caller pauses. Some callers ask at the moment at which the
         // lease ends, the others after a random part of a growing pause.
         let left = match outcome {
-            Some((Outcome::Busy { left }, _)) if self.rng.below(4) == 0 => Some(left),
+            Some((Outcome::Busy { left, .. }, _)) if self.rng.below(4) == 0 => Some(left),
             _ => None,
         };
         wanted.pause = (wanted.pause * 2).min(LONGEST_PAUSE);

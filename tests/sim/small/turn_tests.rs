@@ -78,7 +78,7 @@ fn release_that_forgets_the_last_fence_used_is_found() {
 fn lapse_that_gives_reserved_fences_back_is_found() {
     let crash = Budget { crashes: 1, ..NONE };
     assert_line_is_found("fence = fence + spare", "", crash, "P2");
-    let line = "spare = tonumber(spare) or 0";
+    let line = "spare = (tonumber(spare) or 0) % 65536";
     assert_line_is_found(line, "spare = 0", crash, "P2");
 }
 
@@ -97,7 +97,7 @@ fn forced_release_that_takes_the_first_fence_only_is_found() {
 
 #[test]
 fn hand_over_that_forgets_the_reserve_is_found() {
-    let line = "'^((%d+) %d+ (%S+) (%d+) %d (%d+) ?%d*) (.*)$'";
-    let instead = "'^((%d+) %d+ (%S+) (%d+) %d (%d+)) ?%d* (.*)$'";
+    let line = "'^((%d+) %d+ (%S+) (%d+) %d (%d+) ?(%d*)) (.*)$'";
+    let instead = "'^((%d+) %d+ (%S+) (%d+) %d (%d+)) ?(%d*) (.*)$'";
     assert_line_is_found(line, instead, NONE, "P2");
 }

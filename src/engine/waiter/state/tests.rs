@@ -21,6 +21,7 @@ fn r8_notice_counts_only_once_its_request_is_over() {
             granted_at: 1,
             left: request.ttl,
             previous,
+            waiting: None,
         };
         let mut state = WaiterState::new(token);
         let action = state.on_notice(GrantNotice::from_reply(grant, now), now, &request);
@@ -61,13 +62,14 @@ fn grant_confirmed_with_another_fence_is_another_grant() {
             granted_at: 1,
             left: Duration::ZERO,
             previous: PreviousHolder::Released,
+            waiting: None,
         };
         let mut state = WaiterState::new(token);
         assert!(matches!(
             state.on_granted(GrantNotice::from_reply(grant, now), now, &request),
             WaiterAction::Confirm
         ));
-        match state.on_confirmed(now, request.ttl, fence, &request) {
+        match state.on_confirmed(now, request.ttl, fence, false, &request) {
             WaiterAction::Keep(lease) => {
                 assert_eq!((lease.fence, lease.previous), (fence, previous))
             }
@@ -92,6 +94,7 @@ fn token_is_kept_unless_its_only_request_was_granted_at_once() {
             granted_at: 1,
             left: request.ttl,
             previous: PreviousHolder::Released,
+            waiting: None,
         };
         match state.on_granted(GrantNotice::from_reply(grant, now), now, &request) {
             WaiterAction::Keep(lease) => lease.was_queued,

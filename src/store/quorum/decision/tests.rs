@@ -22,6 +22,7 @@ fn granted(fence: u64, left: u64, ended: u64, previous: PreviousHolder) -> Outco
         granted_at: fence,
         left: ms(left),
         previous,
+        waiting: None,
     };
     Outcome::Vote(Vote::Granted { grant, ended })
 }
@@ -74,6 +75,7 @@ fn lease_lasts_as_long_as_a_majority_keeps_it() {
     let renewed = [30, 10, 20].map(|left| Outcome::Renewed {
         left: ms(left),
         fence: 9,
+        waiting: false,
     });
     let verb = renew(9);
     let Decision::Decided(Outcome::Renewed { left, .. }) = of(&verb, &renewed, 0, 0) else {
@@ -111,11 +113,18 @@ fn refused_fence_is_raised_above_all_that_were_reported() {
 fn split_vote_is_busy_only_until_enough_nodes_are_free() {
     let verb = propose(9);
     let split = of(&verb, &[held(9), busy(70), busy(50)], 0, 0);
-    assert_eq!(split, Decision::Decided(Outcome::Busy { left: ms(50) }));
+    assert_eq!(split, Decision::Decided(busy_for(50)));
     let taken = of(&verb, &[busy(70), busy(50)], 1, 0);
-    assert_eq!(taken, Decision::Decided(Outcome::Busy { left: ms(70) }));
+    assert_eq!(taken, Decision::Decided(busy_for(70)));
     assert_eq!(of(&verb, &[busy(70)], 0, 2), Decision::NoMajority);
     assert_eq!(of(&verb, &[busy(70)], 1, 1), Decision::Open);
+}
+
+fn busy_for(left: u64) -> Outcome {
+    Outcome::Busy {
+        left: ms(left),
+        told: false,
+    }
 }
 
 fn renew(fence: u64) -> Verb {
@@ -136,6 +145,7 @@ fn lease_is_gone_once_no_majority_can_have_it() {
     let renewed = Outcome::Renewed {
         left: ms(10),
         fence: 9,
+        waiting: false,
     };
     let other = gone(12, 3, PreviousHolder::Released);
     let forced = gone(9, 9, PreviousHolder::Forced);

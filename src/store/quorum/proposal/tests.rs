@@ -165,8 +165,12 @@ fn renewed_by_a_majority() -> Proposal {
     }
     proposal.note_asks_for_rights(3);
     for node in 0..3 {
-        let left = Duration::from_secs(60);
-        answer(&mut proposal, node, Outcome::Renewed { left, fence: 9 });
+        let renewed = Outcome::Renewed {
+            left: Duration::from_secs(60),
+            fence: 9,
+            waiting: false,
+        };
+        answer(&mut proposal, node, renewed);
     }
     proposal
 }
