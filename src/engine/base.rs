@@ -37,7 +37,7 @@ impl Base {
         let hearing = Arc::new(Hearing::new(&client));
         let (upkeep, intake) = Upkeep::new(&client);
         let upkeep = Arc::new(upkeep);
-        let holding = Arc::new(Holding::new(&life, &client, &upkeep));
+        let holding = Arc::new(Holding::new(&life, &client, &upkeep, &hearing));
         let registry = Arc::new(WaiterRegistry::new());
         let askers = Arc::new(Askers::new());
         let reports = Arc::new(Reports::new(&client, &upkeep, &registry));

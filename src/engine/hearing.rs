@@ -7,9 +7,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::engine::client::Client;
+use crate::engine::lease::Lease;
 use crate::key::Key;
-use crate::store::Troubles;
+use crate::script::Outcome;
 use crate::store::clock::Time;
+use crate::store::{Answer, Troubles};
 
 /// A layer above that is told when somebody waits for a lease of this process. No mutex is held when
 /// it is called. It sends nothing and does not block.
@@ -71,7 +73,7 @@ impl Hearing {
 
     /// The mark of the last trouble. It gets larger whenever something may have been missed or moved:
     /// the subscription ended, a connection failed, or other servers serve from now on. See
-    /// [`Lease::is_confirmed`](crate::engine::Lease::is_confirmed).
+    /// [`Lease::is_confirmed`].
     pub(crate) fn troubles(&self) -> u64 {
         self.troubles.last()
     }
@@ -84,6 +86,14 @@ impl Hearing {
     pub(super) fn tell_wanted(&self, key: &Key, fence: u64) {
         if let Some(listener) = self.listener() {
             listener.on_wanted(key, fence);
+        }
+    }
+
+    /// The reply to a renewal says whether somebody waits. A message that said so may have been lost.
+    pub(super) fn on_renewed(&self, lease: &Lease, answer: &Answer) {
+        let is_wanted = matches!(answer.reply.outcome, Outcome::Renewed { waiting: true, .. });
+        if is_wanted && lease.request.hears {
+            self.tell_wanted(&lease.request.key, lease.fence);
         }
     }
 
@@ -103,8 +113,9 @@ impl Hearing {
 
     /// The subscription has ended, or never began.
     pub(super) fn note_end(&self) {
-        if self.heard_until.swap(0, Ordering::AcqRel) != 0 {
+        if self.heard_until.load(Ordering::Acquire) != 0 {
             self.note_trouble();
+            self.heard_until.store(0, Ordering::Release);
         }
     }
 
@@ -112,3 +123,6 @@ impl Hearing {
         self.listener.get()?.upgrade()
     }
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests;

@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::engine::callbacks::Callbacks;
 use crate::engine::client::Client;
+use crate::engine::hearing::Hearing;
 use crate::engine::lease::{Due, Lease, first_lost, renewed_until};
 use crate::engine::life::Life;
 use crate::engine::request::Request;
@@ -28,6 +29,7 @@ pub(crate) struct Holding {
     life: Arc<Life>,
     client: Arc<Client>,
     upkeep: Arc<Upkeep>,
+    hearing: Arc<Hearing>,
     callbacks: Callbacks,
     /// New leases, see [`Holding::keep_renewed`]. The renewal thread takes them in when it wakes.
     new_leases: (Sender<ScheduledLease>, Receiver<ScheduledLease>),
@@ -36,11 +38,17 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    pub(super) fn new(life: &Arc<Life>, client: &Arc<Client>, upkeep: &Arc<Upkeep>) -> Holding {
+    pub(super) fn new(
+        life: &Arc<Life>,
+        client: &Arc<Client>,
+        upkeep: &Arc<Upkeep>,
+        hearing: &Arc<Hearing>,
+    ) -> Holding {
         Holding {
             life: Arc::clone(life),
             client: Arc::clone(client),
             upkeep: Arc::clone(upkeep),
+            hearing: Arc::clone(hearing),
             callbacks: Callbacks::new(),
             new_leases: unbounded(),
             dropping_ended: Mutex::new(()),
@@ -139,6 +147,7 @@ impl Holding {
         let reason = match renewed_until(renewed, answer) {
             Ok(deadline) if renewed.extend(self.client.now(), deadline) => {
                 renewed.note_confirmed(answer.sent);
+                self.hearing.on_renewed(renewed, answer);
                 self.client.meter().renewed.add(1);
                 return Ok(());
             }

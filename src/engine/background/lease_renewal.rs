@@ -11,7 +11,7 @@ use crate::engine::request::LostBy;
 use crate::engine::upkeep::{ScheduledLease, Task, TokenRelease};
 use crate::engine::waiter::{TokenOwner, WaiterAction};
 use crate::loss::LossReason;
-use crate::script::{Call, Family, Mode, Outcome};
+use crate::script::{Call, Family, Mode};
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 
@@ -162,16 +162,8 @@ impl LeaseRenewal {
         }
         match renewed_until(&scheduled.lease, &answer) {
             Ok(deadline) => {
-                let lease = &scheduled.lease;
-                if lease.request.hears
-                    && let Outcome::Renewed { waiting: true, .. } = answer.reply.outcome
-                {
-                    // A message that says so may have been lost.
-                    self.base
-                        .hearing
-                        .tell_wanted(&lease.request.key, lease.fence);
-                }
-                self.on_renewed(scheduled, (answer.sent, deadline), tasks)
+                self.base.hearing.on_renewed(&scheduled.lease, &answer);
+                self.on_renewed(scheduled, (answer.sent, deadline), tasks);
             }
             Err(reason) => {
                 self.lose(&scheduled.lease, reason, tasks);

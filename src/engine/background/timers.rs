@@ -49,3 +49,6 @@ impl Timers {
         }
     }
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests;

@@ -155,3 +155,6 @@ impl Releasing {
         released.unwrap_or_else(|| CallResult::not_sent(StoreFault::NotReady))
     }
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests;

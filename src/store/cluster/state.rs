@@ -187,7 +187,9 @@ pub(super) mod tests {
     use std::thread;
 
     use crossbeam_channel::bounded;
+    use redis::Value;
 
+    use super::super::slots::parse_slots;
     use super::*;
     use crate::config::Settings;
 
@@ -221,6 +223,33 @@ pub(super) mod tests {
         // The map that others use is as it was.
         assert!(before.owner(slot).is_none());
         assert!(state.nodes_to_ask().len() == 2);
+    }
+
+    #[test]
+    fn slot_that_changes_its_owner_is_trouble() {
+        let (state, asked) = state();
+        let key = Key::new("fairlock", "a").expect("a name");
+        let slot = slot_of(&key);
+        let map_of = |port: i64| {
+            let host = Value::BulkString(b"10.0.0.1".to_vec());
+            let node = Value::Array(vec![host, Value::Int(port)]);
+            let range = Value::Array(vec![Value::Int(0), Value::Int(16_383), node]);
+            parse_slots(&Value::Array(vec![range]), &asked).expect("it is valid")
+        };
+        state.install(&map_of(7001));
+        assert_eq!(state.troubles.last(), 0, "the first map");
+        state.install(&map_of(7001));
+        state.on_moved(slot, ("", 7001), &asked);
+        assert_eq!(state.troubles.last(), 0, "nothing has moved");
+        state.on_moved(slot, ("", 7002), &asked);
+        let moved = state.troubles.last();
+        assert!(moved > 0);
+        state.install(&map_of(7002));
+        let installed = state.troubles.last();
+        assert!(installed > moved);
+        // The nodes note theirs in the same place.
+        state.member_at(&asked).node.retire_now();
+        assert!(state.troubles.last() > installed);
     }
 
     /// The clocks of two masters may differ.

@@ -73,18 +73,21 @@ impl MasterOpener {
 
     /// Connects to the server at this address, and to no other. An error if it is no master.
     pub(super) fn open_master(&self, address: &Address, until: Time) -> Result<Master, StoreFault> {
-        let server = self.server(address);
-        let node = Node::new(server, &self.caller_id, &self.clock, &self.config)
-            .expecting(Expected::SentinelMaster)
-            .counting_in(Arc::clone(&self.counts))
-            .noting_troubles_in(&self.troubles);
-        let node = Arc::new(node);
+        let node = Arc::new(self.node(address));
         let lanes = Lanes::open(&node, until)?;
         Ok(Master {
             node,
             lanes,
             replaced_at: None,
         })
+    }
+
+    fn node(&self, address: &Address) -> Node {
+        let server = self.server(address);
+        Node::new(server, &self.caller_id, &self.clock, &self.config)
+            .expecting(Expected::SentinelMaster)
+            .counting_in(Arc::clone(&self.counts))
+            .noting_troubles_in(&self.troubles)
     }
 
     pub(super) fn now(&self) -> Time {
@@ -159,5 +162,43 @@ impl Masters {
         let done: Vec<_> = self.retired.lock().extract_if(.., is_done).collect();
         // Their pools end here, with no mutex held.
         drop(done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+
+    #[test]
+    fn next_master_is_trouble_also_for_those_who_know_the_first() {
+        let (config, _) = Config::new(Settings::default()).expect("the defaults fit");
+        let caller_id = CallerId::new("fairlock", config.check_period, config.horizon);
+        let settings = SentinelSettings {
+            sentinels: Vec::new(),
+            service: "mymaster".to_owned(),
+            login: Login::default(),
+            sentinel_login: Login::default(),
+        };
+        let clock = Clock::default();
+        let opener = MasterOpener::new(&settings, &config, Arc::new(caller_id), &clock);
+        let master = |port| {
+            let address = Address::Tcp("127.0.0.1".to_owned(), port);
+            let node = Arc::new(opener.node(&address));
+            let lanes = Lanes::closed(&node);
+            Master {
+                node,
+                lanes,
+                replaced_at: None,
+            }
+        };
+        let masters = Masters::new(master(1));
+        let troubles = Arc::clone(masters.current().node.troubles());
+        masters.replace(master(2));
+        let replaced = troubles.last();
+        assert!(replaced > 0);
+        // The next one notes its troubles there, too.
+        masters.current().node.retire_now();
+        assert!(troubles.last() > replaced);
     }
 }

@@ -112,3 +112,34 @@ fn token_is_kept_unless_its_only_request_was_granted_at_once() {
         assert!(state.restart(Token::new()), "another token");
     }));
 }
+
+/// The reply to the renewal shows it, however long ago the grant was made.
+#[test]
+fn grant_is_confirmed_after_the_troubles_before_its_renewal() {
+    let key = Key::new("fairlock", "a").expect("a good name");
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
+    let granted = Time::from_nanos(1_000_000_000_000);
+    let token = Token::new();
+    let grant = Grant {
+        token,
+        fence: 7,
+        granted_at: 1,
+        left: request.ttl,
+        previous: PreviousHolder::Released,
+        waiting: None,
+    };
+    let trouble = granted + Duration::from_secs(1);
+    let asked = trouble + Duration::from_secs(1);
+    let mut state = WaiterState::new(token);
+    let notice = GrantNotice::from_reply(grant, granted).doubtful();
+    assert!(matches!(
+        state.on_granted(notice, asked, &request),
+        WaiterAction::Confirm
+    ));
+    let WaiterAction::Keep(lease) = state.on_confirmed(asked, request.ttl, 7, false, &request)
+    else {
+        panic!("it was not confirmed")
+    };
+    assert!(lease.is_confirmed(trouble.as_nanos()));
+    assert!(!lease.is_confirmed(asked.as_nanos()));
+}
