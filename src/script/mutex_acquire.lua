@@ -39,7 +39,7 @@ if packed_state and not owner and now <= not_after
 end
 
 local waiter, own_stamp, stored_request, told =
-  unpack(redis.call('HMGET', KEYS[1], 'w:' .. token, 'm:' .. ARGV[1], 'a', 'n'))
+  unpack(redis.call('HMGET', KEYS[1], 'w:' .. token, 'm:' .. ARGV[1], 'a', 'b'))
 local goes_on, looks_back = true, false
 --include mutex_record.lua
 

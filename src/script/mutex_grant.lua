@@ -31,7 +31,7 @@ if new_request then
   if new_spare ~= '' and new_spare + 0 >= 65536 then
     waiters_left = math.max(0, waiter_records)
     if waiters_left > 0 then
-      fields_to_set[#fields_to_set + 1] = 'n'
+      fields_to_set[#fields_to_set + 1] = 'b'
       fields_to_set[#fields_to_set + 1] = struct.pack('<dd', fence, now)
     end
   end

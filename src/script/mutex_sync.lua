@@ -9,7 +9,7 @@
 --   (no record at all) · late · kind {kind}
 local newest, length = ARGV[6], redis.call('LLEN', KEYS[2])
 local packed_state, packed_queue, owner, waiter, own_stamp, stored_request, told =
-  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'w:' .. newest, 'm:' .. ARGV[1], 'a', 'n'))
+  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'w:' .. newest, 'm:' .. ARGV[1], 'a', 'b'))
 --include record_clock.lua
 local goes_on, looks_back = false, false
 --include mutex_record.lua

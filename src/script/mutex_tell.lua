@@ -6,6 +6,6 @@
 -- ARGV: as in mutex_record.lua
 -- Returns: nothing
 if wanted then
-  redis.pcall('HSET', record_key, 'n', struct.pack('<dd', fence, now))
+  redis.pcall('HSET', record_key, 'b', struct.pack('<dd', fence, now))
   redis.pcall('PUBLISH', wanted_channel, wanted)
 end

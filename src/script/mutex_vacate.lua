@@ -7,7 +7,7 @@
 -- Returns: vacated · kind {kind}, if somebody uses the mutex, or there is more to do before, or the
 --   name is another kind by now
 local packed_state, packed_queue, owner, stored_request, told =
-  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'a', 'n'))
+  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'a', 'b'))
 --include record_clock.lua
 local goes_on, looks_back = false, false
 --include mutex_record.lua

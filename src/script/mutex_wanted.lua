@@ -1,7 +1,7 @@
 -- Purpose: the part that decides whether the owner must hear that somebody waits for its lock. A
 --   process that keeps a lock after its guard was dropped lets go only when it hears that.
 -- Expects: mutex_grant.lua before it, if the script has it · token: the caller's own, or nil ·
---   stored_request, told: the fields 'a' and 'n'
+--   stored_request, told: the fields 'a' and 'b'
 -- KEYS: as in mutex_record.lua
 -- ARGV: as in mutex_record.lua
 -- Returns: nothing; wanted_channel, wanted: whom mutex_tell.lua tells, and what, or nil ·
@@ -13,7 +13,7 @@ if owner and owner ~= token and lease_end > now then
   -- Such a spare says that the owner hears: see mutex_ended.lua.
   if owner_manager and spare + 0 >= 65536 then
     keeper_knows = spare == '131071'
-    -- The field 'n' has the fence that was told, and when. A message can be lost, so the owner is told
+    -- The field 'b' has the fence that was told, and when. A message can be lost, so the owner is told
     -- again after half a step, but not by each of many waiters.
     local told_fence, told_at = 0, 0
     if told and #told == 16 then told_fence, told_at = struct.unpack('<dd', told) end

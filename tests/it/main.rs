@@ -78,6 +78,7 @@ mod trickle;
 mod tries;
 mod unread_releases;
 mod verbs_once;
+mod wanted;
 mod worker;
 
 /// Not a test: worker processes begin here, see [`support::Child`].

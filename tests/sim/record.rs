@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::key::Key;
 use crate::script::Token;
 use crate::script::packed::{PackedHolder, PackedPermits, PackedQueue, PackedState, is_looking};
+use crate::script::params::HEARS;
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 
 /// The data in the keys of a name. All times are in µs.
@@ -147,7 +148,8 @@ impl RecordView {
             ttl: request.ttl,
             hold: request.hold,
             permits: 1,
-            spare: request.number.unwrap_or_default(),
+            // The flag of an owner that hears is none of them.
+            spare: request.number.unwrap_or_default() % u64::from(HEARS),
             spared,
         });
     }

@@ -1,5 +1,5 @@
 //! An owner that hears is told that somebody waits, script by script: by whom, how often, and in which
-//! words. `n` in a record remembers whom the scripts told.
+//! words. `b` in a record remembers whom the scripts told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,42 +11,49 @@ use crate::script::{
     Call, CallerId, Family, Form, Grant, LockSpec, Mode, Outcome, Page, ScriptReply, Token, Verb,
     Wait, wanted_behind,
 };
-use crate::store::memory::server::ScriptServer;
+use crate::store::memory::keyspace::Bytes;
+use crate::store::memory::server::{ScriptServer, words_of};
 
 const START: u64 = 1_000_000_000_000;
 /// P + T. An owner is told again after half of it.
 const STEP: Duration = Duration::from_secs(1);
-const TTL_MS: u64 = 10_000;
+pub(super) const TTL_MS: u64 = 10_000;
 /// The spare of an owner that keeps the lock, of one that only hears, and of one that does neither.
-const KEEPS: Option<u32> = Some(65_536 + 65_535);
-const HEARS: Option<u32> = Some(65_536);
-const DEAF: Option<u32> = None;
+pub(super) const KEEPS: Option<u32> = Some(65_536 + 65_535);
+pub(super) const HEARS: Option<u32> = Some(65_536);
+pub(super) const DEAF: Option<u32> = None;
 /// The managers.
-const A: usize = 0;
-const B: usize = 1;
-const C: usize = 2;
+pub(super) const A: usize = 0;
+pub(super) const B: usize = 1;
+pub(super) const C: usize = 2;
 
 /// A name at a server, and its clock.
-struct Name {
+pub(super) struct Name {
     server: ScriptServer,
     key: Key,
-    now: u64,
+    pub(super) now: u64,
     form: Form,
+}
+
+fn caller_id(manager: usize) -> CallerId {
+    let mut caller_id = CallerId::new("f", STEP, 5 * STEP);
+    caller_id.manager = format!("m{manager}");
+    caller_id
 }
 
 /// A message, and to which manager it went.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
-    manager: usize,
-    fence: u64,
+pub(super) struct Told {
+    pub(super) manager: usize,
+    pub(super) fence: u64,
 }
 
 impl Name {
-    fn new() -> Name {
+    pub(super) fn new() -> Name {
         Name::with(&[])
     }
 
-    fn with(mutations: &[ScriptMutation]) -> Name {
+    pub(super) fn with(mutations: &[ScriptMutation]) -> Name {
         Name {
             server: server_with(mutations),
             key: Key::new("f", "a name").expect("a valid name"),
@@ -56,21 +63,33 @@ impl Name {
     }
 
     /// A microsecond later, that manager sends this.
-    fn reply(&mut self, manager: usize, verb: Verb) -> ScriptReply {
-        self.now += 1;
+    pub(super) fn reply(&mut self, manager: usize, verb: Verb) -> ScriptReply {
         let call = self.call(verb);
-        let mut caller_id = CallerId::new("f", STEP, 5 * STEP);
-        caller_id.manager = format!("m{manager}");
-        let command = call.command(&caller_id, self.form, u64::MAX);
-        let words: Vec<_> = command
-            .args_iter()
-            .map(|arg| match arg {
-                redis::Arg::Simple(bytes) => bytes.to_vec(),
-                _ => unreachable!("scripts have no cursor"),
-            })
-            .collect();
-        let value = self.server.run(self.now, &words).expect("no error");
-        ScriptReply::parse(&call, &value).expect("a well formed reply")
+        let words = words_of(&call.command(&caller_id(manager), self.form, u64::MAX));
+        self.run(&call, &words)
+    }
+
+    /// The same by scripts that are what `alter` makes of the shipped ones.
+    pub(super) fn reply_by(
+        &mut self,
+        manager: usize,
+        verb: Verb,
+        alter: &dyn Fn(&str) -> String,
+    ) -> ScriptReply {
+        let call = self.call(verb);
+        let form = Form {
+            by_source: true,
+            ..self.form
+        };
+        let mut words = words_of(&call.command(&caller_id(manager), form, u64::MAX));
+        words[1] = alter(str::from_utf8(&words[1]).expect("a source")).into_bytes();
+        self.run(&call, &words)
+    }
+
+    fn run(&mut self, call: &Call, words: &[Bytes]) -> ScriptReply {
+        self.now += 1;
+        let value = self.server.run(self.now, words).expect("no error");
+        ScriptReply::parse(call, &value).expect("a well formed reply")
     }
 
     fn call(&self, verb: Verb) -> Call {
@@ -81,7 +100,7 @@ impl Name {
         }
     }
 
-    fn acquire(
+    pub(super) fn acquire(
         &mut self,
         manager: usize,
         token: u16,
@@ -98,14 +117,14 @@ impl Name {
     }
 
     /// Takes the free lock. Returns the fence.
-    fn take(&mut self, manager: usize, token: u16, spare: Option<u32>) -> u64 {
+    pub(super) fn take(&mut self, manager: usize, token: u16, spare: Option<u32>) -> u64 {
         match self.acquire(manager, token, spare, Wait::Yes).outcome {
             Outcome::Granted(grant) => grant.fence,
             other => panic!("{other:?}"),
         }
     }
 
-    fn enqueue(&mut self, manager: usize, token: u16, spare: Option<u32>) {
+    pub(super) fn enqueue(&mut self, manager: usize, token: u16, spare: Option<u32>) {
         let reply = self.acquire(manager, token, spare, Wait::Yes);
         assert!(
             matches!(reply.outcome, Outcome::Waiting { .. }),
@@ -117,7 +136,13 @@ impl Name {
         self.acquire(manager, token, DEAF, Wait::No).outcome
     }
 
-    fn release(&mut self, manager: usize, token: u16, fence: u64, mode: Mode) -> ScriptReply {
+    pub(super) fn release(
+        &mut self,
+        manager: usize,
+        token: u16,
+        fence: u64,
+        mode: Mode,
+    ) -> ScriptReply {
         let verb = Verb::Release {
             token: Token::numbered(token),
             fence,
@@ -126,12 +151,12 @@ impl Name {
         self.reply(manager, verb)
     }
 
-    fn sync(&mut self, manager: usize, newest: u16) -> ScriptReply {
+    pub(super) fn sync(&mut self, manager: usize, newest: u16) -> ScriptReply {
         let newest = Token::numbered(newest);
         self.reply(manager, Verb::Sync { newest })
     }
 
-    fn renew(&mut self, manager: usize, token: u16) -> Outcome {
+    pub(super) fn renew(&mut self, manager: usize, token: u16) -> Outcome {
         let verb = Verb::Renew {
             token: Token::numbered(token),
             fence: 0,
@@ -141,7 +166,7 @@ impl Name {
     }
 
     /// The texts published since the last call of this, with their managers.
-    fn messages(&mut self) -> Vec<(usize, String)> {
+    pub(super) fn messages(&mut self) -> Vec<(usize, String)> {
         let published = self.server.published().into_iter();
         published
             .map(|message| {
@@ -154,7 +179,7 @@ impl Name {
     }
 
     /// The messages that say that the lock is wanted. There are no others.
-    fn told(&mut self) -> Vec<Told> {
+    pub(super) fn told(&mut self) -> Vec<Told> {
         let messages = self.messages().into_iter();
         messages
             .map(|(manager, text)| {
@@ -165,20 +190,20 @@ impl Name {
             .collect()
     }
 
-    fn field(&mut self, name: &str) -> Option<Vec<u8>> {
+    pub(super) fn field(&mut self, name: &str) -> Option<Vec<u8>> {
         let record = self.key.record().to_owned();
         let state = self.server.state();
         let (fields, _) = state.keyspace.hash_of(&record)?;
         fields.get(name.as_bytes()).cloned()
     }
 
-    fn fence(&mut self) -> u64 {
+    pub(super) fn fence(&mut self) -> u64 {
         let state = self.field("s").expect("a state");
         PackedState::unpack(&state).expect("a whole state").fence
     }
 }
 
-fn told(manager: usize, fence: u64) -> Vec<Told> {
+pub(super) fn told(manager: usize, fence: u64) -> Vec<Told> {
     vec![Told { manager, fence }]
 }
 
@@ -294,7 +319,7 @@ fn owner_that_need_not_hear_is_not_told() {
         ));
         name.reply(C, Verb::Vacate);
         assert_eq!(name.told(), [], "{what}");
-        assert_eq!(name.field("n"), None, "{what}");
+        assert_eq!(name.field("b"), None, "{what}");
     }
     // A copy of its own acquire.
     let mut name = Name::new();
@@ -489,10 +514,10 @@ fn renewal_says_that_somebody_waits() {
         // In one call with others.
         let token = Token::numbered(1);
         let call = name.call(Verb::Vacate).renewal(token);
-        let mut caller_id = CallerId::new("f", STEP, 5 * STEP);
-        caller_id.manager = "m0".to_owned();
         let together = |name: &mut Name| {
-            let reply = name.server.run_call(name.now, &call, &caller_id, u64::MAX);
+            let reply = name
+                .server
+                .run_call(name.now, &call, &caller_id(A), u64::MAX);
             match reply.expect("a well formed reply").outcome {
                 Outcome::Renewed { waiting, .. } => waiting,
                 other => panic!("{other:?}"),
@@ -576,10 +601,10 @@ fn vacated_name_forgets_who_was_told() {
     let mut name = Name::new();
     let fence = name.take(A, 1, KEEPS);
     name.try_it(B, 2);
-    assert!(name.field("n").is_some());
+    assert!(name.field("b").is_some());
     name.release(A, 1, fence, Mode::Used);
     assert_eq!(name.reply(B, Verb::Vacate).outcome, Outcome::Vacated);
-    assert_eq!(name.field("n"), None);
+    assert_eq!(name.field("b"), None);
 }
 
 /// A damaged field counts as none.
@@ -588,7 +613,7 @@ fn damaged_field_of_the_told_fence_fails_no_script() {
     let mut name = Name::new();
     let fence = name.take(A, 1, KEEPS);
     let record = name.key.record().to_owned();
-    let command = ["HSET", &record, "n", "short"].map(|word| word.as_bytes().to_vec());
+    let command = ["HSET", &record, "b", "short"].map(|word| word.as_bytes().to_vec());
     name.server.run(name.now, &command).expect("no error");
     name.enqueue(B, 2, DEAF);
     assert_eq!(name.told(), told(A, fence));
@@ -650,7 +675,7 @@ fn scripts_without_a_condition_are_found() {
         ),
         (" and math.abs(now - told_at) < ARGV[2] / 2", "", told_again),
         (
-            "redis.pcall('HSET', record_key, 'n', struct.pack('<dd', fence, now))",
+            "redis.pcall('HSET', record_key, 'b', struct.pack('<dd', fence, now))",
             "",
             told_by_each,
         ),

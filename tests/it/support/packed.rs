@@ -1,4 +1,4 @@
-//! The numbers that a record packs in the fields `s` and `q`, each under the name that
+//! The numbers that a record packs in the fields `s`, `q` and `b`, each under the name that
 //! docs/PROTOCOL.md gives it. Scripts read and write them, so that this works on every store.
 
 /// A number's name, its offset, and its format letter for `struct`.
@@ -63,7 +63,8 @@ pub(crate) fn words(field: &str, value: &str) -> Vec<String> {
 /// All fields of a hash as text, each after its name. Numbers that mean "none" are left out.
 pub(crate) const LOOK: &str = "
     local packed = { s = { '<ddddI4I4I4bb', 'e', 'g', 'f', 'x', 't', 'ttl', 'hold', 'd', 'y' },
-                     q = { '<I4I4ddddI4', 'n', 'r', 's', 'v', 'q', 'h', 'tq' } }
+                     q = { '<I4I4ddddI4', 'n', 'r', 's', 'v', 'q', 'h', 'tq' },
+                     b = { '<dd', 'bf', 'bt' } }
     local all, seen = redis.call('HGETALL', KEYS[1]), {}
     for i = 1, #all, 2 do
       local field, value = all[i], all[i + 1]
