@@ -323,3 +323,6 @@ impl RenewalThread {
         }
     }
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests;

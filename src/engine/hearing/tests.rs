@@ -18,15 +18,13 @@ use scripted_server::{ScriptedReply, is, next_command};
 
 use super::*;
 use crate::config::{Config, Settings};
-use crate::engine::{Engine, EngineHandle, Lease, Request};
+use crate::engine::{EngineHandle, Lease, Request};
 use crate::manager::LockManager;
 use crate::memory::{Fault, Memory};
 use crate::options::LockOptions;
-use crate::script::{Call, CallerId, LockSpec, Outcome, ScriptReply};
-use crate::stats::Traffic;
-use crate::store::clock::Clock;
+use crate::script::{CallerId, LockSpec, Outcome, ScriptReply};
+use crate::store::Answer;
 use crate::store::memory::Session;
-use crate::store::{Anchor, Answer, CallResult, Deadlines, Link, Store, StoreFault};
 
 const P: Duration = Duration::from_millis(100);
 const T: Duration = Duration::from_millis(200);
@@ -292,84 +290,6 @@ fn manager_without_a_queue_starts_no_subscription() {
     started.expect("there is nothing to start");
     assert!(!engine.subscription.is_started());
     assert!(!engine.hearing().is_heard(engine.now()));
-}
-
-/// A store that may go to another server by now, as after a failover.
-#[derive(Clone)]
-struct Moving {
-    session: Session,
-    has_moved: Arc<AtomicBool>,
-}
-
-impl Store for Moving {
-    fn clock(&self) -> Clock {
-        self.session.clock()
-    }
-
-    fn troubles(&self) -> Arc<Troubles> {
-        self.session.troubles()
-    }
-
-    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
-        self.session.run(calls, deadlines)
-    }
-
-    fn link(&self, _: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
-        Box::new(self.clone())
-    }
-
-    fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
-        self.session.scan(cursor, pattern)
-    }
-
-    fn anchor(&self, key: &Key) -> Option<Anchor> {
-        self.session.anchor(key)
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.session.traffic()
-    }
-}
-
-impl Link for Moving {
-    fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
-        Link::run(&mut self.session, calls)
-    }
-
-    fn has_moved(&mut self) -> bool {
-        self.has_moved.swap(false, Ordering::SeqCst)
-    }
-}
-
-/// The renewals that follow are answered by the new server.
-#[test]
-fn move_to_another_server_is_trouble_until_the_next_renewal() {
-    let memory = Memory::new();
-    let (config, session, caller_id) = session(&memory);
-    let has_moved = Arc::new(AtomicBool::new(false));
-    let store = Moving {
-        session,
-        has_moved: Arc::clone(&has_moved),
-    };
-    let mut link = store.clone();
-    let (engine, mut thread) = Engine::new(config, Box::new(store), caller_id);
-    let key = Key::new("fairlock", "a").expect("a good name");
-    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
-    let taken = engine.try_acquire(&request).expect("it answers");
-    let lease = taken.expect("it is free");
-    let is_confirmed = || lease.is_confirmed(engine.hearing().troubles());
-    thread.take_in();
-    assert!(is_confirmed() && thread.collect().is_empty());
-    has_moved.store(true, Ordering::SeqCst);
-    thread.take_in();
-    assert!(!is_confirmed());
-    let (tasks, calls): (Vec<_>, Vec<_>) = thread.collect().into_iter().unzip();
-    assert_eq!(calls.len(), 1, "it is renewed at once");
-    let results = Link::run(&mut link, &calls);
-    for ((task, call), result) in tasks.into_iter().zip(&calls).zip(results) {
-        thread.on_reply(task, call, result);
-    }
-    assert!(is_confirmed());
 }
 
 #[test]
