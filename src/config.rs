@@ -269,8 +269,8 @@ impl Config {
         // A lease that no call can use has its own reason.
         check_ttl(options)?;
         let ttl = options.lease_length();
-        let needed = self.check_period + self.command_timeout * 2;
-        if options.is_fixed() && (ttl < MIN_TTL || ttl <= needed) {
+        if !self.may_wait(options.is_fixed(), ttl) {
+            let needed = self.least_fixed_wait();
             let message = format!(
                 "to wait with it, at least {MIN_TTL:?} and more than check_period + \
                  2 × command_timeout, {needed:?}; it is {ttl:?}, which only try_lock can use"
@@ -278,6 +278,15 @@ impl Config {
             return Err(Error::config("fixed_lease", message));
         }
         Ok(())
+    }
+
+    /// R16 (hold_at_least, fixed leases): whether a caller with such a lease may wait for it.
+    pub(crate) fn may_wait(&self, is_fixed: bool, ttl: Duration) -> bool {
+        !is_fixed || ttl >= MIN_TTL && ttl > self.least_fixed_wait()
+    }
+
+    fn least_fixed_wait(&self) -> Duration {
+        self.check_period + self.command_timeout * 2
     }
 }
 

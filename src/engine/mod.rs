@@ -131,7 +131,8 @@ pub(crate) use request::{LeaseOwner, LostBy, Request};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use stepped::{Next, SteppedEngine, Tasks};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
-pub(crate) use trying::{Attempted, Doubt};
+pub(crate) use trying::Doubt;
+pub(crate) use trying::{Attempted, GroupOutcome};
 #[allow(unused_imports, reason = "for the layer above")]
 pub(crate) use upkeep::Timer;
 pub(crate) use upkeep::warn_of_drop;
@@ -227,17 +228,26 @@ impl Engine {
         self.acquiring.acquire_all(requests, until)
     }
 
-    /// See [`Trying::try_acquire`].
+    /// See [`Trying::try_acquire`]. If the lock's owner was told and may let go at once, waits for a
+    /// moment more, see [`Acquiring::acquire_soon`].
     pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
-        self.trying.try_acquire(request)
+        match self.trying.try_acquire(request)? {
+            Attempted::Told => self.acquiring.acquire_soon(request, self.acquiring.soon()),
+            tried => Ok(tried.lease()),
+        }
     }
 
     /// See [`Trying::try_acquire_all`].
-    pub(crate) fn try_acquire_all(
+    pub(crate) fn try_acquire_all(&self, requests: &[Arc<Request>]) -> Result<GroupOutcome> {
+        self.trying.try_acquire_all(requests)
+    }
+
+    /// See [`Acquiring::acquire_all_soon`].
+    pub(crate) fn acquire_all_soon(
         &self,
         requests: &[Arc<Request>],
     ) -> Result<Option<Vec<Arc<Lease>>>> {
-        self.trying.try_acquire_all(requests)
+        self.acquiring.acquire_all_soon(requests)
     }
 
     /// See [`Trying::attempt_all`].

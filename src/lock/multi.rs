@@ -9,7 +9,9 @@ use crossbeam_channel::Receiver;
 
 use super::group::LockGroup;
 use super::{count_end, request_to_try, request_to_wait};
-use crate::engine::{Lease, LeaseOwner, Request, WantResult, first_lost, is_transient};
+use crate::engine::{
+    GroupOutcome, Lease, LeaseOwner, Request, WantResult, first_lost, is_transient,
+};
 use crate::error::{Error, Result};
 use crate::guard::PanicWatch;
 use crate::key::Key;
@@ -169,11 +171,7 @@ impl SortedKeys {
             Err(error) => return Err(error),
         }
         let (requests, group) = self.requests(manager, request_to_wait, asked_at)?;
-        for (request, tried) in requests.iter().zip(&tried) {
-            if tried.was_taken() {
-                request.note_taken();
-            }
-        }
+        note_taken(&requests, &tried);
         let leases = engine.acquire_all(&requests, until)?;
         leases
             .map(|leases| MultiGuard::new(leases, group, manager))
@@ -181,16 +179,28 @@ impl SortedKeys {
     }
 
     fn try_take(&self, manager: &LockManager) -> Result<Option<MultiGuard>> {
-        let engine = manager.engine();
-        let (requests, group) = self.requests(manager, request_to_try, engine.now())?;
-        let leases = engine.try_acquire_all(&requests);
-        let end = leases.and_then(|leases| {
-            leases
-                .map(|leases| MultiGuard::new(leases, group, manager))
-                .transpose()
-        });
-        count_end(engine, &end);
+        let end = self.try_take_uncounted(manager);
+        count_end(manager.engine(), &end);
         end
+    }
+
+    fn try_take_uncounted(&self, manager: &LockManager) -> Result<Option<MultiGuard>> {
+        let engine = manager.engine();
+        let asked_at = engine.now();
+        let (requests, group) = self.requests(manager, request_to_try, asked_at)?;
+        let (leases, group) = match engine.try_acquire_all(&requests)? {
+            GroupOutcome::Granted(leases) => (Some(leases), group),
+            // The owners of those that are taken may let go at once.
+            GroupOutcome::Told => {
+                let (again, group) = self.requests(manager, request_to_try, asked_at)?;
+                note_taken(&again, &requests);
+                (engine.acquire_all_soon(&again)?, group)
+            }
+            GroupOutcome::Taken | GroupOutcome::Silent(_) => (None, group),
+        };
+        leases
+            .map(|leases| MultiGuard::new(leases, group, manager))
+            .transpose()
     }
 
     fn requests(
@@ -206,6 +216,15 @@ impl SortedKeys {
             Ok(Arc::new(request.owned_by(owner).asked_at(asked_at)))
         };
         Ok((self.0.iter().map(part).collect::<Result<_>>()?, group))
+    }
+}
+
+/// These requests follow others, of which Redis has said that some locks were taken.
+fn note_taken(requests: &[Arc<Request>], tried: &[Arc<Request>]) {
+    for (request, tried) in requests.iter().zip(tried) {
+        if tried.was_taken() {
+            request.note_taken();
+        }
     }
 }
 

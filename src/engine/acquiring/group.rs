@@ -22,12 +22,33 @@ impl Acquiring {
         requests: &[Arc<Request>],
         until: Time,
     ) -> Result<Option<Vec<Arc<Lease>>>> {
+        self.take_each(requests, |request, so_far| {
+            self.acquire(request, so_far, until)
+        })
+    }
+
+    /// Takes all locks, one after the other, as [`Acquiring::acquire_soon`] does one. After `None` and
+    /// after an error none is kept.
+    pub(crate) fn acquire_all_soon(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
+        let until = self.soon();
+        self.take_each(requests, |request, _| self.acquire_soon(request, until))
+    }
+
+    /// Takes each of these locks. If one is not taken, the others are released.
+    fn take_each(
+        &self,
+        requests: &[Arc<Request>],
+        take: impl Fn(&Arc<Request>, &[Arc<Lease>]) -> Result<Option<Arc<Lease>>>,
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
         let mut taken = PartOfGroup {
             releasing: &self.releasing,
             leases: Vec::with_capacity(requests.len()),
         };
         for request in requests {
-            let Some(lease) = self.acquire(request, &taken.leases, until)? else {
+            let Some(lease) = take(request, &taken.leases)? else {
                 return Ok(None);
             };
             taken.leases.push(lease);

@@ -1,12 +1,13 @@
 //! How a caller acquires locks. [`Acquiring::acquire`] is the main loop. Its steps follow in the order
 //! in which it takes them: enter, send the acquire, and wait. `queued` is the wait, and `cancel` ends
 //! it. `group` takes several locks, and `owned` serves a layer above whose callers share a grant. An
-//! acquire that may not wait is an attempt, of `trying`.
+//! acquire that may not wait is an attempt, of `trying`; `soon` is the moment that such a caller waits.
 
 mod cancel;
 mod group;
 mod owned;
 mod queued;
+mod soon;
 
 use std::slice;
 use std::sync::Arc;

@@ -15,6 +15,8 @@ pub(crate) enum GroupOutcome {
     Granted(Vec<Arc<Lease>>),
     /// Another caller has one of them, or waits for it.
     Taken,
+    /// The others are free, and the owners of these may let go of them at once: they were told.
+    Told,
     /// R22 (tries among the dead): the others are free, and for these the processes that wait were
     /// called. In the order of the requests.
     Silent(Vec<bool>),
@@ -23,10 +25,7 @@ pub(crate) enum GroupOutcome {
 impl Trying {
     /// Takes all locks, if no live process holds one of them or waits for it. Blocks for at most two
     /// command timeouts, and for one more to release those it got.
-    pub(crate) fn try_acquire_all(
-        &self,
-        requests: &[Arc<Request>],
-    ) -> Result<Option<Vec<Arc<Lease>>>> {
+    pub(crate) fn try_acquire_all(&self, requests: &[Arc<Request>]) -> Result<GroupOutcome> {
         let started = self.client.now();
         let timeout = self.client.config().command_timeout;
         let mut waits = vec![Wait::No; requests.len()];
@@ -34,12 +33,11 @@ impl Trying {
         let mut ends = started + timeout;
         loop {
             let silent = match self.attempt_group(requests, &waits, until, ends)? {
-                GroupOutcome::Granted(leases) => return Ok(Some(leases)),
                 GroupOutcome::Silent(silent) => silent,
-                GroupOutcome::Taken => return Ok(None),
+                decided => return Ok(decided),
             };
             let Some(next) = self.await_called(started) else {
-                return Ok(None);
+                return Ok(GroupOutcome::Taken);
             };
             for (wait, is_silent) in waits.iter_mut().zip(silent) {
                 if is_silent {
@@ -121,7 +119,7 @@ impl Trying {
     ) -> Result<Tried<'a, GroupOutcome>> {
         let mut leases = Vec::new();
         let mut failed = None;
-        let mut is_taken = false;
+        let (mut is_taken, mut was_told) = (false, false);
         let mut silent = vec![false; requests.len()];
         let mut more = false;
         let mut again = None;
@@ -129,6 +127,7 @@ impl Trying {
             match self.on_try_reply(&mut attempt, result) {
                 Ok(Tried::Done(Attempted::Granted(lease))) => leases.push(lease),
                 Ok(Tried::Done(Attempted::Taken)) => is_taken = true,
+                Ok(Tried::Done(Attempted::Told)) => was_told = true,
                 Ok(Tried::Done(Attempted::Silent)) => silent[place] = true,
                 Ok(Tried::More) => more = true,
                 Ok(Tried::Again(fault, key)) => again = Some((fault, key)),
@@ -162,6 +161,7 @@ impl Trying {
             Some((fault, key)) => Tried::Again(fault, key),
             None if more => Tried::More,
             None if silent.contains(&true) => Tried::Done(GroupOutcome::Silent(silent)),
+            None if was_told => Tried::Done(GroupOutcome::Told),
             None => Tried::Done(GroupOutcome::Taken),
         })
     }

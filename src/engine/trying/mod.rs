@@ -22,7 +22,6 @@ use crate::script::{Call, Grant, Outcome, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
-#[cfg(all(test, feature = "memory"))]
 pub(crate) use group::GroupOutcome;
 
 /// An acquire that may not wait.
@@ -46,6 +45,8 @@ pub(crate) struct Doubt {
 pub(crate) enum Attempted {
     Granted(Arc<Lease>),
     Taken,
+    /// It is taken, and its owner may let go of it at once: it was told that somebody wants it.
+    Told,
     /// R22 (tries among the dead): the lock is taken, but perhaps by the dead alone. The script has
     /// called the processes that wait. Those that are alive come within one command timeout.
     Silent,
@@ -56,7 +57,7 @@ impl Attempted {
     pub(crate) fn lease(self) -> Option<Arc<Lease>> {
         match self {
             Attempted::Granted(lease) => Some(lease),
-            Attempted::Taken | Attempted::Silent => None,
+            Attempted::Taken | Attempted::Told | Attempted::Silent => None,
         }
     }
 }
@@ -98,19 +99,18 @@ impl Trying {
 
     /// Takes the lock if no live process holds it or waits for it. Blocks for at most two command
     /// timeouts.
-    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Attempted> {
         self.holding.prepare(request)?;
         let started = self.client.now();
         let timeout = self.client.config().command_timeout;
         let first = self.attempt_as(request, Wait::No, Time::NEVER, started + timeout)?;
         if !matches!(first, Attempted::Silent) {
-            return Ok(first.lease());
+            return Ok(first);
         }
         let Some(until) = self.await_called(started) else {
-            return Ok(None);
+            return Ok(Attempted::Taken);
         };
         self.attempt_as(request, Wait::NoneCame, until, until + timeout * 3 / 4)
-            .map(Attempted::lease)
     }
 
     /// R22 (tries among the dead): waits until one and a half command timeouts after `started`, when
@@ -254,6 +254,7 @@ impl Trying {
                 }
                 Ok(Tried::Done(match outcome {
                     Outcome::Silent => Attempted::Silent,
+                    Outcome::Busy { told: true, .. } => Attempted::Told,
                     _ => Attempted::Taken,
                 }))
             }

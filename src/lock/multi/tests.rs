@@ -12,7 +12,9 @@ fn loss_before_the_guard_exists_is_an_error() {
         .requests(&manager, request_to_try, Time::NEVER)
         .expect("they fit");
     let leases = manager.engine().try_acquire_all(&requests);
-    let leases = leases.expect("it is there").expect("both are free");
+    let GroupOutcome::Granted(leases) = leases.expect("it is there") else {
+        panic!("both are free")
+    };
     leases[1].lose(LossReason::Taken);
     let error = MultiGuard::new(leases, group, &manager).expect_err("b is lost");
     let Error::Lost { loss } = error else {

@@ -1,0 +1,64 @@
+//! A try whose lock is taken, by an owner that was told and may let go at once. It waits for a moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Acquiring, AtDeadline, Caller, Entered};
+use crate::engine::lease::Lease;
+use crate::engine::request::Request;
+use crate::error::{Error, Result};
+use crate::store::clock::Time;
+
+/// A message to the owner and its release take about two round trips, and some wake-ups.
+const A_MOMENT: Duration = Duration::from_millis(50);
+
+impl Acquiring {
+    /// Until when such a try waits.
+    pub(crate) fn soon(&self) -> Time {
+        let config = self.client.config();
+        self.client.now() + config.command_timeout.min(A_MOMENT)
+    }
+
+    /// Waits for the lock until `until`. `None`: its owner did not let go of it. Blocks for at most one
+    /// command timeout longer.
+    ///
+    /// The caller has its answer already: others have the lock. So it does not fail if nobody can
+    /// queue. Unlike [`Acquiring::acquire`], this looks for no deadlock: none lasts longer.
+    pub(crate) fn acquire_soon(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
+        if !self.client.config().may_wait(request.fixed, request.ttl) {
+            return Ok(None);
+        }
+        match self.wait_until(request, until) {
+            Err(error @ (Error::Unavailable { .. } | Error::Server { .. })) => {
+                let name = &request.key.name;
+                log::debug!("{name:?} is taken, and a try could not wait for a moment: {error}");
+                Ok(None)
+            }
+            end => end,
+        }
+    }
+
+    fn wait_until(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
+        let queued = match self.enter(request, until, Caller::Waits)? {
+            Entered::Granted(lease) => return Ok(Some(lease)),
+            Entered::NotYet => return Ok(None),
+            Entered::Queued(queued) => queued,
+        };
+        match queued.wait_on(until, AtDeadline::Cancel) {
+            Ok(None) => queued.cancel(until),
+            Ok(lease) => Ok(lease),
+            Err(error) => {
+                queued.cancel_in_background();
+                Err(error)
+            }
+        }
+    }
+}
