@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam_channel::Receiver;
+
 use crate::engine::{AtDeadline, QueuedWaiter};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
@@ -63,6 +65,56 @@ impl<G> Waiter<G> {
     /// Never blocks.
     pub fn position(&self) -> Option<u64> {
         self.queued.as_ref()?.position()
+    }
+
+    /// A channel that says when to look. For `select!` beside other things, such as a stop signal.
+    /// Never blocks. It is created on the first call.
+    ///
+    /// After a message call [`wait_for`](Waiter::wait_for) with [`Duration::ZERO`]. A message comes
+    /// each time that this call has something to return:
+    ///
+    /// - the lock was granted. A grant in doubt is confirmed first. The message comes when a thread
+    ///   in [`wait`](Waiter::wait) would wake: at once, or within a check period and a command timeout
+    ///   if Redis's message is lost.
+    /// - the wait has failed: by a shutdown, or a refusal that will not pass.
+    /// - Redis has been silent for the outage limit. It comes up to a check period and two command
+    ///   timeouts after that, and again after each check while the silence lasts.
+    ///
+    /// The call may return `None` all the same: the lock was lost between the message and the call.
+    /// The waiter is queued again then, and the next grant sends another message. So look in a loop.
+    /// The channel has room for one message, and a message goes to one receiver.
+    ///
+    /// It is disconnected if this waiter has returned its guard, and in a forked child. A clone of
+    /// the receiver is also disconnected when the waiter is dropped.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fairlock::crossbeam_channel::{Receiver, select};
+    /// use fairlock::{LockGuard, LockManager};
+    ///
+    /// /// `None`: it was stopped.
+    /// fn lock_unless_stopped(
+    ///     mgr: &LockManager,
+    ///     name: &str,
+    ///     stop: &Receiver<()>,
+    /// ) -> fairlock::Result<Option<LockGuard>> {
+    ///     let mut waiter = mgr.enqueue(name)?;
+    ///     loop {
+    ///         select! {
+    ///             recv(stop) -> _ => return Ok(None), // the drop leaves the queue
+    ///             recv(waiter.ready()) -> _ => {}
+    ///         }
+    ///         if let Some(guard) = waiter.wait_for(Duration::ZERO)? {
+    ///             return Ok(Some(guard));
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn ready(&self) -> &Receiver<()> {
+        match &self.queued {
+            Some(queued) => queued.ready(),
+            None => self.running.engine().life().disconnected(),
+        }
     }
 
     /// Waits for the lock, for as long as Redis answers.

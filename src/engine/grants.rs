@@ -7,7 +7,7 @@ use crate::engine::client::Client;
 use crate::engine::holding::Holding;
 use crate::engine::lease::{Lease, note_taken};
 use crate::engine::life::Life;
-use crate::engine::upkeep::{Task, Upkeep};
+use crate::engine::upkeep::{Task, Timer, Upkeep};
 use crate::engine::waiter::{
     Askers, GrantNotice, TokenOwner, WaiterAction, WaiterEntry, WaiterRegistry,
 };
@@ -15,9 +15,23 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::script::Call;
 use crate::store::Answer;
+use crate::store::clock::Time;
 
 #[cfg(all(test, feature = "memory"))]
 mod tests;
+
+/// R21 (asking again): the end of a pause, for a caller that waits by a channel. It asks by itself.
+struct PauseEnd(Arc<WaiterEntry>);
+
+impl Timer for PauseEnd {
+    fn on_time(&self, now: Time) -> Option<Time> {
+        let is_over = self.0.state.lock().is_pause_over(now);
+        if is_over {
+            self.0.send_ready();
+        }
+        None
+    }
+}
 
 /// Gives each grant to its waiter, and carries out what the waiter's state decides.
 pub(crate) struct Grants {
@@ -209,11 +223,33 @@ impl Grants {
         let abandon = state.abandon_token();
         let token = state.token;
         let _ = state.on_absent(token, now);
-        state.begin_pause(now, self.client.config().back_off);
         drop(state);
         self.apply(waiter, abandon);
         self.registry.replace_token(waiter);
+        self.begin_pause(waiter, now);
         waiter.changed.notify_one();
+    }
+
+    /// R21 (asking again): the caller has asked in vain.
+    pub(super) fn begin_pause(&self, waiter: &Arc<WaiterEntry>, now: Time) {
+        let mut state = waiter.state.lock();
+        state.begin_pause(now, self.client.config().back_off);
+        drop(state);
+        self.watch_pause(waiter);
+    }
+
+    /// R21 (asking again): where the store has no queue, a caller that waits by a channel is sent to
+    /// look when its pause is over.
+    pub(super) fn watch_pause(&self, waiter: &Arc<WaiterEntry>) {
+        if self.client.has_queue() || !waiter.is_watched() {
+            return;
+        }
+        // `NEVER`: a request is under way. The thread that sent it begins the next pause.
+        let ask_at = waiter.state.lock().ask_at;
+        if ask_at != Time::NEVER {
+            let end = PauseEnd(Arc::clone(waiter));
+            self.upkeep.call_at(ask_at, Arc::new(end));
+        }
     }
 
     /// A lock was released. Where the store has no queue, the first waiter of this manager asks at

@@ -27,6 +27,8 @@ pub(crate) struct Life {
     guard_dropped: Condvar,
     /// A disconnected channel, for forked children.
     never: Receiver<Loss>,
+    /// A disconnected channel, for waiters that never wait again.
+    disconnected: Receiver<()>,
 }
 
 struct Thread {
@@ -46,6 +48,7 @@ impl Life {
             drained: Mutex::new(()),
             guard_dropped: Condvar::new(),
             never: bounded(0).1,
+            disconnected: bounded(0).1,
         }
     }
 
@@ -86,6 +89,12 @@ impl Life {
     /// The channel for losses in a forked child: disconnected, and reached without a mutex.
     pub(crate) fn never(&self) -> &Receiver<Loss> {
         &self.never
+    }
+
+    /// The channel of a waiter that has returned its guard, or in a forked child: disconnected, and
+    /// reached without a mutex.
+    pub(crate) fn disconnected(&self) -> &Receiver<()> {
+        &self.disconnected
     }
 
     /// The guard is not counted any more.

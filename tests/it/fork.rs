@@ -123,6 +123,7 @@ pub(crate) fn forks(args: &[String]) {
         for _ in 0..FORKS {
             let held = [mgr.lock("k").unwrap(), mgr.lock("l").unwrap()];
             let waiter = mgr.enqueue("k").unwrap();
+            assert!(waiter.ready().is_empty());
             let queue = || {
                 let mut queue = mgr.inspect("k").unwrap().unwrap().queue;
                 // Time goes on.
@@ -194,6 +195,7 @@ fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
         first.is_held() || !first.remaining().is_zero(),
         !first.lost().try_recv().is_err_and(|e| e.is_disconnected()),
         waiter.position().is_some(),
+        !waiter.ready().try_recv().is_err_and(|e| e.is_disconnected()),
         !first.check().is_err_and(closed),
         !first.renew().is_err_and(closed),
         !waiter.wait_for(Duration::from_secs(1)).is_err_and(closed),

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_channel::{after, select};
 use fairlock::{Builder, Endpoint, LockManager, LockOptions};
 
 use crate::{
@@ -46,6 +47,22 @@ const LONG_CASES: &[(&str, Case)] = &[
             let start = Instant::now();
             while start.elapsed() < 12 * LONG {
                 assert!(waiter.wait_for(LONG / 10).unwrap().is_none());
+            }
+        });
+    }),
+    ("wait beside other things", |holds, wants, n| {
+        let _guard = holds.lock(n).unwrap();
+        worker(|| {
+            let mut waiter = wants.enqueue(n).unwrap();
+            let stop = after(12 * LONG);
+            loop {
+                select! {
+                    recv(stop) -> _ => break,
+                    recv(waiter.ready()) -> _ => {}
+                    // A look in between does not end the wait.
+                    default(LONG / 10) => {}
+                }
+                assert!(waiter.wait_for(Duration::ZERO).unwrap().is_none());
             }
         });
     }),

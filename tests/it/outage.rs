@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_OUTAGE_LIMIT, Error, LockManager};
 
-use crate::fixtures::{Record, SOON, Waiters};
-use crate::support::{SLACK, Server};
+use crate::fixtures::{
+    P, Record, SOON, T, Verb, Waiters, build, builder, manager, request, warm_up,
+};
+use crate::support::{Proxy, SLACK, Server, until_some};
 
 #[test]
 fn a_thirteen_second_outage_ends_only_waits_with_shorter_limits() {
@@ -65,4 +67,52 @@ fn a_thirteen_second_outage_ends_only_waits_with_shorter_limits() {
         .unlock()
         .unwrap();
     Record::of(&server, "a").comes_to_rest();
+}
+
+/// The ways in which checks fail, for as long as they last.
+const BROKEN_CHECKS: [(&str, fn(&Proxy)); 2] = [
+    ("a proxy has lost its server", |proxy| {
+        proxy.refuse();
+        proxy.close_all();
+    }),
+    ("each check ends its connection", |proxy| {
+        let _ = proxy.swallow_reply_when(request(Verb::Sync, "a"));
+        proxy.make_faults_last();
+    }),
+];
+
+#[test]
+fn waiter_is_ready_at_the_outage_limit_if_connections_are_closed() {
+    let limit = 4 * T;
+    for (case, break_checks) in BROKEN_CHECKS {
+        let server = Server::tcp();
+        let proxy = Proxy::to(server.addr());
+        let ours = build(builder(proxy.url()).outage_limit(limit));
+        let other = manager(server.url());
+        warm_up(&ours);
+        let held = other.lock("a").unwrap();
+        let mut waiter = ours.enqueue("a").unwrap();
+        assert!(waiter.ready().is_empty());
+        break_checks(&proxy);
+        let start = Instant::now();
+        let ready = waiter.ready().recv_timeout(limit + P + 4 * T + SLACK);
+        assert!(ready.is_ok(), "{case}: the outage limit is over");
+        let took = start.elapsed();
+        assert!(took + P + T >= limit, "{case}: {took:?}");
+        // This look may ask once more.
+        let look = Instant::now();
+        let end = waiter.wait_for(Duration::ZERO);
+        let is_silent = matches!(end, Err(Error::Unavailable { .. }));
+        assert!(is_silent, "{case}: {end:?}");
+        assert!(look.elapsed() < 2 * T + SLACK, "{:?}", look.elapsed());
+        proxy.accept();
+        proxy.disarm();
+        // The place is kept.
+        held.unlock().unwrap();
+        let guard = until_some(SOON, case, || {
+            let _ = waiter.ready().recv_timeout(P);
+            waiter.wait_for(Duration::ZERO).ok().flatten()
+        });
+        guard.unlock().unwrap();
+    }
 }

@@ -385,6 +385,31 @@ fn r12_a_late_grant_notice_is_confirmed_before_it_is_returned() {
 }
 
 #[test]
+fn r12_a_late_grant_makes_its_waiter_ready_once_it_is_confirmed() {
+    let (server, proxy, ours, other) = cuttable();
+    let holder = other.lock("a").unwrap();
+    let mut waiter = ours.enqueue("a").unwrap();
+    assert!(waiter.ready().is_empty());
+    proxy.pause_replies();
+    holder.unlock().unwrap();
+    let record = Record::of(&server, "a");
+    let granted = record.number("g");
+    until(TTL, "more than half of the lease is over", || {
+        server_time(&server) - granted > micros(TTL / 2 + TTL / 10)
+    });
+    assert!(waiter.ready().is_empty(), "no message has come");
+    proxy.resume_replies();
+    // No thread waits by `wait`, so the renewal thread has the grant confirmed by itself.
+    waiter.ready().recv_timeout(SOON).unwrap();
+    let guard = waiter.wait_for(Duration::ZERO).unwrap();
+    let guard = guard.expect("it is confirmed when the message comes");
+    assert_eq!(record.number("g"), granted, "it is that grant");
+    assert!(guard.remaining() > TTL / 2 - T, "{:?}", guard.remaining());
+    guard.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
 fn r14_a_lease_being_released_is_neither_renewed_nor_reported_lost() {
     let (server, proxy, ours, _) = cuttable();
     let losses = crossbeam_channel::unbounded();

@@ -4,6 +4,8 @@ use std::slice;
 use std::sync::Arc;
 use std::thread;
 
+use crossbeam_channel::Receiver;
+
 use super::{Acquiring, is_transient};
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
@@ -31,7 +33,10 @@ pub(crate) struct BegunWait<'a> {
 
 impl Drop for BegunWait<'_> {
     fn drop(&mut self) {
-        self.waiter.state.lock().end_wait();
+        // Between two looks, a caller of a watched waiter waits by its channel.
+        if !self.waiter.is_watched() {
+            self.waiter.state.lock().end_wait();
+        }
     }
 }
 
@@ -106,6 +111,22 @@ impl QueuedWaiter {
             return None;
         }
         self.waiter.position()
+    }
+
+    /// A channel that says when [`QueuedWaiter::wait`] would end at once. From now on the caller counts
+    /// as one that waits, by the channel.
+    pub(crate) fn ready(&self) -> &Receiver<()> {
+        let acquiring = &self.acquiring;
+        if acquiring.life.is_forked() {
+            return acquiring.life.disconnected();
+        }
+        if !self.waiter.is_watched() {
+            let (thread, now) = (thread::current(), acquiring.client.now());
+            self.waiter.state.lock().begin_wait(thread, now);
+            let _ = self.waiter.ready();
+            acquiring.grants.watch_pause(&self.waiter);
+        }
+        self.waiter.ready()
     }
 
     #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -241,10 +262,13 @@ impl QueuedWaiter {
                     if let Some(lease) = self.ask(&call)? {
                         return Ok(Some(lease));
                     }
+                    // A wait may be long although each of its pieces is short.
+                    if now < until || at_deadline == AtDeadline::Keep {
+                        self.report_asking();
+                    }
                     if now >= until {
                         return Ok(None);
                     }
-                    self.report_asking();
                     state = waiter.state.lock();
                     continue;
                 }
@@ -318,14 +342,12 @@ impl QueuedWaiter {
         let failed = match trying.attempt(&self.waiter.request, call.until) {
             Ok(Some(lease)) => return Ok(Some(lease)),
             Ok(None) | Err(Error::Lost { .. }) => None,
-            Err(error) if is_transient(&error) => Some(error),
-            Err(error) => return Err(error),
+            Err(error) => Some(error),
         };
         let now = client.now();
-        let mut state = self.waiter.state.lock();
-        state.begin_pause(now, client.config().back_off);
-        drop(state);
+        self.acquiring.grants.begin_pause(&self.waiter, now);
         match failed {
+            Some(error) if !is_transient(&error) => return Err(error),
             None => self.waiter.on_reply(now),
             Some(error) if now >= self.outage_at(call, now) => return Err(error),
             // "Others have the lock" is not said while Redis is silent.

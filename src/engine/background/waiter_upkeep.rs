@@ -206,13 +206,29 @@ impl WaiterUpkeep {
     /// closed, the next connection shows whether Redis answers.
     fn note_no_reply(&self, waiter: &WaiterEntry, fault: &StoreFault) {
         let now = self.base.client.now();
-        let slept = now - self.collected_at > self.base.client.config().command_timeout * 2;
-        if !slept && !fault.is_no_outage() {
-            waiter.on_no_reply(now);
-            for caller in waiter.callers() {
-                caller.on_no_reply(now);
-            }
+        let config = self.base.client.config();
+        if now - self.collected_at > config.command_timeout * 2 {
+            return;
         }
+        let is_silent = !fault.is_no_outage();
+        // A caller that waits by a channel is sent to look once the outage limit is over. If only
+        // connections were closed until then, that look asks once more: see `QueuedWaiter::wait`.
+        let extra = if is_silent {
+            Duration::ZERO
+        } else {
+            config.command_timeout * 2
+        };
+        let limit = config.outage_limit.saturating_add(extra);
+        let note = |waiter: &WaiterEntry| {
+            if is_silent {
+                waiter.on_no_reply(now);
+            }
+            if now - waiter.last_reply_at() >= limit {
+                waiter.send_ready();
+            }
+        };
+        note(waiter);
+        waiter.callers().iter().for_each(|caller| note(caller));
     }
 
     pub(super) fn on_sync_reply(&mut self, call: &Call, result: Answered, tasks: &Tasks) {

@@ -1,8 +1,10 @@
 //! One waiter of the manager: its state, how it is woken, and when Redis last answered it.
 
 use std::panic::RefUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
@@ -26,12 +28,21 @@ pub(crate) trait WaiterOwner: Send + Sync + RefUnwindSafe {
     fn position(&self, caller: &WaiterEntry) -> Option<u64>;
 }
 
+/// The channel of [`Waiter::ready`](crate::Waiter::ready). It has room for one message: a caller that
+/// has not received the last one has yet to look.
+struct ReadyChannel {
+    sender: Sender<()>,
+    receiver: Receiver<()>,
+}
+
 /// A waiter: its state, and how it is woken.
 pub(crate) struct WaiterEntry {
     pub(crate) request: Arc<Request>,
     pub(crate) state: Mutex<WaiterState>,
     /// Signals a change of `state`. Notified after `state` is unlocked.
     pub(crate) changed: Condvar,
+    /// Made when a caller first asks for it, because most never do.
+    ready: OnceLock<Box<ReadyChannel>>,
     /// A layer above that this waiter belongs to.
     owner: Option<Arc<dyn WaiterOwner>>,
     /// It asks Redis for nothing: its owner gives it a lease.
@@ -62,6 +73,7 @@ impl WaiterEntry {
             is_unasked: state.is_unasked(),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            ready: OnceLock::new(),
             owner,
             order,
             last_reply: AtomicU64::new(now.as_nanos()),
@@ -117,13 +129,44 @@ impl WaiterEntry {
         }
     }
 
-    /// Wakes its thread, or tells its owner.
+    /// It was granted, or has failed. Wakes its thread, or tells its owner.
     pub(crate) fn wake(self: &Arc<Self>) {
         match &self.owner {
             Some(owner) if !self.is_unasked => owner.on_change(self),
             _ => {
                 self.changed.notify_one();
+                self.send_ready();
             }
+        }
+    }
+
+    /// The channel that says when a look at this waiter is worth it.
+    pub(crate) fn ready(&self) -> &Receiver<()> {
+        if let Some(channel) = self.ready.get() {
+            return &channel.receiver;
+        }
+        let channel = self.ready.get_or_init(|| {
+            let (sender, receiver) = bounded(1);
+            Box::new(ReadyChannel { sender, receiver })
+        });
+        // A thread that changed the state before this look may have found no channel. A thread that
+        // changes it after this look has this mutex later, and finds the channel.
+        let is_ready = self.state.lock().is_ready();
+        if is_ready {
+            self.send_ready();
+        }
+        &channel.receiver
+    }
+
+    /// Whether a caller waits by that channel.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.ready.get().is_some()
+    }
+
+    /// Has a caller look that waits by the channel.
+    pub(crate) fn send_ready(&self) {
+        if let Some(channel) = self.ready.get() {
+            let _ = channel.sender.try_send(());
         }
     }
 

@@ -213,6 +213,14 @@ impl WaiterState {
         )
     }
 
+    /// Whether a look finds a lease or an error.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::Granted(_) | Stage::Given(_) | Stage::Failed(_)
+        )
+    }
+
     /// A waiter that asks Redis for nothing: its owner gives it a lease.
     pub(crate) fn unasked() -> WaiterState {
         WaiterState {
@@ -603,6 +611,11 @@ impl WaiterState {
             let random = f64::from(random_bits()) / f64::from(u32::MAX);
             self.ask_at = now + shortest + (self.pause - shortest).mul_f64(random);
         }
+    }
+
+    /// R21 (asking again): whether it is time to ask.
+    pub(crate) fn is_pause_over(&self, now: Time) -> bool {
+        self.is_asking() && now >= self.ask_at
     }
 
     /// The caller looks. R12 (doubtful grants): a lease with less than half of its ttl left is

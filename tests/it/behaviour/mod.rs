@@ -6,7 +6,7 @@
 //! | `verbs` | the verbs, what they count, and their `Debug` output |
 //! | `guard`, `ends`, `unfinished` | a lock that is held; the ways in which a holding ends |
 //! | `local_handovers` | waiters of one manager hand over without Redis |
-//! | `waiter`, `long_waits`, `long_queues`, `grant_or_timeout` | waiting in the queue |
+//! | `waiter`, `ready`, `long_waits`, `long_queues`, `grant_or_timeout` | waiting in the queue |
 //! | `exclusion`, `fairness` | one holder at a time, in order |
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
 //! | `renewals` | leases that are renewed together |
@@ -49,6 +49,7 @@ pub(crate) mod permit_loss;
 mod permit_order;
 mod permit_rules;
 mod rate_limit;
+mod ready;
 mod reentrant;
 mod renewals;
 mod rules;

@@ -53,6 +53,21 @@ fn locks_of_all_masters_are_taken_waited_for_and_listed() {
     });
 }
 
+#[test]
+fn waiters_of_all_masters_are_ready_when_they_are_granted() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let (one, other) = (manager(&set), manager(&set));
+    for name in (0..3).map(|master| set.name_on(master, 0)) {
+        let guard = one.lock(&name).expect("it is free");
+        let mut waiter = other.enqueue(&name).expect("redis answers");
+        assert!(waiter.ready().is_empty());
+        guard.unlock().expect("it was held");
+        waiter.ready().recv_timeout(LONG).expect("it is granted");
+        let granted = waiter.wait_for(Duration::ZERO).expect("redis answers");
+        granted.expect("it is granted").unlock().expect("it is held");
+    }
+}
+
 /// The calls of a group are on their way to all masters before any has answered.
 #[test]
 fn lock_all_asks_all_masters_at_once() {

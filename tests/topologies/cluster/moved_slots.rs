@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{LockManager, LockOptions, Result};
+use fairlock::{Error, LockManager, LockOptions, Result};
 
-use super::manager;
+use super::{manager, manager_with};
 use crate::cluster_set::ClusterSet;
-use crate::support::{SLACK, throughout, until};
+use crate::support::{SLACK, throughout, until, until_some};
 
 /// The observations of all holders of one name.
 #[derive(Default)]
@@ -351,6 +351,37 @@ fn waiters_keep_their_order_when_they_queue_again_elsewhere() {
         last = guard.fence();
         guard.unlock().expect("it is held");
     }
+}
+
+/// No check of a waiter is answered, since its keys are on two sides. None counts as a silence either:
+/// a node answers.
+#[test]
+fn waiter_is_ready_at_the_outage_limit_while_its_slot_moves() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let name = set.name_on(0, 0);
+    let slot = set.slot_of(&name);
+    let one = manager_with(&set, Duration::from_secs(60));
+    let limit = Duration::from_secs(2);
+    let builder = LockManager::builder(set.url()).outage_limit(limit);
+    let other = builder.build().expect("the cluster is in order");
+    let held = one.lock(&name).expect("it is free");
+    let mut waiter = other.enqueue(&name).expect("redis answers");
+    assert!(waiter.ready().is_empty());
+    set.begin_migration(slot, 1);
+    set.move_these(&[format!("fairlock:{{{name}}}:q")], 0, 1);
+    let long = Duration::from_secs(10);
+    waiter.ready().recv_timeout(long).expect("the limit is over");
+    let refused = waiter.wait_for(Duration::ZERO);
+    let is_undecided = |error: &Error| matches!(error, Error::Server { code, .. } if code == "TRYAGAIN");
+    assert!(refused.as_ref().is_err_and(is_undecided), "{refused:?}");
+    set.move_keys(slot, 0, 1);
+    set.end_migration(slot, 1);
+    held.unlock().expect("it is held");
+    let granted = until_some(long, "it is granted", || {
+        let _ = waiter.ready().recv_timeout(long);
+        waiter.wait_for(Duration::ZERO).ok().flatten()
+    });
+    granted.unlock().expect("it is held");
 }
 
 /// For longer than a call may take, one key of a lock is on one side, and the others are on the other.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockManager};
+use fairlock::{Error, LockGuard, LockManager, Waiter};
 #[cfg(feature = "metrics")]
 use metrics_exporter_prometheus::PrometheusBuilder;
 
@@ -227,6 +227,89 @@ fn waiter_of_a_quorum_asks_while_it_waits() {
     assert!(theirs.try_lock("x").expect("all answer").is_none());
     drop(waiter);
     set.await_owners("x", 0);
+}
+
+/// Waits by the channel alone, as a candidate does that also waits for a stop signal.
+fn taken_by_channel(waiter: &mut Waiter) -> LockGuard {
+    loop {
+        let ready = waiter.ready().recv_timeout(MINUTE);
+        ready.expect("its pause ends");
+        if let Some(guard) = waiter.wait_for(Duration::ZERO).expect("all answer") {
+            return guard;
+        }
+    }
+}
+
+#[test]
+fn channel_of_a_quorum_says_when_it_is_time_to_ask() {
+    let set = Set::start(3);
+    let (ours, theirs) = (set.manager(), set.manager());
+    let guard = theirs.lock("x").expect("it is free");
+    let mut waiter = ours.enqueue("x").expect("all answer");
+    let before = ours.stats().requests;
+    for _ in 0..3 {
+        waiter.ready().recv_timeout(MINUTE).expect("its pause ends");
+        let early = waiter.wait_for(Duration::ZERO).expect("all answer");
+        assert!(early.is_none());
+    }
+    assert!(ours.stats().requests >= before + 9, "it asked each time");
+    guard.unlock().expect("it was held");
+    taken_by_channel(&mut waiter).unlock().expect("it is held");
+    // Without a look, nothing is asked.
+    let guard = theirs.lock("x").expect("it is free");
+    let waiter = ours.enqueue("x").expect("all answer");
+    waiter.ready().recv_timeout(MINUTE).expect("its pause ends");
+    let before = ours.stats().requests;
+    let again = waiter.ready().recv_timeout(TIMEOUT);
+    assert!(again.is_err_and(|error| error.is_timeout()));
+    assert_eq!(ours.stats().requests, before);
+    drop(waiter);
+    drop(guard);
+}
+
+#[test]
+fn waiter_of_a_quorum_asks_again_after_a_refusal() {
+    let set = Set::start(3);
+    let (ours, theirs) = (set.manager(), set.manager());
+    let guard = theirs.lock("x").expect("it is free");
+    let mut waiter = ours.enqueue("x").expect("all answer");
+    guard.unlock().expect("it was held");
+    let allow = |change: &str| {
+        for server in &set.servers {
+            let _: () = server.query(&["ACL", "SETUSER", "default", change]);
+        }
+    };
+    allow("-evalsha");
+    for _ in 0..2 {
+        let refused = waiter.wait_for(MINUTE);
+        assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
+    }
+    allow("+evalsha");
+    taken_by_channel(&mut waiter).unlock().expect("it is held");
+}
+
+#[test]
+fn channel_of_a_quorum_fires_for_grants_and_shutdowns() {
+    let set = Set::start(3);
+    let (ours, theirs) = (set.manager(), set.manager());
+    let mut waiter = ours.enqueue("x").expect("it is free");
+    waiter.ready().try_recv().expect("it was granted at once");
+    let seen = theirs.inspect("x").expect("all answer");
+    let fence = seen.expect("it is held").fence;
+    assert!(theirs.force_release("x", fence).expect("all answer"));
+    // The next renewal finds the loss. From then on it asks again.
+    until(MINUTE, "it has asked again, and has the lock", || {
+        let ready = waiter.ready().recv_timeout(TTL).is_ok();
+        let guard = ready.then(|| waiter.wait_for(Duration::ZERO));
+        matches!(guard, Some(Ok(Some(guard))) if guard.fence() > fence)
+    });
+    let _guard = theirs.lock("x").expect("it is free");
+    let mut waiter = ours.enqueue("x").expect("all answer");
+    let _ = waiter.ready();
+    ours.shutdown(Duration::ZERO).expect("all answer");
+    waiter.ready().recv_timeout(SLACK).expect("it has failed");
+    let closed = waiter.wait_for(Duration::ZERO);
+    assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
 }
 
 #[test]

@@ -210,6 +210,29 @@ fn no_error_surfaces_in_a_plain_failover() {
 }
 
 #[test]
+fn waiter_is_ready_after_a_failover() {
+    let set = SentinelSet::start();
+    // The lease outlasts the failover.
+    let options = LockOptions::new().ttl(2 * SOON);
+    let [holder, ours] = [0, 1].map(|_| build(builder(set.url()).options(options.clone())));
+    let guard = holder.lock("a").unwrap();
+    let mut waiter = ours.enqueue("a").unwrap();
+    assert!(waiter.ready().is_empty());
+    set.await_replication();
+    set.nodes[0].kill();
+    set.await_other_master(&set.all(), &set.nodes[0]);
+    // The release may go on in the background until the new master is found.
+    drop(guard);
+    let guard = until_some(2 * SOON, "it is granted", || {
+        let ready = waiter.ready().recv_timeout(2 * SOON);
+        ready.expect("it is granted, or has failed");
+        // Redis may have been silent for the outage limit, and then the wait goes on.
+        waiter.wait_for(Duration::ZERO).ok().flatten()
+    });
+    guard.unlock().unwrap();
+}
+
+#[test]
 fn waiters_keep_their_places_in_a_failover() {
     let set = SentinelSet::start();
     // The lease outlasts the failover.
