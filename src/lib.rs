@@ -351,7 +351,8 @@
 //! # Ok::<(), fairlock::Error>(())
 //! ```
 //!
-//! If the lock is granted between two calls, the manager renews it until you take it.
+//! If the lock is granted between two calls, the manager renews it until you take it. To wait beside
+//! a stop signal or other events, use the channel [`Waiter::ready`] in a `select!`.
 //!
 //! The first time that a manager waits, it subscribes to the messages about its grants before it
 //! enters the queue. That takes at most one command timeout more. The first `enqueue` of a free
@@ -543,7 +544,7 @@ pub use inspect::{LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
 pub use kind::{Access, Kind};
 pub use stats::{Acquisitions, Histogram, Losses, Stats};
 
-// The channel type of [`LockGuard::lost`], for `select!`.
+// The channel type of [`LockGuard::lost`] and [`Waiter::ready`], for `select!`.
 pub use crossbeam_channel;
 
 // The commands and the replies of [`ServerConnection::run`].

@@ -16,7 +16,8 @@ use crate::store::clock::Time;
 /// A place in the queue of a lock. Dropping it leaves the queue.
 ///
 /// Every waiting verb is made of this: [`enqueue`](crate::LockManager::enqueue), then
-/// [`wait`](Waiter::wait). `G` is the guard that the waiter returns: a [`LockGuard`] of a mutex or
+/// [`wait`](Waiter::wait). To wait beside other things, use [`ready`](Waiter::ready) in a `select!`.
+/// `G` is the guard that the waiter returns: a [`LockGuard`] of a mutex or
 /// a semaphore, a [`ReadGuard`](crate::ReadGuard) or a [`WriteGuard`](crate::WriteGuard) of a
 /// reader/writer lock. A waiter holds no connection.
 ///
@@ -26,7 +27,8 @@ use crate::store::clock::Time;
 ///
 /// On a quorum there is no queue. There, a waiter keeps no place and has no position. It asks for
 /// the lock while you wait with it, first at once and then after random pauses, which go on over
-/// several short waits. A lock that was lost before you took it is asked for again.
+/// several short waits. [`ready`](Waiter::ready) says when a pause is over. A lock that was lost
+/// before you took it is asked for again.
 ///
 /// # Drop
 /// Leaves the queue, and releases a lock that was granted. Never panics; blocks for at most one
@@ -80,9 +82,13 @@ impl<G> Waiter<G> {
     /// - Redis has been silent for the outage limit. It comes up to a check period and two command
     ///   timeouts after that, and again after each check while the silence lasts.
     ///
-    /// The call may return `None` all the same: the lock was lost between the message and the call.
-    /// The waiter is queued again then, and the next grant sends another message. So look in a loop.
-    /// The channel has room for one message, and a message goes to one receiver.
+    /// The call may return `None` all the same: the lock was lost between the message and the call,
+    /// or is in doubt by now. The next grant sends another message. So look in a loop. The channel
+    /// has room for one message, and a message goes to one receiver.
+    ///
+    /// On a quorum there is no queue, and a message says that it is time to ask. Then that call asks,
+    /// for at most two command timeouts. Until you make it, nothing is asked and no other message
+    /// comes. A release by this manager does not end the pause early.
     ///
     /// It is disconnected if this waiter has returned its guard, and in a forked child. A clone of
     /// the receiver is also disconnected when the waiter is dropped.

@@ -36,11 +36,8 @@ pub(crate) fn run_candidate(
     report: &dyn Fn(Event),
 ) -> fairlock::Result<()> {
     loop {
-        // Others may lead for weeks. A shutdown of the manager ends the wait.
-        let guard = match mgr.lock(name) {
-            Ok(guard) => guard,
-            Err(Error::Closed) => return Ok(()),
-            Err(other) => return Err(other),
+        let Some(guard) = await_lead(mgr, name, stop)? else {
+            return Ok(());
         };
         report(Event::Elected(guard.previous_holder()));
         match lead(&guard, plans, stop, report) {
@@ -49,6 +46,26 @@ pub(crate) fn run_candidate(
             Ok(End::Overtaken) => report(Event::Overtaken),
             Err(Error::Lost { loss, .. }) => report(Event::Lost(loss.reason)),
             Err(other) => return Err(other),
+        }
+    }
+}
+
+/// Others may lead for weeks, so the wait ends when a message comes from `stop`. Then the waiter is
+/// dropped, which leaves the queue. `None`: it was stopped.
+fn await_lead(
+    mgr: &LockManager,
+    name: &str,
+    stop: &Receiver<()>,
+) -> fairlock::Result<Option<LockGuard>> {
+    let mut waiter = mgr.enqueue(name)?;
+    loop {
+        select! {
+            recv(stop) -> _ => return Ok(None),
+            recv(waiter.ready()) -> _ => {}
+        }
+        // `None`: the lock was lost before this thread took it. The waiter is queued again.
+        if let Some(guard) = waiter.wait_for(Duration::ZERO)? {
+            return Ok(Some(guard));
         }
     }
 }

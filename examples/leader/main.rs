@@ -6,8 +6,9 @@
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example leader
 //!
 //! Every candidate waits in the queue of one lock. The holder leads, and the others are ready to
-//! take over. One `select!` waits for the three things that can happen to a leader: it is time to
-//! act, it must stop, or the lock is lost. A new leader first claims with its fence what the leaders
+//! take over. One `select!` waits for the two things that can happen to a candidate: it leads, or it
+//! must stop. Another one waits for the three things that can happen to a leader: it is time to act,
+//! it must stop, or the lock is lost. A new leader first claims with its fence what the leaders
 //! work on, and only then reads it. So an old leader that does not know yet changes nothing more.
 //!
 //! `lead.rs` has the candidate, which is the part to copy. `table.rs` in `examples/support` stands
@@ -107,7 +108,7 @@ fn leader(store: &Store) -> Outcome {
     )?;
     println!();
 
-    println!("We stop all candidates.");
+    println!("We stop all candidates: the leader, and the one that waits.");
     candidates.iter().for_each(Candidate::stop);
     for candidate in candidates {
         candidate.end()?;
@@ -160,15 +161,15 @@ impl Candidate {
         })
     }
 
-    /// Stops the candidate if it leads. A waiting candidate does not read this channel.
+    /// Stops the candidate, whether it leads or waits.
     fn stop(&self) {
         let _ = self.stop.try_send(());
     }
 
-    /// Ends its wait, if it waits, and then its thread.
+    /// Waits for its thread. Then nothing is left that a shutdown could end.
     fn end(self) -> Outcome {
-        let left = self.mgr.shutdown(Duration::from_secs(5))?;
         self.thread.join().expect("a candidate does not panic")?;
+        let left = self.mgr.shutdown(Duration::from_secs(5))?;
         check(
             format!("{} has ended, and holds nothing", self.who),
             left.ended.is_empty(),

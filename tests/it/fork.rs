@@ -195,7 +195,10 @@ fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
         first.is_held() || !first.remaining().is_zero(),
         !first.lost().try_recv().is_err_and(|e| e.is_disconnected()),
         waiter.position().is_some(),
-        !waiter.ready().try_recv().is_err_and(|e| e.is_disconnected()),
+        !waiter
+            .ready()
+            .try_recv()
+            .is_err_and(|e| e.is_disconnected()),
         !first.check().is_err_and(closed),
         !first.renew().is_err_and(closed),
         !waiter.wait_for(Duration::from_secs(1)).is_err_and(closed),

@@ -82,7 +82,7 @@ const BROKEN_CHECKS: [(&str, fn(&Proxy)); 2] = [
 ];
 
 #[test]
-fn waiter_is_ready_at_the_outage_limit_if_connections_are_closed() {
+fn waiter_is_ready_at_the_limit_if_connections_are_closed() {
     let limit = 4 * T;
     for (case, break_checks) in BROKEN_CHECKS {
         let server = Server::tcp();

@@ -385,7 +385,7 @@ fn r12_a_late_grant_notice_is_confirmed_before_it_is_returned() {
 }
 
 #[test]
-fn r12_a_late_grant_makes_its_waiter_ready_once_it_is_confirmed() {
+fn r12_a_watched_waiter_is_ready_once_its_grant_is_confirmed() {
     let (server, proxy, ours, other) = cuttable();
     let holder = other.lock("a").unwrap();
     let mut waiter = ours.enqueue("a").unwrap();

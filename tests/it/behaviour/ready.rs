@@ -43,12 +43,12 @@ on_both_stores! {
 }
 
 mod with_faults {
-    use crate::backend::on_both_stores;
     use super::*;
+    use crate::backend::on_both_stores;
 
     on_both_stores! { redis_with_faults:
-        p4_a_lost_message_makes_a_waiter_ready_by_the_next_check,
-        p4_a_lost_message_makes_a_member_ready_by_the_next_check,
+        p4_a_watched_waiter_learns_of_a_lost_message,
+        p4_a_watched_member_learns_of_a_lost_message,
     }
 }
 
@@ -392,11 +392,11 @@ fn the_channel_costs_no_request(backend: &Backend) {
     });
 }
 
-fn p4_a_lost_message_makes_a_waiter_ready_by_the_next_check(backend: &Backend) {
+fn p4_a_watched_waiter_learns_of_a_lost_message(backend: &Backend) {
     lost_message(backend, LockOptions::new());
 }
 
-fn p4_a_lost_message_makes_a_member_ready_by_the_next_check(backend: &Backend) {
+fn p4_a_watched_member_learns_of_a_lost_message(backend: &Backend) {
     lost_message(backend, LockOptions::new().local_handovers(9));
 }
 

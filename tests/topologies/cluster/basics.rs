@@ -64,7 +64,10 @@ fn waiters_of_all_masters_are_ready_when_they_are_granted() {
         guard.unlock().expect("it was held");
         waiter.ready().recv_timeout(LONG).expect("it is granted");
         let granted = waiter.wait_for(Duration::ZERO).expect("redis answers");
-        granted.expect("it is granted").unlock().expect("it is held");
+        granted
+            .expect("it is granted")
+            .unlock()
+            .expect("it is held");
     }
 }
 

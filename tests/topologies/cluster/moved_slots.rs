@@ -356,7 +356,7 @@ fn waiters_keep_their_order_when_they_queue_again_elsewhere() {
 /// No check of a waiter is answered, since its keys are on two sides. None counts as a silence either:
 /// a node answers.
 #[test]
-fn waiter_is_ready_at_the_outage_limit_while_its_slot_moves() {
+fn waiter_is_ready_although_its_slot_moves_for_long() {
     let set = ClusterSet::start_with(3, 0, &[]);
     let name = set.name_on(0, 0);
     let slot = set.slot_of(&name);
@@ -370,9 +370,13 @@ fn waiter_is_ready_at_the_outage_limit_while_its_slot_moves() {
     set.begin_migration(slot, 1);
     set.move_these(&[format!("fairlock:{{{name}}}:q")], 0, 1);
     let long = Duration::from_secs(10);
-    waiter.ready().recv_timeout(long).expect("the limit is over");
+    waiter
+        .ready()
+        .recv_timeout(long)
+        .expect("the limit is over");
     let refused = waiter.wait_for(Duration::ZERO);
-    let is_undecided = |error: &Error| matches!(error, Error::Server { code, .. } if code == "TRYAGAIN");
+    let is_undecided =
+        |error: &Error| matches!(error, Error::Server { code, .. } if code == "TRYAGAIN");
     assert!(refused.as_ref().is_err_and(is_undecided), "{refused:?}");
     set.move_keys(slot, 0, 1);
     set.end_migration(slot, 1);
