@@ -69,8 +69,10 @@ fn a_thirteen_second_outage_ends_only_waits_with_shorter_limits() {
     Record::of(&server, "a").comes_to_rest();
 }
 
-/// The ways in which checks fail, for as long as they last.
-const BROKEN_CHECKS: [(&str, fn(&Proxy)); 2] = [
+/// Has the checks of a waiter fail from now on.
+type BreakChecks = fn(&Proxy);
+
+const BROKEN_CHECKS: [(&str, BreakChecks); 2] = [
     ("a proxy has lost its server", |proxy| {
         proxy.refuse();
         proxy.close_all();
