@@ -47,6 +47,9 @@ struct Peer {
     addr: Option<SocketAddr>,
     subscriptions: Mutex<Vec<TcpStream>>,
     pings: AtomicUsize,
+    pinged_at: Mutex<Option<Instant>>,
+    /// For how long the reply to a PING is under way, in ms.
+    delay: AtomicU64,
     /// Nothing reaches it on subscriptions any more, and no side closes them.
     is_cut_off: AtomicBool,
 }
@@ -88,7 +91,10 @@ impl Peer {
                     self.subscriptions.lock().ok()?.push(twin);
                 }
                 if is(&words, "PING") {
+                    *self.pinged_at.lock().ok()? = Some(Instant::now());
                     self.pings.fetch_add(1, Ordering::SeqCst);
+                    // Time itself is under test: the reply is on its way.
+                    thread::sleep(Duration::from_millis(self.delay.load(Ordering::SeqCst)));
                 }
                 let ScriptedReply::Raw(reply) = ScriptedReply::polite(&words) else {
                     return None;
@@ -118,9 +124,13 @@ impl Peer {
     }
 
     fn manager(&self) -> LockManager {
+        self.manager_with(P)
+    }
+
+    fn manager_with(&self, period: Duration) -> LockManager {
         let addr = self.addr.expect("it has started");
         let manager = LockManager::builder(format!("redis://{addr}/"))
-            .check_period(P)
+            .check_period(period)
             .command_timeout(T);
         manager.build().expect("it answers")
     }
@@ -206,6 +216,28 @@ fn proof_of_the_subscription_lasts_two_periods_and_a_timeout() {
     assert!(!hearing.is_heard(ends) && hearing.is_heard(proven));
     hearing.note_end();
     assert!(!hearing.is_heard(proven));
+}
+
+/// The connection may have died right after the server answered.
+#[test]
+fn late_reply_proves_the_subscription_from_when_its_ping_was_sent() {
+    let peer = Peer::start();
+    let period = P * 6;
+    let manager = peer.manager_with(period);
+    let listener = listener(&manager);
+    let engine = manager.engine();
+    let heard_until = || engine.hearing().heard_until.load(Ordering::SeqCst);
+    let before = heard_until();
+    peer.delay.store(150, Ordering::SeqCst);
+    listener.is_listening.store(true, Ordering::SeqCst);
+    until("the reply has come", || heard_until() > before);
+    let pinged_at = peer
+        .pinged_at
+        .lock()
+        .expect("no panic")
+        .expect("a PING came");
+    let latest = engine.at(pinged_at) + (period * 2 + T);
+    assert!(heard_until() <= latest.as_nanos());
 }
 
 #[test]
