@@ -44,7 +44,6 @@ fn lease() -> Lease {
         left: Duration::from_secs(10),
         previous: PreviousHolder::Unknown,
         waiting: None,
-        waiting: None,
     };
     let (granted, deadline) = (Time::from_nanos(50), Time::from_nanos(100));
     Lease::new(Arc::new(request), &grant, granted, deadline)
