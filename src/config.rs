@@ -290,6 +290,21 @@ impl Config {
     }
 }
 
+/// How long a detached lock may be valid.
+pub(crate) fn check_valid_for(valid_for: Duration) -> Result<()> {
+    let least = Duration::from_millis(1);
+    if (least..=MAX_TTL).contains(&valid_for) {
+        return Ok(());
+    }
+    let message = format!(
+        "{} to {}; it is {}",
+        shown(least),
+        shown(MAX_TTL),
+        shown(valid_for)
+    );
+    Err(Error::config("valid_for", message))
+}
+
 /// Every local deadline is shortened by this: 1 % of the time that this host's clock counts, and
 /// 2 ms.
 ///

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
+use crate::config::check_valid_for;
+use crate::detached::{DetachError, DetachedLock};
 use crate::engine::{Lease, WantResult, warn_of_drop};
 use crate::error::{Error, Result};
 use crate::local::Running;
 use crate::loss::{Loss, LossReason, PreviousHolder};
-use crate::script::Mode;
+use crate::script::{Mode, Secret};
 
 /// A lock that is held. Dropping the guard releases the lock.
 ///
@@ -281,6 +283,81 @@ impl LockGuard {
     /// As [`unlock`](LockGuard::unlock).
     pub fn abandon(self) -> Result<()> {
         self.release(Mode::Unfinished)
+    }
+
+    /// Makes a value of the lock that any process can [attach](crate::LockManager::attach), for instance
+    /// the worker that gets the job for which this process took the lock.
+    ///
+    /// From then on no process has the lock, and nobody else can take it. Waiters keep their places
+    /// behind it. It is not renewed: if nobody attaches it, it lapses after `valid_for`, and the next
+    /// holder's [`previous_holder`](LockGuard::previous_holder) is
+    /// [`Lapsed`](PreviousHolder::Lapsed). If [`hold_at_least`](crate::LockOptions::hold_at_least)
+    /// lasts longer, the lock stays taken until that is over, but it cannot be attached any more. The
+    /// `max_hold`, the label and the callback of this guard do not go along.
+    ///
+    /// Blocks for at most two command timeouts: one for a connection and one for the reply. With
+    /// [`replica_acks`](crate::Builder::replica_acks) it blocks for its timeout more.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn submit(_job: &str, _lock: &str) {}
+    /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+    /// let guard = mgr.lock("invoices:42")?;
+    /// match guard.detach(Duration::from_secs(600)) {
+    ///     Ok(detached) => submit("bill 42", &detached.to_string()),
+    ///     // The guard holds the lock as before, so the work can be done here.
+    ///     Err(error) => drop(error.into_guard()),
+    /// }
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Each error has the guard.
+    /// - [`Error::Config`]: `valid_for` is not 1 ms to [`MAX_TTL`](crate::MAX_TTL), or the lock cannot
+    ///   be detached: it is a semaphore or on a quorum, it was taken with
+    ///   [`local_handovers`](crate::LockOptions::local_handovers), or a guard of it was
+    ///   [abandoned](crate::ReentrantGuard::abandon).
+    /// - [`Error::Lost`]: you do not hold the lock any more.
+    /// - [`Error::Unavailable`], [`Error::Server`], [`Error::NotReplicated`]: not known. You hold the
+    ///   lock for at most `valid_for`, unless a renewal confirms it until then. If the request took
+    ///   effect, the renewal reports a loss. However the guard ends, the lock is released.
+    /// - [`Error::Closed`] in a forked child.
+    pub fn detach(self, valid_for: Duration) -> Result<DetachedLock, DetachError> {
+        match self.try_detach(valid_for) {
+            Ok(detached) => {
+                self.forget_detached();
+                Ok(detached)
+            }
+            Err(error) => Err(DetachError::new(self, error)),
+        }
+    }
+
+    /// Detaches the lock. After that, the guard must be forgotten.
+    pub(crate) fn try_detach(&self, valid_for: Duration) -> Result<DetachedLock> {
+        let engine = self.running.engine();
+        if engine.is_forked() {
+            return Err(Error::Closed);
+        }
+        check_valid_for(valid_for)?;
+        if self.unfinished.load(Ordering::Relaxed) {
+            let message = "a guard of this lock was abandoned, so its work is half done";
+            return Err(Error::config("detach", message));
+        }
+        let secret = Secret::new();
+        let fence = self
+            .running
+            .detach(&self.lease, secret.owner(), valid_for)?;
+        Ok(DetachedLock {
+            prefix: Arc::clone(&engine.config().prefix),
+            name: Arc::clone(&self.lease.request.key.name),
+            fence,
+            secret,
+        })
+    }
+
+    /// The lock is detached, so Drop has nothing to release.
+    pub(crate) fn forget_detached(mut self) {
+        self.unlocked = true;
     }
 
     fn release(mut self, mode: Mode) -> Result<()> {

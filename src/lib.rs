@@ -464,6 +464,7 @@ mod servers;
 
 // The locks, and what a caller gets from them.
 mod credentials;
+mod detached;
 mod error;
 mod fence;
 mod guard;
@@ -525,6 +526,7 @@ pub use servers::{Deployment, Servers};
 pub use store::server_connection::ServerConnection;
 
 // The locks, and what they give.
+pub use detached::{DetachError, DetachedLock};
 pub use guard::LockGuard;
 pub use key::MAX_NAME;
 pub use lock::{

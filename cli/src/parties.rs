@@ -9,7 +9,10 @@ pub(crate) fn is_in_use(info: &LockInfo) -> bool {
 
 /// Whether others have to wait for it.
 pub(crate) fn is_taken(state: LockState) -> bool {
-    matches!(state, LockState::Held | LockState::Cooling)
+    matches!(
+        state,
+        LockState::Held | LockState::Detached | LockState::Cooling
+    )
 }
 
 /// The holders that have not lapsed, and do not only cool.

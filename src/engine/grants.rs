@@ -13,7 +13,7 @@ use crate::engine::waiter::{
 };
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::script::Call;
+use crate::script::{Call, Wait};
 use crate::store::Answer;
 use crate::store::clock::Time;
 
@@ -206,7 +206,7 @@ impl Grants {
         if lease.was_queued {
             self.registry.forget_guarded(lease.token);
         }
-        let about = lease.request.renew(lease.token, lease.fence);
+        let about = lease.request.enter(lease.token, Wait::No);
         self.upkeep.abandon_token(
             &about,
             lease.token,

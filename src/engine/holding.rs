@@ -93,6 +93,17 @@ impl Holding {
         }
     }
 
+    /// The deadline of a lease was moved to an earlier time. Has the renewal thread look at it then.
+    pub(super) fn watch(&self, lease: &Arc<Lease>) {
+        let due_at = lease.next_due(Time::NEVER);
+        let _ = self.new_leases.0.send(ScheduledLease {
+            lease: Arc::clone(lease),
+            renew_at: Time::NEVER,
+            due_at,
+        });
+        self.upkeep.wake_if_late_for(due_at);
+    }
+
     /// Looks at two new leases for each one added, and drops those that have ended. So their number
     /// stays small, and the renewal thread need not wake for them. It also does not free in one go
     /// the leases that other threads have allocated: threads that meet in the allocator put each

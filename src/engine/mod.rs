@@ -10,9 +10,9 @@
 //! | `lifecycle`: [`EngineHandle`] | starts the engine, and stops it when the last handle is dropped |
 //! | `background` | THE MAIN LOOP of the renewal thread, and its tasks |
 //! | `acquiring` | THE MAIN LOOP of a caller: try, enqueue, wait, cancel; `queued` is the wait, `owned` serves a layer above whose callers share a grant |
-//! | `trying` | acquires that may not wait: at one lock, and at several at once |
+//! | `trying` | acquires that may not wait: at one lock, and at several at once; a detached lock is attached |
 //! | `subscription` | the thread that receives grants |
-//! | `releasing` | a release, until its token is gone; `unread` for a dropped guard, `ahead` behind an acquire |
+//! | `releasing` | a release, until its token is gone; `unread` for a dropped guard, `ahead` behind an acquire; `detach` passes the lock on |
 //! | `names` | acquires, which may vacate a name of another kind; deletes and inspections |
 //! | `base` | a list of the owners below, as they are made |
 //! | `waiting` | a waiter takes its place in a queue: its token, and the replies to its acquires |
@@ -101,14 +101,14 @@ mod waiting;
 
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
 
 use crate::config::Config;
 use crate::error::{Error, Result, Step};
 use crate::key::Key;
-use crate::script::{Call, CallerId, Mode};
+use crate::script::{Call, CallerId, Mode, Token};
 use crate::store::clock::Time;
 use crate::store::{Answer, Store, StoreFault};
 use background::RenewalThread;
@@ -235,6 +235,16 @@ impl Engine {
             Attempted::Told => self.acquiring.acquire_soon(request, self.acquiring.soon()),
             tried => Ok(tried.lease()),
         }
+    }
+
+    /// See [`Trying::attach`].
+    pub(crate) fn attach(&self, request: &Arc<Request>) -> Result<Arc<Lease>> {
+        self.trying.attach(request)
+    }
+
+    /// See [`Releasing::detach`].
+    pub(crate) fn detach(&self, lease: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
+        self.releasing.detach(lease, to, valid_for)
     }
 
     /// See [`Trying::try_acquire_all`].

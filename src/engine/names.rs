@@ -81,7 +81,9 @@ impl Names {
             |result: &CallResult| matches!(result.answer, Err(StoreFault::NotReplicated { .. }));
         let granted = calls.iter().zip(results).filter(|(_, r)| is_granted(r));
         let release = |(call, _): (&Call, _)| match call.verb {
-            Verb::Acquire { token, .. } => Some(abandon_call(call, token)),
+            Verb::Acquire { token, .. } | Verb::Pass { to: token, .. } => {
+                Some(abandon_call(call, token))
+            }
             _ => None,
         };
         let releases: Vec<Call> = granted.filter_map(release).collect();
@@ -113,6 +115,10 @@ impl Names {
             let Ok(answer) = &result.answer else {
                 continue;
             };
+            // A lock that was detached is gone if its name is another kind by now.
+            if call.is_pass() {
+                continue;
+            }
             if let Some(family) = answer.reply.outcome.other_family(call.spec.family) {
                 refused.push(at);
                 vacates.push(call.vacate(family));

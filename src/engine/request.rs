@@ -9,7 +9,10 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::loss::{Loss, LossWatcher};
 use crate::options::{LockOptions, OnLost};
-use crate::script::{Call, LockSpec, Mode, NO_NAME, Origin, Params, Token, Verb, Wait, params};
+use crate::script::{
+    Call, Family, LockSpec, Mode, NO_NAME, Origin, Params, PassedFrom, Secret, Token, Verb, Wait,
+    params,
+};
 use crate::store::clock::Time;
 use crate::thread_id;
 
@@ -34,6 +37,12 @@ pub(crate) enum LostBy {
     },
 }
 
+/// A lock that was detached, as its bearer knows it.
+struct Attached {
+    secret: Secret,
+    fence: u64,
+}
+
 /// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.
 pub(crate) struct Request {
     pub(crate) spec: LockSpec,
@@ -51,6 +60,8 @@ pub(crate) struct Request {
     pub(crate) asked_at: Time,
     /// Redis has said that the lock was taken. For the statistics alone.
     was_taken: atomic::AtomicBool,
+    /// `None`: the lock is acquired. Else this lock, which was detached, is attached.
+    attached: Option<Box<Attached>>,
     /// `None`: one guard has the lease, once it is granted.
     pub(crate) owner: Option<Arc<dyn LeaseOwner>>,
     /// For the scripts, as [`Params`] writes it.
@@ -111,6 +122,7 @@ impl Request {
             on_lost: options.callback().cloned(),
             asked_at: Time::NEVER,
             was_taken: atomic::AtomicBool::new(false),
+            attached: None,
             owner: None,
             params: params.write(spec.family).into(),
         }
@@ -136,6 +148,7 @@ impl Request {
             on_lost: None,
             asked_at: Time::NEVER,
             was_taken: atomic::AtomicBool::new(false),
+            attached: None,
             owner: Some(owner),
             params: Arc::clone(&self.params),
         }
@@ -170,6 +183,52 @@ impl Request {
             token,
             wait,
             params: Arc::clone(&self.params),
+        })
+    }
+
+    /// The same request, of the bearer of a lock that was detached.
+    pub(crate) fn attaching(self, secret: Secret, fence: u64) -> Request {
+        Request {
+            attached: Some(Box::new(Attached { secret, fence })),
+            ..self
+        }
+    }
+
+    /// The fence of the lock that is to be attached. `None` if this lock is acquired.
+    pub(crate) fn attached_fence(&self) -> Option<u64> {
+        self.attached.as_ref().map(|attached| attached.fence)
+    }
+
+    /// The call that makes the token the owner: an acquire, or a pass if a lock is attached.
+    pub(crate) fn enter(&self, token: Token, wait: Wait) -> Call {
+        let Some(attached) = &self.attached else {
+            return self.acquire(token, wait);
+        };
+        self.call(Verb::Pass {
+            to: token,
+            from: PassedFrom::Bearer(attached.secret),
+            fence: attached.fence,
+            params: Arc::clone(&self.params),
+        })
+    }
+
+    /// The call that detaches the lock: it passes the lock from the token of its guard to one that is
+    /// nobody's for as long as it stays valid.
+    pub(crate) fn detach(&self, from: Token, fence: u64, to: Token, valid_for: Duration) -> Call {
+        let params = Params::read(&self.params, Family::Mutex).expect("a request can be read");
+        let params = Params {
+            ttl_ms: valid_for.as_millis() as u64,
+            fixed: true,
+            hold_ms: 0,
+            local_handovers: 0,
+            hears: false,
+            ..params
+        };
+        self.call(Verb::Pass {
+            to,
+            from: PassedFrom::Guard(from),
+            fence,
+            params: params.write(Family::Mutex).into(),
         })
     }
 

@@ -14,7 +14,7 @@ impl fmt::Display for LockInfo {
         write!(f, "{:?}: {}, {}", self.name, self.kind, self.state)?;
         if let Some(holder) = &self.holder {
             let by = match self.state {
-                LockState::Held => " by",
+                LockState::Held | LockState::Detached => " by",
                 _ => ", last held by",
             };
             write!(f, "{by} {holder}")?;
@@ -44,6 +44,7 @@ impl fmt::Display for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LockState::Held => "held",
+            LockState::Detached => "detached",
             LockState::Cooling => "cooling",
             LockState::Lapsed => "lapsed",
             LockState::Free => "free",

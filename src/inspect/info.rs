@@ -8,6 +8,9 @@ use crate::kind::{Access, Kind};
 use crate::loss::PreviousHolder;
 use crate::script::{Family, InspectedHolder, Inspection, Requester};
 
+/// Stands in a record in place of the manager while a lock is detached.
+const NO_MANAGER: &str = "-";
+
 /// The most waiters that [`LockInfo::queue`] lists.
 pub const MAX_WAITERS_SHOWN: usize = 1000;
 
@@ -58,7 +61,7 @@ pub struct LockInfo {
     pub seen_at: SystemTime,
     /// The kind of lock that it is used as.
     pub kind: Kind,
-    /// Whether it is held, cooling, lapsed or free.
+    /// Whether it is held, detached, cooling, lapsed or free.
     pub state: LockState,
     /// The fence of the newest grant. For a reader/writer lock: of the newest writer, which its
     /// readers have too.
@@ -70,7 +73,8 @@ pub struct LockInfo {
     /// [lapsed](Party::lapsed_for). First those that have not lapsed; otherwise in no particular
     /// order. At most [`MAX_WAITERS_SHOWN`].
     pub holders: Vec<Party>,
-    /// How long the lease or the cooling still lasts if nothing happens. If there are several, the
+    /// How long the lease or the cooling still lasts if nothing happens, or how long a detached lock
+    /// can still be attached. If there are several, the
     /// longest. Zero if nobody holds it and it does not cool.
     #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
     pub time_left: Duration,
@@ -96,7 +100,7 @@ pub struct LockInfo {
     pub served: u64,
 }
 
-/// Whether a name is held, cooling, lapsed or free.
+/// Whether a name is held, detached, cooling, lapsed or free.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(
@@ -107,6 +111,10 @@ pub struct LockInfo {
 pub enum LockState {
     /// Somebody holds it. If there are several holders, some may have [lapsed](Party::lapsed_for).
     Held,
+    /// Its guard has [detached](crate::LockGuard::detach) it, and nobody has attached it yet. No process
+    /// holds it. [`time_left`](LockInfo::time_left) says for how long it can still be attached, and
+    /// [`holder`](LockInfo::holder) which thread has detached it.
+    Detached,
     /// It was released, but [`hold_at_least`](crate::LockOptions::hold_at_least) keeps it taken.
     Cooling,
     /// The lease of its last holder is over, and was never released: the holder crashed, or cannot
@@ -122,7 +130,8 @@ pub enum LockState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Party {
-    /// The random id of its manager.
+    /// The random id of its manager. `-` for the holder of a lock that is
+    /// [detached](LockState::Detached), which is then the thread that detached it.
     pub manager: String,
     /// The name of the host.
     pub host: String,
@@ -194,6 +203,14 @@ impl LockInfo {
         let lapsed = holders
             .iter()
             .any(|holder| holder.lapsed_for.is_some() && leaves_work(holder));
+        // hold_at_least may last for longer than a detached lock is valid.
+        let valid_for = holders.first().and_then(|holder| valid_for(holder, &seen));
+        let left = seen.holders.iter().map(|holder| holder.left).max();
+        let (state, time_left) = match (state, valid_for) {
+            (LockState::Held, Some(Duration::ZERO)) => (LockState::Cooling, left),
+            (LockState::Held, Some(valid)) => (LockState::Detached, left.min(Some(valid))),
+            _ => (state, left),
+        };
         LockInfo {
             name: key.name,
             seen_at: server_time(seen.seen_at),
@@ -201,12 +218,7 @@ impl LockInfo {
             fence: seen.fence,
             holder: holders.first().cloned(),
             holders,
-            time_left: seen
-                .holders
-                .iter()
-                .map(|holder| holder.left)
-                .max()
-                .unwrap_or_default(),
+            time_left: time_left.unwrap_or_default(),
             waiters: seen.waiters,
             queue: seen
                 .queue
@@ -273,6 +285,13 @@ impl Party {
             last_heard: None,
         })
     }
+}
+
+/// For how long a detached lock can still be attached. `None` for a holder that is a guard.
+fn valid_for(holder: &Party, seen: &Inspection) -> Option<Duration> {
+    let ends = holder.since + holder.ttl;
+    let left = ends.duration_since(server_time(seen.seen_at));
+    (holder.manager == NO_MANAGER).then(|| left.unwrap_or_default())
 }
 
 fn server_time(micros: u64) -> SystemTime {

@@ -19,6 +19,7 @@ mod stepped;
 mod turns;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::Config;
 use crate::engine::{
@@ -26,7 +27,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::options::LockOptions;
-use crate::script::{CallerId, Family, Mode};
+use crate::script::{CallerId, Family, Mode, Token};
 use crate::store::Store;
 use crate::store::clock::Time;
 use lines::Lines;
@@ -97,6 +98,32 @@ impl Running {
             Ok(_) => unreachable!("an enqueue has no deadline, and a member waits"),
             Err(error) => Err(error.after(engine.now() - started)),
         }
+    }
+
+    /// See [`Engine::detach`]. Only a lock that no other guard of this process can have next.
+    pub(crate) fn detach(&self, lease: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
+        let message = if lease.lender().is_some() {
+            "a lock that is handed over within the process cannot be detached; take it with a handle \
+             with local_handovers(0)"
+        } else if lease.request.spec.family != Family::Mutex {
+            "only mutexes and re-entrant mutexes can be detached"
+        } else if !self.engine().client().has_queue() {
+            "the locks of a quorum cannot be detached"
+        } else {
+            return self.engine().detach(lease, to, valid_for);
+        };
+        Err(Error::config("detach", message))
+    }
+
+    /// [`Error::Config`] if this store attaches no locks.
+    pub(crate) fn check_attach(&self) -> Result<()> {
+        if self.engine().client().has_queue() {
+            return Ok(());
+        }
+        Err(Error::config(
+            "attach",
+            "the locks of a quorum cannot be attached",
+        ))
     }
 
     /// See [`Engine::release`]. A turn may pass to the next member of its line.

@@ -1,10 +1,14 @@
 //! The mutex: one holder at a time.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::handle::{Handle, Wanted};
-use crate::error::Result;
+use super::request_to_try;
+use crate::detached::DetachedLock;
+use crate::engine::Lease;
+use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
 use crate::script::LockSpec;
@@ -110,6 +114,37 @@ impl LockManager {
         Wanted::mutex(self, name.as_ref())?.enqueue(|guard| guard)
     }
 
+    /// Takes over a lock that was [detached](LockGuard::detach), ahead of its queue, with the options of
+    /// this handle. Any manager with the same prefix can do it, on any host, once. It never waits for
+    /// others.
+    ///
+    /// The guard has a larger fence than the guard that detached the lock. Its
+    /// [`previous_holder`](LockGuard::previous_holder) is what that guard's was: the work goes on. The
+    /// lock stays taken for as long as [`hold_at_least`](crate::LockOptions::hold_at_least) says, of the
+    /// guard that detached it or of this handle, whichever ends later.
+    /// [`local_handovers`](crate::LockOptions::local_handovers) does not apply.
+    ///
+    /// Blocks for at most two command timeouts: one for a connection and one for the reply.
+    ///
+    /// # Errors
+    /// - [`Lost`](crate::Error::Lost): the detached lock is gone.
+    ///   [`Expired`](crate::LossReason::Expired): it was valid for too short a time.
+    ///   [`Forced`](crate::LossReason::Forced): somebody released it by force.
+    ///   [`Taken`](crate::LossReason::Taken): somebody has attached it before, or Redis has lost it.
+    /// - [`Config`](crate::Error::Config): an option is not allowed, the lock is of a manager with
+    ///   another prefix, or this is a quorum. Nothing is sent.
+    /// - [`Unavailable`](crate::Error::Unavailable), [`Server`](crate::Error::Server),
+    ///   [`NotReplicated`](crate::Error::NotReplicated): Redis did not answer, or refused. You may call
+    ///   this again. If the first request took effect, the lock is released, the next holder finds it
+    ///   [`Lapsed`](crate::PreviousHolder::Lapsed), and the second call returns `Lost`.
+    /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn attach(&self, detached: &DetachedLock) -> Result<LockGuard> {
+        let end = attach(self, detached);
+        let end = end.inspect_err(|error| self.engine().client().on_acquire_error(error));
+        Ok(LockGuard::new(end?, self.running()))
+    }
+
     /// The mutex of this name, as a handle with the same verbs.
     ///
     /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutex return
@@ -120,6 +155,22 @@ impl LockManager {
             handle: Handle::new(self, name.as_ref()),
         }
     }
+}
+
+fn attach(manager: &LockManager, detached: &DetachedLock) -> Result<Arc<Lease>> {
+    let prefix = &manager.engine().config().prefix;
+    if detached.prefix != *prefix {
+        let message = format!(
+            "expected a lock with the prefix {prefix:?} of this manager; it has {:?}",
+            detached.prefix
+        );
+        return Err(Error::config("detached lock", message));
+    }
+    manager.running().check_attach()?;
+    let key = manager.key(&detached.name)?;
+    let request = request_to_try(manager, key, LockSpec::MUTEX)?;
+    let request = request.attaching(detached.secret, detached.fence);
+    manager.engine().attach(&Arc::new(request))
 }
 
 /// A lock by its name. `Clone` and `'static`, so you can keep it in a struct.
@@ -193,6 +244,24 @@ impl Mutex {
     pub fn enqueue(&self) -> Result<Waiter> {
         let wanted = self.handle.with_spec(LockSpec::MUTEX)?;
         wanted.enqueue(|guard| guard)
+    }
+
+    /// Like [`LockManager::attach`], which says how long it blocks.
+    ///
+    /// # Errors
+    /// As [`LockManager::attach`]. [`Config`](crate::Error::Config) also if the detached lock has
+    /// another name.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn attach(&self, detached: &DetachedLock) -> Result<LockGuard> {
+        if detached.name() != self.name() {
+            let message = format!(
+                "expected a lock of the name {:?}; it is {:?}",
+                self.name(),
+                detached.name()
+            );
+            return Err(Error::config("detached lock", message));
+        }
+        self.handle.manager().attach(detached)
     }
 }
 

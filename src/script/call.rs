@@ -6,7 +6,7 @@ use redis::Cmd;
 
 use super::registry::{self, VerbName};
 use super::spec::{Family, LockSpec};
-use super::token::{CallerId, Token};
+use super::token::{CallerId, Secret, Token};
 use crate::key::Key;
 
 /// A request about one name.
@@ -43,6 +43,14 @@ pub(crate) enum Verb {
         fence: u64,
         params: Arc<str>,
     },
+    /// Moves the lock from its owner to the token `to`, ahead of the queue. Only a mutex can be passed.
+    Pass {
+        to: Token,
+        from: PassedFrom,
+        /// Of the owner's grant.
+        fence: u64,
+        params: Arc<str>,
+    },
     Sync {
         newest: Token,
     },
@@ -61,6 +69,15 @@ pub(crate) enum Verb {
     Lookup {
         tokens: Vec<Token>,
     },
+}
+
+/// The owner from whom a lock is passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PassedFrom {
+    /// A guard, which detaches it.
+    Guard(Token),
+    /// Nobody: it is detached, and the sender has its secret.
+    Bearer(Secret),
 }
 
 /// Whether an acquire may leave its token in the queue.
@@ -226,6 +243,7 @@ impl Call {
             Verb::Acquire { .. } | Verb::Propose { .. } => VerbName::Acquire,
             Verb::Release { .. } => VerbName::Release,
             Verb::Renew { .. } => VerbName::Renew,
+            Verb::Pass { .. } => VerbName::Pass,
             Verb::Sync { .. } => VerbName::Sync,
             Verb::Inspect { .. } => VerbName::Inspect,
             Verb::Vacate | Verb::Delete => VerbName::Vacate,
@@ -234,7 +252,7 @@ impl Call {
         registry::script_id(self.spec.family, verb)
     }
 
-    /// The command that Redis runs. An acquire, a sync, or a renewal on a node of a quorum does
+    /// The command that Redis runs. An acquire, a pass, a sync, or a renewal on a node of a quorum does
     /// nothing after `not_after`, a server time in µs; the other verbs ignore it.
     pub(crate) fn command(&self, caller_id: &CallerId, form: Form, not_after: u64) -> Cmd {
         // Room for everything but a source and a queue of tokens, so that it seldom grows.
@@ -270,7 +288,7 @@ impl Call {
     /// How many keys there are, and the keys.
     fn append_keys(&self, cmd: &mut Cmd, form: Form) {
         match (self.spec.family, &self.verb) {
-            (Family::Mutex, Verb::Renew { .. }) | (Family::Quorum, _) => {
+            (Family::Mutex, Verb::Renew { .. } | Verb::Pass { .. }) | (Family::Quorum, _) => {
                 cmd.arg(1).arg(self.key.record())
             }
             (Family::Mutex, _) if form.single_key => cmd.arg(1).arg(self.key.record()),
@@ -329,6 +347,22 @@ impl Call {
                 append_dated_grant(cmd, *token, not_after, *fence, params);
             }
             Verb::Renew { token, .. } => token.append_to(cmd),
+            Verb::Pass {
+                to,
+                from,
+                fence,
+                params,
+            } => {
+                to.append_to(cmd);
+                cmd.arg(not_after);
+                match from {
+                    PassedFrom::Guard(token) => token.append_to(cmd.arg("detach")),
+                    PassedFrom::Bearer(secret) => {
+                        cmd.arg("attach").arg(secret.reveal());
+                    }
+                }
+                cmd.arg(*fence).arg(&**params);
+            }
             Verb::Sync { newest } => {
                 cmd.arg(not_after);
                 newest.append_to(cmd);
@@ -376,6 +410,10 @@ impl Call {
         matches!(self.verb, Verb::Acquire { .. } | Verb::Propose { .. })
     }
 
+    pub(crate) fn is_pass(&self) -> bool {
+        matches!(self.verb, Verb::Pass { .. })
+    }
+
     /// Whether the user needs all rights before this is sent, because the script takes or deletes
     /// something, or hands over what another user took.
     pub(crate) fn needs_rights(&self) -> bool {
@@ -387,7 +425,7 @@ impl Call {
             }
         );
         let is_deletion = matches!(self.verb, Verb::Vacate | Verb::Delete);
-        self.is_acquire() || is_deletion || is_forced
+        self.is_acquire() || self.is_pass() || is_deletion || is_forced
     }
 
     /// Whether the script may do with one key alone: R11 (missing keys).

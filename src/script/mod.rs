@@ -31,12 +31,14 @@ mod spec;
 mod token;
 mod value_text;
 
-pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, Wait, rights_command};
+pub(crate) use call::{
+    Call, Form, LOOKUP_LIMIT, Mode, Page, PassedFrom, Verb, Wait, rights_command,
+};
 pub(crate) use outcome::{Grant, Outcome, ScriptReply, Vote};
 pub(crate) use params::{NO_NAME, Origin, Params, Requester};
 pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
-pub(crate) use registry::sources;
+pub(crate) use registry::{sha1_hex, sources};
 pub(crate) use renewals::{RENEWALS_LIMIT, renewals_command, renewals_script_id, split_renewals};
 pub(crate) use reply::{InspectedHolder, Inspection, Malformed, called_for, wanted_behind};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -44,7 +46,7 @@ pub(crate) use script_access::{Value, parse_value, values_of};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use seeded_ids::seed as seed_ids;
 pub(crate) use spec::{Family, LockSpec};
-pub(crate) use token::{CallerId, Token, random_bits};
+pub(crate) use token::{CallerId, Secret, Token, random_bits};
 pub(crate) use value_text::value_text;
 
 /// The rights to the commands that the scripts of a quorum use.

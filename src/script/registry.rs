@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 
 use Family::{Mutex, Permit, Quorum};
-use VerbName::{Acquire, Inspect, Lookup, Release, Renew, RenewMany, Sync, Vacate};
+use VerbName::{Acquire, Inspect, Lookup, Pass, Release, Renew, RenewMany, Sync, Vacate};
 
 use super::Family;
 
 /// How many scripts there are.
-pub(crate) const SCRIPTS: usize = 18;
+pub(crate) const SCRIPTS: usize = 19;
 
 /// Family × verb → script. A script's number is its row. A single command looks up the tokens of a
 /// mutex. A quorum has no queue, and nothing is deleted there, so it has no scripts for these.
@@ -17,6 +17,7 @@ const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
     (Mutex, Release, include_str!("mutex_release.lua")),
     (Mutex, Renew, include_str!("mutex_renew.lua")),
     (Mutex, RenewMany, include_str!("mutex_renew_many.lua")),
+    (Mutex, Pass, include_str!("mutex_pass.lua")),
     (Mutex, Sync, include_str!("mutex_sync.lua")),
     (Mutex, Inspect, include_str!("mutex_inspect.lua")),
     (Mutex, Vacate, include_str!("mutex_vacate.lua")),
@@ -40,6 +41,7 @@ pub(super) enum VerbName {
     Release,
     Renew,
     RenewMany,
+    Pass,
     Sync,
     Inspect,
     Vacate,
@@ -62,6 +64,11 @@ pub(super) fn script_id(family: Family, verb: VerbName) -> Option<usize> {
 /// The script of that number.
 pub(super) fn script(id: usize) -> &'static Script {
     &ALL_SCRIPTS[id]
+}
+
+/// The SHA-1 of a text, as Redis names a script by it, and as `redis.sha1hex` returns it.
+pub(crate) fn sha1_hex(text: &str) -> String {
+    redis::Script::new(text).get_hash().to_owned()
 }
 
 /// All scripts, for a store that runs them itself.
@@ -126,7 +133,7 @@ static ALL_SCRIPTS: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
         let source = PARTS.iter().fold(verb.to_owned(), |source, (line, part)| {
             source.replace(line, part)
         });
-        let sha = redis::Script::new(&source).get_hash().to_owned();
+        let sha = sha1_hex(&source);
         Script { source, sha }
     })
 });
@@ -139,12 +146,12 @@ mod tests {
     fn every_verb_that_needs_one_has_one_script() {
         for family in [Mutex, Permit, Quorum] {
             for verb in [
-                Acquire, Release, Renew, RenewMany, Sync, Inspect, Vacate, Lookup,
+                Acquire, Release, Renew, RenewMany, Pass, Sync, Inspect, Vacate, Lookup,
             ] {
                 let is_its = |row: &&(Family, VerbName, &str)| (row.0, row.1) == (family, verb);
                 let scripts = TABLE.iter().filter(is_its).count();
                 let has_none = (family, verb) == (Mutex, Lookup)
-                    || family != Mutex && verb == RenewMany
+                    || family != Mutex && matches!(verb, RenewMany | Pass)
                     || family == Quorum && matches!(verb, Sync | Vacate | Lookup);
                 let expected = usize::from(!has_none);
                 assert_eq!(scripts, expected, "{family:?} {verb:?}");

@@ -1,10 +1,13 @@
 //! The sender of a call: an attempt's token, and its manager.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::Cmd;
 use uuid::Uuid;
+
+use super::registry::sha1_hex;
 
 /// The id of an owner or a waiter: a new uuid for every attempt. R1 (tokens are registered before
 /// they are sent).
@@ -37,6 +40,41 @@ impl Token {
     pub(super) fn append_to(self, cmd: &mut Cmd) {
         let mut buffer = [0; 32];
         cmd.arg(&*self.0.simple().encode_lower(&mut buffer));
+    }
+}
+
+/// The secret of a lock that is detached. Redis has its hash alone, as the owner, until the bearer
+/// attaches the lock. So nobody learns it who reads Redis.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Secret(Uuid);
+
+impl Secret {
+    /// 122 random bits.
+    pub(crate) fn new() -> Secret {
+        Secret(new_id())
+    }
+
+    /// Reads a secret in the form of [`Secret::reveal`]. The other forms of a uuid are refused.
+    pub(crate) fn parse(text: &str) -> Option<Secret> {
+        Token::parse(text).map(|token| Secret(token.0))
+    }
+
+    /// The secret as text: 32 hexadecimal digits.
+    pub(crate) fn reveal(self) -> String {
+        self.0.simple().to_string()
+    }
+
+    /// The owner's token while the lock is detached: the first 32 digits of the secret's SHA-1.
+    pub(crate) fn owner(self) -> Token {
+        let hash = sha1_hex(&self.reveal());
+        Token::parse(&hash[..32]).expect("32 hexadecimal digits are a token")
+    }
+}
+
+/// Never the secret: errors and logs show calls.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
     }
 }
 

@@ -274,6 +274,7 @@ pub(crate) enum Verb {
     Acquire,
     Release,
     Renew,
+    Pass,
     Sync,
     Vacate,
 }
@@ -285,6 +286,8 @@ impl Verb {
             Verb::Acquire => [("2", 13), ("3", 15)],
             Verb::Release => [("2", 12), ("3", 13)],
             Verb::Renew => [("1", 9), ("2", 10)],
+            // Only a mutex is passed on.
+            Verb::Pass => [("1", 14); 2],
             Verb::Sync => [("2", 11), ("3", 12)],
             Verb::Vacate => [("2", 9), ("3", 10)],
         }

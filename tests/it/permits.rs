@@ -490,6 +490,7 @@ fn is_verb(words: &[Vec<u8>], verb: Verb) -> bool {
         // A release by force names its page of holders, one that keeps permits their number.
         Verb::Release => matches!(words.len(), 13 | 14) && !is_token(&words[12]),
         Verb::Renew => words.len() == 10,
+        Verb::Pass => false,
         Verb::Sync => words.len() == 12 && !is_token(&words[10]) && is_token(&words[11]),
         // That of a mutex, which becomes permits.
         Verb::Vacate => words.len() == 9,

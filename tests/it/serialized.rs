@@ -71,6 +71,7 @@ fn every_variant_has_a_name() {
     ));
     for (text, state) in [
         (r#""held""#, LockState::Held),
+        (r#""detached""#, LockState::Detached),
         (r#""cooling""#, LockState::Cooling),
         (r#""lapsed""#, LockState::Lapsed),
         (r#""free""#, LockState::Free),

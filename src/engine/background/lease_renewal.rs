@@ -165,6 +165,14 @@ impl LeaseRenewal {
                 self.base.hearing.on_renewed(&scheduled.lease, &answer);
                 self.on_renewed(scheduled, (answer.sent, deadline), tasks);
             }
+            // The answer to the pass, which is due, says who owns the lock now.
+            Err(_) if scheduled.lease.is_being_passed() => {
+                let renew_at = self.base.client.now() + self.base.client.config().back_off;
+                self.schedule(ScheduledLease {
+                    renew_at,
+                    ..scheduled
+                });
+            }
             Err(reason) => {
                 self.lose(&scheduled.lease, reason, tasks);
             }
@@ -285,6 +293,9 @@ impl LeaseRenewal {
             ..TokenRelease::of_lease(lease, mode, now)
         };
         tasks.put(now, Task::ReleaseToken(release));
+        if let Some(release) = TokenRelease::of_doubtful_pass(lease) {
+            tasks.put(now, Task::ReleaseToken(release));
+        }
         mode == Mode::Lost
     }
 

@@ -25,13 +25,20 @@ pub(crate) fn loss_from_release(
     }
 }
 
-/// The new deadline of a lease, by the reply to its renewal, or why it is lost.
+/// The new deadline of a lease, if it is later than the last one, by the reply to its renewal. Or why
+/// the lease is lost.
 ///
 /// A reply that the token is gone names the fence of the last grant that ended without a release, and
 /// how that grant ended. If it was released by force, that is the fence which the caller of
 /// `force_release` named.
 pub(crate) fn renewed_until(lease: &Lease, answer: &Answer) -> Result<Time, LossReason> {
     match &answer.reply.outcome {
+        // P1 (one holder): a copy of a pass can still run, after which others can get the lock sooner.
+        Outcome::Renewed { fence, .. }
+            if *fence == lease.fence && !answer.excludes_late_copies(lease.pass_not_after()) =>
+        {
+            Ok(Time::from_nanos(0))
+        }
         Outcome::Renewed { left, fence, .. } if *fence == lease.fence => {
             Ok(deadline_from_reply(&lease.request, answer.sent, *left))
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use super::lost_signal::LostSignal;
+use super::passing::{DoubtfulPass, Passing};
 use super::state::LeaseState;
 use crate::config::margin;
 use crate::engine::request::Request;
@@ -53,6 +54,7 @@ pub(crate) struct Lease {
     lender: Option<Arc<Lease>>,
     state: LeaseState,
     signal: LostSignal,
+    passing: Passing,
     /// Why the last renewal failed. `None` if it succeeded, or none was due yet.
     renewal_fault: Mutex<Option<Box<StoreFault>>>,
 }
@@ -84,6 +86,7 @@ impl Lease {
             lender: None,
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
+            passing: Passing::default(),
             renewal_fault: Mutex::new(None),
         }
     }
@@ -318,6 +321,40 @@ impl Lease {
     pub(crate) fn close(&self) {
         self.state.close();
         self.signal.close();
+    }
+
+    /// The guard asks Redis to pass the lock on to another token. While that is under way, a renewal
+    /// that finds another owner does not count as a loss.
+    pub(crate) fn begin_pass(&self) {
+        self.passing.begin();
+    }
+
+    pub(crate) fn is_being_passed(&self) -> bool {
+        self.passing.is_under_way()
+    }
+
+    /// Redis has not passed the lock on, and never will by the requests so far.
+    pub(crate) fn end_pass(&self) {
+        self.passing.end();
+    }
+
+    /// Nobody knows whether Redis has passed the lock on. P1 (one holder): then the other token's lease
+    /// ends at `until` or later, and others can take the lock. So the guard believes in its lock
+    /// until then, or until a renewal shows that it is still the owner.
+    pub(crate) fn doubt_pass(&self, pass: DoubtfulPass, until: Time) {
+        self.passing.doubt(pass);
+        self.state.cut(until);
+    }
+
+    /// R7 (late copies): until this server time, the lock can still be passed on. 0: it cannot.
+    pub(crate) fn pass_not_after(&self) -> u64 {
+        self.passing.not_after()
+    }
+
+    /// A pass without an answer, for the one caller that releases the other token. This lease has
+    /// ended.
+    pub(crate) fn take_doubtful_pass(&self) -> Option<DoubtfulPass> {
+        self.passing.take_doubtful()
     }
 
     /// Notes the loss. The one call that did so gets the watcher, and tells it once the loss is counted.

@@ -8,11 +8,13 @@ mod end;
 )]
 mod lease;
 mod lost_signal;
+mod passing;
 mod state;
 mod taken;
 
 pub(crate) use end::{loss_from_release, renewed_until};
 pub(crate) use lease::{Due, Lease, deadline_from_reply, deadline_since, first_lost};
+pub(crate) use passing::DoubtfulPass;
 #[cfg(all(test, fairlock_loom))]
 pub(crate) use state::LeaseState;
 pub(crate) use taken::{EngineId, TakenLease, note_taken, taken_by_this_thread};

@@ -87,6 +87,17 @@ impl LeaseState {
         false
     }
 
+    /// Moves the deadline to an earlier time, if it is later.
+    pub(super) fn cut(&self, deadline: Time) {
+        let deadline = deadline.as_nanos().max(FIRST_DEADLINE);
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            if word <= deadline || self.swap(word, deadline) {
+                return;
+            }
+        }
+    }
+
     /// True for the one call that lost the lease.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
         loop {
@@ -158,6 +169,20 @@ mod tests {
         assert!(state.extend(at(50), at(200)));
         assert!(state.extend(at(60), at(150)));
         assert_eq!(state.deadline(), Some(at(200)));
+    }
+
+    #[test]
+    fn lease_that_is_cut_can_be_extended_again() {
+        let state = LeaseState::held_until(at(200));
+        state.cut(at(300));
+        assert_eq!(state.deadline(), Some(at(200)));
+        state.cut(at(100));
+        assert!(state.is_held(at(99)) && state.extend(at(99), at(500)));
+        state.cut(at(100));
+        assert!(!state.is_held(at(100)), "it was cut");
+        assert_eq!(state.lost(), Some(LossReason::Expired));
+        state.cut(at(50));
+        assert_eq!(state.lost(), Some(LossReason::Expired), "it has ended");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! How a lease ends: a guard releases it, or some of its permits. `unread` are the releases of dropped
-//! guards whose replies others read, `ahead` are those with an acquire in front of them.
+//! guards whose replies others read, `ahead` are those with an acquire in front of them. `detach` passes
+//! the lock on.
 
 mod ahead;
+mod detach;
 mod unread;
 
 use std::slice;
@@ -24,6 +26,8 @@ use crate::loss::LossReason;
 use crate::script::{Call, Mode, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
+
+pub(super) use detach::pass_refused;
 
 /// Whether the caller wants the result of a release.
 #[derive(Clone, Copy, PartialEq)]
@@ -128,6 +132,7 @@ impl Releasing {
     pub(super) fn begin_release(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
         // If the lease is lost, the renewal thread abandons its token.
         lease.release(now).map_err(|loss| Error::Lost { loss })?;
+        self.release_doubtful_pass(lease);
         // A lease that nobody used was no guard's.
         if mode != Mode::Unused {
             self.client.meter().on_released(lease.held_for(now));

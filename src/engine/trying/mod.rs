@@ -12,12 +12,12 @@ use crate::engine::grants::Grants;
 use crate::engine::holding::Holding;
 use crate::engine::lease::{Lease, deadline_from_reply};
 use crate::engine::names::Names;
-use crate::engine::releasing::Releasing;
+use crate::engine::releasing::{Releasing, pass_refused};
 use crate::engine::request::Request;
 use crate::engine::upkeep::Upkeep;
 use crate::error::{Error, Result, Step};
 use crate::key::Key;
-use crate::loss::LossReason;
+use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Grant, Outcome, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
@@ -130,6 +130,19 @@ impl Trying {
         Some((started + timeout).max(self.client.now() - timeout / 2))
     }
 
+    /// Takes over a lock that was detached, as the request says. Blocks for at most two command
+    /// timeouts.
+    pub(crate) fn attach(&self, request: &Arc<Request>) -> Result<Arc<Lease>> {
+        self.holding.prepare(request)?;
+        let started = self.client.now();
+        let ends = started + self.client.config().command_timeout;
+        let attempted = self.attempt_as(request, Wait::No, Time::NEVER, ends)?;
+        attempted.lease().ok_or_else(|| {
+            let fault = StoreFault::unavailable(Step::Reply, "no server could decide in time");
+            self.client.error_since(started, fault, &request.key)
+        })
+    }
+
     /// One attempt of a caller that waits if the lock is taken.
     pub(super) fn attempt(
         &self,
@@ -154,7 +167,7 @@ impl Trying {
         let started = self.client.now();
         let deadlines = self.client.deadlines(started, until);
         let token = Token::new();
-        let call = request.acquire(token, wait);
+        let call = request.enter(token, wait);
         let mut attempt = TryAcquire {
             request,
             token,
@@ -272,12 +285,27 @@ impl Trying {
                     // R7 (late copies): the name may become this kind before the first copy comes.
                     self.abandon_attempt(attempt);
                 }
-                Err(self.client.unexpected_reply(attempt.call, &outcome))
+                Err(self.refused(attempt, &outcome))
             }
         }
     }
 
-    /// Makes the lease of a lock that was free.
+    /// Redis did not grant the lock. If it was to be attached, it is lost, and Redis says how.
+    fn refused(&self, attempt: &TryAcquire<'_, '_>, outcome: &Outcome) -> Error {
+        let request = attempt.request;
+        match (request.attached_fence(), pass_refused(outcome)) {
+            (Some(fence), Some(reason)) => Error::Lost {
+                loss: Loss {
+                    lock: Arc::clone(&request.key.name),
+                    fence,
+                    reason,
+                },
+            },
+            _ => self.client.unexpected_reply(attempt.call, outcome),
+        }
+    }
+
+    /// Makes the lease of a lock that was free, or detached.
     fn accept_grant(
         &self,
         attempt: &mut TryAcquire<'_, '_>,

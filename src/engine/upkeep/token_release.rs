@@ -59,6 +59,23 @@ impl TokenRelease {
         }
     }
 
+    /// A pass of this lease had no answer, and the lease has ended. So the token that may own the lock
+    /// now is released, too. Its secret is forgotten, so nobody has worked under it. But the guard may
+    /// have lost its lock to it, in the middle of its work.
+    pub(crate) fn of_doubtful_pass(lease: &Lease) -> Option<TokenRelease> {
+        let pass = lease.take_doubtful_pass()?;
+        let call = lease.request.call(Verb::Release {
+            token: pass.to,
+            fence: 0,
+            mode: Mode::Lost,
+        });
+        Some(TokenRelease {
+            not_after: pass.not_after,
+            resent: true,
+            ..TokenRelease::new(call, pass.to, pass.expires)
+        })
+    }
+
     /// The release of a token that nobody wants. `about` names its lock.
     pub(crate) fn abandon(about: &Call, token: Token, expires: Time) -> TokenRelease {
         TokenRelease::new(abandon_call(about, token), token, expires)
@@ -125,12 +142,18 @@ impl TokenRelease {
     }
 }
 
-/// The call that releases a token that nobody wants. `about` names its lock.
+/// The call that releases a token that nobody wants. `about` names its lock. If it was to be attached,
+/// the work under it had begun: the next holder learns that it is half done.
 pub(in crate::engine) fn abandon_call(about: &Call, token: Token) -> Call {
+    let mode = if about.is_pass() {
+        Mode::Lost
+    } else {
+        Mode::Unused
+    };
     about.with(Verb::Release {
         token,
         fence: 0,
-        mode: Mode::Unused,
+        mode,
     })
 }
 

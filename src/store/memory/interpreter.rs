@@ -11,6 +11,7 @@ use redis::Value;
 use super::keyspace::{Bytes, CommandResult};
 use super::packing;
 use super::server_state::{CommandError, ServerState, upper};
+use crate::script::sha1_hex;
 
 /// An interpreter whose scripts run commands on this state, and the environment of the scripts.
 pub(super) fn interpreter(state: &Arc<Mutex<ServerState>>) -> mlua::Result<(Lua, Table)> {
@@ -47,6 +48,8 @@ pub(super) fn interpreter(state: &Arc<Mutex<ServerState>>) -> mlua::Result<(Lua,
             },
         )?,
     )?;
+    let sha1 = |_: &Lua, text: LuaString| Ok(sha1_hex(&text.to_string_lossy()));
+    redis.set("sha1hex", lua.create_function(sha1)?)?;
     lua.globals().set("redis", redis)?;
     lua.globals().set("struct", packing::library(&lua)?)?;
     let environment = lua.load(include_str!("sandbox.lua")).eval()?;

@@ -51,8 +51,9 @@ pub(crate) fn decide(verb: &Verb, nodes: &[NodeAnswer<'_>]) -> Decision {
         } => forced_release(nodes),
         Verb::Release { .. } => release(nodes),
         Verb::Inspect { .. } => inspection(nodes),
-        // A quorum has no queue, keeps no permits and deletes no names.
+        // A quorum has no queue, keeps no permits, passes no lock on and deletes no names.
         Verb::Acquire { .. }
+        | Verb::Pass { .. }
         | Verb::Sync { .. }
         | Verb::Vacate
         | Verb::Delete

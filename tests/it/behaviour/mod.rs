@@ -14,6 +14,7 @@
 //! | `semaphore`, `rate_limit`, `rw_lock` | permits, readers and writers |
 //! | `changes` | another capacity, fewer permits, another kind of lock |
 //! | `delete` | a name that nobody uses goes |
+//! | `detach`, `detach_faults` | a lock goes to another process |
 //! | `many_holders` | more holders of a name than one call sees |
 //! | `permit_order`, `permit_loss` | permits among many; data, time or Redis is lost |
 //! | `permit_rules` | the protocol's rules for permits |
@@ -30,6 +31,8 @@ pub(crate) mod bad_input;
 mod changes;
 pub(crate) mod data_loss;
 mod delete;
+mod detach;
+mod detach_faults;
 mod ends;
 mod exclusion;
 mod fairness;

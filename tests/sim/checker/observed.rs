@@ -129,6 +129,8 @@ impl Checker {
             Verb::Sync { .. } => Op::Sync { client },
             // Only for a node of a quorum.
             Verb::Propose { .. } => return None,
+            // No process of a run detaches its lock.
+            Verb::Pass { .. } => return None,
             Verb::Inspect { .. } | Verb::Vacate | Verb::Delete | Verb::Lookup { .. } => {
                 return None;
             }
@@ -164,7 +166,8 @@ impl Checker {
         let (token, mode) = match executed.call.verb {
             Verb::Acquire { token, .. }
             | Verb::Propose { token, .. }
-            | Verb::Renew { token, .. } => (Some(token), None),
+            | Verb::Renew { token, .. }
+            | Verb::Pass { to: token, .. } => (Some(token), None),
             Verb::Release { token, mode, .. } => (Some(token), Some(mode)),
             Verb::Sync { .. }
             | Verb::Inspect { .. }

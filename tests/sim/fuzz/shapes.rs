@@ -19,7 +19,7 @@ use crate::script::{Call, Family, Grant, Token, Value, Verb};
 /// | `s` | a text |
 /// | `e` | an empty text |
 /// | `h` | the words of a holder |
-pub(super) const SHAPES: [(&str, &str, &str); 27] = [
+pub(super) const SHAPES: [(&str, &str, &str); 35] = [
     ("acquire", "granted", "nnnk"),
     ("acquire", "waiting", "nnnn"),
     ("acquire", "busy", "n"),
@@ -40,6 +40,14 @@ pub(super) const SHAPES: [(&str, &str, &str); 27] = [
     ("renew", "renewed", "nn"),
     ("renew", "gone", "nnk"),
     ("renew", "kind", "s"),
+    ("pass", "granted", "nnnk"),
+    ("pass", "late", ""),
+    ("pass", "already", ""),
+    ("pass", "lapsed", ""),
+    ("pass", "forced", ""),
+    ("pass", "lost", ""),
+    ("pass", "unknown", ""),
+    ("pass", "kind", "s"),
     ("sync", "synced", "onnnknnbnb"),
     ("sync", "absent", ""),
     ("sync", "late", ""),
@@ -135,6 +143,7 @@ pub(super) fn script_of(call: &Call) -> &'static str {
         Verb::Acquire { .. } | Verb::Propose { .. } => "acquire",
         Verb::Release { .. } => "release",
         Verb::Renew { .. } => "renew",
+        Verb::Pass { .. } => "pass",
         Verb::Sync { .. } => "sync",
         Verb::Inspect { .. } => "inspect",
         Verb::Vacate | Verb::Delete => "vacate",

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::input::FuzzInput;
 use super::shapes::{GRANT, HOLDER, before_queue, is_number_behind, shapes_of};
 use crate::key::Key;
-use crate::script::{Call, Family, LockSpec, Mode, Page, Token, Value, Verb, Wait, parse_value};
+use crate::script::{
+    Call, Family, LockSpec, Mode, Page, PassedFrom, Secret, Token, Value, Verb, Wait, parse_value,
+};
 
 /// The values that a made-up answer can refer to.
 pub(super) struct ServerFacts<'a> {
@@ -30,8 +32,8 @@ impl ServerFacts<'_> {
 pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> Call {
     let token = facts.token(input);
     let params: Arc<str> = "10000 0 0 host\t1\tmain\t".into();
-    let which = input.below(36);
-    let verb = match which % 9 {
+    let which = input.below(40);
+    let verb = match which % 10 {
         0 | 1 => Verb::Acquire {
             token,
             wait: Wait::Yes,
@@ -39,7 +41,7 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
         },
         2 => Verb::Acquire {
             token,
-            wait: if which < 18 { Wait::No } else { Wait::NoneCame },
+            wait: if which < 20 { Wait::No } else { Wait::NoneCame },
             params,
         },
         3 => {
@@ -71,12 +73,18 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
             waiters: 1000,
             from: input.number(),
         },
+        8 => Verb::Pass {
+            to: token,
+            from: PassedFrom::Bearer(Secret::new()),
+            fence: input.number(),
+            params,
+        },
         _ => Verb::Lookup {
             tokens: (0..input.below(4)).map(|_| facts.token(input)).collect(),
         },
     };
     Call {
-        spec: SPECS[which / 9],
+        spec: SPECS[which / 10],
         key: key.clone(),
         verb,
     }
