@@ -156,8 +156,9 @@ impl<'de> serde::Deserialize<'de> for DetachedLock {
 /// `?` in a function that returns [`fairlock::Result`](crate::Result) drops the guard, and so releases
 /// the lock. To go on with the guard, call [`into_guard`](DetachError::into_guard) or
 /// [`into_parts`](DetachError::into_parts).
+#[must_use = "it has the guard: to drop it releases the lock"]
 #[derive(Debug)]
-pub struct DetachError<G = crate::guard::LockGuard>(Box<(G, Error)>);
+pub struct DetachError<G>(Box<(G, Error)>);
 
 impl<G> DetachError<G> {
     pub(crate) fn new(guard: G, error: Error) -> DetachError<G> {

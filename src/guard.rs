@@ -322,7 +322,7 @@ impl LockGuard {
     ///   lock for at most `valid_for`, unless a renewal confirms it until then. If the request took
     ///   effect, the renewal reports a loss. However the guard ends, the lock is released.
     /// - [`Error::Closed`] in a forked child.
-    pub fn detach(self, valid_for: Duration) -> Result<DetachedLock, DetachError> {
+    pub fn detach(self, valid_for: Duration) -> Result<DetachedLock, DetachError<LockGuard>> {
         match self.try_detach(valid_for) {
             Ok(detached) => {
                 self.forget_detached();

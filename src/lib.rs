@@ -390,6 +390,27 @@
 //! holds. With the feature `metrics`, [the same numbers](guide::metrics) go to Prometheus. The log,
 //! through [`log`](https://docs.rs/log), has what needs attention, and never a password.
 //!
+//! # To another process
+//!
+//! [`detach`](LockGuard::detach) makes a value of a lock, which goes into a job, an environment
+//! variable or a pipe. [`attach`](LockManager::attach) makes a guard of it, in another process, ahead of
+//! all that wait. [The recipe](guide::recipes#a-lock-that-goes-with-the-job) says what can go wrong:
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use fairlock::{DetachedLock, LockManager};
+//! # fn submit(_: String) {}
+//! # fn main() -> fairlock::Result<()> {
+//! # let mgr = LockManager::connect("redis://127.0.0.1/")?;
+//! submit(mgr.lock("order:42")?.detach(Duration::from_secs(600))?.to_string());
+//! # let text = "";
+//!
+//! // In the worker:
+//! let guard = mgr.attach(&text.parse()?)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Fork
 //!
 //! Threads and connections do not survive a `fork`. In the child, every verb of a manager from

@@ -263,7 +263,9 @@ impl Call {
         }
         let script = self.script_id().map(registry::script);
         let script = script.expect("every verb but the lookup of a mutex has a script");
-        if form.by_source {
+        // A server that does not know the script would show the secret to its MONITOR, and refuse the
+        // call. Then the secret is not spent yet.
+        if form.by_source || self.has_secret() {
             cmd.arg("EVAL").arg(&script.source);
         } else {
             cmd.arg("EVALSHA").arg(&script.sha);
@@ -412,6 +414,14 @@ impl Call {
 
     pub(crate) fn is_pass(&self) -> bool {
         matches!(self.verb, Verb::Pass { .. })
+    }
+
+    fn has_secret(&self) -> bool {
+        let from = match self.verb {
+            Verb::Pass { from, .. } => Some(from),
+            _ => None,
+        };
+        matches!(from, Some(PassedFrom::Bearer(_)))
     }
 
     /// Whether the user needs all rights before this is sent, because the script takes or deletes

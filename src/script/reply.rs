@@ -30,7 +30,7 @@ impl ScriptReply {
             Verb::Propose { token, .. } => propose(*token, value),
             Verb::Release { token, .. } => release(family, *token, value),
             Verb::Renew { .. } => renew(family, value),
-            Verb::Pass { to, .. } => pass(*to, value),
+            Verb::Pass { to, .. } => pass(family, *to, value),
             Verb::Sync { newest } => sync(family, *newest, value),
             Verb::Inspect { .. } => inspect(family, value),
             Verb::Vacate | Verb::Delete => vacate(value),
@@ -227,14 +227,14 @@ fn renew(family: Family, value: &Value) -> ParseResult<ScriptReply> {
     }
 }
 
-fn pass(to: Token, value: &Value) -> ParseResult<ScriptReply> {
+fn pass(family: Family, to: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "granted, late, already, lapsed, forced, lost, unknown or kind, each with its \
                     fields";
     let answer = ReplyParts::read(expected, value)?;
     match (answer.status, answer.fields) {
         ("granted", [fence, at, left, how, rest @ ..]) => {
             let grant = grant(to, [fence, at, left, how])?;
-            let (waiting, others) = waiting_others(Family::Mutex, rest)?;
+            let (waiting, others) = waiting_others(family, rest)?;
             answer.reply(Outcome::Granted(Grant { waiting, ..grant }), others)
         }
         _ => answer.one_of(&[

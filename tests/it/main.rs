@@ -19,6 +19,7 @@ mod credentials;
 mod data_loss;
 mod dead_waiters;
 mod deadlocks;
+mod detached;
 mod ends;
 mod exclusion;
 mod exits;

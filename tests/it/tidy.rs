@@ -26,7 +26,7 @@ const LAYERS: &[&[&str]] = &[
     &["inspect"],
     &["lock"],
     &["guard", "waiter"],
-    &["manager", "builder"],
+    &["manager", "builder", "detached"],
     &["servers"],
     &["endpoint", "memory"],
     &["local"],

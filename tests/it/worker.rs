@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{Error, LockGuard, LockManager, LockOptions};
+use fairlock::{DetachedLock, Error, LockGuard, LockManager, LockOptions};
 
 use crate::{
     managers::manager,
@@ -83,6 +83,8 @@ pub(crate) fn machine_time() -> u64 {
 /// | `acquire 2/3 NAME` | the same, with two of three permits      | `got …`                                              |
 /// | `all A B …`        | acquires all on a thread, and keeps them | `got all`                                            |
 /// | `unlock NAME`      | releases it                              | `unlocked NAME` and `ok`, `lost reason` or the error |
+/// | `detach NAME`      | detaches it, valid for an hour           | `detached TEXT`                                      |
+/// | `attach TEXT`      | attaches it on a thread, and keeps it    | `got …` or `not attached` and the error              |
 /// | `least MS`         | uses `hold_at_least` from now on         |                                                      |
 /// | `fixed MS`         | uses fixed leases from now on            |                                                      |
 /// | `watch NAME`       | polls `is_held`                          | `false` and when it was last true (machine time)     |
@@ -120,6 +122,8 @@ pub(crate) fn worker(args: &[String]) {
             }
             "all" => take_all(&mgr, name),
             "unlock" => unlock(name, &guards),
+            "detach" => detach(name, &guards),
+            "attach" => attach(&mgr, name, &guards),
             "least" => mgr = mgr.with(LockOptions::new().hold_at_least(ms(name))),
             "fixed" => mgr = mgr.with(LockOptions::new().fixed_lease(ms(name))),
             "watch" => watch(name, &guards),
@@ -194,6 +198,27 @@ fn unlock(name: &str, guards: &Guards) {
         }
         Err(other) => report(format_args!("unlocked {name} {other}")),
     }
+}
+
+fn detach(name: &str, guards: &Guards) {
+    let mut guards = guards.lock().unwrap();
+    let is_it = |guard: &AnyGuard| guard.name() == name;
+    let at = guards.iter().position(is_it).expect("it is held");
+    let AnyGuard::Guard(guard) = guards.remove(at) else {
+        panic!("only a mutex can be detached");
+    };
+    let detached = guard.detach(Duration::from_secs(3600)).unwrap();
+    report(format_args!("detached {detached}"));
+}
+
+fn attach(mgr: &LockManager, text: &str, guards: &Guards) {
+    let detached: DetachedLock = text.parse().unwrap();
+    let mgr = mgr.clone();
+    let guards = Arc::clone(guards);
+    thread::spawn(move || match mgr.attach(&detached) {
+        Ok(guard) => keep(AnyGuard::Guard(guard), &guards),
+        Err(error) => report(format_args!("not attached: {error}")),
+    });
 }
 
 fn watch(name: &str, guards: &Guards) {

@@ -183,6 +183,8 @@ mod mixed_versions;
 mod model;
 mod model_tests;
 mod mutation;
+#[cfg(test)]
+mod passes;
 mod plan;
 mod process;
 mod record;

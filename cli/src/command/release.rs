@@ -154,6 +154,9 @@ fn notice(info: &LockInfo, losers: &[&Party]) -> String {
     if info.state == LockState::Cooling {
         return "Its holder has released it already, and notices nothing.".to_owned();
     }
+    if info.state == LockState::Detached {
+        return "No process holds it. Its bearer notices when it attaches the lock.".to_owned();
+    }
     let (fixed, renewed): (Vec<&Party>, Vec<&Party>) =
         losers.iter().partition(|holder| holder.fixed_lease);
     let mut lines = Vec::new();

@@ -88,6 +88,7 @@ fn print(info: &LockInfo) -> Result<(), Failure> {
         output::line(match (info.state, many) {
             (LockState::Held, 1) => "\n1 holder".to_owned(),
             (LockState::Held, _) => format!("\n{many} holders"),
+            (LockState::Detached, _) => "\ndetached by".to_owned(),
             (_, 1) => "\nlast holder".to_owned(),
             _ => format!("\nlast {many} holders"),
         })?;
@@ -109,6 +110,9 @@ fn state(info: &LockInfo) -> String {
     let left = age::short(info.time_left);
     match info.state {
         LockState::Held => format!("held, {left} left unless it is renewed"),
+        LockState::Detached => {
+            format!("detached: no process holds it, and it can be attached for {left}")
+        }
         LockState::Cooling => format!("cooling: released, but kept from others for {left}"),
         LockState::Lapsed => {
             let ago = info

@@ -78,7 +78,7 @@ pub(super) const GRANT: &str = "tnnnk";
 pub(super) fn is_number_behind(call: &Call, status: &str, part: &Value) -> bool {
     let of_mutex = call.spec.family == Family::Mutex;
     match (script_of(call), status) {
-        ("acquire", "granted") | ("renew", "renewed") => of_mutex && is(part, b'n'),
+        ("acquire" | "pass", "granted") | ("renew", "renewed") => of_mutex && is(part, b'n'),
         ("acquire", "busy") => of_mutex && *part == Value::Int(1),
         _ => false,
     }
@@ -348,7 +348,12 @@ pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
     let waiters = |number: &Value| *number != Value::Int(0);
     let mut grants = Vec::new();
     match (text(status), &call.verb) {
-        (Some("granted"), Verb::Acquire { token, .. } | Verb::Release { token, .. }) => {
+        (
+            Some("granted"),
+            Verb::Acquire { token, .. }
+            | Verb::Release { token, .. }
+            | Verb::Pass { to: token, .. },
+        ) => {
             grants.push(grant(*token, fields, number.map(waiters)));
         }
         (Some("present"), Verb::Lookup { tokens }) => {

@@ -10,8 +10,9 @@ use crate::output;
 use crate::parties::live_holders;
 use crate::times;
 
-const STATES: [LockState; 4] = [
+const STATES: [LockState; 5] = [
     LockState::Held,
+    LockState::Detached,
     LockState::Cooling,
     LockState::Lapsed,
     LockState::Free,

@@ -41,6 +41,7 @@ pub(super) fn holder_of(info: Option<&LockInfo>) -> String {
         return String::new();
     };
     let state = match info.state {
+        LockState::Detached => "detached by",
         LockState::Cooling => "kept by",
         LockState::Lapsed => "lapsed, last held by",
         _ => "held by",

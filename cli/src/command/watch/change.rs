@@ -36,6 +36,7 @@ enum Event {
     Forced,
     Lapsed,
     Freed,
+    Detached,
     Cooling,
     QueueGrew,
     QueueShrank,
@@ -144,6 +145,12 @@ fn end(before: Option<&LockInfo>, after: Option<&LockInfo>, party: &Party) -> Op
             .is_none()
             .then(|| Change::at(Event::Freed, after, "its lapse is forgotten"));
     }
+    // The line about the new holder says what became of it.
+    if is_detached(before) && after.is_some_and(|look| look.state == LockState::Held)
+        || is_detached(after)
+    {
+        return None;
+    }
     if before.is_some_and(|look| look.state == LockState::Cooling) {
         return Some(Change::at(Event::Freed, after, "it no longer cools"));
     }
@@ -200,6 +207,11 @@ fn start(before: Option<&LockInfo>, after: Option<&LockInfo>, party: &Party) -> 
     if after.is_some_and(|look| look.state == LockState::Cooling) {
         return cooling(after, party);
     }
+    if is_detached(after) {
+        let left = after.map_or(Duration::ZERO, |look| look.time_left);
+        let more = format!(", which has detached it, for {}", age::short(left));
+        return Change::of(Event::Detached, after, party, &more);
+    }
     let mut more = format!(", fence {}", party.fence.unwrap_or_default());
     if let (Some(before), Some(after)) = (before, after) {
         let served = after.served.saturating_sub(before.served);
@@ -208,6 +220,10 @@ fn start(before: Option<&LockInfo>, after: Option<&LockInfo>, party: &Party) -> 
         }
     }
     Change::of(Event::Granted, after, party, &more)
+}
+
+fn is_detached(look: Option<&LockInfo>) -> bool {
+    look.is_some_and(|look| look.state == LockState::Detached)
 }
 
 fn cooling(after: Option<&LockInfo>, party: &Party) -> Change {

@@ -137,6 +137,13 @@ fn fence(holder: &Party) -> String {
 fn unheld(lock: &LockInfo) -> String {
     let left = age::short(lock.time_left);
     match lock.state {
+        LockState::Detached => match &lock.holder {
+            Some(giver) => format!(
+                "no process holds it: {} has detached it, and it can be attached for {left}",
+                process(giver)
+            ),
+            None => format!("no process holds it: it is detached, for {left}"),
+        },
         LockState::Cooling => format!("nobody holds it: it cools for {left} (hold_at_least)"),
         LockState::Lapsed => {
             "nobody holds it: its lease lapsed, and the first live waiter gets it".to_owned()

@@ -151,7 +151,7 @@ fn held(seen: &Seen, now: Instant) -> String {
 
 pub(super) fn time_left(seen: &Seen, now: Instant) -> String {
     match seen.state {
-        LockState::Held | LockState::Cooling => {
+        LockState::Held | LockState::Detached | LockState::Cooling => {
             let elapsed = now.saturating_duration_since(seen.at);
             age::short(seen.time_left.saturating_sub(elapsed))
         }
@@ -168,6 +168,7 @@ fn holder(seen: &Seen) -> String {
             };
             format!("{}{others}", owner(holder))
         }
+        (Some(holder), LockState::Detached) => format!("by: {}", owner(holder)),
         (Some(holder), _) => format!("last: {}", owner(holder)),
         (None, _) => "–".to_owned(),
     }
