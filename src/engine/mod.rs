@@ -101,14 +101,14 @@ mod waiting;
 
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::bounded;
 
 use crate::config::Config;
 use crate::error::{Error, Result, Step};
 use crate::key::Key;
-use crate::script::{Call, CallerId, Mode, Token};
+use crate::script::{Call, CallerId, Mode};
 use crate::store::clock::Time;
 use crate::store::{Answer, Store, StoreFault};
 use background::RenewalThread;
@@ -240,11 +240,6 @@ impl Engine {
     /// See [`Trying::attach`].
     pub(crate) fn attach(&self, request: &Arc<Request>) -> Result<Arc<Lease>> {
         self.trying.attach(request)
-    }
-
-    /// See [`Releasing::detach`].
-    pub(crate) fn detach(&self, lease: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
-        self.releasing.detach(lease, to, valid_for)
     }
 
     /// See [`Trying::try_acquire_all`].

@@ -100,7 +100,7 @@ impl Running {
         }
     }
 
-    /// See [`Engine::detach`]. Only a lock that no other guard of this process can have next.
+    /// See [`Releasing::detach`](crate::engine::Releasing::detach). Only a lock that no other guard of this process can have next.
     pub(crate) fn detach(&self, lease: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
         let message = if lease.lender().is_some() {
             "a lock that is handed over within the process cannot be detached; take it with a handle \
@@ -110,7 +110,7 @@ impl Running {
         } else if !self.engine().client().has_queue() {
             "the locks of a quorum cannot be detached"
         } else {
-            return self.engine().detach(lease, to, valid_for);
+            return self.engine().releasing().detach(lease, to, valid_for);
         };
         Err(Error::config("detach", message))
     }
