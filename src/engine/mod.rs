@@ -237,11 +237,6 @@ impl Engine {
         }
     }
 
-    /// See [`Trying::attach`].
-    pub(crate) fn attach(&self, request: &Arc<Request>) -> Result<Arc<Lease>> {
-        self.trying.attach(request)
-    }
-
     /// See [`Trying::try_acquire_all`].
     pub(crate) fn try_acquire_all(&self, requests: &[Arc<Request>]) -> Result<GroupOutcome> {
         self.trying.try_acquire_all(requests)

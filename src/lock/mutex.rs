@@ -170,7 +170,7 @@ fn attach(manager: &LockManager, detached: &DetachedLock) -> Result<Arc<Lease>> 
     let key = manager.key(&detached.name)?;
     let request = request_to_try(manager, key, LockSpec::MUTEX)?;
     let request = request.attaching(detached.secret, detached.fence);
-    manager.engine().attach(&Arc::new(request))
+    manager.engine().acquiring().attach(&Arc::new(request))
 }
 
 /// A lock by its name. `Clone` and `'static`, so you can keep it in a struct.

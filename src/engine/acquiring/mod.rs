@@ -178,6 +178,11 @@ impl Acquiring {
         }
     }
 
+    /// See [`Trying::attach`].
+    pub(crate) fn attach(&self, request: &Arc<Request>) -> Result<Arc<Lease>> {
+        self.trying.attach(request)
+    }
+
     /// Enqueues a waiter, which may be granted at once. The caller waits for it later.
     pub(crate) fn enqueue(self: &Arc<Self>, request: &Arc<Request>) -> Result<QueuedWaiter> {
         let started = self.client.now();
