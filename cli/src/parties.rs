@@ -27,6 +27,12 @@ pub(crate) fn fence_of(lock: &LockInfo, holder: &Party) -> u64 {
     holder.fence.unwrap_or(lock.fence)
 }
 
+/// Whether the process of each holder keeps the lock after a guard. So perhaps nobody uses it now.
+pub(crate) fn is_kept(info: &LockInfo) -> bool {
+    let mut holders = live_holders(info).peekable();
+    holders.peek().is_some() && holders.all(|holder| holder.keeps)
+}
+
 /// The cells of a holder or a waiter in a table: label, host, process, thread, and how it holds or
 /// wants the lock.
 pub(crate) fn cells(party: &Party) -> [String; 5] {
@@ -35,9 +41,11 @@ pub(crate) fn cells(party: &Party) -> [String; 5] {
         party.host.clone(),
         party.pid.to_string(),
         // As log lines have it. Older versions of the crate do not say the number.
-        match party.thread_id {
-            Some(id) => format!("{}#{id}", party.thread),
-            None => party.thread.clone(),
+        match (party.thread_id, is_first_guard(party)) {
+            (Some(id), false) => format!("{}#{id}", party.thread),
+            (Some(id), true) => format!("{}#{id} (first)", party.thread),
+            (None, false) => party.thread.clone(),
+            (None, true) => format!("{} (first)", party.thread),
         },
         // The owner of a mutex has no other way to hold it.
         match party.access {
@@ -45,6 +53,12 @@ pub(crate) fn cells(party: &Party) -> [String; 5] {
             access => access.to_string(),
         },
     ]
+}
+
+/// Whether the thread and the label of this holder are those of its first guard, and another guard
+/// may have the lock by now.
+pub(crate) fn is_first_guard(party: &Party) -> bool {
+    party.hands_over && party.fence.is_some()
 }
 
 /// A place in a queue. The position counts from 1.
@@ -71,11 +85,17 @@ pub(crate) fn places(lock: &LockInfo) -> impl Iterator<Item = Place<'_>> {
 ///
 /// The same manager and the same number are the same thread. Another manager may be in the same
 /// process. But processes in containers can have the same host name and the same numbers. A version
-/// that writes no numbers leaves the name of the thread, which others may have, too.
+/// that writes no numbers leaves the name of the thread, which others may have, too. A process that
+/// passes the lock from guard to guard says which thread had it first, or waited first. If it keeps
+/// the lock, any of its threads may have it.
 pub(crate) fn is_same_thread(holder: &Party, waiter: &Party) -> Option<bool> {
     let is_same_manager = holder.manager == waiter.manager;
+    if holder.keeps {
+        return Some(false);
+    }
+    let is_known = is_same_manager && !holder.hands_over && !waiter.hands_over;
     match (holder.thread_id, waiter.thread_id) {
-        (Some(one), Some(other)) => (one == other).then_some(is_same_manager),
+        (Some(one), Some(other)) => (one == other).then_some(is_known),
         _ => (is_same_manager && holder.thread == waiter.thread).then_some(false),
     }
 }

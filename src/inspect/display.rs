@@ -14,6 +14,7 @@ impl fmt::Display for LockInfo {
         write!(f, "{:?}: {}, {}", self.name, self.kind, self.state)?;
         if let Some(holder) = &self.holder {
             let by = match self.state {
+                LockState::Held if holder.keeps => " or kept by",
                 LockState::Held | LockState::Detached => " by",
                 _ => ", last held by",
             };
@@ -53,7 +54,8 @@ impl fmt::Display for LockState {
 }
 
 /// `process 4711 on web-1, thread main#4711, label "nightly"`, and for all kinds but a mutex
-/// `reader`, `writer` or `3 permits` next.
+/// `reader`, `writer` or `3 permits` next. `(its first guard)` follows for a holder whose process may
+/// have passed the lock on since.
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = Origin {
@@ -66,6 +68,9 @@ impl fmt::Display for Party {
         origin.fmt(f)?;
         if self.access != Access::Owner {
             write!(f, ", {}", self.access)?;
+        }
+        if self.hands_over && self.fence.is_some() {
+            f.write_str(" (its first guard)")?;
         }
         if let Some(ago) = self.lapsed_for {
             write!(f, ", whose lease ended {ago:.1?} ago")?;

@@ -179,6 +179,16 @@ pub struct Party {
     /// `None` for a holder, and for a waiter whose process counts as dead since a lease of it lapsed.
     #[cfg_attr(feature = "serde", serde(default, with = "crate::seconds::optional"))]
     pub last_heard: Option<Duration>,
+    /// Whether its process may pass the lock from guard to guard without Redis: by
+    /// [`local_handovers`](crate::LockOptions::local_handovers), or since it [keeps](Party::keeps) it. Then
+    /// `thread`, `thread_id` and `label` are those of the first guard. Another one may have the lock by
+    /// now.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub hands_over: bool,
+    /// For a holder: whether its process keeps the lock after a guard, for its next one, until somebody
+    /// else wants it. So perhaps no guard has it at this moment. `false` for a waiter.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub keeps: bool,
 }
 
 impl LockInfo {
@@ -244,6 +254,9 @@ impl LockInfo {
 impl Party {
     fn of_holder(holder: &InspectedHolder, kind: &Kind) -> Option<Party> {
         let party = Party::parse(&holder.request, kind)?;
+        let keeps = Requester::read(&holder.request, family_of(kind))?
+            .params
+            .keeps();
         // A lapsed holder may have no permits any more: then the request says how many it had.
         let access = if holder.lapsed_for.is_some() {
             party.access
@@ -256,16 +269,13 @@ impl Party {
             permits: access.permits(),
             access,
             lapsed_for: holder.lapsed_for,
+            keeps: keeps && !holder.cools,
             ..party
         })
     }
 
     fn parse(request: &str, kind: &Kind) -> Option<Party> {
-        let family = match kind {
-            Kind::Semaphore { .. } | Kind::RwLock => Family::Permit,
-            _ => Family::Mutex,
-        };
-        let requester = Requester::read(request, family)?;
+        let requester = Requester::read(request, family_of(kind))?;
         let (params, origin) = (requester.params, requester.params.origin);
         let access = Access::of(kind, params.permits);
         Some(Party {
@@ -283,6 +293,8 @@ impl Party {
             access,
             lapsed_for: None,
             last_heard: None,
+            hands_over: params.hands_over(),
+            keeps: false,
         })
     }
 }
@@ -292,6 +304,13 @@ fn valid_for(holder: &Party, seen: &Inspection) -> Option<Duration> {
     let ends = holder.since + holder.ttl;
     let left = ends.duration_since(server_time(seen.seen_at));
     (holder.manager == NO_MANAGER).then(|| left.unwrap_or_default())
+}
+
+fn family_of(kind: &Kind) -> Family {
+    match kind {
+        Kind::Semaphore { .. } | Kind::RwLock => Family::Permit,
+        _ => Family::Mutex,
+    }
 }
 
 fn server_time(micros: u64) -> SystemTime {

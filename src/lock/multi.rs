@@ -70,7 +70,11 @@ impl LockManager {
     /// Never waits for others. If two callers try for the same names at the same moment, each may
     /// take some of them. Then both get `None`.
     ///
-    /// Blocks for at most three command timeouts, the third to release what was taken.
+    /// If each name that is taken is one that another process keeps for its next guard, those processes
+    /// are told, and have 50 ms to let go of them, but no more than one command timeout.
+    ///
+    /// Blocks for at most three command timeouts, the third to release what was taken. In that exception
+    /// for 50 ms and two command timeouts more.
     ///
     /// # Errors
     /// As [`lock_all`](LockManager::lock_all), but without waiting out an outage.

@@ -52,9 +52,11 @@ impl LockManager {
     /// Holders whose lease is over and waiters that died do not count: if nobody alive seems to want the
     /// lock, this asks their processes, and takes it one and a half command timeouts after it began.
     /// Tens of thousands of dead waiters may still have to be skipped; the next try goes on there.
-    /// Never waits for others.
+    /// Never waits for others, with one exception: another process may keep the lock for its next
+    /// guard. It is told then, and has 50 ms to let go of it, but no more than one command timeout.
     ///
-    /// Blocks for at most two command timeouts: one for a connection and one for the reply.
+    /// Blocks for at most two command timeouts: one for a connection and one for the reply. In that
+    /// exception for 50 ms and one command timeout more.
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock), but without waiting out an outage.

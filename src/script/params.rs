@@ -116,6 +116,16 @@ impl<'a> Params<'a> {
         })
     }
 
+    /// Whether its process may pass the lock from guard to guard. Then it is not known which has it.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.local_handovers > 0
+    }
+
+    /// Whether its process keeps the lock after a guard, for the next one.
+    pub(crate) fn keeps(&self) -> bool {
+        self.hears && self.local_handovers + 1 == HEARS
+    }
+
     /// For how long a grant can last without a renewal or a release.
     pub(crate) fn longest(&self) -> Duration {
         Duration::from_millis(self.ttl_ms.max(self.hold_ms))
@@ -318,6 +328,26 @@ mod tests {
             PARAMS.write(Family::Permit),
             "10000 1 250 1 web-1\t4711\tmain#4712\t16 runs"
         );
+    }
+
+    #[test]
+    fn owner_that_keeps_the_lock_is_known_by_both_numbers() {
+        for (local_handovers, hears, keeps) in [
+            (65_535, true, true),
+            (65_535, false, false),
+            (0, true, false),
+            (16, true, false),
+        ] {
+            let params = Params {
+                local_handovers,
+                hears,
+                ..PARAMS
+            };
+            assert_eq!(
+                (params.keeps(), params.hands_over()),
+                (keeps, local_handovers > 0)
+            );
+        }
     }
 
     #[test]

@@ -198,7 +198,10 @@ fn row(info: &LockInfo) -> Vec<String> {
     vec![
         info.name.to_string(),
         kind(&info.kind),
-        info.state.to_string(),
+        match parties::is_kept(info) {
+            true => "held/kept".to_owned(),
+            false => info.state.to_string(),
+        },
         of(&|holder| age::short(times::held(info, holder))),
         of(&|holder| left(info, holder)),
         info.waiters.to_string(),

@@ -8,7 +8,7 @@ use crate::age;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::parties::cells;
+use crate::parties::{cells, is_kept};
 use crate::printable::printable;
 use crate::table::{Column, Table};
 use crate::times;
@@ -109,6 +109,9 @@ fn print(info: &LockInfo) -> Result<(), Failure> {
 fn state(info: &LockInfo) -> String {
     let left = age::short(info.time_left);
     match info.state {
+        LockState::Held if is_kept(info) => format!(
+            "held or kept, {left} left unless it is renewed; its process lets go of it for others"
+        ),
         LockState::Held => format!("held, {left} left unless it is renewed"),
         LockState::Detached => {
             format!("detached: no process holds it, and it can be attached for {left}")

@@ -69,8 +69,12 @@ fn holder_text(outcome: &Outcome, family: Family, server_time: Option<u64>) -> S
     let requester = Requester::read(&holder.request, family);
     let who = requester.map_or_else(
         || "an unknown holder".to_owned(),
-        |r| r.params.origin.to_string(),
+        |r| match r.params.hands_over() {
+            true => format!("{} (its first guard)", r.params.origin),
+            false => r.params.origin.to_string(),
+        },
     );
+    let keeps = requester.is_some_and(|r| r.params.keeps());
     if let Some(ago) = holder.lapsed_for {
         return format!("the lease of {who} ended {ago:.1?} ago, without a release");
     }
@@ -84,7 +88,8 @@ fn holder_text(outcome: &Outcome, family: Family, server_time: Option<u64>) -> S
         1 => ", and by 1 more".to_owned(),
         many => format!(", and by {many} more"),
     };
-    format!("held{held} by {who}{more}")
+    let or_kept = if keeps { " or kept" } else { "" };
+    format!("held{or_kept}{held} by {who}{more}")
 }
 
 /// The holder that a line names: one that holds it, else one that cools, else one that lapsed. If

@@ -22,6 +22,7 @@ on_both_stores! {
     a_held_lock_shows_its_holder_fence_and_time_left,
     unused_names_are_not_shown,
     a_lapsed_lease_is_shown_with_its_holder_and_its_end,
+    a_holder_that_passes_the_lock_on_or_keeps_it_says_so,
     lapsed_permits_are_shown_beside_live_ones,
     a_noticed_lapse_of_permits_is_shown_until_a_release,
     the_end_of_the_holder_before_is_shown,
@@ -105,6 +106,49 @@ fn unused_names_are_not_shown(backend: &Backend) {
     assert_eq!(backend.keys("n"), ["fairlock:{n}"]);
     assert_eq!(mgr.inspect("n").unwrap(), None);
     assert_eq!(mgr.list("*").count(), 0);
+}
+
+fn a_holder_that_passes_the_lock_on_or_keeps_it_says_so(backend: &Backend) {
+    let mgr = slow(backend);
+    let guard = labelled(&mgr, "first").lock("n").unwrap();
+    let record = Record::of(backend, "n");
+    let request = record.field("a").expect("it is held");
+    for (spare, hands_over, keeps) in [
+        ("", false, false),
+        (" 16", true, false),
+        (" 65536", false, false),
+        (" 65552", true, false),
+        (" 131071", true, true),
+    ] {
+        record.set(&[("a", &format!("{request}{spare}"))]);
+        let info = look(&mgr);
+        let holder = info.holder.as_ref().expect("it is held");
+        assert_eq!(
+            (holder.hands_over, holder.keeps),
+            (hands_over, keeps),
+            "{spare}"
+        );
+        assert_eq!((&*holder.label, info.state), ("first", LockState::Held));
+        let shown = info.to_string();
+        let by = if keeps { "held or kept by" } else { "held by" };
+        assert!(
+            shown.starts_with(&format!("\"n\": mutex, {by} process ")),
+            "{shown}"
+        );
+        assert_eq!(
+            shown.contains("label \"first\" (its first guard), fence"),
+            hands_over,
+            "{shown}"
+        );
+    }
+    // Nobody keeps a lock whose lease is over.
+    record.set(&[("e", &(server_time(backend) - 7_000_000).to_string())]);
+    let shown = look(&mgr).to_string();
+    assert!(
+        shown.starts_with("\"n\": mutex, lapsed, last held by process "),
+        "{shown}"
+    );
+    drop(guard);
 }
 
 fn a_lapsed_lease_is_shown_with_its_holder_and_its_end(backend: &Backend) {

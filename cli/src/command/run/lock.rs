@@ -74,7 +74,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if it is free. Blocks for at most two command timeouts.
+    /// Takes the lock if it is free. Blocks for at most two command timeouts, or for one and 50 ms
+    /// longer if another process keeps a mutex for its next guard.
     pub(super) fn try_take(&self) -> Result<Option<Held>> {
         Ok(match self {
             Lock::Mutex(mutex) => mutex.try_lock()?.map(Held::Mutex),

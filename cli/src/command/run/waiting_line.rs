@@ -44,6 +44,7 @@ pub(super) fn holder_of(info: Option<&LockInfo>) -> String {
         LockState::Detached => "detached by",
         LockState::Cooling => "kept by",
         LockState::Lapsed => "lapsed, last held by",
+        _ if holder.keeps => "held or kept by",
         _ => "held by",
     };
     let mut text = format!(", {state} {}", describe(holder));

@@ -18,6 +18,8 @@ pub(super) fn owner(host: &str, age: Duration) -> Owner {
         lapsed_for: None,
         silent: None,
         has_fixed_lease: false,
+        keeps: false,
+        is_first_guard: false,
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockInfo, LockState, Party, PreviousHolder};
 
 use crate::age;
-use crate::parties::is_taken;
+use crate::parties::{is_first_guard, is_taken};
 use crate::times;
 
 /// A name at one look, as a row of the table shows it.
@@ -53,6 +53,10 @@ pub(super) struct Owner {
     pub(super) silent: Option<String>,
     /// It does not renew, so it does not notice that it lost the lock.
     pub(super) has_fixed_lease: bool,
+    /// Its process keeps the lock after a guard.
+    pub(super) keeps: bool,
+    /// Its thread and label are those of its first guard.
+    pub(super) is_first_guard: bool,
 }
 
 /// A name that is open: all of its holders, and its queue.
@@ -127,6 +131,8 @@ impl Owner {
             lapsed_for: party.lapsed_for,
             silent: None,
             has_fixed_lease: party.fixed_lease,
+            keeps: party.keeps,
+            is_first_guard: is_first_guard(party),
         }
     }
 }

@@ -108,7 +108,13 @@ impl<'a> Queues<'a> {
         let process = (&*holder.host, holder.pid);
         let others = self.by_process.get(&process).into_iter().flatten();
         let others = others.filter(|place| place.waiter.manager != holder.manager);
+        // A process lets go of a lock that it keeps, also for another thread of its own.
+        let is_behind_itself = |place: &&Place<'_>| {
+            let is_other = holder.thread_id != place.waiter.thread_id;
+            holder.keeps && is_other && place.lock.name == holds.name
+        };
         let places = own.into_iter().flatten().chain(others);
+        let places = places.filter(|place| !is_behind_itself(place));
         let waits = places.filter_map(|place| {
             Some(Wait {
                 holds,
@@ -147,7 +153,8 @@ mod tests {
     }
 
     /// `name: holders < waiters`, for instance `x: a < b`. A party is a letter, or `3*a` with
-    /// permits; a capital letter has no number, as of an older version.
+    /// permits; a capital letter has no number, as of an older version. `a!` passes the lock from
+    /// guard to guard, and `a!!` keeps it too.
     fn locks(texts: &[&str]) -> Locks {
         let parse = |text: &&str| {
             let (name, rest) = text.split_once(": ").expect("a name");
@@ -181,6 +188,9 @@ mod tests {
 
     fn party(text: &str) -> String {
         let (permits, thread) = text.split_once('*').unwrap_or(("1", text));
+        let keeps = thread.ends_with("!!");
+        let hands_over = thread.ends_with('!');
+        let thread = thread.trim_end_matches('!');
         // `a` and `a2` are one thread, with two managers.
         let letter = thread.chars().next().expect("a letter");
         let id = match letter {
@@ -191,7 +201,8 @@ mod tests {
         format!(
             r#"{{"manager": "m{manager}", "host": "h", "pid": 1, "thread": "{letter}",
             "thread_id": {id}, "label": "", "since": 1.0, "ttl": 10.0, "fence": 7,
-            "permits": {permits}, "access": "owner", "lapsed_for": null}}"#
+            "permits": {permits}, "access": "owner", "lapsed_for": null,
+            "hands_over": {hands_over}, "keeps": {keeps}}}"#
         )
     }
 
@@ -286,6 +297,23 @@ mod tests {
             let chain = follow("x", &locks);
             assert_eq!(circles(&chain), [("x y".to_owned(), false)], "{other}");
         }
+    }
+
+    #[test]
+    fn thread_of_a_lock_that_is_passed_on_makes_a_circle_uncertain() {
+        // The last one is another thread of the keeper's process.
+        for (other, back) in [
+            ("x: a! < b", "y: b < a"),
+            ("x: a < b", "y: b < a!"),
+            ("x: a!! < b", "y: b < a"),
+            ("x: a!! < b", "y: b < c"),
+        ] {
+            let locks = locks(&[other, back]);
+            let chain = follow("x", &locks);
+            assert_eq!(circles(&chain), [("x y".to_owned(), false)], "{other}");
+        }
+        let locks = locks(&["x: a! < b", "y: b < c"]);
+        assert_eq!(circles(&follow("x", &locks)), []);
     }
 
     #[test]

@@ -89,7 +89,8 @@ impl<'a> Tree<'a> {
     fn holder(&mut self, lock: &'a LockInfo, holder: &'a Party, depth: usize) {
         let held = age::short(times::held(lock, holder));
         let text = format!(
-            "held for {held} by {}{}",
+            "held{} for {held} by {}{}",
+            if holder.keeps { " or kept" } else { "" },
             printable(&holder.to_string()),
             fence(holder)
         );
@@ -101,6 +102,9 @@ impl<'a> Tree<'a> {
                 "which waits for no lock itself; only {host} shows whether its command waits"
             );
             return self.line(depth + 1, &text);
+        }
+        if waits.is_empty() && holder.keeps {
+            return self.line(depth + 1, "which lets go of it as soon as no guard has it");
         }
         if waits.is_empty() {
             return self.line(depth + 1, "which waits for no lock");

@@ -7,7 +7,7 @@ use ratatui::widgets::{Block, Clear, Padding};
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::name::described;
+use super::name::{described, held_or_kept};
 use super::{Meaning, Setting, lines};
 use crate::command::top::view::{Release, View};
 use crate::printable::cut;
@@ -57,7 +57,11 @@ pub(super) fn release(
     let mut text = vec![
         (format!("{:?}", release.name), style(Meaning::Title)),
         (
-            format!("held by {}", described(&release.holder)),
+            format!(
+                "{} by {}",
+                held_or_kept(&release.holder),
+                described(&release.holder)
+            ),
             Style::new(),
         ),
         (

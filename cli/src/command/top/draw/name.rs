@@ -151,7 +151,10 @@ fn held(holder: &Owner, opened: &Opened, now: Instant) -> String {
             let since = now.saturating_duration_since(opened.seen.at);
             format!("its lease ended {} ago", age::short(ago + since))
         }
-        None => format!("held for {}", grown(Some(holder.age), &opened.seen, now)),
+        None => {
+            let held = grown(Some(holder.age), &opened.seen, now);
+            format!("{} for {held}", held_or_kept(holder))
+        }
     };
     let fence = holder.fence.unwrap_or(opened.seen.fence);
     format!("{}, {time}, fence {fence}", described(holder))
@@ -166,5 +169,13 @@ pub(super) fn described(party: &Owner) -> String {
     if party.access != "owner" {
         text += &format!(", {}", party.access);
     }
+    if party.is_first_guard {
+        text += " (its first guard)";
+    }
     text
+}
+
+/// What a holder does with the lock.
+pub(super) fn held_or_kept(holder: &Owner) -> &'static str {
+    if holder.keeps { "held or kept" } else { "held" }
 }
