@@ -117,6 +117,16 @@ fn a_lapse_and_a_cooling_are_explained() {
     let cooling = manager.with(LockOptions::new().hold_at_least(Duration::from_secs(3600)));
     cooling.lock("cooling").unwrap().unlock().unwrap();
     let text = show(&server, "cooling");
+    assert!(text.contains("cooling: released"), "{text}");
+    let minute = Duration::from_secs(60);
+    let _detached = manager.lock("detached").unwrap().detach(minute).unwrap();
+    let text = show(&server, "detached");
+    assert!(
+        text.contains("detached: no process holds it, and it can be attached for "),
+        "{text}"
+    );
+    assert!(text.contains("\ndetached by\n"), "{text}");
+    let text = show(&server, "cooling");
     assert!(
         text.contains("cooling: released") && text.contains("last holder"),
         "{text}"

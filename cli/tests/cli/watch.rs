@@ -141,6 +141,28 @@ fn a_lapse_and_a_cooling_are_lines() {
 }
 
 #[test]
+fn lock_that_goes_to_another_process_has_lines() {
+    let server = Server::start();
+    let (giver, worker) = (labelled(&server, "giver"), labelled(&server, "worker"));
+    let watching = Watching::of(&server, "n");
+    watching.event("first_look");
+    let guard = giver.lock("n").unwrap();
+    watching.event("granted");
+    let lock = guard.detach(Duration::from_secs(60)).unwrap();
+    let detached = watching.next();
+    assert_eq!(
+        (&detached["event"], &detached["state"]),
+        (&json!("detached"), &json!("detached"))
+    );
+    assert_eq!(detached["party"]["label"], "giver");
+    let guard = worker.attach(&lock).unwrap();
+    let granted = watching.next();
+    assert_eq!(granted["event"], "granted");
+    assert_eq!(granted["party"]["label"], "worker");
+    drop(guard);
+}
+
+#[test]
 fn readers_and_permits_have_lines_of_their_own() {
     let server = Server::start();
     let (one, two) = (labelled(&server, "one"), labelled(&server, "two"));

@@ -6,12 +6,37 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use fairlock::DetachedLock;
+
 use super::foreground::Foreground;
 use super::lock::Held;
 use super::tree::Tree;
 use super::{ancestors, exec, program};
 use crate::connection::{Connection, Variables};
 use crate::exit::Failure;
+
+/// The variable with the text of a detached lock. It is a secret, so it is never an argument.
+pub(super) const DETACHED: &str = "FAIRLOCK_DETACHED";
+
+/// What becomes of that variable in the command's environment.
+pub(super) enum Handed {
+    /// Nothing: a command further inside may be the one that attaches it.
+    Unchanged,
+    /// The command is the one.
+    Over(DetachedLock),
+    /// The lock is attached, and the text is of no more use.
+    Spent,
+}
+
+impl Handed {
+    fn give_to(&self, command: &mut Command) {
+        match self {
+            Handed::Unchanged => {}
+            Handed::Over(lock) => _ = command.env(DETACHED, lock.to_string()),
+            Handed::Spent => _ = command.env_remove(DETACHED),
+        }
+    }
+}
 
 /// The environment of a command: its variables about the lock, and about Redis.
 pub(super) struct Environment {
@@ -21,6 +46,7 @@ pub(super) struct Environment {
     /// The locks of all runs around the command. `None`: as they are.
     pub(super) ancestors: Option<String>,
     pub(super) connection: Variables,
+    pub(super) detached: Handed,
 }
 
 impl Environment {
@@ -29,6 +55,7 @@ impl Environment {
         held: &Held,
         ancestors: String,
         connection: &Connection,
+        detached: Handed,
     ) -> Result<Environment, Failure> {
         Ok(Environment {
             name: held.name().to_owned(),
@@ -36,6 +63,7 @@ impl Environment {
             previous: held.previous_holder().to_string(),
             ancestors: Some(ancestors),
             connection: connection.variables()?,
+            detached,
         })
     }
 
@@ -43,6 +71,7 @@ impl Environment {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         self.connection.give_to(&mut command);
+        self.detached.give_to(&mut command);
         command
             .env("FAIRLOCK_NAME", &self.name)
             .env("FAIRLOCK_FENCE", self.fence.to_string())

@@ -3,6 +3,7 @@
 mod ancestors;
 mod command;
 mod connect;
+mod detached;
 mod exec;
 mod foreground;
 pub(super) mod label;
@@ -32,7 +33,7 @@ use crate::exit::{Exit, Failure};
 use crate::signal_mask::without_ttou;
 
 use ancestors::{Ancestor, Ancestors, Orphaned};
-use command::Environment;
+use command::{Environment, Handed};
 use foreground::Foreground;
 use lock::{Held, Permits, Share};
 use messages::Messages;
@@ -55,6 +56,8 @@ Examples:
   fairlock run --permits 1/4 encode -- ffmpeg ...  4 at a time, on all hosts together
   fairlock run --shared data -- ./read.sh          beside others with --shared,
   fairlock run --exclusive data -- ./write.sh      but not beside this one
+  fairlock run --detach 1m order -- ./submit.sh    pass the lock on, with a job
+  fairlock run --attach order -- ./work.sh         take it over, from FAIRLOCK_DETACHED
 
 Exit codes: that of the command; 128 + n if signal n ended it; 126 if it cannot be executed;
 127 if it is not found; 64 wrong usage; 69 no Redis; 74 the lock was lost; 75 busy.
@@ -117,6 +120,15 @@ pub(crate) struct Run {
     /// this, it is an error.
     #[arg(long)]
     reenter: bool,
+    /// Hand the lock to the command, which attaches it within this time. The command finds it in
+    /// FAIRLOCK_DETACHED, and takes the place of this process.
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    #[arg(conflicts_with_all = ["permits", "shared", "exclusive", "max_hold", "grace", "reenter"])]
+    detach: Option<Duration>,
+    /// Take over the lock that another process has detached, ahead of all that wait. It is in
+    /// FAIRLOCK_DETACHED.
+    #[arg(long, conflicts_with_all = ["permits", "shared", "exclusive", "reenter", "no_wait"])]
+    attach: bool,
     /// The exit code if the lock is taken.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = Exit::BUSY.0)]
     conflict_exit_code: u8,
@@ -163,9 +175,12 @@ impl Run {
         match wait::wait_for(wanted, settings, &signals, &messages, explain)? {
             Waited::Granted(granted) => {
                 let (held, manager) = granted.take();
+                if self.detach.is_some() {
+                    return self.start_detached(held, &manager, connection, &signals, &messages);
+                }
                 let all = ancestors.and(&held, connection.prefix(), self.share(), times.grace);
                 let taken = Taken {
-                    environment: Environment::under(&held, all, connection)?,
+                    environment: Environment::under(&held, all, connection, self.handed())?,
                     orphaned,
                     held,
                 };
@@ -232,6 +247,7 @@ impl Run {
             previous: ancestor.previous.clone(),
             ancestors: None,
             connection: connection.variables()?,
+            detached: Handed::Unchanged,
         };
         Err(command::become_it(&self.command, &environment))
     }
@@ -320,6 +336,7 @@ impl Run {
             orphaned: never(),
             ancestors,
             reenters: self.reenter,
+            attached: self.attached()?,
             builder,
             // The library derives it from the ttl. That of a short ttl is too short for a
             // connection with TLS to another continent.

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, never, select, tick, unbounded};
-use fairlock::{Builder, DEFAULT_OUTAGE_LIMIT, Error, LockManager};
+use fairlock::{Builder, DEFAULT_OUTAGE_LIMIT, DetachedLock, Error, LockManager};
 
 use super::ancestors::{Ancestor, Ancestors, Verdict, verdict};
 use super::connect::{Connecting, passes_by_itself, retry};
@@ -46,6 +46,8 @@ pub(super) struct Wanted {
     pub(super) orphaned: Receiver<()>,
     /// Whether to join a run around this one that has the lock.
     pub(super) reenters: bool,
+    /// The lock is detached, and this takes it over.
+    pub(super) attached: Option<DetachedLock>,
     pub(super) builder: Builder,
     pub(super) connect_timeout: Duration,
 }
@@ -232,6 +234,13 @@ impl Start {
         let holding = retry(at_most, |_| {
             ancestors.holding(&manager, name, prefix.as_deref())
         })?;
+        if let Some(detached) = &self.wanted.attached {
+            let guard = retry(at_most, |_| manager.attach(detached))?;
+            return Ok(Waited::Granted(Granted {
+                held: Some(Held::Mutex(guard)),
+                manager,
+            }));
+        }
         let mut covering = holding.iter().rev();
         if self.wanted.reenters
             && let Some(ancestor) = covering.find(|ancestor| ancestor.covers(*share))

@@ -1,6 +1,7 @@
 //! `fairlock run`.
 
 mod chains;
+mod detached;
 mod exit_codes;
 mod group;
 mod job_control;
