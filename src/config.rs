@@ -189,6 +189,8 @@ impl Config {
             return Err(Error::config("max_hold", "more than zero; it is zero"));
         }
         check_local_handovers(options)?;
+        self.check_keep(options)?;
+        check_for_one_guard(options)?;
         let label = options.label_text();
         if label.len() > MAX_LABEL || label.contains(char::is_control) {
             let message = format!(
@@ -259,6 +261,20 @@ impl Config {
             return Err(Error::config("ttl", message));
         }
         Ok(())
+    }
+
+    /// Refuses to keep locks for a time that does not fit, or where a drop waits for Redis.
+    fn check_keep(&self, options: &LockOptions) -> Result<()> {
+        let Some(keep) = options.keep_time() else {
+            return Ok(());
+        };
+        if self.wait_on_drop {
+            let message = "not with wait_on_drop, by which a drop releases the lock; set no_keep()";
+            return Err(Error::config("keep", message));
+        }
+        // So an unused lock is renewed once at most.
+        let most = options.lease_length() / 3;
+        check_range("keep", keep, Duration::from_millis(1), most)
     }
 
     /// Refuses a fixed lease that is too short to wait for.
@@ -343,17 +359,26 @@ fn check_ttl(options: &LockOptions) -> Result<()> {
 
 fn check_local_handovers(options: &LockOptions) -> Result<()> {
     let most = options.most_local_handovers();
-    let message = if most > MAX_LOCAL_HANDOVERS {
-        format!("at most {MAX_LOCAL_HANDOVERS}; it is {most}")
-    } else if most > 0 && options.is_fixed() {
-        "not with a fixed lease, which no hand-over would make longer; set local_handovers(0)"
-            .to_owned()
-    } else if most > 0 && !options.least_hold().is_zero() {
-        "not with hold_at_least, which is about one guard; set local_handovers(0)".to_owned()
+    if most > MAX_LOCAL_HANDOVERS {
+        let message = format!("at most {MAX_LOCAL_HANDOVERS}; it is {most}");
+        return Err(Error::config("local_handovers", message));
+    }
+    Ok(())
+}
+
+/// Refuses options for locks that pass from guard to guard, with others that are about one guard.
+fn check_for_one_guard(options: &LockOptions) -> Result<()> {
+    let Some((option, default)) = options.option_of_lent_locks() else {
+        return Ok(());
+    };
+    let message = if options.is_fixed() {
+        format!("not with a fixed lease, which nothing would make longer; set {default}")
+    } else if !options.least_hold().is_zero() {
+        format!("not with hold_at_least, which is about one guard; set {default}")
     } else {
         return Ok(());
     };
-    Err(Error::config("local_handovers", message))
+    Err(Error::config(option, message))
 }
 
 fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::config::check_valid_for;
 use crate::detached::{DetachError, DetachedLock};
 use crate::engine::{Lease, WantResult, warn_of_drop};
 use crate::error::{Error, Result};
-use crate::local::Running;
+use crate::local::{LentLease, NameSlot, Running};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Mode, Secret};
 
@@ -97,6 +97,8 @@ use crate::script::{Mode, Secret};
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct LockGuard {
     lease: Arc<Lease>,
+    /// Where the lease goes back to, if it is a kept one.
+    slot: Option<Arc<NameSlot>>,
     running: Arc<Running>,
     /// `unlock` has released the lock, so Drop must not do it again.
     unlocked: bool,
@@ -132,9 +134,23 @@ impl PanicWatch {
 
 impl LockGuard {
     pub(crate) fn new(lease: Arc<Lease>, running: &Arc<Running>) -> LockGuard {
+        LockGuard::with_slot(lease, None, running)
+    }
+
+    /// The guard of a lease that was kept.
+    pub(crate) fn of_kept(lent: LentLease, running: &Arc<Running>) -> LockGuard {
+        LockGuard::with_slot(lent.lease, Some(lent.slot), running)
+    }
+
+    fn with_slot(
+        lease: Arc<Lease>,
+        slot: Option<Arc<NameSlot>>,
+        running: &Arc<Running>,
+    ) -> LockGuard {
         running.engine().on_guard_created(&lease);
         LockGuard {
             lease,
+            slot,
             running: Arc::clone(running),
             unlocked: false,
             panic_watch: PanicWatch::begin(),
@@ -160,7 +176,7 @@ impl LockGuard {
     /// resource refuses smaller fences: see [`FenceGate`](crate::FenceGate). A
     /// reader of an [`RwLock`](crate::RwLock) has the fence of the last writer.
     pub fn fence(&self) -> u64 {
-        self.lease.fence
+        self.running.fence_of(&self.lease)
     }
 
     /// Whether you certainly still hold the lock. Reads a clock and a flag; no I/O, never blocks.
@@ -219,6 +235,24 @@ impl LockGuard {
         } else {
             self.lease.lost()
         }
+    }
+
+    /// Whether somebody else waits for the lock: a caller of this manager, or one that Redis told it
+    /// of. A long holder can release the lock at a good moment, and take it again behind them.
+    ///
+    /// Known for locks that were taken with [`notify_wanted`](crate::LockOptions::notify_wanted), and
+    /// for those that are [kept](crate::LockOptions::keep). It turns true within a message's time, or
+    /// after a check period if the message is lost. Once it is true it stays so, also if they do not
+    /// wait any more. Without these options it is true only if another guard's wait of the same line
+    /// is known here. Reads a flag; no I/O, never blocks. False in a forked child.
+    pub fn is_wanted(&self) -> bool {
+        !self.running.engine().is_forked() && self.lease.is_wanted()
+    }
+
+    /// A channel that receives one message when [`is_wanted`](LockGuard::is_wanted) turns true. For
+    /// `select!` beside the work. Never blocks. It is created on the first call.
+    pub fn wanted(&self) -> &Receiver<()> {
+        self.lease.wanted()
     }
 
     /// How the holder before this one ended. After `Lapsed` or `Forced` the protected work may be
@@ -365,7 +399,8 @@ impl LockGuard {
             return Err(Error::Closed);
         }
         self.unlocked = true;
-        self.running.release(&self.lease, mode, WantResult::Yes)
+        self.running
+            .release(&self.lease, self.slot.as_ref(), mode, WantResult::Yes)
     }
 
     /// The end of this guard counts as abandoned, however it comes.
@@ -413,9 +448,9 @@ impl Drop for LockGuard {
             return;
         }
         if !self.unlocked
-            && let Err(error) = self
-                .running
-                .release(&self.lease, self.mode(), WantResult::No)
+            && let Err(error) =
+                self.running
+                    .release(&self.lease, self.slot.as_ref(), self.mode(), WantResult::No)
         {
             // The renewal thread warns of a loss, and once is enough.
             if self.lease.loss().is_none() {

@@ -133,7 +133,9 @@ impl LockManager {
     /// # Ok::<(), fairlock::Error>(())
     /// ```
     pub fn delete(&self, name: impl AsRef<str>) -> Result<bool> {
-        self.engine().delete(&self.key(name.as_ref())?)
+        let key = self.key(name.as_ref())?;
+        self.running().make_way([&key]);
+        self.engine().delete(&key)
     }
 
     fn inspect_all(&self, keys: Vec<Key>) -> Result<Vec<Result<Option<LockInfo>>>> {

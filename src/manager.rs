@@ -81,7 +81,7 @@ impl LockManager {
     ///   within three command timeouts after `within`.
     pub fn shutdown(&self, within: Duration) -> Result<Shutdown> {
         let engine = self.engine();
-        let report = engine.shut_down(engine.now() + within)?;
+        let report = self.running.shut_down(engine.now() + within)?;
         Ok(Shutdown {
             ended: report.ended,
             unreleased: report.unreleased,

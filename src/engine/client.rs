@@ -73,6 +73,15 @@ impl Client {
         self.clock.now()
     }
 
+    /// Spins until this time, which is about a microsecond away. In memory the clock may stand still: so
+    /// it spins for no longer than `most`.
+    pub(crate) fn spin_until(&self, due: Time, most: Duration) {
+        let began = Instant::now();
+        while self.now() < due && began.elapsed() < most {
+            std::hint::spin_loop();
+        }
+    }
+
     pub(super) fn at(&self, instant: Instant) -> Time {
         self.clock.at(instant)
     }

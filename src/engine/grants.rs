@@ -195,7 +195,10 @@ impl Grants {
             self.abandon_lease(&lease);
             return Err(error);
         }
-        note_taken(self.client.id(), &lease);
+        let owner = lease.request.owner.as_ref();
+        if !owner.is_some_and(|owner| owner.lends()) {
+            note_taken(self.client.id(), &lease);
+        }
         Ok(lease)
     }
 

@@ -3,7 +3,7 @@
 
 use std::panic::RefUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::client::Client;
@@ -12,14 +12,17 @@ use crate::key::Key;
 use crate::script::Outcome;
 use crate::store::clock::Time;
 use crate::store::{Answer, Troubles};
+use crate::sync::Mutex;
 
 /// A layer above that is told when somebody waits for a lease of this process. No mutex is held when
 /// it is called. It sends nothing and does not block.
-#[allow(dead_code, reason = "for the layer above")]
 pub(crate) trait WantedListener: Send + Sync + RefUnwindSafe {
     /// Somebody waits behind the grant with this fence, or behind an older one. This may come often, late,
     /// and before the grant itself is known here.
     fn on_wanted(&self, key: &Key, fence: u64);
+
+    /// The subscription has ended: until the next one, no such message comes.
+    fn on_unheard(&self);
 
     /// Whether this process has leases about which such a message may come.
     fn is_listening(&self) -> bool;
@@ -34,34 +37,38 @@ pub(crate) struct Hearing {
     /// within P. So a subscription that is alive is proven again before that.
     lasts: Duration,
     troubles: Arc<Troubles>,
-    listener: OnceLock<Weak<dyn WantedListener>>,
+    listener: Mutex<Option<Weak<dyn WantedListener>>>,
     /// In ns. 0: there is no subscription.
     heard_until: AtomicU64,
     /// Until when somebody wants the subscription proven, in ns.
     proof_until: AtomicU64,
 }
 
-#[allow(dead_code, reason = "for the layer above")]
 impl Hearing {
     pub(super) fn new(client: &Client) -> Hearing {
         let config = client.config();
         Hearing {
             lasts: config.check_period * 2 + config.command_timeout,
             troubles: client.store().troubles(),
-            listener: OnceLock::new(),
+            listener: Mutex::new(None),
             heard_until: AtomicU64::new(0),
             proof_until: AtomicU64::new(0),
         }
     }
 
-    /// Sets the listener. Only the first call counts.
+    /// Sets the listener, in place of the one before.
     pub(crate) fn set_listener(&self, listener: Weak<dyn WantedListener>) {
-        let _ = self.listener.set(listener);
+        *self.listener.lock() = Some(listener);
     }
 
     /// Whether the subscription was proven alive lately.
     pub(crate) fn is_heard(&self, now: Time) -> bool {
-        now.as_nanos() < self.heard_until.load(Ordering::Acquire)
+        now < self.heard_until()
+    }
+
+    /// When the last proof is too old.
+    pub(crate) fn heard_until(&self) -> Time {
+        Time::from_nanos(self.heard_until.load(Ordering::Acquire))
     }
 
     /// Has the subscription proven alive for a while, as if the listener listened. The first proof comes
@@ -93,7 +100,7 @@ impl Hearing {
     pub(super) fn on_renewed(&self, lease: &Lease, answer: &Answer) {
         let is_wanted = matches!(answer.reply.outcome, Outcome::Renewed { waiting: true, .. });
         if is_wanted && lease.request.hears {
-            self.tell_wanted(&lease.request.key, lease.fence);
+            self.tell_wanted(&lease.request.key, lease.fence());
         }
     }
 
@@ -116,11 +123,14 @@ impl Hearing {
         if self.heard_until.load(Ordering::Acquire) != 0 {
             self.note_trouble();
             self.heard_until.store(0, Ordering::Release);
+            if let Some(listener) = self.listener() {
+                listener.on_unheard();
+            }
         }
     }
 
     fn listener(&self) -> Option<Arc<dyn WantedListener>> {
-        self.listener.get()?.upgrade()
+        self.listener.lock().as_ref()?.upgrade()
     }
 }
 

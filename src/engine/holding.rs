@@ -134,7 +134,7 @@ impl Holding {
         }
         let renewal = |lease: &Arc<Lease>| {
             let renewed = lease.renewed_lease();
-            renewed.request.renew(renewed.token, renewed.fence)
+            renewed.request.renew(renewed.token, renewed.fence())
         };
         let calls: Vec<Call> = leases.iter().map(renewal).collect();
         let results = self

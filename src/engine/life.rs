@@ -18,6 +18,8 @@ pub(crate) struct Life {
     clock: Clock,
     /// The process that made the manager. A forked child has another id.
     process: u32,
+    /// Tells that child from its parent.
+    fork: forkguard::Guard,
     /// No new locks: the manager was shut down or stopped, or its renewal thread has ended.
     closed: AtomicBool,
     stopping: AtomicBool,
@@ -42,6 +44,7 @@ impl Life {
         Life {
             clock,
             process: std::process::id(),
+            fork: forkguard::new(),
             closed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
@@ -80,10 +83,10 @@ impl Life {
         self.check_fork().map(|()| self.process)
     }
 
-    /// This is a system call. So a public call looks once, when it begins: in a child only the
-    /// thread that forked runs on, and no call of this crate forks.
+    /// Reads a word that a handler of `fork` changes in the child. In a child only the thread that
+    /// forked runs on, and no call of this crate forks. So a public call looks once, when it begins.
     pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.process
+        self.fork.clone().detected_fork()
     }
 
     /// The channel for losses in a forked child: disconnected, and reached without a mutex.

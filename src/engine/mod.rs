@@ -114,28 +114,25 @@ use crate::store::{Answer, Store, StoreFault};
 use background::RenewalThread;
 use base::Base;
 use client::Client;
-use hearing::Hearing;
 use life::Life;
 use names::Names;
 use subscription::Subscription;
 use trying::Trying;
-use upkeep::{Command, EndAll, ShutdownReport};
+use upkeep::{Command, EndAll};
 
 pub(crate) use acquiring::{Acquiring, AtDeadline, Caller, Entered, QueuedWaiter, is_transient};
-#[allow(unused_imports, reason = "for the layer above")]
-pub(crate) use hearing::WantedListener;
+pub(crate) use hearing::{Hearing, WantedListener};
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
 pub(crate) use releasing::{Releasing, WantResult};
-pub(crate) use request::{LeaseOwner, LostBy, Request};
+pub(crate) use request::{Handovers, LeaseOwner, LostBy, Request};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use stepped::{Next, SteppedEngine, Tasks};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use trying::Doubt;
 pub(crate) use trying::{Attempted, GroupOutcome};
-#[allow(unused_imports, reason = "for the layer above")]
-pub(crate) use upkeep::Timer;
 pub(crate) use upkeep::warn_of_drop;
+pub(crate) use upkeep::{ShutdownReport, Timer};
 pub(crate) use waiter::{TakeGrant, WaiterEntry, WaiterOwner};
 
 /// A panic of a caller leaves nothing half changed here: no foreign code runs under a mutex. So
@@ -190,7 +187,6 @@ impl Engine {
         &self.base.life
     }
 
-    #[allow(dead_code, reason = "for the layer above")]
     pub(crate) fn hearing(&self) -> &Arc<Hearing> {
         &self.base.hearing
     }

@@ -21,6 +21,11 @@ use crate::thread_id;
 pub(crate) trait LeaseOwner: Send + Sync + RefUnwindSafe {
     /// The lease that this request got by this token is lost. This comes once for each lease.
     fn on_lost(&self, request: &Request, token: Token, loss: &Loss) -> LostBy;
+
+    /// Whether it lends its leases. Then a thread that takes a guard has a lease that was lent to it.
+    fn lends(&self) -> bool {
+        false
+    }
 }
 
 /// Who has lost a lease, as its owner says.
@@ -43,6 +48,34 @@ struct Attached {
     fence: u64,
 }
 
+/// What this process may do with a grant, besides holding it.
+#[derive(Clone, Copy)]
+pub(crate) struct Handovers {
+    /// See [`Request::handovers`].
+    pub(crate) most: u32,
+    pub(crate) spare_fences: u32,
+    pub(crate) hears: bool,
+    pub(crate) keep: Option<Duration>,
+}
+
+impl Handovers {
+    pub(crate) const NONE: Handovers = Handovers {
+        most: 0,
+        spare_fences: 0,
+        hears: false,
+        keep: None,
+    };
+
+    /// Up to so many, while others wait as far as is known here.
+    pub(crate) fn up_to(most: u32) -> Handovers {
+        Handovers {
+            most,
+            spare_fences: most,
+            ..Handovers::NONE
+        }
+    }
+}
+
 /// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.
 pub(crate) struct Request {
     pub(crate) spec: LockSpec,
@@ -50,12 +83,17 @@ pub(crate) struct Request {
     pub(crate) ttl: Duration,
     pub(crate) fixed: bool,
     pub(crate) hold_at_least: Duration,
-    /// How many fences after its own Redis reserves for a grant. The process may pass it on as often.
+    /// How many fences after its own Redis reserves for a grant.
     pub(crate) spare_fences: u32,
-    /// The owner wants to hear that somebody waits for the lock.
+    /// How often the process may pass a grant on while others wait for it.
+    pub(crate) handovers: u32,
+    /// The owner wants to be told when somebody waits.
     pub(crate) hears: bool,
+    /// For how long an unused lock is kept once it is released here.
+    pub(crate) keep: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
+    label: Option<Arc<str>>,
     /// When the caller asked for it. `NEVER`: nobody measures how long that takes.
     pub(crate) asked_at: Time,
     /// Redis has said that the lock was taken. For the statistics alone.
@@ -69,29 +107,18 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request of its own, without local hand-overs.
+    /// A request of its own, whose grant this process does not pass on.
     pub(crate) fn new(spec: LockSpec, key: Key, options: &LockOptions, process: u32) -> Request {
-        Request::build(spec, key, options, process, 0, false)
+        Request::with_handovers(spec, key, options, process, Handovers::NONE)
     }
 
-    /// A request whose grant this process may pass on, if the options allow local hand-overs.
+    /// A request whose grant this process may pass on.
     pub(crate) fn with_handovers(
         spec: LockSpec,
         key: Key,
         options: &LockOptions,
         process: u32,
-    ) -> Request {
-        let spare_fences = options.most_local_handovers();
-        Request::build(spec, key, options, process, spare_fences, false)
-    }
-
-    fn build(
-        spec: LockSpec,
-        key: Key,
-        options: &LockOptions,
-        process: u32,
-        spare_fences: u32,
-        hears: bool,
+        handovers: Handovers,
     ) -> Request {
         let ttl = options.lease_length();
         let thread = thread::current();
@@ -100,8 +127,8 @@ impl Request {
             fixed: options.is_fixed(),
             hold_ms: options.least_hold().as_millis() as u64,
             permits: spec.weight,
-            local_handovers: spare_fences,
-            hears,
+            local_handovers: handovers.spare_fences,
+            hears: handovers.hears,
             origin: Origin {
                 host: &HOST,
                 pid: process,
@@ -116,10 +143,13 @@ impl Request {
             ttl,
             fixed: options.is_fixed(),
             hold_at_least: options.least_hold(),
-            spare_fences,
-            hears,
+            spare_fences: handovers.spare_fences,
+            handovers: handovers.most,
+            hears: handovers.hears,
+            keep: handovers.keep,
             max_hold: options.hold_limit(),
             on_lost: options.callback().cloned(),
+            label: options.label_if_set().cloned(),
             asked_at: Time::NEVER,
             was_taken: atomic::AtomicBool::new(false),
             attached: None,
@@ -137,21 +167,74 @@ impl Request {
     /// stay with each caller.
     pub(crate) fn for_owner(&self, owner: Arc<dyn LeaseOwner>) -> Request {
         Request {
+            owner: Some(owner),
+            ..self.copy()
+        }
+    }
+
+    /// The same lock, without a caller: nobody measures, watches or limits it.
+    fn copy(&self) -> Request {
+        Request {
             spec: self.spec,
             key: self.key.clone(),
             ttl: self.ttl,
             fixed: self.fixed,
             hold_at_least: self.hold_at_least,
             spare_fences: self.spare_fences,
+            handovers: self.handovers,
             hears: self.hears,
+            keep: self.keep,
             max_hold: None,
             on_lost: None,
+            label: self.label.clone(),
             asked_at: Time::NEVER,
             was_taken: atomic::AtomicBool::new(false),
             attached: None,
-            owner: Some(owner),
+            owner: None,
             params: Arc::clone(&self.params),
         }
+    }
+
+    /// The same request, for guards that get the lock without a request to Redis.
+    pub(crate) fn for_next_guard(&self) -> Request {
+        Request {
+            max_hold: self.max_hold,
+            on_lost: self.on_lost.clone(),
+            owner: None,
+            ..self.copy()
+        }
+    }
+
+    /// Whether this process may have its grant in turns.
+    pub(crate) fn may_be_lent(&self) -> bool {
+        self.spare_fences > 0 || self.hears
+    }
+
+    /// Whether it has served no caller that measures how long it takes.
+    pub(crate) fn is_for_next_guard(&self) -> bool {
+        self.asked_at == Time::NEVER && !self.was_taken()
+    }
+
+    /// Whether a caller with these options asks for the same.
+    pub(crate) fn fits(&self, options: &LockOptions) -> bool {
+        let is_callback_same = match (&self.on_lost, options.callback()) {
+            (Some(here), Some(there)) => Arc::ptr_eq(here, there),
+            (None, None) => true,
+            _ => false,
+        };
+        let is_label_same = match (&self.label, options.label_if_set()) {
+            (Some(here), Some(there)) => Arc::ptr_eq(here, there) || here == there,
+            (None, None) => true,
+            _ => false,
+        };
+        is_callback_same
+            && self.keep == options.keep_time()
+            && self.ttl == options.lease_length()
+            && self.fixed == options.is_fixed()
+            && self.max_hold == options.hold_limit()
+            && self.hold_at_least == options.least_hold()
+            && self.handovers == options.most_local_handovers()
+            && is_label_same
     }
 
     pub(crate) fn note_taken(&self) {

@@ -1,63 +1,329 @@
-//! The lines of one manager, under one mutex.
+//! The lines of one manager. A *slot* has those of one name, under one mutex.
 
 use std::collections::HashMap;
 use std::panic::RefUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::state::LineState;
+use super::ended::EndedGrant;
+use super::keeper::Keeper;
+use super::state::{LineState, Tenure};
 use crate::engine::{
-    Acquiring, Engine, Lease, LeaseOwner, LostBy, Releasing, Request, WaiterEntry, WaiterOwner,
+    Acquiring, Engine, Hearing, Lease, LeaseOwner, LostBy, Releasing, Request, Timer, WaiterEntry,
+    WaiterOwner, WantedListener,
 };
+use crate::key::Key;
 use crate::loss::Loss;
+use crate::options::LockOptions;
 use crate::script::{Mode, Token};
+use crate::store::clock::Time;
 use crate::sync::{Mutex, MutexGuard};
 
-pub(super) type Line = LineState<Arc<WaiterEntry>, Arc<Lease>>;
+pub(super) type Line = LineState<Arc<WaiterEntry>, Arc<Lease>, KeptBy>;
+pub(super) type LineTenure = Tenure<Arc<WaiterEntry>, Arc<Lease>>;
 
-/// Requests with the same key wait in the same line.
-#[derive(PartialEq, Eq, Hash)]
-struct LineKey {
-    name: Arc<str>,
+/// Threads that use different names seldom meet at the same mutex of the map of slots.
+const SHARDS: usize = 64;
+
+/// Requests for a name with the same key wait in the same line.
+#[derive(PartialEq, Eq, Clone, Copy)]
+pub(super) struct LineKey {
     ttl: Duration,
     max: u32,
+    hears: bool,
 }
 
 impl LineKey {
-    fn of(request: &Request) -> LineKey {
+    pub(super) fn of(request: &Request) -> LineKey {
         LineKey {
-            name: Arc::clone(&request.key.name),
             ttl: request.ttl,
-            max: request.spare_fences,
+            max: request.handovers,
+            hears: request.hears,
         }
     }
 }
 
-/// All lines that have members, a place or a turn.
+/// All lines that have members, a place or a tenure.
 ///
-/// Order of mutexes: this one, then the registry's, then a waiter's state. It is never held over
-/// I/O, a notification or a callback.
+/// Order of mutexes: that of a shard, a slot's, the registry's, a waiter's state. The first two are
+/// never held over I/O, a notification or a callback, and nothing of a user is dropped under them.
 pub(crate) struct Lines {
     pub(super) acquiring: Arc<Acquiring>,
     pub(super) releasing: Arc<Releasing>,
+    pub(super) hearing: Arc<Hearing>,
     pub(super) owner: Arc<LinesOwner>,
-    lines: Mutex<HashMap<LineKey, Line>>,
+    pub(super) keeper: Keeper,
+    shards: [Shard; SHARDS],
+}
+
+/// Padded, so that two shards share no cache line.
+#[repr(align(128))]
+#[derive(Default)]
+struct Shard(Mutex<HashMap<Arc<str>, Arc<NameSlot>>>);
+
+/// The lines of one name.
+#[repr(align(128))]
+pub(crate) struct NameSlot {
+    name: Arc<str>,
+    state: Mutex<SlotState>,
+}
+
+/// The state of a slot. Its mutex is held for as long as a reference to this lives.
+#[derive(Default)]
+pub(super) struct SlotState {
+    lines: Vec<(LineKey, Line)>,
+    /// Kept grants that have ended here, until their releases are answered.
+    pub(super) ended: Vec<EndedGrant>,
+    /// When its tenures are looked at next.
+    pub(super) look_at: Time,
+    /// Others wait behind the grants up to this fence.
+    wanted_fence: u64,
+    /// How many handles have it at hand.
+    pins: usize,
+    /// The map of slots has this one no more.
+    retired: bool,
+}
+
+/// What a kept grant is lent by.
+pub(super) struct KeptBy {
+    /// The request of its last guard. Callers with the same options share it.
+    pub(super) request: Arc<Request>,
+}
+
+/// A slot that a handle has at hand. While it does, the map keeps the slot.
+pub(crate) struct PinnedSlot {
+    lines: Arc<Lines>,
+    slot: Arc<NameSlot>,
+}
+
+impl PinnedSlot {
+    pub(super) fn slot(&self) -> &Arc<NameSlot> {
+        &self.slot
+    }
+}
+
+impl Clone for PinnedSlot {
+    fn clone(&self) -> PinnedSlot {
+        if !self.lines.acquiring.is_forked() {
+            self.slot.lock().pins += 1;
+        }
+        PinnedSlot {
+            lines: Arc::clone(&self.lines),
+            slot: Arc::clone(&self.slot),
+        }
+    }
+}
+
+impl Drop for PinnedSlot {
+    fn drop(&mut self) {
+        // Another thread of the parent may have had the mutex at the fork.
+        if self.lines.acquiring.is_forked() {
+            return;
+        }
+        let mut state = self.slot.lock();
+        state.pins -= 1;
+        let is_idle = state.is_idle();
+        drop(state);
+        if is_idle {
+            self.lines.retire(&self.slot);
+        }
+    }
+}
+
+impl NameSlot {
+    fn new(name: Arc<str>) -> NameSlot {
+        NameSlot {
+            name,
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, SlotState> {
+        self.state.lock()
+    }
 }
 
 impl RefUnwindSafe for Lines {}
+impl RefUnwindSafe for NameSlot {}
 
 impl Lines {
     pub(super) fn new(engine: &Engine) -> Arc<Lines> {
-        Arc::new_cyclic(|lines| Lines {
+        let lines = Arc::new_cyclic(|lines| Lines {
             acquiring: Arc::clone(engine.acquiring()),
             releasing: Arc::clone(engine.releasing()),
+            hearing: Arc::clone(engine.hearing()),
             owner: Arc::new(LinesOwner(Weak::clone(lines))),
-            lines: Mutex::new(HashMap::new()),
+            keeper: Keeper::default(),
+            shards: std::array::from_fn(|_| Shard::default()),
+        });
+        let owner = Arc::downgrade(&lines.owner);
+        lines.hearing.set_listener(owner);
+        lines
+    }
+
+    /// Runs this with the slot of a name, which may be new.
+    pub(super) fn with_slot<R>(&self, name: &Arc<str>, run: impl FnOnce(&mut SlotState) -> R) -> R {
+        loop {
+            let mut shard = self.shard(name).lock();
+            let slot = match shard.get(name) {
+                Some(slot) => Arc::clone(slot),
+                None => {
+                    let slot = Arc::new(NameSlot::new(Arc::clone(name)));
+                    shard.insert(Arc::clone(name), Arc::clone(&slot));
+                    slot
+                }
+            };
+            drop(shard);
+            let state = slot.lock();
+            if !state.retired {
+                return self.run(&slot, state, run);
+            }
+        }
+    }
+
+    /// Runs this with the slot of a name. `None`: nobody waits for the name here, and nothing of it is
+    /// held.
+    pub(super) fn with_known_slot<R>(
+        &self,
+        name: &str,
+        run: impl FnOnce(&mut SlotState) -> R,
+    ) -> Option<R> {
+        let slot = self.known_slot(name)?;
+        self.with(&slot, run)
+    }
+
+    /// Runs this with a slot that was found before. `None`: the map has it no more.
+    pub(super) fn with<R>(
+        &self,
+        slot: &Arc<NameSlot>,
+        run: impl FnOnce(&mut SlotState) -> R,
+    ) -> Option<R> {
+        let state = slot.lock();
+        (!state.retired).then(|| self.run(slot, state, run))
+    }
+
+    fn run<R>(
+        &self,
+        slot: &Arc<NameSlot>,
+        mut state: MutexGuard<'_, SlotState>,
+        run: impl FnOnce(&mut SlotState) -> R,
+    ) -> R {
+        let result = run(&mut state);
+        let is_idle = state.is_idle();
+        drop(state);
+        if is_idle {
+            self.retire(slot);
+        }
+        result
+    }
+
+    pub(super) fn known_slot(&self, name: &str) -> Option<Arc<NameSlot>> {
+        self.shard(name).lock().get(name).map(Arc::clone)
+    }
+
+    /// Keeps a slot at hand. `None`: the map has it no more.
+    pub(super) fn pin(self: &Arc<Self>, slot: &Arc<NameSlot>) -> Option<PinnedSlot> {
+        let mut state = slot.lock();
+        if state.retired {
+            return None;
+        }
+        state.pins += 1;
+        drop(state);
+        Some(PinnedSlot {
+            lines: Arc::clone(self),
+            slot: Arc::clone(slot),
         })
     }
 
-    pub(super) fn lock(&self) -> LockedLines<'_> {
-        LockedLines(self.lines.lock())
+    fn shard(&self, name: &str) -> &Mutex<HashMap<Arc<str>, Arc<NameSlot>>> {
+        // The map has a hash of its own, which nobody outside can foresee.
+        let sum = name.bytes().fold(0, |sum: usize, byte| {
+            sum.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        &self.shards[sum % SHARDS].0
+    }
+
+    fn retire(&self, slot: &Arc<NameSlot>) {
+        let mut shard = self.shard(&slot.name).lock();
+        let mut state = slot.lock();
+        if state.is_idle() && !state.retired {
+            state.retired = true;
+            shard.remove(&slot.name);
+        }
+    }
+
+    /// The names that have a slot.
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        let names = |shard: &Shard| shard.0.lock().keys().cloned().collect::<Vec<_>>();
+        self.shards.iter().flat_map(names).collect()
+    }
+}
+
+impl SlotState {
+    /// The line of a request, which may be new.
+    pub(super) fn line(&mut self, request: &Request) -> &mut Line {
+        let key = LineKey::of(request);
+        let at = match self.lines.iter().position(|(other, _)| *other == key) {
+            Some(at) => at,
+            None => {
+                // A line that is idle has nothing of a user.
+                self.lines.retain(|(_, line)| !line.is_idle());
+                self.lines.push((key, LineState::new(key.max)));
+                self.lines.len() - 1
+            }
+        };
+        &mut self.lines[at].1
+    }
+
+    /// The line of a request, if there is one.
+    pub(super) fn known(&mut self, request: &Request) -> Option<&mut Line> {
+        let key = LineKey::of(request);
+        let mut lines = self.lines.iter_mut();
+        lines.find_map(|(other, line)| (*other == key && !line.is_idle()).then_some(line))
+    }
+
+    /// The line whose place this is.
+    pub(super) fn line_of_place(&mut self, place: &WaiterEntry) -> Option<&mut Line> {
+        let line = self.known(&place.request)?;
+        let number = line.place().map(|(number, _)| number);
+        (number == Some(place.order())).then_some(line)
+    }
+
+    /// The line that has the grant which this request got by this token.
+    pub(super) fn line_of_tenure(&mut self, request: &Request, token: Token) -> Option<&mut Line> {
+        let line = self.known(request)?;
+        let held = line.tenure()?;
+        (held.lease.token == token).then_some(line)
+    }
+
+    /// The line that has a kept grant for a caller with these options.
+    pub(super) fn kept_line(&mut self, options: &LockOptions) -> Option<&mut Line> {
+        let mut lines = self.lines.iter_mut().map(|(_, line)| line);
+        lines.find(|line| {
+            let kept = line.kept();
+            kept.is_some_and(|(_, by)| by.request.fits(options))
+        })
+    }
+
+    pub(super) fn lines(&mut self) -> impl Iterator<Item = (LineKey, &mut Line)> {
+        self.lines.iter_mut().map(|(key, line)| (*key, line))
+    }
+
+    /// Others wait behind this grant, and behind older ones.
+    pub(super) fn note_wanted(&mut self, fence: u64) {
+        self.wanted_fence = self.wanted_fence.max(fence);
+    }
+
+    pub(super) fn wanted(&self) -> u64 {
+        self.wanted_fence
+    }
+
+    pub(super) fn is_wanted(&self, lease: &Lease) -> bool {
+        lease.was_wanted || lease.fence() <= self.wanted_fence
+    }
+
+    fn is_idle(&self) -> bool {
+        self.pins == 0 && self.ended.is_empty() && self.lines.iter().all(|(_, line)| line.is_idle())
     }
 }
 
@@ -96,49 +362,40 @@ impl LeaseOwner for LinesOwner {
     fn on_lost(&self, request: &Request, token: Token, loss: &Loss) -> LostBy {
         let lines = self.0.upgrade();
         let (mode, place) = lines.map_or((Mode::Unused, None), |lines| {
-            lines.on_tenure_lost(request, token, loss.reason)
+            lines.on_tenure_lost(request, token, loss)
         });
         LostBy::Owner {
             mode,
             queue_first: place.map(|place| place.state.lock().token),
         }
     }
+
+    fn lends(&self) -> bool {
+        true
+    }
 }
 
-/// The lines, while this thread has their mutex.
-pub(super) struct LockedLines<'a>(MutexGuard<'a, HashMap<LineKey, Line>>);
-
-impl LockedLines<'_> {
-    /// The line of a request, which may be new.
-    pub(super) fn line(&mut self, request: &Request) -> &mut Line {
-        let max = request.spare_fences;
-        let line = self.0.entry(LineKey::of(request));
-        line.or_insert_with(|| LineState::new(max))
-    }
-
-    /// The line of a request, if there is one.
-    pub(super) fn known(&mut self, request: &Request) -> Option<&mut Line> {
-        self.0.get_mut(&LineKey::of(request))
-    }
-
-    /// The line whose place this is.
-    pub(super) fn line_of_place(&mut self, place: &WaiterEntry) -> Option<&mut Line> {
-        let line = self.known(&place.request)?;
-        let number = line.place().map(|(number, _)| number);
-        (number == Some(place.order())).then_some(line)
-    }
-
-    /// The line that has the grant which this request got by this token.
-    pub(super) fn line_of_tenure(&mut self, request: &Request, token: Token) -> Option<&mut Line> {
-        let line = self.known(request)?;
-        let held = line.tenure()?;
-        (held.lease.token == token).then_some(line)
-    }
-
-    pub(super) fn forget_if_idle(&mut self, request: &Request) {
-        let key = LineKey::of(request);
-        if self.0.get(&key).is_some_and(LineState::is_idle) {
-            self.0.remove(&key);
+impl WantedListener for LinesOwner {
+    fn on_wanted(&self, key: &Key, fence: u64) {
+        if let Some(lines) = self.0.upgrade() {
+            lines.on_wanted(&key.name, fence);
         }
+    }
+
+    fn on_unheard(&self) {
+        if let Some(lines) = self.0.upgrade() {
+            lines.release_all_kept();
+        }
+    }
+
+    fn is_listening(&self) -> bool {
+        let lines = self.0.upgrade();
+        lines.is_some_and(|lines| lines.keeper.tenures() > 0)
+    }
+}
+
+impl Timer for LinesOwner {
+    fn on_time(&self, now: Time) -> Option<Time> {
+        self.0.upgrade()?.look_at_tenures(now)
     }
 }

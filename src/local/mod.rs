@@ -6,34 +6,55 @@
 //! place: when it is granted, the first member gets a turn, and is woken. Members and place are
 //! waiters of the engine, which calls this layer as their owner.
 //!
+//! A tenure may be *kept* after its last guard, and lent to the next caller. Others tell this process
+//! when they want the lock. `kept` has that, `keeper` which names are worth it, `tries` the callers that
+//! do not wait.
+//!
 //! `state` is the machine that decides. `turns` changes who has the lock, `places` changes what waits
-//! in Redis's queue. `lines` has the lines under one mutex. What is to be sent, and who is to be
+//! in Redis's queue. `lines` has the lines of each name under a mutex. What is to be sent, and who is to be
 //! woken, comes after that mutex is free. [`Running`] is what a manager runs: the engine and the lines.
 
+mod ended;
+mod keeper;
+mod kept;
 mod lines;
 mod places;
 mod state;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../tests/sim/stepped_lines.rs"]
 mod stepped;
+mod tries;
 mod turns;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::engine::{
-    Caller, Engine, EngineHandle, Entered, Lease, QueuedWaiter, Request, WantResult,
+    Caller, Engine, EngineHandle, Entered, Handovers, Lease, QueuedWaiter, Request, ShutdownReport,
+    WantResult,
 };
 use crate::error::{Error, Result};
-use crate::options::LockOptions;
+use crate::key::Key;
+use crate::options::{LockOptions, MAX_LOCAL_HANDOVERS};
 use crate::script::{CallerId, Family, Mode, Token};
 use crate::store::Store;
 use crate::store::clock::Time;
 use lines::Lines;
 
+pub(crate) use lines::{NameSlot, PinnedSlot};
+
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use stepped::{GuardRelease, LinePlace, SteppedManager};
+
+/// A fence that is due later than this is taken all the same.
+const MOST_FENCE_WAIT: Duration = Duration::from_micros(10);
+
+/// A kept lease that was lent, and where it is kept.
+pub(crate) struct LentLease {
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) slot: Arc<NameSlot>,
+}
 
 /// Keeps an engine running, for all handles, guards and waiters of one manager.
 pub(crate) struct Running {
@@ -56,20 +77,69 @@ impl Running {
         self.engine.engine()
     }
 
-    /// [`Error::Config`] if the options allow local hand-overs, and this kind of lock or this store
-    /// has none.
+    /// [`Error::Config`] if this kind of lock or this store has not what the options ask for.
     pub(crate) fn check_options(&self, family: Family, options: &LockOptions) -> Result<()> {
-        let message = if options.most_local_handovers() == 0 {
+        let Some((option, default)) = options.option_of_lent_locks() else {
             return Ok(());
-        } else if family == Family::Permit {
-            "only mutexes and re-entrant mutexes are handed over within a process; for other kinds, \
-             take a handle with local_handovers(0)"
+        };
+        let message = if family == Family::Permit {
+            format!(
+                "only for mutexes and re-entrant mutexes; for other kinds, take a handle with {default}"
+            )
         } else if !self.engine().client().has_queue() {
-            "a quorum has no queue, so it has no local hand-overs"
+            format!("a quorum has no queue, so it does not offer this; set {default}")
         } else {
             return Ok(());
         };
-        Err(Error::config("local_handovers", message))
+        Err(Error::config(option, message))
+    }
+
+    /// What this manager may do with the grant of a lock that a caller is about to ask for.
+    pub(crate) fn handovers(&self, key: &Key, options: &LockOptions) -> Handovers {
+        let most = options.most_local_handovers();
+        let keep = options.keep_time();
+        let keep = keep.filter(|keep| self.lines.is_worth_keeping(&key.name, *keep));
+        Handovers {
+            spare_fences: keep.map_or(most, |_| MAX_LOCAL_HANDOVERS),
+            hears: keep.is_some() || options.notifies_wanted(),
+            keep,
+            ..Handovers::up_to(most)
+        }
+    }
+
+    /// A lease that is kept for the next guard of this name, for a caller with these options. `None`:
+    /// the caller is to ask. Never blocks, and sends nothing. A handle has the slot of its name at hand.
+    pub(crate) fn lend_kept(
+        &self,
+        name: &str,
+        options: &LockOptions,
+        at_hand: Option<&OnceLock<PinnedSlot>>,
+    ) -> Option<LentLease> {
+        if options.keep_time().is_none() || self.engine().is_forked() {
+            return None;
+        }
+        let pinned = at_hand.and_then(OnceLock::get);
+        let slot = match pinned {
+            Some(pinned) => Arc::clone(pinned.slot()),
+            None => self.lines.known_slot(name)?,
+        };
+        let lease = self.lines.lend_kept(&slot, options)?;
+        if let (Some(at_hand), None) = (at_hand, pinned)
+            && let Some(pinned) = self.lines.pin(&slot)
+        {
+            let _ = at_hand.set(pinned);
+        }
+        Some(LentLease { lease, slot })
+    }
+
+    /// See [`Lines::make_way`].
+    pub(crate) fn make_way<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) {
+        if self.engine().is_forked() {
+            return;
+        }
+        for key in keys {
+            self.lines.make_way(&key.name);
+        }
     }
 
     /// See [`Acquiring::acquire`](crate::engine::Acquiring::acquire). In a line if the request allows hand-overs.
@@ -78,7 +148,8 @@ impl Running {
         request: &Arc<Request>,
         until: Time,
     ) -> Result<Option<Arc<Lease>>> {
-        if request.spare_fences == 0 {
+        if !request.may_be_lent() {
+            self.make_way([&request.key]);
             return self.engine().acquiring().acquire(request, &[], until);
         }
         let lines = &self.lines;
@@ -86,9 +157,22 @@ impl Running {
         lines.acquiring.acquire_by(enter, &[], until)
     }
 
+    /// See [`Engine::try_acquire`]. In a line if the grant is to be kept, or others are to say that they
+    /// wait for it.
+    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
+        let engine = self.engine();
+        if request.hears {
+            let attempt = |owned: &Arc<Request>| engine.try_acquire(owned);
+            return self.lines.try_acquire(request, attempt);
+        }
+        self.make_way([&request.key]);
+        engine.try_acquire(request)
+    }
+
     /// See [`Acquiring::enqueue`](crate::engine::Acquiring::enqueue). In a line if the request allows hand-overs.
     pub(crate) fn enqueue(&self, request: &Arc<Request>) -> Result<QueuedWaiter> {
-        if request.spare_fences == 0 {
+        if !request.may_be_lent() {
+            self.make_way([&request.key]);
             return self.engine().acquiring().enqueue(request);
         }
         let engine = self.engine();
@@ -103,8 +187,8 @@ impl Running {
     /// See [`Releasing::detach`](crate::engine::Releasing::detach). Only a lock that no other guard of this process can have next.
     pub(crate) fn detach(&self, lease: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
         let message = if lease.lender().is_some() {
-            "a lock that is handed over within the process cannot be detached; take it with a handle \
-             with local_handovers(0)"
+            "a lock that is kept or handed over within the process cannot be detached; take it with a \
+             handle with no_keep(), local_handovers(0) and notify_wanted(false)"
         } else if lease.request.spec.family != Family::Mutex {
             "only mutexes and re-entrant mutexes can be detached"
         } else if !self.engine().client().has_queue() {
@@ -126,12 +210,37 @@ impl Running {
         ))
     }
 
+    /// The fence of a guard's lease. Blocks for less than a microsecond, if the guards of a lock that is
+    /// kept all ask for theirs faster than that.
+    pub(crate) fn fence_of(&self, lease: &Lease) -> u64 {
+        let due_after = lease.fence_due_after();
+        if due_after > Duration::ZERO {
+            let due = lease.renewed_noticed_at() + due_after;
+            self.engine().client().spin_until(due, MOST_FENCE_WAIT);
+        }
+        lease.fence()
+    }
+
+    /// See [`Engine::shut_down`].
+    pub(crate) fn shut_down(&self, until: Time) -> Result<ShutdownReport> {
+        if !self.engine().is_forked() {
+            self.lines.release_all_kept();
+        }
+        self.engine().shut_down(until)
+    }
+
     /// See [`Engine::release`]. A turn may pass to the next member of its line.
-    pub(crate) fn release(&self, lease: &Arc<Lease>, mode: Mode, want: WantResult) -> Result<()> {
+    pub(crate) fn release(
+        &self,
+        lease: &Arc<Lease>,
+        slot: Option<&Arc<NameSlot>>,
+        mode: Mode,
+        want: WantResult,
+    ) -> Result<()> {
         if lease.lender().is_none() {
             return self.engine().release(lease, mode, want);
         }
-        self.lines.release(lease, mode, want)
+        self.lines.release(lease, slot, mode, want)
     }
 }
 
@@ -140,6 +249,8 @@ impl Drop for Running {
         if self.engine().is_forked() {
             // As the engine: the waiters and leases are the parent's.
             std::mem::forget(Arc::clone(&self.lines));
+        } else {
+            self.lines.release_all_kept();
         }
     }
 }

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use super::lines::{Line, Lines};
+use super::lines::{Line, LineKey, Lines};
+use super::state::Joined;
+use super::turns::give_turn;
 use crate::engine::{Caller, Entered, LeaseOwner, QueuedWaiter, Request, WaiterEntry, WaiterOwner};
 use crate::error::{Error, Result};
+use crate::loss::PreviousHolder;
 use crate::store::clock::Time;
 
 impl Lines {
@@ -46,24 +49,46 @@ impl Lines {
         }
     }
 
-    /// A new member of its line, and the line's place if that is to be sent now.
+    /// A new member of its line, and the line's place if that is to be sent now. If the line has a kept
+    /// grant, the member has the lock. A kept grant that is not for this request is released first.
     pub(super) fn join(&self, request: &Arc<Request>) -> (QueuedWaiter, Option<Arc<WaiterEntry>>) {
         let queued = self.acquiring.register_caller(request, self.waiter_owner());
         let member = &queued.waiter;
-        let mut lines = self.lock();
-        // A shutdown has failed it, and found it in no line.
-        if !member.state.lock().awaits_grant() {
-            drop(lines);
-            return (queued, None);
+        let now = self.acquiring.client().now();
+        let (mut ended, mut place, mut given, mut turn) = (Vec::new(), None, None, None);
+        let mut _kept = None;
+        self.with_slot(&request.key.name, |slot| {
+            // A shutdown has failed it, and found it in no line.
+            if !member.state.lock().awaits_grant() {
+                return;
+            }
+            ended = self.end_kept(slot, Some(LineKey::of(request)), now);
+            let line = slot.line(request);
+            match line.join(member.order(), Arc::clone(member)) {
+                Joined::NeedsPlace => place = Some(self.register_place(line, request)),
+                Joined::Waits => {
+                    if let Some(tenure) = line.tenure() {
+                        member.note_held_here();
+                        turn = tenure.turn().map(|turn| Arc::clone(&turn.lease));
+                    }
+                }
+                Joined::FindsKept => {
+                    _kept = line.lend_kept();
+                    if let Some(tenure) = line.tenure() {
+                        let lease = Arc::clone(&tenure.lease);
+                        given = give_turn(line, &lease, PreviousHolder::Released, false, now);
+                    }
+                }
+            }
+        });
+        self.send_releases(ended, now);
+        if let Some(turn) = turn {
+            turn.note_wanted();
         }
-        let line = lines.line(request);
-        let mut place = None;
-        if line.join(member.order(), Arc::clone(member)) {
-            place = Some(self.register_place(line, request));
-        } else if line.tenure().is_some() {
-            member.note_held_here();
+        if let Some((member, turn)) = given {
+            self.acquiring.client().meter().kept_turns.add(1);
+            self.acquiring.wake_for(&member, &turn);
         }
-        drop(lines);
         (queued, place)
     }
 
@@ -92,14 +117,11 @@ impl Lines {
     /// A waiter is no member of its line any more. If it was the last one, the line's place is
     /// cancelled in the background.
     pub(super) fn leave(&self, member: &WaiterEntry) {
-        let mut lines = self.lock();
-        let Some(line) = lines.known(&member.request) else {
-            return;
-        };
-        let place = line.leave(member.order());
-        lines.forget_if_idle(&member.request);
-        drop(lines);
-        if let Some(place) = place {
+        let place = self.with_known_slot(&member.request.key.name, |slot| {
+            let line = slot.known(&member.request)?;
+            line.leave(member.order())
+        });
+        if let Some(place) = place.flatten() {
             self.acquiring.cancel(&place);
         }
     }
@@ -123,45 +145,50 @@ impl Lines {
 
     /// Takes the first member out of the line whose place this is.
     fn take_first_member(&self, place: &WaiterEntry) -> Option<Arc<WaiterEntry>> {
-        let mut lines = self.lock();
-        let (_, first) = lines.line_of_place(place)?.next_member()?;
-        Some(first)
+        self.with_known_slot(&place.request.key.name, |slot| {
+            let (_, first) = slot.line_of_place(place)?.next_member()?;
+            Some(first)
+        })?
     }
 
     /// Gives a line another place, which the renewal thread sends. Nothing happens if this one is no
     /// line's place any more.
     pub(super) fn replace_place(&self, place: &Arc<WaiterEntry>) {
-        let mut lines = self.lock();
-        let Some(line) = lines.line_of_place(place) else {
+        let new = self.with_known_slot(&place.request.key.name, |slot| {
+            let line = slot.line_of_place(place)?;
+            Some(self.register_place(line, &place.request))
+        });
+        let Some(new) = new.flatten() else {
             return;
         };
-        let new = self.register_place(line, &place.request);
-        drop(lines);
         self.acquiring.cancel(place);
         self.acquiring.send_in_background(&new);
     }
 
     /// The members of the line that this waiter is a member of, or the place of.
     pub(super) fn members_with(&self, waiter: &WaiterEntry) -> Vec<Arc<WaiterEntry>> {
-        let mut lines = self.lock();
-        let line = if waiter.is_unasked() {
-            lines.known(&waiter.request)
-        } else {
-            lines.line_of_place(waiter)
-        };
-        line.map_or_else(Vec::new, |line| line.members().cloned().collect())
+        let members = self.with_known_slot(&waiter.request.key.name, |slot| {
+            let line = if waiter.is_unasked() {
+                slot.known(&waiter.request)
+            } else {
+                slot.line_of_place(waiter)
+            };
+            line.map(|line| line.members().cloned().collect())
+        });
+        members.flatten().unwrap_or_default()
     }
 
     /// The position of a member: that of its line's place, and one more for each member before it.
     pub(super) fn position_of(&self, member: &WaiterEntry) -> Option<u64> {
-        let mut lines = self.lock();
-        let line = lines.known(&member.request)?;
-        let before = line.members_before(member.order())? as u64;
-        let first = match line.place() {
-            Some((_, place)) => place.state.lock().position()?,
-            // A member has the lock.
-            None => 1,
-        };
-        Some(first + before)
+        self.with_known_slot(&member.request.key.name, |slot| {
+            let line = slot.known(&member.request)?;
+            let before = line.members_before(member.order())? as u64;
+            let first = match line.place() {
+                Some((_, place)) => place.state.lock().position()?,
+                // A member has the lock.
+                None => 1,
+            };
+            Some(first + before)
+        })?
     }
 }

@@ -1,61 +1,75 @@
 //! The state machine of one line. It is pure: it does no I/O and reads no clock. `turns` and
 //! `places` call it with what happened, under the mutex of the lines, and do what it returns.
 //!
-//! A *line* is one manager's waiters for the same name, ttl and number of local hand-overs. Only
+//! A *line* is one manager's waiters for the same name, with the same ttl and hand-overs. Only
 //! the line's own *place* is in the queue in Redis. A *tenure* is one grant by Redis. Within a
-//! tenure, the members of the line have the lock one after the other, in *turns*.
+//! tenure, the members of the line have the lock one after the other, in *turns*. A tenure without a
+//! turn is *kept*: the next caller has it without Redis.
 //!
 //! | event | call | then its caller |
 //! |---|---|---|
 //! | a waiter comes | [`LineState::join`] | sends the place, if the result says so, after [`LineState::set_place`] |
+//! | a thread tries | [`LineState::begin_try`] | sends its acquire, and calls [`LineState::begin_tenure`] or [`LineState::end_try`] |
 //! | a waiter leaves | [`LineState::leave`] | cancels the place that is returned |
 //! | Redis grants the place | [`LineState::begin_tenure`] | offers the first turn |
 //! | a guard is released | [`LineState::end_turn`] | offers the next turn, or leaves |
 //! | a turn is to be offered | [`LineState::next_member`] | asks the member, and then calls [`LineState::set_turn`] |
+//! | a released grant is kept | [`LineState::keep`] | lends it again after [`LineState::lend_kept`], or ends it |
 //! | nobody takes the turn | [`LineState::end_tenure`] | releases the grant, and sends the place of the members that are left |
 //! | the grant is lost while its last turn ends | [`LineState::note_lost`] | reports it to that turn's guard |
-//! | the grant is lost | [`LineState::lose_tenure`] | reports it, and sends the place of the members that are left |
+//! | the grant is lost | [`LineState::end_tenure`] | reports it, and sends the place of the members that are left |
 //!
 //! The machine knows a member, its place and a lease only as `W` and `L`. A member's number says
 //! when it came, and no two have the same.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-/// The waiters of one line, and what the line has.
-pub(crate) struct LineState<W, L> {
+/// The waiters of one line, and what the line has. `K` is what a kept tenure is lent by.
+pub(crate) struct LineState<W, L, K = ()> {
     /// The waiters that have no turn, in the order in which they came.
     members: BTreeMap<u64, W>,
-    stage: LineStage<W, L>,
-    /// The most local hand-overs in one tenure.
+    stage: LineStage<W, L, K>,
+    /// The most local hand-overs in one tenure while others wait for the lock.
     max: u32,
 }
 
 /// | stage | meaning | becomes |
 /// |---|---|---|
-/// | Idle   | nobody waits, and nothing is held         | Queued |
+/// | Idle   | nobody waits, and nothing is held         | Queued, Trying |
+/// | Trying | a thread asks for the lock, and will not wait for it | Held, Queued, Idle |
 /// | Queued | its place is in Redis's queue, or on its way there | Held, Idle |
-/// | Held   | a member has a turn, or is offered one    | Queued, Idle |
-enum LineStage<W, L> {
+/// | Held   | a member has a turn, or is offered one    | Kept, Queued, Idle |
+/// | Kept   | nobody has a turn, and the tenure goes on | Held, Queued, Idle |
+enum LineStage<W, L, K> {
     Idle,
+    Trying,
     Queued { number: u64, place: W },
     Held(Tenure<W, L>),
+    Kept { tenure: Tenure<W, L>, kept: K },
 }
 
 /// A grant by Redis, and the turn that a member has now.
 pub(crate) struct Tenure<W, L> {
     pub(crate) lease: L,
+    /// Whether others tell this process that they wait. Without that it assumes that they do.
+    hears: bool,
+    /// Others wait for the lock.
+    is_wanted: bool,
     turn: Option<Turn<W, L>>,
-    /// How many turns were offered after the first. The fence of the next turn is larger by this.
-    offered: u32,
+    /// How many turns were offered after the first.
+    offered: u64,
+    /// How many of them were offered while others waited, as far as is known here.
+    offered_while_wanted: u32,
+    /// How often it was looked at since it was last used.
+    looks: u32,
     /// How the last guard of this tenure ended. `None`: no guard had it yet.
     last_end: Option<TurnEnd>,
 }
 
-/// The time in which one member has the lock.
+/// The time in which one guard has the lock.
 pub(crate) struct Turn<W, L> {
-    pub(crate) number: u64,
-    pub(crate) member: W,
+    /// The member that got it, with its number. `None`: its caller had not to wait.
+    pub(crate) member: Option<(u64, W)>,
     pub(crate) lease: L,
 }
 
@@ -72,14 +86,27 @@ pub(crate) enum TurnEnd {
 /// The line's choice after a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterTurn {
-    /// The next member gets a turn, under a fence that is larger than the first by this.
-    Pass { fence_offset: u32 },
+    /// The next member gets a turn.
+    Pass,
+    /// Nobody waits, and the tenure goes on: [`LineState::keep`].
+    Keep,
     /// The grant is released.
     Leave,
 }
 
-impl<W: Clone, L> LineState<W, L> {
-    pub(crate) fn new(max: u32) -> LineState<W, L> {
+/// What a line does for a caller that comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Joined {
+    /// Nothing: a place is queued, or a member has the lock.
+    Waits,
+    /// The line needs a place in Redis's queue.
+    NeedsPlace,
+    /// The tenure is kept, and is to be lent or ended.
+    FindsKept,
+}
+
+impl<W: Clone, L, K> LineState<W, L, K> {
+    pub(crate) fn new(max: u32) -> LineState<W, L, K> {
         LineState {
             members: BTreeMap::new(),
             stage: LineStage::Idle,
@@ -87,16 +114,38 @@ impl<W: Clone, L> LineState<W, L> {
         }
     }
 
-    /// A waiter comes. True: the line needs a place in Redis's queue.
+    /// A waiter comes.
     #[must_use]
-    pub(crate) fn join(&mut self, number: u64, member: W) -> bool {
+    pub(crate) fn join(&mut self, number: u64, member: W) -> Joined {
         self.members.insert(number, member);
-        matches!(self.stage, LineStage::Idle)
+        match &self.stage {
+            LineStage::Idle => Joined::NeedsPlace,
+            LineStage::Kept { .. } => Joined::FindsKept,
+            LineStage::Trying | LineStage::Queued { .. } | LineStage::Held(_) => Joined::Waits,
+        }
     }
 
     /// The line has a place, which is not sent yet.
     pub(crate) fn set_place(&mut self, number: u64, place: W) {
         self.stage = LineStage::Queued { number, place };
+    }
+
+    /// A thread asks for the lock, and will not wait. False: the line is not idle.
+    #[must_use]
+    pub(crate) fn begin_try(&mut self) -> bool {
+        let is_idle = matches!(self.stage, LineStage::Idle) && self.members.is_empty();
+        if is_idle {
+            self.stage = LineStage::Trying;
+        }
+        is_idle
+    }
+
+    /// The try has ended without the lock. True: the line needs a place, for members that came
+    /// meanwhile.
+    #[must_use]
+    pub(crate) fn end_try(&mut self) -> bool {
+        self.stage = LineStage::Idle;
+        self.has_members()
     }
 
     /// A waiter does not wait any more. The last one takes the line's place with it: the result is
@@ -113,12 +162,16 @@ impl<W: Clone, L> LineState<W, L> {
         }
     }
 
-    /// Redis has granted the place. Its first turn is to be offered: [`LineState::next_member`].
-    pub(crate) fn begin_tenure(&mut self, lease: L) {
+    /// Redis has granted the lock. Its first turn is to be offered: [`LineState::next_member`].
+    pub(crate) fn begin_tenure(&mut self, lease: L, hears: bool, is_wanted: bool) {
         self.stage = LineStage::Held(Tenure {
             lease,
+            hears,
+            is_wanted,
             turn: None,
             offered: 0,
+            offered_while_wanted: 0,
+            looks: 0,
             last_end: None,
         });
     }
@@ -129,63 +182,81 @@ impl<W: Clone, L> LineState<W, L> {
         self.members.pop_first()
     }
 
-    /// A member has accepted the turn.
-    pub(crate) fn set_turn(&mut self, number: u64, member: W, lease: L) {
-        if let LineStage::Held(tenure) = &mut self.stage {
-            tenure.turn = Some(Turn {
-                number,
-                member,
-                lease,
-            });
+    /// A member, or a caller that had not to wait, has the turn.
+    pub(crate) fn set_turn(&mut self, turn: Turn<W, L>) {
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.turn = Some(turn);
         }
     }
 
-    /// The current turn ends. Of the lease, which is `ttl` long, `remaining` is left.
+    /// Others wait for the lock behind this tenure.
+    pub(crate) fn note_wanted(&mut self) {
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.is_wanted = true;
+        }
+    }
+
+    /// The current turn ends. `may_go_on`: the lease can be lent again.
     ///
-    /// The grant is passed on if somebody waits, if this tenure may have one more hand-over, and if
-    /// at least half of the lease is left. Then the next member has as much time as a waiter that
-    /// Redis grants the lock.
-    pub(crate) fn end_turn(
-        &mut self,
-        end: TurnEnd,
-        remaining: Duration,
-        ttl: Duration,
-    ) -> AfterTurn {
-        let LineStage::Held(tenure) = &mut self.stage else {
+    /// The grant is passed on if somebody waits here. While others wait for it, this tenure has no
+    /// more than `max` hand-overs. If nobody waits here or there, it may be kept.
+    pub(crate) fn end_turn(&mut self, end: TurnEnd, may_go_on: bool, may_keep: bool) -> AfterTurn {
+        let has_members = self.has_members();
+        let max = self.max;
+        let Some(tenure) = self.tenure_mut() else {
             return AfterTurn::Leave;
         };
         tenure.turn = None;
+        tenure.looks = 0;
         if end != TurnEnd::Unused {
             tenure.last_end = Some(end);
         }
-        if self.members.is_empty() || tenure.offered >= self.max || remaining < ttl / 2 {
-            return AfterTurn::Leave;
-        }
-        tenure.offered += 1;
-        AfterTurn::Pass {
-            fence_offset: tenure.offered,
+        let is_unwanted = tenure.hears && !tenure.is_wanted;
+        if !may_go_on {
+            AfterTurn::Leave
+        } else if !has_members {
+            let may_keep = may_keep && is_unwanted && end == TurnEnd::Finished;
+            if may_keep {
+                AfterTurn::Keep
+            } else {
+                AfterTurn::Leave
+            }
+        } else if is_unwanted {
+            tenure.offered += 1;
+            AfterTurn::Pass
+        } else if tenure.offered_while_wanted < max {
+            tenure.offered += 1;
+            tenure.offered_while_wanted += 1;
+            AfterTurn::Pass
+        } else {
+            AfterTurn::Leave
         }
     }
 
-    /// The grant is released. How its last guard ended. `None`: no guard had it.
-    pub(crate) fn end_tenure(&mut self) -> Option<TurnEnd> {
-        let end = self.tenure().and_then(|tenure| tenure.last_end);
-        self.stage = LineStage::Idle;
-        end
+    /// The tenure goes on without a turn. It is lent again by what is kept with it.
+    pub(crate) fn keep(&mut self, kept: K) {
+        self.stage = match std::mem::replace(&mut self.stage, LineStage::Idle) {
+            LineStage::Held(tenure) => LineStage::Kept { tenure, kept },
+            other => other,
+        };
     }
 
-    /// The grant was lost while the turn of its last guard ended.
-    pub(crate) fn note_lost(&mut self) {
-        if let LineStage::Held(tenure) = &mut self.stage {
-            tenure.last_end = Some(TurnEnd::Unfinished);
+    /// The kept tenure, and what it is lent by.
+    pub(crate) fn kept(&self) -> Option<(&Tenure<W, L>, &K)> {
+        match &self.stage {
+            LineStage::Kept { tenure, kept } => Some((tenure, kept)),
+            _ => None,
         }
     }
 
-    /// The grant is lost. Returns the turn that was lost with it. If its member has not taken it
-    /// yet, the member may come back by [`LineState::join`].
-    pub(crate) fn lose_tenure(&mut self) -> Option<Turn<W, L>> {
+    /// The kept tenure is lent again: its next turn is to be offered, or set.
+    pub(crate) fn lend_kept(&mut self) -> Option<K> {
         match std::mem::replace(&mut self.stage, LineStage::Idle) {
-            LineStage::Held(tenure) => tenure.turn,
+            LineStage::Kept { mut tenure, kept } => {
+                tenure.offered += 1;
+                self.stage = LineStage::Held(tenure);
+                Some(kept)
+            }
             other => {
                 self.stage = other;
                 None
@@ -193,9 +264,44 @@ impl<W: Clone, L> LineState<W, L> {
         }
     }
 
+    /// Looks whether the tenure is in use. Returns how often it was looked at since it was.
+    pub(crate) fn look(&mut self) -> u32 {
+        let is_kept = self.kept().is_some();
+        self.tenure_mut().map_or(0, |tenure| {
+            tenure.looks = if is_kept { tenure.looks + 1 } else { 0 };
+            tenure.looks
+        })
+    }
+
+    /// The grant is released, kept or not. The caller drops the tenure without a mutex.
+    pub(crate) fn end_tenure(&mut self) -> Option<(Tenure<W, L>, Option<K>)> {
+        match std::mem::replace(&mut self.stage, LineStage::Idle) {
+            LineStage::Held(tenure) => Some((tenure, None)),
+            LineStage::Kept { tenure, kept } => Some((tenure, Some(kept))),
+            other => {
+                self.stage = other;
+                None
+            }
+        }
+    }
+
+    /// The grant was lost while the turn of its last guard ended.
+    pub(crate) fn note_lost(&mut self) {
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.last_end = Some(TurnEnd::Unfinished);
+        }
+    }
+
     pub(crate) fn tenure(&self) -> Option<&Tenure<W, L>> {
         match &self.stage {
-            LineStage::Held(tenure) => Some(tenure),
+            LineStage::Held(tenure) | LineStage::Kept { tenure, .. } => Some(tenure),
+            _ => None,
+        }
+    }
+
+    fn tenure_mut(&mut self) -> Option<&mut Tenure<W, L>> {
+        match &mut self.stage {
+            LineStage::Held(tenure) | LineStage::Kept { tenure, .. } => Some(tenure),
             _ => None,
         }
     }
@@ -233,114 +339,28 @@ impl<W, L> Tenure<W, L> {
     pub(crate) fn last_end(&self) -> Option<TurnEnd> {
         self.last_end
     }
+
+    pub(crate) fn turn(&self) -> Option<&Turn<W, L>> {
+        self.turn.as_ref()
+    }
+
+    pub(crate) fn into_turn(self) -> Option<Turn<W, L>> {
+        self.turn
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    pub(crate) fn hears(&self) -> bool {
+        self.hears
+    }
+
+    /// How many guards have had it.
+    pub(crate) fn turns(&self) -> u64 {
+        self.offered + 1
+    }
 }
 
 #[cfg(all(test, not(fairlock_loom)))]
-mod tests {
-    use super::*;
-
-    const TTL: Duration = Duration::from_secs(10);
-
-    /// A line whose members 1, 2, … wait for its place, which is number 9.
-    fn waiting(members: u64, max: u32) -> LineState<u64, &'static str> {
-        let mut line = LineState::new(max);
-        for number in 1..=members {
-            assert_eq!(line.join(number, number), number == 1);
-            if number == 1 {
-                line.set_place(9, 9);
-            }
-        }
-        line
-    }
-
-    fn give_turn(line: &mut LineState<u64, &'static str>) -> Option<u64> {
-        let (number, member) = line.next_member()?;
-        line.set_turn(number, member, "turn");
-        Some(number)
-    }
-
-    /// The members that have a turn, one after the other, until the line leaves.
-    fn turns(line: &mut LineState<u64, &'static str>, remaining: Duration) -> Vec<u64> {
-        line.begin_tenure("grant");
-        let mut turns = vec![give_turn(line).expect("somebody waits")];
-        while let AfterTurn::Pass { fence_offset } =
-            line.end_turn(TurnEnd::Finished, remaining, TTL)
-        {
-            assert_eq!(fence_offset as usize, turns.len());
-            turns.push(give_turn(line).expect("it said that somebody waits"));
-        }
-        turns
-    }
-
-    #[test]
-    fn members_have_their_turns_in_the_order_in_which_they_came() {
-        assert_eq!(turns(&mut waiting(4, 100), TTL), [1, 2, 3, 4]);
-    }
-
-    #[test]
-    fn tenure_has_no_more_hand_overs_than_the_option_says() {
-        let mut line = waiting(4, 2);
-        assert_eq!(turns(&mut line, TTL), [1, 2, 3]);
-        assert_eq!(line.end_tenure(), Some(TurnEnd::Finished));
-        assert!(line.has_members() && !line.is_idle());
-        line.set_place(10, 10);
-        assert_eq!(turns(&mut line, TTL), [4]);
-    }
-
-    #[test]
-    fn grant_is_not_passed_with_less_than_half_of_the_ttl() {
-        assert_eq!(turns(&mut waiting(2, 9), TTL / 2), [1, 2]);
-        let short = TTL / 2 - Duration::from_nanos(1);
-        assert_eq!(turns(&mut waiting(2, 9), short), [1]);
-    }
-
-    #[test]
-    fn last_member_that_leaves_takes_the_place_along() {
-        let mut line = waiting(2, 9);
-        assert_eq!(line.leave(1), None);
-        assert_eq!(line.leave(2), Some(9));
-        assert!(line.is_idle());
-        let mut held = waiting(2, 9);
-        held.begin_tenure("grant");
-        assert_eq!(give_turn(&mut held), Some(1));
-        assert_eq!(
-            held.leave(2),
-            None,
-            "a turn is held, and no place is queued"
-        );
-    }
-
-    #[test]
-    fn unused_turn_does_not_change_how_the_last_guard_ended() {
-        for end in [TurnEnd::Finished, TurnEnd::Unfinished] {
-            let mut line = waiting(3, 9);
-            line.begin_tenure("grant");
-            for end in [end, TurnEnd::Unused] {
-                let _ = give_turn(&mut line);
-                assert!(matches!(
-                    line.end_turn(end, TTL, TTL),
-                    AfterTurn::Pass { .. }
-                ));
-            }
-            assert_eq!(line.end_tenure(), Some(end));
-        }
-        let mut unused = waiting(1, 9);
-        unused.begin_tenure("grant");
-        let _ = give_turn(&mut unused);
-        assert_eq!(unused.end_turn(TurnEnd::Unused, TTL, TTL), AfterTurn::Leave);
-        assert_eq!(unused.end_tenure(), None);
-    }
-
-    #[test]
-    fn member_that_comes_back_is_the_first_again() {
-        let mut line = waiting(3, 9);
-        line.begin_tenure("grant");
-        assert_eq!(give_turn(&mut line), Some(1));
-        let turn = line.lose_tenure().expect("it had a turn");
-        assert!(line.join(turn.number, turn.member), "it needs a place");
-        line.set_place(10, 10);
-        assert_eq!(line.members_before(1), Some(0));
-        assert_eq!(line.members_before(3), Some(2));
-        assert_eq!(turns(&mut line, TTL), [1, 2, 3]);
-    }
-}
+mod tests;

@@ -6,10 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::SteppedManager;
-use super::lines::Lines;
+use super::lines::{Line, Lines, SlotState};
 use super::state::{AfterTurn, TurnEnd};
 use super::turns::Ended;
-use crate::engine::{AtDeadline, Caller, Lease, QueuedWaiter, Request, WaiterEntry, WantResult};
+use crate::engine::{
+    AtDeadline, Caller, Handovers, Lease, QueuedWaiter, Request, WaiterEntry, WantResult,
+};
 use crate::error::Error;
 use crate::key::Key;
 use crate::loss::{LossReason, PreviousHolder};
@@ -26,7 +28,18 @@ fn request(manager: &LockManager) -> Arc<Request> {
 
 fn request_of(key: Key, local_handovers: u32) -> Arc<Request> {
     let options = LockOptions::new().local_handovers(local_handovers);
-    Arc::new(Request::with_handovers(LockSpec::MUTEX, key, &options, 1))
+    Arc::new(request_with(key, &options))
+}
+
+fn request_with(key: Key, options: &LockOptions) -> Request {
+    let handovers = Handovers::up_to(options.most_local_handovers());
+    Request::with_handovers(LockSpec::MUTEX, key, options, 1, handovers)
+}
+
+/// What the line of a request is, if there is one.
+fn with_line<R>(lines: &Lines, request: &Request, look: impl FnOnce(&mut Line) -> R) -> Option<R> {
+    let look = |slot: &mut SlotState| slot.known(request).map(look);
+    lines.with_known_slot(&request.key.name, look).flatten()
 }
 
 fn lines(manager: &LockManager) -> &Arc<Lines> {
@@ -50,9 +63,10 @@ fn take_free_lock(lines: &Lines, place: &Arc<WaiterEntry>) -> Arc<Lease> {
         .acquiring
         .send_until_queued(place, Time::NEVER, limit, Caller::Waits);
     sent.expect("it is free");
-    let mut lines = lines.lock();
-    let line = lines.known(&place.request).expect("a line");
-    Arc::clone(&line.tenure().expect("held").lease)
+    let tenure = with_line(lines, &place.request, |line| {
+        Arc::clone(&line.tenure().expect("held").lease)
+    });
+    tenure.expect("a line")
 }
 
 /// The server refuses the place.
@@ -81,7 +95,7 @@ fn refused_place_fails_only_the_first_member() {
     let turn = turn.expect("it is not refused").expect("the lock is free");
     assert!(turn.is_held(engine.now()));
     assert_eq!(manager.stats().requeued, 0, "it was not queued before");
-    let released = lines(&manager).release(&turn, Mode::Used, WantResult::Yes);
+    let released = lines(&manager).release(&turn, None, Mode::Used, WantResult::Yes);
     released.expect("it was held");
 }
 
@@ -92,7 +106,7 @@ fn refused_place_of_a_lone_member_leaves_no_line() {
     let (only, place) = lines(&manager).join(&request(&manager));
     refuse(&place.expect("it is the first"));
     drop(only);
-    assert!(lines(&manager).lock().known(&request(&manager)).is_none());
+    assert!(with_line(lines(&manager), &request(&manager), |_| ()).is_none());
     assert_eq!(manager.engine().waiters(), 0, "a waiter is left");
 }
 
@@ -105,11 +119,8 @@ fn member_that_joins_while_the_place_fails_gets_the_lock() {
     let second = thread::scope(|scope| {
         let held = first.waiter.state.lock();
         scope.spawn(|| refuse(&place));
-        while lines(&manager)
-            .lock()
-            .known(&request(&manager))
-            .is_none_or(|l| l.has_members())
-        {
+        let has_members = |line: &mut Line| line.has_members();
+        while with_line(lines(&manager), &request(&manager), has_members) != Some(false) {
             thread::yield_now();
         }
         let (second, none) = lines(&manager).join(&request(&manager));
@@ -136,8 +147,8 @@ fn no_loss_is_reported_to_a_caller_that_left() {
 
 /// As the engine says that the tenure is lost. Returns how it is released.
 fn lose(lines: &Lines, tenure: &Lease) -> Mode {
-    let reason = LossReason::Expired;
-    let (mode, _) = lines.on_tenure_lost(&tenure.request, tenure.token, reason);
+    let loss = tenure.loss_for(LossReason::Expired);
+    let (mode, _) = lines.on_tenure_lost(&tenure.request, tenure.token, &loss);
     mode
 }
 
@@ -148,7 +159,7 @@ impl Drop for LockedAtDrop {
     fn drop(&mut self) {
         let (lines, (done, wait)) = (Arc::clone(&self.0), mpsc::channel());
         thread::spawn(move || {
-            drop(lines.lock());
+            lines.with_slot(&"a".into(), |_| ());
             done.send(())
         });
         let is_free = wait.recv_timeout(Duration::from_secs(3)).is_ok();
@@ -167,7 +178,7 @@ fn callback_of_a_caller_that_left_is_dropped_without_the_mutex_of_the_lines() {
         let _ = &captured;
     });
     let key = manager.key("a").expect("a good name");
-    let request = Arc::new(Request::with_handovers(LockSpec::MUTEX, key, &options, 1));
+    let request = Arc::new(request_with(key, &options));
     drop(options);
     let limit = manager.engine().now() + Duration::from_secs(3);
     lines.acquiring.begin(&request, limit).expect("a thread");
@@ -269,7 +280,7 @@ fn loss_that_the_last_release_of_a_tenure_finds_is_counted_once() {
     let turn = turn.expect("no error").expect("the lock is free");
     drop(first);
     let other = LockManager::connect(&memory).expect("a manager");
-    let forced = other.force_release("a", tenure.fence);
+    let forced = other.force_release("a", tenure.fence());
     assert!(forced.expect("redis answers"));
     let ended = lose_at_the_last_step(lines, &turn, LossReason::Forced);
     assert_eq!(manager.stats().lost, 0, "counted where a mutex is held");
@@ -279,7 +290,7 @@ fn loss_that_the_last_release_of_a_tenure_finds_is_counted_once() {
     engine.report_loss(tenure);
     // Returns when the renewal thread has the reply to its release.
     memory.advance(Duration::from_millis(1));
-    assert!(lines.lock().known(&request(&manager)).is_none());
+    assert!(with_line(lines, &request(&manager), |_| ()).is_none());
     assert_eq!(manager.stats().lost, 1, "no guard has lost it again");
 }
 
@@ -303,15 +314,16 @@ fn guard_that_loses_the_lock_as_it_unlocks_has_lapsed() {
 fn lose_at_the_last_step(lines: &Lines, turn: &Arc<Lease>, reason: LossReason) -> Ended {
     let tenure = turn.renewed_lease();
     let now = lines.acquiring.client().now();
-    let mut locked = lines.lock();
-    turn.end(now).expect("it is held");
-    tenure.note_last_fence(turn.fence);
-    let line = locked.line_of_tenure(&tenure.request, tenure.token);
-    let line = line.expect("it has the lock");
-    let next = line.end_turn(TurnEnd::Finished, tenure.remaining(now), turn.request.ttl);
-    assert_eq!(next, AfterTurn::Leave);
-    tenure.lose(reason);
-    let ended = lines.end_tenure(&mut locked, tenure, TurnEnd::Finished, now);
+    let ended = lines.with_known_slot(&tenure.request.key.name, |slot| {
+        turn.end(now).expect("it is held");
+        let line = slot.line_of_tenure(&tenure.request, tenure.token);
+        let line = line.expect("it has the lock");
+        let next = line.end_turn(TurnEnd::Finished, true, false);
+        assert_eq!(next, AfterTurn::Leave);
+        tenure.lose(reason);
+        lines.end_tenure(slot, tenure, TurnEnd::Finished, true, now)
+    });
+    let ended = ended.expect("a line");
     assert!(matches!(ended, Ended::Lost(found) if found == reason));
     ended
 }

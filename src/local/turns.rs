@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::lines::{Line, Lines, LockedLines};
+use super::kept::log_loss;
+use super::lines::{KeptBy, Line, LineTenure, Lines, NameSlot, SlotState};
 use super::state::{AfterTurn, Turn, TurnEnd};
 use crate::engine::{Lease, Request, TakeGrant, WaiterEntry, WantResult};
 use crate::error::{Error, Result};
@@ -15,6 +16,8 @@ use crate::store::clock::Time;
 pub(super) enum Ended {
     /// This member has it now, and is to be woken.
     PassedTo(Arc<WaiterEntry>, Arc<Lease>),
+    /// Nobody waits here or elsewhere, and the next caller gets it.
+    Kept,
     /// The grant has ended here, and is to be released.
     Left(Leaving),
     /// The grant was lost while the turn ended, so the guard has lost the lock after all.
@@ -29,53 +32,101 @@ pub(super) struct Leaving {
     /// The place of the members that still wait. It is registered, and to be sent before the
     /// release, so that no waiter behind it is served first.
     pub(crate) place: Option<Arc<WaiterEntry>>,
+    /// Dropped without a mutex: it may have what is a user's.
+    _ended: Option<LineTenure>,
 }
+
+/// What came of a line's place.
+enum PlaceEnd {
+    Begun {
+        given: Option<GivenTurn>,
+        lease: Arc<Lease>,
+        /// As in [`Leaving`].
+        _ended: Option<LineTenure>,
+    },
+    Found(TakeGrant),
+    /// It was cancelled. The thread that did that abandons the grant.
+    Cancelled,
+}
+
+/// A member has this turn, and is to be woken.
+pub(super) type GivenTurn = (Arc<WaiterEntry>, Arc<Lease>);
 
 impl Lines {
     /// Redis has granted the place of a line, and the renewal thread keeps that grant: its first
     /// member gets a turn. Or the place has failed.
     pub(super) fn on_place_changed(&self, place: &Arc<WaiterEntry>) {
         let now = self.acquiring.client().now();
-        let mut lines = self.lock();
-        // Without a line, the place was cancelled. The thread that did that abandons the grant.
-        let Some(line) = lines.line_of_place(place) else {
-            return;
-        };
-        let tenure = match self.acquiring.take_grant(place) {
-            TakeGrant::Taken(tenure) => tenure,
-            TakeGrant::Confirm => {
-                drop(lines);
-                return self.acquiring.confirm(place);
+        let end = self.with_known_slot(&place.request.key.name, |slot| {
+            if slot.line_of_place(place).is_none() {
+                return PlaceEnd::Cancelled;
             }
-            TakeGrant::Failed(error) => {
-                drop(lines);
-                return self.on_place_failed(place, &error);
+            match self.acquiring.take_grant(place) {
+                TakeGrant::Taken(lease) => {
+                    let (given, _ended) = self.begin_tenure(slot, &place.request, &lease, now);
+                    PlaceEnd::Begun {
+                        given,
+                        lease,
+                        _ended,
+                    }
+                }
+                other => PlaceEnd::Found(other),
             }
-            TakeGrant::NotYet => return,
-        };
-        line.begin_tenure(Arc::clone(&tenure));
-        let given = give_turn(line, &tenure, 0, tenure.previous, now);
-        if given.is_some() {
-            line.members().for_each(|member| member.note_held_here());
-        } else {
-            line.end_tenure();
-            lines.forget_if_idle(&place.request);
-        }
-        drop(lines);
-        match given {
-            Some((member, turn)) => self.acquiring.wake_for(&member, &turn),
+        });
+        match end.unwrap_or(PlaceEnd::Cancelled) {
+            PlaceEnd::Begun {
+                given: Some((member, turn)),
+                lease,
+                ..
+            } => {
+                self.acquiring.wake_for(&member, &turn);
+                self.watch_kept(&lease, now);
+            }
             // No member waits any more.
-            None => self.acquiring.abandon(&tenure),
+            PlaceEnd::Begun {
+                given: None, lease, ..
+            } => self.acquiring.abandon(&lease),
+            PlaceEnd::Found(TakeGrant::Confirm) => self.acquiring.confirm(place),
+            PlaceEnd::Found(TakeGrant::Failed(error)) => self.on_place_failed(place, &error),
+            PlaceEnd::Found(_) | PlaceEnd::Cancelled => {}
         }
+    }
+
+    /// The line of this request has a grant. Its first member gets a turn. Without one the tenure ends,
+    /// and is returned.
+    fn begin_tenure(
+        &self,
+        slot: &mut SlotState,
+        request: &Request,
+        lease: &Arc<Lease>,
+        now: Time,
+    ) -> (Option<GivenTurn>, Option<LineTenure>) {
+        let is_wanted = slot.is_wanted(lease);
+        let line = slot.line(request);
+        line.begin_tenure(Arc::clone(lease), request.hears, is_wanted);
+        let given = give_turn(line, lease, lease.previous, lease.request.was_taken(), now);
+        if given.is_none() {
+            return (None, line.end_tenure().map(|(tenure, _)| tenure));
+        }
+        self.on_tenure_begun(lease);
+        line.members().for_each(|member| member.note_held_here());
+        (given, None)
     }
 
     /// Ends the turn of a guard. Passes the lock on if it may, without any I/O. Else it is released,
     /// and the line's new place goes out in the same write before the release. Blocks as
     /// [`Engine::release`](crate::engine::Engine::release).
-    pub(super) fn release(&self, turn: &Arc<Lease>, mode: Mode, want: WantResult) -> Result<()> {
+    pub(super) fn release(
+        &self,
+        turn: &Arc<Lease>,
+        slot: Option<&Arc<NameSlot>>,
+        mode: Mode,
+        want: WantResult,
+    ) -> Result<()> {
         let client = self.acquiring.client();
         let started = client.now();
-        let ended = self.end_turn(turn, mode, started)?;
+        let may_keep = want == WantResult::No && turn.request.keep.is_some();
+        let ended = self.end_turn(turn, slot, mode, may_keep, started)?;
         if mode != Mode::Unused {
             client.meter().on_released(turn.held_for(started));
         }
@@ -95,10 +146,12 @@ impl Lines {
                 self.on_passed(&member, &next);
                 Ok(())
             }
+            Ended::Kept => Ok(()),
             Ended::Left(Leaving {
                 tenure,
                 mode,
                 place,
+                ..
             }) => self
                 .releasing
                 .release_behind(place.as_ref(), &tenure, mode, started, want)
@@ -122,7 +175,7 @@ impl Lines {
     /// may be the renewal thread.
     pub(super) fn pass_on(&self, turn: &Arc<Lease>) {
         let now = self.acquiring.client().now();
-        match self.end_turn(turn, Mode::Unused, now) {
+        match self.end_turn(turn, None, Mode::Unused, false, now) {
             Ok(Ended::PassedTo(member, next)) => self.on_passed(&member, &next),
             Ok(Ended::Left(leaving)) => {
                 if let Some(place) = &leaving.place {
@@ -132,58 +185,86 @@ impl Lines {
                     .abandon_ended(&leaving.tenure, leaving.mode, now);
             }
             // The renewal thread reports the loss to nobody.
-            Ok(Ended::Lost(_)) | Err(_) => {}
+            Ok(Ended::Kept | Ended::Lost(_)) | Err(_) => {}
         }
     }
 
     /// Ends a turn here. Sends nothing, and wakes no member.
     ///
     /// R14 (release first, then send): if the grant is to be released, it has ended here.
-    pub(super) fn end_turn(&self, turn: &Arc<Lease>, mode: Mode, now: Time) -> Result<Ended> {
-        let mut lines = self.lock();
-        turn.end(now).map_err(|loss| Error::Lost { loss })?;
-        let ended = self.pass_or_leave(&mut lines, turn, mode, now);
-        drop(lines);
+    pub(super) fn end_turn(
+        &self,
+        turn: &Arc<Lease>,
+        slot: Option<&Arc<NameSlot>>,
+        mode: Mode,
+        may_keep: bool,
+        now: Time,
+    ) -> Result<Ended> {
+        let end = |slot: &mut SlotState| {
+            turn.end(now).map_err(|loss| Error::Lost { loss })?;
+            self.pass_or_leave(slot, turn, mode, may_keep, now)
+        };
+        let ended = match slot {
+            Some(slot) => self.with(slot, end),
+            None => self.with_known_slot(&turn.request.key.name, end),
+        };
         turn.disconnect();
-        ended
+        // Without a slot, the tenure was lost, and the turn with it.
+        ended.unwrap_or_else(|| {
+            let loss = turn.loss_at(now);
+            let loss = loss.unwrap_or_else(|| turn.loss_for(LossReason::Expired));
+            Err(Error::Lost { loss })
+        })
     }
 
-    /// Passes the lock on if it may, or ends the tenure.
+    /// Passes the lock on or keeps it if it may, or ends the tenure.
     fn pass_or_leave(
         &self,
-        lines: &mut LockedLines<'_>,
+        slot: &mut SlotState,
         turn: &Arc<Lease>,
         mode: Mode,
+        may_keep: bool,
         now: Time,
     ) -> Result<Ended> {
         let tenure = turn.renewed_lease();
-        if mode != Mode::Unused {
-            tenure.note_last_fence(turn.fence);
-        }
         let end = turn_end(mode);
-        let Some(line) = lines.line_of_tenure(&tenure.request, tenure.token) else {
+        let Some(line) = slot.line_of_tenure(&tenure.request, tenure.token) else {
             let loss = turn.loss_for(LossReason::Expired);
             return Err(Error::Lost { loss });
         };
-        let next = line.end_turn(end, tenure.remaining(now), tenure.request.ttl);
-        if let AfterTurn::Pass { fence_offset } = next {
-            let previous = previous_holder(line, tenure);
-            if let Some((member, turn)) = give_turn(line, tenure, fence_offset, previous, now) {
-                return Ok(Ended::PassedTo(member, turn));
+        match line.end_turn(end, self.may_lend(tenure, now), may_keep) {
+            AfterTurn::Pass => {
+                let previous = previous_holder(line, tenure);
+                if let Some((member, turn)) = give_turn(line, tenure, previous, true, now) {
+                    return Ok(Ended::PassedTo(member, turn));
+                }
             }
+            AfterTurn::Keep => {
+                let request = if turn.request.is_for_next_guard() {
+                    Arc::clone(&turn.request)
+                } else {
+                    Arc::new(turn.request.for_next_guard())
+                };
+                line.keep(KeptBy { request });
+                return Ok(Ended::Kept);
+            }
+            AfterTurn::Leave => {}
         }
-        Ok(self.end_tenure(lines, tenure, end, now))
+        // The guard's owner released the lock, and did not drop it.
+        let needed = may_keep || end != TurnEnd::Finished;
+        Ok(self.end_tenure(slot, tenure, end, needed, now))
     }
 
     /// Ends a tenure whose last turn has ended.
     pub(super) fn end_tenure(
         &self,
-        lines: &mut LockedLines<'_>,
+        slot: &mut SlotState,
         tenure: &Arc<Lease>,
         end: TurnEnd,
+        needed: bool,
         now: Time,
     ) -> Ended {
-        let line = lines.line(&tenure.request);
+        let line = slot.line(&tenure.request);
         if let Err(Loss { reason, .. }) = tenure.release(now) {
             // The renewal thread finds the tenure in the line, and releases it.
             if end != TurnEnd::Unused {
@@ -191,14 +272,18 @@ impl Lines {
             }
             return Ended::Lost(reason);
         }
-        let mode = release_mode(line.end_tenure());
+        let ended = line.end_tenure().map(|(tenure, _)| tenure);
+        let mode = release_mode(ended.as_ref().and_then(LineTenure::last_end));
+        if let Some(ended) = &ended {
+            self.on_tenure_ended(ended, needed, now);
+        }
         let waits = line.has_members();
         let place = waits.then(|| self.register_place(line, &tenure.request));
-        lines.forget_if_idle(&tenure.request);
         Ended::Left(Leaving {
             tenure: Arc::clone(tenure),
             mode,
             place,
+            _ended: ended,
         })
     }
 
@@ -209,68 +294,94 @@ impl Lines {
         &self,
         request: &Request,
         token: Token,
-        reason: LossReason,
+        loss: &Loss,
     ) -> (Mode, Option<Arc<WaiterEntry>>) {
+        let now = self.acquiring.client().now();
         // Dropped after the mutex is free: it may be the last owner of an `on_lost`.
-        let _unneeded;
-        let mut lines = self.lock();
-        let Some(line) = lines.line_of_tenure(request, token) else {
-            return (Mode::Unused, None);
-        };
-        // If no guard has the current turn, the last one that had a turn counts.
-        let mut mode = release_mode(line.tenure().and_then(|held| held.last_end()));
+        let mut _unneeded = None;
+        let mut _kept = None;
         let mut lost = None;
-        if let Some(Turn {
-            number,
-            member,
-            lease,
-        }) = line.lose_tenure()
-        {
-            let mut state = member.state.lock();
-            let is_back = state.take_back(&lease);
-            let is_taken = state.is_taken();
-            drop(state);
-            if is_taken {
-                mode = Mode::Lost;
-                lost = Some(lease);
-            } else {
-                // Its caller has left, or waits for the next turn.
-                lease.close();
-                if is_back {
-                    member.note_held_here();
-                    let _ = line.join(number, Arc::clone(&member));
-                }
-                _unneeded = (member, lease);
+        let mut lost_kept = None;
+        let ended = self.with_known_slot(&request.key.name, |slot| {
+            let line = slot.line_of_tenure(request, token)?;
+            let is_kept = line.kept().is_some();
+            let (tenure, by) = line.end_tenure()?;
+            self.on_tenure_ended(&tenure, true, now);
+            // If no guard has the current turn, the last one that had a turn counts.
+            let mut mode = release_mode(tenure.last_end());
+            if is_kept && loss.reason != LossReason::Shutdown {
+                lost_kept = Some(Arc::clone(&tenure.lease));
             }
-        }
-        let waits = line.has_members();
-        let place = waits.then(|| self.register_place(line, request));
-        lines.forget_if_idle(request);
-        drop(lines);
+            _kept = by;
+            match tenure.into_turn() {
+                None => {}
+                Some(Turn {
+                    member: None,
+                    lease,
+                }) => {
+                    mode = Mode::Lost;
+                    lost = Some(lease);
+                }
+                Some(Turn {
+                    member: Some((number, member)),
+                    lease,
+                }) => {
+                    let mut state = member.state.lock();
+                    let is_back = state.take_back(&lease);
+                    let is_taken = state.is_taken();
+                    drop(state);
+                    if is_taken {
+                        mode = Mode::Lost;
+                        lost = Some(lease);
+                    } else {
+                        // Its caller has left, or waits for the next turn.
+                        lease.close();
+                        if is_back {
+                            member.note_held_here();
+                            let _ = line.join(number, Arc::clone(&member));
+                        }
+                        _unneeded = Some((member, lease));
+                    }
+                }
+            }
+            let waits = line.has_members();
+            let place = waits.then(|| self.register_place(line, request));
+            Some((mode, place))
+        });
         if let Some(turn) = lost {
-            let loss = turn.loss().unwrap_or_else(|| turn.loss_for(reason));
+            let loss = turn.loss().unwrap_or_else(|| turn.loss_for(loss.reason));
             self.acquiring.report_loss(&turn, &loss);
         }
-        (mode, place)
+        if let Some(lease) = lost_kept {
+            self.acquiring.client().meter().on_found_lost(loss.reason);
+            log_loss(&lease, loss.reason);
+        }
+        ended.flatten().unwrap_or((Mode::Unused, None))
     }
 }
 
 /// Gives a turn to the first member that still waits.
-fn give_turn(
+pub(super) fn give_turn(
     line: &mut Line,
     tenure: &Arc<Lease>,
-    fence_offset: u32,
     previous: PreviousHolder,
+    was_taken: bool,
     now: Time,
-) -> Option<(Arc<WaiterEntry>, Arc<Lease>)> {
+) -> Option<GivenTurn> {
     while let Some((number, member)) = line.next_member() {
         let request = Arc::clone(&member.request);
-        let turn = Arc::new(Lease::lent(tenure, request, fence_offset, previous, now));
+        let turn = Arc::new(Lease::lent(Arc::clone(tenure), request, previous, now));
         if member.state.lock().give(&turn) {
-            if fence_offset > 0 || tenure.request.was_taken() {
+            if was_taken {
                 member.request.note_taken();
             }
-            line.set_turn(number, Arc::clone(&member), Arc::clone(&turn));
+            if line.tenure().is_some_and(LineTenure::is_wanted) || line.has_members() {
+                turn.note_wanted();
+            }
+            line.set_turn(Turn {
+                member: Some((number, Arc::clone(&member))),
+                lease: Arc::clone(&turn),
+            });
             return Some((member, turn));
         }
     }

@@ -1,15 +1,16 @@
 //! The handle that every kind of lock wraps, and the verbs that all kinds share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::{count_end, request_for_one, request_to_try};
+use super::{count_end, request_for_one, request_to_try_one};
 use crate::engine::Lease;
 use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
+use crate::local::PinnedSlot;
 use crate::manager::LockManager;
-use crate::script::LockSpec;
+use crate::script::{Family, LockSpec};
 use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
@@ -19,6 +20,8 @@ pub(super) struct Handle {
     manager: LockManager,
     /// The name alone if it is not allowed: then the verbs say why.
     key: std::result::Result<Key, Arc<str>>,
+    /// The slot of a name that is kept.
+    slot: OnceLock<PinnedSlot>,
 }
 
 impl Handle {
@@ -26,6 +29,7 @@ impl Handle {
         Handle {
             manager: manager.clone(),
             key: manager.key(name).map_err(|_| name.into()),
+            slot: OnceLock::new(),
         }
     }
 
@@ -48,34 +52,49 @@ impl Handle {
     }
 
     /// The name as this kind of lock.
-    pub(super) fn with_spec(&self, spec: LockSpec) -> Result<Wanted<'_>> {
-        Ok(Wanted {
+    pub(super) fn with_spec(&self, spec: LockSpec) -> Wanted<'_> {
+        Wanted {
             manager: &self.manager,
-            key: self.key()?,
+            name: match &self.key {
+                Ok(key) => Name::Key(key),
+                Err(name) => Name::Text(name),
+            },
+            slot: Some(&self.slot),
             spec,
-        })
+        }
     }
 }
 
 /// A name as a kind of lock, for one call. The verbs that use no handle make it without one.
 pub(super) struct Wanted<'a> {
     manager: &'a LockManager,
-    key: Key,
+    name: Name<'a>,
+    slot: Option<&'a OnceLock<PinnedSlot>>,
     spec: LockSpec,
 }
 
+/// A kept lock needs no key. So a name that is no key yet becomes one only when Redis is asked.
+enum Name<'a> {
+    Text(&'a str),
+    Key(&'a Key),
+}
+
 impl<'a> Wanted<'a> {
-    pub(super) fn mutex(manager: &'a LockManager, name: &str) -> Result<Wanted<'a>> {
-        Ok(Wanted {
+    pub(super) fn mutex(manager: &'a LockManager, name: &'a str) -> Wanted<'a> {
+        Wanted {
             manager,
-            key: manager.key(name)?,
+            name: Name::Text(name),
+            slot: None,
             spec: LockSpec::MUTEX,
-        })
+        }
     }
 
     /// Waits for as long as Redis answers.
     pub(super) fn lock(self) -> Result<LockGuard> {
-        let request = request_for_one(self.manager, self.key, self.spec)?;
+        if let Some(guard) = self.kept() {
+            return Ok(guard);
+        }
+        let request = request_for_one(self.manager, self.key()?, self.spec)?;
         loop {
             let end = self.manager.running().acquire(&request, Time::NEVER);
             // A wait without a deadline ends with a grant or an error, never with `None`.
@@ -86,8 +105,11 @@ impl<'a> Wanted<'a> {
     }
 
     pub(super) fn try_lock(self) -> Result<Option<LockGuard>> {
-        let request = Arc::new(request_to_try(self.manager, self.key, self.spec)?);
-        guard(self.manager, self.manager.engine().try_acquire(&request))
+        if let Some(guard) = self.kept() {
+            return Ok(Some(guard));
+        }
+        let request = request_to_try_one(self.manager, self.key()?, self.spec)?;
+        guard(self.manager, self.manager.running().try_acquire(&request))
     }
 
     pub(super) fn try_lock_for(self, at_most: Duration) -> Result<Option<LockGuard>> {
@@ -105,7 +127,10 @@ impl<'a> Wanted<'a> {
         if until <= engine.now() {
             return self.try_lock();
         }
-        let request = request_for_one(self.manager, self.key, self.spec)?;
+        if let Some(guard) = self.kept() {
+            return Ok(Some(guard));
+        }
+        let request = request_for_one(self.manager, self.key()?, self.spec)?;
         guard(
             self.manager,
             self.manager.running().acquire(&request, until),
@@ -114,11 +139,32 @@ impl<'a> Wanted<'a> {
 
     /// Takes a place in the queue, for a waiter that returns the guard of this kind.
     pub(super) fn enqueue<G>(self, into_guard: fn(LockGuard) -> G) -> Result<Waiter<G>> {
-        let request = request_for_one(self.manager, self.key, self.spec)?;
+        let request = request_for_one(self.manager, self.key()?, self.spec)?;
         let engine = self.manager.engine();
         let queued = self.manager.running().enqueue(&request);
         let queued = queued.inspect_err(|error| engine.client().on_acquire_error(error))?;
         Ok(Waiter::new(queued, self.manager.running(), into_guard))
+    }
+
+    /// The guard of a lock that this manager has kept for the next one.
+    fn kept(&self) -> Option<LockGuard> {
+        let name = match self.name {
+            Name::Text(name) => name,
+            Name::Key(key) => &key.name,
+        };
+        if self.spec.family != Family::Mutex {
+            return None;
+        }
+        let (manager, running) = (self.manager, self.manager.running());
+        let lent = running.lend_kept(name, &manager.options, self.slot)?;
+        Some(LockGuard::of_kept(lent, running))
+    }
+
+    fn key(&self) -> Result<Key> {
+        match self.name {
+            Name::Text(name) => self.manager.key(name),
+            Name::Key(key) => Ok(key.clone()),
+        }
     }
 }
 

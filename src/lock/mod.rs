@@ -12,7 +12,7 @@ mod striped;
 
 use std::sync::Arc;
 
-use crate::engine::{Engine, Request};
+use crate::engine::{Engine, Handovers, Request};
 use crate::error::Result;
 use crate::key::Key;
 use crate::manager::LockManager;
@@ -63,7 +63,25 @@ fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Re
 /// A request that waits for this lock alone, with local hand-overs if the options allow them.
 fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
     manager.engine().config().check_wait(&manager.options)?;
-    make_request(manager, key, spec, Request::with_handovers).map(Arc::new)
+    let handovers = manager.running().handovers(&key, &manager.options);
+    make_request(manager, key, spec, |spec, key, options, process| {
+        Request::with_handovers(spec, key, options, process, handovers)
+    })
+    .map(Arc::new)
+}
+
+/// A request that does not wait for this lock, with what this manager may do with its grant.
+fn request_to_try_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
+    let handovers = manager.running().handovers(&key, &manager.options);
+    let handovers = if handovers.hears {
+        handovers
+    } else {
+        Handovers::NONE
+    };
+    make_request(manager, key, spec, |spec, key, options, process| {
+        Request::with_handovers(spec, key, options, process, handovers)
+    })
+    .map(Arc::new)
 }
 
 /// Counts a request that ended without a lock. A guard counts itself.

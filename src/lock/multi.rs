@@ -163,6 +163,7 @@ impl SortedKeys {
         let engine = manager.engine();
         let asked_at = engine.now();
         let (tried, group) = self.requests(manager, request_to_wait, asked_at)?;
+        manager.running().make_way(&self.0);
         match engine.attempt_all(&tried, until) {
             Ok(Some(leases)) => match MultiGuard::new(leases, group, manager) {
                 // The leases are so short, or the process so slow. The wait below gets new ones.
@@ -192,6 +193,7 @@ impl SortedKeys {
         let engine = manager.engine();
         let asked_at = engine.now();
         let (requests, group) = self.requests(manager, request_to_try, asked_at)?;
+        manager.running().make_way(&self.0);
         let (leases, group) = match engine.try_acquire_all(&requests)? {
             GroupOutcome::Granted(leases) => (Some(leases), group),
             // The owners of those that are taken may let go at once.
@@ -298,7 +300,7 @@ impl MultiGuard {
     /// The fence of one of the names, like [`LockGuard::fence`](crate::LockGuard::fence). `None`
     /// for any other name.
     pub fn fence(&self, name: impl AsRef<str>) -> Option<u64> {
-        self.lease(name.as_ref()).map(|lease| lease.fence)
+        self.lease(name.as_ref()).map(|lease| lease.fence())
     }
 
     /// How the previous holder of one of the names ended. `None` for any other name.

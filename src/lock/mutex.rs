@@ -45,7 +45,7 @@ impl LockManager {
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self, name: impl AsRef<str>) -> Result<LockGuard> {
-        Wanted::mutex(self, name.as_ref())?.lock()
+        Wanted::mutex(self, name.as_ref()).lock()
     }
 
     /// Takes the lock if it is free and nobody waits for it. `None`: it is taken, or others wait.
@@ -64,7 +64,7 @@ impl LockManager {
     /// lease had lapsed when the reply came.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock(&self, name: impl AsRef<str>) -> Result<Option<LockGuard>> {
-        Wanted::mutex(self, name.as_ref())?.try_lock()
+        Wanted::mutex(self, name.as_ref()).try_lock()
     }
 
     /// Takes the lock. Waits its turn, for at most `at_most`. `None`: others had the lock until
@@ -83,7 +83,7 @@ impl LockManager {
         name: impl AsRef<str>,
         at_most: Duration,
     ) -> Result<Option<LockGuard>> {
-        Wanted::mutex(self, name.as_ref())?.try_lock_for(at_most)
+        Wanted::mutex(self, name.as_ref()).try_lock_for(at_most)
     }
 
     /// Like [`try_lock_for`](LockManager::try_lock_for), but until a deadline. A deadline that has
@@ -97,7 +97,7 @@ impl LockManager {
         name: impl AsRef<str>,
         deadline: Instant,
     ) -> Result<Option<LockGuard>> {
-        Wanted::mutex(self, name.as_ref())?.try_lock_until(deadline)
+        Wanted::mutex(self, name.as_ref()).try_lock_until(deadline)
     }
 
     /// Takes a place in the queue of the lock, to wait later, or in several short waits. If the
@@ -113,7 +113,7 @@ impl LockManager {
     /// As [`lock`](LockManager::lock).
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self, name: impl AsRef<str>) -> Result<Waiter> {
-        Wanted::mutex(self, name.as_ref())?.enqueue(|guard| guard)
+        Wanted::mutex(self, name.as_ref()).enqueue(|guard| guard)
     }
 
     /// Takes over a lock that was [detached](LockGuard::detach), ahead of its queue, with the options of
@@ -204,7 +204,7 @@ impl Mutex {
     /// As [`LockManager::lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self) -> Result<LockGuard> {
-        self.handle.with_spec(LockSpec::MUTEX)?.lock()
+        self.handle.with_spec(LockSpec::MUTEX).lock()
     }
 
     /// Like [`LockManager::try_lock`], which says how long it blocks.
@@ -213,7 +213,7 @@ impl Mutex {
     /// As [`LockManager::try_lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        self.handle.with_spec(LockSpec::MUTEX)?.try_lock()
+        self.handle.with_spec(LockSpec::MUTEX).try_lock()
     }
 
     /// Like [`LockManager::try_lock_for`], which says how long it blocks.
@@ -222,9 +222,7 @@ impl Mutex {
     /// As [`LockManager::try_lock_for`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
-        self.handle
-            .with_spec(LockSpec::MUTEX)?
-            .try_lock_for(at_most)
+        self.handle.with_spec(LockSpec::MUTEX).try_lock_for(at_most)
     }
 
     /// Like [`LockManager::try_lock_until`], which says how long it blocks.
@@ -234,7 +232,7 @@ impl Mutex {
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
         self.handle
-            .with_spec(LockSpec::MUTEX)?
+            .with_spec(LockSpec::MUTEX)
             .try_lock_until(deadline)
     }
 
@@ -244,7 +242,7 @@ impl Mutex {
     /// As [`LockManager::enqueue`].
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self) -> Result<Waiter> {
-        let wanted = self.handle.with_spec(LockSpec::MUTEX)?;
+        let wanted = self.handle.with_spec(LockSpec::MUTEX);
         wanted.enqueue(|guard| guard)
     }
 

@@ -179,11 +179,11 @@ impl RwLock {
     }
 
     fn reader(&self) -> Result<Wanted<'_>> {
-        self.handle.with_spec(LockSpec::read())
+        Ok(self.handle.with_spec(LockSpec::read()))
     }
 
     fn writer(&self) -> Result<Wanted<'_>> {
-        self.handle.with_spec(LockSpec::write())
+        Ok(self.handle.with_spec(LockSpec::write()))
     }
 }
 

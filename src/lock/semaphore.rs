@@ -203,7 +203,7 @@ impl Semaphore {
     }
 
     fn wanted(&self, permits: u32) -> Result<Wanted<'_>> {
-        self.handle.with_spec(self.spec(permits)?)
+        Ok(self.handle.with_spec(self.spec(permits)?))
     }
 
     fn spec(&self, permits: u32) -> Result<LockSpec> {

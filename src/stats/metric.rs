@@ -58,6 +58,18 @@ pub(super) const LOCAL_HANDOVERS: Metric = Metric::new(
     "fairlock_local_handovers_total",
     "Guards that got their lock from another guard of this manager, without Redis.",
 );
+pub(super) const KEPT_TURNS: Metric = Metric::new(
+    "fairlock_kept_turns_total",
+    "Guards that got a lock that this manager had kept, without Redis.",
+);
+pub(super) const RECALLS: Metric = Metric::new(
+    "fairlock_recalls_total",
+    "Locks that this manager held or kept when others said that they want them.",
+);
+pub(super) const COLD_NAMES: Metric = Metric::new(
+    "fairlock_cold_names_total",
+    "Names that were found not worth keeping, for the next 30 to 60 s.",
+);
 pub(super) const RENEWALS: Metric = Metric::new(
     "fairlock_renewals_total",
     "Renewals that Redis confirmed, and those that failed and were retried.",

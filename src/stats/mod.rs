@@ -53,6 +53,13 @@ pub struct Stats {
     /// Guards that got their lock from another guard of this manager, without Redis. See
     /// [`LockOptions::local_handovers`](crate::LockOptions::local_handovers).
     pub local_handovers: u64,
+    /// Guards that got a lock that this manager had kept, without Redis. See
+    /// [`LockOptions::keep`](crate::LockOptions::keep).
+    pub kept_turns: u64,
+    /// How often others said that they want a lock that this manager holds or keeps.
+    pub recalls: u64,
+    /// How often a name was found not worth keeping, for the next 30 to 60 s.
+    pub cold_names: u64,
     /// Calls that returned without the lock because it was taken.
     pub missed: u64,
     /// Locks that were lost before their guard released them.
@@ -167,6 +174,9 @@ impl fmt::Display for Stats {
             ("granted", self.granted),
             ("handed over", self.handed_over),
             ("local hand-overs", self.local_handovers),
+            ("kept turns", self.kept_turns),
+            ("recalls", self.recalls),
+            ("cold names", self.cold_names),
             ("missed", self.missed),
             ("cancelled", self.acquisitions.cancelled),
             ("failed", self.acquisitions.failed),

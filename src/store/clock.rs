@@ -19,7 +19,7 @@ use crate::sync::{Condvar, MutexGuard};
 
 /// A moment on this host's clock, in ns since some start. Arithmetic saturates: [`Time::NEVER`] is
 /// the deadline of a caller that waits forever.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Time(u64);
 
 impl Time {

@@ -298,7 +298,7 @@ impl SteppedEngine {
     pub(crate) fn begin_renew(&self, lease: &Arc<Lease>) -> Option<Call> {
         let renewed = lease.renewed_lease();
         let is_held = lease.is_held(self.engine.now());
-        is_held.then(|| renewed.request.renew(renewed.token, renewed.fence))
+        is_held.then(|| renewed.request.renew(renewed.token, renewed.fence()))
     }
 
     pub(crate) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: Answered) {

@@ -67,7 +67,7 @@ impl SteppedManager {
     /// A waiter whose acquire was not sent yet. If its request allows local hand-overs, it is in the
     /// line, and the line's place comes with it if that is to be sent.
     pub(crate) fn register(&self, request: &Arc<Request>) -> (QueuedWaiter, Option<LinePlace>) {
-        if request.spare_fences == 0 {
+        if !request.may_be_lent() {
             return (self.engine.register(request), None);
         }
         let (member, place) = self.lines.join(request);
@@ -99,7 +99,11 @@ impl SteppedManager {
             });
         }
         let now = self.engine.engine().now();
-        match self.lines.end_turn(lease, Mode::Used, now).ok()? {
+        match self
+            .lines
+            .end_turn(lease, None, Mode::Used, true, now)
+            .ok()?
+        {
             Ended::PassedTo(member, turn) => {
                 self.lines.on_passed(&member, &turn);
                 None
@@ -108,13 +112,14 @@ impl SteppedManager {
                 tenure,
                 mode,
                 place,
+                ..
             }) => Some(GuardRelease {
                 call: self.engine.release_call(&tenure, mode),
                 lease: tenure,
                 place: place.map(LinePlace),
             }),
             // The simulator runs one step at a time, so nothing comes between the parts of this one.
-            Ended::Lost(_) => None,
+            Ended::Kept | Ended::Lost(_) => None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Acquiring, QueuedWaiter, for_lock};
 use crate::engine::client::Client;
-use crate::engine::lease::Lease;
+use crate::engine::lease::{Lease, note_taken};
 use crate::engine::request::Request;
 use crate::engine::upkeep::{Task, Timer};
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterEntry, WaiterOwner, WaiterState};
@@ -17,6 +17,10 @@ use crate::store::clock::Time;
 impl Acquiring {
     pub(crate) fn client(&self) -> &Client {
         &self.client
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        self.life.is_forked()
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
@@ -38,7 +42,6 @@ impl Acquiring {
 
     /// R17 (subscription): starts it if it is not started, and does not wait for it. Where the store has
     /// no queue, there is none.
-    #[allow(dead_code, reason = "for the layer above")]
     pub(crate) fn start_subscription(&self) -> Result<()> {
         if self.client.has_queue() {
             self.subscription.start_first()?;
@@ -47,7 +50,6 @@ impl Acquiring {
     }
 
     /// The renewal thread calls the timer at that time, or soon after it.
-    #[allow(dead_code, reason = "for the layer above")]
     pub(crate) fn call_at(&self, at: Time, timer: Arc<dyn Timer>) {
         self.upkeep.call_at(at, timer);
     }
@@ -110,6 +112,14 @@ impl Acquiring {
             self.holding.keep_renewed(given);
         }
         caller.wake();
+    }
+
+    /// This thread has a lease that was lent to it without a wait. From now on `max_hold` ends it.
+    pub(crate) fn note_lent(&self, given: &Arc<Lease>) {
+        if given.request.max_hold.is_some() {
+            self.holding.keep_renewed(given);
+        }
+        note_taken(self.client.id(), given);
     }
 
     /// R13 (unwanted grants): abandons a grant that no caller wants.

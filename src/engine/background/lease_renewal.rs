@@ -134,7 +134,7 @@ impl LeaseRenewal {
                 }
                 Due::Renew => {
                     let lease = &scheduled.lease;
-                    let call = lease.request.renew(lease.token, lease.fence);
+                    let call = lease.request.renew(lease.token, lease.fence());
                     batch.push((Task::Renew(scheduled), call));
                 }
                 // Its deadline is near, and its renewal is not.

@@ -147,6 +147,8 @@ impl WantedListener for Listener {
         self.wanted.lock().expect("no panic").push(fence);
     }
 
+    fn on_unheard(&self) {}
+
     fn is_listening(&self) -> bool {
         self.is_listening.load(Ordering::SeqCst)
     }
@@ -384,7 +386,7 @@ fn renewal_by_a_guard_tells_those_who_hear_that_somebody_waits() {
         let lease = taken.expect("it answers").expect("it is free");
         let renewed = Outcome::Renewed {
             left: lease.request.ttl,
-            fence: lease.fence,
+            fence: lease.fence(),
             waiting,
         };
         let answer = Answer {
@@ -395,7 +397,7 @@ fn renewal_by_a_guard_tells_those_who_hear_that_somebody_waits() {
         let renewed = engine.base.holding.on_renew_reply(&lease, &answer);
         renewed.expect("it is held");
         let wanted = std::mem::take(&mut *listener.wanted.lock().expect("no panic"));
-        let expected = (hears && waiting).then_some(lease.fence);
+        let expected = (hears && waiting).then_some(lease.fence());
         assert_eq!(wanted, Vec::from_iter(expected));
     }
 }

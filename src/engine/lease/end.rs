@@ -35,11 +35,11 @@ pub(crate) fn renewed_until(lease: &Lease, answer: &Answer) -> Result<Time, Loss
     match &answer.reply.outcome {
         // P1 (one holder): a copy of a pass can still run, after which others can get the lock sooner.
         Outcome::Renewed { fence, .. }
-            if *fence == lease.fence && !answer.excludes_late_copies(lease.pass_not_after()) =>
+            if *fence == lease.fence() && !answer.excludes_late_copies(lease.pass_not_after()) =>
         {
             Ok(Time::from_nanos(0))
         }
-        Outcome::Renewed { left, fence, .. } if *fence == lease.fence => {
+        Outcome::Renewed { left, fence, .. } if *fence == lease.fence() => {
             Ok(deadline_from_reply(&lease.request, answer.sent, *left))
         }
         // Redis went back to an older copy of its data, in which the token was still queued, and

@@ -2,8 +2,8 @@
 //! passes in what happened, and what time it is.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -11,6 +11,7 @@ use crossbeam_channel::Receiver;
 use super::lost_signal::LostSignal;
 use super::passing::{DoubtfulPass, Passing};
 use super::state::LeaseState;
+use super::wanted_signal::WantedSignal;
 use crate::config::margin;
 use crate::engine::request::Request;
 use crate::error::Error;
@@ -28,24 +29,24 @@ use crate::sync::Mutex;
 pub(crate) struct Lease {
     pub(crate) request: Arc<Request>,
     pub(crate) token: Token,
-    pub(crate) fence: u64,
+    /// See [`Lease::fence`]. A lent lease has its own when somebody first asks for it.
+    fence: OnceLock<u64>,
     pub(crate) previous: PreviousHolder,
-    /// When this process learned of the grant, or somewhat before. Only the statistics use it.
+    /// When this process learned of the grant, or somewhat before.
     noticed_at: Time,
     /// When `max_hold` ends it.
     pub(crate) ends_at: Time,
     /// Its waiter was queued, or may have been, so the registry keeps its token until the lease ends.
     pub(crate) was_queued: bool,
     /// Others waited when it was granted, or may have. False unless its request hears.
-    #[allow(dead_code, reason = "for the layer above")]
     pub(crate) was_wanted: bool,
     /// R7 (late copies): until this server time, a copy of its acquire that is still under way can
     /// take the token. 0: no copy is under way.
     pub(crate) not_after: u64,
     /// How many permits it has. A guard can release some of them.
     permits: AtomicU32,
-    /// The fence of the last guard that it was lent to. 0: none had it yet.
-    last_fence: AtomicU64,
+    /// How many fences those that it was lent to have taken.
+    lent_fences: AtomicU32,
     /// When it was last lent, in ns. Only the statistics use it.
     lent_at: AtomicU64,
     /// When the request was sent, at the latest, whose reply last showed that Redis has the lease. In ns.
@@ -55,6 +56,7 @@ pub(crate) struct Lease {
     state: LeaseState,
     signal: LostSignal,
     passing: Passing,
+    wanted: WantedSignal,
     /// Why the last renewal failed. `None` if it succeeded, or none was due yet.
     renewal_fault: Mutex<Option<Box<StoreFault>>>,
 }
@@ -75,33 +77,33 @@ impl Lease {
                 .map_or(Time::NEVER, |limit| granted + limit),
             request,
             token: grant.token,
-            fence: grant.fence,
+            fence: OnceLock::from(grant.fence),
             previous: grant.previous,
             noticed_at: granted,
             was_queued: false,
             not_after: 0,
-            last_fence: AtomicU64::new(0),
+            lent_fences: AtomicU32::new(0),
             lent_at: AtomicU64::new(0),
             confirmed_at: AtomicU64::new(granted.as_nanos()),
             lender: None,
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
             passing: Passing::default(),
+            wanted: WantedSignal::default(),
             renewal_fault: Mutex::new(None),
         }
     }
 
-    /// The lender is lent for a request, from now on, under a fence that is larger by `offset`.
+    /// The lender is lent for a request, from now on.
     pub(crate) fn lent(
-        lender: &Arc<Lease>,
+        lender: Arc<Lease>,
         request: Arc<Request>,
-        offset: u32,
         previous: PreviousHolder,
         now: Time,
     ) -> Lease {
         let grant = Grant {
             token: lender.token,
-            fence: lender.fence + u64::from(offset),
+            fence: 0,
             granted_at: 0,
             left: Duration::ZERO,
             previous,
@@ -109,9 +111,49 @@ impl Lease {
         };
         lender.lent_at.store(now.as_nanos(), Ordering::Relaxed);
         Lease {
-            lender: Some(Arc::clone(lender)),
+            lender: Some(lender),
+            fence: OnceLock::new(),
             ..Lease::new(request, &grant, now, Time::NEVER)
         }
+    }
+
+    /// The fence of the grant. A lent lease takes the next of the fences that Redis has reserved for
+    /// the lender, when this is first called. The lender is lent to one guard after the other. So the
+    /// order of their fences is that of the guards, and a guard that asks for no fence uses none up.
+    pub(crate) fn fence(&self) -> u64 {
+        *self.fence.get_or_init(|| {
+            let lender = self.lender.as_ref();
+            lender.map_or(0, |lender| {
+                let taken = lender.lent_fences.fetch_add(1, Ordering::Relaxed);
+                lender.fence() + u64::from(taken)
+            })
+        })
+    }
+
+    /// How long after the grant the lease may take its fence, at the earliest. Zero: at once.
+    ///
+    /// P2 (rising fences): if Redis loses its data, its next fence is its time. So a lender gives away
+    /// fewer fences than microseconds have passed since its grant.
+    pub(crate) fn fence_due_after(&self) -> Duration {
+        match &self.lender {
+            Some(lender) if self.fence.get().is_none() => {
+                let taken = u64::from(lender.lent_fences.load(Ordering::Relaxed));
+                // 0.1 % more, as the clocks' rates may differ.
+                Duration::from_nanos(taken * 1001)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether Redis has reserved a fence for one more lent lease.
+    pub(crate) fn has_spare_fence(&self) -> bool {
+        self.lent_fences.load(Ordering::Relaxed) <= self.request.spare_fences
+    }
+
+    /// When this process learned of the grant that is renewed for it, or somewhat before.
+    pub(crate) fn renewed_noticed_at(&self) -> Time {
+        let renewed = self.lender.as_deref().unwrap_or(self);
+        renewed.noticed_at
     }
 
     /// The lease under which this one was given. `None` for a grant of Redis.
@@ -124,14 +166,10 @@ impl Lease {
         self.lender.as_ref().unwrap_or(self)
     }
 
-    /// A guard had it under this fence, and has ended.
-    pub(crate) fn note_last_fence(&self, fence: u64) {
-        self.last_fence.store(fence, Ordering::Relaxed);
-    }
-
-    /// The fence of the last guard that had it.
+    /// The last of its fences that a guard has, or the first.
     pub(crate) fn last_fence(&self) -> u64 {
-        self.last_fence.load(Ordering::Relaxed).max(self.fence)
+        let lent = u64::from(self.lent_fences.load(Ordering::Relaxed));
+        self.fence() + lent.saturating_sub(1)
     }
 
     /// When its first renewal is due after `now`. Never under a lender, or for a fixed lease.
@@ -164,7 +202,7 @@ impl Lease {
 
     /// The fence of its grant, and those that Redis has reserved.
     pub(crate) fn fences(&self) -> RangeInclusive<u64> {
-        self.fence..=self.fence + u64::from(self.request.spare_fences)
+        self.fence()..=self.fence() + u64::from(self.request.spare_fences)
     }
 
     /// How long its caller waited for it.
@@ -255,7 +293,7 @@ impl Lease {
     pub(crate) fn loss_for(&self, reason: LossReason) -> Loss {
         Loss {
             lock: self.request.key.name.clone(),
-            fence: self.fence,
+            fence: self.fence(),
             reason,
         }
     }
@@ -285,7 +323,6 @@ impl Lease {
     /// Whether Redis is known to have had the lease after the last trouble, whose mark this is. See
     /// [`Hearing::troubles`](crate::engine::hearing::Hearing::troubles). For a lent lease, its lender
     /// counts.
-    #[allow(dead_code, reason = "for the layer above")]
     pub(crate) fn is_confirmed(&self, troubles: u64) -> bool {
         let renewed = self.lender.as_deref().unwrap_or(self);
         renewed.confirmed_at.load(Ordering::Relaxed) > troubles
@@ -369,6 +406,19 @@ impl Lease {
 
     pub(crate) fn lost(&self) -> &Receiver<Loss> {
         self.signal.receiver()
+    }
+
+    /// Somebody waits for the lock. Its guard may learn so from now on.
+    pub(crate) fn note_wanted(&self) {
+        self.wanted.set();
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.is_set()
+    }
+
+    pub(crate) fn wanted(&self) -> &Receiver<()> {
+        self.wanted.receiver()
     }
 
     /// The renewal thread's next action for the lease at `now`, if it is to be renewed at

@@ -11,6 +11,7 @@ mod lost_signal;
 mod passing;
 mod state;
 mod taken;
+mod wanted_signal;
 
 pub(crate) use end::{loss_from_release, renewed_until};
 pub(crate) use lease::{Due, Lease, deadline_from_reply, deadline_since, first_lost};

@@ -55,7 +55,6 @@ impl Releasing {
     ///
     /// The release counts as sent twice, since [`Releasing::repeat_release`] may send it again at any
     /// time: that it was released before is then no loss.
-    #[allow(dead_code, reason = "for the layer above")]
     pub(crate) fn release_ended_in_background(
         &self,
         lease: &Lease,
@@ -78,7 +77,6 @@ impl Releasing {
     ///
     /// Does not wait for a reply where a drop would not, and else for one command timeout from
     /// `started`, which is now.
-    #[allow(dead_code, reason = "for the layer above")]
     pub(crate) fn repeat_release(
         self: &Arc<Self>,
         lease: &Arc<Lease>,

@@ -28,7 +28,7 @@ impl Releasing {
             return Err(Error::Lost { loss });
         }
         let request = &lease.request;
-        let call = request.detach(lease.token, lease.fence, to, valid_for);
+        let call = request.detach(lease.token, lease.fence(), to, valid_for);
         lease.begin_pass();
         let deadlines = self.client.deadlines(started, Time::NEVER);
         let result = single_result(self.client.store().run(slice::from_ref(&call), deadlines));

@@ -416,8 +416,8 @@ impl Releasing {
 pub(super) fn release_call(lease: &Lease, mode: Mode) -> Call {
     lease.request.call(Verb::Release {
         token: lease.token,
-        fence: lease.fence,
-        mode: mode.up_to(lease.fence, lease.last_fence()),
+        fence: lease.fence(),
+        mode: mode.up_to(lease.fence(), lease.last_fence()),
     })
 }
 

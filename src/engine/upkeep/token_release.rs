@@ -50,7 +50,7 @@ impl TokenRelease {
     /// The release of a lease that ended at `now`, or of some of its permits.
     pub(crate) fn of_lease(lease: &Lease, mode: Mode, now: Time) -> TokenRelease {
         let token = lease.token;
-        let fence = lease.fence;
+        let fence = lease.fence();
         let mode = mode.up_to(fence, lease.last_fence());
         let call = lease.request.call(Verb::Release { token, fence, mode });
         TokenRelease {

@@ -72,7 +72,7 @@ impl CircleLink {
     }
 
     fn taken_details(&self) -> Details<2> {
-        let fence = format!("fence {}", self.taken.fence);
+        let fence = format!("fence {}", self.taken.fence());
         Details([label_detail(self.taken.request.label()), Some(fence)])
     }
 }

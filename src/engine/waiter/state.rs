@@ -468,7 +468,7 @@ impl WaiterState {
             Stage::Granted(held) if Arc::ptr_eq(held, lease) => {
                 let grant = Grant {
                     token: lease.token,
-                    fence: lease.fence,
+                    fence: lease.fence(),
                     granted_at: 0,
                     left: Duration::ZERO,
                     previous: lease.previous,

@@ -229,7 +229,7 @@ fn a_member_that_is_passed_the_lock_and_dropped_passes_it_on(backend: &Backend) 
     assert_eq!(a.position(), None, "it was passed the lock");
     drop(a);
     let guard = granted(b);
-    assert_eq!(guard.fence(), fence + 2);
+    assert!(guard.fence() > fence);
     let previous = guard.previous_holder();
     assert_eq!(previous, PreviousHolder::Lapsed, "nobody has seen it yet");
 }
@@ -340,12 +340,12 @@ fn a_forced_release_is_reported_to_the_current_turn(backend: &Backend) {
 fn a_turn_that_ended_reports_no_loss(backend: &Backend) {
     let mgr = local(&patient(backend), 9);
     let guard = mgr.lock("n").unwrap();
-    let lost = guard.lost().clone();
+    let (lost, fence) = (guard.lost().clone(), guard.fence());
     let a = mgr.enqueue("n").unwrap();
     guard.unlock().unwrap();
     assert!(lost.recv().is_err(), "the channel is disconnected at once");
     let a = granted(a);
-    let fence = a.fence() - 1;
+    assert!(a.fence() > fence);
     assert!(mgr.force_release("n", fence).unwrap());
     assert!(a.renew().is_err());
     a.lost().recv_timeout(SLACK).unwrap();

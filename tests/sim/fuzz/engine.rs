@@ -496,7 +496,7 @@ impl FuzzWorld {
         assert_eq!(lease.token, token, "a guard has the grant of another token");
         let grants = self.granted.get(&token);
         assert!(
-            grants.is_some_and(|grants| grants.fences.contains(&lease.fence)),
+            grants.is_some_and(|grants| grants.fences.contains(&lease.fence())),
             "a guard without a grant"
         );
         assert!(self.guarded.insert(token), "two guards of one token");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MS, Run, SimEvent};
-use crate::engine::{Doubt, Request};
+use crate::engine::{Doubt, Handovers, Request};
 use crate::script::{Mode, Page, Token, Verb, Wait};
 use crate::sim::checker::RanAt;
 use crate::sim::defect::Defect;
@@ -424,6 +424,7 @@ impl Run<'_> {
             self.setting.key.clone(),
             &self.setting.options(lease_kind).local_handovers(max),
             1,
+            Handovers::up_to(max),
         );
         if self.defect == Some(Defect::LeftBelieved) {
             // The server does not learn of this. No step of the clock is longer.

@@ -379,8 +379,10 @@ impl Run<'_> {
         if caller.waiter.take().is_some() && !is_turn && left < lease.request.ttl / 2 {
             self.watch.taken_late = Some(lease.token);
         }
-        let first = lease.renewed_lease().fence;
-        let taken = self.checker.on_guard_taken(lease.token, first, lease.fence);
+        let first = lease.renewed_lease().fence();
+        let taken = self
+            .checker
+            .on_guard_taken(lease.token, first, lease.fence());
         self.watch.wrong_turn = taken.err().or(self.watch.wrong_turn.take());
         caller.since = self.now;
         caller.state = CallerState::Holding(lease);

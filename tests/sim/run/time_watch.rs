@@ -369,7 +369,7 @@ impl Run<'_> {
                 {
                     let clock = self.server_clock();
                     self.checker
-                        .check_held(clock, lease.token, lease.renewed_lease().fence)?;
+                        .check_held(clock, lease.token, lease.renewed_lease().fence())?;
                 }
             }
         }
@@ -425,7 +425,7 @@ impl Run<'_> {
     /// end, which is at most one lease later.
     fn is_excepted(&self, process: &SimProcess, held_since: u64, lease: &Arc<Lease>) -> bool {
         let lease = lease.renewed_lease();
-        let Some(since) = self.checker.excepted_since(lease.token, lease.fence) else {
+        let Some(since) = self.checker.excepted_since(lease.token, lease.fence()) else {
             return false;
         };
         let config = &self.setting.config;

@@ -33,10 +33,10 @@ fn r8_notice_counts_only_once_its_request_is_over() {
         state
     };
     assert!(
-        matches!(asking_with_notice().on_queued(now, 1, 1, 1, &request), WaiterAction::Keep(lease) if lease.fence == 7)
+        matches!(asking_with_notice().on_queued(now, 1, 1, 1, &request), WaiterAction::Keep(lease) if lease.fence() == 7)
     );
     assert!(
-        matches!(asking_with_notice().on_no_reply(1, now, &request), WaiterAction::Keep(lease) if lease.fence == 7)
+        matches!(asking_with_notice().on_no_reply(1, now, &request), WaiterAction::Keep(lease) if lease.fence() == 7)
     );
     // A waiter that was cancelled abandons the grant.
     let mut state = asking_with_notice();
@@ -71,7 +71,7 @@ fn grant_confirmed_with_another_fence_is_another_grant() {
         ));
         match state.on_confirmed(now, request.ttl, fence, false, &request) {
             WaiterAction::Keep(lease) => {
-                assert_eq!((lease.fence, lease.previous), (fence, previous))
+                assert_eq!((lease.fence(), lease.previous), (fence, previous))
             }
             _ => panic!("the renewal confirmed the grant"),
         }

@@ -1,0 +1,124 @@
+//! Which names are kept: those that were locked a short time ago, and that no other manager wants as
+//! often as this one. And when to look at the grants about which others tell this process.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::store::clock::Time;
+use crate::sync::Mutex;
+
+/// A tenure that ends after fewer turns than this was not worth it: to take a kept lock back costs as
+/// much as 4 to 6 round trips.
+pub(super) const LEAST_TURNS: u64 = 6;
+/// At most so many grants are kept at a time.
+const MOST_KEPT: usize = 1024;
+/// A name is cold for this time at least, and for twice as long at most.
+const COLD: Duration = Duration::from_secs(30);
+/// Names that were locked longer ago are forgotten, once so many others were.
+const MOST_SEEN: usize = 16_384;
+
+/// What a manager knows of names, besides their lines.
+#[derive(Default)]
+pub(super) struct Keeper {
+    state: Mutex<KeeperState>,
+    /// The grants about which others tell this process.
+    tenures: AtomicUsize,
+}
+
+#[derive(Default)]
+struct KeeperState {
+    /// When a name was last locked, newer ones first, and what came before those.
+    seen: [HashMap<Arc<str>, Time>; 2],
+    /// The names that are not kept, and those from the time before.
+    cold: [HashMap<Arc<str>, ()>; 2],
+    cold_since: Time,
+    /// When to look at a name's tenures.
+    looks: BTreeSet<(Time, Arc<str>)>,
+    /// The one timer for these looks.
+    timer_at: Option<Time>,
+}
+
+impl Keeper {
+    /// A caller asks Redis for this name. Whether the last one did so within this time, and the name
+    /// may be kept.
+    pub(super) fn note_asked(&self, name: &Arc<str>, keep: Duration, now: Time) -> bool {
+        let mut state = self.state.lock();
+        state.forget_old_cold(now);
+        let [newer, older] = &mut state.seen;
+        let last = newer.insert(Arc::clone(name), now);
+        let last = last.or_else(|| older.get(name).copied());
+        if newer.len() >= MOST_SEEN {
+            *older = std::mem::take(newer);
+        }
+        let is_cold = state.cold.iter().any(|names| names.contains_key(name));
+        let is_again = last.is_some_and(|last| now - last <= keep);
+        is_again && !is_cold && self.tenures() < MOST_KEPT
+    }
+
+    /// This name is not kept for a while. False: it is so already.
+    pub(super) fn note_cold(&self, name: &Arc<str>, now: Time) -> bool {
+        let mut state = self.state.lock();
+        state.forget_old_cold(now);
+        state.cold[0].insert(Arc::clone(name), ()).is_none()
+    }
+
+    /// How many grants there are about which others tell this process.
+    pub(super) fn tenures(&self) -> usize {
+        self.tenures.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn on_tenure_begun(&self) {
+        self.tenures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn on_tenure_ended(&self) {
+        self.tenures.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A name is to be looked at then. True: a timer is needed for that time.
+    #[must_use]
+    pub(super) fn look_at(&self, name: &Arc<str>, at: Time) -> bool {
+        let mut state = self.state.lock();
+        state.looks.insert((at, Arc::clone(name)));
+        let is_first = state.timer_at.is_none_or(|timer_at| at < timer_at);
+        if is_first {
+            state.timer_at = Some(at);
+        }
+        is_first
+    }
+
+    /// The names that are due.
+    pub(super) fn take_due(&self, now: Time) -> Vec<Arc<str>> {
+        let mut state = self.state.lock();
+        let mut due = Vec::new();
+        while state.looks.first().is_some_and(|(at, _)| *at <= now) {
+            due.extend(state.looks.pop_first().map(|(_, name)| name));
+        }
+        due
+    }
+
+    /// A timer has come. When it is to come again. `None` if another one is set.
+    pub(super) fn next_timer(&self, now: Time) -> Option<Time> {
+        let mut state = self.state.lock();
+        if state.timer_at.is_some_and(|timer_at| timer_at > now) {
+            return None;
+        }
+        state.timer_at = state.looks.first().map(|(at, _)| *at);
+        state.timer_at
+    }
+}
+
+impl KeeperState {
+    fn forget_old_cold(&mut self, now: Time) {
+        if now - self.cold_since >= COLD {
+            let [newer, older] = &mut self.cold;
+            *older = std::mem::take(newer);
+            if now - self.cold_since >= COLD * 2 {
+                older.clear();
+            }
+            self.cold_since = now;
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Kept grants: after the last guard was dropped, the tenure goes on until somebody else wants the
+//! lock. The next caller of this manager has it without Redis.
+//!
+//! A kept grant ends if others want it, if it is unused, if what is known of it is too old to lend it,
+//! if a caller of this manager wants the name in another way, and with the manager. It ends here first
+//! (R14), under the mutex of its slot. The thread that ended it sends its release, or the renewal
+//! thread does. A caller that comes before that release is answered sends it once more, so that its
+//! own request comes behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ended::{EndedGrant, KeptEnd};
+use super::keeper::LEAST_TURNS;
+use super::lines::{KeptBy, Line, LineKey, LineTenure, Lines, NameSlot, SlotState};
+use super::state::Turn;
+use crate::engine::{Lease, Timer, WantResult};
+use crate::error::Error;
+use crate::loss::{LossReason, PreviousHolder};
+use crate::options::LockOptions;
+use crate::script::Mode;
+use crate::store::clock::Time;
+
+/// A grant whose release this thread is to send before any other request for the name.
+#[must_use]
+pub(super) struct ToRelease {
+    lease: Arc<Lease>,
+    /// Another thread sends it, too.
+    is_second: bool,
+    /// Dropped without a mutex: they may have what is a user's.
+    _tenure: Option<(LineTenure, Option<KeptBy>)>,
+}
+
+/// The least time from one look to the next.
+const LEAST_PAUSE: Duration = Duration::from_millis(1);
+
+impl Lines {
+    /// Lends a kept lease of this name to a caller with these options, without Redis. `None`: there is
+    /// none.
+    pub(super) fn lend_kept(&self, slot: &NameSlot, options: &LockOptions) -> Option<Arc<Lease>> {
+        let now = self.acquiring.client().now();
+        let mut state = slot.lock();
+        let line = state.kept_line(options)?;
+        let (tenure, _) = line.kept()?;
+        if !self.may_lend(&tenure.lease, now) {
+            return None;
+        }
+        let lender = Arc::clone(&tenure.lease);
+        let by = line.lend_kept()?;
+        let turn = Lease::lent(lender, by.request, PreviousHolder::Released, now);
+        let turn = Arc::new(turn);
+        line.set_turn(Turn {
+            member: None,
+            lease: Arc::clone(&turn),
+        });
+        drop(state);
+        self.acquiring.client().meter().kept_turns.add(1);
+        self.acquiring.note_lent(&turn);
+        Some(turn)
+    }
+
+    /// Whether a lease may be lent once more. At least half of it must be left: then the next guard has
+    /// as much time as a waiter that Redis grants the lock. Where this process relies on others to tell
+    /// it that they wait, they must have been able to, since the lease was last confirmed.
+    pub(super) fn may_lend(&self, lease: &Lease, now: Time) -> bool {
+        lease.is_held(now)
+            && lease.remaining(now) >= lease.request.ttl / 2
+            && lease.has_spare_fence()
+            && (!lease.request.hears || self.is_heard_about(lease, now))
+    }
+
+    fn is_heard_about(&self, lease: &Lease, now: Time) -> bool {
+        self.hearing.is_heard(now)
+            && lease.is_confirmed(self.hearing.troubles())
+            && self.acquiring.check_open().is_ok()
+    }
+
+    /// Ends the kept grants of a slot here, but one of this line that may be lent. What this returns is
+    /// to be sent before the caller's own request: [`Lines::send_releases`].
+    pub(super) fn end_kept(
+        &self,
+        slot: &mut SlotState,
+        but: Option<LineKey>,
+        now: Time,
+    ) -> Vec<ToRelease> {
+        // Mostly there is one line, and it has no kept grant.
+        let mut ended = Vec::new();
+        for grant in &slot.ended {
+            if !grant.is_answered() {
+                ended.push(ToRelease {
+                    lease: Arc::clone(&grant.lease),
+                    is_second: true,
+                    _tenure: None,
+                });
+            }
+        }
+        for (key, line) in slot.lines() {
+            let Some((tenure, _)) = line.kept() else {
+                continue;
+            };
+            if but == Some(key) && self.may_lend(&tenure.lease, now) {
+                continue;
+            }
+            ended.extend(self.end_one(line, true, now));
+        }
+        ended
+    }
+
+    /// Ends the kept grant of a line. `None`: it is lost, and the renewal thread releases it.
+    fn end_one(&self, line: &mut Line, needed: bool, now: Time) -> Option<ToRelease> {
+        let (tenure, by) = line.end_tenure()?;
+        let lease = Arc::clone(&tenure.lease);
+        self.on_tenure_ended(&tenure, needed, now);
+        lease.end(now).ok().map(|()| ToRelease {
+            lease,
+            is_second: false,
+            _tenure: Some((tenure, by)),
+        })
+    }
+
+    /// Sends these releases on the name's lane. So what this thread asks for next comes behind them.
+    pub(super) fn send_releases(&self, ended: Vec<ToRelease>, now: Time) {
+        for grant in ended {
+            let lease = &grant.lease;
+            if grant.is_second {
+                self.releasing.repeat_release(lease, Mode::Used, now);
+                continue;
+            }
+            lease.disconnect();
+            let want = WantResult::No;
+            let sent = self
+                .releasing
+                .release_behind(None, lease, Mode::Used, now, want);
+            if let Err(Error::Lost { loss }) = sent {
+                log_loss(lease, loss.reason);
+            }
+        }
+    }
+
+    /// A caller of this manager is about to ask for this name in a way of its own. A kept grant would
+    /// be in its way. Blocks as the drop of a guard.
+    pub(crate) fn make_way(&self, name: &str) {
+        if self.keeper.tenures() == 0 {
+            return;
+        }
+        let now = self.acquiring.client().now();
+        let ended = self.with_known_slot(name, |slot| self.end_kept(slot, None, now));
+        self.send_releases(ended.unwrap_or_default(), now);
+    }
+
+    /// Others wait behind the grant with this fence. The thread that received that must not block.
+    pub(super) fn on_wanted(&self, name: &Arc<str>, fence: u64) {
+        let now = self.acquiring.client().now();
+        let mut turns = Vec::new();
+        let ended = self.with_known_slot(name, |slot| {
+            slot.note_wanted(fence);
+            let mut ended = Vec::new();
+            let (mut recalls, wanted) = (0, slot.wanted());
+            for (_, line) in slot.lines() {
+                let Some(tenure) = line.tenure() else {
+                    continue;
+                };
+                if tenure.lease.fence() > wanted {
+                    continue;
+                }
+                recalls += u64::from(!tenure.is_wanted());
+                turns.extend(tenure.turn().map(|turn| Arc::clone(&turn.lease)));
+                line.note_wanted();
+                if line.kept().is_some() {
+                    ended.extend(self.end_one(line, true, now));
+                }
+            }
+            self.acquiring.client().meter().recalls.add(recalls);
+            slot.note_ended(&ended);
+            ended
+        });
+        turns.iter().for_each(|turn| turn.note_wanted());
+        self.release_in_background(name, ended.unwrap_or_default(), now);
+    }
+
+    /// Has the renewal thread release these grants.
+    fn release_in_background(&self, name: &Arc<str>, ended: Vec<ToRelease>, now: Time) {
+        if ended.is_empty() {
+            return;
+        }
+        for grant in ended {
+            let lease = &grant.lease;
+            lease.disconnect();
+            let answered = self
+                .releasing
+                .release_ended_in_background(lease, Mode::Used, now);
+            self.with_known_slot(name, |slot| {
+                let mut ended = slot.ended.iter_mut();
+                if let Some(grant) = ended.find(|grant| Arc::ptr_eq(&grant.lease, lease)) {
+                    grant.set_sent(answered);
+                }
+            });
+        }
+        self.watch(name, now, self.acquiring.client().config().command_timeout);
+    }
+
+    /// A tenure has begun, which may be kept. From now on it is looked at while it lasts.
+    pub(super) fn watch_kept(&self, lease: &Lease, now: Time) {
+        if let Some(keep) = lease.request.keep {
+            self.watch(&lease.request.key.name, now, keep / 2);
+        }
+    }
+
+    fn watch(&self, name: &Arc<str>, now: Time, pause: Duration) {
+        let at = now + pause;
+        let is_new = self.with_known_slot(name, |slot| {
+            let is_new = slot.look_at <= now || at < slot.look_at;
+            if is_new {
+                slot.look_at = at;
+            }
+            is_new
+        });
+        if is_new == Some(true) && self.keeper.look_at(name, at) {
+            self.acquiring
+                .call_at(at, Arc::clone(&self.owner) as Arc<dyn Timer>);
+        }
+    }
+
+    /// Ends the kept grants that are unused, or too doubtful to lend. Returns when to look again.
+    pub(super) fn look_at_tenures(&self, now: Time) -> Option<Time> {
+        for name in self.keeper.take_due(now) {
+            self.look_at_name(&name, now);
+        }
+        self.keeper.next_timer(now)
+    }
+
+    fn look_at_name(&self, name: &Arc<str>, now: Time) {
+        let mut lost = Vec::new();
+        let heard_for = (self.hearing.heard_until() - now).max(LEAST_PAUSE);
+        let looked = self.with_known_slot(name, |slot| {
+            // A later look has taken the place of this one.
+            if slot.look_at > now {
+                return None;
+            }
+            lost = slot.take_answered();
+            let mut pause =
+                (!slot.ended.is_empty()).then(|| self.acquiring.client().config().command_timeout);
+            let mut ended = Vec::new();
+            for (_, line) in slot.lines() {
+                let keep = line.tenure().and_then(|tenure| tenure.lease.request.keep);
+                let Some(keep) = keep else {
+                    continue;
+                };
+                let looks = line.look();
+                let is_unused = looks >= 2;
+                let is_over = line
+                    .kept()
+                    .is_some_and(|(tenure, _)| is_unused || !self.may_lend(&tenure.lease, now));
+                if is_over {
+                    ended.extend(self.end_one(line, !is_unused, now));
+                } else {
+                    let mut next = keep / 2;
+                    if line.kept().is_some() {
+                        // Unheard, it is not kept any longer.
+                        next = next.min(heard_for);
+                    }
+                    pause = Some(pause.map_or(next, |pause| pause.min(next)));
+                }
+            }
+            slot.note_ended(&ended);
+            Some((ended, pause))
+        });
+        for (lease, reason) in lost {
+            log_loss(&lease, reason);
+        }
+        let Some((ended, pause)) = looked.flatten() else {
+            return;
+        };
+        if let Some(pause) = pause {
+            self.watch(name, now, pause);
+        }
+        self.release_in_background(name, ended, now);
+    }
+
+    /// Has all kept grants released in the background: the manager ends, or no message that somebody
+    /// waits reaches it.
+    pub(super) fn release_all_kept(&self) {
+        if self.keeper.tenures() == 0 {
+            return;
+        }
+        let now = self.acquiring.client().now();
+        for name in self.names() {
+            let ended = self.with_known_slot(&name, |slot| {
+                let mut ended = Vec::new();
+                for (_, line) in slot.lines() {
+                    if line.kept().is_some() {
+                        ended.extend(self.end_one(line, true, now));
+                    }
+                }
+                slot.note_ended(&ended);
+                ended
+            });
+            self.release_in_background(&name, ended.unwrap_or_default(), now);
+        }
+    }
+
+    /// A tenure has begun, about which others may tell this process.
+    pub(super) fn on_tenure_begun(&self, lease: &Lease) {
+        if lease.request.hears {
+            self.keeper.on_tenure_begun();
+        }
+    }
+
+    /// A tenure has ended. If others want the lock, or nobody `needed` it kept, and it had few turns, the
+    /// name is not kept for a while.
+    pub(super) fn on_tenure_ended(&self, tenure: &LineTenure, needed: bool, now: Time) {
+        if !tenure.hears() {
+            return;
+        }
+        self.keeper.on_tenure_ended();
+        let request = &tenure.lease.request;
+        if request.keep.is_some()
+            && (tenure.is_wanted() || !needed)
+            && tenure.turns() < LEAST_TURNS
+            && self.keeper.note_cold(&request.key.name, now)
+        {
+            self.acquiring.client().meter().cold_names.add(1);
+        }
+    }
+
+    /// A caller asks Redis for this name. Whether the grant is to be kept for `keep`.
+    pub(super) fn is_worth_keeping(&self, name: &Arc<str>, keep: Duration) -> bool {
+        let now = self.acquiring.client().now();
+        if !self.keeper.note_asked(name, keep, now) {
+            return false;
+        }
+        // Until others can tell this process that they wait, it keeps nothing from them.
+        if self.acquiring.start_subscription().is_err() {
+            return false;
+        }
+        self.hearing.ask_for_proof(now);
+        self.hearing.is_heard(now)
+    }
+}
+
+impl SlotState {
+    fn note_ended(&mut self, ended: &[ToRelease]) {
+        let ended = ended.iter().map(|grant| Arc::clone(&grant.lease));
+        self.ended.extend(ended.map(EndedGrant::new));
+    }
+
+    /// Forgets the ended grants whose releases were answered. Returns those that were lost before.
+    fn take_answered(&mut self) -> Vec<(Arc<Lease>, LossReason)> {
+        let mut lost = Vec::new();
+        self.ended.retain(|grant| match grant.take_result() {
+            KeptEnd::Unanswered => true,
+            KeptEnd::Released => false,
+            KeptEnd::Lost(reason) => {
+                lost.push((Arc::clone(&grant.lease), reason));
+                false
+            }
+        });
+        lost
+    }
+}
+
+/// No guard is told: none had the lock.
+pub(super) fn log_loss(lease: &Lease, reason: LossReason) {
+    let (name, fence) = (&lease.request.key.name, lease.fence());
+    log::warn!("lost {name:?} (fence {fence}) while it was kept for the next guard: {reason}");
+}

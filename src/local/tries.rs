@@ -1,0 +1,125 @@
+//! Tries: a caller asks for the lock without waiting for it. Its grant becomes the tenure of its line.
+
+use std::sync::Arc;
+
+use super::lines::{LineKey, Lines};
+use super::state::Turn;
+use crate::engine::{Lease, LeaseOwner, Request};
+use crate::error::{Error, Result};
+use crate::loss::{LossReason, PreviousHolder};
+
+/// What a try finds in its line.
+enum Found {
+    /// A kept grant, lent to it.
+    Turn(Arc<Lease>),
+    /// Nothing: Redis is to be asked.
+    Nothing,
+    /// Callers of this manager that have the lock, or ask for it.
+    Others,
+}
+
+impl Lines {
+    /// Takes the lock if no one has it or waits for it. A kept grant is lent, without Redis. If a caller
+    /// of this line has the lock or waits, there is no request either. Else `attempt` asks Redis. Blocks
+    /// as that, and as the drop of a guard if a kept grant of another line is to be released first.
+    pub(super) fn try_acquire(
+        &self,
+        request: &Arc<Request>,
+        attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<Lease>>>,
+    ) -> Result<Option<Arc<Lease>>> {
+        let client = self.acquiring.client();
+        let now = client.now();
+        self.acquiring
+            .begin(request, now + client.config().command_timeout)?;
+        let mut ended = Vec::new();
+        let mut _kept = None;
+        let found = self.with_slot(&request.key.name, |slot| {
+            ended = self.end_kept(slot, Some(LineKey::of(request)), now);
+            let line = slot.line(request);
+            if line.begin_try() {
+                return Found::Nothing;
+            }
+            let Some((tenure, _)) = line.kept() else {
+                return Found::Others;
+            };
+            let lease = Arc::clone(&tenure.lease);
+            _kept = line.lend_kept();
+            let turn = Lease::lent(lease, Arc::clone(request), PreviousHolder::Released, now);
+            let turn = Arc::new(turn);
+            line.set_turn(Turn {
+                member: None,
+                lease: Arc::clone(&turn),
+            });
+            Found::Turn(turn)
+        });
+        self.send_releases(ended, now);
+        match found {
+            Found::Others => {
+                request.note_taken();
+                Ok(None)
+            }
+            Found::Turn(turn) => {
+                client.meter().kept_turns.add(1);
+                self.acquiring.note_lent(&turn);
+                Ok(Some(turn))
+            }
+            Found::Nothing => {
+                let owner: Arc<dyn LeaseOwner> = Arc::clone(&self.owner) as _;
+                let owned = Arc::new(request.for_owner(owner));
+                let tried = attempt(&owned);
+                if owned.was_taken() {
+                    request.note_taken();
+                }
+                self.end_try(request, tried)
+            }
+        }
+    }
+
+    /// The try has ended. Members that came meanwhile wait behind it, or get a place of their own.
+    fn end_try(
+        &self,
+        request: &Arc<Request>,
+        tried: Result<Option<Arc<Lease>>>,
+    ) -> Result<Option<Arc<Lease>>> {
+        let now = self.acquiring.client().now();
+        let (mut place, mut turn) = (None, None);
+        self.with_slot(&request.key.name, |slot| {
+            let granted = tried.as_ref().ok().and_then(Option::as_ref);
+            // If it is lost by now, its loss may have come before the line had it.
+            let granted = granted.filter(|lease| lease.is_held(now));
+            let is_wanted = granted.is_some_and(|lease| slot.is_wanted(lease));
+            let line = slot.line(request);
+            let Some(lease) = granted else {
+                place = line.end_try().then(|| self.register_place(line, request));
+                return;
+            };
+            line.begin_tenure(Arc::clone(lease), request.hears, is_wanted);
+            self.on_tenure_begun(lease);
+            line.members().for_each(|member| member.note_held_here());
+            let lent = Lease::lent(Arc::clone(lease), Arc::clone(request), lease.previous, now);
+            let lent = Arc::new(lent);
+            if is_wanted || line.has_members() {
+                lent.note_wanted();
+            }
+            line.set_turn(Turn {
+                member: None,
+                lease: Arc::clone(&lent),
+            });
+            turn = Some(lent);
+        });
+        if let Some(place) = place {
+            self.acquiring.send_in_background(&place);
+        }
+        let Some(lease) = tried? else {
+            return Ok(None);
+        };
+        let Some(turn) = turn else {
+            let loss = lease.loss_at(now);
+            let loss = loss.unwrap_or_else(|| lease.loss_for(LossReason::Expired));
+            return Err(Error::Lost { loss });
+        };
+        self.acquiring.note_lent(&turn);
+        self.watch_kept(&lease, now);
+        Ok(Some(turn))
+    }
+}
