@@ -75,6 +75,8 @@ mod check;
 mod check_world;
 mod client;
 mod event;
+mod hearing;
+mod hearing_tests;
 mod peace;
 mod permit_short_way_tests;
 mod permit_tests;

@@ -7,10 +7,11 @@ use std::str::FromStr;
 use super::record_state::{
     HolderState, HolderStatus, RecordState, STEP, SmallStamp, SmallToken, TTL,
 };
-use super::setting::{SmallSetting, spare_words};
+use super::setting::SmallSetting;
 use crate::key::Key;
 use crate::loss::PreviousHolder;
 use crate::script::packed;
+use crate::script::params::HEARS;
 use crate::script::{Family, Token};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 use crate::store::memory::server::ScriptServer;
@@ -133,7 +134,7 @@ impl RecordKeys {
             let waited = u8::from(owner.waited);
             let client = owner.token.client;
             set("o", &real_token(owner.token).simple());
-            let spare = spare_words(owner.spare);
+            let spare = self.setting.spare_words(owner.spare);
             set(
                 "a",
                 &format!("{waited} {NOW} c{client} {TTL_MS} 0 0{spare}"),
@@ -291,7 +292,8 @@ impl RecordKeys {
         let known_fields = match self.setting.family() {
             // The ends before the last one, in `z`, are no part of a world. So a release may be
             // answered that nothing is known, which says as little here as that its lease lapsed.
-            Family::Mutex | Family::Quorum => "k o a l s q u c z i",
+            // Neither is the owner that was told, in `b`: so each script tells it again.
+            Family::Mutex | Family::Quorum => "k o a l s q u c z i b",
             Family::Permit => "k n c",
         };
         let queue = self.unpack_queue_field(fields)?;
@@ -474,7 +476,7 @@ impl RecordKeys {
                 token,
                 permits: 1,
                 fence: record.fence,
-                spare: request.split(' ').nth(6).map_or(Ok(0), parse)?,
+                spare: request.split(' ').nth(6).map_or(Ok(0), parse::<u32>)? % HEARS,
                 left: ticks_until(state.lease_end),
                 status: if was_spared {
                     HolderStatus::Spared

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::check;
+use super::hearing::{Heard, ToldOwner};
 use super::record_keys::{NOW, RecordKeys, TICK, TTL_MS, mark, real_token, small_token};
 use super::record_state::{
     Arrival, CLIENTS, Execution, HORIZON, RecordState, STEP, SmallAnswer, SmallGrant, SmallReply,
@@ -13,7 +14,9 @@ use super::record_state::{
 };
 use super::setting::SmallSetting;
 use crate::key::Key;
-use crate::script::{Call, CallerId, Grant, Mode, Outcome, Page, ScriptReply, Verb, Wait};
+use crate::script::{
+    Call, CallerId, Grant, Mode, Outcome, Page, ScriptReply, Verb, Wait, wanted_behind,
+};
 use crate::sim::mutation::{REWRITES_EARLY, ScriptMutation, server_with};
 use crate::store::memory::server::ScriptServer;
 
@@ -101,13 +104,32 @@ impl ScriptRunner {
             return Err("three clients are too few to pass over 64 waiters".to_owned());
         }
         let mut reports = reported_grants(&reply);
+        let mut reply_grants = reply.grants.clone();
+        if let Outcome::Granted(own) = &reply.outcome
+            && matches!(request, SmallRequest::Acquire(_))
+        {
+            reply_grants.push(*own);
+        }
         let answer = SmallAnswer {
             reply: self.small_reply(&call, reply.outcome)?,
             grants: self.small_grants(&reply.grants),
         };
-        let published = self.published_grants(&call)?;
+        let (published, told) = self.published(&call)?;
         reports.extend(&published);
         let (record, last_ended) = self.keys.read(&self.server.state().keyspace)?;
+        if self.setting.hears {
+            let new = published.iter().chain(&reply_grants);
+            let heard = Heard {
+                request,
+                reply: &answer.reply,
+                after: &record,
+                told,
+                said: new
+                    .map(|grant| (small_token(grant.token), grant.waiting))
+                    .collect(),
+            };
+            heard.check()?;
+        }
         Ok(Execution {
             record,
             answer,
@@ -163,11 +185,19 @@ impl ScriptRunner {
         }
     }
 
-    /// The messages that the script has published, each on the channel of its waiter's process.
-    fn published_grants(&mut self, call: &Call) -> Result<Vec<Grant>, String> {
-        let mut grants = Vec::new();
+    /// The messages that the script has published: grants, each on the channel of its waiter's
+    /// process, and that an owner's lock is wanted.
+    fn published(&mut self, call: &Call) -> Result<(Vec<Grant>, Vec<ToldOwner>), String> {
+        let (mut grants, mut told) = (Vec::new(), Vec::new());
         for message in self.server.published() {
             let text = String::from_utf8_lossy(&message.text).into_owned();
+            if let Some((_, fence)) = wanted_behind(PREFIX, &text) {
+                told.push(ToldOwner {
+                    channel: String::from_utf8_lossy(&message.channel).into_owned(),
+                    fence: self.keys.fence_mark(fence),
+                });
+                continue;
+            }
             let (grant, _, _) = Grant::from_message(PREFIX, &text)
                 .filter(|(_, key, family)| key.name == call.key.name && *family == call.spec.family)
                 .ok_or_else(|| format!("the message {text:?} is not a grant of this name"))?;
@@ -177,7 +207,7 @@ impl ScriptRunner {
             }
             grants.push(grant);
         }
-        Ok(grants)
+        Ok((grants, told))
     }
 }
 

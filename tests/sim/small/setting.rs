@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::record_state::CLIENTS;
+use crate::script::params::HEARS;
 use crate::script::{Family, LockSpec};
 use crate::sim::model::ModelKind;
 
@@ -16,6 +17,8 @@ pub(crate) struct SmallSetting {
     pub(super) renews_together: bool,
     /// How many fences each grant of the mutex reserves behind its first, for further turns.
     pub(super) spare: u32,
+    /// Each owner wants to hear that somebody waits.
+    pub(super) hears: bool,
     /// The fences are ahead of the server's clock, so the next one is the next number.
     pub(super) fences_ahead: bool,
     /// A list is written anew as soon as it has a dead entry.
@@ -36,6 +39,7 @@ impl SmallSetting {
             permits: [1; CLIENTS as usize],
             renews_together: true,
             spare: 0,
+            hears: false,
             fences_ahead: false,
             rewrites_early: false,
         }
@@ -53,6 +57,14 @@ impl SmallSetting {
     /// within themselves.
     pub(crate) fn with_turns(self, spare: u32) -> SmallSetting {
         SmallSetting { spare, ..self }
+    }
+
+    /// Each owner wants to hear that somebody waits.
+    pub(crate) fn hearing(self) -> SmallSetting {
+        SmallSetting {
+            hears: true,
+            ..self
+        }
     }
 
     /// The clock does not hide a fence that was given out before: the server's clock went back, and
@@ -132,8 +144,18 @@ impl SmallSetting {
     /// or the spare.
     pub(super) fn params(&self, client: u8, ttl_ms: u64) -> String {
         match self.family() {
-            Family::Mutex | Family::Quorum => format!("{ttl_ms} 0 0{}", spare_words(self.spare)),
+            Family::Mutex | Family::Quorum => {
+                format!("{ttl_ms} 0 0{}", self.spare_words(self.spare))
+            }
             Family::Permit => format!("{ttl_ms} 0 0 {}", self.permits(client)),
+        }
+    }
+
+    /// The spare as the scripts write it behind the other numbers of a request.
+    pub(super) fn spare_words(&self, spare: u32) -> String {
+        match spare + if self.hears { HEARS } else { 0 } {
+            0 => String::new(),
+            number => format!(" {number}"),
         }
     }
 
@@ -147,19 +169,11 @@ impl SmallSetting {
     }
 }
 
-/// The spare as the scripts write it behind the other numbers of a request.
-pub(super) fn spare_words(spare: u32) -> String {
-    if spare == 0 {
-        String::new()
-    } else {
-        format!(" {spare}")
-    }
-}
-
 impl fmt::Display for SmallSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             ModelKind::Mutex if self.spare > 0 => write!(f, "mutex with {} more turns", self.spare),
+            ModelKind::Mutex if self.hears => f.write_str("mutex whose owner hears"),
             ModelKind::Mutex => f.write_str("mutex"),
             ModelKind::Semaphore(all) => write!(f, "{:?} of {all} permits", self.permits),
             ModelKind::ReadWrite(_) => {
