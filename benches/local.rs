@@ -19,26 +19,20 @@
 
 #[path = "support/child.rs"]
 mod child;
+#[path = "support/handovers.rs"]
+mod handovers;
 mod support;
 #[path = "support/throughput.rs"]
 mod throughput;
 
-use std::cell::Cell;
 use std::env;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use child::ChildProcess;
 use fairlock::{LockManager, LockOptions};
-use parking_lot::{FairMutex, FairMutexGuard};
+use handovers::{MAX, Seen, THREADS, lock_turns, mutex_turns};
+use parking_lot::FairMutex;
 use support::figure::{Bound, Figure};
-use support::{Rounds, median, micros, now, rounds, server};
-use throughput::throughput;
-
-const THREADS: usize = 8;
-/// The most local hand-overs in a row.
-const MAX: u32 = 1000;
-const RUN_FOR: Duration = Duration::from_millis(500);
+use support::{Rounds, median, micros, rounds, server};
 
 fn main() {
     let args: Vec<String> = env::args().collect();
@@ -115,14 +109,6 @@ fn alone(url: &str, subject: &str) {
     }
 }
 
-/// The work of the threads in one round.
-struct Seen {
-    /// A second.
-    turns: u64,
-    /// The median, in ns.
-    handover: u64,
-}
-
 #[derive(Default)]
 struct Times {
     turns: [Vec<u64>; 3],
@@ -135,74 +121,6 @@ impl Times {
             self.turns[at].push(seen.turns);
             self.handovers[at].push(seen.handover);
         }
-    }
-}
-
-fn lock_turns(manager: &LockManager) -> Seen {
-    turns(|| {
-        let guard = manager.lock("local").expect("a lock");
-        let taken = now();
-        (taken, move || drop(guard))
-    })
-}
-
-fn mutex_turns(mutex: &FairMutex<()>) -> Seen {
-    turns(|| {
-        let guard = mutex.lock();
-        let taken = now();
-        (taken, move || FairMutexGuard::unlock_fair(guard))
-    })
-}
-
-/// All threads take turns. A turn says when it began, and how it ends.
-fn turns<R: FnOnce()>(take: impl Fn() -> (u64, R) + Sync) -> Seen {
-    let released = AtomicU64::new(0);
-    let last = AtomicUsize::new(THREADS);
-    let seen = parking_lot::Mutex::new(Vec::new());
-    let cycles = (0..THREADS).map(|thread| {
-        let (take, released, last) = (&take, &released, &last);
-        let mut handovers = Kept::new(&seen);
-        move || {
-            let (taken, release) = take();
-            let before = released.load(Ordering::Relaxed);
-            // A bare mutex is handed over only to a thread that sleeps by then. Its own thread may
-            // have it many times in a row, which is no hand-over.
-            if last.swap(thread, Ordering::Relaxed) != thread {
-                handovers.push(taken.saturating_sub(before));
-            }
-            released.store(now(), Ordering::Relaxed);
-            release();
-        }
-    });
-    let turns = throughput(RUN_FOR, cycles.collect());
-    Seen {
-        turns,
-        handover: median(seen.into_inner()),
-    }
-}
-
-/// One thread's hand-overs, which join those of all when it ends.
-struct Kept<'a> {
-    all: &'a parking_lot::Mutex<Vec<u64>>,
-    own: Cell<Vec<u64>>,
-}
-
-impl<'a> Kept<'a> {
-    fn new(all: &'a parking_lot::Mutex<Vec<u64>>) -> Kept<'a> {
-        Kept {
-            all,
-            own: Cell::new(Vec::new()),
-        }
-    }
-
-    fn push(&mut self, handover: u64) {
-        self.own.get_mut().push(handover);
-    }
-}
-
-impl Drop for Kept<'_> {
-    fn drop(&mut self) {
-        self.all.lock().append(self.own.get_mut());
     }
 }
 

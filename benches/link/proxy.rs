@@ -2,6 +2,8 @@
 //! after it came in. A chunk that comes while another one waits goes out its own while later, as on
 //! a wire.
 
+#![allow(dead_code, reason = "no bench needs all of it")]
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;

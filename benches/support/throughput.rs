@@ -12,14 +12,16 @@ pub(crate) fn throughput<F: FnMut() + Send>(run_for: Duration, cycles: Vec<F>) -
     let start = Barrier::new(cycles.len() + 1);
     let over = AtomicBool::new(false);
     let done = AtomicU64::new(0);
-    let mut started = 0;
+    let started = AtomicU64::new(u64::MAX);
     thread::scope(|scope| {
         for mut cycle in cycles {
             let start = &start;
             let over = &over;
             let done = &done;
+            let started = &started;
             scope.spawn(move || {
                 start.wait();
+                started.fetch_min(now(), Ordering::Relaxed);
                 let mut count = 0;
                 while !over.load(Ordering::Relaxed) {
                     cycle();
@@ -29,9 +31,9 @@ pub(crate) fn throughput<F: FnMut() + Send>(run_for: Duration, cycles: Vec<F>) -
             });
         }
         start.wait();
-        started = now();
+        // If the others need the processor, this thread may run late.
         thread::sleep(run_for);
         over.store(true, Ordering::Relaxed);
     });
-    done.into_inner() * 1_000_000_000 / (now() - started)
+    done.into_inner() * 1_000_000_000 / (now() - started.into_inner())
 }

@@ -24,7 +24,7 @@ use support::figure::{Bound, Figure, Line};
 use support::{Rounds, is_bench, server};
 
 /// The first has figures of several clients; in the others all figures are fairlock's.
-const SECTIONS: [&str; 9] = [
+const SECTIONS: [&str; 10] = [
     "Beside other clients",
     "A lock that nobody else wants",
     "Hand-over",
@@ -34,6 +34,7 @@ const SECTIONS: [&str; 9] = [
     "A slow link",
     "Permits",
     "Local hand-overs",
+    "Kept locks",
 ];
 
 /// The text that explains the figures. Instructions do not depend on the machine; they were counted
