@@ -237,14 +237,15 @@ impl LockGuard {
         }
     }
 
-    /// Whether somebody else waits for the lock: a caller of this manager, or one that Redis told it
-    /// of. A long holder can release the lock at a good moment, and take it again behind them.
+    /// Whether somebody else waits for the lock: a caller of this manager, or of another one. A long
+    /// holder can release it at a good moment, and take it again behind them.
     ///
-    /// Known for locks that were taken with [`notify_wanted`](crate::LockOptions::notify_wanted), and
-    /// for those that are [kept](crate::LockOptions::keep). It turns true within a message's time, or
-    /// after a check period if the message is lost. Once it is true it stays so, also if they do not
-    /// wait any more. Without these options it is true only if another guard's wait of the same line
-    /// is known here. Reads a flag; no I/O, never blocks. False in a forked child.
+    /// Others are known if the lock was taken with [`notify_wanted`](crate::LockOptions::notify_wanted)
+    /// or is [kept](crate::LockOptions::keep). Then this turns true a message after they wait, or up to
+    /// a check period later if the message is lost. With
+    /// [`local_handovers`](crate::LockOptions::local_handovers) alone, only waiters of this manager are
+    /// known; without any of these options, none. Once it is true it stays so, also if they do not
+    /// wait any more. Reads a flag; no I/O, never blocks. False in a forked child.
     pub fn is_wanted(&self) -> bool {
         !self.running.engine().is_forked() && self.lease.is_wanted()
     }

@@ -327,6 +327,7 @@
 //! - `transfer`: several names at once,
 //! - `throttle`: a semaphore,
 //! - `rate_limiter`: a semaphore that limits how many calls a service gets in a second,
+//! - `per_tenant_worker`: a pool that keeps its locks between small jobs,
 //! - `shutdown`: an end in good order,
 //! - `unit_test`: how to test code that locks, without a Redis.
 //!
@@ -357,6 +358,32 @@
 //! The first time that a manager waits, it subscribes to the messages about its grants before it
 //! enters the queue. That takes at most one command timeout more. The first `enqueue` of a free
 //! lock also starts the subscription, but does not wait for it.
+//!
+//! # Keep a lock between jobs
+//!
+//! Mostly one process locks the same name many times in a row, and no other process wants it. With
+//! [`keep`](LockOptions::keep) the manager keeps the lock after the drop, and the next lock costs no
+//! request. When another process wants the name, Redis tells the manager, which lets go:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use fairlock::LockOptions;
+//!
+//! # fn bill(_: &str, _fence: u64) {}
+//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! let customers = mgr.with(LockOptions::new().keep(Duration::from_secs(2)));
+//! for item in ["paper", "ink", "glue"] {
+//!     let guard = customers.lock("customer:ann")?;
+//!     bill(item, guard.fence());
+//! } // kept, for 2 s at most if nobody uses it; `unlock` would release it
+//! mgr.shutdown(Duration::from_secs(5))?; // releases what is kept
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! End with `shutdown`, or drop the last handle: otherwise a kept lock stays taken for its ttl. [When to keep
+//! locks, and when not](guide::choosing#kept-locks) has the rest. A holder that works for long can
+//! ask whether it [`is_wanted`](LockGuard::is_wanted), with
+//! [`notify_wanted`](LockOptions::notify_wanted).
 //!
 //! # Look inside
 //!

@@ -178,29 +178,34 @@ impl LockOptions {
         self
     }
 
-    /// Keeps the lock for this process after its guard was dropped, until somebody else wants it.
+    /// Keeps the lock for this manager after its guard was dropped, until somebody else wants it.
     ///
-    /// The next call for the name in this process then takes it without Redis, in well under a
-    /// microsecond. Another manager that asks for the name is not kept waiting: Redis tells this
-    /// manager, which releases the lock at once, or when the guard that is running is dropped. A kept
-    /// lock that nobody uses for `unused` is released, too.
+    /// The next call for the name returns at once then, without a request. If another manager waits for
+    /// the name, Redis tells this one, which releases the lock. If a guard is alive, it does so when that
+    /// guard is dropped, or after up to [`local_handovers`](LockOptions::local_handovers) guards more.
+    /// [P3](crate::guide::safety#p3-first-come-first-served) says how soon, also if the message is lost.
+    /// A lock that no guard had for `unused` is released, too; it may be after half of that time.
     ///
-    /// A name is kept from the second time on that this manager locks it within `unused`. A name
-    /// that goes to and fro between managers is not kept: if it was wanted, or unused, after fewer
-    /// than 6 turns, the manager does not keep it for the next 30 to 60 s. At most 1,024 names are
-    /// kept at a time. While the subscription is not proven to work, nothing is kept.
+    /// A name is kept if this manager asks Redis for it again within `unused`, and once it has proof that
+    /// it hears of others. So the first two or three locks of a name, and those of the first check
+    /// period, may cost requests. A name that goes to and fro between managers is not kept: if it was
+    /// wanted, or unused, after fewer than 6 turns, this manager does not keep it for the next 30 to
+    /// 60 s. It keeps 1,024 names at a time at most. While nobody else waits, the waiters of this manager
+    /// hand the lock over to each other without a limit.
     ///
-    /// The price is in a crash: a process that ends without [`shutdown`](crate::LockManager::shutdown)
-    /// leaves its kept locks taken until their ttl is over, and the next holder reads
-    /// [`PreviousHolder::Lapsed`](crate::PreviousHolder::Lapsed). [`unlock`](crate::LockGuard::unlock)
-    /// always releases. A guard that is dropped by a panic, or abandoned, is not kept.
-    /// [`inspect`](crate::LockManager::inspect) cannot say whether a guard has a kept lock.
+    /// The price is in a crash. A process that ends without [`shutdown`](crate::LockManager::shutdown)
+    /// and without dropping its last handle leaves what it keeps taken until the ttl is over, and the next
+    /// holder reads [`PreviousHolder::Lapsed`](crate::PreviousHolder::Lapsed). Also, a drop may keep the
+    /// lock, and others find it taken. [`unlock`](crate::LockGuard::unlock) releases it, unless a waiter
+    /// of this manager gets it. [`abandon`](crate::LockGuard::abandon) and a drop in a panic keep nothing.
+    ///
+    /// Callers with the same options share a kept lock. A call with another ttl or other hand-overs,
+    /// and `lock_all`, have it released first.
     ///
     /// For mutexes and re-entrant mutexes that are taken one at a time: with another kind of lock, a
     /// [`fixed_lease`](LockOptions::fixed_lease), [`hold_at_least`](LockOptions::hold_at_least),
     /// [`wait_on_drop`](crate::Builder::wait_on_drop) or a quorum it is an
-    /// [`Error::Config`](crate::Error::Config). `lock_all` takes no part in it. 1 ms to a third of the
-    /// ttl; default: not kept.
+    /// [`Error::Config`](crate::Error::Config). 1 ms to a third of the ttl; default: not kept.
     #[must_use]
     pub const fn keep(mut self, unused: Duration) -> LockOptions {
         self.keep = Some(Some(unused));
@@ -214,13 +219,12 @@ impl LockOptions {
         self
     }
 
-    /// Has other managers tell this one when they wait for a lock that it holds.
+    /// Has other managers tell this one that they wait for a lock that it holds.
     ///
     /// Then [`LockGuard::is_wanted`](crate::LockGuard::is_wanted) and
-    /// [`LockGuard::wanted`](crate::LockGuard::wanted) know it. A long holder can release the lock at
-    /// a good moment. A lock that is [kept](LockOptions::keep) knows it without this option. It costs
-    /// one message for each grant that somebody waits for, and a subscription: the first call may
-    /// block for one command timeout more.
+    /// [`LockGuard::wanted`](crate::LockGuard::wanted) say so, and a long holder can let go at a good
+    /// moment. A lock that is taken to be [kept](LockOptions::keep) needs no such option. It costs a
+    /// subscription, and a message for each grant that somebody waits for.
     ///
     /// For mutexes and re-entrant mutexes that are taken one at a time, as
     /// [`local_handovers`](LockOptions::local_handovers). Default: false.

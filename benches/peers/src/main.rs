@@ -23,7 +23,8 @@
 //! milliseconds below that, so they sleep for 0 or 1 ms. With 1 ms they would not sleep at all, and
 //! get less done where there are fewer processors than threads. fairlock has nothing to set: Redis
 //! notifies its waiters. With local hand-overs, a thread hands the lock to another one of its process
-//! up to 100 times in a row.
+//! up to 100 times in a row. *Kept* is a lock that its process keeps after each drop, as no other
+//! process wants it.
 
 mod child;
 mod client;

@@ -42,7 +42,12 @@ pub(crate) trait Subject: Sync {
 }
 
 pub(crate) fn subjects(url: &str) -> Vec<Box<dyn Subject>> {
-    let ours = [Release::Drop, Release::Unlock, Release::Local];
+    let ours = [
+        Release::Drop,
+        Release::Unlock,
+        Release::Local,
+        Release::Keep,
+    ];
     let mut all: Vec<Box<dyn Subject>> = vec![Box::new(BareFloor(url.to_owned()))];
     all.extend(ours.map(|release| fairlock(url, release)));
     all.extend(peers(url, Retry::Default));
@@ -120,16 +125,22 @@ enum Release {
     Unlock,
     /// A drop that may hand over to a thread of the same process, without Redis.
     Local,
+    /// A drop that keeps the lock until another process wants it.
+    Keep,
 }
 
 /// In a row, before Redis is asked again.
 const LOCAL_HANDOVERS: u32 = 100;
+/// For how long a lock is kept that nobody uses.
+const KEEP: Duration = Duration::from_secs(3);
 
 fn fairlock(url: &str, release: Release) -> Box<dyn Subject> {
-    let options = LockOptions::new().ttl(TTL).local_handovers(match release {
-        Release::Local => LOCAL_HANDOVERS,
-        Release::Drop | Release::Unlock => 0,
-    });
+    let options = LockOptions::new().ttl(TTL);
+    let options = match release {
+        Release::Local => options.local_handovers(LOCAL_HANDOVERS),
+        Release::Keep => options.keep(KEEP),
+        Release::Drop | Release::Unlock => options,
+    };
     let builder = LockManager::builder(url).options(options);
     let manager = builder.build().expect("a Redis that answers");
     Box::new(Fairlock { manager, release })
@@ -141,6 +152,7 @@ impl Subject for Fairlock {
             Release::Drop => "fairlock, drop",
             Release::Unlock => "fairlock, unlock",
             Release::Local => "fairlock, local hand-overs",
+            Release::Keep => "fairlock, kept",
         }
     }
 
@@ -151,7 +163,7 @@ impl Subject for Fairlock {
             let guard = lock.lock().expect("Redis answers");
             held();
             match release {
-                Release::Drop | Release::Local => drop(guard),
+                Release::Drop | Release::Local | Release::Keep => drop(guard),
                 Release::Unlock => guard.unlock().expect("it is still held"),
             }
         })

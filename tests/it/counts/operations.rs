@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use fairlock::{LockGuard, LockManager, LockOptions, MAX_LOCAL_HANDOVERS, Waiter};
 
-use crate::fixtures::{build, with_ttl};
+use crate::fixtures::{SOON, build, with_ttl};
+use crate::support::until;
 
 /// One operation, to be repeated.
 pub(super) type Cycle = Box<dyn FnMut()>;
@@ -70,6 +71,15 @@ pub(super) const OPERATIONS: &[(&str, Prepare)] = &[
     ("local hand-over: enqueue + unlock + wait", |url| {
         let options = LockOptions::new().local_handovers(MAX_LOCAL_HANDOVERS);
         hand_overs(vec![quiet(url).with(options)])
+    }),
+    ("mutex that is kept: lock + drop", |url| {
+        let manager = quiet(url).with(LockOptions::new().keep(Duration::from_secs(200)));
+        let mutex = manager.mutex("k");
+        until(SOON, "it is kept", || {
+            drop(mutex.lock().unwrap());
+            manager.stats().kept_turns > 0
+        });
+        Box::new(move || drop(mutex.lock().unwrap()))
     }),
 ];
 
