@@ -199,8 +199,8 @@ impl LockOptions {
     /// lock, and others find it taken. [`unlock`](crate::LockGuard::unlock) releases it, unless a waiter
     /// of this manager gets it. [`abandon`](crate::LockGuard::abandon) and a drop in a panic keep nothing.
     ///
-    /// Callers with the same options share a kept lock. A call with another ttl or other hand-overs,
-    /// and `lock_all`, have it released first.
+    /// Calls with `keep`, the same ttl and the same `local_handovers` share a kept lock. Any other call
+    /// for the name, `lock_all` included, has it released first.
     ///
     /// For mutexes and re-entrant mutexes that are taken one at a time: with another kind of lock, a
     /// [`fixed_lease`](LockOptions::fixed_lease), [`hold_at_least`](LockOptions::hold_at_least),
