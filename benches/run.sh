@@ -2,7 +2,7 @@
 # Runs all benches, those beside other lock clients included, and makes tables and charts of what they say: BENCHMARKS.md,
 # benchmarks.svg and benchmarks-peers.svg. A complete run into docs also renews the README's table.
 #
-#   benches/run.sh [DIRECTORY]                      into docs by default; takes 35 minutes
+#   benches/run.sh [DIRECTORY]                      into docs by default; takes 40 minutes
 #   benches/run.sh --quick [DIRECTORY]              a first look, in less than three minutes; only prints, unless there is a DIRECTORY
 #   FAIRLOCK_BENCHES='queue peers' benches/run.sh --quick       some of them
 #

@@ -9,7 +9,7 @@ use fairlock::{LockManager, LockOptions};
 
 use crate::support::figure::Bound;
 use crate::support::{
-    Rounds, bare_connection, is_bench, manager, median, micros, now, quantile, round_trip, rounds,
+    Rounds, bare_connection, manager, median, micros, now, quantile, round_trip, rounds, sized,
 };
 use crate::{KEEP, figure, warm_up};
 
@@ -94,7 +94,7 @@ fn show(managers: usize, kind: &str, seen: &Seen) {
 
 /// Each manager has one thread. Returns the time from each release to the next grant, in ns.
 fn take_turns(managers: &[LockManager], name: &str) -> Vec<u64> {
-    let run_for = Duration::from_millis(if is_bench() { 500 } else { 50 });
+    let run_for = Duration::from_millis(sized(50, 150, 500));
     let until = now() + run_for.as_nanos() as u64;
     let released = AtomicU64::new(0);
     let all = Mutex::new(Vec::new());

@@ -11,7 +11,7 @@ use crate::handovers::{MAX, Seen, THREADS, lock_turns, mutex_turns};
 use crate::support::figure::Bound;
 use crate::support::{Rounds, is_bench, manager, median, micros, now, rounds};
 use crate::throughput::throughput;
-use crate::{KEEP, figure, keeper, warm_up};
+use crate::{figure, keeper, warm_up};
 
 const CROWD: usize = 32;
 /// Under each guard, in ns.
@@ -87,8 +87,7 @@ fn lock_own(manager: &LockManager, run_for: Duration, name: impl Fn(usize) -> St
 fn one_name(url: &str) {
     let plain = manager(url, None);
     let local = plain.with(LockOptions::new().local_handovers(MAX));
-    let keeping = manager(url, None);
-    let keeping = keeping.with(LockOptions::new().keep(KEEP));
+    let keeping = keeper(url);
     let mutex = FairMutex::new(());
     let [mut to_local, mut to_mutex] = [(); 2].map(|()| Rounds::default());
     let mut seen: [Vec<Seen>; 3] = Default::default();
@@ -128,4 +127,17 @@ fn one_name(url: &str) {
         .beside(format!("FairMutex: {}", handovers[2]))
         .bound(Bound::AtMost(3.0))
         .note(&to_mutex);
+}
+
+/// Runs the threads on one name for a profiler.
+pub(crate) fn alone(url: &str) {
+    let manager = keeper(url);
+    warm_up(&manager, "local");
+    for _ in 0..4 {
+        let Seen { turns, handover } = lock_turns(&manager);
+        println!(
+            "one: {turns} turns a second, hand-over p50 {}",
+            micros(handover)
+        );
+    }
 }

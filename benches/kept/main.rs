@@ -22,7 +22,8 @@
 //!   again and again.
 //!
 //! Within a round, the things that are compared take turns. Ratios are the median of all rounds
-//! (least..most). A profiler shows more if one subject runs alone, for 2 s: `handle`, `name` or `threads`.
+//! (least..most). A profiler shows more if one subject runs alone, for 2 s: `handle`, `name`,
+//! `threads` (two, on names of their own) or `one` (8 threads on one name).
 //!
 //!     FAIRLOCK_BENCH_URL=redis://host/ perf record -g kept-0123abcd --bench alone handle
 
@@ -69,10 +70,10 @@ fn main() {
     }
     let redis = server();
     if let Some(at) = args.iter().position(|arg| arg == "alone") {
-        return relock::alone(
-            &redis.url,
-            args.get(at + 1).map_or("handle", String::as_str),
-        );
+        return match args.get(at + 1).map_or("handle", String::as_str) {
+            "one" => crowd::alone(&redis.url),
+            subject => relock::alone(&redis.url, subject),
+        };
     }
     println!("kept: locks that a process keeps, on {}", redis.about);
     let chosen: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();

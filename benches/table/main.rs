@@ -78,7 +78,7 @@ fn page(lines: &[Line], machine: &str) -> String {
     let mut page = format!(
         "# Benchmarks
 
-`benches/run.sh` made this page. Anyone can run it, in 35 minutes. `benches/run.sh --quick` takes less
+`benches/run.sh` made this page. Anyone can run it, in 40 minutes. `benches/run.sh --quick` takes less
 than three. It ran on {machine}.
 
 ![Charts of the figures below](benchmarks.svg)
