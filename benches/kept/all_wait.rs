@@ -1,12 +1,15 @@
 //! Several managers that all wait for one name: what being told of others does to a hand-over.
 
+use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
 use fairlock::{LockManager, LockOptions};
+use redis::Connection;
 
+use crate::support::cores::Cores;
 use crate::support::figure::Bound;
 use crate::support::{
     Rounds, bare_connection, manager, median, micros, now, quantile, round_trip, rounds, sized,
@@ -37,40 +40,51 @@ struct Seen {
 pub(crate) fn measure(url: &str) {
     let mut pinged = bare_connection(url);
     println!("all_wait: managers that all wait for one name, {HOLD:?} under each guard");
-    println!(
-        "  {:<10}{:<16}{:>10}{:>10}{:>10}   {:<22}longest / round trip",
-        "managers", "", "p50", "p99", "longest", "p50 / without"
-    );
-    for managers in MANAGERS {
-        let all = KINDS.map(|(_, options)| {
-            let managers: Vec<LockManager> = (0..managers)
-                .map(|_| manager(url, None).with(options.clone()))
-                .collect();
-            managers
-        });
-        for (i, manager) in all[1].iter().enumerate() {
-            warm_up(manager, &format!("bench:all-wait:warm-up:{managers}:{i}"));
+    Cores::each(url, &[process::id()], |cores| {
+        println!(
+            "  {:<24}{:<16}{:>12}{:>12}{:>12}   {:<22}longest / round trip",
+            format!("managers, cores: {cores}"),
+            "",
+            "p50",
+            "p99",
+            "longest",
+            "p50 / without"
+        );
+        MANAGERS
+            .iter()
+            .for_each(|managers| compare(url, &mut pinged, *managers));
+    });
+}
+
+fn compare(url: &str, pinged: &mut Connection, managers: usize) {
+    let all = KINDS.map(|(_, options)| {
+        let managers: Vec<LockManager> = (0..managers)
+            .map(|_| manager(url, None).with(options.clone()))
+            .collect();
+        managers
+    });
+    for (i, manager) in all[1].iter().enumerate() {
+        warm_up(manager, &format!("bench:all-wait:warm-up:{managers}:{i}"));
+    }
+    let mut seen: [Seen; 3] = Default::default();
+    for round in 0..rounds(7) {
+        let trip = round_trip(pinged) as f64;
+        let mut halves = [0.0; 3];
+        for ((managers, seen), half) in all.iter().zip(&mut seen).zip(&mut halves) {
+            let handovers = take_turns(managers, &format!("bench:all-wait:{round}"));
+            *half = median(handovers.iter().copied()) as f64;
+            let most = handovers.iter().copied().max().unwrap_or(0) as f64;
+            seen.p50.add(*half);
+            seen.p99.add(quantile(&handovers, 0.99) as f64);
+            seen.most.add(most);
+            seen.stall.add(most / trip);
         }
-        let mut seen: [Seen; 3] = Default::default();
-        for round in 0..rounds(7) {
-            let trip = round_trip(&mut pinged) as f64;
-            let mut halves = [0.0; 3];
-            for ((managers, seen), half) in all.iter().zip(&mut seen).zip(&mut halves) {
-                let handovers = take_turns(managers, &format!("bench:all-wait:{round}"));
-                *half = median(handovers.iter().copied()) as f64;
-                let most = handovers.iter().copied().max().unwrap_or(0) as f64;
-                seen.p50.add(*half);
-                seen.p99.add(quantile(&handovers, 0.99) as f64);
-                seen.most.add(most);
-                seen.stall.add(most / trip);
-            }
-            for (seen, half) in seen.iter_mut().zip(halves) {
-                seen.ratio.add(half / halves[0]);
-            }
+        for (seen, half) in seen.iter_mut().zip(halves) {
+            seen.ratio.add(half / halves[0]);
         }
-        for ((kind, _), seen) in KINDS.into_iter().zip(&seen) {
-            show(managers, kind, seen);
-        }
+    }
+    for ((kind, _), seen) in KINDS.into_iter().zip(&seen) {
+        show(managers, kind, seen);
     }
 }
 
@@ -78,7 +92,7 @@ fn show(managers: usize, kind: &str, seen: &Seen) {
     let [p50, p99, most] =
         [&seen.p50, &seen.p99, &seen.most].map(|times| micros(times.median() as u64));
     println!(
-        "  {managers:<10}{kind:<16}{p50:>10}{p99:>10}{most:>10}   {:<22}{:.1}",
+        "  {managers:<24}{kind:<16}{p50:>12}{p99:>12}{most:>12}   {:<22}{:.1}",
         seen.ratio, seen.stall
     );
     let case = format!("{managers} managers, {kind}");
@@ -94,7 +108,7 @@ fn show(managers: usize, kind: &str, seen: &Seen) {
 
 /// Each manager has one thread. Returns the time from each release to the next grant, in ns.
 fn take_turns(managers: &[LockManager], name: &str) -> Vec<u64> {
-    let run_for = Duration::from_millis(sized(50, 150, 500));
+    let run_for = Duration::from_millis(sized(50, 150, 300));
     let until = now() + run_for.as_nanos() as u64;
     let released = AtomicU64::new(0);
     let all = Mutex::new(Vec::new());

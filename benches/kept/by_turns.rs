@@ -7,6 +7,7 @@ use redis::Connection;
 
 use crate::child::{self, ChildProcess};
 use crate::proxy::Proxy;
+use crate::support::cores::Cores;
 use crate::support::figure::Bound;
 use crate::support::{Rounds, bare_connection, manager, micros, now, rounds, sized};
 use crate::{figure, keeper, warm_up};
@@ -37,11 +38,9 @@ struct Costs {
 }
 
 pub(crate) fn measure(url: &str) {
-    let proxy = Proxy::start(url);
-    let mut admin = bare_connection(url);
     println!("turns: two processes lock one name, r times in a row each; all per lock");
     println!(
-        "  {:<18}{:>4}{:>12}{:>12}   {:<22}{:<18}{:<18}{:<18}{:<8}cold",
+        "  {:<24}{:>4}{:>12}{:>12}   {:<22}{:<18}{:<18}{:<18}{:<8}cold",
         "with keep / without",
         "r",
         "with",
@@ -52,36 +51,54 @@ pub(crate) fn measure(url: &str) {
         "scripts, µs",
         "kept"
     );
-    for (place, url, most) in [
-        ("this host", url, sized(2, 20, 60)),
-        ("link of 1 ms", &proxy.url, sized(1, 4, 12)),
-    ] {
-        let mut pairs = ["plain", "keep"].map(|kind| Pair::new(url, kind));
-        for r in IN_A_ROW {
-            let mut costs: [Costs; 2] = Default::default();
-            let mut ratio = Rounds::default();
-            for round in 0..rounds(5) {
-                let mut times = [0.0; 2];
-                for i in 0..2 {
-                    // The first of the two may find the machine in another state.
-                    let of = (i + round) % 2;
-                    let name = format!("bench:turns:{place}:{r}:{of}:{round}");
-                    let name = name.replace(' ', "-");
-                    times[of] = pairs[of].take_turns(&name, r, most, &mut admin, &mut costs[of]);
-                }
-                ratio.add(times[1] / times[0]);
+    let mut admin = bare_connection(url);
+    let mut pairs = pairs(url);
+    let ids: Vec<u32> = pairs.iter().flat_map(Pair::ids).collect();
+    Cores::each(url, &ids, |cores| {
+        let place = format!("this host, cores: {cores}");
+        compare(
+            &mut pairs,
+            &place,
+            "this host",
+            sized(2, 20, 60),
+            &mut admin,
+        );
+    });
+    let proxy = Proxy::start(url);
+    let mut pairs = self::pairs(&proxy.url);
+    let place = "link of 1 ms";
+    compare(&mut pairs, place, place, sized(1, 4, 12), &mut admin);
+}
+
+/// Without keep and with it.
+fn pairs(url: &str) -> [Pair; 2] {
+    ["plain", "keep"].map(|kind| Pair::new(url, kind))
+}
+
+fn compare(pairs: &mut [Pair; 2], place: &str, case: &str, turns: usize, admin: &mut Connection) {
+    for r in IN_A_ROW {
+        let mut costs: [Costs; 2] = Default::default();
+        let mut ratio = Rounds::default();
+        for round in 0..rounds(5) {
+            let mut times = [0.0; 2];
+            for i in 0..2 {
+                // The first of the two may find the machine in another state.
+                let of = (i + round) % 2;
+                let name = format!("bench:turns:{}", now());
+                times[of] = pairs[of].take_turns(&name, r, turns, admin, &mut costs[of]);
             }
-            show(place, r, &costs, &ratio);
+            ratio.add(times[1] / times[0]);
         }
+        show(place, case, r, &costs, &ratio);
     }
 }
 
-fn show(place: &str, r: u64, [plain, kept]: &[Costs; 2], ratio: &Rounds) {
+fn show(place: &str, case: &str, r: u64, [plain, kept]: &[Costs; 2], ratio: &Rounds) {
     let both =
         |of: fn(&Costs) -> &Rounds| format!("{:.2} / {:.2}", of(kept).median(), of(plain).median());
     let time = |costs: &Costs| micros(costs.time.median() as u64);
     println!(
-        "  {place:<18}{r:>4}{:>12}{:>12}   {ratio:<22}{:<18}{:<18}{:<18}{:<8.2}{}",
+        "  {place:<24}{r:>4}{:>12}{:>12}   {ratio:<22}{:<18}{:<18}{:<18}{:<8.2}{}",
         time(kept),
         time(plain),
         both(|costs| &costs.requests),
@@ -90,7 +107,7 @@ fn show(place: &str, r: u64, [plain, kept]: &[Costs; 2], ratio: &Rounds) {
         kept.kept.median(),
         kept.cold.median(),
     );
-    let case = format!("{place}, {r} in a row");
+    let case = format!("{case}, {r} in a row");
     figure(
         "Two processes by turns: time with keep / without",
         &*case,
@@ -124,6 +141,10 @@ impl Pair {
         Pair {
             processes: [spawn(0), spawn(1)],
         }
+    }
+
+    fn ids(&self) -> [u32; 2] {
+        self.processes.each_ref().map(ChildProcess::id)
     }
 
     /// Returns the time per lock, in ns.

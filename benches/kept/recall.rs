@@ -47,7 +47,7 @@ pub(crate) fn measure(url: &str) {
     }
     let trip = micros(median(trips));
     println!("recall: another manager takes a name; a bare round trip takes {trip}");
-    println!("  {:<34}{:>10}{:>10}   p50 / round trip", "", "p50", "p99");
+    println!("  {:<38}{:>12}{:>12}   p50 / round trip", "", "p50", "p99");
     let kinds = [
         "free",
         "kept",
@@ -57,7 +57,7 @@ pub(crate) fn measure(url: &str) {
     ];
     for (kind, Waits { p50, p99, trips }) in kinds.into_iter().zip(&waits) {
         let [half, most] = [p50, p99].map(|times| micros(times.median() as u64));
-        println!("  {kind:<34}{half:>10}{most:>10}   {trips:.1}");
+        println!("  {kind:<38}{half:>12}{most:>12}   {trips:.1}");
         figure(
             "Lock of a name that another manager has",
             kind,
@@ -71,8 +71,7 @@ pub(crate) fn measure(url: &str) {
 
 /// The name was released before.
 fn free(keeping: &LockManager, other: &LockManager) -> Vec<u64> {
-    let name = "bench:recall:free";
-    each(|| {
+    each(|name| {
         let guard = keeping.lock(name).expect("a lock");
         guard.unlock().expect("it is still held");
         take(other, name)
@@ -81,16 +80,14 @@ fn free(keeping: &LockManager, other: &LockManager) -> Vec<u64> {
 
 /// The other manager keeps it, and does nothing.
 fn idle(keeping: &LockManager, other: &LockManager) -> Vec<u64> {
-    let name = "bench:recall:idle";
-    each(|| {
+    each(|name| {
         keep(keeping, name);
         take(other, name)
     })
 }
 
 fn tried(keeping: &LockManager, other: &LockManager) -> Vec<u64> {
-    let name = "bench:recall:tried";
-    each(|| {
+    each(|name| {
         keep(keeping, name);
         let began = now();
         let guard = loop {
@@ -107,33 +104,33 @@ fn tried(keeping: &LockManager, other: &LockManager) -> Vec<u64> {
 /// The other manager has a thread that never stops locking it. Returns how long the wait was, and when in
 /// it that thread had its last lock.
 fn busy(keeping: &LockManager, other: &LockManager) -> Vec<(u64, u64)> {
-    let name = "bench:recall:busy";
-    keep(keeping, name);
-    let over = AtomicBool::new(false);
-    let last_at = AtomicU64::new(0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                let _guard = keeping.lock(name).expect("a lock");
-                last_at.store(now(), Ordering::Relaxed);
-            }
-        });
-        let times = each(|| {
-            sleep(Duration::from_millis(2));
+    each(|name| {
+        keep(keeping, name);
+        let over = AtomicBool::new(false);
+        let last_at = AtomicU64::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let _guard = keeping.lock(name).expect("a lock");
+                    last_at.store(now(), Ordering::Relaxed);
+                }
+            });
+            sleep(Duration::from_millis(1));
             let began = now();
             let guard = other.lock(name).expect("a lock");
             let took = now() - began;
             let last = last_at.load(Ordering::Relaxed);
+            over.store(true, Ordering::Relaxed);
             guard.unlock().expect("it is still held");
             (took, last.saturating_sub(began).min(took))
-        });
-        over.store(true, Ordering::Relaxed);
-        times
+        })
     })
 }
 
-fn each<T>(mut sample: impl FnMut() -> T) -> Vec<T> {
-    (0..sized(3, 100, 300)).map(|_| sample()).collect()
+/// Each sample has a name of its own: the manager may find one not worth keeping.
+fn each<T>(mut sample: impl FnMut(&str) -> T) -> Vec<T> {
+    let names = (0..sized(3, 100, 300)).map(|_| format!("bench:recall:{}", now()));
+    names.map(|name| sample(&name)).collect()
 }
 
 fn keep(keeping: &LockManager, name: &str) {

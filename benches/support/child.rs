@@ -39,6 +39,10 @@ impl ChildProcess {
         }
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Its reply to this order, as numbers.
     pub(crate) fn ask<const N: usize>(&mut self, what: &str) -> [u64; N] {
         let stdin = self.stdin.as_mut().expect("it is open until the drop");
