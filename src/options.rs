@@ -193,11 +193,12 @@ impl LockOptions {
     /// 60 s. It keeps 1,024 names at a time at most. While nobody else waits, the waiters of this manager
     /// hand the lock over to each other without a limit.
     ///
-    /// The price is in a crash. A process that ends without [`shutdown`](crate::LockManager::shutdown)
-    /// and without dropping its last handle leaves what it keeps taken until the ttl is over, and the next
-    /// holder reads [`PreviousHolder::Lapsed`](crate::PreviousHolder::Lapsed). Also, a drop may keep the
-    /// lock, and others find it taken. [`unlock`](crate::LockGuard::unlock) releases it, unless a waiter
-    /// of this manager gets it. [`abandon`](crate::LockGuard::abandon) and a drop in a panic keep nothing.
+    /// The price is in a crash. A process may end without [`shutdown`](crate::LockManager::shutdown)
+    /// and without dropping its last handle. Then what it keeps stays taken until the ttl is over, and the
+    /// next holder reads [`PreviousHolder::Lapsed`](crate::PreviousHolder::Lapsed). Also, a drop may keep
+    /// the lock, and others find it taken. [`unlock`](crate::LockGuard::unlock) releases it, unless a
+    /// waiter of this manager gets it. [`abandon`](crate::LockGuard::abandon) and a drop in a panic keep
+    /// nothing.
     ///
     /// Calls with `keep`, the same ttl and the same `local_handovers` share a kept lock. Any other call
     /// for the name, `lock_all` included, has it released first.
