@@ -123,6 +123,37 @@ fn a_connection_that_awaits_replicas_is_named_so() {
 }
 
 #[test]
+fn r18_a_detached_lock_is_on_all_replicas() {
+    let set = ReplicaSet::start(2);
+    let (one, other) = (patient(&set, 2), patient(&set, 2));
+    let is_everywhere = |token: &Option<String>| {
+        set.replicas
+            .iter()
+            .all(|replica| owner(&replica.server, "n") == *token)
+    };
+    let mut guard = one.lock("n").unwrap();
+    for turn in 0..10 {
+        let before = owner(&set.master, "n");
+        let detached = guard.detach(SOON).unwrap();
+        let token = owner(&set.master, "n");
+        assert!(token != before && is_everywhere(&token));
+        let bearer = if turn % 2 == 0 { &other } else { &one };
+        guard = bearer.attach(&detached).unwrap();
+        assert!(is_everywhere(&owner(&set.master, "n")));
+    }
+}
+
+#[test]
+fn r18_a_detached_lock_that_no_replica_has_is_not_attached() {
+    let set = ReplicaSet::start(1);
+    let (giver, bearer) = (plain(&set), acked(&set, 2));
+    let detached = giver.lock("n").unwrap().detach(SOON).unwrap();
+    assert_not_replicated(bearer.attach(&detached), "n", 2, 1);
+    // It is released, as half done work.
+    becomes_free(&giver, "n");
+}
+
+#[test]
 fn r18_a_granted_lock_is_on_all_replicas() {
     let set = ReplicaSet::start(2);
     let manager = patient(&set, 2);

@@ -54,6 +54,23 @@ fn locks_of_all_masters_are_taken_waited_for_and_listed() {
 }
 
 #[test]
+fn detached_locks_of_all_masters_are_attached_once() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let (one, other) = (manager(&set), manager(&set));
+    for name in (0..3).map(|master| set.name_on(master, 0)) {
+        let guard = one.lock(&name).expect("it is free");
+        let fence = guard.fence();
+        let detached = guard.detach(LONG).expect("it is held");
+        assert!(other.try_lock(&name).expect("redis answers").is_none());
+        let attached = other.attach(&detached).expect("it is detached");
+        assert!(attached.fence() > fence);
+        let again = one.attach(&detached).expect_err("it is spent");
+        assert!(matches!(again, Error::Lost { .. }), "{again}");
+        attached.unlock().expect("it is held");
+    }
+}
+
+#[test]
 fn waiters_of_all_masters_are_ready_when_they_are_granted() {
     let set = ClusterSet::start_with(3, 0, &[]);
     let (one, other) = (manager(&set), manager(&set));

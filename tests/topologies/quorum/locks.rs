@@ -27,6 +27,24 @@ fn one_client_holds_a_lock_on_all_nodes() {
 }
 
 #[test]
+fn lock_of_a_quorum_goes_to_no_other_process() {
+    let set = Set::start(3);
+    let manager = set.manager();
+    let guard = manager.lock("x").expect("it is free");
+    let error = guard.detach(TTL).expect_err("a quorum passes no lock on");
+    assert!(matches!(error.error(), Error::Config { .. }), "{error}");
+    let guard = error.into_guard();
+    assert!(guard.is_held());
+    guard.unlock().expect("it was held");
+    let text = format!("fairlock-detached/1:fairlock:x:1:{}", "0".repeat(32));
+    let detached = text.parse().expect("it has the form");
+    let error = manager
+        .attach(&detached)
+        .expect_err("a quorum attaches no lock");
+    assert!(matches!(error, Error::Config { .. }), "{error}");
+}
+
+#[test]
 fn hash_of_another_program_is_left_unchanged() {
     let set = Set::start(3);
     let manager = set.manager();
