@@ -191,7 +191,7 @@ impl Defect {
             Defect::R15 => &[("if lease_end - now > lease_us then", "if false then")],
             Defect::Owner => &[("more, owner or '', fence", "more, '', fence")],
             Defect::HandOver => &[(
-                "grants = { owner, fence, now, lease_us, previous }",
+                "grants = { owner, fence, now, lease_us, previous, waiters_left }",
                 "grants = {}",
             )],
             Defect::HoldAtLeast => &[(
