@@ -34,6 +34,8 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("turns", exclusion::turns),
     ("worker", worker::worker),
     crate::bad_input::LOG_CAPTURE,
+    crate::kept::processes::KEEPS,
+    crate::kept::processes::EXCLUDES,
     crate::deadlocks::DEADLOCKS,
     crate::deadlocks::DEADLOCK_AGAIN,
     crate::long_wait_lines::LONG_WAITS,

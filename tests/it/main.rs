@@ -28,6 +28,8 @@ mod fixtures;
 mod footprint;
 mod fork;
 mod idle_close;
+mod keeping;
+mod kept;
 mod lanes;
 mod leftovers;
 mod log_capture;

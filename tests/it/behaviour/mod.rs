@@ -6,6 +6,7 @@
 //! | `verbs` | the verbs, what they count, and their `Debug` output |
 //! | `guard`, `ends`, `unfinished` | a lock that is held; the ways in which a holding ends |
 //! | `local_handovers` | waiters of one manager hand over without Redis |
+//! | `kept` | a lock stays with its manager until others want it |
 //! | `waiter`, `ready`, `long_waits`, `long_queues`, `grant_or_timeout` | waiting in the queue |
 //! | `exclusion`, `fairness` | one holder at a time, in order |
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
@@ -40,6 +41,7 @@ mod faults;
 mod grant_or_timeout;
 mod guard;
 mod inspect;
+pub(crate) mod kept;
 pub(crate) mod leftovers;
 mod local_handovers;
 mod long_queues;
