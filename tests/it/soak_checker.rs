@@ -120,6 +120,71 @@ fn members_of_one_line_keep_their_order() {
     assert_eq!(found(&others, Rule::Order).violations.len(), 0);
 }
 
+/// A process locks a name in a row while another one waits: until it must know of that, and later.
+fn a_keeps_while_b_waits(last: u64) -> Vec<String> {
+    let mut lines = vec![
+        "100 b.0 ask b1 n enqueue".to_owned(),
+        "110 b.0 queued b1".to_owned(),
+    ];
+    for (turn, at) in [200, 300, last].into_iter().enumerate() {
+        lines.extend([
+            format!("{at} a.0 ask a{turn} n lock kept"),
+            format!("{} a.0 granted a{turn} {}", at + 1, 7 + turn),
+            format!("{} a.0 held a{turn} {}", at + 2, at + 3),
+            format!("{} a.0 release a{turn}", at + 4),
+            format!("{} a.0 ended a{turn} released", at + 5),
+        ]);
+    }
+    lines.push("2900 b.0 granted b1 90".to_owned());
+    lines.push("2910 b.0 ended b1 released".to_owned());
+    lines.push("2911 a.0 turns 2".to_owned());
+    lines
+}
+
+#[test]
+fn keeper_overtakes_a_waiter_until_it_must_know_of_it() {
+    let violates = |last| {
+        let lines = a_keeps_while_b_waits(last);
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        assert_eq!(read(&lines).kept_turns, 2);
+        !found(&lines, Rule::Order).violations.is_empty()
+    };
+    // Two check periods, a timeout and the slack.
+    let told = 2 * 250 + 200 + 100;
+    assert!(!violates(110 + told));
+    assert!(violates(111 + told));
+}
+
+#[test]
+fn guard_of_a_kept_lock_may_have_a_grant_that_redis_has_lost() {
+    let overlap = |kind: &str| {
+        let lines = [
+            format!("100 a.0 ask a1 n lock {kind}"),
+            "110 a.0 granted a1 7".to_owned(),
+            "120 a.0 held a1 121".to_owned(),
+            "130 a.0 release a1".to_owned(),
+            "135 a.0 ended a1 released".to_owned(),
+            "140 - begin f1 flushall".to_owned(),
+            "150 - end f1".to_owned(),
+            format!("200 a.0 ask a2 n lock {kind}"),
+            "210 a.0 granted a2 8".to_owned(),
+            "211 a.0 held a2 212".to_owned(),
+            "215 b.0 ask b1 n lock".to_owned(),
+            "220 b.0 granted b1 90".to_owned(),
+            "221 b.0 held b1 222".to_owned(),
+            "230 a.0 held a2 231".to_owned(),
+            "240 b.0 held b1 241".to_owned(),
+            "250 a.0 release a2".to_owned(),
+            "255 a.0 ended a2 released".to_owned(),
+            "260 b.0 release b1".to_owned(),
+            "265 b.0 ended b1 released".to_owned(),
+        ];
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        found(&lines, Rule::Exclusion).violations.len()
+    };
+    assert_eq!([overlap("kept"), overlap("1/1")], [0, 1]);
+}
+
 #[test]
 fn a_clean_history_passes_and_every_rule_is_checked() {
     assert_violates(&CLEAN, &[]);

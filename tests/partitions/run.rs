@@ -91,6 +91,7 @@ impl Stage<'_> {
             threads: 4,
             long_holds: 2,
             outage_limit: Duration::from_secs(1),
+            keeps: false,
         };
         let workers: Vec<Child> = self
             .world
@@ -106,7 +107,10 @@ impl Stage<'_> {
                     resource,
                     who: &who,
                     seed: seed.wrapping_add(at as u64),
-                    load,
+                    load: Load {
+                        keeps: at % 2 == 0,
+                        ..load
+                    },
                 };
                 let this = env::current_exe().expect("a running test has a binary");
                 let args = config.args();

@@ -124,6 +124,9 @@ pub(crate) fn overlap_spans(history: &History) -> Vec<(u64, u64)> {
     spans
 }
 
+/// So long does a try wait for a process that keeps the lock.
+const WAIT_FOR_KEEPER: Duration = Duration::from_millis(50);
+
 struct HistoryChecker<'a> {
     history: &'a History,
     timings: Timings,
@@ -306,8 +309,10 @@ impl<'a> HistoryChecker<'a> {
                 .collect();
             queued.sort_by_key(|a| a.queued);
             let mut queued = queued.into_iter().peekable();
+            let told = self.told_after(attempts);
             for b in attempts {
-                while let Some(a) = queued.next_if(|a| a.queued.is_some_and(|at| at < b.asked)) {
+                let is_told = |a: &&Attempt| a.queued.is_some_and(|at| at + told < b.asked);
+                while let Some(a) = queued.next_if(is_told) {
                     waiting.push(a);
                 }
                 waiting.retain(|a| self.queued_until(a).is_some_and(|until| until > b.asked));
@@ -348,6 +353,18 @@ impl<'a> HistoryChecker<'a> {
             }
         }
         finding
+    }
+
+    /// A process that keeps the lock takes it again until it learns that somebody waits. If a message
+    /// is lost, that is after a check of the waiter. If the process is deaf, it stops relying on
+    /// messages after two check periods and a timeout.
+    fn told_after(&self, attempts: &[&Attempt]) -> u64 {
+        let timings = &self.timings;
+        if attempts.iter().any(|a| a.demand.is_kept) {
+            nanos(timings.check_period * 2 + timings.command_timeout + timings.slack)
+        } else {
+            0
+        }
     }
 
     /// With local hand-overs, the threads of one process wait in one line. Before a waiter comes the
@@ -600,7 +617,7 @@ impl<'a> HistoryChecker<'a> {
                     .saturating_sub(self.history.faults.iter().filter(paused).map(part).sum())
             };
             let answered = took(attempt.asked, self.wait_end(attempt));
-            if self.bound_of(verb).is_some_and(|bound| answered > bound) {
+            if self.bound_of(attempt).is_some_and(|bound| answered > bound) {
                 finding.add_violation(format!(
                     "{id} asked ({verb}) for {name:?} and did not return for {answered} ns"
                 ));
@@ -651,13 +668,19 @@ impl<'a> HistoryChecker<'a> {
     }
 
     /// The bound of a call that does not wait without a limit.
-    fn bound_of(&self, verb: &str) -> Option<u64> {
+    fn bound_of(&self, attempt: &Attempt) -> Option<u64> {
+        let verb = attempt.verb.as_str();
         let Timings {
             command_timeout,
             slack,
             ..
         } = self.timings;
+        let is_kept = |a: &&Attempt| a.demand.is_kept;
         match verb.split_once(':') {
+            // It gives a process that keeps the lock a moment to release it.
+            None if verb == "try_lock" && self.names[attempt.name.as_str()].iter().any(is_kept) => {
+                Some(nanos(command_timeout * 3 + WAIT_FOR_KEEPER + slack))
+            }
             None if verb == "try_lock" => Some(nanos(command_timeout * 2 + slack)),
             None if verb == "try_lock_all" => Some(nanos(command_timeout * 3 + slack)),
             Some(("try_lock_for", at_most)) => {
@@ -684,13 +707,13 @@ impl<'a> HistoryChecker<'a> {
         self.data_lost(from, granted_at(a).max(granted_at(b)))
     }
 
-    /// When the grant was asked for that this guard has. After local hand-overs that is a grant of
-    /// an earlier guard of its process, and Redis may have lost it since.
+    /// When the grant was asked for that this guard has. After local hand-overs, or if the lock was
+    /// kept, that is a grant of an earlier guard of its process, and Redis may have lost it since.
     fn tenure_asked(&self, a: &Attempt) -> u64 {
         let Some(own) = &a.granted else {
             return a.asked;
         };
-        let turns = own.fence.saturating_sub(a.demand.local_handovers as u64)..own.fence;
+        let turns = own.fence.saturating_sub(a.demand.turns_before())..own.fence;
         let fence = |other: &Attempt| other.granted.as_ref().map(|grant| grant.fence);
         self.names[a.name.as_str()]
             .iter()

@@ -405,7 +405,10 @@ impl<'a> FaultInjector<'a> {
             resource: self.resource,
             who: &who,
             seed,
-            load: Load::FULL,
+            load: Load {
+                keeps: at % 2 == 0,
+                ..Load::FULL
+            },
         };
         Child::spawn("work", &config.args().each_ref().map(String::as_str))
     }

@@ -17,14 +17,16 @@
 //! | `cancel <attempt>` | worker | before a waiter that was not granted is dropped |
 //! | `release <attempt>` | worker | before the guard is released |
 //! | `ended <attempt> <how>` | worker | when the attempt is over, with a grant or without |
+//! | `turns <n>` | worker | how many of its guards had a kept lock, without Redis |
 //! | `gap <ns from>` | worker, coordinator | a thread that only reads the clock could not run since then |
 //! | `begin <fault> <kind>`, `end <fault>` | fault injector, `who` is the victim | before the fault, after the repair |
 //! | `write <attempt> <name> <fence> accepted` or `refused` | resource | in the order in which it decided |
 //! | `key <key> <pttl>` | coordinator | at the end of the run |
 //!
 //! A demand is `read` or `write` for a reader/writer lock, or `2/3` for two of a semaphore's three
-//! permits, or `line:4` for a mutex with four local hand-overs. Without a demand, the attempt is for a mutex. A call for several mutexes has one
-//! attempt for each.
+//! permits, or `line:4` for a mutex with four local hand-overs, or `kept` for one that its process
+//! keeps. Without a demand, the attempt is for a mutex. A call for several mutexes has one attempt for
+//! each.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -38,20 +40,26 @@ pub(crate) struct Demand {
     /// How often one process may hand the lock over within itself before it serves the others. 0: it
     /// does not.
     pub(crate) local_handovers: usize,
+    /// The process keeps the lock after this guard, until others want it.
+    pub(crate) is_kept: bool,
 }
 
 impl Demand {
+    /// A grant has fences for so many guards after the first.
+    const MOST_TURNS: u64 = 65_535;
+
     const MUTEX: Demand = Demand {
         permits: 1,
         of: 1,
         rw: false,
         local_handovers: 0,
+        is_kept: false,
     };
     const WRITE: Demand = Demand {
         permits: u32::MAX as u64,
         of: u32::MAX as u64,
         rw: true,
-        local_handovers: 0,
+        ..Demand::MUTEX
     };
     const READ: Demand = Demand {
         permits: 1,
@@ -62,6 +70,10 @@ impl Demand {
         Some(match word {
             "read" => Demand::READ,
             "write" => Demand::WRITE,
+            "kept" => Demand {
+                is_kept: true,
+                ..Demand::MUTEX
+            },
             _ => match word.strip_prefix("line:") {
                 Some(handovers) => Demand {
                     local_handovers: handovers.parse().ok()?,
@@ -77,6 +89,15 @@ impl Demand {
                 }
             },
         })
+    }
+
+    /// How many guards may have had the same grant before this one.
+    pub(crate) fn turns_before(&self) -> u64 {
+        if self.is_kept {
+            Demand::MOST_TURNS
+        } else {
+            self.local_handovers as u64
+        }
     }
 
     /// Whether it is a reader's, whose fence is the last writer's.
@@ -148,6 +169,8 @@ pub(crate) struct History {
     pub(crate) writes: Vec<Write>,
     /// Keys that were left, and for how many ms they stay; -1 means forever.
     pub(crate) keys: Vec<(String, i64)>,
+    /// How many guards certainly had a kept lock, without Redis.
+    pub(crate) kept_turns: u64,
     /// The time of the last line.
     pub(crate) end: u64,
 }
@@ -256,6 +279,7 @@ impl History {
             ("cancel", [id]) => attempts.get_mut(*id)?.cancelled = Some(at),
             ("release", [id]) => attempts.get_mut(*id)?.granted.as_mut()?.release = Some(at),
             ("ended", [id, how]) => attempts.get_mut(*id)?.ended = Some((at, how.to_string())),
+            ("turns", [turns]) => self.kept_turns += turns.parse::<u64>().ok()?,
             ("gap", [from]) => {
                 let from = from.parse().ok()?;
                 self.faults.push(Fault {

@@ -240,8 +240,9 @@ fn report(dir: &Path) -> Vec<Finding> {
     );
     println!(
         "of them {}, downgrades {downgrades}; seen in a queue {queued}; at least {local_handovers} \
-         local hand-overs",
-        list(&kinds)
+         local hand-overs, {} turns of kept locks",
+        list(&kinds),
+        history.kept_turns
     );
     println!("writes {}, refused {refused}", history.writes.len());
     println!("faults {}: {}", history.faults.len(), list(&faults));

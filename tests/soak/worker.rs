@@ -25,6 +25,12 @@ use crate::{
 };
 
 const MUTEXES: [&str; 4] = ["ledger", "mail", "orders", "stock"];
+/// Mutexes that some workers keep. Each is used by one worker more than by the others.
+const KEPT: [&str; 4] = ["anvil", "bellows", "forge", "kiln"];
+/// After so many ns the workers use other names in their place.
+const KEPT_FOR: u64 = 4_000_000_000;
+/// So many times in a row, a worker locks one of those.
+const MOST_IN_A_ROW: usize = 20;
 /// Mutexes that the threads of a worker hand over to each other.
 const LINES: [&str; 1] = ["press"];
 const LOCAL_HANDOVERS: u32 = 4;
@@ -40,6 +46,8 @@ pub(crate) struct Load {
     /// Percent of the holds that are longer than a lease lasts without a renewal.
     pub(crate) long_holds: usize,
     pub(crate) outage_limit: Duration,
+    /// It keeps mutexes after their guards.
+    pub(crate) keeps: bool,
 }
 
 /// The kinds of locks that a worker takes.
@@ -56,11 +64,12 @@ impl Load {
         threads: 8,
         long_holds: 1,
         outage_limit: Duration::from_secs(10),
+        keeps: false,
     };
 
     fn read(text: &str) -> Option<Load> {
         let words: Vec<&str> = text.split(' ').collect();
-        let [kinds, threads, long_holds, outage_limit] = words[..] else {
+        let [kinds, threads, long_holds, outage_limit, keeps] = words[..] else {
             return None;
         };
         Some(Load {
@@ -71,6 +80,7 @@ impl Load {
             threads: threads.parse().ok()?,
             long_holds: long_holds.parse().ok()?,
             outage_limit: Duration::from_millis(outage_limit.parse().ok()?),
+            keeps: keeps.parse().ok()?,
         })
     }
 }
@@ -82,7 +92,13 @@ impl fmt::Display for Load {
             Kinds::Mutexes => "mutexes",
         };
         let limit = self.outage_limit.as_millis();
-        write!(f, "{kinds} {} {} {limit}", self.threads, self.long_holds)
+        let Load {
+            threads,
+            long_holds,
+            keeps,
+            ..
+        } = self;
+        write!(f, "{kinds} {threads} {long_holds} {limit} {keeps}")
     }
 }
 
@@ -118,6 +134,7 @@ impl WorkerConfig<'_> {
 enum LockRequest {
     Mutex,
     Line,
+    Kept,
     Read,
     Write,
     Permits(u32),
@@ -129,10 +146,20 @@ impl fmt::Display for LockRequest {
         match self {
             LockRequest::Mutex => write!(f, "1/1"),
             LockRequest::Line => write!(f, "line:{LOCAL_HANDOVERS}"),
+            LockRequest::Kept => write!(f, "kept"),
             LockRequest::Read => write!(f, "read"),
             LockRequest::Write => write!(f, "write"),
             LockRequest::Permits(permits) => write!(f, "{permits}/{PERMITS}"),
         }
+    }
+}
+
+impl LockRequest {
+    fn is_mutex(self) -> bool {
+        matches!(
+            self,
+            LockRequest::Mutex | LockRequest::Line | LockRequest::Kept
+        )
     }
 }
 
@@ -157,6 +184,8 @@ struct WorkerThread {
     has_lines: bool,
     who: String,
     attempts: usize,
+    /// Percent of the guards that are dropped. The others are unlocked.
+    drops: usize,
 }
 
 /// The child role: makes attempts until it receives `finish`, and then completes those in progress.
@@ -188,6 +217,7 @@ pub(crate) fn work(args: &[String]) {
                 has_lines: !url.contains(' '),
                 who: format!("{who}.{number}"),
                 attempts: 0,
+                drops: 50,
             };
             let finish = &finish;
             scope.spawn(move || {
@@ -202,6 +232,7 @@ pub(crate) fn work(args: &[String]) {
         while receive().is_some_and(|line| line != "finish") {}
         finish.store(true, Ordering::SeqCst);
     });
+    history.log(format_args!("turns {}", manager.stats().kept_turns));
 }
 
 /// Connects, and retries while the server is away. Several URLs with spaces between them are a
@@ -265,6 +296,7 @@ impl WorkerThread {
                 let name = *self.rng.pick(&LINES);
                 self.attempt_one(&id, name, LockRequest::Line);
             }
+            18..=37 if self.has_lines => self.attempt_in_a_row(&id),
             3..=44 => {
                 let name = *self.rng.pick(&MUTEXES);
                 self.attempt_one(&id, name, LockRequest::Mutex);
@@ -288,11 +320,37 @@ impl WorkerThread {
         thread::sleep(self.rng.ms(0..20));
     }
 
+    /// The same name a few times, mostly one that the other workers seldom use.
+    fn attempt_in_a_row(&mut self, id: &str) {
+        let is_own = self.rng.percent(97);
+        let name = if is_own {
+            let slot = self.who.split('.').next();
+            let slot: usize = slot.map_or(0, |at| at.parse().expect("a number"));
+            KEPT[slot % KEPT.len()]
+        } else {
+            *self.rng.pick(&KEPT)
+        };
+        // A name that others wanted too often is not kept for longer than a short run.
+        let name = format!("{name}.{}", now() / KEPT_FOR);
+        let request = if self.load.keeps {
+            LockRequest::Kept
+        } else {
+            LockRequest::Mutex
+        };
+        let most = if is_own { MOST_IN_A_ROW } else { 2 };
+        // A lock that is unlocked is not kept.
+        self.drops = if self.load.keeps { 98 } else { 50 };
+        for turn in 0..=self.rng.below(most) {
+            self.attempt_one(&format!("{id}.{turn}"), &name, request);
+        }
+        self.drops = 50;
+    }
+
     fn attempt_one(&mut self, id: &str, name: &str, request: LockRequest) {
         let mut verb = *self
             .rng
             .pick(&["enqueue", "enqueue", "lock", "try_lock_for", "try_lock"]);
-        let is_mutex = matches!(request, LockRequest::Mutex | LockRequest::Line);
+        let is_mutex = request.is_mutex();
         if verb == "enqueue" && !is_mutex {
             verb = "lock";
         }
@@ -310,6 +368,10 @@ impl WorkerThread {
         if matches!(request, LockRequest::Line) {
             options = options.local_handovers(LOCAL_HANDOVERS);
         }
+        if matches!(request, LockRequest::Kept) {
+            // The guards of a kept lock have the same options, so nothing is asked for the next one.
+            options = LockOptions::new().ttl(self.ttl).keep(self.ttl / 4);
+        }
         let manager = self.manager.with(options);
         let rw = manager.rw_lock(name);
         let permits = manager.semaphore(name, PERMITS);
@@ -317,7 +379,9 @@ impl WorkerThread {
             (_, "enqueue") => self.enqueue(&manager, id, name).map(mutex),
             (_, "lock") if is_mutex => manager.lock(name).map(Some).map(mutex),
             (_, "try_lock_for") if is_mutex => manager.try_lock_for(name, at_most).map(mutex),
-            (LockRequest::Mutex | LockRequest::Line, _) => manager.try_lock(name).map(mutex),
+            (LockRequest::Mutex | LockRequest::Line | LockRequest::Kept, _) => {
+                manager.try_lock(name).map(mutex)
+            }
             (LockRequest::Read, "lock") => rw.read().map(Guard::Reader).map(Some),
             (LockRequest::Read, "try_lock_for") => rw
                 .try_read_for(at_most)
@@ -431,7 +495,7 @@ impl WorkerThread {
             }
         }
         self.log_each(parts, |id| format!("release {id}"));
-        if self.rng.percent(50) {
+        if self.rng.percent(self.drops) {
             drop(guard);
             return "dropped".to_owned();
         }
