@@ -14,6 +14,8 @@ mod cluster;
 mod connection_names;
 mod credentials;
 mod damaged_records;
+#[path = "../it/keeping.rs"]
+mod keeping;
 mod quorum;
 mod replica_acks;
 mod right_server;

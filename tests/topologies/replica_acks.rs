@@ -1,6 +1,7 @@
 //! R18 (replica acks): a lock counts only when enough replicas have it. On a real master with real
 //! replicas.
 
+mod kept;
 mod replica_set;
 mod services;
 

@@ -6,6 +6,7 @@ mod common;
 mod failover;
 mod fences;
 mod idle;
+mod kept;
 mod lost_data;
 mod processes;
 mod set;

@@ -3,6 +3,7 @@
 mod basics;
 mod failures;
 mod hidden;
+mod kept;
 mod loops;
 mod moved_slots;
 mod nodes;

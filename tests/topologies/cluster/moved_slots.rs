@@ -17,16 +17,16 @@ use crate::support::{SLACK, throughout, until, until_some};
 
 /// The observations of all holders of one name.
 #[derive(Default)]
-struct Watched {
+pub(super) struct Watched {
     inside: AtomicUsize,
     last_fence: Mutex<u64>,
-    turns: AtomicU64,
+    pub(super) turns: AtomicU64,
 }
 
 impl Watched {
     /// Holds the lock for a moment. Panics if somebody else holds it, or held it with a higher
     /// fence.
-    fn hold(&self, fence: u64) {
+    pub(super) fn hold(&self, fence: u64) {
         let others = self.inside.fetch_add(1, Ordering::SeqCst);
         assert_eq!(others, 0, "a second holder");
         let mut last = self
@@ -44,7 +44,7 @@ impl Watched {
 }
 
 /// Takes the lock in all ways, again and again. Returns the first error.
-fn use_lock(
+pub(super) fn use_lock(
     manager: &LockManager,
     name: &str,
     watched: &Watched,
@@ -80,7 +80,7 @@ fn use_lock(
 }
 
 /// Moves the slot to and fro, and lets clients meet each stage of it.
-fn move_to_and_fro(set: &ClusterSet, slot: u16, times: usize) {
+pub(super) fn move_to_and_fro(set: &ClusterSet, slot: u16, times: usize) {
     let home = set.owner_of(slot);
     let away = (home + 1) % set.masters();
     for time in 0..times {

@@ -26,6 +26,34 @@ fn one_client_holds_a_lock_on_all_nodes() {
     guard.unlock().expect("it was held");
 }
 
+/// A quorum has no queue, so nobody could tell a process that keeps a lock.
+#[test]
+fn quorum_refuses_to_keep_locks_and_to_notify_of_waiters() {
+    let set = Set::start(3);
+    let manager = set.manager();
+    for (options, option, unset) in [
+        (LockOptions::new().keep(TTL / 5), "keep", "no_keep()"),
+        (
+            LockOptions::new().notify_wanted(true),
+            "notify_wanted",
+            "notify_wanted(false)",
+        ),
+    ] {
+        let handle = manager.with(options);
+        let refused = [
+            handle.lock("x").map(drop),
+            handle.try_lock("x").map(drop),
+            handle.enqueue("x").map(drop),
+            handle.reentrant_mutex("x").lock().map(drop),
+        ];
+        for error in refused.map(|result| result.expect_err("it is refused")) {
+            assert!(matches!(error, Error::Config { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains(option) && text.contains(unset), "{text}");
+        }
+    }
+}
+
 #[test]
 fn lock_of_a_quorum_goes_to_no_other_process() {
     let set = Set::start(3);

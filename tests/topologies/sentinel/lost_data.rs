@@ -9,7 +9,7 @@ use crate::sentinel_set::SentinelSet;
 use crate::support::{SLACK, Server, until};
 
 /// Cuts the replicas off: what the master does from now on reaches none of them.
-fn cut_off_replicas(set: &SentinelSet) {
+pub(super) fn cut_off_replicas(set: &SentinelSet) {
     for replica in &set.nodes[1..] {
         replica.stop();
     }
@@ -18,7 +18,7 @@ fn cut_off_replicas(set: &SentinelSet) {
 }
 
 /// Kills the master, and waits for the next one.
-fn replace_master(set: &SentinelSet) -> &Server {
+pub(super) fn replace_master(set: &SentinelSet) -> &Server {
     set.nodes[0].kill();
     for replica in &set.nodes[1..] {
         replica.cont();
