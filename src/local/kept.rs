@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::ended::{EndedGrant, KeptEnd};
 use super::keeper::LEAST_TURNS;
-use super::lines::{KeptBy, Line, LineKey, LineTenure, Lines, NameSlot, SlotState};
+use super::lines::{Line, LineKey, LineTenure, Lines, NameSlot, SlotState};
 use super::state::Turn;
 use crate::engine::{Lease, Timer, WantResult};
 use crate::error::Error;
@@ -28,7 +28,7 @@ pub(super) struct ToRelease {
     /// Another thread sends it, too.
     is_second: bool,
     /// Dropped without a mutex: they may have what is a user's.
-    _tenure: Option<(LineTenure, Option<KeptBy>)>,
+    _tenure: Option<LineTenure>,
 }
 
 /// The least time from one look to the next.
@@ -108,13 +108,13 @@ impl Lines {
 
     /// Ends the kept grant of a line. `None`: it is lost, and the renewal thread releases it.
     fn end_one(&self, line: &mut Line, needed: bool, now: Time) -> Option<ToRelease> {
-        let (tenure, by) = line.end_tenure()?;
+        let tenure = line.end_tenure()?;
         let lease = Arc::clone(&tenure.lease);
         self.on_tenure_ended(&tenure, needed, now);
         lease.end(now).ok().map(|()| ToRelease {
             lease,
             is_second: false,
-            _tenure: Some((tenure, by)),
+            _tenure: Some(tenure),
         })
     }
 

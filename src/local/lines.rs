@@ -20,7 +20,7 @@ use crate::store::clock::Time;
 use crate::sync::{Mutex, MutexGuard};
 
 pub(super) type Line = LineState<Arc<WaiterEntry>, Arc<Lease>, KeptBy>;
-pub(super) type LineTenure = Tenure<Arc<WaiterEntry>, Arc<Lease>>;
+pub(super) type LineTenure = Tenure<Arc<WaiterEntry>, Arc<Lease>, KeptBy>;
 
 /// Threads that use different names seldom meet at the same mutex of the map of slots.
 const SHARDS: usize = 64;

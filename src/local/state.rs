@@ -38,19 +38,19 @@ pub(crate) struct LineState<W, L, K = ()> {
 /// | Idle   | nobody waits, and nothing is held         | Queued, Trying |
 /// | Trying | a thread asks for the lock, and will not wait for it | Held, Queued, Idle |
 /// | Queued | its place is in Redis's queue, or on its way there | Held, Idle |
-/// | Held   | a member has a turn, or is offered one    | Kept, Queued, Idle |
-/// | Kept   | nobody has a turn, and the tenure goes on | Held, Queued, Idle |
+/// | Held   | a member has a turn, or is offered one; or the tenure is kept without a turn | Queued, Idle |
 enum LineStage<W, L, K> {
     Idle,
     Trying,
     Queued { number: u64, place: W },
-    Held(Tenure<W, L>),
-    Kept { tenure: Tenure<W, L>, kept: K },
+    Held(Tenure<W, L, K>),
 }
 
 /// A grant by Redis, and the turn that a member has now.
-pub(crate) struct Tenure<W, L> {
+pub(crate) struct Tenure<W, L, K = ()> {
     pub(crate) lease: L,
+    /// What it is lent by, while it is kept.
+    kept: Option<K>,
     /// Whether others tell this process that they wait. Without that it assumes that they do.
     hears: bool,
     /// Others wait for the lock.
@@ -120,7 +120,7 @@ impl<W: Clone, L, K> LineState<W, L, K> {
         self.members.insert(number, member);
         match &self.stage {
             LineStage::Idle => Joined::NeedsPlace,
-            LineStage::Kept { .. } => Joined::FindsKept,
+            LineStage::Held(tenure) if tenure.kept.is_some() => Joined::FindsKept,
             LineStage::Trying | LineStage::Queued { .. } | LineStage::Held(_) => Joined::Waits,
         }
     }
@@ -166,6 +166,7 @@ impl<W: Clone, L, K> LineState<W, L, K> {
     pub(crate) fn begin_tenure(&mut self, lease: L, hears: bool, is_wanted: bool) {
         self.stage = LineStage::Held(Tenure {
             lease,
+            kept: None,
             hears,
             is_wanted,
             turn: None,
@@ -235,33 +236,23 @@ impl<W: Clone, L, K> LineState<W, L, K> {
 
     /// The tenure goes on without a turn. It is lent again by what is kept with it.
     pub(crate) fn keep(&mut self, kept: K) {
-        self.stage = match std::mem::replace(&mut self.stage, LineStage::Idle) {
-            LineStage::Held(tenure) => LineStage::Kept { tenure, kept },
-            other => other,
-        };
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.kept = Some(kept);
+        }
     }
 
     /// The kept tenure, and what it is lent by.
-    pub(crate) fn kept(&self) -> Option<(&Tenure<W, L>, &K)> {
-        match &self.stage {
-            LineStage::Kept { tenure, kept } => Some((tenure, kept)),
-            _ => None,
-        }
+    pub(crate) fn kept(&self) -> Option<(&Tenure<W, L, K>, &K)> {
+        let tenure = self.tenure()?;
+        Some((tenure, tenure.kept.as_ref()?))
     }
 
     /// The kept tenure is lent again: its next turn is to be offered, or set.
     pub(crate) fn lend_kept(&mut self) -> Option<K> {
-        match std::mem::replace(&mut self.stage, LineStage::Idle) {
-            LineStage::Kept { mut tenure, kept } => {
-                tenure.offered += 1;
-                self.stage = LineStage::Held(tenure);
-                Some(kept)
-            }
-            other => {
-                self.stage = other;
-                None
-            }
-        }
+        let tenure = self.tenure_mut()?;
+        let kept = tenure.kept.take()?;
+        tenure.offered += 1;
+        Some(kept)
     }
 
     /// Looks whether the tenure is in use. Returns how often it was looked at since it was.
@@ -274,10 +265,9 @@ impl<W: Clone, L, K> LineState<W, L, K> {
     }
 
     /// The grant is released, kept or not. The caller drops the tenure without a mutex.
-    pub(crate) fn end_tenure(&mut self) -> Option<(Tenure<W, L>, Option<K>)> {
+    pub(crate) fn end_tenure(&mut self) -> Option<Tenure<W, L, K>> {
         match std::mem::replace(&mut self.stage, LineStage::Idle) {
-            LineStage::Held(tenure) => Some((tenure, None)),
-            LineStage::Kept { tenure, kept } => Some((tenure, Some(kept))),
+            LineStage::Held(tenure) => Some(tenure),
             other => {
                 self.stage = other;
                 None
@@ -292,16 +282,16 @@ impl<W: Clone, L, K> LineState<W, L, K> {
         }
     }
 
-    pub(crate) fn tenure(&self) -> Option<&Tenure<W, L>> {
+    pub(crate) fn tenure(&self) -> Option<&Tenure<W, L, K>> {
         match &self.stage {
-            LineStage::Held(tenure) | LineStage::Kept { tenure, .. } => Some(tenure),
+            LineStage::Held(tenure) => Some(tenure),
             _ => None,
         }
     }
 
-    fn tenure_mut(&mut self) -> Option<&mut Tenure<W, L>> {
+    fn tenure_mut(&mut self) -> Option<&mut Tenure<W, L, K>> {
         match &mut self.stage {
-            LineStage::Held(tenure) | LineStage::Kept { tenure, .. } => Some(tenure),
+            LineStage::Held(tenure) => Some(tenure),
             _ => None,
         }
     }
@@ -334,7 +324,7 @@ impl<W: Clone, L, K> LineState<W, L, K> {
     }
 }
 
-impl<W, L> Tenure<W, L> {
+impl<W, L, K> Tenure<W, L, K> {
     /// Whether the last guard of this tenure left its work half done. `None`: no guard had it yet.
     pub(crate) fn last_end(&self) -> Option<TurnEnd> {
         self.last_end
@@ -342,6 +332,10 @@ impl<W, L> Tenure<W, L> {
 
     pub(crate) fn turn(&self) -> Option<&Turn<W, L>> {
         self.turn.as_ref()
+    }
+
+    pub(crate) fn take_kept(&mut self) -> Option<K> {
+        self.kept.take()
     }
 
     pub(crate) fn into_turn(self) -> Option<Turn<W, L>> {

@@ -106,7 +106,7 @@ impl Lines {
         line.begin_tenure(Arc::clone(lease), request.hears, is_wanted);
         let given = give_turn(line, lease, lease.previous, lease.request.was_taken(), now);
         if given.is_none() {
-            return (None, line.end_tenure().map(|(tenure, _)| tenure));
+            return (None, line.end_tenure());
         }
         self.on_tenure_begun(lease);
         line.members().for_each(|member| member.note_held_here());
@@ -208,7 +208,7 @@ impl Lines {
             Some(slot) => self.with(slot, end),
             None => self.with_known_slot(&turn.request.key.name, end),
         };
-        turn.disconnect();
+        turn.disconnect_lent();
         // Without a slot, the tenure was lost, and the turn with it.
         ended.unwrap_or_else(|| {
             let loss = turn.loss_at(now);
@@ -272,7 +272,7 @@ impl Lines {
             }
             return Ended::Lost(reason);
         }
-        let ended = line.end_tenure().map(|(tenure, _)| tenure);
+        let ended = line.end_tenure();
         let mode = release_mode(ended.as_ref().and_then(LineTenure::last_end));
         if let Some(ended) = &ended {
             self.on_tenure_ended(ended, needed, now);
@@ -305,14 +305,14 @@ impl Lines {
         let ended = self.with_known_slot(&request.key.name, |slot| {
             let line = slot.line_of_tenure(request, token)?;
             let is_kept = line.kept().is_some();
-            let (tenure, by) = line.end_tenure()?;
+            let mut tenure = line.end_tenure()?;
             self.on_tenure_ended(&tenure, true, now);
             // If no guard has the current turn, the last one that had a turn counts.
             let mut mode = release_mode(tenure.last_end());
             if is_kept && loss.reason != LossReason::Shutdown {
                 lost_kept = Some(Arc::clone(&tenure.lease));
             }
-            _kept = by;
+            _kept = tenure.take_kept();
             match tenure.into_turn() {
                 None => {}
                 Some(Turn {

@@ -69,6 +69,17 @@ impl Lease {
         granted: Time,
         deadline: Time,
     ) -> Lease {
+        let fence = OnceLock::from(grant.fence);
+        Lease::of_grant(request, grant, fence, granted, deadline)
+    }
+
+    fn of_grant(
+        request: Arc<Request>,
+        grant: &Grant,
+        fence: OnceLock<u64>,
+        granted: Time,
+        deadline: Time,
+    ) -> Lease {
         Lease {
             permits: AtomicU32::new(request.spec.weight),
             was_wanted: request.hears && grant.waiting != Some(false),
@@ -77,7 +88,7 @@ impl Lease {
                 .map_or(Time::NEVER, |limit| granted + limit),
             request,
             token: grant.token,
-            fence: OnceLock::from(grant.fence),
+            fence,
             previous: grant.previous,
             noticed_at: granted,
             was_queued: false,
@@ -112,8 +123,7 @@ impl Lease {
         lender.lent_at.store(now.as_nanos(), Ordering::Relaxed);
         Lease {
             lender: Some(lender),
-            fence: OnceLock::new(),
-            ..Lease::new(request, &grant, now, Time::NEVER)
+            ..Lease::of_grant(request, &grant, OnceLock::new(), now, Time::NEVER)
         }
     }
 
@@ -352,6 +362,14 @@ impl Lease {
     /// The second half of [`Lease::release`]: wakes the threads that watch for a loss.
     pub(crate) fn disconnect(&self) {
         self.signal.close();
+    }
+
+    /// The same, for a lease that was lent, and that its owner has taken back: nobody reports a loss of it
+    /// any more.
+    pub(crate) fn disconnect_lent(&self) {
+        if self.signal.is_watched() {
+            self.signal.close();
+        }
     }
 
     /// Ends a lease that no guard has or will have, held or lost. No loss is reported.

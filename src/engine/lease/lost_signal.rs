@@ -62,6 +62,11 @@ impl LostSignal {
         })
     }
 
+    /// Whether somebody has asked for the channel.
+    pub(super) fn is_watched(&self) -> bool {
+        self.receiver.get().is_some()
+    }
+
     /// Reports nothing from now on, and disconnects the channel.
     pub(super) fn close(&self) {
         let before = std::mem::replace(&mut *self.state.lock(), SignalState::Closed);

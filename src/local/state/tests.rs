@@ -38,7 +38,7 @@ fn turns(line: &mut LineState<u64, &'static str>, may_go_on: bool) -> Vec<u64> {
 }
 
 fn last_end(line: &mut LineState<u64, &'static str>) -> Option<TurnEnd> {
-    let (tenure, _) = line.end_tenure().expect("it has one");
+    let tenure = line.end_tenure().expect("it has one");
     tenure.last_end()
 }
 
@@ -110,7 +110,7 @@ fn member_that_comes_back_is_the_first_again() {
     let mut line = waiting(3, 9);
     begin(&mut line);
     assert_eq!(give_turn(&mut line), Some(1));
-    let (tenure, _) = line.end_tenure().expect("it has one");
+    let tenure = line.end_tenure().expect("it has one");
     let turn = tenure.into_turn().expect("it had a turn");
     let (number, member) = turn.member.expect("a member had it");
     assert_eq!(line.join(number, member), Joined::NeedsPlace);
