@@ -35,6 +35,18 @@ pub(crate) const COUNTS_WHAT_IS_LEFT: [ScriptMutation; 2] = [
     },
 ];
 
+/// The scripts of a version that tells no owner that somebody waits for its lock.
+pub(crate) const TELLS_NOTHING: [ScriptMutation; 2] = [
+    ScriptMutation {
+        line: "if not is_told then",
+        instead: "if false then",
+    },
+    ScriptMutation {
+        line: "if new_spare ~= '' and new_spare + 0 >= 65536 then",
+        instead: "if false then",
+    },
+];
+
 impl ScriptMutation {
     /// The mutated script. A script without the line stays as it is.
     fn apply(&self, source: &str) -> String {

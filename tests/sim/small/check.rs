@@ -2,7 +2,7 @@
 
 use super::record_state::{
     Arrival, CLIENTS, Execution, HolderState, HolderStatus, RecordState, ReleaseMode, STEP,
-    SmallGrant, SmallReply, SmallRequest, SmallToken, TTL,
+    SmallGrant, SmallReply, SmallRequest, SmallToken, SmallWanted, TTL, Told,
 };
 use super::setting::SmallSetting;
 use crate::loss::PreviousHolder;
@@ -37,6 +37,9 @@ pub(super) fn script(
         served_time(before, request, &execution.record)?;
     }
     grants_are_reported(before, execution)?;
+    if setting.keepers > 0 {
+        owner_is_told(setting, before, request, execution)?;
+    }
     previous_holder(setting, before, request, execution)?;
     if setting.family() == Family::Permit {
         permits(before, request, execution)
@@ -153,7 +156,9 @@ fn leases_are_full(
     let after = &execution.record;
     let granted = new_holders(before, after);
     // The model says what the end of a grant with a spare makes of it.
-    let has_turns = before.holding().any(|holder| holder.spare > 0);
+    let has_turns = before
+        .holding()
+        .any(|holder| holder.spare > 0 || holder.hears);
     if granted.is_empty() && after.fence != before.fence && !has_turns {
         return Err("P7: the fence changed without a grant".to_owned());
     }
@@ -197,6 +202,51 @@ fn grants_are_reported(before: &RecordState, execution: &Execution) -> Result<()
         )),
         None => Ok(()),
     }
+}
+
+/// P3: an owner that hears is told that somebody waits, and nobody else. It is told once in a tick,
+/// and with its grant if others wait by then. Old scripts tell nobody.
+fn owner_is_told(
+    setting: &SmallSetting,
+    before: &RecordState,
+    request: SmallRequest,
+    execution: &Execution,
+) -> Result<(), String> {
+    let after = &execution.record;
+    let owner = after.holding().find(|holder| holder.hears);
+    let is_true = |told: &SmallWanted| {
+        owner.is_some_and(|owner| {
+            (owner.token.client, owner.fence) == (told.client, told.fence)
+                && Some(owner.token) != request.own()
+        })
+    };
+    if let Some(told) = execution.wanted.iter().find(|told| !is_true(told)) {
+        return Err(format!("P3: {told:?} is told, and the record is {after:?}"));
+    }
+    let Some(owner) = owner.filter(|_| !setting.is_old(request.token().client)) else {
+        return Ok(());
+    };
+    let was_told = before.told == Told::Last && before.holder(owner.token).is_some();
+    if execution.wanted.len() > usize::from(!was_told) {
+        return Err(format!(
+            "P3: {owner:?} is told again: {:?}",
+            execution.wanted
+        ));
+    }
+    let are_others_waiting = after.queue.iter().any(|token| after.is_waiting(*token));
+    let has_come = matches!(request, SmallRequest::Acquire(_))
+        && matches!(execution.answer.reply, SmallReply::Waiting { .. });
+    let knows = |report: &&SmallGrant| report.to == owner.token && report.waits;
+    let is_told = was_told
+        || !execution.wanted.is_empty()
+        || reported_grants(execution).any(|report| knows(&report));
+    let is_new = before.holder(owner.token).is_none();
+    if are_others_waiting && (has_come || is_new) && !is_told {
+        return Err(format!(
+            "P3: nobody tells {owner:?} that others wait in {after:?}"
+        ));
+    }
+    Ok(())
 }
 
 fn new_holders<'a>(before: &RecordState, after: &'a RecordState) -> Vec<&'a HolderState> {
@@ -295,6 +345,7 @@ fn lookup(record: &RecordState, token: SmallToken, execution: &Execution) -> Res
         to: token,
         fence: holder.fence,
         left: holder.left,
+        waits: false,
     });
     let reports_are_true = execution
         .answer
@@ -461,7 +512,7 @@ fn attempt(setting: &SmallSetting, token: SmallToken) -> Attempt {
         client: token.client,
         lease: LeaseTerm::Renewed,
         permits: setting.permits(token.client),
-        spare: setting.spare,
+        spare: setting.spare_of(token.client),
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) fn check_world(world: &SmallWorld) -> Result<(), String> {
     let mut believed = 0;
     for (c, client) in (0..CLIENTS)
         .zip(&world.clients)
-        .filter(|(_, client)| client.stage == ClientStage::Holding)
+        .filter(|(_, client)| matches!(client.stage, ClientStage::Holding | ClientStage::Kept))
         .filter(|(_, client)| client.token != world.forced)
     {
         let permits = if client.downgraded {
@@ -43,6 +43,29 @@ pub(super) fn check_world(world: &SmallWorld) -> Result<(), String> {
         return Err(format!(
             "P1: clients believe that they hold {believed} permits together"
         ));
+    }
+    keepers_know(world)
+}
+
+/// P3: if nothing goes wrong, a process that keeps the lock always knows that others wait.
+fn keepers_know(world: &SmallWorld) -> Result<(), String> {
+    let setting = &world.setting;
+    let record = &world.record;
+    if world.is_disturbed || setting.has_old_scripts {
+        return Ok(());
+    }
+    let mut waiting = record.queue.iter();
+    let Some(first) = waiting.find(|token| record.is_waiting(**token)) else {
+        return Ok(());
+    };
+    for (c, client) in (0..CLIENTS).zip(&world.clients) {
+        let has_lease = matches!(client.stage, ClientStage::Holding | ClientStage::Kept);
+        if setting.keeps(c) && has_lease && !client.is_wanted() {
+            return Err(format!(
+                "P3: {:?} has the lock and does not know that {first:?} waits",
+                client.token
+            ));
+        }
     }
     Ok(())
 }

@@ -19,6 +19,8 @@ pub(super) enum ClientStage {
     /// Granted, perhaps long ago (R12: doubtful grants).
     Confirming,
     Holding,
+    /// No guard has the lease, and the next one gets it.
+    Kept,
     Crashed,
 }
 
@@ -32,6 +34,8 @@ pub(super) struct Client {
     pub(super) fence: u32,
     /// How far behind it the fence of the guard is: which turn this is.
     pub(super) turn: u8,
+    /// Others wait behind the grants up to this fence.
+    pub(super) wanted_fence: u32,
     /// The time left of the lease by the client's own clock.
     pub(super) left: u8,
     /// Since the token was first sent (R6: token lifetime).
@@ -99,13 +103,16 @@ impl Client {
         if self.must_look_up {
             return Some(DueAction::LookUp);
         }
+        if self.stage == ClientStage::Kept && self.is_wanted() {
+            return Some(DueAction::LetGo);
+        }
         if self.due_in == 0 {
             match self.stage {
                 ClientStage::Acquiring => return Some(DueAction::Acquire),
                 ClientStage::PlaceLost => return Some(DueAction::Requeue),
                 ClientStage::Queued => return Some(DueAction::Sync),
                 ClientStage::Confirming => return Some(DueAction::Confirm),
-                ClientStage::Holding => return Some(DueAction::Renew),
+                ClientStage::Holding | ClientStage::Kept => return Some(DueAction::Renew),
                 ClientStage::Idle | ClientStage::Cancelling | ClientStage::Crashed => {}
             }
         }
@@ -118,7 +125,7 @@ impl Client {
     pub(super) fn is_waiting(&self) -> bool {
         !matches!(
             self.stage,
-            ClientStage::Idle | ClientStage::Holding | ClientStage::Crashed
+            ClientStage::Idle | ClientStage::Holding | ClientStage::Kept | ClientStage::Crashed
         )
     }
 
@@ -178,6 +185,25 @@ impl Client {
             in_flight: std::mem::take(&mut self.in_flight),
             ..Client::default()
         };
+    }
+
+    /// Whether others wait for its lease, as far as it knows.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.fence <= self.wanted_fence
+    }
+
+    /// Whether it may keep its lease, or lend it: as in the line of the engine, that must have half its
+    /// time left.
+    pub(super) fn may_go_on(&self) -> bool {
+        !self.is_wanted() && 2 * self.left >= TTL
+    }
+
+    /// A message says that others wait behind the grant with this fence. A process that neither has the
+    /// lock nor asks for it forgets that.
+    pub(super) fn on_wanted(&mut self, fence: u32) {
+        if !matches!(self.stage, ClientStage::Idle | ClientStage::Crashed) {
+            self.wanted_fence = self.wanted_fence.max(fence);
+        }
     }
 
     /// The guard's token and fence.
@@ -259,6 +285,9 @@ impl Client {
     fn accept_grant(&mut self, grant: SmallGrant) {
         self.noted_grant = None;
         self.must_look_up = false;
+        if grant.waits {
+            self.on_wanted(grant.fence);
+        }
         if 2 * grant.left > TTL {
             self.hold(grant.fence, grant.left);
         } else {
@@ -309,12 +338,24 @@ impl Client {
             (SmallRequest::Release(token, _, mode), _) => {
                 self.on_release_reply(token, mode, &answer.reply);
             }
-            (SmallRequest::Renew(_), ClientStage::Holding) if is_own => match answer.reply {
-                SmallReply::Renewed { left } => self.left = self.left.max(left),
-                _ => self.lose_lease(),
-            },
+            (SmallRequest::Renew(_), ClientStage::Holding | ClientStage::Kept) if is_own => {
+                match answer.reply {
+                    SmallReply::Renewed { left, waits } => {
+                        self.left = self.left.max(left);
+                        if waits {
+                            self.on_wanted(self.fence);
+                        }
+                    }
+                    _ => self.lose_lease(),
+                }
+            }
             (SmallRequest::Renew(_), ClientStage::Confirming) if is_own => match answer.reply {
-                SmallReply::Renewed { left } => self.hold(self.fence, left),
+                SmallReply::Renewed { left, waits } => {
+                    if waits {
+                        self.on_wanted(self.fence);
+                    }
+                    self.hold(self.fence, left)
+                }
                 _ => self.lose_place(),
             },
             (SmallRequest::Sync(token), _) if is_own => self.on_sync_reply(token, &answer.reply),
@@ -418,9 +459,13 @@ impl Client {
         self.must_look_up = false;
     }
 
-    /// A guard has lost its lock. It abandons the token.
+    /// A guard has lost its lock, or the process one that it kept. It abandons the token.
     fn lose_lease(&mut self) {
-        let _ = self.add_release(self.own_token(), self.fence, ReleaseMode::Lost);
+        let mode = match self.stage {
+            ClientStage::Kept => ReleaseMode::Used(self.turn),
+            _ => ReleaseMode::Lost,
+        };
+        let _ = self.add_release(self.own_token(), self.fence, mode);
         self.reset();
     }
 
@@ -448,7 +493,7 @@ impl Client {
             flight.ignored = true;
         }
         match self.stage {
-            ClientStage::Holding => {
+            ClientStage::Holding | ClientStage::Kept => {
                 self.left -= 1;
                 if self.left == 0 {
                     self.lose_lease();
@@ -479,6 +524,8 @@ pub(super) enum DueAction {
     LookUp,
     Confirm,
     Renew,
+    /// Others want the lock that it keeps.
+    LetGo,
     /// The index of a pending release.
     Release(usize),
 }

@@ -19,6 +19,12 @@ pub(super) enum SmallAction {
     Due(u8, DueAction),
     /// A local hand-over: the next guard of the same grant has the lock.
     TakeTurn(u8),
+    /// The guard is dropped, and the process keeps the lock.
+    Keep(u8),
+    /// The next guard has the kept lock.
+    Relock(u8),
+    /// A kept lock was unused for long enough, and is released.
+    LetGo(u8),
     Unlock(u8),
     /// The lock is released by force. The fence is this far behind the last one that was granted.
     Force(u8, u8),
@@ -30,6 +36,8 @@ pub(super) enum SmallAction {
     Arrive(u8, usize),
     /// A delayed message arrives.
     Deliver(usize),
+    /// A delayed message that others wait arrives.
+    DeliverWanted(usize),
     LoseQueue,
     Tick,
 }
@@ -53,6 +61,8 @@ pub(super) enum MessageFate {
     Delivered,
     Lost,
     Delayed,
+    /// It arrives now, and once more later.
+    Doubled,
 }
 
 impl SmallEvent {
@@ -73,6 +83,11 @@ impl fmt::Display for SmallEvent {
             Action::Tick => f.write_str("a tick passes")?,
             Action::LoseQueue => f.write_str("the queue is lost")?,
             Action::Deliver(at) => write!(f, "message {at} arrives")?,
+            Action::DeliverWanted(at) => write!(f, "message {at} that others wait arrives")?,
+            Action::Keep(_) => f.write_str("keeps the lock")?,
+            Action::Relock(_) => f.write_str("locks what it keeps")?,
+            Action::LetGo(_) => f.write_str("releases the lock that it kept")?,
+            Action::Due(_, DueAction::LetGo) => f.write_str("releases what others want")?,
             Action::Start(_) => f.write_str("requests the lock")?,
             Action::Due(_, DueAction::Acquire) => f.write_str("sends its acquire again")?,
             Action::Due(_, DueAction::Requeue) => f.write_str("acquires again with a new token")?,
@@ -107,6 +122,7 @@ impl fmt::Display for SmallEvent {
             MessageFate::Delivered => "",
             MessageFate::Lost => "; the message is lost",
             MessageFate::Delayed => "; the message is delayed",
+            MessageFate::Doubled => "; the message comes twice",
         })
     }
 }
@@ -117,6 +133,9 @@ impl SmallAction {
             SmallAction::Start(c)
             | SmallAction::Due(c, _)
             | SmallAction::TakeTurn(c)
+            | SmallAction::Keep(c)
+            | SmallAction::Relock(c)
+            | SmallAction::LetGo(c)
             | SmallAction::Unlock(c)
             | SmallAction::Force(c, _)
             | SmallAction::Downgrade(c)
@@ -124,7 +143,10 @@ impl SmallAction {
             | SmallAction::Cancel(c)
             | SmallAction::Crash(c)
             | SmallAction::Arrive(c, _) => Some(c),
-            SmallAction::Deliver(_) | SmallAction::LoseQueue | SmallAction::Tick => None,
+            SmallAction::Deliver(_)
+            | SmallAction::DeliverWanted(_)
+            | SmallAction::LoseQueue
+            | SmallAction::Tick => None,
         }
     }
 
@@ -133,6 +155,9 @@ impl SmallAction {
         !matches!(
             self,
             SmallAction::TakeTurn(_)
+                | SmallAction::Keep(_)
+                | SmallAction::Relock(_)
+                | SmallAction::DeliverWanted(_)
                 | SmallAction::Crash(_)
                 | SmallAction::Arrive(..)
                 | SmallAction::Deliver(_)

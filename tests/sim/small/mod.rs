@@ -4,7 +4,9 @@
 //! The name is a mutex, or it has permits ([`SmallSetting`]): readers and writers, or a semaphore
 //! of which each process asks for one permit or several. A writer may downgrade to one permit at
 //! any moment. With local hand-overs, a grant of the mutex reserves several fences, and the guards
-//! of its process use as many of them as they like.
+//! of its process use as many of them as they like. Some processes may keep the mutex after its guard was
+//! dropped, and let go of it when they hear that others wait. The third may have older scripts, which
+//! tell nobody.
 //!
 //! # How it works
 //!
@@ -38,6 +40,8 @@
 //! - Local hand-overs: each guard has a larger fence than all guards before it, of whatever process,
 //!   and one that its grant has reserved. To check that, the clock does not hide an old fence: it is
 //!   behind all of them, so the next fence is the next number.
+//! - Kept locks: an owner that hears is told once in a tick that others wait, and nobody else is. As long
+//!   as nothing goes wrong, a process that has the lock always knows that others wait for it.
 //! - Processes: a process that believes that it holds permits has a holder's entry with that fence,
 //!   at least as many permits and at least as much time. All of them together believe in no more
 //!   permits than there are.
@@ -77,6 +81,7 @@ mod client;
 mod event;
 mod hearing;
 mod hearing_tests;
+mod keep_tests;
 mod peace;
 mod permit_short_way_tests;
 mod permit_tests;

@@ -110,10 +110,19 @@ fn peaceful_action(world: &SmallWorld) -> Option<SmallAction> {
         let c = first_client(&|client| client.stage == ClientStage::Holding)?;
         Some(SmallAction::Unlock(c))
     };
+    let deliver_wanted = || (!world.wanted.is_empty()).then_some(SmallAction::DeliverWanted(0));
+    // It is kept for as long as nobody wants it. Then it is unused for long enough.
+    let let_go = || {
+        let is_wanted = world.clients.iter().any(Client::is_waiting);
+        let c = first_client(&|client| client.stage == ClientStage::Kept && !is_wanted)?;
+        Some(SmallAction::LetGo(c))
+    };
     deliver()
+        .or_else(deliver_wanted)
         .or_else(arrive)
         .or_else(|| world.due())
         .or_else(unlock)
+        .or_else(let_go)
 }
 
 /// P7: the record has no holder and no waiter of a live process, once these have nothing to do.

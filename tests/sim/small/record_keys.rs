@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::str::FromStr;
 
 use super::record_state::{
-    HolderState, HolderStatus, RecordState, STEP, SmallStamp, SmallToken, TTL,
+    HolderState, HolderStatus, RecordState, STEP, SmallStamp, SmallToken, TTL, Told,
 };
-use super::setting::SmallSetting;
+use super::setting::{SmallSetting, spare_words};
 use crate::key::Key;
 use crate::loss::PreviousHolder;
 use crate::script::packed;
@@ -33,6 +33,8 @@ const SERVED: u64 = 1_000_000_000;
 const SERVED_TICKET: u64 = 100;
 /// When keys expire, in s. It is further off than any lease and the retention after it.
 const EXPIRES: u64 = NOW / 1_000_000 + 3_700;
+/// The field that says which fence the owner was told about, and when.
+const TOLD: &str = "b";
 /// How the scripts write the status of a holder of permits.
 const STATUSES: [(i8, HolderStatus); 3] = [
     (0, HolderStatus::Holds),
@@ -134,7 +136,7 @@ impl RecordKeys {
             let waited = u8::from(owner.waited);
             let client = owner.token.client;
             set("o", &real_token(owner.token).simple());
-            let spare = self.setting.spare_words(owner.spare);
+            let spare = spare_words(owner.spare, owner.hears);
             set(
                 "a",
                 &format!("{waited} {NOW} c{client} {TTL_MS} 0 0{spare}"),
@@ -149,6 +151,15 @@ impl RecordKeys {
         }
         if let Some(request) = record.forced_by {
             fields.push(("i".to_owned(), real_token(request).simple().into()));
+        }
+        let told_fence = match record.told {
+            Told::Nobody => None,
+            Told::Last => Some(self.fence(record.fence)),
+            Told::Earlier => Some(self.fence(record.fence) - 1),
+        };
+        if let Some(told_fence) = told_fence {
+            let told = [told_fence as f64, NOW as f64].map(f64::to_le_bytes);
+            fields.push((TOLD.to_owned(), told.concat()));
         }
         fields.push(("s".to_owned(), state.pack()));
         fields
@@ -292,7 +303,7 @@ impl RecordKeys {
         let known_fields = match self.setting.family() {
             // The ends before the last one, in `z`, are no part of a world. So a release may be
             // answered that nothing is known, which says as little here as that its lease lapsed.
-            // Neither is the owner that was told, in `b`: so each script tells it again.
+            // So each script tells the owner again, unless processes keep the lock.
             Family::Mutex | Family::Quorum => "k o a l s q u c z i b",
             Family::Permit => "k n c",
         };
@@ -443,6 +454,7 @@ impl RecordKeys {
             spare: 0,
             left: ticks_until(packed.lease_end),
             status,
+            hears: false,
             waited: false,
         })
     }
@@ -461,6 +473,15 @@ impl RecordKeys {
         };
         record.fence = self.fence_mark(state.fence);
         record.ended_fence = self.fence_mark(state.ended_fence);
+        if let Some((fence, at)) = fields
+            .get(TOLD.as_bytes())
+            .and_then(|told| told.split_at_checked(8))
+            && *at == (NOW as f64).to_le_bytes()
+            && self.setting.keepers > 0
+        {
+            let is_last = *fence == (state.fence as f64).to_le_bytes();
+            record.told = if is_last { Told::Last } else { Told::Earlier };
+        }
         let forced_by = field("i").map(|request| parse_token(&request));
         record.forced_by = forced_by.transpose()?;
         if let Some(owner) = field("o") {
@@ -472,11 +493,13 @@ impl RecordKeys {
                 ));
             }
             let was_spared = field("u").is_some_and(|spared| spared == state.fence.to_string());
+            let spare: u32 = request.split(' ').nth(6).map_or(Ok(0), parse)?;
             record.holders = vec![HolderState {
                 token,
                 permits: 1,
                 fence: record.fence,
-                spare: request.split(' ').nth(6).map_or(Ok(0), parse::<u32>)? % HEARS,
+                spare: spare % HEARS,
+                hears: spare >= HEARS,
                 left: ticks_until(state.lease_end),
                 status: if was_spared {
                     HolderStatus::Spared

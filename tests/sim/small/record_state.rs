@@ -62,6 +62,18 @@ pub(super) struct RecordState {
     /// How many tickets were given out and not served.
     pub(super) tickets: u8,
     pub(super) stamps: Vec<SmallStamp>,
+    pub(super) told: Told,
+}
+
+/// Whom the scripts have told, in this tick, that somebody waits. After that they tell it again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Told {
+    #[default]
+    Nobody,
+    /// The owner by the last fence.
+    Last,
+    /// The owner by an earlier fence.
+    Earlier,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,6 +87,8 @@ pub(super) struct HolderState {
     /// has come.
     pub(super) left: u8,
     pub(super) status: HolderStatus,
+    /// Its process wants to hear that somebody waits.
+    pub(super) hears: bool,
     /// It has a ticket, because it waited in the queue. Only a mutex decides by this.
     pub(super) waited: bool,
 }
@@ -133,6 +147,15 @@ pub(super) struct SmallGrant {
     pub(super) to: SmallToken,
     pub(super) fence: u32,
     pub(super) left: u8,
+    /// Others wait behind it. Only a process that hears is told so.
+    pub(super) waits: bool,
+}
+
+/// The message to a process that others wait behind its grant with this fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct SmallWanted {
+    pub(super) client: u8,
+    pub(super) fence: u32,
 }
 
 /// The result of a reply's own request.
@@ -151,6 +174,7 @@ pub(super) enum SmallReply {
     NotOwner,
     Renewed {
         left: u8,
+        waits: bool,
     },
     Gone,
     Synced {
@@ -187,6 +211,8 @@ pub(super) struct Execution {
     pub(super) answer: SmallAnswer,
     /// The grants that were published as messages.
     pub(super) published: Vec<SmallGrant>,
+    /// Whom it told that others wait.
+    pub(super) wanted: Vec<SmallWanted>,
     /// How the last holder ended. A [`RecordState`] leaves that out, so before each step it is
     /// unknown, and this is what the step made of it.
     pub(super) last_ended: PreviousHolder,
@@ -262,6 +288,7 @@ impl RecordState {
         {
             *left = left.saturating_sub(1);
         }
+        self.told = Told::Nobody;
         if self.entries() > 0 || !self.stamps.is_empty() {
             self.since_served = (self.since_served + 1).min(STEP + 1);
         }

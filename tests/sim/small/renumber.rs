@@ -24,6 +24,7 @@ impl SmallWorld {
             client.in_flight.sort();
         }
         self.messages.sort();
+        self.wanted.sort();
         self.sort_clients()
     }
 
@@ -39,6 +40,11 @@ impl SmallWorld {
             }
             if client.stage != ClientStage::Queued {
                 client.since = 0;
+            }
+            // It is about an older grant.
+            let has_lease = matches!(client.stage, ClientStage::Holding | ClientStage::Kept);
+            if client.token.is_none() || has_lease && !client.is_wanted() {
+                client.wanted_fence = 0;
             }
         }
         if self.record.entries() == 0 {
@@ -158,9 +164,9 @@ impl SmallWorld {
     }
 
     fn sort_clients(&mut self) -> [u8; CLIENTS as usize] {
-        // Clients that ask for the same number of permits are alike.
-        let mut order: Vec<(u32, u64, u8)> = (0..CLIENTS)
-            .map(|c| (self.setting.permits(c), self.likeness(c), c))
+        // Clients of the same sort are alike.
+        let mut order: Vec<_> = (0..CLIENTS)
+            .map(|c| (self.setting.sort_of(c), self.likeness(c), c))
             .collect();
         order.sort();
         let mut became = [0; CLIENTS as usize];
@@ -176,10 +182,14 @@ impl SmallWorld {
             for stamp in &mut self.record.stamps {
                 stamp.client = became[usize::from(stamp.client)];
             }
+            for wanted in &mut self.wanted {
+                wanted.client = became[usize::from(wanted.client)];
+            }
             self.record.holders.sort();
             self.record.waiters.sort();
             self.record.stamps.sort();
             self.messages.sort();
+            self.wanted.sort();
         }
         became
     }
@@ -220,7 +230,13 @@ impl SmallWorld {
         self.messages
             .iter()
             .filter(|grant| grant.to.client == c)
-            .for_each(|grant| (grant.to.number, grant.fence, grant.left).hash(&mut hasher));
+            .for_each(|grant| {
+                (grant.to.number, grant.fence, grant.left, grant.waits).hash(&mut hasher);
+            });
+        self.wanted
+            .iter()
+            .filter(|wanted| wanted.client == c)
+            .for_each(|wanted| wanted.fence.hash(&mut hasher));
         hasher.finish()
     }
 
@@ -250,9 +266,18 @@ impl SmallWorld {
         self.messages
             .iter_mut()
             .for_each(|grant| f(grant.to, &mut grant.fence));
+        // Only a mutex has these, and there the token does not matter.
+        for wanted in &mut self.wanted {
+            let token = SmallToken {
+                client: wanted.client,
+                number: 0,
+            };
+            f(token, &mut wanted.fence);
+        }
         for client in &mut self.clients {
             if let Some(token) = client.token {
                 f(token, &mut client.fence);
+                f(token, &mut client.wanted_fence);
             }
             client
                 .releases

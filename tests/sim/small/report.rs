@@ -61,6 +61,7 @@ impl Trace {
     fn line(&self, event: &SmallEvent, world: &SmallWorld) -> String {
         let client = match event.action {
             SmallAction::Deliver(at) => Some(world.messages[at].to.client),
+            SmallAction::DeliverWanted(at) => Some(world.wanted[at].client),
             action => action.client(),
         };
         match client {

@@ -10,14 +10,14 @@ use super::hearing::{Heard, ToldOwner};
 use super::record_keys::{NOW, RecordKeys, TICK, TTL_MS, mark, real_token, small_token};
 use super::record_state::{
     Arrival, CLIENTS, Execution, HORIZON, RecordState, STEP, SmallAnswer, SmallGrant, SmallReply,
-    SmallRequest,
+    SmallRequest, SmallWanted,
 };
 use super::setting::SmallSetting;
 use crate::key::Key;
 use crate::script::{
     Call, CallerId, Grant, Mode, Outcome, Page, ScriptReply, Verb, Wait, wanted_behind,
 };
-use crate::sim::mutation::{REWRITES_EARLY, ScriptMutation, server_with};
+use crate::sim::mutation::{REWRITES_EARLY, ScriptMutation, TELLS_NOTHING, server_with};
 use crate::store::memory::server::ScriptServer;
 
 const PREFIX: &str = "f";
@@ -26,6 +26,8 @@ const PREFIX: &str = "f";
 /// does, so the result can be looked up the next time.
 pub(super) struct ScriptRunner {
     server: ScriptServer,
+    /// That of a process with older scripts.
+    old_server: Option<ScriptServer>,
     setting: SmallSetting,
     keys: RecordKeys,
     caller_ids: Vec<CallerId>,
@@ -44,6 +46,7 @@ impl ScriptRunner {
         };
         ScriptRunner {
             server: server_with(&mutations),
+            old_server: setting.has_old_scripts.then(|| server_with(&TELLS_NOTHING)),
             setting,
             keys: RecordKeys {
                 setting,
@@ -86,8 +89,12 @@ impl ScriptRunner {
         request: SmallRequest,
         arrival: Arrival,
     ) -> Result<Execution, String> {
-        self.keys.write(&mut self.server, record);
         let call = self.call(request);
+        let server = match &mut self.old_server {
+            Some(old) if self.setting.is_old(request.token().client) => old,
+            _ => &mut self.server,
+        };
+        self.keys.write(server, record);
         // R5 (dated requests): a client sends a request in this tick and gives it up before the
         // next.
         let not_after = match arrival {
@@ -96,10 +103,16 @@ impl ScriptRunner {
         };
         let caller_id = &self.caller_ids[usize::from(request.token().client)];
         let reply = if self.setting.renews_together {
-            self.server.run_call(NOW, &call, caller_id, not_after)?
+            server.run_call(NOW, &call, caller_id, not_after)?
         } else {
-            self.server.run_alone(NOW, &call, caller_id, not_after)?
+            server.run_alone(NOW, &call, caller_id, not_after)?
         };
+        let published: Vec<_> = server
+            .published()
+            .into_iter()
+            .map(|message| (message.channel.clone(), message.text.clone()))
+            .collect();
+        let (record, last_ended) = self.keys.read(&server.state().keyspace)?;
         if reply.more {
             return Err("three clients are too few to pass over 64 waiters".to_owned());
         }
@@ -114,9 +127,9 @@ impl ScriptRunner {
             reply: self.small_reply(&call, reply.outcome)?,
             grants: self.small_grants(&reply.grants),
         };
-        let (published, told) = self.published(&call)?;
+        let (published, told) = self.published(&call, &published)?;
         reports.extend(&published);
-        let (record, last_ended) = self.keys.read(&self.server.state().keyspace)?;
+        let wanted = self.wanted(&told)?;
         if self.setting.hears {
             let new = published.iter().chain(&reply_grants);
             let heard = Heard {
@@ -134,6 +147,7 @@ impl ScriptRunner {
             record,
             answer,
             published: self.small_grants(&published),
+            wanted,
             last_ended,
             reported: reports
                 .iter()
@@ -185,15 +199,33 @@ impl ScriptRunner {
         }
     }
 
+    /// Whom the messages tell that others wait. Only processes that keep the lock care.
+    fn wanted(&self, told: &[ToldOwner]) -> Result<Vec<SmallWanted>, String> {
+        let told = told.iter().filter(|_| self.setting.keepers > 0);
+        let wanted = told.map(|ToldOwner { channel, fence }| {
+            let client = channel.strip_prefix(&format!("{PREFIX}:grants:c"));
+            let client = client.and_then(|client| client.parse().ok());
+            let fence = *fence;
+            client
+                .map(|client| SmallWanted { client, fence })
+                .ok_or_else(|| format!("{channel:?} is nobody's"))
+        });
+        wanted.collect()
+    }
+
     /// The messages that the script has published: grants, each on the channel of its waiter's
     /// process, and that an owner's lock is wanted.
-    fn published(&mut self, call: &Call) -> Result<(Vec<Grant>, Vec<ToldOwner>), String> {
+    fn published(
+        &self,
+        call: &Call,
+        messages: &[(Vec<u8>, Vec<u8>)],
+    ) -> Result<(Vec<Grant>, Vec<ToldOwner>), String> {
         let (mut grants, mut told) = (Vec::new(), Vec::new());
-        for message in self.server.published() {
-            let text = String::from_utf8_lossy(&message.text).into_owned();
+        for (channel, text) in messages {
+            let text = String::from_utf8_lossy(text).into_owned();
             if let Some((_, fence)) = wanted_behind(PREFIX, &text) {
                 told.push(ToldOwner {
-                    channel: String::from_utf8_lossy(&message.channel).into_owned(),
+                    channel: String::from_utf8_lossy(channel).into_owned(),
                     fence: self.keys.fence_mark(fence),
                 });
                 continue;
@@ -202,7 +234,7 @@ impl ScriptRunner {
                 .filter(|(_, key, family)| key.name == call.key.name && *family == call.spec.family)
                 .ok_or_else(|| format!("the message {text:?} is not a grant of this name"))?;
             let to = small_token(grant.token);
-            if message.channel != format!("{PREFIX}:grants:c{}", to.client).into_bytes() {
+            if *channel != format!("{PREFIX}:grants:c{}", to.client).into_bytes() {
                 return Err(format!("the grant to {to:?} was sent to another process"));
             }
             grants.push(grant);
@@ -233,6 +265,7 @@ impl ScriptRunner {
             to: small_token(grant.token),
             fence: self.keys.fence_mark(grant.fence),
             left: ticks(grant.left),
+            waits: self.setting.keepers > 0 && grant.waiting == Some(true),
         }
     }
 
@@ -247,7 +280,10 @@ impl ScriptRunner {
             Outcome::Lapsed | Outcome::Forced | Outcome::Lost | Outcome::Unknown => {
                 SmallReply::NotOwner
             }
-            Outcome::Renewed { left, .. } => SmallReply::Renewed { left: ticks(left) },
+            Outcome::Renewed { left, waiting, .. } => SmallReply::Renewed {
+                left: ticks(left),
+                waits: self.setting.keepers > 0 && waiting,
+            },
             Outcome::Gone { .. } => SmallReply::Gone,
             Outcome::Synced {
                 owner,

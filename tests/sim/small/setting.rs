@@ -23,6 +23,11 @@ pub(crate) struct SmallSetting {
     pub(super) fences_ahead: bool,
     /// A list is written anew as soon as it has a dead entry.
     pub(super) rewrites_early: bool,
+    /// How many of the processes keep the lock after its guard was dropped, until others want it. These
+    /// come first.
+    pub(super) keepers: u8,
+    /// The last process has the scripts of a version that tells no owner that somebody waits.
+    pub(super) has_old_scripts: bool,
 }
 
 impl Default for SmallSetting {
@@ -42,6 +47,8 @@ impl SmallSetting {
             hears: false,
             fences_ahead: false,
             rewrites_early: false,
+            keepers: 0,
+            has_old_scripts: false,
         }
     }
 
@@ -74,6 +81,42 @@ impl SmallSetting {
             fences_ahead: true,
             ..self
         }
+    }
+
+    /// So many of the processes keep the lock. The others have no turns.
+    pub(crate) fn with_keepers(self, keepers: u8) -> SmallSetting {
+        SmallSetting { keepers, ..self }
+    }
+
+    /// The last process has older scripts.
+    pub(crate) fn with_old_scripts(self) -> SmallSetting {
+        SmallSetting {
+            has_old_scripts: true,
+            ..self
+        }
+    }
+
+    pub(super) fn keeps(&self, client: u8) -> bool {
+        client < self.keepers
+    }
+
+    /// How many fences a grant of this client reserves behind its first.
+    pub(super) fn spare_of(&self, client: u8) -> u32 {
+        if self.keepers == 0 || self.keeps(client) {
+            self.spare
+        } else {
+            0
+        }
+    }
+
+    pub(super) fn is_old(&self, client: u8) -> bool {
+        self.has_old_scripts && client + 1 == CLIENTS
+    }
+
+    /// Clients with the same number are alike.
+    pub(super) fn sort_of(&self, client: u8) -> (u32, bool, bool) {
+        let others = !self.keeps(client);
+        (self.permits(client), others, self.is_old(client))
     }
 
     /// Each renewal comes alone.
@@ -145,17 +188,10 @@ impl SmallSetting {
     pub(super) fn params(&self, client: u8, ttl_ms: u64) -> String {
         match self.family() {
             Family::Mutex | Family::Quorum => {
-                format!("{ttl_ms} 0 0{}", self.spare_words(self.spare))
+                let hears = self.hears || self.keeps(client);
+                format!("{ttl_ms} 0 0{}", spare_words(self.spare_of(client), hears))
             }
             Family::Permit => format!("{ttl_ms} 0 0 {}", self.permits(client)),
-        }
-    }
-
-    /// The spare as the scripts write it behind the other numbers of a request.
-    pub(super) fn spare_words(&self, spare: u32) -> String {
-        match spare + if self.hears { HEARS } else { 0 } {
-            0 => String::new(),
-            number => format!(" {number}"),
         }
     }
 
@@ -169,9 +205,29 @@ impl SmallSetting {
     }
 }
 
+/// The spare as the scripts write it behind the other numbers of a request.
+pub(super) fn spare_words(spare: u32, hears: bool) -> String {
+    match spare + if hears { HEARS } else { 0 } {
+        0 => String::new(),
+        number => format!(" {number}"),
+    }
+}
+
 impl fmt::Display for SmallSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
+            ModelKind::Mutex if self.keepers > 0 => {
+                let scripts = if self.has_old_scripts {
+                    ", old scripts"
+                } else {
+                    ""
+                };
+                write!(
+                    f,
+                    "mutex, {} keep for {} more turns{scripts}",
+                    self.keepers, self.spare
+                )
+            }
             ModelKind::Mutex if self.spare > 0 => write!(f, "mutex with {} more turns", self.spare),
             ModelKind::Mutex if self.hears => f.write_str("mutex whose owner hears"),
             ModelKind::Mutex => f.write_str("mutex"),

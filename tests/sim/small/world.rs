@@ -4,7 +4,7 @@ use super::client::{AcquireDoubt, Client, ClientStage, DueAction, InFlight};
 use super::event::{MessageFate, RequestFate, SmallAction, SmallEvent};
 use super::record_state::{
     Arrival, CLIENTS, PERIOD, RecordState, ReleaseMode, SmallAnswer, SmallGrant, SmallReply,
-    SmallRequest, SmallToken, TTL,
+    SmallRequest, SmallToken, SmallWanted, TTL,
 };
 use super::script_runner::ScriptRunner;
 use super::setting::SmallSetting;
@@ -39,6 +39,10 @@ pub(super) struct SmallWorld {
     pub(super) clients: [Client; CLIENTS as usize],
     /// Delayed messages.
     pub(super) messages: Vec<SmallGrant>,
+    /// The same for messages that others wait.
+    pub(super) wanted: Vec<SmallWanted>,
+    /// Something has gone wrong, so a process may not know that others wait.
+    pub(super) is_disturbed: bool,
     /// With turns: the largest fence that a guard had, or can have of a grant that ended by force.
     pub(super) last_used: u32,
     /// The token whose grant ended by force, while its client may not know that.
@@ -82,13 +86,21 @@ impl SmallWorld {
                 ClientStage::Holding => {
                     actions.push(SmallAction::Unlock(c));
                     // As in the line of the engine: the lease must have half its time left.
-                    let may_pass =
-                        u32::from(client.turn) < self.setting.spare && 2 * client.left >= TTL;
+                    let has_spare = u32::from(client.turn) < self.setting.spare_of(c);
+                    let may_pass = has_spare && 2 * client.left >= TTL && !self.setting.keeps(c);
                     actions.extend(may_pass.then_some(SmallAction::TakeTurn(c)));
+                    let may_keep = self.setting.keeps(c) && client.may_go_on();
+                    actions.extend(may_keep.then_some(SmallAction::Keep(c)));
                     actions.extend(
                         (self.setting.writes(c) && !client.downgraded)
                             .then_some(SmallAction::Downgrade(c)),
                     );
+                }
+                ClientStage::Kept => {
+                    actions.push(SmallAction::LetGo(c));
+                    let has_spare = u32::from(client.turn) < self.setting.spare_of(c);
+                    let may_lend = has_spare && client.may_go_on();
+                    actions.extend(may_lend.then_some(SmallAction::Relock(c)));
                 }
                 ClientStage::Queued if self.budget.cancels > 0 => {
                     actions.extend([SmallAction::DropWaiter(c), SmallAction::Cancel(c)])
@@ -112,6 +124,7 @@ impl SmallWorld {
             actions.extend((0..client.in_flight.len()).map(|at| SmallAction::Arrive(c, at)));
         }
         actions.extend((0..self.messages.len()).map(SmallAction::Deliver));
+        actions.extend((0..self.wanted.len()).map(SmallAction::DeliverWanted));
         if self.budget.losses > 0 && !self.record.queue.is_empty() {
             actions.push(SmallAction::LoseQueue);
         }
@@ -147,6 +160,9 @@ impl SmallWorld {
                 );
                 if self.budget.delays > u8::from(delays_request) {
                     step(MessageFate::Delayed);
+                    if self.setting.keepers > 0 {
+                        step(MessageFate::Doubled);
+                    }
                 }
             }
         }
@@ -226,6 +242,15 @@ impl WorldStep<'_> {
                 self.client(c).turn += 1;
                 Ok(())
             }
+            SmallAction::Keep(c) => {
+                self.client(c).stage = ClientStage::Kept;
+                Ok(())
+            }
+            SmallAction::Relock(c) => {
+                self.client(c).turn += 1;
+                self.client(c).stage = ClientStage::Holding;
+                Ok(())
+            }
             SmallAction::Force(client, behind) => {
                 let fence = self.world.record.fence + u32::from(behind);
                 self.send(
@@ -233,7 +258,7 @@ impl WorldStep<'_> {
                     SmallRequest::Force(SmallToken { client, number }, fence),
                 )
             }
-            SmallAction::Unlock(c) => {
+            SmallAction::Unlock(c) | SmallAction::LetGo(c) => {
                 let request = self.client(c).unlock();
                 self.send(c, request)
             }
@@ -259,6 +284,11 @@ impl WorldStep<'_> {
                 self.client(grant.to.client).on_grant(grant);
                 Ok(())
             }
+            SmallAction::DeliverWanted(at) => {
+                let SmallWanted { client, fence } = self.world.wanted.remove(at);
+                self.client(client).on_wanted(fence);
+                Ok(())
+            }
             SmallAction::LoseQueue => {
                 self.world.record.lose_queue();
                 Ok(())
@@ -276,6 +306,16 @@ impl WorldStep<'_> {
     }
 
     fn spend_budget(&mut self) {
+        let is_fault = |action| {
+            matches!(
+                action,
+                SmallAction::Crash(_) | SmallAction::Force(..) | SmallAction::LoseQueue
+            )
+        };
+        self.world.is_disturbed |= self.world.setting.keepers > 0
+            && (is_fault(self.event.action)
+                || self.event.request != RequestFate::Answered
+                || matches!(self.event.message, MessageFate::Lost | MessageFate::Delayed));
         let budget = &mut self.world.budget;
         match self.event.request {
             RequestFate::Answered => {}
@@ -301,7 +341,7 @@ impl WorldStep<'_> {
         let world = &mut self.world;
         if let Some(holder) = world.record.holding().next() {
             world.forced = Some(holder.token);
-            world.last_used = world.last_used.max(holder.fence + world.setting.spare);
+            world.last_used = world.last_used.max(holder.fence + holder.spare);
         }
     }
 
@@ -449,6 +489,32 @@ impl WorldStep<'_> {
                     self.world.budget.delays = self.world.budget.delays.saturating_sub(1);
                     self.world.messages.push(*grant);
                 }
+                MessageFate::Doubled => {
+                    self.world.budget.delays = self.world.budget.delays.saturating_sub(1);
+                    self.world.messages.push(*grant);
+                    self.client(grant.to.client).on_grant(*grant);
+                }
+            }
+        }
+        for wanted in &execution.wanted {
+            self.published = true;
+            let SmallWanted { client, fence } = *wanted;
+            let is_late = matches!(
+                self.event.message,
+                MessageFate::Delayed | MessageFate::Doubled
+            );
+            if is_late {
+                self.world.budget.delays = self.world.budget.delays.saturating_sub(1);
+                self.world.wanted.push(*wanted);
+            }
+            match self.event.message {
+                MessageFate::Delivered | MessageFate::Doubled => {
+                    self.client(client).on_wanted(fence)
+                }
+                MessageFate::Lost => {
+                    self.world.budget.messages = self.world.budget.messages.saturating_sub(1)
+                }
+                MessageFate::Delayed => {}
             }
         }
         Ok(execution.answer.clone())
@@ -483,6 +549,7 @@ fn next_request(client: &mut Client, due: DueAction, unused_token: SmallToken) -
             client.due_in = PERIOD;
             SmallRequest::Renew(client.own_token())
         }
+        DueAction::LetGo => client.unlock(),
         DueAction::Release(at) => client.send_release(at),
     }
 }
