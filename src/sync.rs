@@ -1,6 +1,6 @@
 //! The mutexes and atomics of the state that threads share. These are parking_lot's and std's.
 //!
-//! Under `cfg(fairlock_loom)` they are loom's. Then `engine/loom_models.rs` and
+//! Under `cfg(fairlock_loom)` they are loom's. Then `engine/loom_models.rs`, `local/loom_models.rs` and
 //! `store/node/lane/models.rs` run that state through every possible interleaving of the threads.
 
 #[cfg(not(fairlock_loom))]

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use loom::thread;
 
+use crate::config::{Config, Settings};
+use crate::engine::Engine;
+use crate::engine::background::RenewalThread;
 use crate::engine::lease::{Lease, LeaseState};
 use crate::engine::request::Request;
 use crate::engine::waiter::GrantNotice;
@@ -17,8 +20,10 @@ use crate::engine::waiter::{TokenOwner, WaiterEntry, WaiterRegistry};
 use crate::key::Key;
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::options::LockOptions;
-use crate::script::{Grant, LockSpec, Token};
-use crate::store::clock::Time;
+use crate::script::{Call, CallerId, Grant, LockSpec, Token};
+use crate::stats::Traffic;
+use crate::store::clock::{Clock, Time};
+use crate::store::{Anchor, CallResult, Deadlines, Link, Store, StoreFault};
 use crate::sync::Mutex;
 
 const EARLY: Time = at(50);
@@ -286,4 +291,61 @@ fn notice(token: Token) -> GrantNotice {
 
 fn lease() -> Lease {
     Lease::new(request(), &grant(Token::new()), EARLY, DEADLINE)
+}
+
+/// A renewal thread that a model plays.
+pub(crate) struct RenewalModel(RenewalThread);
+
+impl RenewalModel {
+    /// An engine without threads and without servers, whose subscription is alive.
+    pub(crate) fn of_an_engine_that_hears() -> (Arc<Engine>, RenewalModel) {
+        let (config, _) = Config::new(Settings::default()).expect("the defaults fit");
+        let step = config.check_period + config.command_timeout;
+        let caller_id = Arc::new(CallerId::new(&config.prefix, step, config.horizon));
+        let (engine, renewal) = Engine::new(config, Box::new(NoStore), caller_id);
+        engine.hearing().note_proof(engine.now());
+        (engine, RenewalModel(renewal))
+    }
+
+    /// What it sends next.
+    pub(crate) fn calls(&mut self) -> Vec<Call> {
+        self.0.take_in();
+        self.0.collect().into_iter().map(|(_, call)| call).collect()
+    }
+}
+
+/// No connection is open.
+struct NoStore;
+
+impl Store for NoStore {
+    fn clock(&self) -> Clock {
+        Clock::default()
+    }
+
+    fn run(&self, calls: &[Call], _: Deadlines) -> Vec<CallResult> {
+        let not_sent = |_: &Call| CallResult::not_sent(StoreFault::NotReady);
+        calls.iter().map(not_sent).collect()
+    }
+
+    fn link(&self, _: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
+        Box::new(NoStore)
+    }
+
+    fn scan(&self, _: u64, _: &str) -> Result<(u64, Vec<String>), StoreFault> {
+        Err(StoreFault::NotReady)
+    }
+
+    fn anchor(&self, _: &Key) -> Option<Anchor> {
+        None
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+}
+
+impl Link for NoStore {
+    fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
+        Store::run(self, calls, Deadlines::at_once(EARLY))
+    }
 }

@@ -124,6 +124,8 @@ pub(crate) use acquiring::{Acquiring, AtDeadline, Caller, Entered, QueuedWaiter,
 pub(crate) use hearing::{Hearing, WantedListener};
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
+#[cfg(all(test, fairlock_loom))]
+pub(crate) use loom_models::RenewalModel;
 pub(crate) use releasing::{Releasing, WantResult};
 pub(crate) use request::{Handovers, LeaseOwner, LostBy, Request};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

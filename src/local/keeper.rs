@@ -64,6 +64,12 @@ impl Keeper {
         state.cold[0].insert(Arc::clone(name), ()).is_none()
     }
 
+    /// Every name may be kept again, as if a long time had passed.
+    #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
+    pub(super) fn forget_cold(&self) {
+        self.state.lock().cold = Default::default();
+    }
+
     /// How many grants there are about which others tell this process.
     pub(super) fn tenures(&self) -> usize {
         self.tenures.load(Ordering::Relaxed)

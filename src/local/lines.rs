@@ -23,7 +23,7 @@ pub(super) type Line = LineState<Arc<WaiterEntry>, Arc<Lease>, KeptBy>;
 pub(super) type LineTenure = Tenure<Arc<WaiterEntry>, Arc<Lease>, KeptBy>;
 
 /// Threads that use different names seldom meet at the same mutex of the map of slots.
-const SHARDS: usize = 64;
+const SHARDS: usize = if cfg!(fairlock_loom) { 1 } else { 64 };
 
 /// Requests for a name with the same key wait in the same line.
 #[derive(PartialEq, Eq, Clone, Copy)]

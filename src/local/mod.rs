@@ -18,6 +18,8 @@ mod ended;
 mod keeper;
 mod kept;
 mod lines;
+#[cfg(all(test, fairlock_loom))]
+mod loom_models;
 mod places;
 mod state;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -45,7 +47,7 @@ use lines::Lines;
 pub(crate) use lines::{NameSlot, PinnedSlot};
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
-pub(crate) use stepped::{GuardRelease, LinePlace, SteppedManager};
+pub(crate) use stepped::{GuardEnd, GuardRelease, KeptLease, LinePlace, SteppedManager, TryStart};
 
 /// A fence that is due later than this is taken all the same.
 const MOST_FENCE_WAIT: Duration = Duration::from_micros(10);

@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::loss::{LossReason, PreviousHolder};
 
 /// What a try finds in its line.
-enum Found {
+pub(super) enum Found {
     /// A kept grant, lent to it.
     Turn(Arc<Lease>),
-    /// Nothing: Redis is to be asked.
+    /// Nothing: Redis is to be asked, by a request of the line. [`Lines::end_try`] follows.
     Nothing,
     /// Callers of this manager that have the lock, or ask for it.
     Others,
@@ -31,6 +31,27 @@ impl Lines {
         let now = client.now();
         self.acquiring
             .begin(request, now + client.config().command_timeout)?;
+        match self.begin_try(request) {
+            Found::Others => {
+                request.note_taken();
+                Ok(None)
+            }
+            Found::Turn(turn) => Ok(Some(turn)),
+            Found::Nothing => {
+                let owned = Arc::new(self.request_of_line(request));
+                let tried = attempt(&owned);
+                if owned.was_taken() {
+                    request.note_taken();
+                }
+                self.end_try(request, tried)
+            }
+        }
+    }
+
+    /// A try looks into its line. A kept grant of another line is released first.
+    pub(super) fn begin_try(&self, request: &Arc<Request>) -> Found {
+        let client = self.acquiring.client();
+        let now = client.now();
         let mut ended = Vec::new();
         let mut _kept = None;
         let found = self.with_slot(&request.key.name, |slot| {
@@ -53,30 +74,20 @@ impl Lines {
             Found::Turn(turn)
         });
         self.send_releases(ended, now);
-        match found {
-            Found::Others => {
-                request.note_taken();
-                Ok(None)
-            }
-            Found::Turn(turn) => {
-                client.meter().kept_turns.add(1);
-                self.acquiring.note_lent(&turn);
-                Ok(Some(turn))
-            }
-            Found::Nothing => {
-                let owner: Arc<dyn LeaseOwner> = Arc::clone(&self.owner) as _;
-                let owned = Arc::new(request.for_owner(owner));
-                let tried = attempt(&owned);
-                if owned.was_taken() {
-                    request.note_taken();
-                }
-                self.end_try(request, tried)
-            }
+        if let Found::Turn(turn) = &found {
+            client.meter().kept_turns.add(1);
+            self.acquiring.note_lent(turn);
         }
+        found
+    }
+
+    /// The request by which a line tries to get a grant.
+    pub(super) fn request_of_line(&self, request: &Request) -> Request {
+        request.for_owner(Arc::clone(&self.owner) as Arc<dyn LeaseOwner>)
     }
 
     /// The try has ended. Members that came meanwhile wait behind it, or get a place of their own.
-    fn end_try(
+    pub(super) fn end_try(
         &self,
         request: &Arc<Request>,
         tried: Result<Option<Arc<Lease>>>,

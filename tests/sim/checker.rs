@@ -270,7 +270,7 @@ impl Checker {
         self.record_request(at, &before, executed);
         self.record_grants(at, &before, executed)?;
         self.check_last_fence(&before, executed)?;
-        self.note_waiters();
+        self.note_waiters(at.now);
         accounting::check_lease_times(at.clock, &before, &after, executed)?;
         accounting::check_cooling(at.clock, &before, &after, executed)?;
         if self.checks_left {

@@ -155,6 +155,18 @@ pub(crate) enum Defect {
     AnswerIgnored,
     /// A try counts all of the time without a call.
     NobodyCalled,
+    /// No defect: only runs whose processes keep locks.
+    KeepersAlone,
+    /// A caller that takes the lock for itself finds what its process keeps in its way.
+    NoWayMade,
+    /// No message says that somebody waits.
+    WantedIgnored,
+    /// A process whose subscription is dead believes that it hears.
+    AlwaysHeard,
+    /// Nobody tells the owner of a lock that somebody waits.
+    NobodyTold,
+    /// A grant does not say that others wait, and they tell its owner nothing.
+    GrantSaysNothing,
 }
 
 impl Defect {
@@ -327,6 +339,13 @@ impl Defect {
                  unseen_for = math.max(unseen_for, 2 * ARGV[3])",
             )],
             Defect::NobodyCalled => &[("if ARGV[7] == '0' then\n", "if false then\n")],
+            Defect::NobodyTold => &[("if not is_told then", "if false then")],
+            Defect::GrantSaysNothing => &[(
+                "waiters_left = math.max(0, waiter_records)\n    if waiters_left > 0 then",
+                "waiters_left = 0\n    if waiter_records > 0 then",
+            )],
+            Defect::KeepersAlone => &[],
+            Defect::NoWayMade | Defect::WantedIgnored | Defect::AlwaysHeard => &[],
             Defect::NobodyAwaited => &[],
             Defect::LinePlace | Defect::OneTurnMore | Defect::LastFenceUnnamed => &[],
             Defect::R11Rewrite | Defect::MaxHold | Defect::Checks => &[],
@@ -339,6 +358,19 @@ impl Defect {
     /// Whether the checker compares the time left in each answer with the lease.
     pub(super) fn checks_left(self) -> bool {
         !matches!(self, Defect::LeftBelieved | Defect::LeftDoubted)
+    }
+
+    /// Whether only runs whose processes keep locks can find it.
+    pub(super) fn is_of_keepers(self) -> bool {
+        matches!(
+            self,
+            Defect::KeepersAlone
+                | Defect::NoWayMade
+                | Defect::WantedIgnored
+                | Defect::AlwaysHeard
+                | Defect::NobodyTold
+                | Defect::GrantSaysNothing
+        )
     }
 
     /// Whether runs of this kind can find it.
@@ -361,6 +393,8 @@ impl Defect {
             Defect::LinePlace | Defect::OneTurnMore | Defect::ForceFirstOnly => is_mutex,
             Defect::ReserveForgotten | Defect::LastFenceForgotten => is_mutex,
             Defect::LastFenceUnnamed => is_mutex,
+            Defect::NoWayMade | Defect::WantedIgnored | Defect::AlwaysHeard => is_mutex,
+            Defect::NobodyTold | Defect::GrantSaysNothing | Defect::KeepersAlone => is_mutex,
             Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => {
                 !is_mutex
             }

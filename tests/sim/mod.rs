@@ -24,6 +24,9 @@
 //! reader/writer lock, whose writers downgrade now and then. In every third run of a mutex,
 //! processes hand it over within themselves, up to twice in one grant. A forced release may then
 //! name any fence of the grant. `several_turns` shows script by script which fences count as used.
+//! In every other third, three callers in four have their process keep the mutex, which hears when others
+//! want it. No name stays cold there. In part of these runs, a process that hears nothing finds that
+//! out before its renewals tell it of waiters.
 //!
 //! | part | what it has | what it uses |
 //! |---|---|---|
@@ -54,7 +57,8 @@
 //!
 //! - *Requests:* a request or its reply is lost or comes late. Its connection ends, and an earlier
 //!   copy arrives after the one that was sent again. The server forgets its scripts.
-//! - *Messages:* a message is lost or comes late. A subscription ends.
+//! - *Messages:* a message is lost or comes late. A subscription ends, or dies unseen. A message that
+//!   others wait comes twice.
 //! - *Processes:* a process is paused. It is cut off in both directions, or its requests arrive
 //!   while it receives nothing. It crashes, and another takes its slot. It crashes right after its
 //!   guards were dropped, and its kernel may reset the connection.
@@ -92,7 +96,13 @@
 //!   unless it was released. A grant that nobody wants is released in P + 3 T.
 //! - P2: the fence of a turn is one that its grant has reserved, and larger than that of the turn
 //!   before. A release names the last one.
-//! - P3: no waiter waits for more turns of a process than one grant may have.
+//! - P3: no waiter waits for more turns of a line than one grant may have. Where a process hears of
+//!   waiters, this counts from when it must have heard.
+//! - Kept leases: a message about an older grant ends none. A process that has heard nothing for
+//!   2 P + T lends none. A caller that asks for the lock in another way finds none of its own process in
+//!   its way, and no answer that counts says that one still has the lock which its process let go
+//!   before. After trouble with the server, P1 has no exception for a guard that gets one.
+//! - Until something goes wrong, no lease counts as lost but those that must end.
 //! - P3: a process takes lost places again in their order. No answer that counts says that a guard
 //!   still has the lock which its process dropped before it sent the call.
 //! - R6 (token lifetime): no token is sent for longer than its ttl.
@@ -111,6 +121,9 @@
 //! - P4: a dropped lock is released in 3 ms, until something goes wrong in a run. If its process
 //!   crashes after the drop, it is released 3 ms after the release should have arrived, and not by
 //!   its ttl.
+//! - P3: a kept lease ends within 3 ms from when another waiter came, until something goes wrong in a
+//!   run. After that it ends in 2 P + T, one look and one request.
+//! - A kept lease ends when it was unused for `keep` and two requests.
 //! - P5, while an undisturbed waiter waits: the lock stays with a crashed, paused or cut-off
 //!   process for at most ttl + P + 2 T and one step of grace.
 //! - P5: if what is free, or held by leases that are over, is enough for the first waiter, it gets
@@ -164,7 +177,7 @@
 //!
 //! # What is not played
 //!
-//! Several names, the outage limit of waiters, `shutdown`, a link that sends a pipeline again, many
+//! Several names, cold names, the outage limit of waiters, `shutdown`, a link that sends a pipeline again, many
 //! holders of one name, and processes with different settings.
 
 mod accounting;

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::model::ModelKind;
+use super::sim_setting::SimSetting;
 use crate::script::LockSpec;
 
 /// A random number generator (splitmix64). The same seed makes the same run, on every machine.
@@ -122,6 +123,11 @@ pub(super) enum Action {
     },
     /// The process's requests arrive. It gets neither replies nor messages.
     LoseInbound {
+        process: u8,
+        pause: u64,
+    },
+    /// The process gets no messages, and its subscription does not end by that. It gets replies.
+    Deafen {
         process: u8,
         pause: u64,
     },
@@ -273,6 +279,8 @@ struct Planner {
     sizes: Rng,
     /// Another generator for what hits a lane, which must not shift the other draws either.
     lanes: Rng,
+    /// Another generator for the callers that find a kept lock. `None`: none is kept.
+    keepers: Option<Rng>,
     kind: ModelKind,
     /// The sorts of faults that this run has, a bit for each. A run leaves out many: a fault that
     /// comes together with all the others hides behind them.
@@ -292,14 +300,21 @@ impl Planner {
         let pace = [60, 150, 400][rng.below(3) as usize];
         // Sometimes so long that a lease must be renewed more than once.
         let longest_hold = [20, 300, 20, 300, 2_500, 2_500, 9_000][rng.below(7) as usize];
+        let keeps = SimSetting::of_run(seed).keep.is_some();
         Planner {
             rng,
             sizes: Rng::new(seed ^ 0x517e),
             lanes: Rng::new(seed ^ 0x1a_2e5),
+            keepers: keeps.then(|| Rng::new(seed ^ 0x4ee9)),
             kind: kind(seed),
             enabled,
             pace,
-            longest_hold,
+            // Nothing is kept from those that wait all the time.
+            longest_hold: if keeps {
+                longest_hold.min(300)
+            } else {
+                longest_hold
+            },
             at: 0,
             planned: Vec::new(),
         }
@@ -343,6 +358,81 @@ impl Planner {
         self.push(action);
         self.add_soon_after(process);
         self.add_on_lane();
+        if let Some(mut keepers) = self.keepers.take() {
+            if keepers.below(3) == 0 {
+                self.add_row(&mut keepers);
+            }
+            self.keepers = Some(keepers);
+        }
+    }
+
+    /// A process takes the lock several times in a row. From the third time on it keeps that. Then its
+    /// subscription may die unseen, or its server may lose what it had. Mostly others want the lock in
+    /// the end.
+    fn add_row(&mut self, keepers: &mut Rng) {
+        let process = keepers.below(u64::from(SLOTS)) as u8;
+        let lock = |keepers: &mut Rng, process| Action::Lock {
+            process,
+            timeout: None,
+            hold: 1 + keepers.below(3),
+            lease_kind: LeaseKind::Renewed,
+            permits: 1,
+        };
+        let longest = [20, 150][keepers.below(2) as usize];
+        let pause = 5 + keepers.below(longest);
+        let row = 3 + keepers.below(8);
+        let trouble_at = keepers.below(row * 3);
+        for at in 0..row {
+            self.at += pause;
+            let action = match keepers.below(6) {
+                0 => Action::TryLock {
+                    process,
+                    hold: 1 + keepers.below(3),
+                    permits: 1,
+                },
+                _ => lock(keepers, process),
+            };
+            self.push(action);
+            if at == trouble_at && at > 1 {
+                self.at += keepers.below(pause);
+                self.add_trouble(keepers, process);
+            }
+        }
+        let other = keepers.below(u64::from(SLOTS)) as u8;
+        if keepers.below(4) > 0 {
+            self.at += keepers.below(pause);
+            let action = lock(keepers, other);
+            self.push(action);
+            // It comes while the lock is released.
+            if keepers.below(2) == 0 {
+                self.at += 1;
+                self.push(Action::TryLock {
+                    process,
+                    hold: 1 + keepers.below(3),
+                    permits: 1,
+                });
+            }
+        }
+    }
+
+    /// What a process that keeps a lock must notice.
+    fn add_trouble(&mut self, keepers: &mut Rng, process: u8) {
+        let pause = keepers.duration_ms();
+        let action = match keepers.below(6) {
+            0 | 1 => Action::Deafen {
+                process,
+                pause: 400 + keepers.below(2_000),
+            },
+            2 if self.has(5) => Action::Unsubscribe { process, pause },
+            3 if self.has(11) => Action::Restart {
+                keep: false,
+                pause: 1,
+            },
+            4 if self.has(12) => self.fail_over(),
+            5 if self.has(3) => Action::LoseMessage { process },
+            _ => return,
+        };
+        self.push(action);
     }
 
     fn lock(&mut self, process: u8, hold: u64) -> Action {

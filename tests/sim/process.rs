@@ -18,7 +18,9 @@ use crate::local::{LinePlace, SteppedManager};
 use crate::script::{Call, CallerId, Token};
 use crate::stats::Traffic;
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, Answer, CallResult, Deadlines, Link, Store, StoreFault};
+use crate::store::{
+    Anchor, Answer, CallResult, Deadlines, Leave, Link, OnResult, Store, StoreFault, Troubles,
+};
 
 /// Times are in ns of the run, unless they are of the type [`Time`]: those are by its own clock.
 pub(super) struct SimProcess {
@@ -34,6 +36,11 @@ pub(super) struct SimProcess {
     /// The newest anchor of all connections. It dates messages.
     pub(super) newest: Arc<Mutex<Option<Anchor>>>,
     pub(super) unread: Arc<UnreadReplies>,
+    /// What the engine sends by itself, on the lane of its callers.
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) troubles: Arc<Troubles>,
+    /// When it last had trouble with its server.
+    pub(super) trouble_seen_at: u64,
     /// How many steps the server's clock had made at the newest anchor.
     pub(super) newest_after: u32,
     /// The connection of all callers.
@@ -49,6 +56,9 @@ pub(super) struct SimProcess {
     pub(super) paused_until: u64,
     pub(super) cut_until: u64,
     pub(super) inbound_lost_until: u64,
+    /// No message arrives from then on, and until then.
+    pub(super) deaf_since: u64,
+    pub(super) deaf_until: u64,
     pub(super) outage: Outage,
     /// By then everything has arrived that a network fault delays.
     pub(super) troubled_until: u64,
@@ -58,6 +68,10 @@ pub(super) struct SimProcess {
     pub(super) subscribed: bool,
     /// The number of its subscription. A message on its way to an earlier one is lost.
     pub(super) subscription: u64,
+    /// When its thread began to wait for the next message.
+    pub(super) listens_since: Time,
+    /// When the subscription is to be proven alive next.
+    pub(super) ping_at: Option<u64>,
     pub(super) network_faults: VecDeque<NetworkFault>,
     /// How late the next messages come. `None`: the message is lost.
     pub(super) late_messages: VecDeque<Option<u64>>,
@@ -112,6 +126,8 @@ pub(super) struct SimCaller {
     pub(super) request: Arc<Request>,
     pub(super) lease_kind: LeaseKind,
     pub(super) waiter: Option<QueuedWaiter>,
+    /// The own request of a try, if its line asks for it.
+    pub(super) in_line: Option<Arc<Request>>,
     pub(super) state: CallerState,
     /// When it entered that state.
     pub(super) since: u64,
@@ -175,6 +191,7 @@ impl SimCaller {
             request,
             lease_kind: LeaseKind::Renewed,
             waiter: None,
+            in_line: None,
             state,
             since: now,
             deadline: u64::MAX,
@@ -202,12 +219,16 @@ impl SimProcess {
         let clock_ns = Arc::new(AtomicU64::new(0));
         let newest = Arc::default();
         let unread = Arc::new(UnreadReplies::new());
+        let outbox = Arc::new(Outbox::default());
+        let troubles = Arc::new(Troubles::new(shown_clock(Arc::clone(&clock_ns))));
         let step = config.check_period + config.command_timeout;
         let caller_id = Arc::new(CallerId::new(&config.prefix, step, config.horizon));
         let store = StubStore {
             clock: shown_clock(Arc::clone(&clock_ns)),
             newest: Arc::clone(&newest),
             unread: Arc::clone(&unread),
+            outbox: Arc::clone(&outbox),
+            troubles: Arc::clone(&troubles),
         };
         let boot = 1_000_000_000 * (1 + rng.below(1_000_000));
         // Two clocks run apart by at most 500 ppm.
@@ -221,6 +242,9 @@ impl SimProcess {
             ppm,
             newest,
             unread,
+            outbox,
+            troubles,
+            trouble_seen_at: 0,
             newest_after: 0,
             lane: SimLane::new(),
             link: None,
@@ -235,11 +259,15 @@ impl SimProcess {
             paused_until: 0,
             cut_until: 0,
             inbound_lost_until: 0,
+            deaf_since: 0,
+            deaf_until: 0,
             outage,
             troubled_until: 0,
             fault_known_by: 0,
             subscribed: false,
             subscription: 0,
+            listens_since: Time::from_nanos(0),
+            ping_at: None,
             network_faults: VecDeque::new(),
             late_messages: VecDeque::new(),
             misdated: Vec::new(),
@@ -267,6 +295,20 @@ impl SimProcess {
             .max(self.fault_known_by)
             .max(self.paused_until)
             .max(self.cut_until)
+    }
+
+    /// No message arrives for a while.
+    pub(super) fn deafen(&mut self, now: u64, until: u64) {
+        if self.deaf_until <= now {
+            self.deaf_since = now;
+        }
+        self.deaf_until = self.deaf_until.max(until);
+    }
+
+    /// A connection to the server has ended.
+    pub(super) fn note_trouble(&mut self, now: u64) {
+        self.troubles.note();
+        self.trouble_seen_at = now;
     }
 
     pub(super) fn set_clock(&mut self, now: u64) {
@@ -302,6 +344,33 @@ pub(super) struct StubStore {
     pub(super) clock: Clock,
     pub(super) newest: Arc<Mutex<Option<Anchor>>>,
     pub(super) unread: Arc<UnreadReplies>,
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) troubles: Arc<Troubles>,
+}
+
+/// Releases that the engine sends in the middle of a step. The simulator puts them on the lane when the
+/// step is over, in their order.
+#[derive(Default)]
+pub(super) struct Outbox {
+    is_open: AtomicBool,
+    sent: Mutex<Vec<SentRelease>>,
+}
+
+pub(super) struct SentRelease {
+    pub(super) call: Call,
+    /// `None`: its caller waits for the reply, which comes too late.
+    pub(super) on_result: Option<OnResult>,
+}
+
+impl Outbox {
+    /// Whether the lane has an open connection.
+    pub(super) fn set_open(&self, is_open: bool) {
+        self.is_open.store(is_open, Ordering::Relaxed);
+    }
+
+    pub(super) fn take(&self) -> Vec<SentRelease> {
+        std::mem::take(&mut self.sent.lock())
+    }
 }
 
 /// The messages between the store and the renewal thread about replies that nobody waits for.
@@ -338,6 +407,35 @@ impl Store for StubStore {
             .iter()
             .map(|_| CallResult::not_sent(StoreFault::NotReady))
             .collect()
+    }
+
+    fn troubles(&self) -> Arc<Troubles> {
+        Arc::clone(&self.troubles)
+    }
+
+    /// A caller that must wait for the reply waits for too long. So the renewal thread goes on with its
+    /// release, and the reply comes later. That makes more orders of requests than real callers have.
+    fn send(&self, calls: &[Call], _reply_by: Time, leave: &Leave<'_>) -> Vec<Option<CallResult>> {
+        let is_open = self.outbox.is_open.load(Ordering::Relaxed);
+        let in_doubt = || {
+            Some(CallResult {
+                answer: Err(no_reply()),
+                not_after: 0,
+            })
+        };
+        let send = |(at, call): (usize, &Call)| {
+            if !is_open {
+                return in_doubt();
+            }
+            let on_result = leave(at);
+            let is_left = on_result.is_some();
+            self.outbox.sent.lock().push(SentRelease {
+                call: call.clone(),
+                on_result,
+            });
+            if is_left { None } else { in_doubt() }
+        };
+        calls.iter().enumerate().map(send).collect()
     }
 
     fn unread_due(&self) -> Time {

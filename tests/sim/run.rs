@@ -19,6 +19,7 @@ use super::plan::{Action, LeaseKind, NameKey, PlannedAction, Rng, SLOTS};
 use super::process::{Outage, SimCaller, SimProcess};
 use super::sim_setting::SimSetting;
 use crate::script::{Call, Token, seed_ids};
+use crate::store::clock::Time;
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 use crate::store::memory::server::ScriptServer;
 use time_watch::TimeWatch;
@@ -63,6 +64,10 @@ pub(super) struct Run<'a> {
     pub(super) steps: u64,
     /// How many requests the server has run.
     pub(super) requests: u64,
+    /// How many guards got a kept lock.
+    pub(super) kept_turns: u64,
+    /// How many messages said that somebody waits.
+    pub(super) recalls: u64,
     /// The number of requests after which the server loses this key.
     key_loss: Option<(u64, NameKey)>,
     /// The server's requests and answers, a line for each request, if somebody wants it.
@@ -98,6 +103,21 @@ enum SimEvent {
     Subscribe {
         process: u64,
     },
+    /// The process has found that its subscription has ended.
+    SubscriptionEnded {
+        process: u64,
+        subscription: u64,
+    },
+    /// It sends a PING on its subscription.
+    Ping {
+        process: u64,
+    },
+    /// The reply to the PING that was sent then.
+    Proven {
+        process: u64,
+        subscription: u64,
+        sent: Time,
+    },
     Retry {
         process: u64,
         caller: u64,
@@ -124,6 +144,9 @@ impl SimEvent {
             | SimEvent::Message { process, .. }
             | SimEvent::Wake { process }
             | SimEvent::Subscribe { process }
+            | SimEvent::SubscriptionEnded { process, .. }
+            | SimEvent::Ping { process }
+            | SimEvent::Proven { process, .. }
             | SimEvent::Retry { process, .. }
             | SimEvent::Deadline { process, .. }
             | SimEvent::WorkDone { process, .. } => Some(*process),
@@ -191,6 +214,8 @@ impl<'a> Run<'a> {
             watch: TimeWatch::default(),
             steps: 0,
             requests: 0,
+            kept_turns: 0,
+            recalls: 0,
             key_loss: None,
             transcript: None,
         }
@@ -282,6 +307,7 @@ impl<'a> Run<'a> {
             .flatten()
             .map(|process| process.engine.waiters())
             .sum();
+        self.check_losses_counted()?;
         let clock = self.server_clock();
         self.checker
             .check_leftovers(clock, &self.server.state().keyspace)?;

@@ -21,16 +21,14 @@ pub(super) struct SimSetting {
     pub(super) bound: Duration,
     /// How often a process hands a mutex over within itself, in one grant.
     pub(super) local_handovers: u32,
+    /// For how long most callers of a mutex keep it unused.
+    pub(super) keep: Option<Duration>,
 }
 
 impl SimSetting {
     pub(super) fn new(kind: ModelKind) -> SimSetting {
         let ttl = Duration::from_secs(3);
-        let wanted = Settings {
-            options: LockOptions::new().ttl(ttl),
-            ..Settings::default()
-        };
-        let (config, _) = Config::new(wanted).expect("the numbers of a ttl fit each other");
+        let config = config(ttl, None);
         let key = Key::new(&config.prefix, "a").expect("it is a name");
         SimSetting {
             kind,
@@ -39,17 +37,35 @@ impl SimSetting {
             ttl,
             bound: ttl / 3,
             local_handovers: 0,
+            keep: None,
         }
     }
 
     /// The setting of a run: in every third run of a mutex, processes hand it over within
-    /// themselves.
+    /// themselves, and in every other third they keep it, too.
     pub(super) fn of_run(seed: u64) -> SimSetting {
         let kind = plan::kind(seed);
-        let hands_over = kind == ModelKind::Mutex && seed.is_multiple_of(3);
+        let is_mutex = kind == ModelKind::Mutex;
+        let ttl = SimSetting::new(kind).ttl;
+        // Every other number is a mutex's.
+        let (hands_over, keep) = match seed % 9 {
+            0 | 3 | 6 => (true, None),
+            1 => (false, Some(ttl / 3)),
+            4 => (true, Some(ttl / 3)),
+            7 => (true, Some(ttl / 5)),
+            _ => (false, None),
+        };
+        let keep = keep.filter(|_| is_mutex);
+        let common = SimSetting::new(kind);
         SimSetting {
-            local_handovers: if hands_over { 2 } else { 0 },
-            ..SimSetting::new(kind)
+            local_handovers: if is_mutex && hands_over { 2 } else { 0 },
+            keep,
+            // A deaf process finds that out before its renewals tell it of waiters.
+            config: match keep {
+                Some(keep) if keep < ttl / 3 => config(ttl, Some(ttl / 15)),
+                _ => common.config,
+            },
+            ..common
         }
     }
 
@@ -91,4 +107,16 @@ impl SimSetting {
     pub(super) fn step(&self) -> u64 {
         (self.config.check_period + self.config.command_timeout).as_nanos() as u64
     }
+}
+
+/// The numbers that are derived from a ttl, or from a check period.
+fn config(ttl: Duration, check_period: Option<Duration>) -> Config {
+    let wanted = Settings {
+        options: LockOptions::new().ttl(ttl),
+        check_period,
+        command_timeout: check_period.map(|period| period * 2 / 3),
+        ..Settings::default()
+    };
+    let (config, _) = Config::new(wanted).expect("the numbers of a ttl fit each other");
+    config
 }

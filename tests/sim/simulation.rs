@@ -17,12 +17,16 @@ const TRIES: u32 = 400;
 const LAST_REQUESTS: usize = 40;
 
 /// The amount that was simulated, with every promise kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// How many events there were: requests that arrived, replies, messages, timers and actions.
     pub(crate) steps: u64,
     /// How many runs there were. Each has a seed of its own and starts with an empty server.
     pub(crate) runs: u64,
+    /// How many guards got a kept lock.
+    pub(crate) kept_turns: u64,
+    /// How many messages said that somebody waits.
+    pub(crate) recalls: u64,
 }
 
 /// A run that broke a promise. Its text says how to play it again.
@@ -136,14 +140,16 @@ impl Simulation {
             defect,
             server,
             early_server: server_with(&mutations),
-            tally: Tally { steps: 0, runs: 0 },
+            tally: Tally::default(),
         }
     }
 
     /// Whether the run of this seed can show the defect.
     fn concerns(&self, seed: u64) -> bool {
         let kind = plan::kind(seed);
-        self.defect.is_none_or(|defect| defect.concerns(kind))
+        let keeps = || SimSetting::of_run(seed).keep.is_some();
+        self.defect
+            .is_none_or(|defect| defect.concerns(kind) && (!defect.is_of_keepers() || keeps()))
     }
 
     /// Plays a plan. Returns how many requests the server has run.
@@ -159,6 +165,8 @@ impl Simulation {
         let requests = run.requests;
         self.tally.steps += run.steps;
         self.tally.runs += 1;
+        self.tally.kept_turns += run.kept_turns;
+        self.tally.recalls += run.recalls;
         let Some(breach) = breach else {
             return Ok(requests);
         };

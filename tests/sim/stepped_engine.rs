@@ -127,6 +127,32 @@ impl SteppedEngine {
         self.engine.base.upkeep.send(Command::Subscribed);
     }
 
+    /// The subscription was alive at that moment.
+    pub(crate) fn note_proof(&self, alive_at: Time) {
+        self.engine.hearing().note_proof(alive_at);
+    }
+
+    /// The subscription has ended, and this process knows that.
+    pub(crate) fn note_subscription_end(&self) {
+        self.engine.hearing().note_end();
+    }
+
+    /// Whether a PING is to prove that the subscription is alive.
+    pub(crate) fn needs_proof(&self) -> bool {
+        self.engine.hearing().needs_proof(self.engine.now())
+    }
+
+    /// What is done with the reply to a release whose caller waits for it no more, and does the rest
+    /// without it.
+    pub(crate) fn on_late_release_reply(&self, call: Call) -> OnResult {
+        let grants = Arc::downgrade(&self.engine.base.grants);
+        Box::new(move |result| {
+            if let (Some(grants), Ok(answer)) = (grants.upgrade(), result.answer) {
+                grants.deliver_all(&call, &answer);
+            }
+        })
+    }
+
     /// The number of tokens in the registry.
     pub(crate) fn waiters(&self) -> usize {
         self.engine.base.registry.all().len()

@@ -22,9 +22,11 @@ pub(super) struct Turns {
 
 /// The turns that began while a waiter waited.
 struct TurnsSeen {
+    /// When the waiter came, in µs of the run.
+    came_at: u64,
     manager: String,
-    /// How many each other manager had.
-    by_manager: HashMap<String, u32>,
+    /// How many each line of another manager had. A line reserves as many fences for each grant.
+    by_line: HashMap<(String, u64), u32>,
 }
 
 impl Turns {
@@ -43,12 +45,14 @@ impl Turns {
 }
 
 impl Checker {
-    /// A grant of this token became a guard.
+    /// A grant of this token became a guard. Its process knows the waiters that came before
+    /// `knows_waiters_since`, in ns of the run.
     pub(in crate::sim) fn on_guard_taken(
         &mut self,
         token: Token,
         first_fence: u64,
         fence: u64,
+        knows_waiters_since: u64,
     ) -> Result<(), Breach> {
         self.grants.guarded.insert(token);
         let holder = self.record.holder(token).cloned();
@@ -56,7 +60,7 @@ impl Checker {
         let Some(holder) = holder.filter(is_turn) else {
             return Ok(());
         };
-        self.count_turn(&holder.manager)?;
+        self.count_turn(&holder, knows_waiters_since / 1000)?;
         let last = self.turns.last.insert((token, first_fence), fence);
         if !holder.has_fence(fence) || last.is_some_and(|last| last >= fence) {
             let said = format!("a guard of {holder:?} has the fence {fence} after {last:?}");
@@ -93,13 +97,18 @@ impl Checker {
         }
     }
 
-    /// P3: a waiter waits for at most one grant of each manager before it, and a grant has only so
-    /// many turns.
-    fn count_turn(&mut self, manager: &str) -> Result<(), Breach> {
+    /// P3: a waiter waits for at most one grant of each line before it, and a grant has only so many
+    /// turns. Those that began before the line's process could know of the waiter do not count.
+    fn count_turn(&mut self, holder: &HolderView, known_since: u64) -> Result<(), Breach> {
+        let manager = &holder.manager;
         let most = self.turns.most;
         let waiters = self.turns.waiters.iter_mut();
-        for (waiter, seen) in waiters.filter(|(_, seen)| seen.manager != manager) {
-            let turns = seen.by_manager.entry(manager.to_owned()).or_default();
+        let counts = |seen: &TurnsSeen| seen.manager != *manager && seen.came_at <= known_since;
+        for (waiter, seen) in waiters.filter(|(_, seen)| counts(seen)) {
+            let turns = seen
+                .by_line
+                .entry((manager.clone(), holder.spare))
+                .or_default();
             *turns += 1;
             if *turns > most {
                 let said = format!(
@@ -114,14 +123,15 @@ impl Checker {
     }
 
     /// Notes who waits after a request.
-    pub(super) fn note_waiters(&mut self) {
+    pub(super) fn note_waiters(&mut self, now: u64) {
         let record = &self.record;
         let waiters = &mut self.turns.waiters;
         waiters.retain(|token, _| record.is_queued(*token));
         for entry in record.queue.iter().filter(|entry| entry.waits) {
             waiters.entry(entry.token).or_insert_with(|| TurnsSeen {
+                came_at: now,
                 manager: entry.manager.clone(),
-                by_manager: HashMap::new(),
+                by_line: HashMap::new(),
             });
         }
     }

@@ -22,7 +22,7 @@ use crate::script::{
 use crate::sim::process::{StubStore, UnreadReplies, no_connection, no_reply};
 use crate::sim::shown_clock::shown_clock;
 use crate::store::clock::Time;
-use crate::store::{Anchor, Answer, CallResult, OnResult, StoreFault};
+use crate::store::{Anchor, Answer, CallResult, OnResult, StoreFault, Troubles};
 
 /// The bytes choose what callers, the renewal thread and the subscription do, one after the other,
 /// and what the server answers.
@@ -120,6 +120,8 @@ impl FuzzWorld {
             clock: shown_clock(Arc::clone(&local_clock)),
             newest: Arc::clone(&newest_anchor),
             unread: Arc::new(UnreadReplies::new()),
+            outbox: Arc::default(),
+            troubles: Arc::new(Troubles::new(shown_clock(Arc::clone(&local_clock)))),
         };
         FuzzWorld {
             engine: SteppedEngine::new(config, Box::new(wire), Arc::clone(&caller_id)),

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MS, Run, SimEvent};
-use crate::engine::{Doubt, Handovers, Request};
+use crate::engine::{Doubt, Handovers, Lease, Request};
+use crate::local::TryStart;
+use crate::options::LockOptions;
 use crate::script::{Mode, Page, Token, Verb, Wait};
+use crate::sim::breach::Breach;
 use crate::sim::checker::RanAt;
 use crate::sim::defect::Defect;
-use crate::sim::model::{DataLoss, ModelKind};
+use crate::sim::model::{DataLoss, ModelKind, Promise};
 use crate::sim::plan::{Action, LeaseKind, NameKey, Rng};
 use crate::sim::process::{CallerState, SimCaller, SimProcess};
 use crate::store::memory::keyspace::Keyspace;
@@ -38,6 +41,7 @@ impl Run<'_> {
             | Action::Pause { .. }
             | Action::Crash { .. }
             | Action::Cut { .. }
+            | Action::Deafen { .. }
             | Action::LoseInbound { .. } => self.disturb_process(action),
             Action::Hang { .. }
             | Action::Restart { .. }
@@ -144,7 +148,9 @@ impl Run<'_> {
             Action::Unsubscribe { process, pause } => {
                 self.with_process(process, |process| process.subscribed = false);
                 let process = self.processes[process as usize].as_ref();
-                if let Some(process) = process.map(|process| process.number) {
+                let numbers = process.map(|process| (process.number, process.subscription));
+                if let Some((process, subscription)) = numbers {
+                    self.end_subscription(process, subscription);
                     self.at(now + pause * MS, SimEvent::Subscribe { process });
                 }
             }
@@ -155,9 +161,13 @@ impl Run<'_> {
             Action::Cut { process, pause } => self.with_process(process, |process| {
                 process.cut_until = process.cut_until.max(now + pause * MS);
             }),
+            Action::Deafen { process, pause } => self.with_process(process, |process| {
+                process.deafen(now, now + pause * MS);
+            }),
             Action::LoseInbound { process, pause } => {
                 let timeout = self.setting.config.command_timeout.as_nanos() as u64;
                 self.with_process(process, |process| {
+                    process.deafen(now, now + pause * MS);
                     let until = process.inbound_lost_until.max(now + pause * MS);
                     process.inbound_lost_until = until;
                     process.troubled_until = process.troubled_until.max(until);
@@ -294,6 +304,13 @@ impl Run<'_> {
         for process in self.processes.iter_mut().flatten() {
             process.subscribed = false;
             let number = process.number;
+            let ended = SimEvent::SubscriptionEnded {
+                process: number,
+                subscription: process.subscription,
+            };
+            if self.setting.keep.is_some() {
+                events.push((self.now + 50_000, ended));
+            }
             events.push((
                 back + process.latency(),
                 SimEvent::Subscribe { process: number },
@@ -315,6 +332,17 @@ impl Run<'_> {
         }
         for (at, event) in events {
             self.at(at, event);
+        }
+    }
+
+    /// The process learns that its subscription has ended. Only those that keep need to know.
+    fn end_subscription(&mut self, process: u64, subscription: u64) {
+        let ended = SimEvent::SubscriptionEnded {
+            process,
+            subscription,
+        };
+        if self.setting.keep.is_some() {
+            self.at(self.now + 50_000, ended);
         }
     }
 
@@ -341,13 +369,21 @@ impl Run<'_> {
                 ..
             } => {
                 let id = self.number();
-                let max = match lease_kind {
-                    LeaseKind::Renewed | LeaseKind::MaxHold => self.setting.local_handovers,
-                    LeaseKind::Fixed | LeaseKind::HoldAtLeast => 0,
-                };
-                let request = self.request_with(lease_kind, permits, max);
+                self.watch.may_lose |= lease_kind != LeaseKind::Renewed;
+                let options = self.caller_options(lease_kind, hold);
+                process.outbox.set_open(process.lane.is_open());
+                let kept = process.engine.lend_kept(&self.setting.key, &options);
+                if let Some(lease) = kept {
+                    return self.start_holding(process, (id, lease), lease_kind, hold);
+                }
+                let handovers = process.engine.handovers(&self.setting.key, &options);
+                let request = self.request_with(&options, permits, handovers);
+                if !request.may_be_lent() {
+                    self.make_way(process);
+                }
                 let (waiter, place) = process.engine.register(&request);
-                let is_member = request.spare_fences > 0;
+                self.send_outbox(process);
+                let is_member = request.may_be_lent();
                 let mut caller = SimCaller::new(request, CallerState::Acquiring, self.now);
                 caller.lease_kind = lease_kind;
                 caller.waiter = Some(waiter);
@@ -375,14 +411,66 @@ impl Run<'_> {
         }
     }
 
+    /// A caller is about to ask for the lock for itself. What its process keeps must not be in its way.
+    fn make_way(&mut self, process: &SimProcess) {
+        if self.defect != Some(Defect::NoWayMade) {
+            process.engine.make_way(&self.setting.key);
+        }
+        if let Some(kept) = process.engine.kept(&self.setting.key).first() {
+            let said = format!("{kept:?} is in the way of a caller of its own process");
+            self.watch.kept_wrongly = Some(Breach::new(Promise::Service, said));
+        }
+    }
+
+    /// A caller has the lock without asking for it.
+    fn start_holding(
+        &mut self,
+        process: &mut SimProcess,
+        (id, lease): (u64, Arc<Lease>),
+        lease_kind: LeaseKind,
+        hold: u64,
+    ) {
+        self.kept_turns += 1;
+        self.check_hears(process);
+        let request = Arc::clone(&lease.request);
+        let mut caller = SimCaller::new(request, CallerState::Waiting, self.now);
+        caller.lease_kind = lease_kind;
+        caller.hold = hold * MS;
+        process.callers.insert(id, caller);
+        self.hold_or_end(process, id, Some(lease));
+    }
+
     fn start_try(&mut self, process: &mut SimProcess, hold: u64, permits: u32) {
         let id = self.number();
-        let request = self.request(LeaseKind::Renewed, permits);
+        let options = self.caller_options(LeaseKind::Renewed, hold);
+        process.outbox.set_open(process.lane.is_open());
+        if let Some(lease) = process.engine.lend_kept(&self.setting.key, &options) {
+            return self.start_holding(process, (id, lease), LeaseKind::Renewed, hold);
+        }
+        let mut request = self.request(LeaseKind::Renewed, permits);
+        let mut in_line = None;
+        let handovers = process.engine.handovers(&self.setting.key, &options);
+        if handovers.hears {
+            let own = self.request_with(&options, permits, handovers);
+            match process.engine.begin_try_in_line(&own) {
+                TryStart::Holds(lease) => {
+                    return self.start_holding(process, (id, lease), LeaseKind::Renewed, hold);
+                }
+                TryStart::Taken => return,
+                TryStart::Asks(of_line) => (request, in_line) = (of_line, Some(own)),
+            }
+        } else {
+            self.make_way(process);
+        }
+        self.send_outbox(process);
         let token = Token::new();
         let call = process.engine.begin_try(&request, token, Wait::No);
-        let doubt = Doubt::default();
-        let state = CallerState::Trying { token, doubt };
+        let state = CallerState::Trying {
+            token,
+            doubt: Doubt::default(),
+        };
         let mut caller = SimCaller::new(request, state, self.now);
+        caller.in_line = in_line;
         caller.retry_until = self.retry_until();
         caller.hold = hold * MS;
         process.callers.insert(id, caller);
@@ -407,24 +495,47 @@ impl Run<'_> {
 
     /// The request of a caller that takes the lock for itself alone.
     pub(super) fn request(&self, lease_kind: LeaseKind, permits: u32) -> Arc<Request> {
-        self.request_with(lease_kind, permits, 0)
+        let options = self.setting.options(self.kind_for(lease_kind));
+        self.request_with(&options, permits, Handovers::NONE)
     }
 
-    fn request_with(&self, lease_kind: LeaseKind, permits: u32, max: u32) -> Arc<Request> {
-        let lease_kind = match lease_kind {
+    fn kind_for(&self, lease_kind: LeaseKind) -> LeaseKind {
+        match lease_kind {
             LeaseKind::MaxHold if self.defect == Some(Defect::MaxHold) => LeaseKind::Renewed,
             lease_kind => lease_kind,
+        }
+    }
+
+    /// The options of a caller. Where locks are kept, one caller in four keeps none: which one must not
+    /// depend on the callers before it.
+    fn caller_options(&self, lease_kind: LeaseKind, hold: u64) -> LockOptions {
+        let options = self.setting.options(self.kind_for(lease_kind));
+        if matches!(lease_kind, LeaseKind::Fixed | LeaseKind::HoldAtLeast) {
+            return options;
+        }
+        let max = match self.setting.local_handovers {
+            max if max > 0 && self.defect == Some(Defect::OneTurnMore) => max + 1,
+            max => max,
         };
-        let max = match self.defect {
-            Some(Defect::OneTurnMore) if max > 0 => max + 1,
-            _ => max,
-        };
+        let options = options.local_handovers(max);
+        match self.setting.keep {
+            Some(keep) if !hold.is_multiple_of(4) => options.keep(keep),
+            _ => options,
+        }
+    }
+
+    fn request_with(
+        &self,
+        options: &LockOptions,
+        permits: u32,
+        handovers: Handovers,
+    ) -> Arc<Request> {
         let mut request = Request::with_handovers(
             self.setting.spec(permits),
             self.setting.key.clone(),
-            &self.setting.options(lease_kind).local_handovers(max),
+            options,
             1,
-            Handovers::up_to(max),
+            handovers,
         );
         if self.defect == Some(Defect::LeftBelieved) {
             // The server does not learn of this. No step of the clock is longer.

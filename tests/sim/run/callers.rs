@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::{MS, Run, SimEvent};
-use crate::engine::{Attempted, Doubt, Lease, Next};
-use crate::local::{GuardRelease, LinePlace};
-use crate::script::{Call, Mode, Token, Verb, Wait};
+use crate::engine::{Attempted, Doubt, Lease, Next, Request};
+use crate::local::{GuardEnd, GuardRelease, KeptLease, LinePlace};
+use crate::script::{Call, Mode, Token, Verb, Wait, wanted_behind};
+use crate::sim::breach::Breach;
 use crate::sim::defect::Defect;
+use crate::sim::model::Promise;
 use crate::sim::plan::LeaseKind;
-use crate::sim::process::{CallerState, SimCaller, SimProcess, no_reply};
+use crate::sim::process::{CallerState, SentRelease, SimCaller, SimProcess, no_reply};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
@@ -64,6 +66,21 @@ impl Run<'_> {
             SimEvent::Wake { .. } if self.now < process.wake_at => {}
             SimEvent::Wake { .. } => process.wake_at = u64::MAX,
             SimEvent::Subscribe { .. } => self.subscribe(process),
+            SimEvent::SubscriptionEnded { subscription, .. } => {
+                if process.subscription == subscription {
+                    process.trouble_seen_at = self.now;
+                    process.engine.note_subscription_end();
+                }
+            }
+            SimEvent::Ping { .. } => self.ping(process),
+            SimEvent::Proven {
+                subscription, sent, ..
+            } => {
+                if process.subscribed && process.subscription == subscription {
+                    process.engine.note_proof(sent);
+                    process.listens_since = process.local(self.now);
+                }
+            }
             SimEvent::Retry { caller, .. } => {
                 self.send_acquire(process, caller);
                 self.try_again(process, caller);
@@ -91,7 +108,7 @@ impl Run<'_> {
             return self.at(self.now + 10 * MS, again);
         }
         match process.rng.below(4) {
-            0 => self.release_guard(process, id, &lease),
+            0 => self.release_guard(process, id, &lease, GuardEnd::Unlock),
             _ => self.drop_guard(process, id, &lease),
         }
     }
@@ -109,7 +126,7 @@ impl Run<'_> {
 
     /// The caller drops its guard, and leaves if it may.
     fn drop_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>) {
-        self.release_guard(process, id, lease);
+        self.release_guard(process, id, lease, GuardEnd::Drop);
         self.leave(process, id);
     }
 
@@ -131,9 +148,15 @@ impl Run<'_> {
 
     /// The caller releases its guard, and waits for the reply. Without an open connection the
     /// renewal thread sends the release.
-    fn release_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>) {
+    fn release_guard(
+        &mut self,
+        process: &mut SimProcess,
+        id: u64,
+        lease: &Arc<Lease>,
+        end: GuardEnd,
+    ) {
         let started = process.local(self.now);
-        let Some(release) = process.engine.begin_release(lease) else {
+        let Some(release) = process.engine.begin_release(lease, end) else {
             return self.end_caller(process, id);
         };
         let GuardRelease {
@@ -178,8 +201,15 @@ impl Run<'_> {
     }
 
     fn on_message(&mut self, process: &mut SimProcess, text: &str) {
-        // The first word is the token. For permits it is the second.
-        let token = text.split(' ').take(2).find_map(Token::parse);
+        process.engine.note_proof(process.listens_since);
+        process.listens_since = process.local(self.now);
+        if self.defect == Some(Defect::WantedIgnored) && text.starts_with("wanted ") {
+            return;
+        }
+        let older_than = wanted_behind(&self.setting.config.prefix, text).map(|(_, fence)| fence);
+        let kept = process.engine.kept(&self.setting.key);
+        // The first word is the token. For permits it is the second, and the third if others wait.
+        let token = text.split(' ').take(3).find_map(Token::parse);
         if process.newest_after < self.checker.clock_steps() {
             process.misdated.extend(token);
         }
@@ -188,13 +218,22 @@ impl Run<'_> {
         } else {
             process.engine.on_message(text)
         }
+        let still_kept = process.engine.kept(&self.setting.key);
+        let is_newer = |kept: &&KeptLease| Some(kept.fence) > older_than && older_than.is_some();
+        if let Some(ended) = kept
+            .iter()
+            .find(|kept| is_newer(kept) && !still_kept.contains(kept))
+        {
+            let said = format!("a message about an older grant than {ended:?} ended that");
+            self.watch.kept_wrongly = Some(Breach::new(Promise::Service, said));
+        }
     }
 
     fn subscribe(&mut self, process: &mut SimProcess) {
         if process.subscribed {
             return;
         }
-        if !self.is_reachable(process) {
+        if !self.is_reachable(process) || process.deaf_until > self.now {
             let again = self.now + self.setting.config.back_off.as_nanos() as u64;
             return self.at(
                 again,
@@ -203,9 +242,52 @@ impl Run<'_> {
                 },
             );
         }
+        process.engine.note_subscription_end();
         process.subscribed = true;
         process.subscription = self.number();
+        process.listens_since = process.local(self.now);
+        process.engine.note_proof(process.listens_since);
         process.engine.on_subscribed();
+    }
+
+    /// The subscription is to be proven alive. Without a reply within a check period it ends.
+    fn ping(&mut self, process: &mut SimProcess) {
+        process.ping_at = None;
+        if !process.subscribed || !process.engine.needs_proof() {
+            return;
+        }
+        let (number, subscription) = (process.number, process.subscription);
+        let check_period = self.setting.config.check_period.as_nanos() as u64;
+        let held_back_until = self.hangs_until.max(process.cut_until).max(self.now);
+        let arrives = held_back_until + process.latency() + process.latency();
+        let is_lost = process.deaf_until > self.now;
+        if is_lost || arrives > self.now + check_period {
+            let ended = SimEvent::SubscriptionEnded {
+                process: number,
+                subscription,
+            };
+            process.subscribed = false;
+            self.at(self.now + check_period, ended);
+            let again = SimEvent::Subscribe { process: number };
+            return self.at(self.now + check_period + 1, again);
+        }
+        let proven = SimEvent::Proven {
+            process: number,
+            subscription,
+            sent: process.local(self.now),
+        };
+        self.at(arrives, proven);
+    }
+
+    /// Has the subscription proven alive in a check period, if somebody needs that.
+    fn ping_when_due(&mut self, process: &mut SimProcess) {
+        let is_due = process.subscribed && process.ping_at.is_none();
+        if is_due && process.engine.needs_proof() {
+            let at = self.now + self.setting.config.check_period.as_nanos() as u64;
+            process.ping_at = Some(at);
+            let process = process.number;
+            self.at(at, SimEvent::Ping { process });
+        }
     }
 
     /// The call of a caller has ended, with a reply or without.
@@ -234,6 +316,7 @@ impl Run<'_> {
                 let timeout = self.setting.config.command_timeout.as_nanos() as u64;
                 match engine.on_try_reply(&caller.request, *token, call, doubt, result) {
                     Some(Attempted::Silent) => self.await_called(process, id),
+                    Some(Attempted::Told) => self.await_told(process, id),
                     Some(attempted) => self.hold_or_end(process, id, attempted.lease()),
                     None if self.now < caller.since + timeout => {
                         self.send_again_for_caller(process, id, calls);
@@ -312,6 +395,23 @@ impl Run<'_> {
         self.at(ask_at, again);
     }
 
+    /// The owner was told, and may let go. The try waits in the queue for a moment.
+    fn await_told(&mut self, process: &mut SimProcess, id: u64) {
+        let Some(caller) = process.callers.get_mut(&id) else {
+            return;
+        };
+        caller.waiter = Some(process.engine.register_alone(&caller.request));
+        caller.state = CallerState::Acquiring;
+        caller.since = self.now;
+        caller.deadline = self.now + 50 * MS;
+        let deadline = SimEvent::Deadline {
+            process: process.number,
+            caller: id,
+        };
+        self.at(self.now + 50 * MS, deadline);
+        self.send_acquire(process, id);
+    }
+
     fn try_again(&mut self, process: &mut SimProcess, id: u64) {
         let Some(caller) = process.callers.get_mut(&id) else {
             return;
@@ -365,11 +465,20 @@ impl Run<'_> {
         }
     }
 
-    fn hold_or_end(&mut self, process: &mut SimProcess, id: u64, lease: Option<Arc<Lease>>) {
-        let Some(lease) = lease else {
+    pub(super) fn hold_or_end(
+        &mut self,
+        process: &mut SimProcess,
+        id: u64,
+        lease: Option<Arc<Lease>>,
+    ) {
+        let Some(lease) = end_try(process, id, lease) else {
             return self.end_caller(process, id);
         };
         let left = lease.remaining(process.local(self.now));
+        if !process.callers.contains_key(&id) {
+            return;
+        }
+        let knows_waiters_since = self.knows_waiters_since(process, &lease.request);
         let Some(caller) = process.callers.get_mut(&id) else {
             return;
         };
@@ -380,9 +489,9 @@ impl Run<'_> {
             self.watch.taken_late = Some(lease.token);
         }
         let first = lease.renewed_lease().fence();
-        let taken = self
-            .checker
-            .on_guard_taken(lease.token, first, lease.fence());
+        let taken =
+            self.checker
+                .on_guard_taken(lease.token, first, lease.fence(), knows_waiters_since);
         self.watch.wrong_turn = taken.err().or(self.watch.wrong_turn.take());
         caller.since = self.now;
         caller.state = CallerState::Holding(lease);
@@ -406,8 +515,24 @@ impl Run<'_> {
         }
     }
 
+    /// The waiters that came before this, in ns of the run, are known to a process that has a lease by
+    /// this request: it was told, or lets go since it hears nothing.
+    fn knows_waiters_since(&self, process: &SimProcess, request: &Request) -> u64 {
+        if !request.hears {
+            return self.now;
+        }
+        let bound = self.told_within();
+        let disturbed_until = process.disturbed_until().max(self.server_disturbed_until());
+        if self.now < disturbed_until + bound {
+            0
+        } else {
+            self.now - bound
+        }
+    }
+
     /// Drops a caller, with its waiter or guard.
     fn end_caller(&self, process: &mut SimProcess, id: u64) {
+        end_try(process, id, None);
         process.callers.remove(&id);
     }
 
@@ -479,6 +604,9 @@ impl Run<'_> {
     /// Lets the threads of a process run: waiters look for their grants, and the renewal thread
     /// sends what is due.
     pub(super) fn run_threads(&mut self, process: &mut SimProcess) {
+        if self.defect == Some(Defect::AlwaysHeard) {
+            process.engine.note_proof(process.local(self.now));
+        }
         let waiting: Vec<u64> = process
             .callers
             .iter()
@@ -504,8 +632,21 @@ impl Run<'_> {
             if !calls.is_empty() {
                 self.send_pipeline(process, tasks, Arc::new(calls));
             } else if !must_read {
+                self.ping_when_due(process);
                 return self.wake_when_due(process);
             }
+        }
+    }
+
+    /// Puts on the lane what the engine has sent by itself.
+    pub(super) fn send_outbox(&mut self, process: &mut SimProcess) {
+        for SentRelease { call, on_result } in process.outbox.take() {
+            let Verb::Release { token, .. } = call.verb else {
+                continue;
+            };
+            let on_result =
+                on_result.unwrap_or_else(|| process.engine.on_late_release_reply(call.clone()));
+            self.send_left(process, token, on_result, call);
         }
     }
 
@@ -521,5 +662,14 @@ impl Run<'_> {
             let process = process.number;
             self.at(at, SimEvent::Wake { process });
         }
+    }
+}
+
+/// The line of a try learns what came of it. Returns the lease of its guard, if there is one.
+fn end_try(process: &mut SimProcess, id: u64, granted: Option<Arc<Lease>>) -> Option<Arc<Lease>> {
+    let caller = process.callers.get_mut(&id);
+    match caller.and_then(|caller| caller.in_line.take()) {
+        Some(request) => process.engine.end_try(&request, granted),
+        None => granted,
     }
 }

@@ -17,7 +17,7 @@ use crate::sim::plan::NetworkFault;
 use crate::sim::process::{CallerState, SimCaller, SimProcess};
 use crate::sim::process::{closed, no_connection, no_reply};
 use crate::store::clock::Time;
-use crate::store::{Answer, CallResult, StoreFault};
+use crate::store::{Answer, CallResult, OnResult, StoreFault};
 
 /// How often a call is sent again after its connection was closed.
 const RESENDS: u32 = 2;
@@ -54,6 +54,24 @@ impl Run<'_> {
         if process.lane.connection.is_some() && !process.lane.is_open() {
             self.end_connection(process, LaneEnd::Closed);
         }
+    }
+
+    /// Writes a release that nobody waits for, on an open lane.
+    pub(super) fn send_left(
+        &mut self,
+        process: &mut SimProcess,
+        token: Token,
+        on_result: OnResult,
+        call: Call,
+    ) {
+        let was_alone = !process.lane.has_reader();
+        let owner = SlotOwner::Left(LeftRelease {
+            on_result,
+            token,
+            written_at: self.now,
+            was_alone,
+        });
+        self.write(process, owner, Arc::new(vec![call]), Resent::default());
     }
 
     /// Opens the lane's connection, if it has none. Releases that nobody waits for are sent again
@@ -246,6 +264,10 @@ impl Run<'_> {
             return self.write_after_reply(process, slot, resent);
         }
         self.check_overtaking(process, &slot, &reply.own_holders);
+        if matches!(slot.calls[0].verb, Verb::Acquire { .. }) {
+            let ago = (process.local(self.now) - slot.sent).as_nanos() as u64;
+            self.check_let_go(process, self.now.saturating_sub(ago), &reply.own_holders);
+        }
         let answer = Answer {
             reply: parsed,
             sent,
@@ -372,6 +394,7 @@ impl Run<'_> {
     /// for, and then each caller, in any order. A caller that only releases opens no connection.
     fn end_connection(&mut self, process: &mut SimProcess, end: LaneEnd) {
         process.lane.connection = None;
+        process.note_trouble(self.now);
         let now = process.local(self.now);
         let slots = std::mem::take(&mut process.lane.slots);
         let oldest = slots.front().map(|slot| slot.number);

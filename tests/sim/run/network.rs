@@ -361,6 +361,7 @@ impl Run<'_> {
         };
         if answers.iter().any(Option::is_none) {
             process.link = None;
+            process.note_trouble(self.now);
         }
         let results = answers
             .into_iter()

@@ -213,7 +213,7 @@ impl Run<'_> {
                 .flatten()
                 .find(|p| p.caller_id.channel().as_bytes() == message.channel);
             let Some(process) =
-                to.filter(|process| process.subscribed && process.inbound_lost_until <= self.now)
+                to.filter(|process| process.subscribed && process.deaf_until <= self.now)
             else {
                 continue;
             };
@@ -221,12 +221,23 @@ impl Run<'_> {
                 continue;
             };
             let at = self.now + late + process.latency();
-            let event = SimEvent::Message {
+            let message = |text| SimEvent::Message {
                 process: process.number,
                 subscription: process.subscription,
                 text,
             };
-            self.at(at, event);
+            let mut events = vec![(at, message(text.clone()))];
+            if text.starts_with("wanted ") {
+                self.recalls += 1;
+                // Nothing breaks if a process is told twice, and late.
+                let late = process.rng.below(6_000);
+                if late < 1_500 {
+                    events.push((at + late * MS, message(text)));
+                }
+            }
+            for (at, event) in events {
+                self.at(at, event);
+            }
         }
         Ok(())
     }

@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use super::{MS, Run};
 use crate::engine::Lease;
+use crate::local::KeptLease;
 use crate::script::Token;
 use crate::sim::breach::Breach;
 use crate::sim::model::Promise;
 use crate::sim::plan::LeaseKind;
 use crate::sim::process::{CallerState, SimCaller, SimProcess};
 use crate::sim::record::HolderView;
+use crate::stats::Traffic;
 
 /// Conditions that break a promise if they last too long, and since when each lasts.
 #[derive(Default)]
@@ -42,8 +44,24 @@ pub(super) struct TimeWatch {
     pub(super) wrong_turn: Option<Breach>,
     /// A waiter took a grant with less than half its ttl left.
     pub(super) taken_late: Option<Token>,
+    /// A kept lease does what it must not do.
+    pub(super) kept_wrongly: Option<Breach>,
+    /// When each kept lease was last seen to have ended, and not to have been lost.
+    kept_ended: HashMap<Token, u64>,
+    /// A caller has a lease that may be lost although nothing goes wrong.
+    pub(super) may_lose: bool,
+    /// Kept leases, and how many guards each has had: since when it is unused, and since when others
+    /// wait for it.
+    kept: HashMap<KeptLease, KeptSince>,
     /// Something has gone wrong in this run.
     fault_seen: bool,
+}
+
+/// In ns of the run.
+#[derive(Clone, Copy)]
+struct KeptSince {
+    unused: u64,
+    wanted: Option<u64>,
 }
 
 impl TimeWatch {
@@ -97,6 +115,7 @@ impl Run<'_> {
         self.check_guards()?;
         self.check_losses()?;
         self.check_drops()?;
+        self.check_kept()?;
         self.check_unwanted()?;
         self.check_unaware()?;
         self.check_silent()
@@ -133,6 +152,114 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// How long it takes at most until a process that hears of waiters knows of one: it is told, or
+    /// knows that it may not have been told. In ns.
+    pub(super) fn told_within(&self) -> u64 {
+        if !self.watch.fault_seen {
+            return 3 * MS;
+        }
+        let config = &self.setting.config;
+        let deaf_after = config.check_period * 2 + config.command_timeout;
+        let look = self.setting.keep.unwrap_or_default() / 2;
+        (deaf_after + look).as_nanos() as u64 + self.renewal_lateness()
+    }
+
+    /// The answer to an acquire that a process sent `at` then knows these holders of it. It must not be
+    /// one that the process had let go before. After trouble with the server that may be so.
+    pub(super) fn check_let_go(&mut self, process: &SimProcess, at: u64, holders: &[Token]) {
+        let undisturbed_since = process
+            .disturbed_until()
+            .max(process.trouble_seen_at)
+            .max(self.server_disturbed_until());
+        let is_over = |token: &&Token| {
+            let ended = self.watch.kept_ended.get(*token);
+            ended.is_some_and(|ended| *ended + MS / 100 < at && undisturbed_since < *ended)
+        };
+        if self.known_scripts.is_none()
+            && let Some(token) = holders.iter().find(is_over)
+        {
+            let said = format!("{token:?} was let go before a call that still found it");
+            self.watch.kept_wrongly = Some(Breach::new(Promise::Order, said));
+        }
+    }
+
+    /// A process that has heard nothing for too long lends nothing that it keeps.
+    pub(super) fn check_hears(&mut self, process: &SimProcess) {
+        let config = &self.setting.config;
+        let deaf_after = config.check_period * 2 + config.command_timeout;
+        let is_deaf = process.deaf_until > self.now
+            && self.now > process.deaf_since + deaf_after.as_nanos() as u64 + 2 * MS;
+        if is_deaf {
+            let said = format!("{} hears nothing, and lends what it keeps", process.number);
+            self.watch.kept_wrongly = Some(Breach::new(Promise::Order, said));
+        }
+    }
+
+    /// Nothing has gone wrong, so nothing counts as lost.
+    pub(super) fn check_losses_counted(&self) -> Result<(), Breach> {
+        let lost = |process: &SimProcess| {
+            let meter = process.engine.engine().client().meter();
+            meter.read(Traffic::default()).lost
+        };
+        let lost: u64 = self.processes.iter().flatten().map(lost).sum();
+        if lost > 0 && !self.watch.fault_seen && !self.watch.may_lose {
+            let said = format!("{lost} leases count as lost though nothing went wrong");
+            return Err(Breach::new(Promise::Service, said));
+        }
+        Ok(())
+    }
+
+    /// P3: a kept lease ends once somebody waits for it. And it ends if it is unused.
+    fn check_kept(&mut self) -> Result<(), Breach> {
+        if let Some(breach) = &self.watch.kept_wrongly {
+            return Err(breach.clone());
+        }
+        let server = self.server_disturbed_until();
+        let told_within = self.told_within();
+        let record = self.checker.record();
+        let are_others_waiting = record.queue.iter().any(|entry| entry.waits);
+        let mut seen = HashMap::new();
+        for process in self.processes.iter().flatten() {
+            let disturbed_until = process.disturbed_until().max(server);
+            for kept in process.engine.kept(&self.setting.key) {
+                let before = self.watch.kept.get(&kept).copied();
+                let before = before.unwrap_or(KeptSince {
+                    unused: self.now,
+                    wanted: None,
+                });
+                let is_wanted = are_others_waiting && record.holder(kept.token).is_some();
+                let wanted = before.wanted.unwrap_or(self.now).max(disturbed_until);
+                let unused = before.unused.max(disturbed_until);
+                if is_wanted && self.now > wanted + told_within {
+                    let said = format!("{kept:?} is kept although others wait for it");
+                    return Err(Breach::new(Promise::Order, said));
+                }
+                let keep = kept.keep.as_nanos() as u64;
+                if self.now > unused + keep + 2 * self.renewal_lateness() {
+                    let said = format!("{kept:?} is unused and still kept");
+                    return Err(Breach::new(Promise::Leftovers, said));
+                }
+                let wanted = is_wanted.then_some(wanted);
+                seen.insert(kept, KeptSince { unused, wanted });
+            }
+        }
+        let holding: HashSet<Token> = self
+            .processes
+            .iter()
+            .flatten()
+            .flat_map(SimProcess::guards)
+            .map(|lease| lease.token)
+            .collect();
+        for kept in self.watch.kept.keys() {
+            let is_kept = seen.keys().any(|other| other.token == kept.token);
+            if !is_kept && !holding.contains(&kept.token) {
+                self.watch.kept_ended.insert(kept.token, self.now);
+            }
+        }
+        self.watch.kept = seen;
+        Ok(())
+    }
+
     /// P4, P7: an unwanted grant is released within a check period and three requests.
     fn check_unwanted(&mut self) -> Result<(), Breach> {
         let server = self.down_until.max(self.hangs_until);
@@ -150,7 +277,11 @@ impl Run<'_> {
                     .then_some((holder.token, disturbed_until.max(server)))
             });
         self.watch.unwanted = since(self.now, &self.watch.unwanted, unwanted);
-        let bound = self.setting.per_waiter();
+        let bound = if self.watch.fault_seen {
+            self.setting.per_waiter()
+        } else {
+            5 * MS
+        };
         let mut unwanted = self.watch.unwanted.iter();
         match unwanted.find(|(_, since)| self.now > **since + bound) {
             Some((token, _)) => Err(Breach::new(
@@ -175,7 +306,13 @@ impl Run<'_> {
         self.checker.excepted_since(token, holder.fence).is_some()
             || self.checker.may_have_come_back(token)
             || process.callers.values().any(wants)
+            || self.is_kept(process, token)
             || process.lane.left().any(|(left, _)| left == token)
+    }
+
+    fn is_kept(&self, process: &SimProcess, token: Token) -> bool {
+        let kept = process.engine.kept(&self.setting.key);
+        kept.iter().any(|kept| kept.token == token)
     }
 
     /// P4: a waiter that was granted the lock learns it at once, or, if a message or a request was
@@ -424,10 +561,17 @@ impl Run<'_> {
     /// answered renewal ends that. A lease without renewals ends at its own
     /// end, which is at most one lease later.
     fn is_excepted(&self, process: &SimProcess, held_since: u64, lease: &Arc<Lease>) -> bool {
+        let is_lent = lease.lender().is_some() && lease.request.hears;
         let lease = lease.renewed_lease();
         let Some(since) = self.checker.excepted_since(lease.token, lease.fence()) else {
             return false;
         };
+        // A process that had trouble with its server since then lends no lease before a renewal says
+        // that the server still has it.
+        let trouble = process.trouble_seen_at;
+        if is_lent && trouble > since * 1000 && held_since > trouble {
+            return false;
+        }
         let config = &self.setting.config;
         let Some(period) = lease.request.renewal_period() else {
             // Answers from before give it at most one lease from then. Later ones agree with the
@@ -443,7 +587,7 @@ impl Run<'_> {
     }
 
     /// Until when the server could not be reached, or had just lost data or stepped its clock.
-    fn server_disturbed_until(&self) -> u64 {
+    pub(super) fn server_disturbed_until(&self) -> u64 {
         self.down_until
             .max(self.hangs_until)
             .max(self.checker.disturbed_at() * 1000)
