@@ -54,6 +54,12 @@ impl log::Log for Capture {
     fn flush(&self) {}
 }
 
+/// How many lines have this part so far.
+pub(crate) fn logged(part: &str) -> usize {
+    let lines = LINES.lock().unwrap();
+    lines.iter().filter(|line| line.contains(part)).count()
+}
+
 pub(crate) fn start() {
     log::set_logger(&Capture).unwrap();
     log::set_max_level(log::LevelFilter::Warn);

@@ -6,8 +6,9 @@ use std::time::Duration;
 use fairlock::{LockManager, LockOptions};
 
 use crate::fixtures::{build, with_ttl};
+use crate::keeping::keep;
 use crate::log_capture;
-use crate::support::{Child, child::Role};
+use crate::support::{Child, child::Role, until};
 use crate::worker::SOON;
 
 pub(crate) const LOSSES: (&str, Role) = ("losses", losses);
@@ -22,7 +23,7 @@ fn each_loss_is_logged_once() {
         let mut child = Child::spawn(LOSSES.0, &[store]);
         let lines = log_capture::receive_lines(&mut child);
         child.join();
-        for way in ["noticed", "unnoticed", "group"] {
+        for way in ["noticed", "unnoticed", "group", "kept alone"] {
             for number in 0..ALL {
                 let name = format!("{:?}", format!("{way} {number}"));
                 let about: Vec<_> = lines.iter().filter(|line| line.contains(&name)).collect();
@@ -44,6 +45,7 @@ fn losses(args: &[String]) {
         unnoticed(manager(), &format!("unnoticed {number}"));
         group(&manager(), &other, number);
     }
+    kept_alone(&manager(), &other);
     log_capture::report_lines();
 }
 
@@ -63,6 +65,21 @@ fn unnoticed(manager: LockManager, name: &str) {
     while guard.is_held() {
         std::hint::spin_loop();
     }
+}
+
+/// No guard has the lock: its manager keeps it.
+fn kept_alone(manager: &LockManager, other: &LockManager) {
+    let manager = manager.with(LockOptions::new().keep(TTL / 5));
+    for number in 0..ALL {
+        let name = format!("kept alone {number}");
+        keep(&manager, &name);
+        let fence = other.inspect(&name).unwrap().unwrap().fence;
+        assert!(other.force_release(&name, fence).unwrap());
+    }
+    until(SOON, "all are logged", || {
+        log_capture::logged("kept alone") == ALL
+    });
+    assert_eq!(manager.stats().lost, ALL as u64);
 }
 
 /// One lock of several is lost, and the guard of all is dropped.

@@ -92,6 +92,25 @@ fn at_most_1024_names_are_kept_and_the_rest_released() {
     assert_eq!(mgr.stats().lost, 0);
 }
 
+/// Its user has no right to the channel, so nobody could tell it that they wait.
+#[test]
+fn user_without_the_channel_locks_and_keeps_nothing() {
+    let server = Server::start();
+    let (mgr, other) = (keeper(server.url()), plain(server.url()));
+    drop(mgr.lock("first").unwrap());
+    let _: String = server.query(&["ACL", "SETUSER", "default", "resetchannels"]);
+    for _ in 0..30 {
+        drop(mgr.lock("a").unwrap());
+        drop(mgr.try_lock("a").unwrap().expect("it is free"));
+    }
+    let stats = mgr.stats();
+    assert_eq!((stats.kept_turns, stats.lost), (0, 0));
+    assert!(stats.connects < 15, "{stats}");
+    until(SLACK, "it is free", || {
+        other.try_lock("a").unwrap().is_some()
+    });
+}
+
 /// A manager that only takes part in others' hand-overs, or none, opens no subscription and sends
 /// no PING.
 #[test]

@@ -79,6 +79,33 @@ fn killed_connections_end_no_kept_lock_wrongly() {
     assert_eq!(mgr.stats().lost, 0);
 }
 
+/// Connections have failed, as when another server takes over, and that one does not know the lock.
+/// The subscription lives on, and the next renewal is far off.
+#[test]
+fn failed_connections_stop_lending_until_a_renewal() {
+    let server = Server::start();
+    let (mgr, other) = (keeper(server.url()), plain(server.url()));
+    for name in ["a", "b", "c"] {
+        keep(&mgr, name);
+        let last = mgr.lock(name).unwrap().fence();
+        let _: i64 = server.query(&["DEL", &format!("fairlock:{{{name}}}")]);
+        let theirs = other.try_lock(name).unwrap().expect("the record is gone");
+        assert!(theirs.fence() > last);
+        let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal"]);
+        // So many names are on both lanes, which find out.
+        for i in 0..8 {
+            drop(mgr.lock(format!("n{i}")).unwrap());
+        }
+        assert!(
+            mgr.try_lock(name).unwrap().is_none(),
+            "it may have another owner"
+        );
+        theirs.check().unwrap();
+        theirs.unlock().unwrap();
+    }
+    assert_eq!(other.stats().lost, 0);
+}
+
 /// Redis has lost the record. Fences go on rising, and the keeper learns of it with its next renewal.
 #[test]
 fn fences_rise_across_flushall_while_a_lock_is_kept() {

@@ -8,8 +8,10 @@
 //! | `itself` | the manager's own calls never find its kept lock in the way |
 //! | `wanted` | a guard learns that somebody waits |
 //! | `ends` | shutdown, `max_hold`, losses |
+//! | `detached` | no guard that may be kept is detached |
 //! | `refused` | options that do not fit |
 
+mod detached;
 mod ends;
 mod itself;
 mod names;

@@ -25,6 +25,8 @@ on_both_stores! {
     threads_of_one_manager_share_a_kept_lock_without_redis,
     each_verb_takes_the_kept_lock,
     handle_without_keep_keeps_nothing,
+    try_behind_a_guard_of_this_manager_sends_nothing,
+    waiter_for_a_kept_lock_is_ready_at_once,
 }
 
 fn third_lock_of_a_name_sends_no_request(backend: &Backend) {
@@ -51,6 +53,9 @@ fn unlock_releases_a_kept_lock(backend: &Backend) {
     let (mgr, other) = (keeper(backend), plain(backend));
     keep(&mgr, "a");
     mgr.lock("a").unwrap().unlock().unwrap();
+    // A try would have the keeper release it.
+    let info = other.inspect("a").unwrap();
+    assert!(info.is_none_or(|info| info.holders.is_empty()));
     let theirs = other.try_lock("a").unwrap().expect("it is free at once");
     assert_eq!(theirs.previous_holder(), PreviousHolder::Released);
 }
@@ -209,4 +214,31 @@ fn threads_of_one_manager_share_a_kept_lock_without_redis(backend: &Backend) {
     // Renewals, and a PING in each check period.
     let requests = after.requests - before.requests;
     assert!(requests < 100, "{requests} requests for 2,000 locks");
+}
+
+fn try_behind_a_guard_of_this_manager_sends_nothing(backend: &Backend) {
+    let mgr = keeper(backend);
+    keep(&mgr, "a");
+    let guard = mgr.lock("a").unwrap();
+    let tries = || {
+        assert!(mgr.try_lock("a").unwrap().is_none());
+        assert!(mgr.try_lock_for("a", Duration::ZERO).unwrap().is_none());
+    };
+    assert!(costs_nothing(&mgr, tries));
+    drop(guard);
+    drop(mgr.try_lock("a").unwrap().expect("the guard is dropped"));
+}
+
+fn waiter_for_a_kept_lock_is_ready_at_once(backend: &Backend) {
+    let mgr = keeper(backend);
+    keep(&mgr, "a");
+    let waiter = mgr.enqueue("a").unwrap();
+    waiter.ready().recv_timeout(SLACK).expect("it has the lock");
+    let guard = waiter.wait().unwrap();
+    let second = mgr.enqueue("a").unwrap();
+    assert!(second.ready().is_empty(), "a guard has it");
+    drop(guard);
+    second.ready().recv_timeout(SLACK).expect("it is the next");
+    drop(second.wait().unwrap());
+    assert!(costs_nothing(&mgr, || drop(mgr.lock("a").unwrap())));
 }
