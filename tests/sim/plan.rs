@@ -381,7 +381,7 @@ impl Planner {
         let longest = [20, 150][keepers.below(2) as usize];
         let pause = 5 + keepers.below(longest);
         let row = 3 + keepers.below(8);
-        let trouble_at = keepers.below(row * 3);
+        let trouble_at = keepers.below(row * 2);
         for at in 0..row {
             self.at += pause;
             let action = match keepers.below(6) {
@@ -424,7 +424,7 @@ impl Planner {
                 pause: 400 + keepers.below(2_000),
             },
             2 if self.has(5) => Action::Unsubscribe { process, pause },
-            3 if self.has(11) => Action::Restart {
+            3 => Action::Restart {
                 keep: false,
                 pause: 1,
             },

@@ -7,7 +7,7 @@ use crate::sim::mutation::ScriptMutation;
 
 /// How many worlds of the larger sets of faults a test visits, unless the environment says
 /// otherwise.
-const LIMIT: usize = 1_000;
+const LIMIT: usize = 500;
 
 /// Two keepers and one plain process.
 fn keepers() -> SmallSetting {
