@@ -134,10 +134,11 @@ impl PanicWatch {
 
 impl LockGuard {
     pub(crate) fn new(lease: Arc<Lease>, running: &Arc<Running>) -> LockGuard {
+        running.engine().on_guard_created(&lease);
         LockGuard::with_slot(lease, None, running)
     }
 
-    /// The guard of a lease that was kept.
+    /// The guard of a lease that was kept. It was counted when the lease was lent.
     pub(crate) fn of_kept(lent: LentLease, running: &Arc<Running>) -> LockGuard {
         LockGuard::with_slot(lent.lease, Some(lent.slot), running)
     }
@@ -147,7 +148,6 @@ impl LockGuard {
         slot: Option<Arc<NameSlot>>,
         running: &Arc<Running>,
     ) -> LockGuard {
-        running.engine().on_guard_created(&lease);
         LockGuard {
             lease,
             slot,

@@ -35,8 +35,8 @@ pub(super) struct ToRelease {
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
 
 impl Lines {
-    /// Lends a kept lease of this name to a caller with these options, without Redis. `None`: there is
-    /// none.
+    /// Lends a kept lease of this name to a caller with these options, without Redis, and counts its
+    /// guard. `None`: there is none.
     pub(super) fn lend_kept(&self, slot: &NameSlot, options: &LockOptions) -> Option<Arc<Lease>> {
         let now = self.acquiring.client().now();
         let mut state = slot.lock();
@@ -53,8 +53,11 @@ impl Lines {
             member: None,
             lease: Arc::clone(&turn),
         });
+        let meter = self.acquiring.client().meter();
+        // Under the mutex: a shutdown looks at all slots, and then waits for all guards.
+        meter.count_guard();
         drop(state);
-        self.acquiring.client().meter().kept_turns.add(1);
+        meter.on_lent();
         self.acquiring.note_lent(&turn);
         Some(turn)
     }

@@ -226,6 +226,8 @@ impl Running {
     /// See [`Engine::shut_down`].
     pub(crate) fn shut_down(&self, until: Time) -> Result<ShutdownReport> {
         if !self.engine().is_forked() {
+            // Nothing is kept or lent from here on. So the shutdown waits for all guards.
+            self.lines.acquiring.close();
             self.lines.release_all_kept();
         }
         self.engine().shut_down(until)

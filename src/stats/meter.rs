@@ -98,6 +98,20 @@ impl Meter {
         self.wait.record(wait);
     }
 
+    /// A guard is about to exist. A shutdown waits for it. To be followed by [`Meter::on_lent`]; this runs
+    /// nothing of a recorder, so the caller may hold a mutex.
+    pub(crate) fn count_guard(&self) {
+        self.held.count(1);
+    }
+
+    /// The guard of a kept lock exists, and was counted before.
+    pub(crate) fn on_lent(&self) {
+        self.held.emit(1);
+        self.kept_turns.add(1);
+        self.at_once.add(1);
+        self.wait.record(Duration::ZERO);
+    }
+
     /// A caller's request ends without the lock.
     pub(crate) fn on_not_granted(&self, end: AcquireEnd) {
         let counter = match end {
@@ -240,7 +254,16 @@ impl Gauge {
     }
 
     pub(crate) fn add(&self, n: u64) {
+        self.count(n);
+        self.emit(n);
+    }
+
+    /// The first half of [`Gauge::add`]. It runs nothing of a recorder, so a caller may hold a mutex.
+    fn count(&self, n: u64) {
         self.count.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn emit(&self, n: u64) {
         self.emitted.add(n);
     }
 

@@ -4,7 +4,6 @@
 use std::fmt;
 
 use super::model::ModelKind;
-use super::sim_setting::SimSetting;
 use crate::script::LockSpec;
 
 /// A random number generator (splitmix64). The same seed makes the same run, on every machine.
@@ -227,6 +226,16 @@ const ACTIONS: u64 = 70;
 /// How many sorts of actions a run may leave out.
 const SORTS: u64 = 19;
 
+/// In a run whose callers keep a mutex unused: they do so for this part of the ttl.
+pub(super) fn keep_part(seed: u64) -> Option<u32> {
+    let part = match seed % 9 {
+        1 | 4 => Some(3),
+        7 => Some(5),
+        _ => None,
+    };
+    part.filter(|_| kind(seed) == ModelKind::Mutex)
+}
+
 /// How the run of a seed uses the name: every other run is of a mutex.
 pub(super) fn kind(seed: u64) -> ModelKind {
     match seed % 4 {
@@ -300,7 +309,7 @@ impl Planner {
         let pace = [60, 150, 400][rng.below(3) as usize];
         // Sometimes so long that a lease must be renewed more than once.
         let longest_hold = [20, 300, 20, 300, 2_500, 2_500, 9_000][rng.below(7) as usize];
-        let keeps = SimSetting::of_run(seed).keep.is_some();
+        let keeps = keep_part(seed).is_some();
         Planner {
             rng,
             sizes: Rng::new(seed ^ 0x517e),

@@ -48,14 +48,8 @@ impl SimSetting {
         let is_mutex = kind == ModelKind::Mutex;
         let ttl = SimSetting::new(kind).ttl;
         // Every other number is a mutex's.
-        let (hands_over, keep) = match seed % 9 {
-            0 | 3 | 6 => (true, None),
-            1 => (false, Some(ttl / 3)),
-            4 => (true, Some(ttl / 3)),
-            7 => (true, Some(ttl / 5)),
-            _ => (false, None),
-        };
-        let keep = keep.filter(|_| is_mutex);
+        let hands_over = matches!(seed % 9, 0 | 3 | 4 | 6 | 7);
+        let keep = plan::keep_part(seed).map(|part| ttl / part);
         let common = SimSetting::new(kind);
         SimSetting {
             local_handovers: if is_mutex && hands_over { 2 } else { 0 },

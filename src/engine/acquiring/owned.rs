@@ -23,6 +23,11 @@ impl Acquiring {
         self.life.is_forked()
     }
 
+    /// From now on the manager gives out no locks, and every wait ends.
+    pub(crate) fn close(&self) {
+        self.grants.close();
+    }
+
     pub(crate) fn check_open(&self) -> Result<()> {
         self.life.check_open()
     }
