@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::store::clock::Time;
@@ -25,6 +25,8 @@ pub(super) struct Keeper {
     state: Mutex<KeeperState>,
     /// The grants about which others tell this process.
     tenures: AtomicUsize,
+    /// There was such a grant.
+    has_begun: AtomicBool,
 }
 
 #[derive(Default)]
@@ -75,7 +77,13 @@ impl Keeper {
         self.tenures.load(Ordering::Relaxed)
     }
 
+    /// Whether a name can have a kept grant, or one whose release is not answered yet.
+    pub(super) fn has_kept(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
+    }
+
     pub(super) fn on_tenure_begun(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
         self.tenures.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -143,7 +143,7 @@ impl Lines {
     /// A caller of this manager is about to ask for this name in a way of its own. A kept grant would
     /// be in its way. Blocks as the drop of a guard.
     pub(crate) fn make_way(&self, name: &str) {
-        if self.keeper.tenures() == 0 {
+        if !self.keeper.has_kept() {
             return;
         }
         let now = self.acquiring.client().now();

@@ -209,6 +209,10 @@ impl Lines {
         run: impl FnOnce(&mut SlotState) -> R,
     ) -> R {
         let result = run(&mut state);
+        if state.is_unused() {
+            // Fences may be smaller after a loss of data.
+            state.wanted_fence = 0;
+        }
         let is_idle = state.is_idle();
         drop(state);
         if is_idle {
@@ -323,7 +327,12 @@ impl SlotState {
     }
 
     fn is_idle(&self) -> bool {
-        self.pins == 0 && self.ended.is_empty() && self.lines.iter().all(|(_, line)| line.is_idle())
+        self.pins == 0 && self.is_unused()
+    }
+
+    /// Whether nobody waits for the name, and nothing of it is held, or to be released.
+    fn is_unused(&self) -> bool {
+        self.ended.is_empty() && self.lines.iter().all(|(_, line)| line.is_idle())
     }
 }
 

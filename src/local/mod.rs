@@ -186,17 +186,17 @@ impl Running {
         }
     }
 
-    /// See [`Releasing::detach`](crate::engine::Releasing::detach). Only a lock that no other guard of this process can have next.
+    /// See [`Releasing::detach`](crate::engine::Releasing::detach). The lock of a turn takes its tenure along.
     pub(crate) fn detach(&self, lease: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
-        let message = if lease.lender().is_some() {
-            "a lock that is kept or handed over within the process cannot be detached; take it with a \
-             handle with no_keep(), local_handovers(0) and notify_wanted(false)"
-        } else if lease.request.spec.family != Family::Mutex {
+        let message = if lease.request.spec.family != Family::Mutex {
             "only mutexes and re-entrant mutexes can be detached"
         } else if !self.engine().client().has_queue() {
             "the locks of a quorum cannot be detached"
         } else {
-            return self.engine().releasing().detach(lease, to, valid_for);
+            return match lease.lender() {
+                None => self.engine().releasing().detach(lease, to, valid_for),
+                Some(_) => self.lines.detach(lease, to, valid_for),
+            };
         };
         Err(Error::config("detach", message))
     }

@@ -1,6 +1,7 @@
 //! The turns of a line: its members have the lock one after the other, until its grant ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::kept::log_loss;
 use super::lines::{KeptBy, Line, LineTenure, Lines, NameSlot, SlotState};
@@ -164,6 +165,31 @@ impl Lines {
                 Err(Error::Lost { loss })
             }
         }
+    }
+
+    /// Detaches the lock of a turn. Its tenure goes to another process, and the members of its line get
+    /// another place. Blocks as [`Releasing::detach`](crate::engine::Releasing::detach).
+    pub(super) fn detach(&self, turn: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
+        let tenure = turn.renewed_lease();
+        let detached = self.releasing.detach(tenure, to, valid_for);
+        let fence = detached.map_err(|error| for_turn(error, turn))?;
+        let now = self.acquiring.client().now();
+        let mut _ended = None;
+        let place = self.with_known_slot(&turn.request.key.name, |slot| {
+            let _ = turn.end(now);
+            let line = slot.line_of_tenure(&tenure.request, tenure.token)?;
+            _ended = line.end_tenure();
+            if let Some(ended) = &_ended {
+                self.on_tenure_ended(ended, true, now);
+            }
+            let waits = line.has_members();
+            waits.then(|| self.register_place(line, &tenure.request))
+        });
+        turn.disconnect();
+        if let Some(place) = place.flatten() {
+            self.acquiring.send_in_background(&place);
+        }
+        Ok(fence)
     }
 
     pub(super) fn on_passed(&self, member: &Arc<WaiterEntry>, turn: &Arc<Lease>) {

@@ -200,6 +200,8 @@ mod mutation;
 mod passes;
 mod plan;
 mod process;
+#[cfg(test)]
+mod recalled;
 mod record;
 mod run;
 #[cfg(test)]

@@ -30,6 +30,7 @@ impl Releasing {
         started: Time,
         want: WantResult,
     ) -> Result<()> {
+        self.release_doubtful_pass(lease);
         let release = release_call(lease, mode);
         let result = match waiter {
             Some(waiter) => Some(self.send_both(waiter, &release, started)),
@@ -46,6 +47,7 @@ impl Releasing {
 
     /// Sends the release of a lease that has ended here in the background. Blocks nobody.
     pub(crate) fn abandon_ended(&self, lease: &Lease, mode: Mode, now: Time) {
+        self.release_doubtful_pass(lease);
         self.upkeep
             .abandon(TokenRelease::of_lease(lease, mode, now));
     }
@@ -61,6 +63,7 @@ impl Releasing {
         mode: Mode,
         now: Time,
     ) -> Receiver<Option<LossReason>> {
+        self.release_doubtful_pass(lease);
         let (sender, receiver) = bounded(1);
         self.upkeep.abandon(TokenRelease {
             resent: true,

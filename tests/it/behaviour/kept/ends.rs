@@ -15,6 +15,7 @@ use crate::support::{SLACK, until};
 on_both_stores! {
     shutdown_releases_kept_locks_and_reports_none,
     shutdown_waits_for_the_guard_of_a_kept_lock,
+    shutdown_amid_relocks_reports_no_kept_lock,
     last_handle_releases_kept_locks,
     last_handle_while_a_guard_lives_releases_at_its_drop,
     max_hold_counts_for_each_guard_of_a_kept_lock,
@@ -59,6 +60,36 @@ fn shutdown_waits_for_the_guard_of_a_kept_lock(backend: &Backend) {
     });
     let guard = other.try_lock("a").unwrap().expect("the drop released it");
     assert_eq!(guard.previous_holder(), PreviousHolder::Released);
+}
+
+/// Guards are dropped until the manager refuses new ones. None of their locks is kept beyond that.
+fn shutdown_amid_relocks_reports_no_kept_lock(backend: &Backend) {
+    let other = patient(backend);
+    for round in 0..5 {
+        let mgr = keeper(backend);
+        let names = [0, 1, 2, 3].map(|i| format!("n{round}.{i}"));
+        names.iter().for_each(|name| keep(&mgr, name));
+        thread::scope(|scope| {
+            for name in &names {
+                let mgr = &mgr;
+                scope.spawn(move || {
+                    while let Ok(guard) = mgr.lock(name) {
+                        drop(guard);
+                    }
+                });
+            }
+            let granted = mgr.stats().granted;
+            until(SLACK, "they lock", || mgr.stats().granted > granted + 100);
+            let ended = mgr.shutdown(Duration::from_secs(5)).unwrap();
+            assert_eq!(ended, Shutdown::default());
+        });
+        for name in &names {
+            let guard = other.try_lock(name).unwrap();
+            let guard = guard.unwrap_or_else(|| panic!("{name} is still taken"));
+            assert_eq!(guard.previous_holder(), PreviousHolder::Released);
+        }
+        assert_eq!(mgr.stats().lost, 0);
+    }
 }
 
 fn last_handle_releases_kept_locks(backend: &Backend) {
