@@ -253,6 +253,10 @@ impl LockGuard {
     /// A channel that receives one message when [`is_wanted`](LockGuard::is_wanted) turns true. For
     /// `select!` beside the work. Never blocks. It is created on the first call.
     pub fn wanted(&self) -> &Receiver<()> {
+        let engine = self.running.engine();
+        if engine.is_forked() {
+            return engine.life().disconnected();
+        }
         self.lease.wanted()
     }
 

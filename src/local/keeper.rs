@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::store::clock::Time;
@@ -27,6 +27,8 @@ pub(super) struct Keeper {
     tenures: AtomicUsize,
     /// There was such a grant.
     has_begun: AtomicBool,
+    /// The names that became cold and are not counted yet.
+    new_cold: AtomicU64,
 }
 
 #[derive(Default)]
@@ -59,11 +61,21 @@ impl Keeper {
         is_again && !is_cold && self.tenures() < MOST_KEPT
     }
 
-    /// This name is not kept for a while. False: it is so already.
-    pub(super) fn note_cold(&self, name: &Arc<str>, now: Time) -> bool {
+    /// This name is not kept for a while.
+    pub(super) fn note_cold(&self, name: &Arc<str>, now: Time) {
         let mut state = self.state.lock();
         state.forget_old_cold(now);
-        state.cold[0].insert(Arc::clone(name), ()).is_none()
+        if state.cold[0].insert(Arc::clone(name), ()).is_none() {
+            self.new_cold.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many names became cold since the last call.
+    pub(super) fn take_new_cold(&self) -> u64 {
+        if self.new_cold.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.new_cold.swap(0, Ordering::Relaxed)
     }
 
     /// Every name may be kept again, as if a long time had passed.
@@ -103,14 +115,14 @@ impl Keeper {
         is_first
     }
 
-    /// The names that are due.
-    pub(super) fn take_due(&self, now: Time) -> Vec<Arc<str>> {
+    /// A name that is due.
+    pub(super) fn take_due(&self, now: Time) -> Option<Arc<str>> {
         let mut state = self.state.lock();
-        let mut due = Vec::new();
-        while state.looks.first().is_some_and(|(at, _)| *at <= now) {
-            due.extend(state.looks.pop_first().map(|(_, name)| name));
+        let (at, _) = state.looks.first()?;
+        if *at > now {
+            return None;
         }
-        due
+        state.looks.pop_first().map(|(_, name)| name)
     }
 
     /// A timer has come. When it is to come again. `None` if another one is set.

@@ -25,6 +25,8 @@ use crate::store::clock::Time;
 #[must_use]
 pub(super) struct ToRelease {
     lease: Arc<Lease>,
+    /// It was lost before.
+    is_lost: bool,
     /// Another thread sends it, too.
     is_second: bool,
     /// Dropped without a mutex: they may have what is a user's.
@@ -33,6 +35,8 @@ pub(super) struct ToRelease {
 
 /// The least time from one look to the next.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
+/// The least time while a guard has the lock.
+const PAUSE_IN_USE: Duration = Duration::from_millis(10);
 
 impl Lines {
     /// Lends a kept lease of this name to a caller with these options, without Redis, and counts its
@@ -69,6 +73,7 @@ impl Lines {
         lease.is_held(now)
             && lease.remaining(now) >= lease.request.ttl / 2
             && lease.has_spare_fence()
+            && !lease.may_be_passed()
             && (!lease.request.hears || self.is_heard_about(lease, now))
     }
 
@@ -92,6 +97,7 @@ impl Lines {
             if !grant.is_answered() {
                 ended.push(ToRelease {
                     lease: Arc::clone(&grant.lease),
+                    is_lost: false,
                     is_second: true,
                     _tenure: None,
                 });
@@ -109,13 +115,15 @@ impl Lines {
         ended
     }
 
-    /// Ends the kept grant of a line. `None`: it is lost, and the renewal thread releases it.
+    /// Ends the kept grant of a line, if it has one.
     fn end_one(&self, line: &mut Line, needed: bool, now: Time) -> Option<ToRelease> {
         let tenure = line.end_tenure()?;
         let lease = Arc::clone(&tenure.lease);
         self.on_tenure_ended(&tenure, needed, now);
-        lease.end(now).ok().map(|()| ToRelease {
+        let is_lost = lease.end(now).is_err();
+        Some(ToRelease {
             lease,
+            is_lost,
             is_second: false,
             _tenure: Some(tenure),
         })
@@ -123,9 +131,16 @@ impl Lines {
 
     /// Sends these releases on the name's lane. So what this thread asks for next comes behind them.
     pub(super) fn send_releases(&self, ended: Vec<ToRelease>, now: Time) {
-        for grant in ended {
+        for grant in &ended {
             let lease = &grant.lease;
-            if grant.is_second {
+            if grant.is_lost {
+                let loss = lease.loss_at(now);
+                let reason = loss.map_or(LossReason::Expired, |loss| loss.reason);
+                self.acquiring.client().meter().on_found_lost(reason);
+                log_loss(lease, reason);
+            }
+            // The renewal thread releases a lost one, too. But Redis may still think that it is held.
+            if grant.is_second || grant.is_lost {
                 self.releasing.repeat_release(lease, Mode::Used, now);
                 continue;
             }
@@ -169,16 +184,17 @@ impl Lines {
                 recalls += u64::from(!tenure.is_wanted());
                 turns.extend(tenure.turn().map(|turn| Arc::clone(&turn.lease)));
                 line.note_wanted();
-                if line.kept().is_some() {
+                if line.kept().is_some_and(|(kept, _)| kept.lease.is_held(now)) {
                     ended.extend(self.end_one(line, true, now));
                 }
             }
-            self.acquiring.client().meter().recalls.add(recalls);
             slot.note_ended(&ended);
-            ended
+            (ended, recalls)
         });
+        let (ended, recalls) = ended.unwrap_or_default();
+        self.acquiring.client().meter().recalls.add(recalls);
         turns.iter().for_each(|turn| turn.note_wanted());
-        self.release_in_background(name, ended.unwrap_or_default(), now);
+        self.release_in_background(name, ended, now);
     }
 
     /// Has the renewal thread release these grants.
@@ -186,7 +202,7 @@ impl Lines {
         if ended.is_empty() {
             return;
         }
-        for grant in ended {
+        for grant in ended.iter().filter(|grant| !grant.is_lost) {
             let lease = &grant.lease;
             lease.disconnect();
             let answered = self
@@ -226,9 +242,11 @@ impl Lines {
 
     /// Ends the kept grants that are unused, or too doubtful to lend. Returns when to look again.
     pub(super) fn look_at_tenures(&self, now: Time) -> Option<Time> {
-        for name in self.keeper.take_due(now) {
+        // One at a time: after a panic the others are still due.
+        while let Some(name) = self.keeper.take_due(now) {
             self.look_at_name(&name, now);
         }
+        self.emit_cold_names();
         self.keeper.next_timer(now)
     }
 
@@ -249,19 +267,19 @@ impl Lines {
                 let Some(keep) = keep else {
                     continue;
                 };
-                let looks = line.look();
-                let is_unused = looks >= 2;
-                let is_over = line
-                    .kept()
-                    .is_some_and(|(tenure, _)| is_unused || !self.may_lend(&tenure.lease, now));
+                let is_unused = line.look(now, keep / 2) >= 2;
+                let is_over = line.kept().is_some_and(|(tenure, _)| {
+                    let is_doubtful = !self.may_lend(&tenure.lease, now);
+                    tenure.lease.is_held(now) && (is_unused || is_doubtful)
+                });
                 if is_over {
                     ended.extend(self.end_one(line, !is_unused, now));
                 } else {
-                    let mut next = keep / 2;
-                    if line.kept().is_some() {
-                        // Unheard, it is not kept any longer.
-                        next = next.min(heard_for);
-                    }
+                    // Unheard, it is not kept any longer. While a guard has it, there is nothing to end.
+                    let next = match line.kept() {
+                        Some(_) => (keep / 2).min(heard_for),
+                        None => (keep / 2).max(PAUSE_IN_USE),
+                    };
                     pause = Some(pause.map_or(next, |pause| pause.min(next)));
                 }
             }
@@ -291,7 +309,7 @@ impl Lines {
             let ended = self.with_known_slot(&name, |slot| {
                 let mut ended = Vec::new();
                 for (_, line) in slot.lines() {
-                    if line.kept().is_some() {
+                    if line.kept().is_some_and(|(kept, _)| kept.lease.is_held(now)) {
                         ended.extend(self.end_one(line, true, now));
                     }
                 }
@@ -317,18 +335,23 @@ impl Lines {
         }
         self.keeper.on_tenure_ended();
         let request = &tenure.lease.request;
-        if request.keep.is_some()
-            && (tenure.is_wanted() || !needed)
-            && tenure.turns() < LEAST_TURNS
-            && self.keeper.note_cold(&request.key.name, now)
+        if request.keep.is_some() && (tenure.is_wanted() || !needed) && tenure.turns() < LEAST_TURNS
         {
-            self.acquiring.client().meter().cold_names.add(1);
+            self.keeper.note_cold(&request.key.name, now);
         }
+    }
+
+    /// Counts the names that became cold. Not where that happens: a slot's mutex is held there, and a
+    /// recorder is not ours.
+    fn emit_cold_names(&self) {
+        let new = self.keeper.take_new_cold();
+        self.acquiring.client().meter().cold_names.add(new);
     }
 
     /// A caller asks Redis for this name. Whether the grant is to be kept for `keep`.
     pub(super) fn is_worth_keeping(&self, name: &Arc<str>, keep: Duration) -> bool {
         let now = self.acquiring.client().now();
+        self.emit_cold_names();
         if !self.keeper.note_asked(name, keep, now) {
             return false;
         }
@@ -343,7 +366,8 @@ impl Lines {
 
 impl SlotState {
     fn note_ended(&mut self, ended: &[ToRelease]) {
-        let ended = ended.iter().map(|grant| Arc::clone(&grant.lease));
+        let ended = ended.iter().filter(|grant| !grant.is_lost);
+        let ended = ended.map(|grant| Arc::clone(&grant.lease));
         self.ended.extend(ended.map(EndedGrant::new));
     }
 

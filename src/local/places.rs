@@ -72,6 +72,8 @@ impl Lines {
                         turn = tenure.turn().map(|turn| Arc::clone(&turn.lease));
                     }
                 }
+                // Its loss is reported soon, and gives its members a place.
+                Joined::FindsKept if !is_held(line, now) => {}
                 Joined::FindsKept => {
                     _kept = line.lend_kept();
                     if let Some(tenure) = line.tenure() {
@@ -191,4 +193,9 @@ impl Lines {
             Some(first + before)
         })?
     }
+}
+
+fn is_held(line: &Line, now: Time) -> bool {
+    line.tenure()
+        .is_some_and(|tenure| tenure.lease.is_held(now))
 }

@@ -23,6 +23,9 @@
 //! when it came, and no two have the same.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::store::clock::Time;
 
 /// The waiters of one line, and what the line has. `K` is what a kept tenure is lent by.
 pub(crate) struct LineState<W, L, K = ()> {
@@ -62,6 +65,7 @@ pub(crate) struct Tenure<W, L, K = ()> {
     offered_while_wanted: u32,
     /// How often it was looked at since it was last used.
     looks: u32,
+    looked_at: Time,
     /// How the last guard of this tenure ended. `None`: no guard had it yet.
     last_end: Option<TurnEnd>,
 }
@@ -140,6 +144,11 @@ impl<W: Clone, L, K> LineState<W, L, K> {
         is_idle
     }
 
+    /// Whether a thread tries now.
+    pub(crate) fn is_tried(&self) -> bool {
+        matches!(self.stage, LineStage::Trying)
+    }
+
     /// The try has ended without the lock. True: the line needs a place, for members that came
     /// meanwhile.
     #[must_use]
@@ -173,6 +182,7 @@ impl<W: Clone, L, K> LineState<W, L, K> {
             offered: 0,
             offered_while_wanted: 0,
             looks: 0,
+            looked_at: Time::default(),
             last_end: None,
         });
     }
@@ -255,13 +265,20 @@ impl<W: Clone, L, K> LineState<W, L, K> {
         Some(kept)
     }
 
-    /// Looks whether the tenure is in use. Returns how often it was looked at since it was.
-    pub(crate) fn look(&mut self) -> u32 {
+    /// Looks whether the tenure is in use. Returns how often it was looked at since it was. Of looks that
+    /// are less than `pause` apart, one counts.
+    pub(crate) fn look(&mut self, now: Time, pause: Duration) -> u32 {
         let is_kept = self.kept().is_some();
-        self.tenure_mut().map_or(0, |tenure| {
-            tenure.looks = if is_kept { tenure.looks + 1 } else { 0 };
-            tenure.looks
-        })
+        let Some(tenure) = self.tenure_mut() else {
+            return 0;
+        };
+        if !is_kept {
+            tenure.looks = 0;
+        } else if tenure.looks == 0 || now - tenure.looked_at >= pause {
+            tenure.looks += 1;
+            tenure.looked_at = now;
+        }
+        tenure.looks
     }
 
     /// The grant is released, kept or not. The caller drops the tenure without a mutex.

@@ -14,8 +14,10 @@ pub(super) enum Found {
     Turn(Arc<Lease>),
     /// Nothing: Redis is to be asked, by a request of the line. [`Lines::end_try`] follows.
     Nothing,
-    /// Callers of this manager that have the lock, or ask for it.
+    /// Callers of this manager that have the lock, or wait for it.
     Others,
+    /// Another caller that tries, or a grant that is lost.
+    NoAnswer,
 }
 
 impl Lines {
@@ -36,10 +38,15 @@ impl Lines {
                 request.note_taken();
                 Ok(None)
             }
+            // That says nothing about the lock. So this one asks for itself, outside of the line.
+            Found::NoAnswer => attempt(request),
             Found::Turn(turn) => Ok(Some(turn)),
             Found::Nothing => {
                 let owned = Arc::new(self.request_of_line(request));
+                // A panic of a logger must not leave the line in this stage.
+                let unwinding = TryEnd(self, request);
                 let tried = attempt(&owned);
+                std::mem::forget(unwinding);
                 if owned.was_taken() {
                     request.note_taken();
                 }
@@ -60,9 +67,15 @@ impl Lines {
             if line.begin_try() {
                 return Found::Nothing;
             }
+            if line.is_tried() {
+                return Found::NoAnswer;
+            }
             let Some((tenure, _)) = line.kept() else {
                 return Found::Others;
             };
+            if !tenure.lease.is_held(now) {
+                return Found::NoAnswer;
+            }
             let lease = Arc::clone(&tenure.lease);
             _kept = line.lend_kept();
             let turn = Lease::lent(lease, Arc::clone(request), PreviousHolder::Released, now);
@@ -132,5 +145,14 @@ impl Lines {
         self.acquiring.note_lent(&turn);
         self.watch_kept(&lease, now);
         Ok(Some(turn))
+    }
+}
+
+/// Ends a try that unwinds.
+struct TryEnd<'a>(&'a Lines, &'a Arc<Request>);
+
+impl Drop for TryEnd<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.end_try(self.1, Ok(None));
     }
 }

@@ -258,6 +258,8 @@ impl Lines {
             let loss = turn.loss_for(LossReason::Expired);
             return Err(Error::Lost { loss });
         };
+        // Only a tenure that is looked at may be kept.
+        let may_keep = may_keep && tenure.request.keep.is_some();
         match line.end_turn(end, self.may_lend(tenure, now), may_keep) {
             AfterTurn::Pass => {
                 let previous = previous_holder(line, tenure);

@@ -63,6 +63,8 @@ fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Re
 /// A request that waits for this lock alone, with local hand-overs if the options allow them.
 fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
     manager.engine().config().check_wait(&manager.options)?;
+    // In a forked child another thread of the parent may have had the mutexes behind the next line.
+    manager.engine().life().process()?;
     let handovers = manager.running().handovers(&key, &manager.options);
     make_request(manager, key, spec, |spec, key, options, process| {
         Request::with_handovers(spec, key, options, process, handovers)
@@ -72,6 +74,8 @@ fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Ar
 
 /// A request that does not wait for this lock, with what this manager may do with its grant.
 fn request_to_try_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
+    // In a forked child another thread of the parent may have had the mutexes behind the next line.
+    manager.engine().life().process()?;
     let handovers = manager.running().handovers(&key, &manager.options);
     let handovers = if handovers.hears {
         handovers

@@ -42,6 +42,8 @@ pub(crate) enum TryStart {
     Taken,
     /// It asks Redis, by this request.
     Asks(Arc<Request>),
+    /// It asks Redis by its own request, outside of the line.
+    AsksAlone,
 }
 
 /// A lease of a line, as far as no guard has it.
@@ -150,6 +152,7 @@ impl SteppedManager {
         match self.lines.begin_try(request) {
             Found::Turn(turn) => TryStart::Holds(turn),
             Found::Others => TryStart::Taken,
+            Found::NoAnswer => TryStart::AsksAlone,
             Found::Nothing => TryStart::Asks(Arc::new(self.lines.request_of_line(request))),
         }
     }

@@ -293,7 +293,7 @@ impl LeaseRenewal {
             ..TokenRelease::of_lease(lease, mode, now)
         };
         tasks.put(now, Task::ReleaseToken(release));
-        if let Some(release) = TokenRelease::of_doubtful_pass(lease) {
+        for release in TokenRelease::of_doubtful_passes(lease) {
             tasks.put(now, Task::ReleaseToken(release));
         }
         mode == Mode::Lost

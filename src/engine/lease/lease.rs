@@ -2,7 +2,7 @@
 //! passes in what happened, and what time it is.
 
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -56,6 +56,8 @@ pub(crate) struct Lease {
     state: LeaseState,
     signal: LostSignal,
     passing: Passing,
+    /// A guard has tried to detach the lock.
+    was_passed: AtomicBool,
     wanted: WantedSignal,
     /// Why the last renewal failed. `None` if it succeeded, or none was due yet.
     renewal_fault: Mutex<Option<Box<StoreFault>>>,
@@ -100,6 +102,7 @@ impl Lease {
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
             passing: Passing::default(),
+            was_passed: AtomicBool::new(false),
             wanted: WantedSignal::default(),
             renewal_fault: Mutex::new(None),
         }
@@ -157,7 +160,8 @@ impl Lease {
 
     /// Whether Redis has reserved a fence for one more lent lease.
     pub(crate) fn has_spare_fence(&self) -> bool {
-        self.lent_fences.load(Ordering::Relaxed) <= self.request.spare_fences
+        let spare = self.request.spare_fences;
+        spare > 0 && self.lent_fences.load(Ordering::Relaxed) <= spare
     }
 
     /// When this process learned of the grant that is renewed for it, or somewhat before.
@@ -381,7 +385,13 @@ impl Lease {
     /// The guard asks Redis to pass the lock on to another token. While that is under way, a renewal
     /// that finds another owner does not count as a loss.
     pub(crate) fn begin_pass(&self) {
+        self.was_passed.store(true, Ordering::Relaxed);
         self.passing.begin();
+    }
+
+    /// Whether a guard has tried to detach the lock, so that another token may own it.
+    pub(crate) fn may_be_passed(&self) -> bool {
+        self.was_passed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_being_passed(&self) -> bool {
@@ -406,9 +416,9 @@ impl Lease {
         self.passing.not_after()
     }
 
-    /// A pass without an answer, for the one caller that releases the other token. This lease has
+    /// The passes without an answer, for the one caller that releases the other tokens. This lease has
     /// ended.
-    pub(crate) fn take_doubtful_pass(&self) -> Option<DoubtfulPass> {
+    pub(crate) fn take_doubtful_passes(&self) -> Vec<DoubtfulPass> {
         self.passing.take_doubtful()
     }
 

@@ -4,21 +4,15 @@ use crate::script::Token;
 use crate::store::clock::Time;
 use crate::sync::Mutex;
 
-/// A guard detaches its lock: the request is under way, or it had no answer.
+/// A guard detaches its lock: a request is under way, or requests had no answer. After such a request
+/// either token may own the lock, whatever becomes of the next one.
 #[derive(Default)]
-pub(super) struct Passing(Mutex<Pass>);
+pub(super) struct Passing(Mutex<Passes>);
 
-/// | state    | meaning                                         | becomes           |
-/// |----------|-------------------------------------------------|-------------------|
-/// | Never    | nobody has asked for it, or it was refused      | UnderWay          |
-/// | UnderWay | a request is sent, and its answer is due        | Never, InDoubt    |
-/// | InDoubt  | there was no answer, so either token may own it | Never             |
 #[derive(Default)]
-enum Pass {
-    #[default]
-    Never,
-    UnderWay,
-    InDoubt(DoubtfulPass),
+struct Passes {
+    is_under_way: bool,
+    in_doubt: Vec<DoubtfulPass>,
 }
 
 /// A pass without an answer.
@@ -34,39 +28,34 @@ pub(crate) struct DoubtfulPass {
 
 impl Passing {
     pub(super) fn begin(&self) {
-        *self.0.lock() = Pass::UnderWay;
+        self.0.lock().is_under_way = true;
     }
 
     pub(super) fn is_under_way(&self) -> bool {
-        matches!(*self.0.lock(), Pass::UnderWay)
+        self.0.lock().is_under_way
     }
 
-    /// The lock was not passed.
+    /// The request that was under way has not passed the lock.
     pub(super) fn end(&self) {
-        *self.0.lock() = Pass::Never;
+        self.0.lock().is_under_way = false;
     }
 
+    /// The request that was under way had no answer.
     pub(super) fn doubt(&self, pass: DoubtfulPass) {
-        *self.0.lock() = Pass::InDoubt(pass);
+        let mut passes = self.0.lock();
+        passes.is_under_way = false;
+        passes.in_doubt.push(pass);
     }
 
     /// R7 (late copies): until this server time, a pass can still run. 0: none can.
     pub(super) fn not_after(&self) -> u64 {
-        match &*self.0.lock() {
-            Pass::InDoubt(pass) => pass.not_after,
-            Pass::Never | Pass::UnderWay => 0,
-        }
+        let passes = self.0.lock();
+        let times = passes.in_doubt.iter().map(|pass| pass.not_after);
+        times.max().unwrap_or(0)
     }
 
-    /// For the one caller that releases the other token.
-    pub(super) fn take_doubtful(&self) -> Option<DoubtfulPass> {
-        let mut pass = self.0.lock();
-        match std::mem::take(&mut *pass) {
-            Pass::InDoubt(doubtful) => Some(doubtful),
-            other => {
-                *pass = other;
-                None
-            }
-        }
+    /// For the one caller that releases the other tokens.
+    pub(super) fn take_doubtful(&self) -> Vec<DoubtfulPass> {
+        std::mem::take(&mut self.0.lock().in_doubt)
     }
 }

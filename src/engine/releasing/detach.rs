@@ -112,9 +112,9 @@ impl Releasing {
         }
     }
 
-    /// The lease has ended, so the other token is released, too, if there is one.
+    /// The lease has ended, so the other tokens are released, too, if there are any.
     pub(super) fn release_doubtful_pass(&self, lease: &Lease) {
-        if let Some(release) = TokenRelease::of_doubtful_pass(lease) {
+        for release in TokenRelease::of_doubtful_passes(lease) {
             self.upkeep.abandon(release);
         }
     }

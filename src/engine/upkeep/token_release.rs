@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use crate::engine::lease::{Lease, loss_from_release};
+use crate::engine::lease::{DoubtfulPass, Lease, loss_from_release};
 use crate::error::Error;
 use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Mode, Outcome, Token, Verb};
@@ -62,18 +62,21 @@ impl TokenRelease {
     /// A pass of this lease had no answer, and the lease has ended. So the token that may own the lock
     /// now is released, too. Its secret is forgotten, so nobody has worked under it. But the guard may
     /// have lost its lock to it, in the middle of its work.
-    pub(crate) fn of_doubtful_pass(lease: &Lease) -> Option<TokenRelease> {
-        let pass = lease.take_doubtful_pass()?;
-        let call = lease.request.call(Verb::Release {
-            token: pass.to,
-            fence: 0,
-            mode: Mode::Lost,
-        });
-        Some(TokenRelease {
-            not_after: pass.not_after,
-            resent: true,
-            ..TokenRelease::new(call, pass.to, pass.expires)
-        })
+    pub(crate) fn of_doubtful_passes(lease: &Lease) -> Vec<TokenRelease> {
+        let release = |pass: DoubtfulPass| {
+            let call = lease.request.call(Verb::Release {
+                token: pass.to,
+                fence: 0,
+                mode: Mode::Lost,
+            });
+            TokenRelease {
+                not_after: pass.not_after,
+                resent: true,
+                ..TokenRelease::new(call, pass.to, pass.expires)
+            }
+        };
+        let passes = lease.take_doubtful_passes();
+        passes.into_iter().map(release).collect()
     }
 
     /// The release of a token that nobody wants. `about` names its lock.

@@ -176,14 +176,17 @@ fn hand_overs_count_from_the_moment_at_which_others_want_the_lock() {
 #[test]
 fn looks_count_while_a_kept_grant_is_unused() {
     let mut line = alone(false);
-    assert_eq!((line.look(), line.look()), (0, 0), "its guard lives");
+    let at = |ms| Time::default() + Duration::from_millis(ms);
+    let look = |line: &mut LineState<u64, &str>, ms| line.look(at(ms), Duration::from_millis(10));
+    assert_eq!((look(&mut line, 1), look(&mut line, 2)), (0, 0), "a guard");
     let _ = line.end_turn(TurnEnd::Finished, true, true);
     line.keep(());
-    assert_eq!((line.look(), line.look()), (1, 2));
+    assert_eq!((look(&mut line, 3), look(&mut line, 12)), (1, 1));
+    assert_eq!(look(&mut line, 13), 2);
     let _ = line.lend_kept();
     let _ = line.end_turn(TurnEnd::Finished, true, true);
     line.keep(());
-    assert_eq!(line.look(), 1);
+    assert_eq!(look(&mut line, 14), 1);
 }
 
 #[test]

@@ -458,6 +458,7 @@ impl Run<'_> {
                 }
                 TryStart::Taken => return,
                 TryStart::Asks(of_line) => (request, in_line) = (of_line, Some(own)),
+                TryStart::AsksAlone => {}
             }
         } else {
             self.make_way(process);
