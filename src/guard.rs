@@ -65,7 +65,9 @@ use crate::script::{Mode, Secret};
 /// wrong, and nothing says so.
 ///
 /// # Drop
-/// Releases the lock and hands it to the first waiter. Never panics. Mostly it writes the release
+/// Releases the lock and hands it to the first waiter. With
+/// [`keep`](crate::LockOptions::keep) it may keep the lock for the next guard of this manager instead,
+/// and then sends nothing. Never panics. Mostly it writes the release
 /// to an open connection and returns without waiting for the reply. Then, when drop returns:
 /// - The lease has ended in this process. It is not renewed any more, and cannot be lost.
 /// - The release is written, but Redis may not have run it yet. Another process, or another manager
@@ -353,8 +355,7 @@ impl LockGuard {
     /// # Errors
     /// Each error has the guard.
     /// - [`Error::Config`]: `valid_for` is not 1 ms to [`MAX_TTL`](crate::MAX_TTL), or the lock cannot
-    ///   be detached: it is a semaphore or on a quorum, it was taken with
-    ///   [`local_handovers`](crate::LockOptions::local_handovers), or a guard of it was
+    ///   be detached: it is a semaphore or on a quorum, or a guard of it was
     ///   [abandoned](crate::ReentrantGuard::abandon).
     /// - [`Error::Lost`]: you do not hold the lock any more.
     /// - [`Error::Unavailable`], [`Error::Server`], [`Error::NotReplicated`]: not known. You hold the
