@@ -271,8 +271,8 @@ fn unused_grant_that_ends_as_it_is_locked_is_released_once() {
         model.lines.with_known_slot(NAME, |slot| {
             slot.look_at = now;
             slot.lines().for_each(|(_, line)| {
-                line.look();
-                line.look();
+                line.look(now, Duration::ZERO);
+                line.look(now, Duration::ZERO);
             });
         });
         let _ = model.lines.keeper.look_at(&NAME.into(), now);
