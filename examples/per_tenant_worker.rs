@@ -139,7 +139,7 @@ fn per_tenant_worker(store: &Store) -> Outcome {
     Ok(guard.unlock()?)
 }
 
-/// What the pool did in one of the two ways.
+/// The pool's work in one of the two ways.
 struct Done {
     /// A second.
     rate: f64,

@@ -19,7 +19,7 @@ use crate::{KEEP, figure, warm_up};
 const MANAGERS: [usize; 3] = [2, 3, 10];
 const HOLD: Duration = Duration::from_micros(300);
 
-/// What the managers ask for. The first is what the others are measured against.
+/// The managers' wishes. The first is what the others are measured against.
 const KINDS: [(&str, LockOptions); 3] = [
     ("without keep", LockOptions::new()),
     ("keep", LockOptions::new().keep(KEEP)),

@@ -22,7 +22,7 @@ struct Pair {
     processes: [ChildProcess; 2],
 }
 
-/// What locks cost, per lock.
+/// The costs of locks, per lock.
 #[derive(Default)]
 struct Costs {
     /// ns
@@ -225,7 +225,7 @@ fn lock(manager: &LockManager, name: &str, times: u64) -> u64 {
     now() - began
 }
 
-/// What the server has counted so far.
+/// The server's counts so far.
 struct Counts {
     scripts: u64,
     /// µs

@@ -28,7 +28,7 @@ pub(crate) trait WantedListener: Send + Sync + RefUnwindSafe {
     fn is_listening(&self) -> bool;
 }
 
-/// What the manager knows of its subscription, and of troubles with its servers.
+/// The manager's knowledge of its subscription, and of troubles with its servers.
 ///
 /// R17 (subscription): a subscription can die unseen. It is *heard* for a while after it was proven
 /// alive, and not any longer. A process that is not heard must not count on messages.

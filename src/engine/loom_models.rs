@@ -307,7 +307,7 @@ impl RenewalModel {
         (engine, RenewalModel(renewal))
     }
 
-    /// What it sends next.
+    /// Its next requests.
     pub(crate) fn calls(&mut self) -> Vec<Call> {
         self.0.take_in();
         self.0.collect().into_iter().map(|(_, call)| call).collect()

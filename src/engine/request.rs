@@ -48,7 +48,7 @@ struct Attached {
     fence: u64,
 }
 
-/// What this process may do with a grant, besides holding it.
+/// The uses of a grant that this process may make, besides holding it.
 #[derive(Clone, Copy)]
 pub(crate) struct Handovers {
     /// See [`Request::handovers`].

@@ -15,7 +15,7 @@ pub(super) struct EndedGrant {
     answered: Option<Receiver<Option<LossReason>>>,
 }
 
-/// What is known of the release.
+/// The state of the release.
 pub(super) enum KeptEnd {
     Unanswered,
     Released,

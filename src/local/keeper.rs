@@ -19,7 +19,7 @@ const COLD: Duration = Duration::from_secs(30);
 /// Names that were locked longer ago are forgotten, once so many others were.
 const MOST_SEEN: usize = 16_384;
 
-/// What a manager knows of names, besides their lines.
+/// A manager's knowledge of names, besides their lines.
 #[derive(Default)]
 pub(super) struct Keeper {
     state: Mutex<KeeperState>,

@@ -83,8 +83,8 @@ impl Lines {
             && self.acquiring.check_open().is_ok()
     }
 
-    /// Ends the kept grants of a slot here, but one of this line that may be lent. What this returns is
-    /// to be sent before the caller's own request: [`Lines::send_releases`].
+    /// Ends the kept grants of a slot here, but one of this line that may be lent. The result is to
+    /// be sent before the caller's own request: [`Lines::send_releases`].
     pub(super) fn end_kept(
         &self,
         slot: &mut SlotState,

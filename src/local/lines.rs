@@ -84,7 +84,7 @@ pub(super) struct SlotState {
     retired: bool,
 }
 
-/// What a kept grant is lent by.
+/// The request by which a kept grant is lent.
 pub(super) struct KeptBy {
     /// The request of its last guard. Callers with the same options share it.
     pub(super) request: Arc<Request>,

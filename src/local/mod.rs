@@ -11,8 +11,8 @@
 //! do not wait.
 //!
 //! `state` is the machine that decides. `turns` changes who has the lock, `places` changes what waits
-//! in Redis's queue. `lines` has the lines of each name under a mutex. What is to be sent, and who is to be
-//! woken, comes after that mutex is free. [`Running`] is what a manager runs: the engine and the lines.
+//! in Redis's queue. `lines` has the lines of each name under a mutex. Requests and
+//! wake-ups come after that mutex is free. [`Running`] is what a manager runs: the engine and the lines.
 
 mod ended;
 mod keeper;
@@ -96,7 +96,7 @@ impl Running {
         Err(Error::config(option, message))
     }
 
-    /// What this manager may do with the grant of a lock that a caller is about to ask for.
+    /// The uses that this manager may make of the grant of a lock that a caller is about to ask for.
     pub(crate) fn handovers(&self, key: &Key, options: &LockOptions) -> Handovers {
         let most = options.most_local_handovers();
         let keep = options.keep_time();

@@ -52,7 +52,7 @@ enum LineStage<W, L, K> {
 /// A grant by Redis, and the turn that a member has now.
 pub(crate) struct Tenure<W, L, K = ()> {
     pub(crate) lease: L,
-    /// What it is lent by, while it is kept.
+    /// The request by which it is lent, while it is kept.
     kept: Option<K>,
     /// Whether others tell this process that they wait. Without that it assumes that they do.
     hears: bool,
@@ -98,7 +98,7 @@ pub(crate) enum AfterTurn {
     Leave,
 }
 
-/// What a line does for a caller that comes.
+/// A line's answer to a caller that comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Joined {
     /// Nothing: a place is queued, or a member has the lock.

@@ -36,7 +36,7 @@ fn request_with(key: Key, options: &LockOptions) -> Request {
     Request::with_handovers(LockSpec::MUTEX, key, options, 1, handovers)
 }
 
-/// What the line of a request is, if there is one.
+/// A look at the line of a request, if there is one.
 fn with_line<R>(lines: &Lines, request: &Request, look: impl FnOnce(&mut Line) -> R) -> Option<R> {
     let look = |slot: &mut SlotState| slot.known(request).map(look);
     lines.with_known_slot(&request.key.name, look).flatten()

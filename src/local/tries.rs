@@ -8,7 +8,7 @@ use crate::engine::{Lease, LeaseOwner, Request};
 use crate::error::{Error, Result};
 use crate::loss::{LossReason, PreviousHolder};
 
-/// What a try finds in its line.
+/// The state in which a try finds its line.
 pub(super) enum Found {
     /// A kept grant, lent to it.
     Turn(Arc<Lease>),

@@ -37,7 +37,7 @@ pub(super) struct Leaving {
     _ended: Option<LineTenure>,
 }
 
-/// What came of a line's place.
+/// The end of a line's place.
 enum PlaceEnd {
     Begun {
         given: Option<GivenTurn>,

@@ -18,7 +18,7 @@ use crate::exit::Failure;
 /// The variable with the text of a detached lock. It is a secret, so it is never an argument.
 pub(super) const DETACHED: &str = "FAIRLOCK_DETACHED";
 
-/// What becomes of that variable in the command's environment.
+/// The fate of that variable in the command's environment.
 pub(super) enum Handed {
     /// Nothing: a command further inside may be the one that attaches it.
     Unchanged,

@@ -54,7 +54,7 @@ impl Run {
             .transpose()
     }
 
-    /// What a command under the lock of this run finds in the variable.
+    /// The value of the variable for a command under the lock of this run.
     pub(super) fn handed(&self) -> Handed {
         if self.attach {
             Handed::Spent

@@ -175,7 +175,7 @@ pub(super) fn described(party: &Owner) -> String {
     text
 }
 
-/// What a holder does with the lock.
+/// The use that a holder makes of the lock.
 pub(super) fn held_or_kept(holder: &Owner) -> &'static str {
     if holder.keeps { "held or kept" } else { "held" }
 }
