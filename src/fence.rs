@@ -61,7 +61,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// has 14 digits, which are too few. If you must, use `string.format('%.0f', fence)`. The key with
 /// the fence must not expire or be evicted before the data.
 ///
-/// [The page on safety](crate::guide::safety#fencing) has other stores, several rows, and rows that
+/// [The page on safety](crate::pages::safety#fencing) has other stores, several rows, and rows that
 /// do not exist yet.
 ///
 /// # Examples

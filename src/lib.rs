@@ -18,18 +18,18 @@
 #![cfg_attr(
     any(doc, doctest),
     doc = "
-- [Which lock do I want?](guide::choosing) One or several names, once or again, alone or with others.
-- [Which call do I want?](guide::calls) And how long may it block?
-- [Recipes](guide::recipes): a payment, a rate limiter, a job that runs once, tests of code that locks.
-- [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
-- [How far it can be trusted](guide::safety): each promise, what it depends on, and the tests that attack it.
-- [Configuration](guide::configuration): defaults, ranges, when to change them.
-- [The command line](guide::command_line): locks for the shell, and a look at who holds and who waits.
-- [TLS](guide::tls): certificates, and the errors about them.
-- [What is logged](guide::log), line by line.
-- [Coming from another lock](guide::migrating): `SET NX`, Redlock, Redisson.
-- [How it compares](guide::comparison) with other locks, feature by feature.
-- [The protocol](guide::protocol): what is in Redis, and how to read it by hand.
+- [Which lock do I want?](pages::guide) One or several names, once or again, alone or with others.
+- [Which call do I want?](pages::guide) And how long may it block?
+- [Recipes](pages::guide): a payment, a rate limiter, a job that runs once, tests of code that locks.
+- [What can go wrong](pages::operations), and what you will see: outages, crashes, every error.
+- [How far it can be trusted](pages::safety): each promise, what it depends on, and the tests that attack it.
+- [Configuration](pages::configuration): defaults, ranges, when to change them.
+- [The command line](pages::command_line): locks for the shell, and a look at who holds and who waits.
+- [TLS](pages::tls): certificates, and the errors about them.
+- [What is logged](pages::log), line by line.
+- [Coming from another lock](pages::migrating): `SET NX`, Redlock, Redisson.
+- [How it compares](pages::comparison) with other locks, feature by feature.
+- [The protocol](pages::protocol): what is in Redis, and how to read it by hand.
 "
 )]
 //!
@@ -157,7 +157,7 @@
 //!
 //! If an update changed no row, stop: a newer holder is there. The claim comes first, since an older
 //! holder may wake up at any moment. Without the claim, its write could come between the read and
-//! the write of the newer one, which would then overwrite it. [SAFETY](guide::safety#fencing) has
+//! the write of the newer one, which would then overwrite it. [SAFETY](pages::safety#fencing) has
 //! more on it: several rows, rows that do not exist yet, other stores, and calls that cannot check a
 //! fence. For a resource in this process there is [`FenceGate`]. Its page also has the form for data
 //! in Redis:
@@ -381,7 +381,7 @@
 //! ```
 //!
 //! End with `shutdown`, or drop the last handle: otherwise a kept lock stays taken for its ttl. [When to keep
-//! locks, and when not](guide::choosing#kept-locks) has the rest. A holder that works for long can
+//! locks, and when not](pages::choosing#kept-locks) has the rest. A holder that works for long can
 //! ask whether it [`is_wanted`](LockGuard::is_wanted), with
 //! [`notify_wanted`](LockOptions::notify_wanted).
 //!
@@ -414,14 +414,14 @@
 //! that it has returned.
 //!
 //! [`stats`](LockManager::stats) counts what the manager has done, with histograms of waits and
-//! holds. With the feature `metrics`, [the same numbers](guide::metrics) go to Prometheus. The log,
+//! holds. With the feature `metrics`, [the same numbers](pages::metrics) go to Prometheus. The log,
 //! through [`log`](https://docs.rs/log), has what needs attention, and never a password.
 //!
 //! # To another process
 //!
 //! [`detach`](LockGuard::detach) makes a value of a lock, which goes into a job, an environment
 //! variable or a pipe. [`attach`](LockManager::attach) makes a guard of it, in another process, ahead of
-//! all that wait. [The recipe](guide::recipes#a-lock-that-goes-with-the-job) says what can go wrong:
+//! all that wait. [The recipe](pages::recipes#a-lock-that-goes-with-the-job) says what can go wrong:
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -541,7 +541,7 @@ mod thread_id;
 
 // The pages of docs/, and the simulator, which needs private items.
 #[cfg(any(doc, doctest))]
-pub mod guide;
+pub mod pages;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[doc(hidden)]
 #[cfg_attr(

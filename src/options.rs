@@ -145,7 +145,7 @@ impl LockOptions {
     /// Keeps the name taken for this time after the grant, even if the holder releases it before.
     ///
     /// So a job that many hosts start at the same moment runs once, and a semaphore is a
-    /// [rate limiter](crate::guide::recipes). The time counts grants by the server's clock, so add a
+    /// [rate limiter](crate::pages::guide). The time counts grants by the server's clock, so add a
     /// margin for what others count. At most [`MAX_TTL`]; default zero.
     #[must_use]
     pub const fn hold_at_least(mut self, least: Duration) -> LockOptions {
@@ -183,7 +183,7 @@ impl LockOptions {
     /// The next call for the name returns at once then, without a request. If another manager waits for
     /// the name, Redis tells this one, which releases the lock. If a guard is alive, it does so when that
     /// guard is dropped, or after up to [`local_handovers`](LockOptions::local_handovers) guards more.
-    /// [P3](crate::guide::safety#p3-first-come-first-served) says how soon, also if the message is lost.
+    /// [P3](crate::pages::safety#p3-first-come-first-served) says how soon, also if the message is lost.
     /// A lock that no guard had for `unused` is released, too; it may be after half of that time.
     ///
     /// A name is kept if this manager asks Redis for it again within `unused`, and once it has proof that

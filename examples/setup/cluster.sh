@@ -4,7 +4,7 @@
 #   examples/setup/cluster.sh cargo run --example worker_pool    runs the command with REDIS_URL
 #   examples/setup/cluster.sh                                    prints the URL and runs until Ctrl-C
 #
-# docs/CLUSTER.md says when to choose this, and how to set it up for production.
+# docs/SERVERS.md says when to choose this, and how to set it up for production.
 source "$(dirname "${BASH_SOURCE[0]}")/servers.bash"
 
 nodes=()

@@ -4,7 +4,7 @@
 #   examples/setup/quorum.sh cargo run --example hello    runs the command with REDIS_URL: three URLs with spaces between
 #   examples/setup/quorum.sh                              prints the URLs and runs until Ctrl-C
 #
-# docs/QUORUM.md says when to choose this, and how to set it up for production.
+# docs/SERVERS.md says when to choose this, and how to set it up for production.
 source "$(dirname "${BASH_SOURCE[0]}")/servers.bash"
 
 urls=()

@@ -4,7 +4,7 @@
 #   examples/setup/sentinel.sh cargo run --example worker_pool    runs the command with REDIS_URL
 #   examples/setup/sentinel.sh                                    prints the URL and runs until Ctrl-C
 #
-# docs/SENTINEL.md says when to choose this, and how to set it up for production.
+# docs/SERVERS.md says when to choose this, and how to set it up for production.
 source "$(dirname "${BASH_SOURCE[0]}")/servers.bash"
 
 # A master that has lost its replicas stops granting locks after a second or two.

@@ -5,7 +5,7 @@
 #   examples/setup/tls.sh                                             prints the URL and runs until Ctrl-C
 #
 # The command trusts the server's authority through SSL_CERT_FILE. A program of your own can pass it to the builder:
-# docs/TLS.md.
+# docs/SERVERS.md.
 source "$(dirname "${BASH_SOURCE[0]}")/servers.bash"
 
 openssl=$(command -v openssl) || complain "no openssl here"

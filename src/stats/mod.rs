@@ -34,7 +34,7 @@ pub(crate) use oldest::OldestTimes;
 /// `missed` and `lost` always fit `acquisitions` and `losses` of the same `Stats`.
 ///
 /// With the feature `metrics`, the same events go to a recorder: see [the
-/// page](crate::guide::metrics).
+/// page](crate::pages::metrics).
 #[non_exhaustive]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -1,5 +1,5 @@
 //! The costs of each operation: requests, commands within scripts, bytes and system calls. They are
-//! compared with docs/COSTS.md, so that no cost grows unnoticed. On Redis alone: its own counters
+//! compared with docs/OPERATIONS.md, so that no cost grows unnoticed. On Redis alone: its own counters
 //! are read.
 
 pub(crate) mod contended;

@@ -13,12 +13,12 @@ use crate::support::child::report;
 use crate::support::{Child, Server, until};
 use crate::worker::SOON;
 
-/// What CALLS.md says.
+/// What GUIDE.md says.
 const STACK: usize = 256 * 1024;
 
 #[test]
 fn documented_stack_is_enough_for_every_verb() {
-    let calls = include_str!("../../docs/CALLS.md");
+    let calls = include_str!("../../docs/GUIDE.md");
     let documented = format!("{} KiB", STACK / 1024);
     assert!(calls.contains(&documented), "{documented}");
     // Half of it: the other half is for what the caller does itself.

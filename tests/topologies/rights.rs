@@ -33,11 +33,11 @@ fn one_servers() -> Vec<&'static str> {
 }
 
 fn sentinels() -> Vec<&'static str> {
-    documented(include_str!("../../docs/SENTINEL.md"), "+sentinel")
+    documented(include_str!("../../docs/SERVERS.md"), "+sentinel")
 }
 
 fn clusters() -> Vec<&'static str> {
-    let more = documented(include_str!("../../docs/CLUSTER.md"), "+cluster");
+    let more = documented(include_str!("../../docs/SERVERS.md"), "+cluster");
     let one_servers = one_servers().into_iter();
     let without = one_servers.filter(|right| *right != "+select");
     without.chain(more).collect()
@@ -204,7 +204,7 @@ fn documented_rights_are_enough_with_sentinels() {
 /// A majority decides, so the user is the same on all servers.
 #[test]
 fn documented_rights_are_enough_with_a_quorum() {
-    let rights = documented(include_str!("../../docs/QUORUM.md"), "+select");
+    let rights = documented(include_str!("../../docs/SERVERS.md"), "+select");
     let servers: Vec<Server> = (0..3).map(|_| Server::start()).collect();
     let build = |login: &str| {
         let urls = servers

@@ -19,7 +19,7 @@ use crate::support::{
 
 /// Who hands the lock over, and how.
 struct Contenders {
-    /// As docs/COSTS.md calls it.
+    /// As docs/OPERATIONS.md calls it.
     operation: &'static str,
     processes: u64,
     /// In each process.

@@ -1,4 +1,4 @@
-//! The operations whose costs are counted, by the names that they have in docs/COSTS.md.
+//! The operations whose costs are counted, by the names that they have in docs/OPERATIONS.md.
 
 use std::time::Duration;
 

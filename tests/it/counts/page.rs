@@ -1,4 +1,4 @@
-//! The tables of docs/COSTS.md, which have the expected counts.
+//! The tables of docs/OPERATIONS.md, which have the expected counts.
 
 use std::{fs, path::Path};
 
@@ -21,13 +21,13 @@ impl Costs {
     /// The row of this operation.
     #[track_caller]
     pub(super) fn of(operation: &str) -> Costs {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/COSTS.md");
-        let page = fs::read_to_string(path).expect("docs/COSTS.md");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/OPERATIONS.md");
+        let page = fs::read_to_string(path).expect("docs/OPERATIONS.md");
         let start = format!("| {operation} | ");
         let mut rows = page.lines().filter_map(|line| line.strip_prefix(&start));
         let row = rows
             .next()
-            .unwrap_or_else(|| panic!("docs/COSTS.md has no row {operation:?}"));
+            .unwrap_or_else(|| panic!("docs/OPERATIONS.md has no row {operation:?}"));
         assert!(rows.next().is_none(), "two rows {operation:?}");
         let mut cells: Vec<Option<f64>> = row
             .trim_end_matches(" |")

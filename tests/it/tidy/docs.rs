@@ -1,6 +1,10 @@
 //! Compares the pages in docs/ with the code.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use fairlock::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
@@ -12,8 +16,8 @@ use super::{code::code_of, none, place, read, root};
 
 #[test]
 fn log_lines_are_documented_with_their_level() {
-    let page = fs::read_to_string(root().join("docs/LOG.md")).expect("docs/LOG.md");
-    let mut documented: Vec<&str> = page.lines().filter(|line| line.contains("| `")).collect();
+    let page = fs::read_to_string(root().join("docs/OPERATIONS.md")).expect("docs/OPERATIONS.md");
+    let mut documented: Vec<&str> = page.lines().filter(|line| is_log_row(line)).collect();
     let mut wrong = Vec::new();
     for (path, text) in read("src", "rs") {
         // `code_of` has blanked the strings, so the message is read from the text at the same
@@ -34,7 +38,7 @@ fn log_lines_are_documented_with_their_level() {
             documented.retain(|line| !line.starts_with(&row));
             if documented.len() == before {
                 wrong.push(format!(
-                    "{}: docs/LOG.md has no row {row:?}",
+                    "{}: docs/OPERATIONS.md has no row {row:?}",
                     place(&path, &text, at)
                 ));
             }
@@ -43,9 +47,12 @@ fn log_lines_are_documented_with_their_level() {
     wrong.extend(
         documented
             .iter()
-            .map(|row| format!("docs/LOG.md: nothing in src logs {row:?}")),
+            .map(|row| format!("docs/OPERATIONS.md: nothing in src logs {row:?}")),
     );
-    none(&wrong, "docs/LOG.md and the log messages in src differ");
+    none(
+        &wrong,
+        "docs/OPERATIONS.md and the log messages in src differ",
+    );
 }
 
 #[test]
@@ -105,28 +112,21 @@ fn documented_defaults_and_ranges_match_the_code() {
 /// All Rust code in `docs/` is compiled with the documentation, which has a module for each page.
 #[test]
 fn pages_are_part_of_the_documentation() {
-    let guide = fs::read_to_string(root().join("src/guide.rs")).expect("src/guide.rs");
+    let modules = fs::read_to_string(root().join("src/pages.rs")).expect("src/pages.rs");
     let pages = read("docs", "md");
     assert!(pages.len() > 3, "docs has {} pages", pages.len());
     let absent: Vec<_> = pages
         .iter()
         .map(|(path, _)| format!("include_str!(\"../{}\")", path.display()))
-        .filter(|include| !guide.contains(include))
+        .filter(|include| !modules.contains(include))
         .collect();
-    none(&absent, "src/guide.rs lacks");
+    none(&absent, "src/pages.rs lacks");
 }
 
 #[test]
 fn links_between_documents_lead_somewhere() {
-    let mut files = read("docs", "md");
-    for name in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
-        files.push((
-            name.into(),
-            fs::read_to_string(root().join(name)).expect(name),
-        ));
-    }
     let mut wrong = Vec::new();
-    for (path, text) in &files {
+    for (path, text) in &pages() {
         for (at, _) in text.match_indices("](") {
             let target = text[at + 2..].split(')').next().unwrap();
             let (file, section) = target.split_once('#').unwrap_or((target, ""));
@@ -167,14 +167,30 @@ fn links_between_documents_lead_somewhere() {
     none(&wrong, "these links have no target");
 }
 
+/// Every page of the repository, with its path from the root.
+fn pages() -> Vec<(PathBuf, String)> {
+    let mut pages: Vec<_> = ["docs", "tests", "benches", "cli"]
+        .into_iter()
+        .flat_map(|dir| read(dir, "md"))
+        .collect();
+    for entry in fs::read_dir(root()).expect("the root") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            let text = fs::read_to_string(&path).expect("a page");
+            pages.push((path.file_name().expect("a name").into(), text));
+        }
+    }
+    pages
+}
+
 /// A recipe that a test runs is the code of an example.
 #[test]
 fn rate_limiter_in_the_recipes_is_that_of_the_example() {
-    let recipes = fs::read_to_string(root().join("docs/RECIPES.md")).unwrap();
+    let recipes = fs::read_to_string(root().join("docs/GUIDE.md")).unwrap();
     let example = fs::read_to_string(root().join("examples/rate_limiter/limiter.rs")).unwrap();
     let (_, code) = example.split_once("\n\n").expect("a head and code");
     let code = code.replace("pub(crate) ", "pub ");
-    assert!(recipes.contains(code.trim()), "not in RECIPES.md:\n{code}");
+    assert!(recipes.contains(code.trim()), "not in GUIDE.md:\n{code}");
 }
 
 /// Rust prints the `Debug` form of an error that `main` returns, which is not for users.
@@ -199,6 +215,15 @@ fn programs_in_the_docs_print_errors_for_people() {
         }
     }
     none(&wrong, "these programs print `Debug` on an error");
+}
+
+/// A row of the table of log messages: a level, then the message.
+fn is_log_row(line: &str) -> bool {
+    let levels = ["error", "warn", "info", "debug", "trace"];
+    levels.iter().any(|level| {
+        line.strip_prefix(&format!("| {level} | "))
+            .is_some_and(|rest| rest.starts_with('`'))
+    })
 }
 
 /// The anchor of a heading.

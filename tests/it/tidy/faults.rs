@@ -1,4 +1,4 @@
-//! docs/FAULTS.md lists the tests that provoke each fault, and the tests that fail without each
+//! tests/README.md lists the tests that provoke each fault, and the tests that fail without each
 //! rule.
 
 use std::fs;
@@ -7,7 +7,7 @@ use super::{code::code_of, none, read, root};
 
 #[test]
 fn every_row_of_faults_md_names_tests_that_exist() {
-    let page = fs::read_to_string(root().join("docs/FAULTS.md")).expect("docs/FAULTS.md");
+    let page = fs::read_to_string(root().join("tests/README.md")).expect("tests/README.md");
     let tests = tests();
     let mut wrong = Vec::new();
     let mut rows = 0;
@@ -23,7 +23,7 @@ fn every_row_of_faults_md_names_tests_that_exist() {
             continue;
         };
         rows += 1;
-        let place = format!("docs/FAULTS.md:{}", number + 1);
+        let place = format!("tests/README.md:{}", number + 1);
         let names: Vec<&str> = named.split('`').skip(1).step_by(2).collect();
         if names.is_empty() {
             wrong.push(format!("{place}: no test"));
@@ -38,18 +38,18 @@ fn every_row_of_faults_md_names_tests_that_exist() {
             }
         }
     }
-    assert!(rows > 60, "docs/FAULTS.md has {rows} rows");
-    none(&wrong, "docs/FAULTS.md names tests that do not exist");
+    assert!(rows > 60, "tests/README.md has {rows} rows");
+    none(&wrong, "tests/README.md names tests that do not exist");
 }
 
 #[test]
 fn every_rule_has_a_row_in_faults_md() {
-    let page = fs::read_to_string(root().join("docs/FAULTS.md")).expect("docs/FAULTS.md");
+    let page = fs::read_to_string(root().join("tests/README.md")).expect("tests/README.md");
     let absent: Vec<String> = (1..=22)
         .map(|rule| format!("\n| R{rule} | "))
         .filter(|row| !page.contains(row.as_str()))
         .collect();
-    none(&absent, "docs/FAULTS.md has no row for these rules");
+    none(&absent, "tests/README.md has no row for these rules");
 }
 
 /// The names of all tests: those of one store or none, the claims about both stores, those of the

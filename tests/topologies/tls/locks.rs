@@ -176,7 +176,7 @@ pub(crate) const DROPS_AND_EXITS: (&str, Role) = ("tls_drops_and_exits", |args| 
     process::exit(0);
 });
 
-/// CALLS.md says 256 KiB. Half of that is for what the caller does itself.
+/// GUIDE.md says 256 KiB. Half of that is for what the caller does itself.
 #[test]
 fn half_of_the_documented_stack_is_enough_over_tls() {
     let server = TlsServer::start();

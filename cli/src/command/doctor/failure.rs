@@ -75,7 +75,7 @@ fn remedy(error: &Error) -> String {
             _ => return format!("correct {what} as the message says"),
         },
         Error::NotReplicated { .. } => "INFO replication: is a replica away or slow?",
-        _ => "docs/TROUBLE.md",
+        _ => "docs/OPERATIONS.md",
     };
     text.to_owned()
 }
@@ -143,7 +143,7 @@ fn refused(code: &str, message: &str) -> &'static str {
             "correct the login at the sentinels: sentinelUsername and sentinelPassword in the URL"
         }
         "NOPERM" if message.contains("(said sentinel") => {
-            "docs/SENTINEL.md, \"Rights for an ACL user\", has what a user needs at the sentinels"
+            "docs/SERVERS.md, \"Rights for an ACL user\", has what a user needs at the sentinels"
         }
         "NOAUTH" => {
             "give the password: in the URL (redis://:password@host), or to the command line by \
@@ -180,6 +180,6 @@ fn refused(code: &str, message: &str) -> &'static str {
         _ if message.contains("AUTH") && message.contains("without any password") => {
             "the server has no password: leave it out of the URL"
         }
-        _ => "docs/TROUBLE.md has the codes of errors",
+        _ => "docs/OPERATIONS.md has the codes of errors",
     }
 }

@@ -44,7 +44,7 @@ pub(super) enum Level {
     Error,
 }
 
-/// The subject of a finding. docs/DIAGNOSIS.md describes each check.
+/// The subject of a finding. docs/COMMAND_LINE.md describes each check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Check {

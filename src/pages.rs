@@ -1,0 +1,34 @@
+//! The pages of `docs/`, beyond the guide on the [front page](crate). They contain only text.
+
+#[doc = include_str!("../docs/GUIDE.md")]
+pub mod guide {}
+
+#[doc = include_str!("../docs/SERVERS.md")]
+pub mod servers {}
+
+#[doc = include_str!("../docs/CONFIGURATION.md")]
+pub mod configuration {}
+
+#[doc = include_str!("../docs/OPERATIONS.md")]
+pub mod operations {}
+
+#[doc = include_str!("../docs/COMMAND_LINE.md")]
+pub mod command_line {}
+
+#[doc = include_str!("../docs/METRICS.md")]
+pub mod metrics {}
+
+#[doc = include_str!("../docs/SAFETY.md")]
+pub mod safety {}
+
+#[doc = include_str!("../docs/COMPARISON.md")]
+pub mod comparison {}
+
+#[doc = include_str!("../docs/MIGRATING.md")]
+pub mod migrating {}
+
+#[doc = include_str!("../docs/BENCHMARKS.md")]
+pub mod benchmarks {}
+
+#[doc = include_str!("../docs/PROTOCOL.md")]
+pub mod protocol {}
