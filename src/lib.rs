@@ -27,8 +27,7 @@
 - [The command line](pages::command_line): locks for the shell, and a look at who holds and who waits.
 - [TLS](pages::tls): certificates, and the errors about them.
 - [What is logged](pages::log), line by line.
-- [Coming from another lock](pages::migrating): `SET NX`, Redlock, Redisson.
-- [How it compares](pages::comparison) with other locks, feature by feature.
+- [How it compares](pages::comparison) with other locks, and how to come from one of them.
 - [The protocol](pages::protocol): what is in Redis, and how to read it by hand.
 "
 )]

@@ -24,9 +24,6 @@ pub mod safety {}
 #[doc = include_str!("../docs/COMPARISON.md")]
 pub mod comparison {}
 
-#[doc = include_str!("../docs/MIGRATING.md")]
-pub mod migrating {}
-
 #[doc = include_str!("../docs/BENCHMARKS.md")]
 pub mod benchmarks {}
 
