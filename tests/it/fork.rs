@@ -15,7 +15,7 @@ use fairlock::{
 use crate::{
     managers::{assert_nothing_left, owner, patient, queue},
     permits::{Permits, Want},
-    support::{Child, SLACK, Server, child::report, until},
+    support::{Child, EndLoops, SLACK, Server, child::report, until},
     worker::SOON,
 };
 
@@ -68,6 +68,7 @@ pub(crate) fn forks_with_permits(args: &[String]) {
     let mgr = patient(args[0].as_str());
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndLoops(&over);
         for want in [Want::Read, Want::Write, Want::Read] {
             let (mgr, over) = (&mgr, &over);
             scope.spawn(move || {
@@ -102,7 +103,6 @@ pub(crate) fn forks_with_permits(args: &[String]) {
                 .for_each(|guard| guard.unlock().unwrap());
             writer.downgrade().unwrap().unlock().unwrap();
         }
-        over.store(true, Ordering::Relaxed);
     });
     report("unlocked");
 }
@@ -113,6 +113,7 @@ pub(crate) fn forks(args: &[String]) {
     let mgr = mgr.with(LockOptions::new().local_handovers(local_handovers));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndLoops(&over);
         for _ in 0..3 {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -140,7 +141,6 @@ pub(crate) fn forks(args: &[String]) {
             }
             waiter.wait().unwrap().unlock().unwrap();
         }
-        over.store(true, Ordering::Relaxed);
     });
     report("unlocked");
 }

@@ -1,10 +1,6 @@
 //! Managers with a given TTL, and a lock's record as Redis has it.
 
-use std::{
-    collections::BTreeMap,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use fairlock::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager,
@@ -91,14 +87,4 @@ pub(crate) fn assert_nothing_left(keys: &dyn Keyspace, name: &str) {
     }
     assert_eq!(queue(keys, name), [""; 0], "the queue has entries");
     assert_eq!(keys.keys_without_ttl(), [""; 0], "keys would stay forever");
-}
-
-/// Ends the loops of a test's other threads even when the test panics, so that it fails instead of
-/// hanging.
-pub(crate) struct EndLoops<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for EndLoops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

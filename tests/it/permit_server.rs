@@ -13,9 +13,8 @@ use crate::behaviour::many_holders::plant_holders;
 use crate::behaviour::permit_loss::{loses_all_permits, loses_all_readers};
 use crate::data_loss::evict_all;
 use crate::fixtures::{P, SOON, STEADY_TTL, T, TTL, build, manager, steady, warm_up, with_ttl};
-use crate::managers::EndLoops;
 use crate::permits::{PermitWaiters, Permits, Want, release};
-use crate::support::{Proxy, SLACK, Server, throughout, until};
+use crate::support::{EndLoops, Proxy, SLACK, Server, throughout, until};
 
 #[test]
 fn p3_an_empty_restart_keeps_waiters_for_permits_in_queue_order() {

@@ -17,8 +17,8 @@ use crate::{
         P, Record, SOON, STEADY_T, STEADY_TTL, Verb, Waiters, build, manager, request, steady,
         warm_up, with_ttl,
     },
-    managers::{EndLoops, assert_nothing_left, check_period},
-    support::{Proxy, SLACK, Server, throughout, until},
+    managers::{assert_nothing_left, check_period},
+    support::{EndLoops, Proxy, SLACK, Server, throughout, until},
 };
 
 /// So long that a busy machine answers within the command timeout that belongs to it.

@@ -406,7 +406,7 @@ impl<'a> FaultInjector<'a> {
             who: &who,
             seed,
             load: Load {
-                keeps: at % 2 == 0,
+                keeps: at.is_multiple_of(2),
                 ..Load::FULL
             },
         };

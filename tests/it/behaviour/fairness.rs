@@ -15,8 +15,8 @@ use fairlock::{DEFAULT_TTL, LockManager, LockOptions, Waiter};
 use crate::{
     backend::{Backend, on_both_stores},
     fixtures::{Record, Waiters},
-    managers::{EndLoops, assert_nothing_left, patient, queue},
-    support::{SLACK, until},
+    managers::{assert_nothing_left, patient, queue},
+    support::{EndLoops, SLACK, until},
     worker::SOON,
 };
 

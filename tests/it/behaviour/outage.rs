@@ -12,8 +12,7 @@ use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{
     H, P, Record, SOON, T, TTL, Waiters, build, builder, manager, steady, warm_up, with_ttl,
 };
-use crate::managers::EndLoops;
-use crate::support::{SLACK, throughout, until, until_some};
+use crate::support::{EndLoops, SLACK, throughout, until, until_some};
 
 on_both_stores! {
     p8_drop_and_unlock_in_silence_end_within_a_command_timeout,

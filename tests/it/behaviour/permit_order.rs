@@ -6,9 +6,9 @@ use std::thread;
 
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::SOON;
-use crate::managers::{EndLoops, patient};
+use crate::managers::patient;
 use crate::permits::{PermitWaiters, Permits, Want};
-use crate::support::until;
+use crate::support::{EndLoops, until};
 
 on_both_stores! {
     p9_no_reader_overtakes_a_queued_writer,

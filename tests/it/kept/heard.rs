@@ -13,8 +13,7 @@ use crate::behaviour::kept::{
 };
 use crate::fixtures::{SOON, build, warm_up};
 use crate::keeping::{costs_nothing, keep};
-use crate::managers::EndLoops;
-use crate::support::{Proxy, SLACK, Server, until};
+use crate::support::{EndLoops, Proxy, SLACK, Server, until};
 use crate::worker;
 
 /// The message is refused, as if it were lost.

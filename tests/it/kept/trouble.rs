@@ -9,8 +9,7 @@ use fairlock::{LockManager, LockOptions, PreviousHolder};
 use crate::behaviour::kept::{P, SHORT_TTL, T, gets, keeper, patient, plain, short};
 use crate::fixtures::{Record, SOON, Verb, is_free_within, manager_of, request, server_time};
 use crate::keeping::{costs_nothing, keep};
-use crate::managers::EndLoops;
-use crate::support::{Proxy, SLACK, Server, Shifted, until};
+use crate::support::{EndLoops, Proxy, SLACK, Server, Shifted, until};
 
 /// Locks and drops the name in a loop until the flag is set.
 fn relock(mgr: &LockManager, name: &str, over: &AtomicBool) {

@@ -16,10 +16,7 @@ use fairlock::{
 };
 
 use super::SOON;
-use crate::{
-    managers::EndLoops,
-    support::{SLACK, until},
-};
+use crate::support::{EndLoops, SLACK, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);

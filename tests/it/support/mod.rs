@@ -22,6 +22,7 @@ mod wire;
 
 use std::{
     fs,
+    sync::atomic::{AtomicBool, Ordering},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -65,6 +66,16 @@ pub(crate) fn until_some<T>(
         assert!(age < deadline, "not within {deadline:?}: {what}");
         // A pause between two polls.
         sleep(Duration::from_millis(2));
+    }
+}
+
+/// Ends the loops of a test's other threads even when the test panics, so that it fails instead of
+/// hanging.
+pub(crate) struct EndLoops<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for EndLoops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

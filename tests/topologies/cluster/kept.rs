@@ -10,7 +10,7 @@ use super::manager_with;
 use super::moved_slots::{Watched, move_to_and_fro, use_lock};
 use crate::cluster_set::ClusterSet;
 use crate::keeping::{costs_nothing, keep};
-use crate::support::{SLACK, until};
+use crate::support::{EndLoops, SLACK, until};
 
 const TTL: Duration = Duration::from_secs(30);
 /// For what must happen, but whose time is not under test.
@@ -99,6 +99,7 @@ fn keepers_and_others_exclude_each_other_while_a_slot_moves() {
     let watched = Watched::default();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let end = EndLoops(&is_over);
         let users: Vec<_> = managers
             .iter()
             .map(|manager| {
@@ -107,7 +108,7 @@ fn keepers_and_others_exclude_each_other_while_a_slot_moves() {
             })
             .collect();
         move_to_and_fro(&set, set.slot_of(&name), 8);
-        is_over.store(true, Ordering::SeqCst);
+        drop(end);
         for user in users {
             user.join().expect("no second holder").expect("no error");
         }

@@ -13,7 +13,7 @@ use fairlock::{Error, LockManager, LockOptions, Result};
 
 use super::{manager, manager_with};
 use crate::cluster_set::ClusterSet;
-use crate::support::{SLACK, throughout, until, until_some};
+use crate::support::{EndLoops, SLACK, throughout, until, until_some};
 
 /// The observations of all holders of one name.
 #[derive(Default)]
@@ -119,6 +119,7 @@ fn slot_that_moves_under_contention_shows_in_no_call() {
     let watched = Watched::default();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let end = EndLoops(&is_over);
         let users: Vec<_> = managers
             .iter()
             .flat_map(|manager| [manager, manager])
@@ -128,7 +129,7 @@ fn slot_that_moves_under_contention_shows_in_no_call() {
             })
             .collect();
         move_to_and_fro(&set, set.slot_of(&name), 16);
-        is_over.store(true, Ordering::SeqCst);
+        drop(end);
         for user in users {
             user.join().expect("no second holder").expect("no error");
         }

@@ -9,6 +9,7 @@ use std::{
 use fairlock::LockManager;
 
 use super::set::{Set, take};
+use crate::support::EndLoops;
 
 /// Grants in the short form. The long form: `FAIRLOCK_GRANTS=10000`.
 const GRANTS: usize = 300;
@@ -31,6 +32,7 @@ fn fences_rise_while_random_nodes_die_and_return() {
     let managers: Vec<LockManager> = (0..3).map(|_| set.manager()).collect();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = EndLoops(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 // Two of five, so that a majority is left.
@@ -53,7 +55,6 @@ fn fences_rise_while_random_nodes_die_and_return() {
             assert!(guard.fence() > newest, "{} after {newest}", guard.fence());
             newest = guard.fence();
         }
-        is_over.store(true, Ordering::Relaxed);
         println!("{grants} grants in {:?}", started.elapsed());
     });
 }

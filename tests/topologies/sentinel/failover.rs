@@ -7,7 +7,7 @@ use fairlock::{LockGuard, LockManager, LockOptions};
 
 use super::common::{P, SOON, T, TTL, build, builder, manager, moment_of_change};
 use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup, is_master};
-use crate::support::{SLACK, Server, throughout, until, until_some};
+use crate::support::{EndLoops, SLACK, Server, throughout, until, until_some};
 
 /// Our share of the time from the master's end to the next grant: from when a sentinel names the new
 /// master. The rest is the sentinels' share.
@@ -141,17 +141,14 @@ fn check_no_error_surfaces<'a>(
             }
             count
         });
-        // It ends the loop even if it panics.
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let new = fail_over();
-            // Time itself is under test: no cycle fails in it.
-            thread::sleep(rest);
-            new
-        }));
-        end.store(true, std::sync::atomic::Ordering::Relaxed);
+        let ended = EndLoops(&end);
+        let new = fail_over();
+        // Time itself is under test: no cycle fails in it.
+        thread::sleep(rest);
+        drop(ended);
         let count = cycles.join().unwrap();
         println!("{count} locks");
-        ended.unwrap()
+        new
     });
     let guard = mgr.lock("a").unwrap();
     // A sentinel that reconfigures a server kills its clients, this test's connection among them.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::common::{P, SOON, TTL, builder, moment_of_change};
 use crate::sentinel_set::{FAILOVER_WITHIN, SentinelSet};
 use crate::support::child::{Role, receive, report};
-use crate::support::{Child, SLACK};
+use crate::support::{Child, EndLoops, SLACK};
 
 pub(crate) const TURNS: (&str, Role) = ("sentinel_turns", turns);
 
@@ -64,6 +64,7 @@ fn workers_of_four_processes_go_on_after_the_masters_death() {
         worker.expect("ready", SOON);
     }
     thread::scope(|scope| {
+        let _end = EndLoops(&ends);
         let (sender, fences) = crossbeam_channel::unbounded();
         let (sender_of_new, new_names) = crossbeam_channel::unbounded();
         for worker in &workers {
@@ -89,45 +90,39 @@ fn workers_of_four_processes_go_on_after_the_masters_death() {
                 }
             });
         }
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let mut last = 0;
-            for _ in 0..50 {
-                last = last.max(fences.recv_timeout(SOON).expect("a turn").1);
+        let mut last = 0;
+        for _ in 0..50 {
+            last = last.max(fences.recv_timeout(SOON).expect("a turn").1);
+        }
+        let killed = Instant::now();
+        set.nodes[0].kill();
+        let (named, _) = moment_of_change(&set, &set.sentinels, &set.nodes[0]);
+        // Grants that were under way when the master was killed may come late.
+        let after = killed + Duration::from_millis(200);
+        let first_new = loop {
+            let at = new_names.recv_timeout(FAILOVER_WITHIN).expect("a grant");
+            if at > after {
+                break at;
             }
-            let killed = Instant::now();
-            set.nodes[0].kill();
-            let (named, _) = moment_of_change(&set, &set.sentinels, &set.nodes[0]);
-            // Grants that were under way when the master was killed may come late.
-            let after = killed + Duration::from_millis(200);
-            let first_new = loop {
-                let at = new_names.recv_timeout(FAILOVER_WITHIN).expect("a grant");
-                if at > after {
-                    break at;
-                }
-            };
-            let ours = first_new.saturating_duration_since(named);
-            println!("sentinels' share {:?}, ours {ours:?}", named - killed);
-            assert!(ours <= P + SLACK, "{ours:?}");
-            let (first, fence) = loop {
-                let (at, fence) = fences.recv_timeout(FAILOVER_WITHIN).expect("a turn");
-                if at > after {
-                    break (at, fence);
-                }
-                last = last.max(fence);
-            };
-            assert!(fence > last, "{fence} after {last}");
-            // The release of this name may be lost. Then the new master names a holder that had
-            // released already, for a TTL.
-            let taken_for = first.saturating_duration_since(named);
-            println!("the name in use: {taken_for:?}");
-            assert!(taken_for <= TTL + P + SLACK, "{taken_for:?}");
-            for _ in 0..50 {
-                fences.recv_timeout(SOON).expect("a turn");
+        };
+        let ours = first_new.saturating_duration_since(named);
+        println!("sentinels' share {:?}, ours {ours:?}", named - killed);
+        assert!(ours <= P + SLACK, "{ours:?}");
+        let (first, fence) = loop {
+            let (at, fence) = fences.recv_timeout(FAILOVER_WITHIN).expect("a turn");
+            if at > after {
+                break (at, fence);
             }
-        }));
-        ends.store(true, std::sync::atomic::Ordering::Relaxed);
-        if let Err(panic) = outcome {
-            std::panic::resume_unwind(panic);
+            last = last.max(fence);
+        };
+        assert!(fence > last, "{fence} after {last}");
+        // The release of this name may be lost. Then the new master names a holder that had
+        // released already, for a TTL.
+        let taken_for = first.saturating_duration_since(named);
+        println!("the name in use: {taken_for:?}");
+        assert!(taken_for <= TTL + P + SLACK, "{taken_for:?}");
+        for _ in 0..50 {
+            fences.recv_timeout(SOON).expect("a turn");
         }
     });
 }

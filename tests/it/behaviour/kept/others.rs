@@ -9,8 +9,7 @@ use fairlock::LockManager;
 use super::{T, gets, granted, keeper, keeping, patient};
 use crate::backend::{Backend, on_both_stores};
 use crate::keeping::keep;
-use crate::managers::EndLoops;
-use crate::support::{SLACK, throughout, until};
+use crate::support::{EndLoops, SLACK, throughout, until};
 
 on_both_stores! {
     another_manager_gets_a_kept_lock_in_a_message_time,

@@ -1,6 +1,5 @@
 //! A guard learns that somebody waits for its lock: `is_wanted` and `wanted`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use fairlock::{LockManager, LockOptions};
@@ -115,7 +114,6 @@ fn each_new_guard_starts_unwanted(backend: &Backend) {
 fn holder_that_is_wanted_can_let_others_go_first(backend: &Backend) {
     let (mgr, other) = (notified(backend), patient(backend));
     thread::scope(|scope| {
-        let over = AtomicBool::new(false);
         let (mgr, other) = (&mgr, &other);
         let working = scope.spawn(move || {
             let mut rounds = 0;
@@ -126,7 +124,7 @@ fn holder_that_is_wanted_can_let_others_go_first(backend: &Backend) {
                 rounds += 1;
             }
         });
-        while !working.is_finished() && !over.load(Ordering::Relaxed) {
+        while !working.is_finished() {
             drop(other.lock("a").unwrap());
         }
         working.join().unwrap();
