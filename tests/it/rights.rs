@@ -68,7 +68,7 @@ fn commands_asked_for() -> BTreeSet<String> {
 
 /// The commands that a user may run by the rule in the documentation.
 fn documented_commands() -> Vec<&'static str> {
-    let page = include_str!("../../docs/CONFIGURATION.md");
+    let page = include_str!("../../docs/SERVERS.md");
     let rule = page.split('`').find(|code| code.starts_with("+select"));
     let rule = rule.expect("the page names the rights");
     rule.split_whitespace().collect()

@@ -159,7 +159,7 @@ fn refused(code: &str, message: &str) -> &'static str {
         }
         "WRONGPASS" => "correct the user and the password",
         "NOPERM" => {
-            "docs/CONFIGURATION.md, \"Rights for an ACL user\", has all rights that locks need: \
+            "docs/SERVERS.md, \"Rights for an ACL user\", has all rights that locks need: \
              grant them together by ACL SETUSER"
         }
         "READONLY" => "use the URL of the master, or a redis-sentinel:// URL",

@@ -15,7 +15,7 @@ fn user(server: &Server, rules: &[&str]) -> String {
 
 /// The commands that the documentation says a user needs.
 fn documented() -> Vec<&'static str> {
-    let page = include_str!("../../../../docs/CONFIGURATION.md");
+    let page = include_str!("../../../../docs/SERVERS.md");
     let rule = page.split('`').find(|code| code.starts_with("+select"));
     let rule = rule.expect("the page names the rights");
     let keys = ["~fairlock:*", "&fairlock:grants:*"];
