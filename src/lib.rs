@@ -22,7 +22,7 @@
 - [Which call do I want?](pages::guide) And how long may it block?
 - [Recipes](pages::guide): a payment, a rate limiter, a job that runs once, tests of code that locks.
 - [What can go wrong](pages::operations), and what you will see: outages, crashes, every error.
-- [How far it can be trusted](pages::safety): each promise, what it depends on, and the tests that attack it.
+- [How far it can be trusted](pages::safety): each promise, what it depends on, and what you must do.
 - [Configuration](pages::configuration): defaults, ranges, when to change them.
 - [The command line](pages::command_line): locks for the shell, and a look at who holds and who waits.
 - [TLS](pages::tls): certificates, and the errors about them.

@@ -257,7 +257,7 @@ impl Topology {
     }
 }
 
-/// Prints the table of docs/SAFETY.md: the worst of all runs of each scenario.
+/// Prints the table of tests/README.md: the worst of all runs of each scenario.
 fn print_table(rows: &[Row]) {
     println!(
         "| topology | scenario | runs | overlaps | longest | from first to last | refused writes | equal fences |"

@@ -15,7 +15,7 @@ use crate::{
     support::SLACK,
 };
 
-/// Short, like the timings derived from it, so that leases end often; see docs/SAFETY.md.
+/// Short, like the timings derived from it, so that leases end often; see docs/CONFIGURATION.md.
 pub(crate) const TIMINGS: Timings = Timings {
     ttl: Duration::from_secs(2),
     check_period: Duration::from_millis(250),

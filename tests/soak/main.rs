@@ -43,7 +43,7 @@ use support::{SLACK, Server};
 
 const WORKERS: usize = 4;
 
-/// Short, like the timings derived from it, so that leases end often; see docs/SAFETY.md.
+/// Short, like the timings derived from it, so that leases end often; see docs/CONFIGURATION.md.
 const TTL: Duration = Duration::from_secs(2);
 const TIMINGS: Timings = Timings {
     ttl: TTL,

@@ -227,7 +227,7 @@ fn a_flush_loses_locks_and_fences_keep_rising() {
     assert!(matches!(guard.renew(), Err(Error::Lost { .. })));
 }
 
-/// A limit that docs/SAFETY.md names: a group learns of a loss of data by the next renewal.
+/// A limit that docs/PROTOCOL.md names: a group learns of a loss of data by the next renewal.
 #[test]
 fn a_flushed_group_may_return_a_name_used_meanwhile() {
     let memory = Memory::new();

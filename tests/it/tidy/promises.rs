@@ -1,4 +1,5 @@
-//! The tests of a promise are named after it, and docs/SAFETY.md lists them.
+//! docs/SAFETY.md has the promises. The tests of a promise are named after it, and tests/README.md
+//! lists them.
 
 use std::fs;
 
@@ -6,8 +7,6 @@ use super::{
     code::{code_of, words},
     none, place, read, root,
 };
-
-const PROMISES: u32 = 10;
 
 /// A test whose name begins with the number of a promise or a rule, as in `p5_` or `r12_`.
 struct PromiseTest {
@@ -19,38 +18,42 @@ struct PromiseTest {
 }
 
 #[test]
-fn safety_md_names_exactly_the_promise_tests() {
+fn every_promise_lists_exactly_its_tests() {
     let tests = tests();
-    let safety = fs::read_to_string(root().join("docs/SAFETY.md")).expect("docs/SAFETY.md");
-    let mut named = vec![0; tests.len()];
+    let lists = lists();
+    let mut listed = vec![false; tests.len()];
     let mut wrong = Vec::new();
-    for (at, name, cut) in names(&safety) {
-        let meant: Vec<usize> = (0..tests.len())
-            .filter(|i| {
-                if cut {
-                    tests[*i].name.starts_with(name)
-                } else {
-                    tests[*i].name == name
-                }
-            })
-            .collect();
-        match meant[..] {
-            [one] => named[one] += 1,
-            _ => wrong.push(format!(
-                "docs/SAFETY.md:{}: {name} matches {} tests",
-                line(&safety, at),
-                meant.len()
-            )),
+    let promises = promises();
+    if !lists.iter().map(|(promise, _)| promise).eq(&promises) {
+        wrong.push(format!(
+            "there are lists of other promises than {promises:?}"
+        ));
+    }
+    for (promise, list) in &lists {
+        let names = names(list);
+        if names.is_empty() {
+            wrong.push(format!("P{promise} has no tests"));
+        }
+        for (_, name, cut) in names {
+            let is_meant =
+                |test: &PromiseTest| test.name == name || cut && test.name.starts_with(name);
+            let meant: Vec<usize> = (0..tests.len()).filter(|i| is_meant(&tests[*i])).collect();
+            match meant[..] {
+                [one] if tests[one].promise.is_none_or(|n| n == *promise) => listed[one] = true,
+                [one] => wrong.push(format!("{} is in the list of P{promise}", tests[one].name)),
+                _ => wrong.push(format!("P{promise}: {name} matches {} tests", meant.len())),
+            }
         }
     }
     let missing = tests
         .iter()
-        .zip(named)
-        .filter(|(test, named)| test.promise.is_some() && *named == 0);
-    wrong.extend(
-        missing.map(|(test, _)| format!("{}: {} is not in docs/SAFETY.md", test.place, test.name)),
+        .zip(listed)
+        .filter(|(test, listed)| test.promise.is_some() && !listed);
+    wrong.extend(missing.map(|(test, _)| format!("{}: {} is not listed", test.place, test.name)));
+    none(
+        &wrong,
+        "tests/README.md, docs/SAFETY.md and the tests differ",
     );
-    none(&wrong, "docs/SAFETY.md and the tests differ");
 }
 
 #[test]
@@ -61,20 +64,43 @@ fn every_promise_is_proved_on_a_real_server() {
             .iter()
             .any(|test| test.promise == Some(*promise) && test.on_server)
     };
-    let unproved: Vec<String> = (1..=PROMISES)
+    let promises = promises();
+    let unproved: Vec<String> = promises
+        .iter()
         .filter(|n| !proved(n))
         .map(|n| format!("P{n}"))
         .collect();
     none(&unproved, "promises without a test on a real server");
     let unknown = tests
         .iter()
-        .filter(|test| test.promise.is_some_and(|n| !(1..=PROMISES).contains(&n)));
+        .filter(|test| test.promise.is_some_and(|n| !promises.contains(&n)));
     none(
         &unknown
             .map(|test| format!("{}: {}", test.place, test.name))
             .collect::<Vec<_>>(),
         "tests are named after promises that do not exist",
     );
+}
+
+/// The numbers of the promises, from the headings of docs/SAFETY.md.
+fn promises() -> Vec<u32> {
+    let page = fs::read_to_string(root().join("docs/SAFETY.md")).expect("docs/SAFETY.md");
+    let number = |line: &str| line.strip_prefix("### P")?.split(' ').next()?.parse().ok();
+    page.lines().filter_map(number).collect()
+}
+
+/// The lists of tests in tests/README.md, each with the number of its promise.
+fn lists() -> Vec<(u32, String)> {
+    let page = fs::read_to_string(root().join("tests/README.md")).expect("tests/README.md");
+    let (_, section) = page
+        .split_once("\n## Tests of each promise\n")
+        .expect("the section with the tests of each promise");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let lists = section.split("\n- **P").skip(1).map(|list| {
+        let (promise, names) = list.split_once(":**").expect("a number and names");
+        (promise.parse().expect("a number"), names.to_owned())
+    });
+    lists.collect()
 }
 
 fn tests() -> Vec<PromiseTest> {
@@ -125,10 +151,6 @@ fn names(text: &str) -> Vec<(usize, &str, bool)> {
         (is_number && !claim.is_empty()).then(|| (at, name, text[end..].starts_with('…')))
     });
     found.collect()
-}
-
-fn line(text: &str, at: usize) -> usize {
-    text[..at].matches('\n').count() + 1
 }
 
 #[test]
