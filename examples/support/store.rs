@@ -25,11 +25,15 @@ impl Store {
         if env::var_os("REDIS_URL").is_none_or(|url| url.is_empty()) {
             return Store::Memory(Memory::new());
         }
-        let without = concat!(
-            "cargo run --features memory --example ",
-            env!("CARGO_CRATE_NAME")
-        );
-        Store::Redis(redis_or_exit("REDIS_URL", Over::UnixSocket, Some(without)))
+        let (package, example) = (env!("CARGO_PKG_NAME"), env!("CARGO_CRATE_NAME"));
+        // An example that needs crates of its own is a package.
+        let option = if package == example {
+            "-p"
+        } else {
+            "--example"
+        };
+        let without = format!("cargo run --features memory {option} {example}");
+        Store::Redis(redis_or_exit("REDIS_URL", Over::UnixSocket, Some(&without)))
     }
 
     /// A text for people.

@@ -15,6 +15,9 @@ mod histogram;
 mod meter;
 mod metric;
 mod oldest;
+#[cfg(all(test, feature = "metrics"))]
+#[path = "../../tests/sim/sums.rs"]
+mod sums;
 
 use std::fmt;
 use std::time::Duration;

@@ -101,8 +101,7 @@ impl OldestGauge {
 
 #[cfg(all(test, feature = "metrics"))]
 mod tests {
-    use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
-
+    use super::super::sums::Sums;
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -112,20 +111,17 @@ mod tests {
         manager.show(None, Some(NOW - seconds * SECOND), NOW);
     }
 
-    fn manager(recorder: &PrometheusRecorder) -> OldestTimes {
+    fn manager(recorder: &Sums) -> OldestTimes {
         metrics::with_local_recorder(recorder, OldestTimes::new)
     }
 
-    fn shown(recorder: &PrometheusRecorder) -> f64 {
-        let page = recorder.handle().render();
-        let mut lines = page.lines();
-        let value = lines.find_map(|line| line.strip_prefix("fairlock_oldest_hold_seconds "));
-        value.expect("the gauge").parse().expect("a number")
+    fn shown(recorder: &Sums) -> f64 {
+        recorder.sum("fairlock_oldest_hold_seconds")
     }
 
     #[test]
     fn managers_that_share_a_recorder_show_the_oldest_time() {
-        let recorder = PrometheusBuilder::new().build_recorder();
+        let recorder = Sums::default();
         let [mut a, mut b] = [(); 2].map(|()| manager(&recorder));
         hold(&mut a, 5);
         hold(&mut b, 9);
@@ -140,7 +136,7 @@ mod tests {
 
     #[test]
     fn managers_of_other_recorders_hide_no_time() {
-        let recorders = [(); 2].map(|()| PrometheusBuilder::new().build_recorder());
+        let recorders = [(); 2].map(|()| Sums::default());
         let mut managers = recorders.each_ref().map(manager);
         let mut silent = OldestTimes::new();
         hold(&mut silent, 100);

@@ -18,6 +18,7 @@ use fairlock::{
     LockManager, LockOptions, LockState, Loss, LossReason, Losses, Mutex, Party, PreviousHolder,
     Shutdown, Stats, Step, Waiter,
 };
+use fairlock_tests::ROOT;
 
 use crate::support::{
     Proxy, SLACK, ScriptedReply, ScriptedServer, Server, scripted_server::is, until,
@@ -348,7 +349,7 @@ fn each_guard_says_that_it_must_be_bound() {
     ];
     let mut guards = 0;
     for file in sources {
-        let path = format!("{}/src/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{ROOT}/src/{file}.rs");
         let source = fs::read_to_string(path).unwrap();
         let mut before = "";
         for line in source.lines() {

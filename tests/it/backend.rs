@@ -11,6 +11,7 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use fairlock::Endpoint;
 #[cfg(feature = "memory")]
 use fairlock::memory::{Fault, Memory, Reply};
+use fairlock_tests::ROOT;
 use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::support::{Proxy, Server, contains};
@@ -379,7 +380,7 @@ pub(crate) fn with_parts(script: &str) -> String {
         let (part, after) = rest
             .split_once('\n')
             .expect("an include is a line of its own");
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/script/").to_owned() + part;
+        let path = format!("{ROOT}/src/script/{part}");
         text = format!(
             "{before}{}{after}",
             std::fs::read_to_string(&path).expect("the part exists")

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fairlock::{Builder, LockManager, LockOptions, Waiter};
+use fairlock_tests::ROOT;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use serde_json::Value;
 
@@ -88,7 +89,7 @@ fn value(page: &str, series: &str) -> f64 {
 }
 
 fn doc(file: &str) -> String {
-    let path = format!("{}/docs/{file}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{ROOT}/docs/{file}");
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 

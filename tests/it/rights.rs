@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, LockOptions};
+use fairlock_tests::ROOT;
 
 use crate::fixtures::{P, Record, SOON, T, TTL, Waiters, build, builder, manager, warm_up};
 use crate::permits::{PermitWaiters, Permits, Want};
@@ -38,7 +39,7 @@ fn user(server: &Server, name: &str, rules: &[&str]) -> LockManager {
 /// The commands that the scripts run, in lower case.
 fn commands_of_the_scripts() -> BTreeSet<String> {
     let mut commands = BTreeSet::new();
-    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/src/script");
+    let scripts = format!("{ROOT}/src/script");
     for file in std::fs::read_dir(scripts).unwrap() {
         let path = file.unwrap().path();
         let is_script = path.extension().is_some_and(|e| e == "lua");

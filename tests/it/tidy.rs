@@ -17,6 +17,8 @@ use std::{
     process::Command,
 };
 
+use fairlock_tests::ROOT;
+
 use code::{code_of, paths_from_root, words};
 
 /// The layers of `src`, top to bottom; a module may name those below it and in its own row.
@@ -505,5 +507,5 @@ fn none(wrong: &[String], what: &str) {
 }
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(ROOT)
 }

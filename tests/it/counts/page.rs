@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use fairlock_tests::ROOT;
+
 /// The cost of one operation.
 #[derive(Debug)]
 pub(super) struct Costs {
@@ -21,7 +23,7 @@ impl Costs {
     /// The row of this operation.
     #[track_caller]
     pub(super) fn of(operation: &str) -> Costs {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/OPERATIONS.md");
+        let path = Path::new(ROOT).join("docs/OPERATIONS.md");
         let page = fs::read_to_string(path).expect("docs/OPERATIONS.md");
         let start = format!("| {operation} | ");
         let mut rows = page.lines().filter_map(|line| line.strip_prefix(&start));

@@ -5,6 +5,7 @@
 use std::{cell::RefCell, fs, iter, path::Path, time::SystemTime};
 
 use fairlock::memory::{Memory, Reply};
+use fairlock_tests::ROOT;
 use proptest::{
     collection::vec,
     prelude::*,
@@ -17,7 +18,7 @@ use crate::support::{Server, is_redis_7, until};
 
 #[test]
 fn every_command_of_the_scripts_is_known() {
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/script");
+    let scripts = Path::new(ROOT).join("src/script");
     let mut commands = Vec::new();
     for file in fs::read_dir(scripts).unwrap() {
         let path = file.unwrap().path();

@@ -1,8 +1,14 @@
 //! Nodes whose clocks differ.
 
-use std::{env, fs, path::PathBuf, process::Command, thread};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+};
 
 use fairlock::Error;
+use fairlock_tests::ROOT;
 use tempfile::TempDir;
 
 use super::set::{Set, now};
@@ -14,7 +20,7 @@ const HOUR: i64 = 3600 * 1_000_000;
 pub(crate) fn start(offsets: &[i64]) -> (Set, TempDir) {
     let dir = tempfile::tempdir().expect("a directory");
     let library = dir.path().join("clock.so");
-    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/shifted_clock.c");
+    let source = Path::new(ROOT).join("tests/it/support/shifted_clock.c");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-o"])
         .arg(&library)

@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use fairlock_tests::ROOT;
 use redis::Value;
 
 use super::set::{now, numbers, owner, record};
@@ -13,9 +14,7 @@ const PARAMS: &str = "30000 0 0 host";
 
 /// A script with its parts.
 fn source(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("src/script")
-        .join(name);
+    let path = Path::new(ROOT).join("src/script").join(name);
     let text = fs::read_to_string(path).expect("a script");
     let mut whole = String::new();
     for line in text.lines() {

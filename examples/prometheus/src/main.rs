@@ -1,8 +1,8 @@
 //! Serves the metrics of a worker to Prometheus.
 //!
-//!     cargo run --features metrics,memory --example prometheus
-//!     cargo run --features metrics --example prometheus
-//!     REDIS_URL=redis://127.0.0.1/ cargo run --features metrics --example prometheus -- 0.0.0.0:9184
+//!     cargo run -p prometheus --features memory
+//!     cargo run -p prometheus
+//!     REDIS_URL=redis://127.0.0.1/ cargo run -p prometheus -- 0.0.0.0:9184
 //!
 //! A worker takes locks, and a small HTTP server answers `GET /metrics`. docs/METRICS.md has the
 //! names, the alerts and a dashboard for Grafana.
@@ -14,6 +14,7 @@
 //! built with one, or else it starts a private redis-server. It exits with 0 if all checks hold,
 //! with 1 if not, and with 2 if it has no store.
 
+#[path = "../../support/mod.rs"]
 mod support;
 
 use std::io::{Read, Write};
