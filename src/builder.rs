@@ -1,6 +1,7 @@
 //! How a manager is built: from settings to numbers, to the store that its endpoint names, to a
 //! running engine. `stores` has a store for each topology.
 
+mod remedy;
 mod stores;
 
 #[cfg(feature = "tls")]

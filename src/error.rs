@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +18,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Everything that can go wrong.
 ///
 /// It is never an error that somebody else holds a lock: then the `try_` verbs return `Ok(None)`.
+///
+/// `Display` leaves the causes to [`source`](StdError::source). `Debug` is for people, too: one line
+/// with the causes. Rust prints it for an error that `main` returns, and for `unwrap`.
 #[non_exhaustive]
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum Error {
     /// You do not hold the lock any more. Work since the loss may have overlapped with another
     /// holder, unless the resource checks fences.
@@ -195,6 +199,14 @@ pub enum TlsFailure {
     TlsServer,
     /// The two sides have no version or cipher in common, or a side broke the protocol.
     Protocol,
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        let mut causes = iter::successors(self.source(), |&cause| cause.source());
+        causes.try_for_each(|cause| write!(f, ": {cause}"))
+    }
 }
 
 impl fmt::Display for Step {

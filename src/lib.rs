@@ -237,8 +237,6 @@
 //! # The whole program
 //!
 //! ```no_run
-//! use std::iter::successors;
-//! use std::process::ExitCode;
 //! use std::time::Duration;
 //!
 //! use fairlock::{Error, LockGuard, LockManager, LockOptions, PreviousHolder};
@@ -251,16 +249,7 @@
 //! # /// The same.
 //! # fn write(_: &str, _: String, _fence: u64) -> bool { true }
 //! # fn on_sigterm(_: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> { std::thread::spawn(|| {}) }
-//! fn main() -> ExitCode {
-//!     let Err(error) = bill_all() else { return ExitCode::SUCCESS };
-//!     // What happened, and why. An error that `main` returns is printed in its `Debug` form.
-//!     for error in successors(Some(&error as &dyn std::error::Error), |&error| error.source()) {
-//!         eprintln!("{error}");
-//!     }
-//!     ExitCode::FAILURE
-//! }
-//!
-//! fn bill_all() -> fairlock::Result<()> {
+//! fn main() -> fairlock::Result<()> {
 //!     let options = LockOptions::new()
 //!         .ttl(Duration::from_secs(30))
 //!         .max_hold(Duration::from_secs(3600))

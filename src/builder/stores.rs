@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::remedy::with_remedy;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::options::LockOptions;
@@ -19,6 +20,14 @@ pub(super) fn caller_id(config: &Config, options: &LockOptions) -> Arc<CallerId>
 
 /// The store of a topology. Blocks for at most the connect timeout.
 pub(super) fn connect(
+    topology: Topology,
+    config: &Config,
+    caller_id: &Arc<CallerId>,
+) -> Result<Box<dyn Store>> {
+    store_of(topology, config, caller_id).map_err(with_remedy)
+}
+
+fn store_of(
     topology: Topology,
     config: &Config,
     caller_id: &Arc<CallerId>,

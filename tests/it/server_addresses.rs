@@ -53,6 +53,46 @@ fn a_server_that_cannot_be_reached_is_named() {
     assert_names(&error, &six);
 }
 
+/// Rust prints the `Debug` form of an error that `main` returns.
+#[test]
+fn main_that_returns_an_error_says_what_is_missing() {
+    let nowhere = free_address();
+    let server = Server::tcp_with(&["--requirepass", "right"]);
+    let locked = server.addr();
+    let port = nowhere.port();
+    for (url, start, end) in [
+        (
+            format!("redis://{nowhere}"),
+            format!("redis at {nowhere} is unavailable (no connection; gave up after "),
+            format!(
+                "): Connection refused (os error 111); no Redis runs there: start one, for \
+                 instance with `docker run -p {port}:6379 redis`, or correct the URL"
+            ),
+        ),
+        (
+            "redis+unix:///nowhere/redis.sock".to_owned(),
+            "redis at /nowhere/redis.sock is unavailable (no connection; gave up after ".to_owned(),
+            "): No such file or directory (os error 2); no Redis runs there: start it, or correct \
+             the URL"
+                .to_owned(),
+        ),
+        (
+            "redis://nowhere.invalid".to_owned(),
+            "redis at nowhere.invalid:6379 is unavailable (no connection; gave up after "
+                .to_owned(),
+            "): failed to lookup address information: ".to_owned(),
+        ),
+        (
+            format!("redis://{locked}"),
+            format!("redis at {locked} refused: NOAUTH Authentication required: "),
+            "the server wants a password, and got none".to_owned(),
+        ),
+    ] {
+        let said = format!("{:?}", LockManager::connect(url).unwrap_err());
+        assert!(said.starts_with(&start) && said.contains(&end), "{said}");
+    }
+}
+
 #[test]
 fn a_server_that_refuses_is_named() {
     let server = Server::tcp_with(&["--requirepass", "right"]);
