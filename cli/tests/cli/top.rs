@@ -132,6 +132,8 @@ fn forced_release_happens_only_after_its_confirmation() {
     terminal.press("y");
     terminal.shows("released \"invoices:42\" by force");
     terminal.shows("0 names");
+    // It would learn of it at the next renewal.
+    guard.renew().expect_err("it is released");
     let loss = guard.lost().recv_timeout(SOON).expect("a loss");
     assert_eq!(loss.reason, LossReason::Forced);
 }
