@@ -5,7 +5,8 @@
 #                                           slowest. `--test topologies`, `soak` and `partitions` run when named
 #   tests/run.sh --server                   prints the path of the server's binary, and no more
 #
-# FAIRLOCK_TEST_SERVER may name the binary of another server: Redis 6.2 or later, or Valkey.
+# FAIRLOCK_TEST_SERVER may name the binary of another server: Redis 6.2 or later, or Valkey. FAIRLOCK_TEST_RAN may name a
+# file, which then gets a line for each target that ran, each test that failed, and each note of a test about the server.
 #
 # Every test starts a server of its own; one that already runs on this machine is never spoken to.
 set -euo pipefail
@@ -132,7 +133,8 @@ if [[ ${1-} == --server ]]; then
 fi
 
 times=$(mktemp)
-trap 'rm -f "$times"' EXIT
+output=$(mktemp)
+trap 'rm -f "$times" "$output"' EXIT
 export FAIRLOCK_TEST_SERVER=$server FAIRLOCK_TEST_TIMES=$times
 # Most tests wait for most of their time, so there are more of them than cores.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-12}
@@ -149,7 +151,17 @@ done
 status=0
 SECONDS=0
 run() {
-    cargo test --all-features --no-fail-fast "$@" || status=$?
+    if [[ -z ${FAIRLOCK_TEST_RAN-} ]]; then
+        cargo test --all-features --no-fail-fast "$@" || status=$?
+        return
+    fi
+    cargo test --all-features --no-fail-fast "$@" 2>&1 | tee "$output" || status=$?
+    # Only targets with servers. Their names are those of their folders.
+    awk -v server="$("$server" --version | sed 's/ .* v=/ /; s/ sha=.*//')" '
+        $1 == "Running" { split($2, path, "/"); target = path[1] == "tests" ? path[2] : "" }
+        target && /^test .* \.\.\. FAILED$/ { print server "\tfailed\t" target "\t" $2 }
+        target && /^test result:/ { print server "\tran\t" target "\t" $4 "\t" $12 }
+        ' "$output" >>"$FAIRLOCK_TEST_RAN"
 }
 if (($#)); then
     run $packages "$@"

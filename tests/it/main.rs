@@ -66,6 +66,7 @@ mod serialized;
 mod server_addresses;
 mod server_clock;
 mod server_faults;
+mod server_versions;
 mod shutdown;
 mod silent_connections;
 mod slow_link;

@@ -11,6 +11,7 @@
 pub(crate) mod child;
 pub(crate) mod gateway;
 pub(crate) mod hosts;
+pub(crate) mod notes;
 pub(crate) mod packed;
 mod preload;
 pub(crate) mod proxy;

@@ -20,7 +20,7 @@ use redis::{Connection, FromRedisValue, IntoConnectionInfo as _, RedisResult};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-use super::{freeze, signal, until_some};
+use super::{freeze, notes, signal, until_some};
 
 /// A redis-server process, on a unix socket unless addresses matter to the test.
 ///
@@ -352,15 +352,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         end(&mut self.running());
-        if let Some(times) = env::var_os("FAIRLOCK_TEST_TIMES") {
-            let line = format!("{} {}\n", self.started.elapsed().as_millis(), self.test);
-            // One write per line, appended, so that lines of parallel tests do not mix.
-            let _ = File::options()
-                .append(true)
-                .create(true)
-                .open(times)
-                .and_then(|mut file| file.write_all(line.as_bytes()));
-        }
+        notes::time(self.started.elapsed().as_millis(), &self.test);
     }
 }
 
@@ -462,7 +454,7 @@ pub(crate) fn is_redis_7() -> bool {
 }
 
 /// As in `Redis server v=7.0.15 sha=…` or `Valkey server v=9.1.2 sha=…`.
-fn version() -> &'static str {
+pub(super) fn version() -> &'static str {
     static VERSION: OnceLock<String> = OnceLock::new();
     VERSION.get_or_init(|| {
         let output = Command::new(binary())

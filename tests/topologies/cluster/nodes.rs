@@ -9,7 +9,7 @@ use fairlock::LockManager;
 
 use super::manager;
 use crate::cluster_set::ClusterSet;
-use crate::support::{SLACK, is_redis_62, until};
+use crate::support::{SLACK, is_redis_62, notes::left_out, until};
 
 #[test]
 fn locks_move_to_an_added_node_and_back() {
@@ -38,7 +38,7 @@ fn locks_move_to_an_added_node_and_back() {
 #[test]
 fn nodes_that_announce_no_host_are_reached_where_asked() {
     if is_redis_62() {
-        // It has no such setting.
+        left_out("it has no setting `cluster-preferred-endpoint-type`");
         return;
     }
     let preferred = ["--cluster-preferred-endpoint-type", "unknown-endpoint"];
