@@ -369,11 +369,12 @@ macro_rules! show_addresses {
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let endpoint = Endpoint::from(self.clone());
-                match &endpoint.0 {
-                    Location::Typed(checked) if let Ok(topology) = &**checked => {
-                        write!(f, concat!(stringify!($type), "({})"), topology)
-                    }
-                    _ => f.write_str(concat!(stringify!($type), "(not valid)")),
+                if let Location::Typed(checked) = &endpoint.0
+                    && let Ok(topology) = &**checked
+                {
+                    write!(f, concat!(stringify!($type), "({})"), topology)
+                } else {
+                    f.write_str(concat!(stringify!($type), "(not valid)"))
                 }
             }
         }

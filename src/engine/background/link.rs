@@ -101,13 +101,15 @@ impl RenewalLink {
 
     /// Takes out the leases whose renewals a slow node owes replies.
     pub(super) fn take_renewals(&mut self) -> Vec<Arc<Lease>> {
-        let is_renewal = |_: &u64, (task, _): &mut (Task, Call)| matches!(task, Task::Renew(_));
-        let owed = self.owed.extract_if(.., is_renewal);
-        let leases = owed.filter_map(|(_, (task, _))| match task {
-            Task::Renew(scheduled) => Some(scheduled.lease),
-            _ => None,
+        let mut leases = Vec::new();
+        self.owed.retain(|_, (task, _)| {
+            let Task::Renew(scheduled) = task else {
+                return true;
+            };
+            leases.push(Arc::clone(&scheduled.lease));
+            false
         });
-        leases.collect()
+        leases
     }
 
     /// Takes out the releases to which a slow node owes replies, and drops the other calls.

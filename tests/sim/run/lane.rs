@@ -224,8 +224,10 @@ impl Run<'_> {
 
     /// Reads the replies that have arrived.
     pub(super) fn read_lane(&mut self, process: &mut SimProcess) {
-        let has_reply = |slot: &mut LaneSlot| slot.reply.is_some();
-        while let Some(slot) = process.lane.slots.pop_front_if(has_reply) {
+        let has_reply = |slot: &LaneSlot| slot.reply.is_some();
+        while process.lane.slots.front().is_some_and(has_reply)
+            && let Some(slot) = process.lane.slots.pop_front()
+        {
             self.on_slot_reply(process, slot);
         }
     }

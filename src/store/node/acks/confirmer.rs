@@ -219,17 +219,15 @@ impl Confirmer {
 impl Gathering {
     /// The callers whose renewals go over the connection together.
     fn take_batch(&mut self) -> Vec<Arc<AckedCaller>> {
-        let mut batch = Vec::new();
         let mut size = 0;
-        // At least one of them, or the leader would have none.
-        while let Some(caller) = self
-            .callers
-            .pop_front_if(|caller| size == 0 || size + caller.renewals.len() <= MOST_IN_ONE_WRITE)
-        {
+        let fitting = self.callers.iter().take_while(|caller| {
+            // At least one of them, or the leader would have none.
+            let is_first = size == 0;
             size += caller.renewals.len();
-            batch.push(caller);
-        }
-        batch
+            is_first || size <= MOST_IN_ONE_WRITE
+        });
+        let count = fitting.count();
+        self.callers.drain(..count).collect()
     }
 
     /// Asks the first caller that waits to lead, if nobody leads. It must be woken once the mutex is
