@@ -217,7 +217,7 @@ fn release(nodes: &[NodeAnswer<'_>]) -> Decision {
         return Decision::NoMajority;
     }
     let ends = [Outcome::Forced, Outcome::Lapsed, Outcome::Lost];
-    let most = ends.into_iter().max_by_key(|end| count(end));
+    let most = ends.into_iter().max_by_key(count);
     let most = most.filter(|end| count(end) > 0);
     Decision::Decided(most.unwrap_or(Outcome::Unknown))
 }

@@ -58,20 +58,10 @@ pub fn names(bytes: &[u8]) {
             .iter()
             .filter(|k| keys.contains(k))
             .count();
-        assert_eq!(
-            shared,
-            if are_equal { 2 } else { 0 },
-            "{:?} and {:?}",
-            key,
-            other
-        );
-        assert_eq!(
-            tag == hash_tag(other.record()),
-            are_equal,
-            "{:?} and {:?}",
-            key,
-            other
-        );
+        let expected = if are_equal { 2 } else { 0 };
+        assert_eq!(shared, expected, "{key:?} and {other:?}");
+        let is_tag_shared = tag == hash_tag(other.record());
+        assert_eq!(is_tag_shared, are_equal, "{key:?} and {other:?}");
     }
     let glob = Glob::new(&pattern);
     let redis_pattern = scan_pattern(prefix, &glob);
