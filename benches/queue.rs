@@ -246,7 +246,7 @@ impl Seen {
             .zip(&self.ratios)
             .map(|(time, ratio)| format!("{time:>12}   {ratio:<20}"));
         println!("  {length:<9}{}", shown.collect::<String>());
-        for i in 0..times.len() {
+        for (i, time) in times.iter().enumerate() {
             let title = [
                 "Hand-over",
                 "Coming to a queue",
@@ -258,7 +258,7 @@ impl Seen {
                 format!("{length} queued"),
                 &format!("× with {shortest}"),
             )
-            .beside(format!("{} here; {trip} round trip", times[i]));
+            .beside(format!("{time} here; {trip} round trip"));
             // Only hand-over and enqueue have a bound that is a ratio.
             let bound = match i {
                 0 if length > shortest => Bound::AtMost(1.1),
