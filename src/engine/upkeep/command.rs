@@ -25,6 +25,10 @@ pub(crate) enum Command {
     /// Call this at that time. It alone wakes the thread only if that would wake later.
     CallAt(Time, Arc<dyn Timer>),
     /// Drop this sender when nothing is due any more. Its receiver waits for that.
+    #[cfg_attr(
+        not(feature = "memory"),
+        allow(dead_code, reason = "only a clock that jumps asks for it")
+    )]
     DropWhenIdle(Sender<Infallible>),
     Stop,
 }
