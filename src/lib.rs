@@ -1,4 +1,4 @@
-// This file is long because the guide is in it: the first page of the documentation.
+// This file is long because the tutorial is in it: the first page of the documentation.
 
 //! Fair, renewed, fenced distributed locks on Redis, for threaded programs.
 //!
@@ -12,22 +12,20 @@
 //! # Ok::<(), fairlock::Error>(())
 //! ```
 //!
-//! This page is the guide. It grows one program step by step to [the whole
+//! This page is the tutorial. It grows one program step by step to [the whole
 //! program](#the-whole-program). Then it shows what else there is, [what is
 //! promised](#what-is-promised) and [the limits](#limits). More pages:
 #![cfg_attr(
     any(doc, doctest),
     doc = "
-- [Which lock do I want?](pages::guide) One or several names, once or again, alone or with others.
-- [Which call do I want?](pages::guide) And how long may it block?
-- [Recipes](pages::guide): a payment, a rate limiter, a job that runs once, tests of code that locks.
-- [What can go wrong](pages::operations), and what you will see: outages, crashes, every error.
-- [How far it can be trusted](pages::safety): each promise, what it depends on, and what you must do.
+- [Guide](pages::guide): which lock, which call and how long it blocks, errors, recipes.
+- [Servers](pages::servers): one server, Sentinel, Cluster, a quorum, TLS.
 - [Configuration](pages::configuration): defaults, ranges, when to change them.
+- [Operations](pages::operations): what can go wrong and what you will see, each line of the log, costs.
 - [The command line](pages::command_line): locks for the shell, and a look at who holds and who waits.
-- [TLS](pages::tls): certificates, and the errors about them.
-- [What is logged](pages::log), line by line.
-- [How it compares](pages::comparison) with other locks, and how to come from one of them.
+- [Metrics](pages::metrics): what to graph and to alert on.
+- [Safety](pages::safety): how far each promise can be trusted, and what it depends on.
+- [Comparison](pages::comparison) with other locks, and how to change over.
 - [The protocol](pages::protocol): what is in Redis, and how to read it by hand.
 "
 )]
@@ -304,7 +302,8 @@
 //! }
 //! ```
 //!
-//! The examples show what else a program may want, and run as they are:
+//! The examples show what else a program may want. They run as they are, by `cargo run --features
+//! memory --example hello`, also against the Redis at `REDIS_URL`:
 //!
 //! - `hello`: the smallest program,
 //! - `worker_pool`: many processes that use one resource,
@@ -369,7 +368,7 @@
 //! ```
 //!
 //! End with `shutdown`, or drop the last handle: otherwise a kept lock stays taken for its ttl. [When to keep
-//! locks, and when not](pages::choosing#kept-locks) has the rest. A holder that works for long can
+//! locks, and when not](pages::guide#kept-locks) has the rest. A holder that works for long can
 //! ask whether it [`is_wanted`](LockGuard::is_wanted), with
 //! [`notify_wanted`](LockOptions::notify_wanted).
 //!
@@ -409,7 +408,7 @@
 //!
 //! [`detach`](LockGuard::detach) makes a value of a lock, which goes into a job, an environment
 //! variable or a pipe. [`attach`](LockManager::attach) makes a guard of it, in another process, ahead of
-//! all that wait. [The recipe](pages::recipes#a-lock-that-goes-with-the-job) says what can go wrong:
+//! all that wait. [The recipe](pages::guide#a-lock-that-goes-with-the-job) says what can go wrong:
 //!
 //! ```no_run
 //! # use std::time::Duration;

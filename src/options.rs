@@ -145,8 +145,8 @@ impl LockOptions {
     /// Keeps the name taken for this time after the grant, even if the holder releases it before.
     ///
     /// So a job that many hosts start at the same moment runs once, and a semaphore is a
-    /// [rate limiter](crate::pages::guide). The time counts grants by the server's clock, so add a
-    /// margin for what others count. At most [`MAX_TTL`]; default zero.
+    /// [rate limiter](crate::pages::guide#a-rate-limiter). The time counts grants by the server's
+    /// clock, so add a margin for what others count. At most [`MAX_TTL`]; default zero.
     #[must_use]
     pub const fn hold_at_least(mut self, least: Duration) -> LockOptions {
         self.hold_at_least = Some(least);

@@ -1,4 +1,4 @@
-//! The pages of `docs/`, beyond the guide on the [front page](crate). They contain only text.
+//! The pages of `docs/`, beyond the tutorial on the [front page](crate). They contain only text.
 
 #[doc = include_str!("../docs/GUIDE.md")]
 pub mod guide {}

@@ -30,12 +30,26 @@ mod table;
 use std::process::ExitCode;
 
 use fairlock::LockManager;
-use pay::{Answer, Invoice, Payment, State, pay};
+use pay::{Answer, Invoice, Invoices, Payment, State, pay};
 use provider::Provider;
 use support::{Outcome, Store, check, own_name, run};
 use table::Table;
 
 const AMOUNT: u32 = 42;
+
+impl Invoices for Table<Invoice> {
+    fn claim(&self, id: &str, fence: u64) -> bool {
+        self.claim(id, fence)
+    }
+
+    fn read(&self, id: &str) -> Invoice {
+        self.read(id)
+    }
+
+    fn write(&self, id: &str, fence: u64, state: State) -> bool {
+        self.write([(id, fence)], |[invoice]| invoice.state = state)
+    }
+}
 
 fn main() -> ExitCode {
     run(payment)

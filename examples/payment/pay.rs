@@ -2,7 +2,16 @@
 
 use fairlock::LockManager;
 
-use super::Table;
+/// The table of invoices. Each function is one statement. `false`: no row was changed, so a newer
+/// holder is there.
+pub(crate) trait Invoices {
+    /// `UPDATE invoices SET fence = :fence WHERE id = :id AND fence <= :fence`
+    fn claim(&self, id: &str, fence: u64) -> bool;
+    /// `SELECT … FROM invoices WHERE id = :id`
+    fn read(&self, id: &str) -> Invoice;
+    /// `UPDATE invoices SET … WHERE id = :id AND fence = :fence`
+    fn write(&self, id: &str, fence: u64, state: State) -> bool;
+}
 
 /// A row. Its id is the name of the invoice's lock.
 #[derive(Clone, Default)]
@@ -15,8 +24,7 @@ pub(crate) struct Invoice {
 pub(crate) enum State {
     #[default]
     Open,
-    /// The provider may have been asked for this attempt. Stored before the first call, and kept
-    /// until the provider's final answer is known.
+    /// The provider may have been asked for this attempt.
     Paying(Attempt),
     /// The provider's final answer to this attempt was no.
     Declined(Attempt),
@@ -53,30 +61,26 @@ pub(crate) enum Payment {
         receipt: u64,
     },
     Declined,
-    /// The provider's answer is not known. The next call asks again, with the same key.
+    /// The next call asks again, with the same key.
     Unknown,
-    /// The lock was lost, and a newer holder has claimed the invoice. It does the rest.
+    /// A newer holder has claimed the invoice. It does the rest.
     Overtaken,
 }
 
-/// Pays an invoice once, however late a statement or the provider's answer comes.
-///
-/// `charge` asks the provider with an idempotency key and an amount. If the provider knows the key,
-/// it charges nothing and repeats its first answer.
+/// Pays an invoice once. `charge` asks the provider with an idempotency key and an amount.
 pub(crate) fn pay(
     mgr: &LockManager,
-    invoices: &Table<Invoice>,
-    name: &str,
+    invoices: &impl Invoices,
+    id: &str,
     charge: impl Fn(&str, u32) -> Answer,
 ) -> fairlock::Result<Payment> {
-    let guard = mgr.lock(name)?;
-    let claim = (name, guard.fence());
+    let guard = mgr.lock(id)?;
     // 1. Claim the invoice, before it is read.
-    if !invoices.claim(name, guard.fence()) {
+    if !invoices.claim(id, guard.fence()) {
         return Ok(Payment::Overtaken);
     }
     // 2. Read how far the payment is.
-    let invoice = invoices.read(name);
+    let invoice = invoices.read(id);
     let next = |number| Attempt {
         number,
         amount: invoice.amount,
@@ -90,20 +94,20 @@ pub(crate) fn pay(
         State::Declined(last) => (next(last.number + 1), true),
     };
     // 3. Store what the provider will be asked for, before it is asked.
-    if is_new && !invoices.write([claim], |[invoice]| invoice.state = State::Paying(attempt)) {
+    if is_new && !invoices.write(id, guard.fence(), State::Paying(attempt)) {
         return Ok(Payment::Overtaken);
     }
     // This only saves a useless call: the lock may be lost right after it.
     guard.check()?;
-    // 4. Ask. The key names the attempt, not the fence: whoever asks for this attempt uses it.
-    let key = format!("{name}/{}", attempt.number);
+    // 4. Ask. The key names the attempt, not the fence: each holder uses the same.
+    let key = format!("{id}/{}", attempt.number);
     let (state, payment) = match charge(&key, attempt.amount) {
         Answer::Charged { receipt } => (State::Paid { receipt }, Payment::Paid { receipt }),
         Answer::Declined => (State::Declined(attempt), Payment::Declined),
         Answer::Unknown => return Ok(Payment::Unknown),
     };
     // 5. Record the answer, under the claim. If a newer holder is here, it gets the same answer.
-    if !invoices.write([claim], |[invoice]| invoice.state = state) {
+    if !invoices.write(id, guard.fence(), state) {
         return Ok(Payment::Overtaken);
     }
     Ok(payment)

@@ -9,13 +9,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairlock::Result;
-use pay::{Answer, Invoice, Payment, State, pay};
+use pay::{Answer, Invoice, Invoices, Payment, State, pay};
 use provider::Provider;
 
 use super::orders::{Turn, step};
 use super::{Locks, Rule, Table, Turns, in_all_orders, wrong_orders};
 
 const AMOUNT: u32 = 42;
+
+impl Invoices for Table<Invoice> {
+    fn claim(&self, id: &str, fence: u64) -> bool {
+        self.claim(id, fence)
+    }
+
+    fn read(&self, id: &str) -> Invoice {
+        self.read(id)
+    }
+
+    fn write(&self, id: &str, fence: u64, state: State) -> bool {
+        self.write([(id, fence)], |[invoice]| invoice.state = state)
+    }
+}
 
 /// The provider's treatment of its first call.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,7 +63,7 @@ fn wrong_books(first_call: First, key: Key) -> usize {
             let (invoices, provider) = (Arc::clone(&invoices), Arc::clone(&provider));
             let (name, is_first) = (name.clone(), Arc::clone(&is_first));
             Box::new(move |mgr| {
-                pay(mgr, &invoices, &name, |attempt, amount| {
+                pay(mgr, &*invoices, &name, |attempt, amount| {
                     let key = match key {
                         Key::OfTheAttempt => attempt.to_owned(),
                         Key::OfTheTurn => format!("{name}/{turn}"),

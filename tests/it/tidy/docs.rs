@@ -183,14 +183,16 @@ fn pages() -> Vec<(PathBuf, String)> {
     pages
 }
 
-/// A recipe that a test runs is the code of an example.
+/// These recipes are the code of examples, which tests run under pauses and crashes.
 #[test]
-fn rate_limiter_in_the_recipes_is_that_of_the_example() {
-    let recipes = fs::read_to_string(root().join("docs/GUIDE.md")).unwrap();
-    let example = fs::read_to_string(root().join("examples/rate_limiter/limiter.rs")).unwrap();
-    let (_, code) = example.split_once("\n\n").expect("a head and code");
-    let code = code.replace("pub(crate) ", "pub ");
-    assert!(recipes.contains(code.trim()), "not in GUIDE.md:\n{code}");
+fn tested_recipes_in_the_guide_are_those_of_the_examples() {
+    let guide = fs::read_to_string(root().join("docs/GUIDE.md")).unwrap();
+    for file in ["payment/pay.rs", "rate_limiter/limiter.rs"] {
+        let example = fs::read_to_string(root().join("examples").join(file)).unwrap();
+        let (_, code) = example.split_once("\n\n").expect("a head and code");
+        let code = code.replace("pub(crate) ", "pub ");
+        assert!(guide.contains(code.trim()), "not in GUIDE.md:\n{code}");
+    }
 }
 
 /// Rust prints the `Debug` form of an error that `main` returns, which is not for users. That of
