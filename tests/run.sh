@@ -158,7 +158,7 @@ run() {
     cargo test --all-features --no-fail-fast "$@" 2>&1 | tee "$output" || status=$?
     # Only targets with servers. Their names are those of their folders.
     awk -v server="$("$server" --version | sed 's/ .* v=/ /; s/ sha=.*//')" '
-        $1 == "Running" { split($2, path, "/"); target = path[1] == "tests" ? path[2] : "" }
+        $1 == "Running" { n = split($2, path, "/"); target = path[n] == "main.rs" ? path[n - 1] : "" }
         target && /^test .* \.\.\. FAILED$/ { print server "\tfailed\t" target "\t" $2 }
         target && /^test result:/ { print server "\tran\t" target "\t" $4 "\t" $12 }
         ' "$output" >>"$FAIRLOCK_TEST_RAN"
