@@ -12,7 +12,7 @@ use super::cores::Cores;
 /// One figure; its numbers are those of the rounds.
 #[derive(Clone)]
 pub(crate) struct Figure {
-    /// Of docs/BENCHMARKS.md.
+    /// Of benches/RESULTS.md.
     pub(crate) section: u8,
     /// Figures of one title that differ in their case share one picture.
     pub(crate) title: String,

@@ -1,7 +1,6 @@
 //! fairlock beside other clients: a small table, which is the README's too, and all figures.
 
 use std::collections::HashSet;
-use std::fs;
 use std::hash::Hash;
 use std::ops::Range;
 
@@ -86,7 +85,7 @@ pub(crate) fn table(lines: &[Line]) -> String {
 
 /// Says so if the clients for a language did not run: benches/peers leaves them out where their
 /// tools are not installed.
-pub(crate) fn left_out(lines: &[&Line]) -> String {
+pub(crate) fn left_out(lines: &[Line]) -> String {
     let ran = |language: &str| {
         lines
             .iter()
@@ -104,15 +103,14 @@ impl Column {
     }
 }
 
-/// Puts the small table between the two comments of this file.
-pub(crate) fn renew(file: &str, lines: &[Line]) {
+/// This page with the small table between its two comments.
+pub(crate) fn renew(page: &str, lines: &[Line]) -> String {
     let table = table(lines);
-    let page = fs::read_to_string(file).expect("the file of the table");
-    let place = place(&page).expect("two comments for the table");
-    if !table.is_empty() {
-        let page = page[..place.start].to_owned() + &table + &page[place.end..];
-        fs::write(file, page).expect("the file can be written to");
+    let place = place(page).expect("two comments for the table");
+    if table.is_empty() {
+        return page.to_owned();
     }
+    page[..place.start].to_owned() + &table + &page[place.end..]
 }
 
 fn place(page: &str) -> Option<Range<usize>> {
@@ -184,14 +182,16 @@ fn distinct<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>) -> Vec<T> {
 
 /// The median for people: "62,331"; the head has the unit.
 fn plain(line: &Line) -> String {
-    if line.median < 10.0 {
+    if line.median < 1.0 {
+        format!("{:.2}", line.median)
+    } else if line.median < 10.0 {
         format!("{:.1}", line.median)
     } else {
         with_commas(line.median.round() as u64)
     }
 }
 
-fn with_commas(number: u64) -> String {
+pub(crate) fn with_commas(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> = digits
         .as_bytes()

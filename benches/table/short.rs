@@ -1,4 +1,4 @@
-//! All figures that have a bound, in short: a row for each title, whatever its cases.
+//! All figures that have a bound, in short: a row for each title and bound, whatever its cases.
 
 use std::collections::HashSet;
 
@@ -6,12 +6,13 @@ use crate::support::cores::Cores;
 use crate::support::figure::{Bound, Line};
 use crate::{digits, verdict};
 
+/// Without spaces around the bars, which would count as words of the page.
 pub(crate) fn table(lines: &[Line]) -> String {
     let bounded: Vec<&Line> = lines
         .iter()
         .filter(|line| line.is_met().is_some())
         .collect();
-    let mut table = "| | cores | measured | bound | |\n|---|---|---|---|---|\n".to_owned();
+    let mut table = "|||measured|bound||\n|--:|---|---|---|---|\n".to_owned();
     let mut seen = HashSet::new();
     for first in &bounded {
         if seen.insert(key(first)) {
@@ -26,11 +27,17 @@ pub(crate) fn table(lines: &[Line]) -> String {
     table
 }
 
+/// How many figures have a bound, and how many of them meet it.
+pub(crate) fn count(lines: &[Line]) -> (usize, usize) {
+    let verdicts: Vec<bool> = lines.iter().filter_map(Line::is_met).collect();
+    let met = verdicts.iter().filter(|is_met| **is_met).count();
+    (verdicts.len(), met)
+}
+
 /// Figures with this in common share a row.
-fn key(line: &Line) -> (u8, &str, Cores, String) {
+fn key(line: &Line) -> (u8, &str, String) {
     let figure = &line.figure;
-    let bound = figure.bound.to_string();
-    (figure.section, &figure.title, line.cores, bound)
+    (figure.section, &figure.title, figure.bound.to_string())
 }
 
 fn row(group: &[&Line]) -> String {
@@ -44,29 +51,35 @@ fn row(group: &[&Line]) -> String {
     let (least, most) = medians.fold((f64::MAX, f64::MIN), |(least, most), median| {
         (median.min(least), median.max(most))
     });
-    let (case, measured) = if group.len() == 1 {
-        (figure.case.clone(), format!("{:.digits$}", worst.median))
+    let missed = group.iter().filter(|line| line.is_met() == Some(false));
+    let cases = match (missed.count(), group.len()) {
+        (_, 1) => of(worst),
+        (0, all) => format!("{all} cases"),
+        (missed, all) => format!("{missed} of {all} miss, worst: {}", of(worst)),
+    };
+    let [least, most] = [least, most].map(|median| format!("{median:.digits$}"));
+    let measured = if least == most {
+        least
     } else {
-        let missed = group.iter().filter(|line| line.is_met() == Some(false));
-        let cases = match missed.count() {
-            0 => format!("{} cases", group.len()),
-            missed => format!(
-                "{missed} of {} cases miss; worst: {}",
-                group.len(),
-                figure.case
-            ),
-        };
-        (cases, format!("{least:.digits$} to {most:.digits$}"))
+        format!("{least} to {most}")
     };
     format!(
-        "| {}. {} ({case}) | {} | {measured} {} | {} | {} |\n",
+        "|{}|{} ({cases})|{measured} {}|{}|{}|\n",
         figure.section,
         figure.title,
-        worst.cores,
         figure.unit,
         figure.bound,
         verdict(worst.is_met()),
     )
+}
+
+/// The case, and its cores unless the scheduler chose them.
+fn of(line: &Line) -> String {
+    let case = &line.figure.case;
+    match line.cores {
+        Cores::Any => case.clone(),
+        cores => format!("{case}, cores: {cores}"),
+    }
 }
 
 /// How far it is beyond its bound; below zero if it is met.
