@@ -1,7 +1,7 @@
 //! Nodes whose clocks differ.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::Command,
     thread,
