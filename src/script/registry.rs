@@ -77,15 +77,17 @@ pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
     ALL_SCRIPTS.iter().map(|script| script.source.as_str())
 }
 
-/// Pairs of the line that includes a part, and the part.
+/// The beginning of a line that includes a part. The rest of the line is the part's name.
+const INCLUDE: &str = "--include ";
+
+/// Pairs of a part's name and the part.
 macro_rules! parts {
     ($($file:literal,)*) => {
-        [$((concat!("--include ", $file, "\n"), include_str!($file)),)*]
+        [$(($file, include_str!($file)),)*]
     };
 }
 
-/// The parts are included as text: a function would cost a script each time that it runs. A part
-/// comes before those that it includes.
+/// The parts are included as text: a function would cost a script each time that it runs.
 const PARTS: [(&str, &str); 38] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
@@ -130,13 +132,30 @@ const PARTS: [(&str, &str); 38] = parts![
 /// The rows of the table.
 static ALL_SCRIPTS: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
     TABLE.map(|(_, _, verb)| {
-        let source = PARTS.iter().fold(verb.to_owned(), |source, (line, part)| {
-            source.replace(line, part)
-        });
+        let mut source = String::new();
+        expand(verb, &mut source);
         let sha = sha1_hex(&source);
         Script { source, sha }
     })
 });
+
+/// Appends a text with the parts that it includes, and those that they include.
+fn expand(text: &str, source: &mut String) {
+    for line in text.split_inclusive('\n') {
+        match line.split_once(INCLUDE) {
+            Some((indent, name)) => {
+                source.push_str(indent);
+                expand(part(name.trim_end()), source);
+            }
+            None => source.push_str(line),
+        }
+    }
+}
+
+fn part(name: &str) -> &'static str {
+    let found = PARTS.iter().find(|(file, _)| *file == name);
+    found.expect("a script includes parts of the list").1
+}
 
 #[cfg(test)]
 mod tests {
@@ -162,15 +181,16 @@ mod tests {
     #[test]
     fn scripts_hold_the_text_of_all_their_parts() {
         for (script, (family, verb, _)) in ALL_SCRIPTS.iter().zip(TABLE) {
-            assert!(!script.source.contains("--include "), "{family:?} {verb:?}");
+            assert!(!script.source.contains(INCLUDE), "{family:?} {verb:?}");
         }
-        for (line, _) in PARTS {
+        for (file, _) in PARTS {
+            let line = format!("{INCLUDE}{file}\n");
             let mut texts = TABLE
                 .iter()
                 .map(|row| row.2)
                 .chain(PARTS.map(|part| part.1));
             assert!(
-                texts.any(|text| text.contains(line)),
+                texts.any(|text| text.contains(&line)),
                 "nothing has {line:?}"
             );
         }
