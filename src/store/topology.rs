@@ -290,7 +290,7 @@ impl Login {
             );
         }
         if self.tls.is_some() && !cfg!(feature = "tls") {
-            return Err("this build has no TLS: enable the feature `tls`".to_owned());
+            return Err("TLS needs the feature `tls` of fairlock".to_owned());
         }
         Ok(())
     }

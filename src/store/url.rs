@@ -74,6 +74,13 @@ pub(crate) fn parse_url(text: &str) -> ApiResult<Topology> {
 }
 
 fn refusal(url: &str, why: &str) -> String {
+    // Without the feature, no form of such a URL would help.
+    if let Some((scheme, _)) = url.split_once("://")
+        && let Some((_, true)) = read_scheme(scheme)
+        && !cfg!(feature = "tls")
+    {
+        return format!("{scheme}:// needs the feature `tls` of fairlock");
+    }
     format!("{}; not this one: {why}", accepted(url))
 }
 

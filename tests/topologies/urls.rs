@@ -192,13 +192,25 @@ fn a_bad_url_is_refused_by_its_wrong_part() {
 #[test]
 #[cfg(not(feature = "tls"))]
 fn a_url_with_tls_is_refused_without_the_feature() {
-    for url in ["rediss://a", "valkeys-sentinel://a/m", "rediss-cluster://a"] {
+    for (url, expected) in [
+        ("rediss://a", "rediss://"),
+        ("valkeys://a", "valkeys://"),
+        ("rediss-sentinel://a/m", "rediss-sentinel://"),
+        ("valkeys-sentinel://a/m", "valkeys-sentinel://"),
+        ("rediss-cluster://a", "rediss-cluster://"),
+        ("redis://a rediss://b redis://c", "URL 2 of 3: rediss://"),
+    ] {
         let error = LockManager::connect(url).unwrap_err().to_string();
-        assert!(
-            error.contains("no TLS: enable the feature `tls`"),
-            "{error}"
+        assert_eq!(
+            error,
+            format!("url: {expected} needs the feature `tls` of fairlock")
         );
     }
+    let error = LockManager::connect(Server::new("a", 1).tls()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "server: TLS needs the feature `tls` of fairlock"
+    );
 }
 
 #[test]
