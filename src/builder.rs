@@ -249,7 +249,8 @@ impl Builder {
     }
 
     /// The authorities whose certificates count: one or more certificates in PEM, in place of the
-    /// system's. Needs the feature `tls`. Default: the system's authorities.
+    /// system's. Needs the feature `tls`. Default: the authorities in the file that the variable
+    /// `SSL_CERT_FILE` names, or else the system's.
     ///
     /// It is for every TLS connection of the manager. [`build`](Builder::build) reads it once, and
     /// connects within the connect timeout.

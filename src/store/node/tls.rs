@@ -253,8 +253,8 @@ fn bad_certificate(error: &CertificateError, address: &Address) -> StoreFault {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => (
             TlsFailure::UnknownIssuer,
             format!(
-                "no known authority has issued the certificate of {address}; tls_ca (--tls-ca) \
-                 takes the authority's own certificate"
+                "no known authority has issued the certificate of {address}; tls_ca (--tls-ca), \
+                 or SSL_CERT_FILE without it, takes the authority's own certificate"
             ),
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
