@@ -75,7 +75,7 @@
 //! ```
 //!
 //! [`try_lock`](LockManager::try_lock) does not overtake waiters. If a lock is free but others wait
-//! for it, it returns `None`.
+//! for it, it returns `None`. On a quorum it may also do so for a lock that several tried for at once.
 //!
 //! Dropping a guard sends the release, and mostly does not wait until Redis has run it. Calls of the
 //! same manager come after it; other processes find the lock free a moment later.
@@ -260,7 +260,7 @@
 //!         let mgr = mgr.clone();
 //!         move || match mgr.shutdown(Duration::from_secs(5)) {
 //!             Ok(left) => left.ended.iter().for_each(|name| eprintln!("{name} was still held")),
-//!             Err(error) => eprintln!("{error}"),
+//!             Err(error) => eprintln!("{error:?}"), // with its causes
 //!         }
 //!     });
 //!     for customer in ["ann", "bob", "cid"] {

@@ -68,7 +68,7 @@ impl LockManager {
     /// taken, and none is kept.
     ///
     /// Never waits for others. If two callers try for the same names at the same moment, each may
-    /// take some of them. Then both get `None`.
+    /// take some of them. Then both get `None`. On a quorum that may happen with a single name.
     ///
     /// If each name that is taken is one that another process keeps for its next guard, those processes
     /// are told, and have 50 ms to let go of them, but no more than one command timeout.

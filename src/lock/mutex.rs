@@ -49,6 +49,9 @@ impl LockManager {
     }
 
     /// Takes the lock if it is free and nobody waits for it. `None`: it is taken, or others wait.
+    /// On a quorum `None` may also mean that several callers asked at the same moment, and nobody
+    /// has the lock. So try again later, or use [`try_lock_for`](LockManager::try_lock_for).
+    ///
     /// Holders whose lease is over and waiters that died do not count: if nobody alive seems to want the
     /// lock, this asks their processes, and takes it one and a half command timeouts after it began.
     /// Tens of thousands of dead waiters may still have to be skipped; the next try goes on there.
@@ -68,7 +71,7 @@ impl LockManager {
     }
 
     /// Takes the lock. Waits its turn, for at most `at_most`. `None`: others had the lock until
-    /// then.
+    /// then. On a quorum a short wait may end as [`try_lock`](LockManager::try_lock) may.
     ///
     /// Blocks for at most `at_most` and one command timeout. If the outage limit ends first, for
     /// that and up to two. The same events wake it as [`lock`](LockManager::lock). Zero is one try,

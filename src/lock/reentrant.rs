@@ -126,7 +126,7 @@ impl ReentrantMutex {
     }
 
     /// Takes the lock if this thread holds it, or if it is free and nobody waits for it. `None`: it
-    /// is taken, or others wait.
+    /// is taken, or others wait; [on a quorum](LockManager::try_lock) perhaps neither.
     ///
     /// Never blocks if this thread holds the lock, else as long as [`LockManager::try_lock`].
     ///
