@@ -19,8 +19,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// It is never an error that somebody else holds a lock: then the `try_` verbs return `Ok(None)`.
 ///
-/// `Display` leaves the causes to [`source`](StdError::source). `Debug` is for people, too: one line
-/// with the causes. Rust prints it for an error that `main` returns, and for `unwrap`.
+/// `Debug` is for people, too: `{error:?}` is one line, with the causes and what to do. So print
+/// that where a program ends with an error, as Rust does for an error that `main` returns and for
+/// `unwrap`. `Display` leaves the causes to [`source`](StdError::source).
 #[non_exhaustive]
 #[derive(Clone, thiserror::Error)]
 pub enum Error {
@@ -144,7 +145,7 @@ pub enum Error {
     #[non_exhaustive]
     #[error("{what}: {message}")]
     Config {
-        /// Which argument or option.
+        /// Which argument or option. For a lock's name that is not allowed it is always `name`.
         what: String,
         /// The allowed value, and the value that came instead.
         message: String,
