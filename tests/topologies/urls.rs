@@ -58,8 +58,8 @@ fn a_url_names_the_same_servers_as_its_typed_form() {
     }
 }
 
-#[test]
 #[cfg(feature = "tls")]
+#[test]
 fn several_urls_in_one_text_are_a_quorum() {
     let urls = [
         "redis://:p@a",
