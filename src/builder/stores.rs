@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::remedy::with_remedy;
+use super::remedy::Needs;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::options::LockOptions;
@@ -24,7 +24,8 @@ pub(super) fn connect(
     config: &Config,
     caller_id: &Arc<CallerId>,
 ) -> Result<Box<dyn Store>> {
-    store_of(topology, config, caller_id).map_err(with_remedy)
+    let needs = Needs::of(&topology);
+    store_of(topology, config, caller_id).map_err(|error| needs.with_remedy(error))
 }
 
 fn store_of(

@@ -69,6 +69,21 @@ impl StoreFault {
         }
     }
 
+    /// Several servers cannot be used, for these reasons. If nothing listens at any of them, the source
+    /// is an error of that kind.
+    pub(super) fn none_available<'a>(
+        step: Step,
+        text: String,
+        reasons: impl IntoIterator<Item = &'a StoreFault>,
+    ) -> StoreFault {
+        let refused = Some((Step::Connect, io::ErrorKind::ConnectionRefused));
+        if reasons.into_iter().all(|fault| fault.io_error() == refused) {
+            let source = io::Error::new(io::ErrorKind::ConnectionRefused, text);
+            return StoreFault::unavailable(step, source);
+        }
+        StoreFault::unavailable(step, text)
+    }
+
     /// A server's refusal.
     pub(crate) fn server(code: impl Into<String>, message: impl Into<String>) -> StoreFault {
         StoreFault::Server {

@@ -83,6 +83,21 @@ fn main_that_returns_an_error_says_what_is_missing() {
             "): failed to lookup address information: ".to_owned(),
         ),
         (
+            format!("redis-cluster://{nowhere}"),
+            format!("redis at {nowhere} is unavailable (no connection; gave up after "),
+            "): Connection refused (os error 111); no Redis runs there: start it, or correct the \
+             URL"
+            .to_owned(),
+        ),
+        (
+            format!("redis-sentinel://{nowhere}/service"),
+            format!("redis at {nowhere} is unavailable (no connection; gave up after "),
+            format!(
+                "): no sentinel of \"service\" answers: {nowhere}: no connection: Connection \
+                 refused (os error 111); no sentinel runs there: start one, or correct the URL"
+            ),
+        ),
+        (
             format!("redis://{locked}"),
             format!("redis at {locked} refused: NOAUTH Authentication required: "),
             "the server wants a password, and got none".to_owned(),

@@ -149,22 +149,24 @@ impl QuorumStore {
         if let Some(fault) = faults().find(|fault| matches!(fault, StoreFault::Tls { .. })) {
             return Err(fault);
         }
-        let why = |(address, opened): (&Arc<str>, Option<Result<(), StoreFault>>)| {
-            let fault = opened.map_or(Some(StoreFault::timed_out(Step::Connect)), Result::err);
-            fault.map(|fault| format!("{address}: {}", fault.reason()))
-        };
-        let nodes = || self.shared.addresses.iter().zip(opened());
-        let failed: Vec<&str> = nodes()
-            .filter(|(_, opened)| !matches!(opened, Some(Ok(()))))
-            .map(|(address, _)| &**address)
+        let nodes = self.shared.addresses.iter().zip(opened());
+        let failed: Vec<(&str, StoreFault)> = nodes
+            .filter_map(|(address, opened)| {
+                let outcome = opened.unwrap_or_else(|| Err(StoreFault::timed_out(Step::Connect)));
+                Some((&**address, outcome.err()?))
+            })
             .collect();
-        let why: Vec<String> = nodes().filter_map(why).collect();
+        let why = failed
+            .iter()
+            .map(|(at, why)| format!("{at}: {}", why.reason()));
         let text = format!(
             "{open} of {} nodes can be reached: {}",
             self.nodes.members.len(),
-            why.join("; ")
+            why.collect::<Vec<_>>().join("; ")
         );
-        let fault = StoreFault::unavailable(Step::Majority, text);
+        let reasons = failed.iter().map(|(_, why)| why);
+        let fault = StoreFault::none_available(Step::Majority, text, reasons);
+        let failed: Vec<&str> = failed.iter().map(|(at, _)| *at).collect();
         Err(fault.at(&failed.join(", ").into()))
     }
 }

@@ -76,11 +76,9 @@ pub(super) fn no_master(service: &str, panel: &Panel, answers: &Answers) -> Stor
             .map(|(at, why)| format!("{at}: {}", why.reason()))
             .collect();
         let all = all.join("; ");
-        let fault = StoreFault::unavailable(
-            Step::Connect,
-            format!("no sentinel of {service:?} answers: {all}"),
-        );
-        fault.at(&panel.addresses())
+        let text = format!("no sentinel of {service:?} answers: {all}");
+        let reasons = faults.iter().map(|(_, why)| *why);
+        StoreFault::none_available(Step::Connect, text, reasons).at(&panel.addresses())
     })
 }
 

@@ -131,7 +131,13 @@ fn dead_majority_is_reported_with_each_node() {
     };
     assert!(source.to_string().starts_with("2 of 3 nodes"), "{source}");
     let error = set.builder().build().expect_err("one can be reached");
-    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let Error::Unavailable { source, .. } = &error else {
+        panic!("{error:?}");
+    };
+    let source = source.to_string();
+    assert!(source.starts_with("1 of 3 nodes"), "{source}");
+    let remedy = "; no Redis runs there: start a majority, or correct the URLs";
+    assert!(source.ends_with(remedy), "{source}");
 }
 
 #[test]

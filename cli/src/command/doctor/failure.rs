@@ -11,11 +11,15 @@ use crate::exit::with_causes;
 /// The error with which no manager could be built. It is about its server, or about all of them.
 pub(super) fn of_build(error: &Error) -> Finding {
     let server = server_of(error).map(str::to_owned);
-    finding(
-        Check::Connection,
-        server,
-        (with_causes(error), remedy(error)),
-    )
+    let message = with_causes(error);
+    // The library itself says what to do about a server that does not run.
+    let message_and_remedy = match message.split_once("; no ") {
+        Some((message, rest)) if rest.contains(" runs there: ") => {
+            (message.to_owned(), format!("no {rest}"))
+        }
+        _ => (message, remedy(error)),
+    };
+    finding(Check::Connection, server, message_and_remedy)
 }
 
 /// A server that did not answer.

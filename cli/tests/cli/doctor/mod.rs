@@ -150,6 +150,7 @@ fn assert_not_built(url: &str, message: &str, remedy: &str) {
     assert!(lines[0].starts_with("error    "), "{ended:?}");
     assert!(lines[0].contains("  connection: "), "{ended:?}");
     assert!(lines[0].contains(message), "{ended:?}");
+    assert!(!lines[0].contains("start "), "{ended:?}");
     assert!(lines[1].trim_start().starts_with("-> "), "{ended:?}");
     assert!(lines[1].contains(remedy), "{ended:?}");
     let (code, findings) = findings(url, &BRIEF);
@@ -170,7 +171,11 @@ fn server_that_cannot_be_used_exits_69_with_the_remedy() {
         "correct the user and the password",
     );
     let dead = format!("redis://{}/", free_address());
-    assert_not_built(&dead, "refused", "nothing listens there");
+    assert_not_built(&dead, "refused", "no Redis runs there: start one");
+    let dead = dead.replace("redis:", "redis-cluster:");
+    assert_not_built(&dead, "refused", "no Redis runs there: start it");
+    let dead = dead.replace("redis-cluster:", "redis-sentinel:") + "service";
+    assert_not_built(&dead, "no sentinel of", "no sentinel runs there: start one");
     assert_not_built("redis://no-such-host.invalid/", "lookup", "redis-cli PING");
 }
 

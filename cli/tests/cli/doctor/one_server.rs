@@ -227,7 +227,7 @@ fn dead_server_is_an_error_with_a_remedy() {
     let url = server.url();
     server.kill();
     let diagnosis = diagnose(&url);
-    diagnosis.assert_finds("connection", Level::Error, "nothing listens there");
+    diagnosis.assert_finds("connection", Level::Error, "no Redis runs there: start one");
 }
 
 #[test]

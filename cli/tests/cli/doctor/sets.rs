@@ -276,7 +276,7 @@ fn servers_of_a_quorum_that_are_away_are_counted() {
     servers[1].kill();
     let diagnosis = diagnose(&url);
     diagnosis.assert_finds("majority", Level::Error, "no lock can be taken");
-    diagnosis.assert_finds("connection", Level::Error, "");
+    diagnosis.assert_finds("connection", Level::Error, "nothing listens there");
     servers[0].cont();
 }
 
