@@ -4,6 +4,9 @@
 #   tests/run.sh [cargo test's arguments]   runs the tests of the library and of the command line, then names the
 #                                           slowest. `--test topologies`, `soak` and `partitions` run when named
 #   tests/run.sh --server                   prints the path of the server's binary, and no more
+#   tests/run.sh --need [tools]             installs what is missing of these tools, and no more
+#
+# As root on Debian, it installs what is missing. Elsewhere it prints the command that does.
 #
 # FAIRLOCK_TEST_SERVER may name the binary of another server: Redis 6.2 or later, or Valkey. FAIRLOCK_TEST_RAN may name a
 # file, which then gets a line for each target that ran, each test that failed, and each note of a test about the server.
@@ -26,84 +29,82 @@ find_server() {
     return 1
 }
 
-install_server() {
-    if [[ $EUID -eq 0 && -f /etc/debian_version ]] && command -v apt-get >/dev/null; then
-        echo "run.sh: no redis-server here; installing redis-tools" >&2
-        # The package redis-server would start a daemon besides.
-        {
-            DEBIAN_FRONTEND=noninteractive apt-get update -q
-            DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends redis-tools
-        } >&2
-        return
-    fi
-    echo "run.sh: no redis-server here. Install it and try again:" >&2
-    if command -v apt-get >/dev/null; then
-        echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends redis-tools"
-    elif command -v dnf >/dev/null; then
-        echo "  sudo dnf install -y redis"
-    elif command -v apk >/dev/null; then
-        echo "  sudo apk add redis"
-    elif command -v pacman >/dev/null; then
-        echo "  sudo pacman -S --noconfirm redis"
-    elif command -v brew >/dev/null; then
-        echo "  brew install redis"
-    else
-        echo "  (the package of this system that has redis-server, version 6.2 or later)"
-    fi >&2
-    exit 1
+# The package that has a tool, by the program that installs packages. Debian's package redis-server would start a
+# daemon besides.
+packages='
+tool          apt-get      dnf         apk         pacman      brew
+redis-server  redis-tools  redis       redis       redis       redis
+strace        strace       strace      strace      strace      -
+ps            procps       procps-ng   procps      procps-ng   -
+openssl       openssl      openssl     openssl     openssl     openssl
+ip            iproute2     iproute     iproute2    iproute2    -
+unshare       util-linux   util-linux  util-linux  util-linux  -
+setpriv       util-linux   util-linux  setpriv     util-linux  -
+mount         mount        util-linux  util-linux  util-linux  -
+'
+
+# $1 the program that installs packages, $2... tools
+packages_of() {
+    awk -v installer="$1" -v tools=" ${*:2} " '
+        $1 == "tool" { for (i = 2; i <= NF; i++) if ($i == installer) column = i }
+        column && index(tools, " " $1 " ") && !seen[$column]++ { print $column }' <<<"$packages" | paste -sd ' '
 }
 
-# The target partitions makes network namespaces: `ip` comes with iproute2, the rest with util-linux.
-install_network_tools() {
-    local tool missing=
-    for tool in ip unshare setpriv mount; do
-        command -v "$tool" >/dev/null || missing+=" $tool"
+has() {
+    if [[ $1 == redis-server ]]; then
+        find_server
+    else
+        command -v "$1"
+    fi >/dev/null
+}
+
+# Installs what is missing of these tools, or says how.
+need() {
+    local tool installer missing=() wanted
+    for tool in "$@"; do
+        has "$tool" || missing+=("$tool")
     done
-    [[ -n $missing ]] || return 0
-    if [[ $EUID -eq 0 && -f /etc/debian_version ]] && command -v apt-get >/dev/null; then
-        echo "run.sh: not here:$missing; installing iproute2, util-linux and mount" >&2
+    ((${#missing[@]})) || return 0
+    for installer in apt-get dnf apk pacman brew none; do
+        ! command -v "$installer" >/dev/null || break
+    done
+    wanted=$(packages_of "$installer" "${missing[@]}")
+    [[ " $wanted " != *" - "* ]] || installer=none
+    if [[ $EUID -eq 0 && -f /etc/debian_version && $installer == apt-get ]]; then
+        echo "run.sh: not here: ${missing[*]}; installing $wanted" >&2
         {
             DEBIAN_FRONTEND=noninteractive apt-get update -q
-            DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends iproute2 util-linux mount
+            # shellcheck disable=SC2086 # One word for each package.
+            DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $wanted
         } >&2
         return
     fi
-    echo "run.sh: not here:$missing. Install them and try again:" >&2
-    if command -v apt-get >/dev/null; then
-        echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends iproute2 util-linux mount"
-    elif command -v dnf >/dev/null; then
-        echo "  sudo dnf install -y iproute util-linux"
-    elif command -v apk >/dev/null; then
-        echo "  sudo apk add iproute2 util-linux setpriv"
-    elif command -v pacman >/dev/null; then
-        echo "  sudo pacman -S --noconfirm iproute2 util-linux"
-    else
-        echo "  (the packages of a Linux that have them; no other system has network namespaces)"
-    fi >&2
+    echo "run.sh: not here: ${missing[*]}. Install what is missing and try again:" >&2
+    case $installer in
+        apt-get) echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends $wanted" ;;
+        dnf) echo "  sudo dnf install -y $wanted" ;;
+        apk) echo "  sudo apk add $wanted" ;;
+        pacman) echo "  sudo pacman -S --noconfirm $wanted" ;;
+        brew) echo "  brew install $wanted" ;;
+        *) echo "  (the packages of this system that have it; redis-server from version 6.2)" ;;
+    esac >&2
     exit 1
 }
 
-# The target `it` counts system calls.
-install_strace() {
-    ! command -v strace >/dev/null || return 0
-    if [[ $EUID -eq 0 && -f /etc/debian_version ]] && command -v apt-get >/dev/null; then
-        echo "run.sh: no strace here; installing it" >&2
-        {
-            DEBIAN_FRONTEND=noninteractive apt-get update -q
-            DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends strace
-        } >&2
-        return
-    fi
-    echo "run.sh: no strace here. Install the package of this name and try again" >&2
-    exit 1
-}
+if [[ ${1-} == --need ]]; then
+    need "${@:2}"
+    exit
+fi
 
+# `it` counts system calls, `cli` looks for processes, TLS needs certificates, and `partitions` makes network
+# namespaces. Without a target's name, `it` and `cli` run.
 case " $* " in
-    *" --server "* | *" --lib "*) ;;
-    *" --test it "*) install_strace ;;
-    *" --test partitions "*) install_network_tools ;;
-    *" --test "*) ;;
-    *) install_strace ;;
+    *" --test it "*) need strace ;;&
+    *" --test cli "*) need ps openssl ;;&
+    *" --test topologies "*) need openssl ;;&
+    *" --test partitions "*) need ip unshare setpriv mount ;;&
+    *" --server "* | *" --lib "* | *" --test "*) ;;
+    *) need strace ps openssl ;;
 esac
 
 server=${FAIRLOCK_TEST_SERVER-}
@@ -112,7 +113,7 @@ if [[ -n $server ]] && ! is_server "$server"; then
     exit 1
 fi
 [[ -n $server ]] || server=$(find_server) || {
-    install_server
+    need redis-server
     server=$(find_server) || {
         echo "run.sh: installed, and still no redis-server on PATH" >&2
         exit 1
