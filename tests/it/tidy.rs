@@ -277,17 +277,22 @@ fn commands_in_readme_exist() {
 }
 
 #[test]
-fn readme_names_the_promised_rust_version() {
+fn pages_name_the_promised_rust_version() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
     let promised = manifest
         .lines()
         .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
     let promise = format!("Rust {}", promised.expect("a rust-version"));
-    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
-    assert!(
-        readme.contains(&promise),
-        "README.md does not say {promise:?}"
-    );
+    for page in [
+        "README.md",
+        "docs/CONFIGURATION.md",
+        "docs/COMMAND_LINE.md",
+        "cli/README.md",
+        "CHANGELOG.md",
+    ] {
+        let text = fs::read_to_string(root().join(page)).expect(page);
+        assert!(text.contains(&promise), "{page} does not say {promise:?}");
+    }
 }
 
 #[test]
