@@ -9,7 +9,7 @@
 # As root on Debian, it installs what is missing. Elsewhere it prints the command that does.
 #
 # FAIRLOCK_TEST_SERVER may name the binary of another server: Redis 6.2 or later, or Valkey. FAIRLOCK_TEST_RAN may name a
-# file, which then gets a line for each target that ran, each test that failed, and each note of a test about the server.
+# file, which then gets a line for each target that ran, each test, and each note of a test about the server.
 #
 # Every test starts a server of its own; one that already runs on this machine is never spoken to.
 set -euo pipefail
@@ -160,6 +160,7 @@ run() {
     # Only targets with servers. Their names are those of their folders.
     awk -v server="$("$server" --version | sed 's/ .* v=/ /; s/ sha=.*//')" '
         $1 == "Running" { n = split($2, path, "/"); target = path[n] == "main.rs" ? path[n - 1] : "" }
+        target && /^test .* \.\.\. ok$/ { print server "\tpassed\t" target "\t" $2 }
         target && /^test .* \.\.\. FAILED$/ { print server "\tfailed\t" target "\t" $2 }
         target && /^test result:/ { print server "\tran\t" target "\t" $4 "\t" $12 }
         ' "$output" >>"$FAIRLOCK_TEST_RAN"
