@@ -41,6 +41,8 @@ pub(super) struct Tree {
     adopts: bool,
     /// No child is left, and so nothing below this process.
     is_childless: bool,
+    /// How many children were reaped.
+    deaths: u64,
     is_killed: bool,
     stopped: Stopped,
     /// No process is left that a signal of ours could reach.
@@ -88,6 +90,7 @@ impl Tree {
             strangers,
             adopts,
             is_childless: false,
+            deaths: 0,
             is_killed: false,
             stopped: Stopped::default(),
             is_over: false,
@@ -198,6 +201,7 @@ impl Tree {
         loop {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid == self.leader => {
+                    self.deaths += u64::from(!status.stopped());
                     if let Some(signal) = status.stopping_signal() {
                         stopped = Signal::from_named_raw(signal);
                     } else if let Some(code) = status.exit_status() {
@@ -209,6 +213,7 @@ impl Tree {
                 Ok(Some((pid, status))) => {
                     // Its number is free again.
                     if !status.stopped() {
+                        self.deaths += 1;
                         self.strangers.retain(|stranger| *stranger != pid);
                     }
                 }
@@ -247,10 +252,18 @@ impl Tree {
         if self.look_at.is_some_and(|at| start < at) {
             return Life::Alive;
         }
+        self.reap();
+        let deaths = self.deaths;
         let mut life = self.look_now();
-        if life != Life::Alive {
+        if life != Life::Alive && !self.adopts {
             // The first look may have missed one whose parent ended during it.
             life = self.look_now();
+        }
+        // A look can miss a child of ours that ended during it, and with it what this child had just
+        // started. Only a look during which no child ended is sure.
+        self.reap();
+        if self.adopts && self.deaths > deaths {
+            life = Life::Alive;
         }
         let rest = if self.is_killed {
             REST_PER_LOOK_AFTER_KILL
