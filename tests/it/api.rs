@@ -193,10 +193,16 @@ fn error_messages_are_lower_case_without_full_stop_or_cause() {
 #[track_caller]
 fn assert_well_worded(variant: &str, error: &Error) {
     let said = error.to_string();
-    assert!(
-        format!("{error:?}").starts_with(variant),
-        "{variant}: {error:?}"
-    );
+    let is_it = match error {
+        Error::Config { .. } => variant == "Config",
+        Error::Unavailable { .. } => variant == "Unavailable",
+        Error::Server { .. } => variant == "Server",
+        Error::Lost { .. } => variant == "Lost",
+        Error::Closed { .. } => variant == "Closed",
+        Error::WrongKind { .. } => variant == "WrongKind",
+        _ => false,
+    };
+    assert!(is_it, "{variant}: {error:?}");
     assert!(said.starts_with(|c: char| c.is_lowercase()), "{said}");
     assert!(!said.ends_with('.') && !said.contains('\n'), "{said}");
     assert_eq!(
