@@ -215,8 +215,8 @@ impl Handshake<'_> {
             rustls::Error::AlertReceived(alert) if self.is_about_client(*alert) => StoreFault::tls(
                 TlsFailure::ClientCertificate,
                 format!(
-                    "{address} does not accept the client's certificate, or demands one ({}): \
-                     tls_identity (--tls-cert and --tls-key)",
+                    "{address} does not accept the client's certificate, or demands one ({}); \
+                     tls_identity (--tls-cert and --tls-key) gives one",
                     alert_words(*alert)
                 ),
             ),

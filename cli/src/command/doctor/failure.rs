@@ -11,21 +11,13 @@ use crate::exit::with_causes;
 /// The error with which no manager could be built. It is about its server, or about all of them.
 pub(super) fn of_build(error: &Error) -> Finding {
     let server = server_of(error).map(str::to_owned);
-    let message = with_causes(error);
-    // The library itself says what to do about a server that does not run.
-    let message_and_remedy = match message.split_once("; no ") {
-        Some((message, rest)) if rest.contains(" runs there: ") => {
-            (message.to_owned(), format!("no {rest}"))
-        }
-        _ => (message, remedy(error)),
-    };
-    finding(Check::Connection, server, message_and_remedy)
+    finding(Check::Connection, server, message_and_remedy(error))
 }
 
 /// A server that did not answer.
 pub(super) fn of_server(fault: &Fault, check: Check, server: &str) -> Finding {
     let message_and_remedy = match fault {
-        Fault::Library(error) => (with_causes(error), remedy(error)),
+        Fault::Library(error) => message_and_remedy(error),
         Fault::Unasked { step, .. } => (
             format!("redis at {server} is unavailable ({fault})"),
             unavailable(*step, None).to_owned(),
@@ -65,7 +57,23 @@ fn server_of(error: &Error) -> Option<&str> {
     }
 }
 
-/// The remedy for an error.
+/// Some messages of the library end with a remedy, which is not said twice.
+fn message_and_remedy(error: &Error) -> (String, String) {
+    let message = with_causes(error);
+    let end = match error {
+        Error::Unavailable { .. } => message
+            .find("; no Redis runs there: ")
+            .or_else(|| message.find("; no sentinel runs there: ")),
+        Error::Tls { .. } => message.find("; "),
+        _ => None,
+    };
+    match end {
+        Some(end) => (message[..end].to_owned(), message[end + 2..].to_owned()),
+        None => (message, remedy(error)),
+    }
+}
+
+/// The remedy for an error whose message has none.
 fn remedy(error: &Error) -> String {
     let text = match error {
         Error::Unavailable { step, source, .. } => {
@@ -125,18 +133,10 @@ fn unavailable(step: Step, kind: Option<io::ErrorKind>) -> &'static str {
 
 fn tls(reason: TlsFailure) -> &'static str {
     match reason {
-        TlsFailure::UnknownIssuer => {
-            "name the authority of the server's certificate: tls_ca (--tls-ca FILE)"
-        }
         TlsFailure::Expired => "renew the server's certificate",
         TlsFailure::NotValidYet => "set this host's clock, or wait until the certificate is valid",
         TlsFailure::WrongHost => "use a host in the URL that the server's certificate names",
         TlsFailure::BadCertificate => "replace the server's certificate",
-        TlsFailure::ClientCertificate => {
-            "give a certificate that the server accepts: tls_identity (--tls-cert and --tls-key)"
-        }
-        TlsFailure::PlainServer => "use redis:// in the URL, or the server's tls-port",
-        TlsFailure::TlsServer => "use rediss:// in the URL",
         _ => "CONFIG GET tls-protocols and tls-ciphersuites on the server",
     }
 }
