@@ -259,8 +259,8 @@ impl Tree {
             // The first look may have missed one whose parent ended during it.
             life = self.look_now();
         }
-        // A look can miss a child of ours that ended during it, and with it what this child had just
-        // started. Only a look during which no child ended is sure.
+        // A look can miss a child of ours that ended during it, and with it what this child had
+        // just started. Only a look during which no child ended is sure.
         self.reap();
         if self.adopts && self.deaths > deaths {
             life = Life::Alive;
