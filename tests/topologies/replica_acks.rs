@@ -147,7 +147,7 @@ fn r18_a_detached_lock_is_on_all_replicas() {
 #[test]
 fn r18_a_detached_lock_that_no_replica_has_is_not_attached() {
     let set = ReplicaSet::start(1);
-    let (giver, bearer) = (plain(&set), acked(&set, 2));
+    let (giver, bearer) = (plain(&set), patient(&set, 2));
     let detached = giver.lock("n").unwrap().detach(SOON).unwrap();
     assert_not_replicated(bearer.attach(&detached), "n", 2, 1);
     // It is released, as half done work.
