@@ -198,7 +198,7 @@ fn assert_well_worded(variant: &str, error: &Error) {
         Error::Unavailable { .. } => variant == "Unavailable",
         Error::Server { .. } => variant == "Server",
         Error::Lost { .. } => variant == "Lost",
-        Error::Closed { .. } => variant == "Closed",
+        Error::Closed => variant == "Closed",
         Error::WrongKind { .. } => variant == "WrongKind",
         _ => false,
     };
