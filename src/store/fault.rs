@@ -77,7 +77,9 @@ impl StoreFault {
         reasons: impl IntoIterator<Item = &'a StoreFault>,
     ) -> StoreFault {
         let refused = Some((Step::Connect, io::ErrorKind::ConnectionRefused));
-        if reasons.into_iter().all(|fault| fault.io_error() == refused) {
+        let mut reasons = reasons.into_iter().peekable();
+        // Without a reason, nobody knows what the servers do.
+        if reasons.peek().is_some() && reasons.all(|fault| fault.io_error() == refused) {
             let source = io::Error::new(io::ErrorKind::ConnectionRefused, text);
             return StoreFault::unavailable(step, source);
         }
@@ -362,4 +364,27 @@ impl From<Malformed> for StoreFault {
 fn lack_of(user: Option<&str>, rights: &str) -> String {
     let user = user.unwrap_or("default");
     format!("this user lacks {rights}; add it with ACL SETUSER {user} {rights}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_refuse_only_if_each_is_known_to() {
+        let refuses = StoreFault::unavailable(
+            Step::Connect,
+            io::Error::from(io::ErrorKind::ConnectionRefused),
+        );
+        let hangs = StoreFault::timed_out(Step::Connect);
+        let refused = Some((Step::Majority, io::ErrorKind::ConnectionRefused));
+        for (reasons, expected) in [
+            (vec![&refuses, &refuses], refused),
+            (vec![&refuses, &hangs], None),
+            (vec![], None),
+        ] {
+            let fault = StoreFault::none_available(Step::Majority, "none".to_owned(), reasons);
+            assert_eq!(fault.io_error(), expected);
+        }
+    }
 }
