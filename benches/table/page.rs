@@ -45,7 +45,7 @@ and unequal shares: compare the longest waits.
 
 ## Kept locks
 
-A [kept lock](GUIDE.md#kept-locks) stays with its process after the release, until another wants it.
+A [kept lock][GUIDE.md#kept-locks] stays with its process after the release, until another wants it.
 
 {kept}
 ## Bounds
@@ -63,6 +63,8 @@ Most misses have one of these reasons; [RESULTS.md](../benches/RESULTS.md#where-
 ## Charts
 
 ![Charts of all figures](benchmarks.svg)
+
+[GUIDE.md#kept-locks]: GUIDE.md#kept-locks
 ",
         left_out(peers::left_out(lines)),
         peers::table(lines),

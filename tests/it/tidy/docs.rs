@@ -127,8 +127,7 @@ fn pages_are_part_of_the_documentation() {
 fn links_between_documents_lead_somewhere() {
     let mut wrong = Vec::new();
     for (path, text) in &pages() {
-        for (at, _) in text.match_indices("](") {
-            let target = text[at + 2..].split(')').next().unwrap();
+        for (at, target) in targets(text) {
             let (file, section) = target.split_once('#').unwrap_or((target, ""));
             if file.contains("://") {
                 continue;
@@ -165,6 +164,53 @@ fn links_between_documents_lead_somewhere() {
         }
     }
     none(&wrong, "these links have no target");
+}
+
+/// The targets of a page's links, with their places: those that stand in a link, and those that are
+/// defined for links by name.
+fn targets(text: &str) -> Vec<(usize, &str)> {
+    let inline = text.match_indices("](").map(|(at, mark)| {
+        let rest = &text[at + mark.len()..];
+        (at, rest.split(')').next().unwrap())
+    });
+    let defined = text.match_indices("\n[").filter_map(|(at, _)| {
+        let line = text[at + 1..].lines().next()?;
+        Some((at + 1, line.split_once("]: ")?.1))
+    });
+    inline.chain(defined).collect()
+}
+
+/// A page of `docs/` calls its link to another one by the target. So src/pages/links.md can define it
+/// anew, and the page in the documentation of the crate leads to another page there.
+#[test]
+fn pages_lead_to_each_other_in_the_documentation_too() {
+    let links = fs::read_to_string(root().join("src/pages/links.md")).expect("src/pages/links.md");
+    let mut unused: Vec<&str> = links.lines().collect();
+    let mut wrong = Vec::new();
+    for (path, text) in &read("docs", "md") {
+        for (at, target) in targets(text) {
+            let (file, section) = target.split_once('#').unwrap_or((target, ""));
+            let Some(page) = file.strip_suffix(".md").filter(|page| !page.contains('/')) else {
+                continue;
+            };
+            let mut needed = format!("[{target}]: crate::pages::{}", page.to_lowercase());
+            if !section.is_empty() {
+                needed = format!("{needed}#{section}");
+            }
+            unused.retain(|line| *line != needed);
+            let is_named = text.contains(&format!("][{target}]"))
+                && text[at..].starts_with(&format!("[{target}]: {target}\n"));
+            if !is_named || !links.lines().any(|line| line == needed) {
+                wrong.push(format!(
+                    "{}: wanted are [..][{target}], below [{target}]: {target}, and in src/pages/links.md {needed}",
+                    place(path, text, at)
+                ));
+            }
+        }
+    }
+    let unused = unused.iter().map(|line| format!("unused: {line}"));
+    wrong.extend(unused);
+    none(&wrong, "these links are dead in the documentation");
 }
 
 /// Every page of the repository, with its path from the root.
