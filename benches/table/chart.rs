@@ -19,8 +19,11 @@ const DIGIT: f64 = 8.5;
 /// Fewer bars say nothing that the table does not.
 const FEWEST: usize = 3;
 
-const STYLE: &str = "text{font:13px sans-serif;fill:#24292f}.title{font-weight:bold}.bar{fill:#4c8bc9}\
-.ours{fill:#2c6e49}.spread{stroke:#24292f;stroke-width:1.5}.bound{stroke:#c0392b;stroke-width:1.5;stroke-dasharray:4 3}";
+/// Light, and dark where the reader's system is.
+const STYLE: &str = "text{font:13px sans-serif;fill:#24292f}.title{font-weight:bold}.page{fill:#fff}.bar{fill:#4c8bc9}\
+.ours{fill:#2c6e49}.spread{stroke:#24292f;stroke-width:1.5}.bound{stroke:#c0392b;stroke-width:1.5;stroke-dasharray:4 3}\
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.bar{fill:#316dad}.ours{fill:#2e8b57}\
+.spread{stroke:#e6edf3}.bound{stroke:#ff7b72}}";
 
 pub(crate) fn draw<'a>(lines: impl IntoIterator<Item = &'a Line>) -> String {
     let lines: Vec<&Line> = lines.into_iter().collect();
@@ -48,7 +51,7 @@ pub(crate) fn draw<'a>(lines: impl IntoIterator<Item = &'a Line>) -> String {
     }
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {y}\" width=\"{WIDTH}\" height=\"{y}\">\n\
-         <style>{STYLE}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{body}</svg>\n"
+         <style>{STYLE}</style>\n<rect class=\"page\" width=\"100%\" height=\"100%\"/>\n{body}</svg>\n"
     )
 }
 
