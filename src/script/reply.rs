@@ -1,5 +1,7 @@
 //! Reads what the scripts reply, with one function per verb. Anything but the promised shape is
 //! [`Malformed`]: it never panics, and it never becomes a grant.
+//!
+//! The file is long on purpose: PROTOCOL.md has all replies in one table, and so has it.
 
 mod fields;
 mod inspection;
