@@ -187,8 +187,8 @@ impl LockOptions {
     /// A lock that no guard had for `unused` is released, too; it may be after half of that time.
     ///
     /// A name is kept if this manager asks Redis for it again within `unused`, and once it has proof that
-    /// it hears of others. So the first two or three locks of a name, and those of the first check
-    /// period, may cost requests. A name that goes to and fro between managers is not kept: if it was
+    /// it hears of others. So the first two or three locks of a name may cost requests, and after a pause
+    /// those until a message to itself has come back. If that is lost, they do for a check period. A name that goes to and fro between managers is not kept: if it was
     /// wanted, or unused, after fewer than 6 turns, this manager does not keep it for the next 30 to
     /// 60 s. It keeps 1,024 names at a time at most. While nobody else waits, the waiters of this manager
     /// hand the lock over to each other without a limit.

@@ -72,10 +72,13 @@ impl Hearing {
     }
 
     /// Has the subscription proven alive for a while, as if the listener listened. The first proof comes
-    /// within P and a round trip, if there is a subscription.
-    pub(crate) fn ask_for_proof(&self, now: Time) {
+    /// within P and a round trip, if there is a subscription. True: it comes sooner if the thread that
+    /// receives messages is woken. For as long as a proof lasts, one caller hears that.
+    #[must_use]
+    pub(super) fn ask_for_proof(&self, now: Time) -> bool {
         let until = (now + self.lasts).as_nanos();
-        self.proof_until.fetch_max(until, Ordering::Relaxed);
+        let was_until = self.proof_until.fetch_max(until, Ordering::Relaxed);
+        was_until <= now.as_nanos() && !self.is_heard(now)
     }
 
     /// The mark of the last trouble. It gets larger whenever something may have been missed or moved:

@@ -78,6 +78,15 @@ impl Subscription {
         }
     }
 
+    /// R17 (subscription): has it proven alive for a while. If it is not heard, a message to oneself is
+    /// the first proof: without one, the thread looks only after a check period. Never waits.
+    pub(super) fn ask_for_proof(&self, now: Time) {
+        let is_up = || matches!(*self.state.lock(), SubscriptionState::Up);
+        if self.hearing.ask_for_proof(now) && is_up() {
+            self.client.store().post_poke(&self.caller_id.channel());
+        }
+    }
+
     /// Ends a pause between two attempts early.
     pub(super) fn wake(&self) {
         // A thread that is about to sleep holds the mutex. After this it sleeps, and is woken

@@ -359,7 +359,7 @@ impl Lines {
         if self.acquiring.start_subscription().is_err() {
             return false;
         }
-        self.hearing.ask_for_proof(now);
+        self.acquiring.ask_for_proof(now);
         self.hearing.is_heard(now)
     }
 }

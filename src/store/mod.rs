@@ -184,6 +184,12 @@ pub(crate) trait Store: Send + Sync {
         let _ = (channel, by);
     }
 
+    /// Publishes it over a connection that is open, if there is one. Never waits, and the message may be
+    /// lost.
+    fn post_poke(&self, channel: &str) {
+        let _ = channel;
+    }
+
     /// One page of the keys that match: the cursor of the next page (0 after the last page) and
     /// the keys.
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault>;

@@ -86,6 +86,10 @@ impl Store for Single {
         self.lanes.poke(channel, by);
     }
 
+    fn post_poke(&self, channel: &str) {
+        self.lanes.post_poke(channel);
+    }
+
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         self.lanes.scan(cursor, pattern)
     }

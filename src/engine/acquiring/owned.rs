@@ -54,6 +54,11 @@ impl Acquiring {
         Ok(())
     }
 
+    /// R17 (subscription): has it proven alive for a while. Never waits.
+    pub(crate) fn ask_for_proof(&self, now: Time) {
+        self.subscription.ask_for_proof(now);
+    }
+
     /// The renewal thread calls the timer at that time, or soon after it.
     pub(crate) fn call_at(&self, at: Time, timer: Arc<dyn Timer>) {
         self.upkeep.call_at(at, timer);

@@ -255,12 +255,32 @@ fn only_a_listener_has_the_subscription_proven() {
     until("nobody proves it", || !is_heard(&manager));
     let pings = peer.pings();
     let engine = manager.engine();
-    engine.hearing().ask_for_proof(engine.now());
+    let asks = || engine.hearing().ask_for_proof(engine.now());
+    assert!(
+        asks() && !asks(),
+        "one caller hears that the thread is to be woken"
+    );
     until("it is proven once more", || is_heard(&manager));
     until("that ends", || !is_heard(&manager));
     // For 2 P + T, once per P, and what a slow machine makes of it.
     let asked = peer.pings() - pings;
     assert!((1..=4).contains(&asked), "{asked} PINGs");
+}
+
+/// The thread would look after a check period, which is longer than this test.
+#[test]
+fn proof_that_is_asked_for_comes_before_the_next_look() {
+    let memory = Memory::new();
+    let manager = LockManager::builder(&memory)
+        .check_period(SOON * 2)
+        .options(LockOptions::new().ttl(SOON * 20));
+    let manager = manager.build().expect("it is there");
+    let _listener = listener(&manager);
+    let engine = manager.engine();
+    engine.hearing().heard_until.store(1, Ordering::SeqCst);
+    assert!(!is_heard(&manager));
+    engine.acquiring().ask_for_proof(engine.now());
+    until("it is proven", || is_heard(&manager));
 }
 
 #[test]

@@ -55,6 +55,14 @@ impl ClusterState {
         }
     }
 
+    /// See [`Store::post_poke`](crate::store::Store::post_poke).
+    pub(super) fn post_poke(&self, channel: &str) {
+        let carrier = self.carrier.lock().clone();
+        if let Some(carrier) = carrier {
+            carrier.lanes.post_poke(channel);
+        }
+    }
+
     /// See [`Store::scan`](crate::store::Store::scan). The pages of one master follow those of the
     /// one before, in the order of their numbers. A master that is gone has no more pages, and one
     /// that is met meanwhile comes last.

@@ -127,6 +127,10 @@ impl Store for ClusterStore {
         self.state.poke(channel, by);
     }
 
+    fn post_poke(&self, channel: &str) {
+        self.state.post_poke(channel);
+    }
+
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         self.state.scan(cursor, pattern)
     }

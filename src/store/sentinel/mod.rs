@@ -215,6 +215,10 @@ impl Store for SentinelStore {
         self.master().lanes.poke(channel, by);
     }
 
+    fn post_poke(&self, channel: &str) {
+        self.master().lanes.post_poke(channel);
+    }
+
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         let master = self.master();
         let page = master.lanes.scan(cursor, pattern);

@@ -134,6 +134,22 @@ fn keeper_that_hears_nothing_keeps_nothing() {
     keep(&mgr, "a");
 }
 
+/// Nobody has checked its subscription for a while. One message to itself proves it: the next PING is
+/// due only after a check period.
+#[test]
+fn keeper_that_was_idle_proves_its_subscription_by_one_message() {
+    let server = Server::start();
+    let builder = builder(server.url()).check_period(P / 2);
+    let mgr = build(builder.command_timeout(T / 2)).with(keeping());
+    keep(&mgr, "a");
+    mgr.lock("a").unwrap().unlock().unwrap();
+    let published = server.calls("publish");
+    // Time itself is under test: a wish for proofs lasts 2 P + T, and the last proof as long.
+    thread::sleep(2 * (P + T / 2) + P / 2);
+    keep(&mgr, "a");
+    assert_eq!(server.calls("publish") - published, 1);
+}
+
 /// More managers than one wait; the keeper is told once for all of them.
 #[test]
 fn many_waiting_managers_tell_the_keeper_once() {

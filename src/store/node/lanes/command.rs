@@ -77,11 +77,19 @@ impl Lanes {
 
     /// Publishes an empty message. See [`Store::poke`](crate::store::Store::poke).
     pub(in crate::store) fn poke(&self, channel: &str, by: Time) {
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(channel).arg("");
         // The reply shows whether the connection was open. On one that the server had closed, the
         // message would be lost without a word.
-        let _ = self.request(&publish, by);
+        let _ = self.request(&empty_message(channel), by);
+    }
+
+    /// Publishes an empty message. See [`Store::post_poke`](crate::store::Store::post_poke).
+    pub(in crate::store) fn post_poke(&self, channel: &str) {
+        let open = |lane| self.open_lane(lane, ConnectionWait::Never).ok();
+        if let Some(mut guard) = self.lanes.iter().find_map(open) {
+            let command = empty_message(channel);
+            guard.post(0, PostedCommand::new(command, &self.node.counts, |_| {}));
+            guard.write();
+        }
     }
 
     /// The cursor of the next page (0 after the last page), and the keys of hashes that match.
@@ -103,6 +111,12 @@ impl Lanes {
         let page = page.map_err(|fault| fault.of_command("SCAN", "which a list of locks needs"));
         self.node.outcome(page.and_then(parse_page))
     }
+}
+
+fn empty_message(channel: &str) -> Cmd {
+    let mut publish = redis::cmd("PUBLISH");
+    publish.arg(channel).arg("");
+    publish
 }
 
 /// The reply to SCAN: the next cursor, and keys.
