@@ -202,9 +202,10 @@ fn renewal_error_ends_with_the_next_renewal() {
     let mgr = LockManager::connect(&memory).unwrap();
     let guard = mgr.lock("k").unwrap();
     assert!(guard.renewal_error().is_none(), "none was due");
-    memory.inject(Fault::LoseReply);
+    memory.go_down();
     memory.advance(DEFAULT_TTL / 3);
     until(SOON, "it has failed", || guard.renewal_error().is_some());
+    memory.come_back();
     until(SOON, "it is confirmed", || {
         // Small steps: the thread may be slow to run, and the lease must not lapse meanwhile.
         memory.advance(DEFAULT_COMMAND_TIMEOUT / 50);
