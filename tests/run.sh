@@ -138,7 +138,7 @@ output=$(mktemp)
 trap 'rm -f "$times" "$output"' EXIT
 export FAIRLOCK_TEST_SERVER=$server FAIRLOCK_TEST_TIMES=$times
 # Most tests wait for most of their time, so there are more of them than cores.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-12}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-16}
 
 # Both packages, unless the arguments choose one. Arguments behind -- are for the tests.
 packages=--workspace
@@ -170,7 +170,7 @@ if (($#)); then
 else
     # The simulators are among the library's own tests. Optimised, those take a third of the time, which is more than
     # their compilation takes longer. The others mostly wait.
-    run --workspace --lib --config profile.test.package.fairlock.opt-level=1
+    run -p fairlock --lib --config profile.test.package.fairlock.opt-level=1
     run --workspace --bins --test it --test cli --example unit_test
     run --workspace --doc
 fi
