@@ -188,10 +188,11 @@ impl LockOptions {
     ///
     /// A name is kept if this manager asks Redis for it again within `unused`, and once it has proof that
     /// it hears of others. So the first two or three locks of a name may cost requests, and after a pause
-    /// those until a message to itself has come back. If that is lost, they do for a check period. A name that goes to and fro between managers is not kept: if it was
-    /// wanted, or unused, after fewer than 6 turns, this manager does not keep it for the next 30 to
-    /// 60 s. It keeps 1,024 names at a time at most. While nobody else waits, the waiters of this manager
-    /// hand the lock over to each other without a limit.
+    /// those until a message to itself has come back. If that is lost, or cannot be sent, they do for a
+    /// check period. A name that goes to and fro between managers is not kept: if it was wanted, or
+    /// unused, after fewer than 6 turns, this manager does not keep it for the next 30 to 60 s. It keeps
+    /// 1,024 names at a time at most. While nobody else waits, the waiters of this manager hand the lock
+    /// over to each other without a limit.
     ///
     /// The price is in a crash. A process may end without [`shutdown`](crate::LockManager::shutdown)
     /// and without dropping its last handle. Then what it keeps stays taken until the ttl is over, and the

@@ -36,6 +36,8 @@ pub(crate) struct Hearing {
     /// 2 P + T: a PING goes out within P after the last one, and has its reply within T, or fails
     /// within P. So a subscription that is alive is proven again before that.
     lasts: Duration,
+    /// P: how long the thread that receives messages waits before it looks around.
+    period: Duration,
     troubles: Arc<Troubles>,
     listener: Mutex<Option<Weak<dyn WantedListener>>>,
     /// In ns. 0: there is no subscription.
@@ -49,6 +51,7 @@ impl Hearing {
         let config = client.config();
         Hearing {
             lasts: config.check_period * 2 + config.command_timeout,
+            period: config.check_period,
             troubles: client.store().troubles(),
             listener: Mutex::new(None),
             heard_until: AtomicU64::new(0),
@@ -72,13 +75,13 @@ impl Hearing {
     }
 
     /// Has the subscription proven alive for a while, as if the listener listened. The first proof comes
-    /// within P and a round trip, if there is a subscription. True: it comes sooner if the thread that
-    /// receives messages is woken. For as long as a proof lasts, one caller hears that.
+    /// within P and a round trip, if there is a subscription. True: that may be too late, unless the
+    /// thread that receives messages is woken. While callers go on asking, only the first is told so.
     #[must_use]
     pub(super) fn ask_for_proof(&self, now: Time) -> bool {
         let until = (now + self.lasts).as_nanos();
         let was_until = self.proof_until.fetch_max(until, Ordering::Relaxed);
-        was_until <= now.as_nanos() && !self.is_heard(now)
+        was_until <= now.as_nanos() && !self.is_heard(now + self.period)
     }
 
     /// The mark of the last trouble. It gets larger whenever something may have been missed or moved:

@@ -13,6 +13,7 @@ use crate::engine::life::Life;
 use crate::engine::upkeep::{Command, Upkeep};
 use crate::engine::waiter::{GrantNotice, WaiterRegistry};
 use crate::error::{Error, Result};
+use crate::key::Key;
 use crate::script::{Call, CallerId, Grant, LockSpec, Verb, called_for, wanted_behind};
 use crate::store::clock::Time;
 use crate::store::{Channel, ChannelEvent, StoreFault};
@@ -78,12 +79,14 @@ impl Subscription {
         }
     }
 
-    /// R17 (subscription): has it proven alive for a while. If it is not heard, a message to oneself is
-    /// the first proof: without one, the thread looks only after a check period. Never waits.
-    pub(super) fn ask_for_proof(&self, now: Time) {
+    /// R17 (subscription): has it proven alive for a while. If it is not heard, or not for long, a message
+    /// to oneself is the first proof: without one, the thread looks only after a check period. Waits for
+    /// no reply.
+    pub(super) fn ask_for_proof(&self, key: &Key, now: Time) {
         let is_up = || matches!(*self.state.lock(), SubscriptionState::Up);
-        if self.hearing.ask_for_proof(now) && is_up() {
-            self.client.store().post_poke(&self.caller_id.channel());
+        if self.life.check_open().is_ok() && self.hearing.ask_for_proof(now) && is_up() {
+            let channel = self.caller_id.channel();
+            self.client.store().post_poke(&channel, key);
         }
     }
 

@@ -16,6 +16,7 @@ use super::lines::{Line, LineKey, LineTenure, Lines, NameSlot, SlotState};
 use super::state::Turn;
 use crate::engine::{Lease, Timer, WantResult};
 use crate::error::Error;
+use crate::key::Key;
 use crate::loss::{LossReason, PreviousHolder};
 use crate::options::LockOptions;
 use crate::script::Mode;
@@ -349,17 +350,17 @@ impl Lines {
     }
 
     /// A caller asks Redis for this name. Whether the grant is to be kept for `keep`.
-    pub(super) fn is_worth_keeping(&self, name: &Arc<str>, keep: Duration) -> bool {
+    pub(super) fn is_worth_keeping(&self, key: &Key, keep: Duration) -> bool {
         let now = self.acquiring.client().now();
         self.emit_cold_names();
-        if !self.keeper.note_asked(name, keep, now) {
+        if !self.keeper.note_asked(&key.name, keep, now) {
             return false;
         }
         // Until others can tell this process that they wait, it keeps nothing from them.
         if self.acquiring.start_subscription().is_err() {
             return false;
         }
-        self.acquiring.ask_for_proof(now);
+        self.acquiring.ask_for_proof(key, now);
         self.hearing.is_heard(now)
     }
 }

@@ -184,10 +184,10 @@ pub(crate) trait Store: Send + Sync {
         let _ = (channel, by);
     }
 
-    /// Publishes it over a connection that is open, if there is one. Never waits, and the message may be
-    /// lost.
-    fn post_poke(&self, channel: &str) {
-        let _ = channel;
+    /// Publishes it over the connection that the next call for this name uses, if that is open. Waits for
+    /// no reply, and for the socket as that call would. The message may be lost.
+    fn post_poke(&self, channel: &str, key: &Key) {
+        let _ = (channel, key);
     }
 
     /// One page of the keys that match: the cursor of the next page (0 after the last page) and

@@ -86,8 +86,8 @@ impl Store for Single {
         self.lanes.poke(channel, by);
     }
 
-    fn post_poke(&self, channel: &str) {
-        self.lanes.post_poke(channel);
+    fn post_poke(&self, channel: &str, key: &Key) {
+        self.lanes.post_poke(channel, key);
     }
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {

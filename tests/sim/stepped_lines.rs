@@ -122,7 +122,7 @@ impl SteppedManager {
         let keep = options.keep_time().filter(|keep| {
             let is_again = keeper.note_asked(&key.name, *keep, now);
             if is_again {
-                self.lines.acquiring.ask_for_proof(now);
+                self.lines.acquiring.ask_for_proof(key, now);
             }
             is_again && self.lines.hearing.is_heard(now)
         });

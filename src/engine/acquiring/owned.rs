@@ -10,6 +10,7 @@ use crate::engine::request::Request;
 use crate::engine::upkeep::{Task, Timer};
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterEntry, WaiterOwner, WaiterState};
 use crate::error::Result;
+use crate::key::Key;
 use crate::loss::Loss;
 use crate::script::Token;
 use crate::store::clock::Time;
@@ -54,9 +55,10 @@ impl Acquiring {
         Ok(())
     }
 
-    /// R17 (subscription): has it proven alive for a while. Never waits.
-    pub(crate) fn ask_for_proof(&self, now: Time) {
-        self.subscription.ask_for_proof(now);
+    /// R17 (subscription): has it proven alive for a while, for a caller that asks for this name next. Waits
+    /// for no reply.
+    pub(crate) fn ask_for_proof(&self, key: &Key, now: Time) {
+        self.subscription.ask_for_proof(key, now);
     }
 
     /// The renewal thread calls the timer at that time, or soon after it.

@@ -277,10 +277,19 @@ fn proof_that_is_asked_for_comes_before_the_next_look() {
     let manager = manager.build().expect("it is there");
     let _listener = listener(&manager);
     let engine = manager.engine();
-    engine.hearing().heard_until.store(1, Ordering::SeqCst);
-    assert!(!is_heard(&manager));
-    engine.acquiring().ask_for_proof(engine.now());
-    until("it is proven", || is_heard(&manager));
+    let hearing = engine.hearing();
+    let key = manager.key("a").expect("a good name");
+    // The last proof is over, or soon will be.
+    for left in [Duration::ZERO, SOON] {
+        let ends = (engine.now() + left).as_nanos();
+        hearing.heard_until.store(ends, Ordering::SeqCst);
+        hearing.proof_until.store(0, Ordering::SeqCst);
+        engine.acquiring().ask_for_proof(&key, engine.now());
+        until("it is proven", || hearing.is_heard(engine.now() + SOON * 2));
+    }
+    // That lasts for longer than a check period.
+    hearing.proof_until.store(0, Ordering::SeqCst);
+    assert!(!hearing.ask_for_proof(engine.now()), "no message is needed");
 }
 
 #[test]

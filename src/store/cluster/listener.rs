@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use super::members::ClusterNode;
-use super::slots::SlotMap;
+use super::slots::{SlotMap, slot_of};
 use super::state::ClusterState;
 use crate::error::Step;
+use crate::key::Key;
 use crate::store::clock::Time;
 use crate::store::{Channel, OnEvent, StoreFault};
 
@@ -55,11 +56,10 @@ impl ClusterState {
         }
     }
 
-    /// See [`Store::post_poke`](crate::store::Store::post_poke).
-    pub(super) fn post_poke(&self, channel: &str) {
-        let carrier = self.carrier.lock().clone();
-        if let Some(carrier) = carrier {
-            carrier.lanes.post_poke(channel);
+    /// See [`Store::post_poke`](crate::store::Store::post_poke). A message reaches all nodes.
+    pub(super) fn post_poke(&self, channel: &str, key: &Key) {
+        if let Some(owner) = self.map().owner(slot_of(key)) {
+            owner.lanes.post_poke(channel, key);
         }
     }
 

@@ -127,8 +127,8 @@ impl Store for ClusterStore {
         self.state.poke(channel, by);
     }
 
-    fn post_poke(&self, channel: &str) {
-        self.state.post_poke(channel);
+    fn post_poke(&self, channel: &str, key: &Key) {
+        self.state.post_poke(channel, key);
     }
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {

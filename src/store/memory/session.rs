@@ -227,10 +227,10 @@ impl Store for Session {
     }
 
     fn poke(&self, channel: &str, _by: Time) {
-        self.post_poke(channel);
+        let _ = self.0.server.run(&bytes_of(&["PUBLISH", channel, ""]));
     }
 
-    fn post_poke(&self, channel: &str) {
+    fn post_poke(&self, channel: &str, _key: &Key) {
         let _ = self.0.server.run(&bytes_of(&["PUBLISH", channel, ""]));
     }
 

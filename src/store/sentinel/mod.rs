@@ -215,8 +215,8 @@ impl Store for SentinelStore {
         self.master().lanes.poke(channel, by);
     }
 
-    fn post_poke(&self, channel: &str) {
-        self.master().lanes.post_poke(channel);
+    fn post_poke(&self, channel: &str, key: &Key) {
+        self.master().lanes.post_poke(channel, key);
     }
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {

@@ -208,6 +208,15 @@ fn pages_lead_to_each_other_in_the_documentation_too() {
             }
         }
     }
+    for (path, text) in &read("docs", "md") {
+        for (at, mark) in text.match_indices("][") {
+            let target = text[at + mark.len()..].split(']').next().unwrap();
+            let defined = format!("\n[{target}]: {target}\n");
+            if target.contains(".md") && !text.contains(&defined) {
+                wrong.push(format!("{}: undefined: {target}", place(path, text, at)));
+            }
+        }
+    }
     let unused = unused.iter().map(|line| format!("unused: {line}"));
     wrong.extend(unused);
     none(&wrong, "these links are dead in the documentation");

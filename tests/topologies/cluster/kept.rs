@@ -35,6 +35,32 @@ fn another_manager_gets_a_kept_lock_of_each_master() {
     assert_eq!(mgr.stats().lost, 0);
 }
 
+/// Nobody has checked its subscription for a while. A message to itself proves it, over whichever node.
+#[test]
+fn idle_keeper_of_a_cluster_proves_its_subscription_by_one_message() {
+    let set = ClusterSet::start_with(3, 0, &[]);
+    let (period, timeout) = (Duration::from_millis(250), Duration::from_millis(500));
+    let builder = LockManager::builder(set.url())
+        .options(LockOptions::new().ttl(TTL).keep(TTL / 3))
+        .check_period(period)
+        .command_timeout(timeout);
+    let mgr = builder.build().expect("the cluster is in order");
+    let published = || -> u64 {
+        let masters = 0..set.masters();
+        masters.map(|at| set.node(at).calls("publish")).sum()
+    };
+    for master in [0, 1] {
+        let name = set.name_on(master, 0);
+        keep(&mgr, &name);
+        mgr.lock(&name).unwrap().unlock().unwrap();
+        let before = published();
+        // Time itself is under test: a wish for proofs lasts 2 P + T, and the last proof as long.
+        thread::sleep(2 * (2 * period + timeout) + period / 2);
+        keep(&mgr, &name);
+        assert_eq!(published() - before, 1, "master {master}");
+    }
+}
+
 /// While a slot moves, a mutex that has an owner answers before it is queued for. The keeper is told
 /// all the same, so that it does not keep the lock for as long as the slot moves.
 #[test]

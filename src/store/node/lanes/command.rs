@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use redis::{Cmd, Value};
 
 use super::{Lanes, NodeGuard, NodeLane};
+use crate::key::Key;
 use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
 use crate::store::node::connection::refusal;
@@ -83,9 +84,9 @@ impl Lanes {
     }
 
     /// Publishes an empty message. See [`Store::post_poke`](crate::store::Store::post_poke).
-    pub(in crate::store) fn post_poke(&self, channel: &str) {
-        let open = |lane| self.open_lane(lane, ConnectionWait::Never).ok();
-        if let Some(mut guard) = self.lanes.iter().find_map(open) {
+    pub(in crate::store) fn post_poke(&self, channel: &str, key: &Key) {
+        let (lane, _) = self.lane_of(key);
+        if let Ok(mut guard) = self.open_lane(lane, ConnectionWait::Never) {
             let command = empty_message(channel);
             guard.post(0, PostedCommand::new(command, &self.node.counts, |_| {}));
             guard.write();
