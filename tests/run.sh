@@ -170,7 +170,7 @@ if (($#)); then
 else
     # The simulators are among the library's own tests. Optimised, those take a third of the time, which is more than
     # their compilation takes longer. The others mostly wait.
-    run -p fairlock --lib --config profile.test.package.fairlock.opt-level=1
+    run --workspace --exclude fairlock-tests --lib --config profile.test.package.fairlock.opt-level=1
     run --workspace --bins --test it --test cli --example unit_test
     run --workspace --doc
 fi
