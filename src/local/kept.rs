@@ -349,19 +349,40 @@ impl Lines {
         self.acquiring.client().meter().cold_names.add(new);
     }
 
-    /// A caller asks Redis for this name. Whether the grant is to be kept for `keep`.
-    pub(super) fn is_worth_keeping(&self, key: &Key, keep: Duration) -> bool {
+    /// A caller with these options asks for this name. Whether the grant is to be kept for `keep`.
+    pub(super) fn is_worth_keeping(
+        &self,
+        key: &Key,
+        keep: Duration,
+        options: &LockOptions,
+    ) -> bool {
         let now = self.acquiring.client().now();
         self.emit_cold_names();
-        if !self.keeper.note_asked(&key.name, keep, now) {
+        let is_again = self.keeper.note_asked(&key.name, keep, now);
+        // With a place of its own, the caller would overtake those that share one.
+        let has_line = self.has_kept_line(&key.name, options);
+        if !is_again && !has_line {
             return false;
         }
         // Until others can tell this process that they wait, it keeps nothing from them.
         if self.acquiring.start_subscription().is_err() {
-            return false;
+            return has_line;
         }
         self.acquiring.ask_for_proof(key, now);
-        self.hearing.is_heard(now)
+        has_line || self.hearing.is_heard(now)
+    }
+
+    /// Whether callers with these options wait for the name in one line, or one has the lock before them.
+    pub(super) fn has_kept_line(&self, name: &str, options: &LockOptions) -> bool {
+        let key = LineKey::of_kept(options);
+        let is_used = |line: &Line| {
+            let tenure = line.tenure();
+            line.has_members() || tenure.is_some_and(|tenure| tenure.turn().is_some())
+        };
+        let found = self.with_known_slot(name, |slot| {
+            slot.lines().any(|(of, line)| of == key && is_used(line))
+        });
+        found.unwrap_or(false)
     }
 }
 

@@ -41,6 +41,15 @@ impl LineKey {
             hears: request.hears,
         }
     }
+
+    /// That of a request by which a lock is kept.
+    pub(super) fn of_kept(options: &LockOptions) -> LineKey {
+        LineKey {
+            ttl: options.lease_length(),
+            max: options.most_local_handovers(),
+            hears: true,
+        }
+    }
 }
 
 /// All lines that have members, a place or a tenure.

@@ -100,7 +100,7 @@ impl Running {
     pub(crate) fn handovers(&self, key: &Key, options: &LockOptions) -> Handovers {
         let most = options.most_local_handovers();
         let keep = options.keep_time();
-        let keep = keep.filter(|keep| self.lines.is_worth_keeping(key, *keep));
+        let keep = keep.filter(|keep| self.lines.is_worth_keeping(key, *keep, options));
         Handovers {
             spare_fences: keep.map_or(most, |_| MAX_LOCAL_HANDOVERS),
             hears: keep.is_some() || options.notifies_wanted(),

@@ -155,6 +155,36 @@ fn keeper_overtakes_a_waiter_until_it_must_know_of_it() {
     assert!(violates(111 + told));
 }
 
+/// Two of one process wait for a long time. Then one comes from another.
+#[test]
+fn waiters_of_a_keeper_share_a_place() {
+    let violations = |first: &str, second: &str| {
+        let lines = [
+            "100 c.0 ask c1 n lock kept",
+            "101 c.0 granted c1 7",
+            "102 c.0 held c1 103",
+            "110 a.0 ask a1 n enqueue kept",
+            "111 a.0 queued a1",
+            "112 a.0 ask a2 n enqueue kept",
+            "113 a.0 queued a2",
+            "2000 b.0 ask b1 n lock",
+            "2010 c.0 release c1",
+            "2011 c.0 ended c1 released",
+            first,
+            second,
+            "2031 a.0 ended a1 released",
+            "2033 b.0 ended b1 released",
+            "2040 a.0 granted a2 90",
+            "2041 a.0 ended a2 released",
+        ];
+        found(&lines, Rule::Order).violations.len()
+    };
+    let [early, late] = ["2020 b.0 granted b1 40", "2030 b.0 granted b1 60"];
+    assert_eq!(violations("2020 a.0 granted a1 50", late), 0);
+    // Their place was ahead of the other.
+    assert_eq!(violations(early, "2030 a.0 granted a1 50"), 2);
+}
+
 #[test]
 fn guard_of_a_kept_lock_may_have_a_grant_that_redis_has_lost() {
     let overlap = |kind: &str| {

@@ -121,10 +121,11 @@ impl SteppedManager {
         keeper.forget_cold();
         let keep = options.keep_time().filter(|keep| {
             let is_again = keeper.note_asked(&key.name, *keep, now);
-            if is_again {
+            let has_line = self.lines.has_kept_line(&key.name, options);
+            if is_again || has_line {
                 self.lines.acquiring.ask_for_proof(key, now);
             }
-            is_again && self.lines.hearing.is_heard(now)
+            has_line || is_again && self.lines.hearing.is_heard(now)
         });
         Handovers {
             spare_fences: keep.map_or(most, |_| MAX_LOCAL_HANDOVERS),

@@ -320,7 +320,8 @@ impl<'a> HistoryChecker<'a> {
                 // Processes that hand over within themselves take turns as `line_order` says.
                 let is_one_line =
                     |a: &&&Attempt| b.demand.local_handovers == 0 || a.worker == b.worker;
-                for a in waiting.iter().filter(is_one_line) {
+                let waits_alone = |a: &&&Attempt| !had_a_turn_of_its_place(a, b, grant, attempts);
+                for a in waiting.iter().filter(is_one_line).filter(waits_alone) {
                     let overtaken = match &a.granted {
                         // A reader has the fence of the writer before it.
                         Some(own) if a.demand.reads() && !b.demand.reads() => {
@@ -966,6 +967,18 @@ impl Finding {
     fn add_violation(&mut self, how: String) {
         self.violations.push(how);
     }
+}
+
+/// The callers of one process share a place for a lock that it keeps. After a turn of one of them,
+/// the place is behind those that came meanwhile from elsewhere. `a` is queued, and `b` got this grant.
+fn had_a_turn_of_its_place(a: &Attempt, b: &Attempt, grant: &Grant, attempts: &[&Attempt]) -> bool {
+    let is_of_its_place = |other: &&&Attempt| {
+        let own = other.granted.as_ref();
+        other.worker == a.worker
+            && other.demand.is_kept
+            && own.is_some_and(|own| Some(own.at) > a.queued && own.fence < grant.fence)
+    };
+    a.demand.is_kept && a.worker != b.worker && attempts.iter().any(|at| is_of_its_place(&at))
 }
 
 /// Whether the two cannot hold at the same time.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fairlock::{LockGuard, LockOptions, PreviousHolder};
 
-use super::{gets, keeper, plain};
+use super::{P, gets, granted, keeper, plain};
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::SOON;
 use crate::keeping::{costs_nothing, keep};
@@ -27,6 +27,7 @@ on_both_stores! {
     handle_without_keep_keeps_nothing,
     try_behind_a_guard_of_this_manager_sends_nothing,
     waiter_for_a_kept_lock_is_ready_at_once,
+    callers_queue_behind_those_that_wait_for_a_kept_lock,
 }
 
 fn third_lock_of_a_name_sends_no_request(backend: &Backend) {
@@ -241,4 +242,23 @@ fn waiter_for_a_kept_lock_is_ready_at_once(backend: &Backend) {
     second.ready().recv_timeout(SLACK).expect("it is the next");
     drop(second.wait().unwrap());
     assert!(costs_nothing(&mgr, || drop(mgr.lock("a").unwrap())));
+}
+
+/// A guard is alive for longer than an unused lock is kept. So nobody has asked Redis for that long.
+fn callers_queue_behind_those_that_wait_for_a_kept_lock(backend: &Backend) {
+    let unused = P / 2;
+    let mgr = plain(backend).with(LockOptions::new().keep(unused));
+    keep(&mgr, "a");
+    let guard = mgr.lock("a").unwrap();
+    let mut waiters = vec![mgr.enqueue("a").unwrap()];
+    for _ in 0..3 {
+        backend.pass(2 * unused);
+        let mut queue = || waiters.push(mgr.enqueue("a").unwrap());
+        assert!(costs_nothing(&mgr, &mut queue), "a place of its own");
+    }
+    drop(guard);
+    for waiter in waiters {
+        drop(granted(waiter));
+    }
+    assert_eq!((mgr.stats().lost, mgr.stats().recalls), (0, 0));
 }
