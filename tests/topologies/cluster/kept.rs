@@ -58,6 +58,7 @@ fn idle_keeper_of_a_cluster_proves_its_subscription_by_one_message() {
         thread::sleep(2 * (2 * period + timeout) + period / 2);
         keep(&mgr, &name);
         assert_eq!(published() - before, 1, "master {master}");
+        mgr.lock(&name).unwrap().unlock().unwrap();
     }
 }
 
