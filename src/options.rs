@@ -191,9 +191,9 @@ impl LockOptions {
     /// those until a message to itself has come back. If that is lost, or cannot be sent, they do for a
     /// check period. A name that goes to and fro between managers is not kept: if it was wanted, or
     /// unused, after fewer than 6 turns, this manager does not keep it for the next 30 to 60 s, except for
-    /// callers that come while others of its own wait. It keeps 1,024 names at a time at most. The waiters
-    /// of this manager share a place in the queue, in their order. While nobody else waits, they hand the
-    /// lock over to each other without a limit.
+    /// callers that come while others of its own have the lock or wait. It keeps 1,024 names at a time at
+    /// most. The waiters of this manager share a place in the queue, in their order. While nobody else
+    /// waits, they hand the lock over to each other without a limit.
     ///
     /// The price is in a crash. A process may end without [`shutdown`](crate::LockManager::shutdown)
     /// and without dropping its last handle. Then what it keeps stays taken until the ttl is over, and the

@@ -360,16 +360,16 @@ impl Lines {
         self.emit_cold_names();
         let is_again = self.keeper.note_asked(&key.name, keep, now);
         // With a place of its own, the caller would overtake those that share one.
-        let has_line = self.has_kept_line(&key.name, options);
-        if !is_again && !has_line {
+        let has_line = || self.has_kept_line(&key.name, options);
+        if !is_again && !has_line() {
             return false;
         }
         // Until others can tell this process that they wait, it keeps nothing from them.
         if self.acquiring.start_subscription().is_err() {
-            return has_line;
+            return has_line();
         }
         self.acquiring.ask_for_proof(key, now);
-        has_line || self.hearing.is_heard(now)
+        self.hearing.is_heard(now) || has_line()
     }
 
     /// Whether callers with these options wait for the name in one line, or one has the lock before them.

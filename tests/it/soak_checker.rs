@@ -155,34 +155,48 @@ fn keeper_overtakes_a_waiter_until_it_must_know_of_it() {
     assert!(violates(111 + told));
 }
 
-/// Two of one process wait for a long time. Then one comes from another.
+/// Two of one process wait for a long time. One comes from another process, and is before one of them.
 #[test]
 fn waiters_of_a_keeper_share_a_place() {
-    let violations = |first: &str, second: &str| {
-        let lines = [
-            "100 c.0 ask c1 n lock kept",
-            "101 c.0 granted c1 7",
-            "102 c.0 held c1 103",
-            "110 a.0 ask a1 n enqueue kept",
-            "111 a.0 queued a1",
-            "112 a.0 ask a2 n enqueue kept",
-            "113 a.0 queued a2",
-            "2000 b.0 ask b1 n lock",
-            "2010 c.0 release c1",
-            "2011 c.0 ended c1 released",
-            first,
-            second,
-            "2031 a.0 ended a1 released",
-            "2033 b.0 ended b1 released",
-            "2040 a.0 granted a2 90",
-            "2041 a.0 ended a2 released",
+    let violations = |holder: &str, turns: [&str; 4]| {
+        let mut lines = vec![
+            format!("100 {holder} ask c1 n lock kept"),
+            format!("101 {holder} granted c1 7"),
+            "110 a.0 ask a1 n enqueue kept".to_owned(),
+            "111 a.0 queued a1".to_owned(),
+            "112 a.0 ask a2 n enqueue kept".to_owned(),
+            "113 a.0 queued a2".to_owned(),
+            format!("2010 {holder} release c1"),
+            format!("2011 {holder} ended c1 dropped"),
         ];
+        lines.extend(turns.map(str::to_owned));
+        lines.extend(["2900 a.0 granted a2 90", "2910 a.0 ended a2 dropped"].map(str::to_owned));
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         found(&lines, Rule::Order).violations.len()
     };
-    let [early, late] = ["2020 b.0 granted b1 40", "2030 b.0 granted b1 60"];
-    assert_eq!(violations("2020 a.0 granted a1 50", late), 0);
-    // Their place was ahead of the other.
-    assert_eq!(violations(early, "2030 a.0 granted a1 50"), 2);
+    let between = |asked: &'static str| {
+        [
+            "2020 a.0 granted a1 50",
+            "2030 a.0 ended a1 dropped",
+            asked,
+            "2800 b.0 granted b1 60",
+        ]
+    };
+    // The place was behind the other after the turn, whose release may be a little late.
+    let late = 2030 + 200 + 100;
+    for (asked, wrong) in [(2000, 0), (late - 1, 0), (late, 1)] {
+        let asked: &str = format!("{asked} b.0 ask b1 n lock").leak();
+        assert_eq!(violations("c.0", between(asked)), wrong, "{asked}");
+    }
+    // It was ahead of the other, which is before both. Then a guard of its own process was before it.
+    let before_both = [
+        "2000 b.0 ask b1 n lock",
+        "2020 b.0 granted b1 40",
+        "2030 a.0 granted a1 50",
+        "2040 a.0 ended a1 dropped",
+    ];
+    assert_eq!(violations("c.0", before_both), 2);
+    assert_eq!(violations("a.0", before_both), 0);
 }
 
 #[test]

@@ -320,8 +320,7 @@ impl<'a> HistoryChecker<'a> {
                 // Processes that hand over within themselves take turns as `line_order` says.
                 let is_one_line =
                     |a: &&&Attempt| b.demand.local_handovers == 0 || a.worker == b.worker;
-                let waits_alone = |a: &&&Attempt| !had_a_turn_of_its_place(a, b, grant, attempts);
-                for a in waiting.iter().filter(is_one_line).filter(waits_alone) {
+                for a in waiting.iter().filter(is_one_line) {
                     let overtaken = match &a.granted {
                         // A reader has the fence of the writer before it.
                         Some(own) if a.demand.reads() && !b.demand.reads() => {
@@ -336,6 +335,7 @@ impl<'a> HistoryChecker<'a> {
                     let excused = || {
                         self.may_have_lost_its_place(a, grant.at)
                             || self.may_have_lost_a_grant(a, b)
+                            || self.gave_its_place_to_another(a, b, attempts)
                     };
                     if overtaken && excused() {
                         finding.excused += 1;
@@ -366,6 +366,24 @@ impl<'a> HistoryChecker<'a> {
         } else {
             0
         }
+    }
+
+    /// The callers of one process share a place for a lock that it keeps. After a turn of one of them,
+    /// the place is behind those that came until then from elsewhere, as `b` did. A dropped guard is
+    /// released a little later.
+    fn gave_its_place_to_another(&self, a: &Attempt, b: &Attempt, attempts: &[&Attempt]) -> bool {
+        let late = nanos(self.timings.command_timeout + self.timings.slack);
+        let had_a_turn = |other: &&&Attempt| {
+            let (turn, end) = (other.granted.as_ref(), other.ended.as_ref());
+            other.id != a.id
+                && other.worker == a.worker
+                && other.demand.is_kept
+                && turn
+                    .zip(b.granted.as_ref())
+                    .is_some_and(|(turn, next)| turn.fence < next.fence)
+                && end.is_some_and(|(at, _)| Some(*at) > a.queued && b.asked < *at + late)
+        };
+        a.demand.is_kept && a.worker != b.worker && attempts.iter().any(|at| had_a_turn(&at))
     }
 
     /// With local hand-overs, the threads of one process wait in one line. Before a waiter comes the
@@ -967,18 +985,6 @@ impl Finding {
     fn add_violation(&mut self, how: String) {
         self.violations.push(how);
     }
-}
-
-/// The callers of one process share a place for a lock that it keeps. After a turn of one of them,
-/// the place is behind those that came meanwhile from elsewhere. `a` is queued, and `b` got this grant.
-fn had_a_turn_of_its_place(a: &Attempt, b: &Attempt, grant: &Grant, attempts: &[&Attempt]) -> bool {
-    let is_of_its_place = |other: &&&Attempt| {
-        let own = other.granted.as_ref();
-        other.worker == a.worker
-            && other.demand.is_kept
-            && own.is_some_and(|own| Some(own.at) > a.queued && own.fence < grant.fence)
-    };
-    a.demand.is_kept && a.worker != b.worker && attempts.iter().any(|at| is_of_its_place(&at))
 }
 
 /// Whether the two cannot hold at the same time.
