@@ -185,9 +185,10 @@ fn a_doubtful_grant_is_ready_again_once_it_is_confirmed(backend: &Backend) {
     waiter.ready().recv_timeout(SLACK).unwrap();
     // Time itself is under test: more than half of the lease passes.
     thread::sleep(lease * 2 / 3);
-    // R12 (doubtful grants): this look has the grant confirmed, and does not wait for that.
-    assert!(waiter.wait_for(Duration::ZERO).unwrap().is_none());
-    let guard = taken(&mut waiter, SLACK);
+    // R12 (doubtful grants): this look has the grant confirmed, and does not wait for that. In memory,
+    // the answer may be there before the look is over.
+    let looked = waiter.wait_for(Duration::ZERO).unwrap();
+    let guard = looked.unwrap_or_else(|| taken(&mut waiter, SLACK));
     assert!(guard.remaining() > lease / 2, "{:?}", guard.remaining());
     guard.unlock().unwrap();
 }
