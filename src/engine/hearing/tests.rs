@@ -256,10 +256,7 @@ fn only_a_listener_has_the_subscription_proven() {
     let pings = peer.pings();
     let engine = manager.engine();
     let asks = || engine.hearing().ask_for_proof(engine.now());
-    assert!(
-        asks() && !asks(),
-        "one caller hears that the thread is to be woken"
-    );
+    assert!(asks() && !asks(), "one caller is told to wake the thread");
     until("it is proven once more", || is_heard(&manager));
     until("that ends", || !is_heard(&manager));
     // For 2 P + T, once per P, and what a slow machine makes of it.
