@@ -5,16 +5,23 @@
 --   server that says it is older than 7.0, outside of a cluster)
 -- ARGV: 1 the manager's channel, 2 `queue`, or `quorum` for the scripts of a quorum: they need less
 -- Returns: what is lacking: a command, its error, the next command, ... A rule with an empty error is
---   about what a caller needs later: to wait, or to list names
+--   about what a caller needs later: to wait, or to list names. `-`, in place of `+`, is about a command
+--   that the server does not have
 local key, errors = KEYS[2] or KEYS[1] .. ':x', {}
 -- From 7.0 on, the server can be asked. That touches no key, and leaves no trace.
-local may, protected = redis.acl_check_cmd, pcall
+local can_ask, protected = redis.acl_check_cmd, pcall
+-- Whether the user may run it, and whether the server has it: it raises an error about a command that
+-- was renamed.
+local function may(command, ...)
+  if not can_ask then
+    return false, true
+  end
+  local is_known, is_allowed = protected(can_ask, command, ...)
+  return is_known and is_allowed, is_known
+end
 local function try(command, ...)
-  if may then
-    local is_known, is_allowed = protected(may, command, ...)
-    if is_known and is_allowed then
-      return true
-    end
+  if may(command, ...) then
+    return true
   end
   local reply = redis.pcall(command, ...)
   local refused = type(reply) == 'table' and reply.err
@@ -30,17 +37,17 @@ local needs_queue = ARGV[2] == 'queue'
 if needs_queue then
   unlinks, pops = try('UNLINK', key), try('LPOP', key)
 end
--- Without `may`, RPUSH and HSET write. So another command must be able to delete that again.
+-- Without `can_ask`, RPUSH and HSET write. So another command must be able to delete that again.
 local function undo(command, ...)
-  if not may then redis.pcall(command, ...) end
+  if not can_ask then redis.pcall(command, ...) end
 end
 local remove = expires and {'PEXPIREAT', key, '1'} or unlinks and {'UNLINK', key}
 local pop, delete = remove or pops and {'LPOP', key}, remove or deletes and {'HDEL', key, 'x'}
-if needs_queue and (may or pop) then
+if needs_queue and (can_ask or pop) then
   try('RPUSH', key, 'x')
   undo(unpack(pop or {}))
 end
-if may or delete then
+if can_ask or delete then
   try('HSET', key, 'x', 'x')
   undo(unpack(delete or {}))
 end
@@ -65,21 +72,22 @@ local function note(rule)
   errors[#errors + 1] = ''
 end
 -- A user who may run neither command may lack the channel, too. Nothing tells.
-if needs_queue and not publishes and not (may and may('SUBSCRIBE')) then note('&?') end
+if needs_queue and not publishes and not may('SUBSCRIBE') then note('&?') end
 -- Before 7.0, no script can find these out.
 local function later(command, ...)
-  if not may(command, ...) then note('+' .. string.lower(command)) end
+  local is_allowed, is_known = may(command, ...)
+  if not is_allowed then note((is_known and '+' or '-') .. string.lower(command)) end
+  return is_allowed
 end
-if may then
+if can_ask then
   -- Valkey 9.1 crashes if it is asked about EVAL or EVALSHA without all their arguments. EVAL is
   -- running, so only the key can be the reason.
   if not may('EVAL', '', '1', key) then note('~') end
   later('EVALSHA', '', '0')
   later('SCAN', '0')
   if needs_queue then
-    later('SUBSCRIBE')
     later('PING')
-    if may('SUBSCRIBE') and not may('SUBSCRIBE', ARGV[1]) then note('&') end
+    if later('SUBSCRIBE') and not may('SUBSCRIBE', ARGV[1]) then note('&') end
   end
 end
 return errors

@@ -173,8 +173,13 @@ pub(super) fn is_of_another_node(message: &str) -> bool {
 
 /// Whether the server does not have this command.
 pub(super) fn is_unknown_command(message: &str) -> bool {
-    // In a script: "Unknown Redis command called from script", and without "Redis" on Valkey.
-    message.contains("unknown command") || message.contains("command called from ")
+    message.contains("unknown command") || calls_unknown_command(message)
+}
+
+/// Whether a script called a command that the server does not have. No server names it.
+pub(super) fn calls_unknown_command(message: &str) -> bool {
+    // "Unknown Redis command called from script", and without "Redis" on Valkey.
+    message.contains("command called from ")
 }
 
 #[cfg(test)]

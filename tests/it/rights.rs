@@ -1,6 +1,8 @@
 //! The rights of an ACL user: a missing one is named before anything is taken, and the documented
 //! ones are those that are needed. On Redis alone, since the in-memory store has no users.
 
+mod commands;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -143,12 +143,16 @@ impl Node {
         };
         match refusal(reply) {
             Err(fault) if is_refused(&fault) && !self.refuses_time.load(Ordering::Relaxed) => {
-                self.refuses_time.store(true, Ordering::Relaxed);
                 let sent = self.clock.now();
                 let command = self.time_command(Greeting::Silent);
                 let mut replies = self.ask(connection, &[command], reply_by)?;
                 let reply = refusal(replies.pop().unwrap_or_default());
-                let time = reply.map_err(|fault| fault.of_command("EVAL", FOR_LOCKS))?;
+                let time = reply.map_err(|by_script| match by_script {
+                    // Scripts have no TIME either.
+                    StoreFault::InDoubt(_) => of_time(fault),
+                    other => other.of_command("EVAL", FOR_LOCKS),
+                })?;
+                self.refuses_time.store(true, Ordering::Relaxed);
                 Ok(Anchor {
                     server: server_time(time)?,
                     sent,
@@ -156,7 +160,7 @@ impl Node {
                 })
             }
             reply => Ok(Anchor {
-                server: server_time(reply.map_err(|fault| fault.of_command("TIME", FOR_LOCKS))?)?,
+                server: server_time(reply.map_err(of_time)?)?,
                 sent,
                 received,
             }),
@@ -254,6 +258,15 @@ impl Node {
 /// The command that chooses the database. `None`: it is the first one.
 pub(super) fn select(login: &Login) -> Option<Cmd> {
     (login.database != 0).then(|| redis::cmd("SELECT").arg(login.database).clone())
+}
+
+/// The fault of a question for the time. A script that asks for it writes nothing.
+fn of_time(fault: StoreFault) -> StoreFault {
+    let fault = match fault {
+        StoreFault::InDoubt(fault) => *fault,
+        fault => fault,
+    };
+    fault.of_command("TIME", FOR_LOCKS)
 }
 
 /// The reply to TIME, in µs.

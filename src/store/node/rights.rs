@@ -23,7 +23,8 @@ use crate::error::passes_by_itself;
 use crate::script::{Call, Family, QUORUM_RIGHTS, RIGHTS, rights_command};
 use crate::store::StoreFault;
 use crate::store::refusal::{
-    Lack, Refusal, is_of_another_node, is_unknown_command, lacks_unnamed_command,
+    Lack, Refusal, calls_unknown_command, is_of_another_node, is_unknown_command,
+    lacks_unnamed_command,
 };
 
 /// The rights of its user that a node knows.
@@ -112,8 +113,9 @@ impl Node {
             Ok(reply) => Lacks::read(reply)?,
             Err(fault) => return Err(self.refused_question(call, fault)),
         };
-        if let Some(command) = lacks.absent.first() {
-            let message = format!("this server has no {command}, which every lock needs");
+        if !lacks.absent.is_empty() {
+            let absent = lacks.absent.join(" and no ");
+            let message = format!("this server has no {absent}, which every lock needs");
             return Err(StoreFault::server("ERR", message));
         }
         // R17 (subscription): a free lock needs no channel. A waiter learns of the lack.
@@ -164,8 +166,8 @@ impl Node {
     }
 }
 
-/// The same fault. If the script was refused a command which the server does not name, this names all
-/// that the scripts of its family use.
+/// The same fault. If the script was refused a command which the server does not name, or if the server
+/// does not have the command, this names all that the scripts of its family use.
 fn with_rights_of_script(call: &Call, fault: StoreFault) -> StoreFault {
     match fault {
         // The script may have written before.
@@ -179,6 +181,16 @@ fn with_rights_of_script(call: &Call, fault: StoreFault) -> StoreFault {
                     format!("to lock and wait, the user needs {RIGHTS}")
                 }
             }),
+        StoreFault::Server { ref message, .. } if calls_unknown_command(message) => {
+            let rights = match call.spec.family {
+                Family::Quorum => QUORUM_RIGHTS,
+                Family::Mutex | Family::Permit => RIGHTS,
+            };
+            let commands = rights.replace('+', "").to_uppercase();
+            fault.with_advice(&format!(
+                "the server must have all of {commands}: one was renamed or removed"
+            ))
+        }
         fault => fault,
     }
 }
@@ -220,6 +232,8 @@ impl Lacks {
                 "&?" => lacks.may_lack_channel = true,
                 "+evalsha" => lacks.commands.push(command),
                 later if later.starts_with('+') => lacks.later.push(command),
+                // What needs it later names it, and locks do without.
+                absent if absent.starts_with('-') => {}
                 _ => lacks.take(command, &Refusal::read_caught(&error)),
             }
         }
@@ -232,6 +246,8 @@ impl Lacks {
             Some(Lack::Command) => self.commands.push(format!("+{}", command.to_lowercase())),
             Some(Lack::Key) => self.key = true,
             Some(Lack::Channel) => self.channel = true,
+            // R17 (subscription): a grant is found without a message, too.
+            None if is_unknown_command(&refusal.message) && command == "PUBLISH" => {}
             None if is_unknown_command(&refusal.message) => self.absent.push(command),
             // On a replica, or in a slot that is in migration, say, not every command could be tried.
             None => {

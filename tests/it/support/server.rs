@@ -371,6 +371,10 @@ impl Address {
             }),
         };
         match answer {
+            // A test has renamed PING or INFO. Nobody else has a socket in our own directory.
+            Ok(output) if output.contains("unknown command") && !output.contains("QUIT") => {
+                matches!(self, Self::Unix(_))
+            }
             Ok(output) if output.starts_with("+PONG") => {
                 output.contains(&format!("\nprocess_id:{pid}\r")) || output.contains("-NOPERM")
             }

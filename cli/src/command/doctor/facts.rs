@@ -87,6 +87,8 @@ pub(super) struct NodeAnswers {
 pub(super) struct WorkAnswers {
     /// The rights that the user lacks.
     pub(super) lacking: Answer<Vec<String>>,
+    /// The commands of locks that the server does not have, in upper case.
+    pub(super) absent: Vec<String>,
     pub(super) scripts: Answer<()>,
     /// How long a message took. `None`: nobody needs messages.
     pub(super) message: Option<Answer<Duration>>,

@@ -135,7 +135,7 @@ fn lack_of(message: &str) -> Lack {
     }
 }
 
-fn is_unknown_command(message: &str) -> bool {
+pub(super) fn is_unknown_command(message: &str) -> bool {
     message.contains("unknown command") || message.contains("command called from ")
 }
 

@@ -154,6 +154,7 @@ impl Interview {
     fn times(&mut self, key: &str) -> Result<(Vec<Duration>, ClockReading), Fault> {
         let by_script = command(&["EVAL", "return redis.call('TIME')", "1", key]);
         let mut asked = command(&["TIME"]);
+        let mut refused = None;
         if self.link.is_silent {
             asked = by_script.clone();
         } else if let Err(fault) = self.ask_one(asked.clone())
@@ -161,9 +162,14 @@ impl Interview {
             && fault.lack().is_none()
         {
             asked = by_script;
+            refused = Some(fault);
         }
         let started = Instant::now();
-        let (first, mut best) = self.reading(&asked)?;
+        let (first, mut best) = self.reading(&asked).map_err(|fault| match refused {
+            // Scripts have no TIME either, and the server does not say which command is unknown.
+            Some(of_time) if fault.is_unknown_command() => of_time,
+            _ => fault,
+        })?;
         let mut round_trips = vec![first];
         while round_trips.len() < SAMPLES && started.elapsed() < self.time.reply {
             let (took, reading) = self.reading(&asked)?;
@@ -204,11 +210,20 @@ impl Interview {
         let mut lacking = Lacking::new(&master.names);
         let message = self.message(master, &mut lacking);
         let asked = self.lacking(master, &mut lacking);
-        let scripts = self.scripts(&master.names.key());
+        let mut scripts = self.scripts(&master.names.key());
         if scripts == Err(Unknown::NoRight("EVALSHA")) {
             lacking.note("EVALSHA", Lack::Command);
         }
+        if scripts == Err(Unknown::NoCommand("EVALSHA")) {
+            // Each script is sent with its source.
+            lacking.note_absent("EVALSHA");
+            scripts = Ok(());
+        }
+        if self.link.version.is_none() && !self.link.is_silent {
+            lacking.note_absent("HELLO");
+        }
         WorkAnswers {
+            absent: std::mem::take(&mut lacking.absent),
             scripts,
             lacking: if lacking.rules.is_empty() {
                 asked.map(|()| lacking.rules)
@@ -237,8 +252,14 @@ impl Interview {
         let mut replies = self.ask_all(&commands);
         let of_question = replies.remove(0);
         for (words, reply) in tried.iter().zip(replies) {
-            if let Some(lack) = reply.err().and_then(|fault| fault.lack()) {
-                lacking.note(words[0], lack);
+            match reply {
+                Err(fault) if fault.is_unknown_command() => lacking.note_absent(words[0]),
+                Err(fault) => {
+                    if let Some(lack) = fault.lack() {
+                        lacking.note(words[0], lack);
+                    }
+                }
+                Ok(_) => {}
             }
         }
         match of_question {

@@ -2,7 +2,7 @@
 
 use fairlock::redis::{self, Cmd, Value};
 
-use super::fault::{Fault, Lack, lack_in_script};
+use super::fault::{Fault, Lack, is_unknown_command, lack_in_script};
 use super::link::command;
 
 /// The script that managers send before their first lock.
@@ -53,6 +53,8 @@ impl Names {
 pub(super) struct Lacking<'a> {
     names: &'a Names,
     pub(super) rules: Vec<String>,
+    /// Commands that the server does not have, in upper case.
+    pub(super) absent: Vec<String>,
 }
 
 impl<'a> Lacking<'a> {
@@ -60,6 +62,7 @@ impl<'a> Lacking<'a> {
         Lacking {
             names,
             rules: Vec::new(),
+            absent: Vec::new(),
         }
     }
 
@@ -89,9 +92,11 @@ impl<'a> Lacking<'a> {
                 "&?" => {}
                 "+evalsha" => commands.push(command),
                 rule if rule.starts_with('+') => later.push(command),
+                rule if rule.starts_with('-') => self.note_absent(&rule[1..]),
                 name => match lack_in_script(&error) {
                     Some(Lack::Command) => commands.push(self.names.rule(name, Lack::Command)),
                     Some(lack) => others.push(self.names.rule(name, lack)),
+                    None if is_unknown_command(&error) => self.note_absent(name),
                     None => {}
                 },
             }
@@ -108,6 +113,14 @@ impl<'a> Lacking<'a> {
     /// The server refused this command for want of a right.
     pub(super) fn note(&mut self, command: &str, lack: Lack) {
         self.add(self.names.rule(command, lack));
+    }
+
+    /// The server does not have this command.
+    pub(super) fn note_absent(&mut self, command: &str) {
+        let command = command.to_uppercase();
+        if !self.absent.contains(&command) {
+            self.absent.push(command);
+        }
     }
 
     pub(super) fn add(&mut self, rule: String) {

@@ -48,6 +48,37 @@ fn renamed_command_is_not_known() {
     diagnosis.assert_finds("eviction", Level::Ok, "noeviction");
 }
 
+/// Each command that locks use on one server, renamed away.
+#[test]
+fn each_absent_command_is_listed() {
+    let login = ["--user", "u", "on", ">p", "~*", "&*", "+@all"];
+    let all = documented()
+        .into_iter()
+        .filter_map(|rule| rule.strip_prefix('+'));
+    for command in all.chain(["hello", "auth", "info"]) {
+        let renamed = ["--rename-command", command, ""];
+        let server = Server::start_with(&[&login[..], &renamed].concat());
+        let diagnosis = diagnose(&format!("{}?db=1&user=u&pass=p", server.url()));
+        let (check, level) = match command {
+            "auth" | "select" | "time" => ("connection", Level::Error),
+            "eval" => ("scripts", Level::Error),
+            "info" => ("role", Level::Ok),
+            "subscribe" | "publish" => ("messages", Level::Warning),
+            "scan" => ("rights", Level::Warning),
+            "hello" | "evalsha" | "ping" => ("rights", Level::Ok),
+            _ => ("rights", Level::Error),
+        };
+        diagnosis.assert_finds(check, level, &command.to_uppercase());
+        let complaints = diagnosis.complaints();
+        let worst = complaints.iter().map(|found| found.level).max();
+        // The append-only file is off.
+        assert!(
+            worst <= Some(level.max(Level::Warning)),
+            "{command}: {complaints:#?}"
+        );
+    }
+}
+
 #[test]
 fn each_missing_right_is_named_with_its_rule() {
     let server = Server::start();

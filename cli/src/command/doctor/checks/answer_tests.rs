@@ -156,6 +156,7 @@ fn work_that_is_refused_is_an_error_with_its_rule() {
     let lacking = vec!["+hdel".to_owned(), "&fairlock:grants:*".to_owned()];
     let refused = with(WorkAnswers {
         lacking: Ok(lacking),
+        absent: Vec::new(),
         scripts: Err(Unknown::NoRight("EVAL")),
         message: Some(Err(Unknown::NoRight("SUBSCRIBE"))),
     });
@@ -166,6 +167,7 @@ fn work_that_is_refused_is_an_error_with_its_rule() {
     let unanswered = || Unknown::Unanswered("timed out".to_owned());
     let silent = with(WorkAnswers {
         lacking: Err(unanswered()),
+        absent: Vec::new(),
         scripts: Err(unanswered()),
         message: Some(Err(unanswered())),
     });
@@ -174,6 +176,7 @@ fn work_that_is_refused_is_an_error_with_its_rule() {
     }
     let broken = with(WorkAnswers {
         lacking: Err(Unknown::Failed("why".to_owned())),
+        absent: Vec::new(),
         scripts: Err(Unknown::NoCommand("EVALSHA")),
         message: Some(Err(Unknown::Failed("timed out".to_owned()))),
     });

@@ -60,6 +60,7 @@ pub(super) fn answers(text: &str, (fields, settings): Change<'_>) -> NodeAnswers
         settings: Settings(settings.collect()),
         work: Some(WorkAnswers {
             lacking: Ok(Vec::new()),
+            absent: Vec::new(),
             scripts: Ok(()),
             message: Some(Ok(MS)),
         }),

@@ -66,7 +66,34 @@ pub(super) fn rights(
             format!("ACL SETUSER {user} {lacking}"),
         );
     }
-    Ok(format!("the user {user} has all that locks need"))
+    let mut shown = format!("the user {user} has all that locks need");
+    for command in &work.absent {
+        let loss = match &**command {
+            "SCAN" => "no command and no call can list locks",
+            "ASKING" => "a call fails while the slot of its name moves",
+            // Nothing fails. What is slower without messages, the finding about them says.
+            "HELLO" | "EVALSHA" | "PING" | "SUBSCRIBE" | "PUBLISH" => {
+                shown += &format!("; the server has no {command}");
+                continue;
+            }
+            _ => {
+                findings.fail(
+                    format!("the server has no {command}, which every lock needs"),
+                    remedy_of_absent(command),
+                );
+                continue;
+            }
+        };
+        findings.warn(
+            format!("the server has no {command}: {loss}"),
+            remedy_of_absent(command),
+        );
+    }
+    Ok(shown)
+}
+
+fn remedy_of_absent(command: &str) -> String {
+    format!("remove rename-command for {command} from the server's configuration")
 }
 
 pub(super) fn scripts(
@@ -78,7 +105,7 @@ pub(super) fn scripts(
         Ok(()) => {}
         Err(unknown @ Unknown::NoCommand(_)) => findings.fail(
             format!("{unknown}; every lock is a script"),
-            "remove rename-command for EVAL and EVALSHA from the server's configuration",
+            remedy_of_absent("EVAL"),
         ),
         Err(Unknown::NoRight(command)) => findings.fail(
             format!("no right to {command}; every lock is a script"),
