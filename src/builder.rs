@@ -379,7 +379,7 @@ impl Builder {
     /// that.
     ///
     /// Until a majority of the servers have run for that long, calls fail with
-    /// [`Error::Unavailable`] within their bounds, and its source says why. The check makes no call
+    /// [`Error::Unavailable`] within their bounds, and its cause says why. The check makes no call
     /// block longer.
     ///
     /// The check needs the right to run `INFO`. It does not notice FLUSHALL. Turn it off only if

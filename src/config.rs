@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::{
     LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
 };
+use crate::time_text::{setting as shown, up_to_ms};
 
 /// How long Redis may go without a successful reply before a wait ends with an error.
 pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
@@ -134,13 +135,18 @@ impl Config {
         check_range("check_period", self.check_period, shortest, MAX_TTL)?;
         check_range("horizon", self.horizon, shortest, MAX_TTL)?;
         if self.long_wait < shortest {
-            let message = format!("at least {shortest:?}; it is {:?}", self.long_wait);
+            let message = format!(
+                "at least {}; it is {}",
+                shown(shortest),
+                shown(self.long_wait)
+            );
             return Err(Error::config("long_wait", message));
         }
         if self.outage_limit < self.command_timeout {
             let message = format!(
-                "at least the command timeout, {:?}; it is {:?}",
-                self.command_timeout, self.outage_limit
+                "at least the command timeout, {}; it is {}",
+                shown(self.command_timeout),
+                shown(self.outage_limit)
             );
             return Err(Error::config("outage_limit", message));
         }
@@ -153,8 +159,10 @@ impl Config {
             let longest = self.command_timeout / 2;
             if acks.timeout < shortest || acks.timeout > longest {
                 let message = format!(
-                    "a timeout of {shortest:?} to half the command timeout, {longest:?}; it is {:?}",
-                    acks.timeout
+                    "a timeout of {} to half the command timeout, {}; it is {}",
+                    shown(shortest),
+                    shown(longest),
+                    shown(acks.timeout)
                 );
                 return Err(Error::config("replica_acks", message));
             }
@@ -162,8 +170,9 @@ impl Config {
         let needed = least_horizon(self.check_period, self.command_timeout);
         if self.horizon < needed {
             let message = format!(
-                "at least check_period + 3 × command_timeout, {needed:?}; it is {:?}",
-                self.horizon
+                "at least check_period + 3 × command_timeout, {}; it is {}",
+                shown(up_to_ms(needed)),
+                shown(self.horizon)
             );
             return Err(Error::config("horizon", message));
         }
@@ -253,10 +262,12 @@ impl Config {
     fn check_renewed_ttl(&self, ttl: Duration) -> Result<()> {
         let needed = least_ttl(self.horizon);
         if ttl < needed {
-            let horizon = self.horizon;
             let message = format!(
-                "at least {needed:?} with this manager's horizon of {horizon:?}; it is {ttl:?}; \
-                 give the builder this ttl, or a shorter horizon"
+                "at least {} with this manager's horizon of {}; it is {}; give the builder this \
+                 ttl, or a shorter horizon",
+                shown(needed),
+                shown(self.horizon),
+                shown(ttl)
             );
             return Err(Error::config("ttl", message));
         }
@@ -288,8 +299,11 @@ impl Config {
         if !self.may_wait(options.is_fixed(), ttl) {
             let needed = self.least_fixed_wait();
             let message = format!(
-                "to wait with it, at least {MIN_TTL:?} and more than check_period + \
-                 2 × command_timeout, {needed:?}; it is {ttl:?}, which only try_lock can use"
+                "to wait with it, at least {} and more than check_period + 2 × command_timeout, {}; \
+                 it is {}, which only try_lock can use",
+                shown(MIN_TTL),
+                shown(up_to_ms(needed)),
+                shown(ttl)
             );
             return Err(Error::config("fixed_lease", message));
         }
@@ -394,21 +408,6 @@ fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> 
         ));
     }
     Ok(())
-}
-
-/// A duration as people read it: `86400s` and `18446744073709551615.999999999s` are hard to read.
-fn shown(duration: Duration) -> String {
-    const HOUR: u64 = 3600;
-    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * HOUR);
-    if duration.is_zero() {
-        "0s".to_owned()
-    } else if duration > LONGEST {
-        "more than 100 years".to_owned()
-    } else if duration.subsec_nanos() == 0 && duration.as_secs().is_multiple_of(HOUR) {
-        format!("{}h", duration.as_secs() / HOUR)
-    } else {
-        format!("{duration:?}")
-    }
 }
 
 fn check_prefix(prefix: Option<String>) -> Result<Arc<str>> {

@@ -113,7 +113,7 @@ pub enum ServerRole {
     Sentinel,
 }
 
-/// The reason why a provider has no credentials. It becomes the source of an
+/// The reason why a provider has no credentials. It becomes the cause of an
 /// [`Error::Unavailable`](crate::Error::Unavailable) whose step is
 /// [`Step::Credentials`](crate::Step::Credentials).
 pub type CredentialsError = Box<dyn StdError + Send + Sync>;

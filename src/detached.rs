@@ -18,13 +18,14 @@ use crate::script::Secret;
 /// renewed: it lapses by itself when it was valid for as long as `detach` said.
 ///
 /// # Text
-/// [`Display`](fmt::Display) writes it as one word of letters, digits and `:/%-_.`, so it is safe in an
-/// environment variable, a URL's query and JSON. [`FromStr`] reads it back. The text says its version.
-/// With the feature `serde` it is serialized as that text.
+/// [`secret_text`](DetachedLock::secret_text) gives it out as one word of letters, digits and `:/%-_.`,
+/// so it is safe in an environment variable, a URL's query and JSON. [`FromStr`] reads it back. The
+/// text says its version. With the feature `serde` it is serialized as that text.
 ///
-/// **It is a secret.** A process that has it and can reach Redis can take the lock, once. So pass it
-/// on in a job, by an environment variable, a file or a pipe, and not in the arguments of a command,
-/// which every user of the host can read. `Debug` hides the secret. Redis has only its hash, until the
+/// **The text is a secret.** A process that has it and can reach Redis can take the lock, once. So pass
+/// it on in a job, by an environment variable, a file or a pipe, and not in the arguments of a command,
+/// which every user of the host can read. `Debug` hides the secret, and there is no `Display`, so a log
+/// has it only if you write the text or the serialized form there. Redis has only its hash, until the
 /// lock is attached.
 ///
 /// ```no_run
@@ -35,7 +36,7 @@ use crate::script::Secret;
 /// let mgr = LockManager::connect("redis://127.0.0.1/")?;
 /// let guard = mgr.lock("invoices:42")?;
 /// let detached = guard.detach(Duration::from_secs(600))?;
-/// let job = format!("bill 42 {detached}");
+/// let job = format!("bill 42 {}", detached.secret_text());
 ///
 /// // A worker attaches it, on another host.
 /// let (_, text) = job.rsplit_once(' ').unwrap_or_default();
@@ -73,6 +74,14 @@ impl DetachedLock {
         self.fence
     }
 
+    /// The text that attaches the lock, in this process or another. **It is a secret:** do not log it.
+    pub fn secret_text(&self) -> String {
+        let encoded = |text| utf8_percent_encode(text, ENCODED);
+        let (prefix, name) = (encoded(&self.prefix), encoded(&self.name));
+        let (fence, secret) = (self.fence, self.secret.reveal());
+        format!("{FORM}{prefix}:{name}:{fence}:{secret}")
+    }
+
     /// Reads the text behind [`FORM`].
     fn read(text: &str) -> Option<DetachedLock> {
         let mut parts = text.split(':');
@@ -89,26 +98,13 @@ impl DetachedLock {
             secret,
         };
         // One lock has one text, and nothing comes behind it.
-        let canonical = detached.to_string();
+        let canonical = detached.secret_text();
         (canonical.strip_prefix(FORM) == Some(text)).then_some(detached)
     }
 }
 
-impl fmt::Display for DetachedLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let encoded = |text| utf8_percent_encode(text, ENCODED);
-        let (prefix, name) = (encoded(&self.prefix), encoded(&self.name));
-        write!(
-            f,
-            "{FORM}{prefix}:{name}:{}:{}",
-            self.fence,
-            self.secret.reveal()
-        )
-    }
-}
-
-/// [`Error::Config`] if this is not the text of a detached lock, as [`Display`](fmt::Display) writes
-/// it, or of another version. The error never has the text, which may be a secret.
+/// [`Error::Config`] if this is not the [text](DetachedLock::secret_text) of a detached lock, or of
+/// another version. The error never has the text, which may be a secret.
 impl FromStr for DetachedLock {
     type Err = Error;
 
@@ -138,7 +134,7 @@ impl fmt::Debug for DetachedLock {
 #[cfg(feature = "serde")]
 impl serde::Serialize for DetachedLock {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
+        to.serialize_str(&self.secret_text())
     }
 }
 
@@ -187,11 +183,8 @@ impl<G> fmt::Display for DetachError<G> {
     }
 }
 
-impl<G: fmt::Debug> StdError for DetachError<G> {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.error().source()
-    }
-}
+/// Its line is that of the error, and has all causes. So it has no source.
+impl<G: fmt::Debug> StdError for DetachError<G> {}
 
 /// Drops the guard.
 impl<G> From<DetachError<G>> for Error {
@@ -231,7 +224,7 @@ mod tests {
         let longest = "é".repeat(256);
         for name in NAMES.into_iter().chain([&*longest]) {
             let given = detached("my app", name);
-            let text = given.to_string();
+            let text = given.secret_text();
             let is_safe = |c: char| c.is_ascii_alphanumeric() || ":/%-_.".contains(c);
             assert!(text.chars().all(is_safe), "{text}");
             assert_eq!(text.parse::<DetachedLock>().unwrap(), given);
@@ -240,7 +233,7 @@ mod tests {
 
     #[test]
     fn forged_text_is_refused_and_not_repeated() {
-        let good = detached("fairlock", "a b").to_string();
+        let good = detached("fairlock", "a b").secret_text();
         let secret = good.rsplit(':').next().unwrap().to_owned();
         let mut forged = vec![
             String::new(),
@@ -279,7 +272,7 @@ mod tests {
         for name in NAMES {
             let given = detached("fairlock", name);
             let json = serde_json::to_string(&given).unwrap();
-            assert_eq!(json, format!("\"{given}\""));
+            assert_eq!(json, format!("\"{}\"", given.secret_text()));
             assert_eq!(serde_json::from_str::<DetachedLock>(&json).unwrap(), given);
         }
         let error = serde_json::from_str::<DetachedLock>("\"secret\"").unwrap_err();

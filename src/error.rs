@@ -3,7 +3,6 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
-use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::kind::Kind;
 use crate::loss::Loss;
+use crate::time_text;
 
 /// The result of every call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -19,11 +19,38 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// It is never an error that somebody else holds a lock: then the `try_` verbs return `Ok(None)`.
 ///
-/// `Debug` is for people, too: `{error:?}` is one line, with the causes and what to do. So print
-/// that where a program ends with an error, as Rust does for an error that `main` returns and for
-/// `unwrap`. `Display` leaves the causes to [`source`](StdError::source).
+/// # What to print
+/// `{error}` is one line for people: what happened, the words of the cause and of its causes, and
+/// what to do if the crate knows that. It never has a password. `{error:?}` shows the fields, for
+/// logs of programs and for `dbg!`.
+///
+/// [`source`](StdError::source) is `None`, since the line has all causes: a program that prints the
+/// chain of sources, as `anyhow` does, prints nothing twice. The cause itself, such as an
+/// [`io::Error`], is the field `cause` of [`Unavailable`](Error::Unavailable).
+///
+/// Rust prints the `Debug` of an error that `main` returns, and so does `unwrap`: the fields. The
+/// words of the cause are among them. For the line alone, let `main` print it:
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// fn main() -> ExitCode {
+///     match run() {
+///         Ok(()) => ExitCode::SUCCESS,
+///         Err(error) => {
+///             eprintln!("{error}");
+///             ExitCode::FAILURE
+///         }
+///     }
+/// }
+///
+/// fn run() -> fairlock::Result<()> {
+///     let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+///     mgr.lock("invoices:42")?.unlock()
+/// }
+/// ```
 #[non_exhaustive]
-#[derive(Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// You do not hold the lock any more. Work since the loss may have overlapped with another
     /// holder, unless the resource checks fences.
@@ -37,7 +64,7 @@ pub enum Error {
     /// Redis did not answer in time, or could not be reached. If the request took effect, it is
     /// rolled back in the background. With [`Step::Thread`] the cause is this host, and not Redis.
     #[non_exhaustive]
-    #[error("{}", unavailable(lock, server, *step, *waited, &***source))]
+    #[error("{}", unavailable(lock, server, *step, *waited, &***cause))]
     Unavailable {
         /// The lock that the call was for. `None` if the call was not for a lock.
         lock: Option<Arc<str>>,
@@ -51,8 +78,9 @@ pub enum Error {
         /// silent.
         waited: Duration,
         /// The cause, as reported by the system. Shared by all copies of this error.
-        // In an `Arc` alone, `source()` would return the `Arc`, and hide the type of the cause.
-        source: Arc<Box<dyn StdError + Send + Sync>>,
+        // Not named `source`: `thiserror` would make it the `source()`, and a program that prints the
+        // chain would print it twice.
+        cause: Arc<Box<dyn StdError + Send + Sync>>,
     },
 
     /// Redis refused the request, and said why.
@@ -161,7 +189,7 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// The [provider](crate::CredentialsProvider) gave no credentials in time. The
-    /// [source](Error::Unavailable) is its error, or says that it panicked or hangs.
+    /// [cause](Error::Unavailable) is its error, or says that it panicked or hangs.
     Credentials,
     /// No connection could be opened in time.
     Connect,
@@ -169,7 +197,7 @@ pub enum Step {
     Send,
     /// The request was sent, but no reply came in time.
     Reply,
-    /// A quorum: fewer than a majority of the nodes decided. The [source](Error::Unavailable) says
+    /// A quorum: fewer than a majority of the nodes decided. The [cause](Error::Unavailable) says
     /// which did not, and why.
     Majority,
     /// The system started no thread, which the call needs: a limit of threads or of memory is
@@ -200,14 +228,6 @@ pub enum TlsFailure {
     TlsServer,
     /// The two sides have no version or cipher in common, or a side broke the protocol.
     Protocol,
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")?;
-        let mut causes = iter::successors(self.source(), |&cause| cause.source());
-        causes.try_for_each(|cause| write!(f, ": {cause}"))
-    }
 }
 
 impl fmt::Display for Step {
@@ -331,31 +351,50 @@ fn unavailable(
     server: &Option<Arc<str>>,
     step: Step,
     waited: Duration,
-    source: &(dyn StdError + 'static),
+    cause: &(dyn StdError + 'static),
 ) -> String {
     let lock = for_lock(lock);
-    let os_error = source
+    let os_error = cause
         .downcast_ref::<io::Error>()
         .and_then(io::Error::raw_os_error);
-    if os_error.is_some_and(lacks_descriptors) {
-        return format!(
-            "this host has no file descriptor left for a connection{}{lock}: a limit of open files \
-             is reached (gave up after {waited:.1?})",
-            server
-                .as_ref()
-                .map_or_else(String::new, |server| format!(" to redis at {server}"))
-        );
-    }
-    match step {
-        Step::Thread => format!(
-            "the system starts no thread{lock}: a limit of threads or memory is reached (gave up \
-             after {waited:.1?})"
-        ),
-        step => {
-            let server = at_server(server);
-            format!("redis{server} is unavailable{lock} (no {step}; gave up after {waited:.1?})")
+    let what = if os_error.is_some_and(lacks_descriptors) {
+        let to = server
+            .as_ref()
+            .map_or_else(String::new, |server| format!(" to redis at {server}"));
+        format!(
+            "this host has no file descriptor left for a connection{to}{lock}: a limit of open files \
+             is reached"
+        )
+    } else if step == Step::Thread {
+        format!("the system starts no thread{lock}: a limit of threads or memory is reached")
+    } else {
+        format!("redis{} is unavailable{lock}", at_server(server))
+    };
+    // A refusal comes at once, and so does the answer of a manager that knows of an outage.
+    let gave_up = (waited >= Duration::from_millis(1))
+        .then(|| format!("gave up after {}", time_text::measured(waited)));
+    let no_step = (step != Step::Thread && !os_error.is_some_and(lacks_descriptors))
+        .then(|| format!("no {step}"));
+    let details: Vec<String> = no_step.into_iter().chain(gave_up).collect();
+    let details = match details.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", details.join("; ")),
+    };
+    format!("{what}{details}: {}", with_causes(cause))
+}
+
+/// The words of an error and of its causes. A foreign error may repeat its cause by itself.
+pub(crate) fn with_causes(error: &dyn StdError) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
         }
+        cause = error.source();
     }
+    words
 }
 
 /// Whether an error of the system with this number says that the process, or the whole host, has too

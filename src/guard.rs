@@ -345,7 +345,7 @@ impl LockGuard {
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// let guard = mgr.lock("invoices:42")?;
     /// match guard.detach(Duration::from_secs(600)) {
-    ///     Ok(detached) => submit("bill 42", &detached.to_string()),
+    ///     Ok(detached) => submit("bill 42", &detached.secret_text()),
     ///     // The guard holds the lock as before, so the work can be done here.
     ///     Err(error) => drop(error.into_guard()),
     /// }

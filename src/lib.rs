@@ -260,7 +260,7 @@
 //!         let mgr = mgr.clone();
 //!         move || match mgr.shutdown(Duration::from_secs(5)) {
 //!             Ok(left) => left.ended.iter().for_each(|name| eprintln!("{name} was still held")),
-//!             Err(error) => eprintln!("{error:?}"), // with its causes
+//!             Err(error) => eprintln!("{error}"), // with its causes
 //!         }
 //!     });
 //!     for customer in ["ann", "bob", "cid"] {
@@ -525,6 +525,7 @@ mod key;
 mod seconds;
 mod sync;
 mod thread_id;
+mod time_text;
 
 // The pages of docs/, and the simulator, which needs private items.
 #[cfg(any(doc, doctest))]

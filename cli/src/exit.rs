@@ -79,7 +79,7 @@ impl From<Error> for Failure {
             Error::Config { what, message, .. } => {
                 Failure::new(exit, format!("{}: {message}", option_of(what)))
             }
-            _ => Failure::new(exit, with_causes(&error)),
+            _ => Failure::new(exit, error.to_string()),
         }
     }
 }
@@ -126,17 +126,6 @@ fn place() -> &'static str {
         (None, Some((_, variable))) => variable,
         (None, None) => "--url",
     }
-}
-
-/// An error's `Display` leaves its cause to `source()`: both, for a line on a terminal.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        line.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    line
 }
 
 impl From<&Failure> for Exit {

@@ -34,9 +34,6 @@ pub(crate) fn exit_code(outcome: Outcome) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     eprintln!("{}: {error}", env!("CARGO_CRATE_NAME"));
-    if let Some(cause) = error.source() {
-        eprintln!("  because: {cause}");
-    }
     ExitCode::FAILURE
 }
 

@@ -32,7 +32,7 @@ impl Needs {
         if let Error::Unavailable {
             server: Some(server),
             step: Step::Connect | Step::Majority,
-            source,
+            cause: source,
             ..
         } = &mut error
             && let Some(cause) = source.downcast_ref::<io::Error>()
@@ -104,10 +104,10 @@ mod tests {
         let reason = cause.to_string();
         let fault = StoreFault::unavailable(step, cause).at(&server.into());
         let error = needs.with_remedy(fault.into_error(None, Duration::ZERO));
-        let Error::Unavailable { source, .. } = error else {
+        let Error::Unavailable { cause, .. } = error else {
             panic!("{error:?}");
         };
-        let text = source.to_string();
+        let text = cause.to_string();
         let more = text.strip_prefix(&reason).expect("the reason");
         more.strip_prefix("; ").map(str::to_owned)
     }

@@ -6,6 +6,7 @@ use super::{LockInfo, LockState, Party};
 use crate::kind::Access;
 use crate::loss::PreviousHolder;
 use crate::script::Origin;
+use crate::time_text::measured;
 
 /// `"invoices:42": mutex, held by …, fence 7, 9.2s left, 3 waiting`, and `previous holder: lapsed` or
 /// `forced` if the last holder left its work half done.
@@ -26,7 +27,7 @@ impl fmt::Display for LockInfo {
             }
             write!(f, ", fence {}", self.fence)?;
             if self.state != LockState::Lapsed {
-                write!(f, ", {:.1?} left", self.time_left)?;
+                write!(f, ", {} left", measured(self.time_left))?;
             }
         }
         write!(f, ", {} waiting", self.waiters)?;
@@ -73,7 +74,7 @@ impl fmt::Display for Party {
             f.write_str(" (its first guard)")?;
         }
         if let Some(ago) = self.lapsed_for {
-            write!(f, ", whose lease ended {ago:.1?} ago")?;
+            write!(f, ", whose lease ended {} ago", measured(ago))?;
         }
         Ok(())
     }

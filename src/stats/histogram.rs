@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::time_text::three_digits;
+
 /// How many bits of a time choose its bucket, after the first one: 8 buckets for each power of two.
 const BITS: u32 = 3;
 const PER_POWER: usize = 1 << BITS;
@@ -105,7 +107,8 @@ impl fmt::Display for Histogram {
         if self.count() == 0 {
             return f.write_str("none");
         }
-        let [half, most, max] = [self.quantile(0.5), self.quantile(0.99), self.max].map(rounded);
+        let [half, most, max] =
+            [self.quantile(0.5), self.quantile(0.99), self.max].map(three_digits);
         write!(f, "p50 {half:?} p99 {most:?} max {max:?}")
     }
 }
@@ -115,13 +118,6 @@ impl fmt::Debug for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Histogram({} times, {self})", self.count())
     }
-}
-
-/// Three digits are enough to read.
-fn rounded(time: Duration) -> Duration {
-    let nanos = time.as_nanos() as u64;
-    let step = 10_u64.pow(nanos.checked_ilog10().unwrap_or(0).saturating_sub(2));
-    Duration::from_nanos(nanos / step * step)
 }
 
 /// The histogram that threads count into. A count takes no mutex and allocates nothing.

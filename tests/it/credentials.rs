@@ -264,11 +264,11 @@ fn scripted(
 
 fn assert_no_credentials(result: Result<LockManager, Error>, why: &str) {
     let error = result.expect_err("there are no credentials");
-    let Error::Unavailable { step, source, .. } = &error else {
+    let Error::Unavailable { step, cause, .. } = &error else {
         panic!("{error:?}");
     };
     assert_eq!(*step, Step::Credentials);
-    assert!(source.to_string().contains(why), "{source}");
+    assert!(cause.to_string().contains(why), "{cause}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn server_sees_the_secret_when_it_is_spent_and_never_before() {
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("a").unwrap();
     let detached = guard.detach(LONG).unwrap();
-    let text = detached.to_string();
+    let text = detached.secret_text();
     let secret = secret_of(&text);
     let has_secret = || {
         let words = log_of_all(&server).into_iter().flatten();

@@ -63,7 +63,7 @@ fn main_that_returns_an_error_says_what_is_missing() {
     for (url, start, end) in [
         (
             format!("redis://{nowhere}"),
-            format!("redis at {nowhere} is unavailable (no connection; gave up after "),
+            format!("redis at {nowhere} is unavailable (no connection"),
             format!(
                 "): Connection refused (os error 111); no Redis runs there: start one, for \
                  instance with `docker run -p {port}:6379 redis`, or correct the URL"
@@ -71,27 +71,26 @@ fn main_that_returns_an_error_says_what_is_missing() {
         ),
         (
             "redis+unix:///nowhere/redis.sock".to_owned(),
-            "redis at /nowhere/redis.sock is unavailable (no connection; gave up after ".to_owned(),
+            "redis at /nowhere/redis.sock is unavailable (no connection".to_owned(),
             "): No such file or directory (os error 2); no Redis runs there: start it, or correct \
              the URL"
                 .to_owned(),
         ),
         (
             "redis://nowhere.invalid".to_owned(),
-            "redis at nowhere.invalid:6379 is unavailable (no connection; gave up after "
-                .to_owned(),
+            "redis at nowhere.invalid:6379 is unavailable (no connection".to_owned(),
             "): failed to lookup address information: ".to_owned(),
         ),
         (
             format!("redis-cluster://{nowhere}"),
-            format!("redis at {nowhere} is unavailable (no connection; gave up after "),
+            format!("redis at {nowhere} is unavailable (no connection"),
             "): Connection refused (os error 111); no Redis runs there: start it, or correct the \
              URL"
             .to_owned(),
         ),
         (
             format!("redis-sentinel://{nowhere}/service"),
-            format!("redis at {nowhere} is unavailable (no connection; gave up after "),
+            format!("redis at {nowhere} is unavailable (no connection"),
             format!(
                 "): no sentinel of \"service\" answers: {nowhere}: no connection: Connection \
                  refused (os error 111); no sentinel runs there: start one, or correct the URL"
@@ -103,7 +102,7 @@ fn main_that_returns_an_error_says_what_is_missing() {
             "the server wants a password, and got none".to_owned(),
         ),
     ] {
-        let said = format!("{:?}", LockManager::connect(url).unwrap_err());
+        let said = LockManager::connect(url).unwrap_err().to_string();
         assert!(said.starts_with(&start) && said.contains(&end), "{said}");
     }
 }

@@ -208,7 +208,7 @@ fn detach(name: &str, guards: &Guards) {
         panic!("only a mutex can be detached");
     };
     let detached = guard.detach(Duration::from_secs(3600)).unwrap();
-    report(format_args!("detached {detached}"));
+    report(format_args!("detached {}", detached.secret_text()));
 }
 
 fn attach(mgr: &LockManager, text: &str, guards: &Guards) {

@@ -1,6 +1,5 @@
 //! Errors say which of several servers they are about.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, LockOptions, Quorum, Sentinel};
@@ -147,10 +146,10 @@ fn each_failed_node_of_a_quorum_is_named() {
     servers[1].stop();
     servers[2].stop();
     let error = mgr.lock("a").unwrap_err();
-    let text = error
-        .source()
-        .expect("why there is no majority")
-        .to_string();
+    let Error::Unavailable { cause, .. } = &error else {
+        panic!("{error:?}");
+    };
+    let text = cause.to_string();
     for server in &servers[1..] {
         assert_eq!(text.matches(&address(server)).count(), 1, "{text}");
         assert!(error.to_string().contains(&address(server)), "{error}");

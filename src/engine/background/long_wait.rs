@@ -9,6 +9,7 @@ use crate::engine::upkeep::LongWait;
 use crate::script::{Call, Family, InspectedHolder, Inspection, Outcome, Requester};
 use crate::store::Answer;
 use crate::store::clock::Time;
+use crate::time_text::measured;
 
 /// Logs the line, if the wait is not over. `result` is that of the wait's call, and so many `callers`
 /// of this manager wait for the name.
@@ -23,12 +24,12 @@ pub(super) fn report(wait: &LongWait, call: &Call, result: Answered, callers: us
     }
     let position = wait.waiter.position();
     log::warn!(
-        "{} has waited {:.1?} for {:?}{}: {holder}{}",
+        "{} has waited {} for {:?}{}: {holder}{}",
         ThreadText {
             thread: &wait.thread,
             id: None
         },
-        now - wait.since,
+        measured(now - wait.since),
         request.key.name,
         Details([
             label_detail(request.label()),
@@ -76,13 +77,19 @@ fn holder_text(outcome: &Outcome, family: Family, server_time: Option<u64>) -> S
     );
     let keeps = requester.is_some_and(|r| r.params.keeps());
     if let Some(ago) = holder.lapsed_for {
-        return format!("the lease of {who} ended {ago:.1?} ago, without a release");
+        return format!(
+            "the lease of {who} ended {} ago, without a release",
+            measured(ago)
+        );
     }
     if holder.cools {
-        return format!("it cools for {:.1?}, after {who} released it", holder.left);
+        return format!(
+            "it cools for {}, after {who} released it",
+            measured(holder.left)
+        );
     }
     let held = server_time.map(|now| Duration::from_micros(now.saturating_sub(holder.granted_at)));
-    let held = held.map_or_else(String::new, |held| format!(" for {held:.1?}"));
+    let held = held.map_or_else(String::new, |held| format!(" for {}", measured(held)));
     let more = match seen.holders.len() - 1 {
         0 => String::new(),
         1 => ", and by 1 more".to_owned(),

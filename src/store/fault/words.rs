@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::StoreFault;
-use crate::error::{Error, Step};
+use crate::error::{Error, Step, with_causes};
 use crate::key::Key;
 
 impl StoreFault {
@@ -37,7 +37,7 @@ impl StoreFault {
                 server,
                 step,
                 waited,
-                source,
+                cause: source,
             },
             StoreFault::InDoubt(fault) => fault.not_sent_again().into_error(key, waited),
             StoreFault::NotReplicated {
@@ -79,7 +79,9 @@ impl StoreFault {
         match self {
             StoreFault::NotReady => "no connection is open".to_owned(),
             StoreFault::InDoubt(fault) => fault.clone().not_sent_again().reason(),
-            StoreFault::Unavailable { step, source, .. } => format!("no {step}: {source}"),
+            StoreFault::Unavailable { step, source, .. } => {
+                format!("no {step}: {}", with_causes(&***source))
+            }
             StoreFault::NotReplicated {
                 wanted,
                 acknowledged,
@@ -125,13 +127,10 @@ impl fmt::Display for NotSentAgain {
         write!(
             f,
             "the connection ended before the reply, and the request could not be sent again (no \
-             {step}: {why})"
+             {step}: {})",
+            with_causes(&***why)
         )
     }
 }
 
-impl StdError for NotSentAgain {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&**self.why)
-    }
-}
+impl StdError for NotSentAgain {}

@@ -16,6 +16,7 @@ use crate::script::{Call, Family, LockSpec, Mode, Params, Token, Verb};
 use crate::store::clock::{Clock, Time};
 use crate::store::node::Node;
 use crate::store::{CallResult, StoreFault};
+use crate::time_text;
 
 /// A lease that a node lacks, and when it is renewed again; whether answers are still to come.
 pub(super) type Missing = (Option<(Token, Duration)>, bool);
@@ -101,8 +102,9 @@ impl Shared {
                 what: "ttl".to_owned(),
                 message: format!(
                     "on a quorum no lease is longer than the ttl of the manager's own options, \
-                     {:?}; it is {lease:?}",
-                    self.config.ttl
+                     {}; it is {}",
+                    time_text::setting(self.config.ttl),
+                    time_text::setting(lease)
                 ),
             });
         }

@@ -9,6 +9,7 @@ use crate::script::{Call, Verb};
 use crate::store::clock::{Clock, Time};
 use crate::store::node::{Identities, Node};
 use crate::store::{Anchor, CallResult, StoreFault};
+use crate::time_text;
 
 /// Which nodes vote.
 pub(super) struct Voters {
@@ -88,17 +89,15 @@ impl Voters {
     /// Why nodes are refused as voters, for each node.
     pub(super) fn refusals(&self) -> Vec<Option<StoreFault>> {
         let agree = agreeing(&self.clocks(), self.ttl.as_micros() as u64);
+        let ttl = time_text::setting(self.ttl);
         let refusal = |(node, agrees): (usize, bool)| {
             if let Some(twin) = self.identities.twin_of(node) {
                 return Some(no_vote(&twin));
             }
             let why = if self.is_fresh(node) {
-                format!("refused: it has run for less than the ttl, {:?}", self.ttl)
+                format!("refused: it has run for less than the ttl, {ttl}")
             } else if !agrees {
-                format!(
-                    "refused: its clock differs from the others' by more than the ttl, {:?}",
-                    self.ttl
-                )
+                format!("refused: its clock differs from the others' by more than the ttl, {ttl}")
             } else {
                 return None;
             };

@@ -4,7 +4,7 @@ use super::configuration::{Known, majority, newest};
 use super::master::{Master, MasterOpener};
 use super::panel::{Answers, Panel};
 use super::question::MasterAnswer;
-use crate::error::Step;
+use crate::error::{Step, with_causes};
 use crate::store::clock::Time;
 use crate::store::{Address, StoreFault};
 
@@ -86,7 +86,10 @@ pub(super) fn no_master(service: &str, panel: &Panel, answers: &Answers) -> Stor
 pub(super) fn fault_at(address: &Address, service: &str, fault: StoreFault) -> StoreFault {
     match fault {
         StoreFault::Unavailable { step, source, .. } => {
-            let why = format!("{address}, the master of {service:?}: {source}");
+            let why = format!(
+                "{address}, the master of {service:?}: {}",
+                with_causes(&**source)
+            );
             StoreFault::unavailable(step, why).at(&address.to_string().into())
         }
         other => other,

@@ -84,7 +84,7 @@ fn detached_lock_goes_ahead_of_the_queue_with_a_larger_fence(backend: &Backend) 
     throughout(2 * managers::check_period(TTL), "nobody has it", || {
         waiters.none_ended() && workers.try_lock("n").unwrap().is_none()
     });
-    let text = detached.to_string();
+    let text = detached.secret_text();
     let attached = workers.attach(&text.parse().unwrap()).unwrap();
     assert!(attached.fence() > detached.fence() && detached.fence() > fence);
     assert_eq!(attached.previous_holder(), PreviousHolder::Unknown);
@@ -237,7 +237,7 @@ fn attached_lock_is_detached_again(backend: &Backend) {
 fn record_has_no_secret_and_no_manager(backend: &Backend) {
     let mgr = manager(backend);
     let detached = detach(&mgr, LONG);
-    let text = detached.to_string();
+    let text = detached.secret_text();
     let secret = text.rsplit(':').next().expect("it is the last part");
     let record = Record::of(backend, "n");
     let fields = record.fields();

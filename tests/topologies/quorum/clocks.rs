@@ -56,10 +56,10 @@ fn node_with_another_clock_does_not_vote() {
     assert_eq!(set.owners("x"), 2);
     set.servers[0].kill();
     let error = manager.try_lock("y").expect_err("one is no majority");
-    let Error::Unavailable { source, .. } = &error else {
+    let Error::Unavailable { cause, .. } = &error else {
         panic!("{error:?}");
     };
-    assert!(source.to_string().contains("its clock differs"), "{source}");
+    assert!(cause.to_string().contains("its clock differs"), "{cause}");
 }
 
 /// The fence is at least the largest clock, so that it is above what any majority granted.

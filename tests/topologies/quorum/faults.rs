@@ -97,10 +97,10 @@ fn nothing_is_granted_or_left_behind_without_a_majority() {
         let error = manager.try_lock(name).expect_err("two are no majority");
         let took = started.elapsed();
         assert!(took <= TIMEOUT + SLACK, "{took:?}");
-        let Error::Unavailable { source, .. } = &error else {
+        let Error::Unavailable { cause, .. } = &error else {
             panic!("{error:?}");
         };
-        let text = source.to_string();
+        let text = cause.to_string();
         assert!(text.starts_with("3 of 5 nodes did not decide: "), "{text}");
         for server in &set.servers[3..] {
             until(TIMEOUT + SLACK, "nothing is left", || {
@@ -126,18 +126,18 @@ fn dead_majority_is_reported_with_each_node() {
     let started = Instant::now();
     let error = manager.try_lock("x").expect_err("one is no majority");
     assert!(started.elapsed() <= TIMEOUT + SLACK);
-    let Error::Unavailable { source, .. } = &error else {
+    let Error::Unavailable { cause, .. } = &error else {
         panic!("{error:?}");
     };
-    assert!(source.to_string().starts_with("2 of 3 nodes"), "{source}");
+    assert!(cause.to_string().starts_with("2 of 3 nodes"), "{cause}");
     let error = set.builder().build().expect_err("one can be reached");
-    let Error::Unavailable { source, .. } = &error else {
+    let Error::Unavailable { cause, .. } = &error else {
         panic!("{error:?}");
     };
-    let source = source.to_string();
-    assert!(source.starts_with("1 of 3 nodes"), "{source}");
+    let cause = cause.to_string();
+    assert!(cause.starts_with("1 of 3 nodes"), "{cause}");
     let remedy = "; no Redis runs there: start a majority, or correct the URLs";
-    assert!(source.ends_with(remedy), "{source}");
+    assert!(cause.ends_with(remedy), "{cause}");
 }
 
 #[test]

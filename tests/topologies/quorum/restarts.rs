@@ -56,14 +56,14 @@ fn fresh_node_does_not_vote() {
     let set = Set::start(3);
     let fresh = manager(&set, true);
     let error = fresh.try_lock("x").expect_err("all have just started");
-    let Error::Unavailable { source, .. } = &error else {
+    let Error::Unavailable { cause, .. } = &error else {
         panic!("{error:?}");
     };
     assert!(
-        source
+        cause
             .to_string()
             .contains("it has run for less than the ttl"),
-        "{source}"
+        "{cause}"
     );
     drop(take(&fresh, "x", FRESH));
 }

@@ -108,10 +108,10 @@ fn address_that_moves_to_another_voter_loses_its_vote() {
         manager.try_lock("b").is_err()
     });
     let error = manager.try_lock("b").expect_err("one server of two");
-    let Error::Unavailable { source, .. } = &error else {
+    let Error::Unavailable { cause, .. } = &error else {
         panic!("{error}");
     };
-    let text = source.to_string();
+    let text = cause.to_string();
     let url = one.url();
     let same = format!(
         "refused: it is the same server as {}",

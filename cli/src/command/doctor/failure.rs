@@ -6,7 +6,6 @@ use fairlock::{Error, Step, TlsFailure};
 
 use super::fault::Fault;
 use super::finding::{Check, Finding, Level};
-use crate::exit::with_causes;
 
 /// The error with which no manager could be built. It is about its server, or about all of them.
 pub(super) fn of_build(error: &Error) -> Finding {
@@ -59,7 +58,7 @@ fn server_of(error: &Error) -> Option<&str> {
 
 /// Some messages of the library end with a remedy, which is not said twice.
 fn message_and_remedy(error: &Error) -> (String, String) {
-    let message = with_causes(error);
+    let message = error.to_string();
     let end = match error {
         Error::Unavailable { .. } => message
             .find("; no Redis runs there: ")
@@ -76,8 +75,8 @@ fn message_and_remedy(error: &Error) -> (String, String) {
 /// The remedy for an error whose message has none.
 fn remedy(error: &Error) -> String {
     let text = match error {
-        Error::Unavailable { step, source, .. } => {
-            let kind = source.downcast_ref::<io::Error>().map(io::Error::kind);
+        Error::Unavailable { step, cause, .. } => {
+            let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
             unavailable(*step, kind)
         }
         Error::Server { code, message, .. } => refused(code, message),

@@ -58,10 +58,10 @@ impl Fault {
         use io::ErrorKind::{
             BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
         };
-        let Fault::Library(Error::Unavailable { source, .. }) = self else {
+        let Fault::Library(Error::Unavailable { cause, .. }) = self else {
             return false;
         };
-        source.downcast_ref().is_some_and(|error: &io::Error| {
+        cause.downcast_ref().is_some_and(|error: &io::Error| {
             matches!(
                 error.kind(),
                 BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof
@@ -159,8 +159,8 @@ impl From<Error> for Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Library(Error::Unavailable { step, source, .. }) => {
-                write!(f, "no {step}: {source}")
+            Fault::Library(Error::Unavailable { step, cause, .. }) => {
+                write!(f, "no {step}: {cause}")
             }
             Fault::Library(error) => error.fmt(f),
             Fault::Unasked { step, why } => write!(f, "no {step}: {why}"),

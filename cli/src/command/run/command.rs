@@ -32,7 +32,7 @@ impl Handed {
     fn give_to(&self, command: &mut Command) {
         match self {
             Handed::Unchanged => {}
-            Handed::Over(lock) => _ = command.env(DETACHED, lock.to_string()),
+            Handed::Over(lock) => _ = command.env(DETACHED, lock.secret_text()),
             Handed::Spent => _ = command.env_remove(DETACHED),
         }
     }

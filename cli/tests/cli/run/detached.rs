@@ -71,7 +71,7 @@ fn run_hands_its_lock_to_its_command() {
 fn run_takes_over_a_lock_once() {
     let server = Server::start();
     let mgr = manager(&server);
-    let text = mgr.lock("a b").unwrap().detach(LONG).unwrap().to_string();
+    let text = mgr.lock("a b").unwrap().detach(LONG).unwrap().secret_text();
     let ended = attaching(&server, "a b", &format!("{text}\n"));
     assert_eq!(
         (ended.code, &*ended.stdout),
@@ -87,7 +87,7 @@ fn run_takes_over_a_lock_once() {
 fn run_refuses_what_is_no_lock_of_that_name() {
     let server = Server::start();
     let mgr = manager(&server);
-    let text = mgr.lock("a").unwrap().detach(LONG).unwrap().to_string();
+    let text = mgr.lock("a").unwrap().detach(LONG).unwrap().secret_text();
     let secret = text.rsplit(':').next().expect("it is the last part");
     for (name, text) in [("b", &*text), ("a", &text[1..]), ("a", "")] {
         let ended = attaching(&server, name, text);

@@ -1,0 +1,93 @@
+//! Durations as people read them, in messages and in the log.
+
+use std::time::Duration;
+
+const HOUR: u64 = 3600;
+
+/// A setting, or a bound of one: `24h`, `10s`, `1.666s`, `250ms`. It is cut to whole milliseconds, or
+/// to three digits if it is shorter than one.
+pub(crate) fn setting(time: Duration) -> String {
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * HOUR);
+    if time.is_zero() {
+        "0s".to_owned()
+    } else if time > LONGEST {
+        // `18446744073709551615.999999999s` is hard to read.
+        "more than 100 years".to_owned()
+    } else if time.subsec_nanos() == 0 && time.as_secs().is_multiple_of(HOUR) {
+        format!("{}h", time.as_secs() / HOUR)
+    } else if time < Duration::from_millis(1) {
+        format!("{:?}", three_digits(time))
+    } else {
+        let whole_ms = Duration::from_millis(time.as_millis() as u64);
+        format!("{whole_ms:?}")
+    }
+}
+
+/// A time that has passed or is left: `25ms`, `1.5s`, `3m 04s`, `2h 05m`, `4d 11h`.
+pub(crate) fn measured(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (minutes, hours) = (seconds / 60, seconds / HOUR);
+    match seconds {
+        0 if time < Duration::from_millis(1) => "less than 1ms".to_owned(),
+        0 => format!("{}ms", time.subsec_millis()),
+        1..60 => format!("{}.{}s", seconds, time.subsec_millis() / 100),
+        60..3600 => format!("{minutes}m {:02}s", seconds % 60),
+        3600..86_400 => format!("{hours}h {:02}m", minutes % 60),
+        _ => format!("{}d {:02}h", hours / 24, hours % 24),
+    }
+}
+
+/// The same without what comes behind the third digit.
+pub(crate) fn three_digits(time: Duration) -> Duration {
+    let nanos = time.as_nanos() as u64;
+    let step = 10_u64.pow(nanos.checked_ilog10().unwrap_or(0).saturating_sub(2));
+    Duration::from_nanos(nanos / step * step)
+}
+
+/// The next whole millisecond: a lower bound that is cut would be too low.
+pub(crate) fn up_to_ms(time: Duration) -> Duration {
+    time.checked_add(Duration::from_nanos(999_999))
+        .map_or(time, |time| Duration::from_millis(time.as_millis() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_shown_without_needless_digits() {
+        for (nanos, shown) in [
+            (0, "0s"),
+            (1, "1ns"),
+            (999_999, "999µs"),
+            (1_000_000, "1ms"),
+            (2_333_333, "2ms"),
+            (1_666_666_666, "1.666s"),
+            (10_000_000_000, "10s"),
+            (90_000_000_000, "90s"),
+            (86_400_000_000_000, "24h"),
+        ] {
+            assert_eq!(setting(Duration::from_nanos(nanos)), shown);
+        }
+        assert_eq!(setting(Duration::MAX), "more than 100 years");
+        let third = Duration::from_secs(5) / 3;
+        assert_eq!(setting(up_to_ms(third)), "1.667s");
+        assert_eq!(up_to_ms(Duration::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn measured_times_are_shown_without_needless_digits() {
+        for (micros, shown) in [
+            (0, "less than 1ms"),
+            (999, "less than 1ms"),
+            (1_999, "1ms"),
+            (999_999, "999ms"),
+            (2_345_678, "2.3s"),
+            (184_000_000, "3m 04s"),
+            (7_500_000_000, "2h 05m"),
+            (385_200_000_000, "4d 11h"),
+        ] {
+            assert_eq!(measured(Duration::from_micros(micros)), shown);
+        }
+    }
+}
