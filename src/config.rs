@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::{
     LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
 };
-use crate::time_text::{setting as shown, up_to_ms};
+use crate::time_text::{down_to_ms, setting as shown, up_to_ms};
 
 /// How long Redis may go without a successful reply before a wait ends with an error.
 pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
@@ -161,7 +161,7 @@ impl Config {
                 let message = format!(
                     "a timeout of {} to half the command timeout, {}; it is {}",
                     shown(shortest),
-                    shown(longest),
+                    shown(down_to_ms(longest)),
                     shown(acks.timeout)
                 );
                 return Err(Error::config("replica_acks", message));
@@ -254,7 +254,7 @@ impl Config {
             [("check_period", _)] => horizon.checked_sub(self.command_timeout * 3)?,
             _ => horizon,
         };
-        let whole_ms = Duration::from_millis(most.as_millis() as u64);
+        let whole_ms = down_to_ms(most);
         (!whole_ms.is_zero()).then_some(whole_ms)
     }
 
@@ -266,7 +266,7 @@ impl Config {
                 "at least {} with this manager's horizon of {}; it is {}; give the builder this \
                  ttl, or a shorter horizon",
                 shown(needed),
-                shown(self.horizon),
+                shown(down_to_ms(self.horizon)),
                 shown(ttl)
             );
             return Err(Error::config("ttl", message));
@@ -402,7 +402,7 @@ fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> 
             format!(
                 "{} to {}; it is {}",
                 shown(least),
-                shown(most),
+                shown(down_to_ms(most)),
                 shown(value)
             ),
         ));

