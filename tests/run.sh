@@ -149,14 +149,37 @@ for argument in "$@"; do
     esac
 done
 
+# In the environment of each process that the tests start, and of no other. The tests remove FAIRLOCK_ variables.
+mark=TESTS_OF_FAIRLOCK=$$.$RANDOM.$RANDOM
+
+# Ends what the tests have left, and says what it was. A process that ends at this moment is not left.
+no_process_is_left() {
+    local deadline=$((SECONDS + 10)) pid left
+    # grep's status says whether it could read each file.
+    while left=$(grep -lzsxF "$mark" /proc/[0-9]*/environ) || true && [[ -n $left ]]; do
+        if ((SECONDS >= deadline)); then
+            echo "run.sh: the tests have left these processes:"
+            for pid in $(cut -d / -f 3 <<<"$left"); do
+                # The number, the parent's, and the state: T is stopped.
+                awk '$1 ~ /^(Pid|PPid|State):/ { printf "  %s %s", $1, $2 } END { print "" }' "/proc/$pid/status"
+                tr '\0' ' ' <"/proc/$pid/cmdline" | sed 's/^/    /'
+                echo
+                kill -KILL "$pid"
+            done
+            return 1
+        fi
+        sleep 0.1
+    done >&2 2>/dev/null
+}
+
 status=0
 SECONDS=0
 run() {
     if [[ -z ${FAIRLOCK_TEST_RAN-} ]]; then
-        cargo test --all-features --no-fail-fast "$@" || status=$?
+        env "$mark" cargo test --all-features --no-fail-fast "$@" || status=$?
         return
     fi
-    cargo test --all-features --no-fail-fast "$@" 2>&1 | tee "$output" || status=$?
+    env "$mark" cargo test --all-features --no-fail-fast "$@" 2>&1 | tee "$output" || status=$?
     # Only targets with servers. Their names are those of their folders.
     awk -v server="$("$server" --version | sed 's/ .* v=/ /; s/ sha=.*//')" '
         $1 == "Running" { n = split($2, path, "/"); target = path[n] == "main.rs" ? path[n - 1] : "" }
@@ -181,5 +204,6 @@ if [[ -s $times ]]; then
     # awk reads to the end, since a sort whose reader is gone would fail the script.
     sort -rn "$times" | awk '!seen[$2]++ && n++ < 10 { printf "%8d  %s\n", $1, $2 }'
 fi
+no_process_is_left || status=1
 echo "run.sh: $SECONDS s in all, cargo's status $status"
 exit "$status"

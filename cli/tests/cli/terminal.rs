@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
@@ -152,6 +153,35 @@ impl Drop for Terminal {
             eprintln!("the screen showed:\n{}", self.text());
         }
         let _ = self.program.kill();
+        // The kernel hangs up on the jobs of a shell that has ended. But it continues none that is
+        // just stopping at a Ctrl-Z, and such a job would stay stopped for ever.
+        let session = Pid::from_child(&self.program);
+        while kill_session(session) {
+            // A pause between two polls: the kernel ends what was killed.
+            std::thread::sleep(Duration::from_millis(2));
+        }
         let _ = self.program.wait();
     }
+}
+
+/// Sends KILL to each process of the session, and says whether one was alive.
+fn kill_session(session: Pid) -> bool {
+    let session = session.as_raw_nonzero().to_string();
+    let mut any = false;
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let mut fields = fields.split_whitespace();
+        let (state, of) = (fields.next(), fields.nth(2));
+        // A zombie is dead, and keeps the number of the session from being used again.
+        if matches!(state, Some("Z" | "X")) || of != Some(&*session) {
+            continue;
+        }
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| Pid::from_raw(name.parse().ok()?));
+        any |= pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok());
+    }
+    any
 }

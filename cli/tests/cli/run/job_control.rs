@@ -84,14 +84,6 @@ fn sleeps_with_the_terminal(pid: Pid) -> bool {
     fields[0] == "S" && fields[2] == fields[5]
 }
 
-impl Drop for Shell {
-    fn drop(&mut self) {
-        // A shell whose terminal hangs up ends its jobs; this does it without waiting for that.
-        self.terminal.press("\x03\x1a");
-        self.terminal.press("\nkill -KILL $(jobs -p); exit\nexit\n");
-    }
-}
-
 #[test]
 fn command_reads_from_the_terminal_and_the_shell_does_after_it() {
     let server = Server::start();
