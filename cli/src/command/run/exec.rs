@@ -2,17 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::ffi::{CString, OsString, c_char};
-use std::io;
+use std::ffi::{CString, OsStr, OsString, c_char};
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{self, Command};
 use std::ptr;
 
 use rustix::io::Errno;
+use rustix::process::getpid;
 
 use super::foreground::Taking;
+
+/// Variables by which systemd says for which process its sockets and its watchdog are. A program
+/// that finds the number of another process there leaves them alone.
+const LISTEN_PID: &str = "LISTEN_PID";
+const WATCHDOG_PID: &str = "WATCHDOG_PID";
+/// The process of `LISTEN_PID` by another number, which programs check only if it is there.
+const LISTEN_PIDFDID: &str = "LISTEN_PIDFDID";
+/// Digits of a process id.
+const MOST_DIGITS: usize = 10;
 
 /// Has the kernel send KILL to the command when this process dies: nobody is left then that could
 /// end it before others have the lock. TERM would let it go on for as long as it likes.
@@ -22,7 +32,7 @@ use super::foreground::Taking;
 pub(super) fn die_with_us(command: &mut Command) {
     #[cfg(target_os = "linux")]
     {
-        use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+        use rustix::process::{Signal, getppid, set_parent_process_death_signal};
         let this = getpid();
         let ask = move || {
             // A sandbox may refuse it. Then the command runs all the same.
@@ -62,7 +72,7 @@ pub(super) fn take_terminal(command: &mut Command, taking: Taking) {
 #[allow(unsafe_code, reason = "only the child itself can do this")]
 pub(super) fn exactly(command: &mut Command, files: impl Iterator<Item = PathBuf>) {
     // Without it, the standard library refuses the same NUL in a word.
-    if let Some(image) = Image::of(command, files) {
+    if let Some(mut image) = Image::of(command, files) {
         let execute = move || Err(image.execute());
         // SAFETY: after the fork, the closure only makes system calls.
         unsafe { command.pre_exec(execute) };
@@ -75,6 +85,15 @@ struct Image {
     files: Vec<CString>,
     arguments: Pointers,
     environment: Pointers,
+    own_ids: Vec<OwnId>,
+}
+
+/// A variable that has the number of the process that executes the image.
+struct OwnId {
+    /// Its place in the environment.
+    at: usize,
+    /// `NAME=`, and room for the number and a NUL.
+    text: Vec<u8>,
 }
 
 /// Strings as C has a list of them: pointers, the last one null.
@@ -103,6 +122,7 @@ impl Image {
                 None => variables.remove(name),
             };
         }
+        let own_ids = OwnId::all(&mut variables);
         let settings = variables.into_iter().map(|(mut name, value)| {
             name.push("=");
             name.push(value);
@@ -114,12 +134,17 @@ impl Image {
                 .collect::<Option<_>>()?,
             arguments: Pointers::to([program].into_iter().chain(words))?,
             environment: Pointers::to(settings)?,
+            own_ids,
         })
     }
 
     /// Returns only if none of the files can be executed, and then why.
     #[allow(unsafe_code, reason = "the safe ways go through execvp")]
-    fn execute(&self) -> io::Error {
+    fn execute(&mut self) -> io::Error {
+        for own_id in &mut self.own_ids {
+            own_id.write();
+            self.environment.pointers[own_id.at] = own_id.text.as_ptr().cast();
+        }
         let mut error = Errno::NOENT;
         for file in &self.files {
             // SAFETY: all pointers are to strings that end in NUL, and both lists end in null.
@@ -138,6 +163,32 @@ impl Image {
             }
         }
         error.into()
+    }
+}
+
+impl OwnId {
+    /// Those that name this process. They are meant for the command: fairlock uses neither.
+    fn all(variables: &mut BTreeMap<OsString, OsString>) -> Vec<OwnId> {
+        let this = process::id();
+        let id = |name: &str| variables.get(OsStr::new(name))?.to_str()?.parse().ok();
+        let named = [LISTEN_PID, WATCHDOG_PID].map(|name| (id(name) == Some(this)).then_some(name));
+        if named.contains(&Some(LISTEN_PID)) {
+            variables.remove(OsStr::new(LISTEN_PIDFDID));
+        }
+        let places = variables.keys().enumerate();
+        let places = places.filter(|(_, name)| named.contains(&name.to_str()));
+        places
+            .map(|(at, name)| OwnId {
+                at,
+                text: [name.as_encoded_bytes(), b"=", &[0; MOST_DIGITS + 1]].concat(),
+            })
+            .collect()
+    }
+
+    /// Allocates no memory.
+    fn write(&mut self) {
+        let room = self.text.len() - MOST_DIGITS - 1;
+        let _ = write!(&mut self.text[room..], "{}", getpid());
     }
 }
 

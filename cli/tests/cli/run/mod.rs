@@ -10,6 +10,7 @@ mod nested;
 mod options;
 mod redis_away;
 mod reentry;
+pub(crate) mod service_manager;
 mod signals;
 mod waiting;
 
