@@ -40,8 +40,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// UPDATE invoices SET total = 7 WHERE id = 42 AND fence = :fence            -- write
 /// ```
 ///
-/// If an update changed no row, stop. In Redis the claim and each write are a script. `KEYS[1]` has
-/// the fence, `KEYS[2]` the data, `ARGV[1]` is your fence. The claim:
+/// If an update found no row, stop. MySQL and MariaDB count the rows that changed, unless the client
+/// [asks for those that were found](crate::pages::guide#mysql-and-mariadb). An error is no count:
+/// begin again with the claim. In Redis the claim and each write are a script. `KEYS[1]` has the
+/// fence, `KEYS[2]` the data, `ARGV[1]` is your fence. The claim:
 ///
 /// ```lua
 /// if tonumber(redis.call('GET', KEYS[1]) or '0') > tonumber(ARGV[1]) then return 0 end

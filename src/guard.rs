@@ -64,6 +64,11 @@ use crate::script::{Mode, Secret};
 /// No lint looks into an `Option`. So be careful with `try_lock`: `let _ = mgr.try_lock("n")?` is
 /// wrong, and nothing says so.
 ///
+/// # As a parameter
+/// `fn book(guard: &LockGuard)` takes any guard: of any name, also of a lost lock, and of a reader, a
+/// writer or a permit, whose guards deref to this type. So it proves no exclusion. [The guide has
+/// one that does](crate::pages::guide#a-guard-as-a-parameter): a type of your own around the guard.
+///
 /// # Drop
 /// Releases the lock and hands it to the first waiter. With
 /// [`keep`](crate::LockOptions::keep) it may keep the lock for the next guard of this manager instead,

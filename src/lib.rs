@@ -118,7 +118,8 @@
 //! Once a guard is lost it is never held again, whatever a later renewal says.
 //!
 //! A bill has many items, and the program checks between two of them. A pause can still come between
-//! the check and the act, which only a [fence](#fences) makes harmless:
+//! the check and the act, which only a [fence](#fences) makes harmless. The function gets the guard to
+//! ask it. Any guard fits the parameter, so [it proves nothing by itself](LockGuard#as-a-parameter):
 //!
 //! ```no_run
 //! # use fairlock::LockGuard;
@@ -152,11 +153,11 @@
 //! UPDATE customers SET billed = :month WHERE id = 42 AND fence = :fence     -- write
 //! ```
 //!
-//! If an update changed no row, stop: a newer holder is there. The claim comes first, since an older
-//! holder may wake up at any moment. Without the claim, its write could come between the read and
-//! the write of the newer one, which would then overwrite it. [SAFETY](pages::safety#fencing) has
-//! more on it: several rows, rows that do not exist yet, other stores, and calls that cannot check a
-//! fence. For a resource in this process there is [`FenceGate`]. Its page also has the form for data
+//! If an update found no row, stop: a newer holder is there. MySQL and MariaDB must be [asked to
+//! count found rows](pages::guide#mysql-and-mariadb). The claim comes first, since an older holder
+//! may wake up at any moment. Without the claim, its write could come between the read and the write
+//! of the newer one, which would then overwrite it. [SAFETY](pages::safety#fencing) has more on it:
+//! several rows, rows that do not exist yet, other stores, and calls that cannot check a fence. For a resource in this process there is [`FenceGate`]. Its page also has the form for data
 //! in Redis:
 //!
 //! ```no_run
@@ -239,10 +240,10 @@
 //!
 //! use fairlock::{Error, LockGuard, LockManager, LockOptions, PreviousHolder};
 //!
-//! # /// In the database: `UPDATE … SET fence = :fence WHERE … AND fence <= :fence`. Returns whether a row was changed.
+//! # /// In the database: `UPDATE … SET fence = :fence WHERE … AND fence <= :fence`. Returns whether a row was found.
 //! # fn claim(_: &str, _fence: u64) -> bool { true }
 //! # fn items_of(_: &str) -> Vec<String> { Vec::new() }
-//! # /// In the database: `… WHERE customer = :customer AND fence = :fence`. Returns whether a row was changed.
+//! # /// In the database: `… WHERE customer = :customer AND fence = :fence`. Returns whether a row was found.
 //! # fn remove_half_a_bill(_: &str, _fence: u64) -> bool { true }
 //! # /// The same.
 //! # fn write(_: &str, _: String, _fence: u64) -> bool { true }

@@ -10,8 +10,10 @@
 //! UPDATE invoices SET total = :total WHERE id = 42 AND fence = :fence      -- then write
 //! ```
 //!
-//! If one of the updates changed no row, stop: a newer holder is there. In Redis each of them is a
-//! script. The documentation of [`FenceGate`] has both, with notes on the numbers of Lua.
+//! If one of the updates found no row, stop: a newer holder is there. MySQL and MariaDB count the
+//! rows that changed, unless the client asks for those that were found. `sql/` has the statements
+//! for several databases, with their answers. In Redis each of them is a script. The documentation
+//! of [`FenceGate`] has both, with notes on the numbers of Lua.
 
 use std::sync::Mutex;
 

@@ -15,7 +15,7 @@
 //! the new holder, as here. It would be accepted, and then overwritten.
 //!
 //! `invoice.rs` has the resource, which is the part to copy. It also shows the same in SQL and in
-//! Redis. `holder.rs` has the holder that is paused. On a Redis it is a second process of this
+//! Redis, and `sql/` has what databases answer. `holder.rs` has the holder that is paused. On a Redis it is a second process of this
 //! program, which stops itself with SIGSTOP. On the in-memory store there is only one process.
 //! There it is a thread whose lease is ended by `Memory::lapse`.
 //!

@@ -2,8 +2,8 @@
 
 use fairlock::LockManager;
 
-/// The table of invoices. Each function is one statement. `false`: no row was changed, so a newer
-/// holder is there.
+/// The table of invoices. Each function is one statement. `false`: no row was found, so a newer
+/// holder is there. MySQL and MariaDB have to be asked to count the rows that are found.
 pub(crate) trait Invoices {
     /// `UPDATE invoices SET fence = :fence WHERE id = :id AND fence <= :fence`
     fn claim(&self, id: &str, fence: u64) -> bool;

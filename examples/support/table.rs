@@ -33,8 +33,10 @@ impl<Row: Clone + Default> Table<Row> {
     ///     ON CONFLICT (id) DO UPDATE SET fence = :fence WHERE rows.fence <= :fence
     /// ```
     ///
-    /// If no row changed, stop. This form also serves a row that does not exist yet. If all rows
+    /// If it counts no row, stop. This form also serves a row that does not exist yet. If all rows
     /// exist, this is enough: `UPDATE rows SET fence = :fence WHERE id = :id AND fence <= :fence`.
+    /// `examples/fencing/sql` has both for several databases. MySQL and MariaDB have to be asked to
+    /// count the rows that are found.
     #[must_use]
     pub(crate) fn claim(&self, id: &str, fence: u64) -> bool {
         let mut rows = self.rows();
@@ -65,7 +67,7 @@ impl<Row: Clone + Default> Table<Row> {
     /// UPDATE rows SET … WHERE id = :id AND fence = :fence
     /// ```
     ///
-    /// Several rows need a transaction. Roll it back if one of its statements changes no row.
+    /// Several rows need a transaction. Roll it back if one of its statements finds no row.
     #[must_use]
     pub(crate) fn write<const N: usize>(
         &self,

@@ -250,6 +250,59 @@ fn tested_recipes_in_the_guide_are_those_of_the_examples() {
     }
 }
 
+/// By default, MySQL and MariaDB count the rows that changed. By that count a second claim looks like a
+/// newer holder.
+#[test]
+fn sql_recipes_say_which_rows_count() {
+    let mut files = read("docs", "md");
+    files.extend(read("src", "rs"));
+    files.extend(read("examples", "rs"));
+    let with_claims: Vec<_> = files
+        .iter()
+        .filter(|(_, text)| text.contains("fence = :f") && text.contains("fence <= :f"))
+        .collect();
+    assert!(with_claims.len() > 5, "{} files", with_claims.len());
+    let silent: Vec<_> = with_claims
+        .into_iter()
+        .filter(|(_, text)| !text.contains("MySQL") || !text.contains("found"))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    none(
+        &silent,
+        "these have SQL that counts rows, and not a word on which",
+    );
+}
+
+/// `.ci/fence-sql` runs the files on databases, and compares their answers.
+#[test]
+fn documented_sql_was_tried_on_databases() {
+    let page = |name| fs::read_to_string(root().join("docs").join(name)).unwrap();
+    let page = page("SAFETY.md") + &page("GUIDE.md");
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = [":f", ":id", ":new"]
+        .iter()
+        .fold(page, |page, name| page.replace(name, "N"));
+    // A statement ends where its code does, or where a comment begins.
+    let statements = ["UPDATE accounts", "INSERT "].map(|verb| {
+        page.match_indices(verb)
+            .map(|(at, _)| page[at..].split(['`', ';', '-']).next().unwrap().trim())
+            .collect::<Vec<_>>()
+    });
+    let statements = statements.concat();
+    assert!(statements.len() >= 6, "{statements:?}");
+    let tried: String = read("examples/fencing/sql", "sql")
+        .into_iter()
+        .map(|(_, text)| text.replace(|c: char| c.is_ascii_digit(), "N"))
+        .collect();
+    let tried = tried.replace("NN", "N");
+    let absent: Vec<_> = statements
+        .iter()
+        .filter(|statement| statement.split(" … ").any(|part| !tried.contains(part)))
+        .map(|statement| (*statement).to_owned())
+        .collect();
+    none(&absent, "no file in examples/fencing/sql has");
+}
+
 /// Rust prints the `Debug` form of an error that `main` returns, which is not for users. That of
 /// `fairlock::Error` is.
 #[test]
