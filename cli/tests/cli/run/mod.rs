@@ -1,6 +1,7 @@
 //! `fairlock run`.
 
 mod chains;
+mod deployed;
 mod detached;
 mod exit_codes;
 mod group;
