@@ -394,11 +394,13 @@ impl Builder {
     /// thread.
     ///
     /// Blocks for at most the connect timeout; with [`Builder::replica_acks`] for one command timeout
-    /// more, to see whether the user may run `WAIT`.
+    /// more, to see whether the user may run `WAIT`; with TLS for half of the connect timeout more, to
+    /// read files of certificates.
     ///
     /// # Errors
     /// As [`LockManager::connect`]. [`Error::Config`](crate::Error::Config) also if settings do not
-    /// fit each other.
+    /// fit each other. [`Error::Unavailable`](crate::Error::Unavailable) at the step
+    /// [`Certificates`](crate::Step::Certificates) if a file was not read in time.
     pub fn build(self) -> Result<LockManager> {
         let (config, options) = Config::new(self.settings.clone())?;
         let caller_id = stores::caller_id(&config, &options);
@@ -413,24 +415,25 @@ impl Builder {
                 config.command_timeout,
                 Arc::clone(&caller_id),
             )?),
-            _ => stores::connect(self.topology()?, &config, &caller_id)?,
+            _ => stores::connect(self.topology(&config)?, &config, &caller_id)?,
         };
         let running = Running::start(config, store, caller_id)?;
         Ok(LockManager::new(running, options))
     }
 
     /// The servers that the endpoint names, for commands of the program's own: see [`Servers`].
-    /// Reads the files of certificates, and sends nothing.
+    /// Reads the files of certificates, for half of the connect timeout at most, and sends nothing.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config): the URL, the certificates or the credentials are not
-    /// valid. Or the endpoint is a [`Memory`](crate::memory::Memory), which has no servers.
+    /// [`Error::Config`](crate::Error::Config): the URL, the certificates, the credentials or other
+    /// settings are not valid. Or the endpoint is a [`Memory`](crate::memory::Memory), which has no servers.
     pub fn servers(&self) -> Result<Servers> {
-        self.topology().map(Servers)
+        let (config, _) = Config::new(self.settings.clone())?;
+        self.topology(&config).map(Servers)
     }
 
     /// The endpoint's topology with this builder's certificates and providers.
-    fn topology(&self) -> Result<Topology> {
+    fn topology(&self, config: &Config) -> Result<Topology> {
         let topology = match &self.endpoint.0 {
             Location::Url(url) => parse_url(url)?,
             Location::Typed(topology) => (**topology).clone()?,
@@ -442,6 +445,6 @@ impl Builder {
         let of_servers = self.credentials.clone();
         let of_sentinels = self.sentinel_credentials.clone();
         let topology = topology.with_credentials(of_servers, of_sentinels)?;
-        topology.with_tls(self.tls.clone())
+        topology.with_tls(self.tls.clone(), config.connect_timeout / 2)
     }
 }

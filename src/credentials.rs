@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -167,6 +168,8 @@ pub struct PasswordFile {
     path: PathBuf,
     user: Option<String>,
     last: Arc<Mutex<Option<String>>>,
+    /// It cannot be used now. The log says so once.
+    is_failing: Arc<AtomicBool>,
 }
 
 impl PasswordFile {
@@ -176,6 +179,7 @@ impl PasswordFile {
             path: path.into(),
             user: None,
             last: Arc::default(),
+            is_failing: Arc::default(),
         }
     }
 
@@ -206,10 +210,18 @@ impl PasswordFile {
         let last = self.last.lock().clone();
         match last {
             Some(last) if !self.path.is_file() => Ok(last),
-            Some(last) => Ok(self.read().unwrap_or_else(|error| {
-                log::debug!("the last password is used again: {error}");
-                last
-            })),
+            Some(last) => {
+                let read = self.read();
+                let was_failing = self.is_failing.swap(read.is_err(), Ordering::Relaxed);
+                Ok(read.unwrap_or_else(|error| {
+                    if was_failing {
+                        log::debug!("the last password is still used: {error}");
+                    } else {
+                        log::warn!("the last password is used again: {error}");
+                    }
+                    last
+                }))
+            }
             None => self.read(),
         }
     }

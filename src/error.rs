@@ -191,6 +191,9 @@ pub enum Step {
     /// The [provider](crate::CredentialsProvider) gave no credentials in time. The
     /// [cause](Error::Unavailable) is its error, or says that it panicked or hangs.
     Credentials,
+    /// A file of certificates, or of a key, was not read in time. The [cause](Error::Unavailable)
+    /// names it. That says nothing about Redis.
+    Certificates,
     /// No connection could be opened in time.
     Connect,
     /// The request could not be sent.
@@ -226,7 +229,8 @@ pub enum TlsFailure {
     PlainServer,
     /// The URL says plain text, and the server expects TLS.
     TlsServer,
-    /// The two sides have no version or cipher in common, or a side broke the protocol.
+    /// The handshake failed for another reason, which the message has: the two sides have no version or
+    /// cipher in common, the server ended it, or a side broke the protocol.
     Protocol,
 }
 
@@ -234,6 +238,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Step::Credentials => "credentials",
+            Step::Certificates => "certificates",
             Step::Connect => "connection",
             Step::Send => "way to send",
             Step::Reply => "reply",
@@ -254,7 +259,7 @@ impl fmt::Display for TlsFailure {
             TlsFailure::ClientCertificate => "the server did not accept the client's certificate",
             TlsFailure::PlainServer => "the server speaks plain text",
             TlsFailure::TlsServer => "the server expects TLS",
-            TlsFailure::Protocol => "both sides have no version or cipher in common",
+            TlsFailure::Protocol => "the handshake failed",
         })
     }
 }
@@ -367,14 +372,17 @@ fn unavailable(
         )
     } else if step == Step::Thread {
         format!("the system starts no thread{lock}: a limit of threads or memory is reached")
+    } else if step == Step::Certificates {
+        format!("the certificates{lock} were not read in time")
     } else {
         format!("redis{} is unavailable{lock}", at_server(server))
     };
     // A refusal comes at once, and so does the answer of a manager that knows of an outage.
     let gave_up = (waited >= Duration::from_millis(1))
         .then(|| format!("gave up after {}", time_text::measured(waited)));
-    let no_step = (step != Step::Thread && !os_error.is_some_and(lacks_descriptors))
-        .then(|| format!("no {step}"));
+    let is_named = matches!(step, Step::Thread | Step::Certificates);
+    let no_step =
+        (!is_named && !os_error.is_some_and(lacks_descriptors)).then(|| format!("no {step}"));
     let details: Vec<String> = no_step.into_iter().chain(gave_up).collect();
     let details = match details.is_empty() {
         true => String::new(),

@@ -152,6 +152,11 @@ impl StoreFault {
         StoreFault::unavailable(Step::Thread, error)
     }
 
+    /// Whether a provider gave no credentials.
+    pub(super) fn lacks_credentials(&self) -> bool {
+        matches!(self, StoreFault::Unavailable { step, .. } if *step == Step::Credentials)
+    }
+
     pub(super) fn timed_out(step: Step) -> StoreFault {
         StoreFault::unavailable(step, io::Error::from(io::ErrorKind::TimedOut))
     }

@@ -21,6 +21,8 @@ pub(super) type NoResult = Box<dyn StdError + Send + Sync>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ForeignCalls {
     given_up: Arc<AtomicUsize>,
+    /// No other call begins now. The log says so once.
+    is_full: Arc<AtomicBool>,
 }
 
 /// One call. Its thread and its caller find out here which of them was first.
@@ -41,10 +43,14 @@ impl ForeignCalls {
     ) -> Result<T, NoResult> {
         let fault = |why: String| Err(why.into());
         if self.given_up.load(Ordering::Acquire) >= MOST_GIVEN_UP {
+            if !self.is_full.swap(true, Ordering::AcqRel) {
+                log::warn!("{what} hangs in several calls, and is not tried again until one ends");
+            }
             return fault(format!(
-                "{what} hangs in {MOST_GIVEN_UP} calls, and is not called again"
+                "{what} hangs in {MOST_GIVEN_UP} calls, and is not tried again"
             ));
         }
+        self.is_full.store(false, Ordering::Release);
         let race = Arc::new(Race {
             is_decided: AtomicBool::new(false),
             given_up: Arc::clone(&self.given_up),
@@ -125,7 +131,7 @@ mod tests {
             assert!(late.contains("the thing took too long"), "{late}");
         }
         let refused = run(&calls, LONG, || 3).expect_err("too many hang");
-        assert!(refused.contains("is not called again"), "{refused}");
+        assert!(refused.contains("is not tried again"), "{refused}");
         drop(release);
         let clock = Clock::default();
         let until = clock.now() + LONG;

@@ -2,17 +2,22 @@
 
 use std::fmt;
 #[cfg(feature = "tls")]
-use std::fs::File;
+use std::fs::{self, File};
 #[cfg(feature = "tls")]
 use std::io::Read as _;
+#[cfg(feature = "tls")]
+use std::path::Path;
 use std::path::PathBuf;
 #[cfg(feature = "tls")]
 use std::sync::Arc;
 #[cfg(feature = "tls")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[cfg(feature = "tls")]
 use parking_lot::Mutex;
+#[cfg(feature = "tls")]
+use rustls::client::Resumption;
 #[cfg(feature = "tls")]
 use rustls::pki_types::pem::PemObject;
 #[cfg(feature = "tls")]
@@ -21,11 +26,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 #[cfg(feature = "tls")]
-use super::clock::Clock;
+use super::clock::{Clock, Time};
 #[cfg(feature = "tls")]
 use super::foreign::ForeignCalls;
 #[cfg(feature = "tls")]
-use super::tls_words::{pem_words, words_of};
+use super::tls_words::{pem_words, unusable, words_of};
+#[cfg(feature = "tls")]
+use crate::error::Step;
 use crate::error::{Error, Result as ApiResult};
 
 /// More than any file of certificates has.
@@ -46,6 +53,9 @@ pub(crate) struct TlsSettings {
     built: Arc<Mutex<Option<Built>>>,
     #[cfg(feature = "tls")]
     reads: ForeignCalls,
+    /// What is in the files cannot be used now. The log says so once.
+    #[cfg(feature = "tls")]
+    is_failing: Arc<AtomicBool>,
 }
 
 /// Certificates or a key.
@@ -66,7 +76,7 @@ type Built = (Contents, Arc<ClientConfig>);
 
 /// The settings at some moment.
 #[cfg(feature = "tls")]
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 struct Contents {
     ca: Option<Vec<u8>>,
     identity: Option<(Vec<u8>, Vec<u8>)>,
@@ -74,20 +84,66 @@ struct Contents {
 
 #[cfg(feature = "tls")]
 impl Pem {
-    fn read(&self, what: &str) -> ApiResult<Vec<u8>> {
+    /// What is in it now. `before`: what was in it when it was last used.
+    fn read(
+        &self,
+        what: &'static str,
+        before: Option<Vec<u8>>,
+        reading: &Reading<'_>,
+    ) -> ApiResult<Vec<u8>> {
         let path = match self {
             Pem::Given(bytes) => return Ok(bytes.clone()),
-            Pem::File(path) => path,
+            Pem::File(path) => path.clone(),
         };
-        let refuse = |why: String| Error::config(what, format!("{}: {why}", path.display()));
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
-            .map_err(|error| refuse(error.to_string()))?;
-        if bytes.len() as u64 > MOST_BYTES {
-            return Err(refuse(format!("it has more than {MOST_BYTES} bytes")));
-        }
-        Ok(bytes)
+        let name = format!("the read of {}", path.display());
+        reading.run(&name, move || read_file(&path, what, before))?
+    }
+}
+
+/// Reads a file of certificates, or a key. A pipe has them once, and its next read might not end.
+#[cfg(feature = "tls")]
+fn read_file(path: &Path, what: &str, before: Option<Vec<u8>>) -> ApiResult<Vec<u8>> {
+    let is_special = || fs::metadata(path).is_ok_and(|found| !found.is_file());
+    if let Some(before) = before
+        && is_special()
+    {
+        return Ok(before);
+    }
+    let refuse = |why: String| Error::config(what, format!("{}: {why}", path.display()));
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| refuse(error.to_string()))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(refuse(format!("it has more than {MOST_BYTES} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Reads of files, which must all be over in time. A file system that is gone answers no read.
+#[cfg(feature = "tls")]
+struct Reading<'a> {
+    reads: &'a ForeignCalls,
+    clock: Clock,
+    started: Time,
+    until: Time,
+}
+
+#[cfg(feature = "tls")]
+impl Reading<'_> {
+    fn run<T: Send + 'static>(
+        &self,
+        name: &str,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> ApiResult<T> {
+        let done = self.reads.run(name, &self.clock, self.until, read);
+        done.map_err(|why| Error::Unavailable {
+            lock: None,
+            server: None,
+            step: Step::Certificates,
+            waited: self.clock.now() - self.started,
+            cause: Arc::new(why),
+        })
     }
 }
 
@@ -102,40 +158,31 @@ impl TlsSettings {
         }
     }
 
-    /// Refuses certificates and keys that cannot be used.
-    pub(crate) fn check(&self) -> ApiResult<()> {
-        self.rebuilt().map(drop)
+    /// Refuses certificates and keys that cannot be used. Blocks for `timeout` at most.
+    pub(crate) fn check(&self, timeout: Duration) -> ApiResult<()> {
+        self.rebuilt(timeout).map(drop)
     }
 
     /// The settings in the form that rustls uses. Files are read again, within `timeout`. While they
     /// cannot be used, what they had before counts: another program may be writing them, and a new
     /// certificate may be there before its key.
     pub(crate) fn client_config(&self, timeout: Duration) -> ApiResult<Arc<ClientConfig>> {
-        let built = self
-            .built
-            .lock()
-            .as_ref()
-            .map(|(_, built)| Arc::clone(built));
-        let Some(built) = built else {
-            return self.rebuilt();
+        let Some((_, built)) = self.built.lock().clone() else {
+            return self.rebuilt(timeout);
         };
         if !self.has_files() {
             return Ok(built);
         }
-        let clock = Clock::default();
-        let (settings, until) = (self.clone(), clock.now() + timeout);
-        let read = self
-            .reads
-            .run("reading the certificates", &clock, until, move || {
-                settings.rebuilt()
-            });
-        Ok(read
-            .map_err(|why| why.to_string())
-            .and_then(|read| read.map_err(|e| e.to_string()))
-            .unwrap_or_else(|why| {
-                log::debug!("the last certificates are used again: {why}");
-                built
-            }))
+        let read = self.rebuilt(timeout);
+        let was_failing = self.is_failing.swap(read.is_err(), Ordering::Relaxed);
+        Ok(read.unwrap_or_else(|why| {
+            if was_failing {
+                log::debug!("the last certificates are still used: {why}");
+            } else {
+                log::warn!("the last certificates are used again: {why}");
+            }
+            built
+        }))
     }
 
     fn has_files(&self) -> bool {
@@ -147,25 +194,35 @@ impl TlsSettings {
         all.any(|pem| matches!(pem, Pem::File(_)))
     }
 
-    /// Reads what is in files, and builds it anew if it has changed.
-    fn rebuilt(&self) -> ApiResult<Arc<ClientConfig>> {
-        let ca = self.ca.as_ref().map(|pem| pem.read("tls_ca"));
-        let read_both = |(certificates, key): &(Pem, Pem)| -> ApiResult<_> {
-            let certificates = certificates.read("tls_identity")?;
-            Ok((certificates, key.read("tls_identity")?))
-        };
-        let identity = self.identity.as_ref().map(read_both);
-        let contents = Contents {
-            ca: ca.transpose()?,
-            identity: identity.transpose()?,
+    /// Reads what is in files, within `timeout`, and builds it anew if it has changed.
+    fn rebuilt(&self, timeout: Duration) -> ApiResult<Arc<ClientConfig>> {
+        let clock = Clock::default();
+        let started = clock.now();
+        let reading = Reading {
+            reads: &self.reads,
+            clock,
+            started,
+            until: started + timeout,
         };
         let known = self.built.lock().clone();
+        let before = known.as_ref().map(|(contents, _)| contents.clone());
+        let Contents { ca, identity } = before.unwrap_or_default();
+        let read_ca = |pem: &Pem| pem.read("tls_ca", ca, &reading);
+        let (certificates, key) = identity.unzip();
+        let read_both = |(of_certificates, of_key): &(Pem, Pem)| -> ApiResult<_> {
+            let certificates = of_certificates.read("tls_identity", certificates, &reading)?;
+            Ok((certificates, of_key.read("tls_identity", key, &reading)?))
+        };
+        let contents = Contents {
+            ca: self.ca.as_ref().map(read_ca).transpose()?,
+            identity: self.identity.as_ref().map(read_both).transpose()?,
+        };
         if let Some((of, built)) = known
             && of == contents
         {
             return Ok(built);
         }
-        let built = Arc::new(contents.build()?);
+        let built = Arc::new(contents.build(&reading)?);
         *self.built.lock() = Some((contents, Arc::clone(&built)));
         Ok(built)
     }
@@ -173,38 +230,36 @@ impl TlsSettings {
 
 #[cfg(feature = "tls")]
 impl Contents {
-    fn build(&self) -> ApiResult<ClientConfig> {
+    fn build(&self, reading: &Reading<'_>) -> ApiResult<ClientConfig> {
         // The process-wide default would be none, or another library's choice.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|e| Error::config("tls", e.to_string()))?
-            .with_root_certificates(self.authorities()?);
-        let Some((certificates, key)) = &self.identity else {
-            return Ok(builder.with_no_client_auth());
+            .with_root_certificates(self.authorities(reading)?);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some((certificates, key)) => {
+                let certificates = certificates_of("tls_identity", certificates)?;
+                builder
+                    .with_client_auth_cert(certificates, key_of(key)?)
+                    .map_err(|e| Error::config("tls_identity", unusable(&e)))?
+            }
         };
-        let certificates = certificates_of("tls_identity", certificates)?;
-        // The parser's error may repeat a part of the key.
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-            Error::config(
-                "tls_identity",
-                "an unencrypted private key in PEM, which begins with -----BEGIN PRIVATE KEY-----; \
-                 no such key was found",
-            )
-        })?;
-        builder
-            .with_client_auth_cert(certificates, key)
-            .map_err(|e| {
-                let why = words_of(&e);
-                let message = format!("a certificate and the key that belongs to it; {why}");
-                Error::config("tls_identity", message)
-            })
+        // Few connections are opened, and a resumed session looks at no certificate again. Some
+        // servers hand out tickets and then refuse each of them.
+        config.resumption = Resumption::disabled();
+        Ok(config)
     }
 
-    fn authorities(&self) -> ApiResult<RootCertStore> {
+    fn authorities(&self, reading: &Reading<'_>) -> ApiResult<RootCertStore> {
         let mut authorities = RootCertStore::empty();
         let Some(pem) = &self.ca else {
-            let found = rustls_native_certs::load_native_certs();
+            // The file that SSL_CERT_FILE names may hang, too.
+            let found = reading.run(
+                "the read of the system's certificates",
+                rustls_native_certs::load_native_certs,
+            )?;
             let (added, _) = authorities.add_parsable_certificates(found.certs);
             if added == 0 {
                 let why = found.errors.first().map(|e| format!(" ({e})"));
@@ -238,14 +293,47 @@ fn certificates_of(what: &str, pem: &[u8]) -> ApiResult<Vec<CertificateDer<'stat
     });
     found.map_err(|why| {
         let expected = "certificates in PEM, each of which begins with -----BEGIN CERTIFICATE-----";
+        let why = not_pem(pem, "x509").unwrap_or(why);
         Error::config(what, format!("{expected}; {why}"))
     })
+}
+
+#[cfg(feature = "tls")]
+fn key_of(pem: &[u8]) -> ApiResult<PrivateKeyDer<'static>> {
+    // The parser's error may repeat a part of the key.
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| {
+        let expected =
+            "an unencrypted private key in PEM, which begins with -----BEGIN PRIVATE KEY-----";
+        let is_encrypted = pem.windows(9).any(|word| word == b"ENCRYPTED");
+        let why = match not_pem(pem, "pkey") {
+            Some(why) => why,
+            None if is_encrypted => {
+                "this one is encrypted: `openssl pkey -in FILE -out NEW` takes its password away"
+                    .to_owned()
+            }
+            None => "no such key was found".to_owned(),
+        };
+        Error::config("tls_identity", format!("{expected}; {why}"))
+    })
+}
+
+/// What it is in place of PEM, if that can be told. `openssl` with this command converts it.
+#[cfg(feature = "tls")]
+fn not_pem(bytes: &[u8], command: &str) -> Option<String> {
+    match bytes {
+        [] => Some("it is empty".to_owned()),
+        // A sequence in DER, and no text that begins with a zero.
+        [b'0', ..] if str::from_utf8(bytes).is_err() => Some(format!(
+            "it is in DER: `openssl {command} -inform DER -in FILE -out NEW` converts it"
+        )),
+        _ => None,
+    }
 }
 
 #[cfg(not(feature = "tls"))]
 impl TlsSettings {
     /// Without the feature there is no TLS.
-    pub(crate) fn check(&self) -> ApiResult<()> {
+    pub(crate) fn check(&self, _timeout: Duration) -> ApiResult<()> {
         Err(Error::config(
             "url",
             "plain text, such as redis://; TLS needs the feature `tls` of this crate",

@@ -46,6 +46,49 @@ pub(super) fn words_of(error: &Error) -> String {
     }
 }
 
+/// Why the client's certificate and its key cannot be used, and what to do.
+pub(super) fn unusable(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(CertificateError::Other(why))
+            if other_words(why) == OLD_VERSION =>
+        {
+            "a certificate of X.509 version 3; this one is of version 1, as `openssl x509 -req` makes \
+             it without an extension: issue it anew with -copy_extensions copy or -extfile"
+                .to_owned()
+        }
+        Error::InconsistentKeys(_) => {
+            "a certificate and the key that belongs to it; this key belongs to another".to_owned()
+        }
+        other => format!("a certificate that can be used; {}", words_of(other)),
+    }
+}
+
+/// Why a server's certificate cannot be used, and what to do. `san` is the name by which the server is
+/// reached, as a subject alternative name.
+pub(super) fn unusable_server(error: &CertificateError, san: &str) -> String {
+    match certificate_words(error).as_str() {
+        // Plain `openssl req -x509` makes one.
+        "ca used as end entity" => format!(
+            "it is an authority's own (CA:TRUE); issue one for the server: `openssl req -x509` needs \
+             -addext basicConstraints=critical,CA:FALSE -addext subjectAltName={san}"
+        ),
+        OLD_VERSION => format!(
+            "it is of X.509 version 1, and has no subject alternative name; issue one of version 3: \
+             `openssl x509 -req` needs -extfile with subjectAltName={san}"
+        ),
+        why => format!("{why}; issue another for the server"),
+    }
+}
+
+/// How `webpki` calls a certificate of X.509 version 1.
+const OLD_VERSION: &str = "unsupported cert version";
+
+/// A name out of the certificate. The crate shows it as its own Rust value.
+pub(super) fn name_in(shown: &str) -> &str {
+    let inner = shown.split_once('(').map_or(shown, |(_, inner)| inner);
+    inner.trim_end_matches(')').trim_matches('"')
+}
+
 /// Why a certificate cannot be used.
 pub(super) fn certificate_words(error: &CertificateError) -> String {
     match error {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -50,7 +51,11 @@ impl Topology {
     }
 
     /// The same with these settings for each login that uses TLS, checked.
-    pub(crate) fn with_tls(mut self, settings: TlsSettings) -> ApiResult<Topology> {
+    pub(crate) fn with_tls(
+        mut self,
+        settings: TlsSettings,
+        timeout: Duration,
+    ) -> ApiResult<Topology> {
         let is_set = settings.ca.is_some() || settings.identity.is_some();
         let settings = Arc::new(settings);
         let mut is_used = false;
@@ -59,9 +64,11 @@ impl Topology {
             .into_iter()
             .filter_map(|login| login.tls.as_mut())
         {
-            settings.check()?;
             *tls = Arc::clone(&settings);
             is_used = true;
+        }
+        if is_used {
+            settings.check(timeout)?;
         }
         if is_set && !is_used {
             let what = if settings.ca.is_some() {

@@ -3,7 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fairlock::{Credentials, CredentialsRequest, Endpoint, LockManager, LockOptions, Quorum};
+use std::thread;
+
+use fairlock::{
+    Builder, Credentials, CredentialsError, CredentialsRequest, Endpoint, Error, LockManager,
+    LockOptions, Quorum, Step,
+};
 
 use crate::cluster_set::ClusterSet;
 use crate::quorum::set::Set;
@@ -67,4 +72,60 @@ fn rotated_password_costs_no_lock_under_sentinels() {
     let set = SentinelSet::start();
     let servers: Vec<&Server> = set.nodes.iter().collect();
     rotation_costs_no_lock(set.url(), &servers);
+}
+
+/// A provider that gives nothing.
+type NoCredentials = fn(&CredentialsRequest) -> Result<Credentials, CredentialsError>;
+
+/// Each way in which a provider gives nothing, and the words for it.
+const FAILING: [(NoCredentials, &str); 3] = [
+    (|_| Err("the vault is sealed".into()), "the vault is sealed"),
+    (|_| panic!("on purpose"), "panicked"),
+    (
+        |_| {
+            // For longer than any test runs.
+            thread::park_timeout(Duration::from_secs(600));
+            Err("it is late".into())
+        },
+        "took too long",
+    ),
+];
+
+/// `build` blames the provider, within the connect timeout.
+#[track_caller]
+fn provider_is_blamed(what: &str, with: impl Fn(NoCredentials) -> Builder) {
+    let timeout = Duration::from_secs(2);
+    for (provider, words) in FAILING {
+        let started = Instant::now();
+        let built = with(provider).connect_timeout(timeout).build();
+        let took = started.elapsed();
+        assert!(took < timeout + SLACK, "{what}: {took:?}");
+        let error = built.expect_err("there are no credentials");
+        let Error::Unavailable { step, cause, .. } = &error else {
+            panic!("{what}: {error:?}");
+        };
+        assert_eq!(*step, Step::Credentials, "{what}: {error:?}");
+        assert!(cause.to_string().contains(words), "{what}: {cause}");
+    }
+}
+
+#[test]
+fn provider_that_gives_nothing_is_blamed_on_each_topology() {
+    let server = Server::start();
+    let provided = |to: &dyn Fn() -> Endpoint, what: &str| {
+        provider_is_blamed(what, |provider| {
+            LockManager::builder(to()).credentials(provider)
+        });
+    };
+    provided(&|| server.url().into(), "one server");
+    let set = Set::start(3);
+    let quorum = || Quorum::new(set.servers.iter().map(Server::url)).into();
+    provided(&quorum, "a quorum");
+    let cluster = ClusterSet::start();
+    provided(&|| cluster.url().into(), "a cluster");
+    let sentinels = SentinelSet::start();
+    provided(&|| sentinels.url().into(), "a master of sentinels");
+    provider_is_blamed("sentinels", |provider| {
+        LockManager::builder(sentinels.url()).sentinel_credentials(provider)
+    });
 }

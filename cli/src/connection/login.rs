@@ -2,11 +2,18 @@
 
 use std::env::{self, VarError};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use fairlock::PasswordFile;
 
 use super::url;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
+
+/// How long the first read of the password's file may take. A file system that is gone
+/// answers none, and a program that writes into a pipe may ask its user first.
+const LONGEST_READ: Duration = Duration::from_secs(10);
 
 /// The login that options and variables ask for. It has no `Debug`, which would show the password.
 pub(super) struct Login {
@@ -108,10 +115,20 @@ impl Login {
 
 impl Password {
     /// Reads the file once, so that a wrong one is reported before anything connects.
-    fn in_file(option: &str, file: &Path) -> Result<Password, Failure> {
-        let file = PasswordFile::new(file);
+    fn in_file(option: &str, path: &Path) -> Result<Password, Failure> {
+        let file = PasswordFile::new(path);
         let refuse = |error| Failure::usage(format!("{option}: {error}"));
-        file.read().map_err(refuse)?;
+        let (sender, ended) = mpsc::channel();
+        let read = file.clone();
+        thread::spawn(move || sender.send(read.read().map(drop)));
+        match ended.recv_timeout(LONGEST_READ) {
+            Ok(read) => read.map_err(refuse)?,
+            Err(_) => {
+                let path = path.display();
+                let why = format!("{option}: {path}: it was not read within {LONGEST_READ:?}");
+                return Err(Failure::new(Exit::NO_REDIS, why));
+            }
+        }
         Ok(Password::In(file))
     }
 }

@@ -1,8 +1,9 @@
 //! The options of TLS, with certificates that `openssl` makes.
 
 use fairlock::LockManager;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::certificates::{Authority, argument};
+use crate::certificates::{Authority, Certificate, argument};
 use crate::connection::listed;
 use crate::process::{end, without_server};
 use crate::sentinel_set::{SERVICE, SentinelSet};
@@ -11,7 +12,10 @@ use crate::support::server::free_address;
 
 /// A server that demands a certificate of its clients, and the host and port of its TLS.
 fn start(authority: &Authority) -> (Server, String) {
-    let own = authority.server();
+    start_with(authority, &authority.server())
+}
+
+fn start_with(authority: &Authority, own: &Certificate) -> (Server, String) {
     let ca = authority.file();
     let mut why = String::new();
     // Another process may take a port between our check and the server's bind.
@@ -167,4 +171,47 @@ fn doctor_names_the_sentinel_that_expects_tls() {
     let found = format!("{host}  sentinels: no TLS connection to redis: {host} expects TLS");
     assert!(ended.stdout.contains(&found), "{ended:?}");
     assert!(ended.stdout.contains("-> use rediss://"), "{ended:?}");
+}
+
+#[test]
+fn doctor_names_the_remedy_of_a_self_signed_certificate() {
+    let authority = Authority::new();
+    let own = authority.self_signed("");
+    let (_server, host) = start_with(&authority, &own);
+    let url = format!("rediss://{host}/");
+    let mut doctor = without_server(&["doctor", "--url", &url, "--command-timeout", "10s"]);
+    let ended = end(doctor.args(["--tls-ca", argument(&own.certificate)]));
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    for part in [
+        "an authority's own (CA:TRUE)\n",
+        "-> issue one for the server: `openssl req -x509` needs",
+        "subjectAltName=IP:127.0.0.1",
+    ] {
+        assert!(ended.stdout.contains(part), "{part}: {ended:?}");
+    }
+}
+
+/// As on a file system that is gone.
+#[test]
+fn files_whose_read_does_not_end_are_named() {
+    let directory = tempfile::tempdir().expect("a writable directory");
+    let endless = directory.path().join("endless");
+    mknodat(CWD, &endless, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    let path = argument(&endless);
+    let to = |url: &str| without_server(&["ls", "--url", url]);
+    let mut of_system = to("rediss://127.0.0.1:1/");
+    of_system.env("SSL_CERT_FILE", path);
+    let mut password = to("redis://127.0.0.1:1/");
+    password.args(["--password-file", path]);
+    let mut ca = to("rediss://127.0.0.1:1/");
+    ca.args(["--tls-ca", path]);
+    for (mut command, named) in [
+        (of_system, "the read of the system's certificates"),
+        (ca, path),
+        (password, path),
+    ] {
+        let ended = end(&mut command);
+        assert_eq!(ended.code, Some(69), "{ended:?}");
+        assert!(ended.stderr.contains(named), "{named}: {ended:?}");
+    }
 }

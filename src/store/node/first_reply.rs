@@ -32,7 +32,10 @@ pub(super) fn no_first_reply(
                 "it may demand a client's certificate (tls-auth-clients): tls_identity (--tls-cert \
                  and --tls-key)"
             }
-            Some(_) => "it may not accept the client's certificate",
+            Some(_) => {
+                "it may not accept the client's certificate: renew it, or have an authority in the \
+                 server's tls-ca-cert-file issue it"
+            }
         };
         return StoreFault::tls(
             TlsFailure::ClientCertificate,

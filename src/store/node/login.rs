@@ -114,6 +114,8 @@ impl NodeLogin {
             was_refused,
         };
         let asked = self.clock.now();
+        // A caller that waits until then as well is to learn that the provider is the reason.
+        let until = until - (until - asked) / 8;
         let credentials = provider
             .ask(request, &self.clock, until)
             .map_err(|why| StoreFault::unavailable(Step::Credentials, why))?;

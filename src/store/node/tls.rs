@@ -18,7 +18,7 @@
 //! nobody can cut one short unnoticed.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ use super::probe::speaks_plain;
 use super::stream::{IoDeadline, ReadMode, Reads, SHORTEST_TIMEOUT, Stream};
 use crate::error::{Step, TlsFailure};
 use crate::store::fault::CLOSED;
-use crate::store::tls_words::{alert_words, certificate_words, words_of};
+use crate::store::tls_words::{alert_words, name_in, unusable_server, words_of};
 use crate::store::{Address, StoreFault, TlsSettings};
 
 /// The reader takes at most this much out of the socket at once: a record of the greatest length.
@@ -215,14 +215,14 @@ impl Handshake<'_> {
             rustls::Error::AlertReceived(alert) if self.is_about_client(*alert) => StoreFault::tls(
                 TlsFailure::ClientCertificate,
                 format!(
-                    "{address} does not accept the client's certificate, or demands one ({}); \
-                     tls_identity (--tls-cert and --tls-key) gives one",
-                    alert_words(*alert)
+                    "{address} does not accept the client's certificate, or demands one ({}); {}",
+                    alert_words(*alert),
+                    remedy_of_client(*alert)
                 ),
             ),
             other => {
-                let why = words_of(other);
-                StoreFault::tls(TlsFailure::Protocol, format!("{address}: {why}"))
+                let (why, remedy) = (words_of(other), remedy_of_protocol(other));
+                StoreFault::tls(TlsFailure::Protocol, format!("{address}: {why}; {remedy}"))
             }
         }
     }
@@ -246,42 +246,89 @@ impl Handshake<'_> {
     }
 }
 
+/// What to do about a client's certificate that the server refused with this alert.
+fn remedy_of_client(alert: AlertDescription) -> &'static str {
+    match alert {
+        AlertDescription::CertificateExpired => {
+            "renew the certificate of tls_identity (--tls-cert), or set the server's clock"
+        }
+        AlertDescription::UnknownCA => {
+            "the server's tls-ca-cert-file must have the authority of tls_identity (--tls-cert)"
+        }
+        _ => "tls_identity (--tls-cert and --tls-key) gives one",
+    }
+}
+
+/// What to do about a handshake that failed for no reason of its own.
+fn remedy_of_protocol(error: &rustls::Error) -> &'static str {
+    match error {
+        rustls::Error::PeerIncompatible(_)
+        | rustls::Error::AlertReceived(
+            AlertDescription::HandshakeFailure
+            | AlertDescription::ProtocolVersion
+            | AlertDescription::InsufficientSecurity,
+        ) => {
+            "TLS 1.2 or 1.3 with a modern cipher is needed: tls-protocols, tls-ciphers and \
+             tls-ciphersuites of the server"
+        }
+        _ => "the log of the server, or of a proxy before it, may say more",
+    }
+}
+
 /// The fault of a server's certificate.
 fn bad_certificate(error: &CertificateError, address: &Address) -> StoreFault {
+    let of = format!("the certificate of {address}");
+    let host = match address {
+        Address::Tcp(host, _) => &**host,
+        Address::Unix(_) => "",
+    };
+    let san = match host.parse::<IpAddr>() {
+        Ok(ip) => format!("IP:{ip}"),
+        Err(_) => format!("DNS:{host}"),
+    };
     let (reason, message) = match error {
         // An authority that was made anew under the same name has another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => (
             TlsFailure::UnknownIssuer,
             format!(
-                "no known authority has issued the certificate of {address}; tls_ca (--tls-ca), \
-                 or SSL_CERT_FILE without it, takes the authority's own certificate"
+                "no known authority has issued {of}; tls_ca (--tls-ca), or SSL_CERT_FILE without \
+                 it, takes the authority's own certificate"
             ),
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
             TlsFailure::Expired,
-            format!("the certificate of {address} has expired"),
+            format!("{of} has expired; renew it, or set this host's clock"),
         ),
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => (
             TlsFailure::NotValidYet,
-            format!("the certificate of {address} is not valid yet"),
+            format!("{of} is not valid yet; set this host's clock, or wait until it is valid"),
         ),
-        CertificateError::NotValidForName => (
-            TlsFailure::WrongHost,
-            format!("the certificate of {address} is for another host"),
-        ),
-        CertificateError::NotValidForNameContext { presented, .. } => (
+        CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => (
             TlsFailure::WrongHost,
             format!(
-                "the certificate of {address} is for another host: {}",
-                presented.join(", ")
+                "{of} has no subject alternative name, and the common name (CN) does not count; \
+                 issue one with subjectAltName={san}"
             ),
         ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            let names = match error {
+                CertificateError::NotValidForNameContext { presented, .. } => {
+                    let names: Vec<&str> = presented.iter().map(|name| name_in(name)).collect();
+                    format!(": {}", names.join(", "))
+                }
+                _ => String::new(),
+            };
+            let remedy = format!(
+                "use a host that it names in the URL, or issue one with subjectAltName={san}"
+            );
+            (
+                TlsFailure::WrongHost,
+                format!("{of} is for another host{names}; {remedy}"),
+            )
+        }
         other => (
             TlsFailure::BadCertificate,
-            format!(
-                "the certificate of {address} cannot be used: {}",
-                certificate_words(other)
-            ),
+            format!("{of} cannot be used: {}", unusable_server(other, &san)),
         ),
     };
     StoreFault::tls(reason, message)

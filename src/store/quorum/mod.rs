@@ -146,7 +146,10 @@ impl QuorumStore {
         }
         // Somebody has to remedy that, so it says more than the number of nodes.
         let faults = || opened().flatten().filter_map(Result::err);
-        if let Some(fault) = faults().find(|fault| matches!(fault, StoreFault::Tls { .. })) {
+        let is_of_settings = |fault: &StoreFault| {
+            matches!(fault, StoreFault::Tls { .. }) || fault.lacks_credentials()
+        };
+        if let Some(fault) = faults().find(is_of_settings) {
             return Err(fault);
         }
         let nodes = self.shared.addresses.iter().zip(opened());

@@ -68,6 +68,9 @@ pub(super) fn no_master(service: &str, panel: &Panel, answers: &Answers) -> Stor
         }
         StoreFault::Unfit { .. } => Some((*fault).clone()),
         StoreFault::Tls { .. } => Some((*fault).clone()),
+        fault if fault.lacks_credentials() => {
+            Some((*fault).clone().at(&sentinel.to_string().into()))
+        }
         _ => None,
     });
     refusal.unwrap_or_else(|| {

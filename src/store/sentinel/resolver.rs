@@ -96,7 +96,9 @@ impl Resolver {
                 Err(fault) => {
                     let pause_ends = clock.now() + config.back_off / 10;
                     // A failover, or a server that is about to start, takes a while.
-                    let passes = fault.is_transient() && !matches!(fault, StoreFault::Tls { .. });
+                    let passes = fault.is_transient()
+                        && !matches!(fault, StoreFault::Tls { .. })
+                        && !fault.lacks_credentials();
                     // The last attempt has little time, and its fault tells less.
                     let fault = match before {
                         Some(before) if clock.now() >= until => before,

@@ -1,6 +1,5 @@
 //! The errors of `build` when there is no master to connect to.
 
-use std::error::Error as _;
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, Sentinel};

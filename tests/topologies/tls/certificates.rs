@@ -89,13 +89,14 @@ impl Authority {
 
     /// A certificate for these names, valid between these dates. Its files begin with `file`.
     pub(crate) fn issue(&self, file: &str, names: &str, (from, to): Dates) -> Certificate {
+        self.issue_with(file, &format!("subjectAltName = {names}"), (from, to))
+    }
+
+    /// The same with this extension.
+    pub(crate) fn issue_with(&self, file: &str, extension: &str, (from, to): Dates) -> Certificate {
         let key = format!("{file}.key");
         self.make_key(&key);
-        fs::write(
-            self.path("extensions"),
-            format!("subjectAltName = {names}\n"),
-        )
-        .unwrap();
+        fs::write(self.path("extensions"), format!("{extension}\n")).unwrap();
         self.run(&format!(
             "req -new -key {key} -config settings -subj /CN={file} -out {file}.csr"
         ));
@@ -109,13 +110,52 @@ impl Authority {
         }
     }
 
+    /// A certificate of X.509 version 1, as OpenSSL makes it without an extension.
+    pub(crate) fn of_version_1(&self, file: &str) -> Certificate {
+        let key = format!("{file}.key");
+        self.make_key(&key);
+        self.run(&format!(
+            "req -new -key {key} -config settings -subj /CN={file} -out {file}.csr"
+        ));
+        self.run(&format!(
+            "x509 -req -days 3000 -in {file}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out {file}.crt"
+        ));
+        let certificate = self.path(&format!("{file}.crt"));
+        let text = self.run(&format!("x509 -noout -text -in {file}.crt"));
+        assert!(text.contains("Version: 1 (0x0)"), "{text}");
+        Certificate {
+            certificate,
+            key: self.path(&key),
+        }
+    }
+
+    /// A certificate that signs itself, as many guides say, with these options besides.
+    pub(crate) fn self_signed(&self, options: &str) -> Certificate {
+        self.run(&format!(
+            "req -x509 -newkey rsa:2048 -nodes -keyout self.key -out self.crt -days 3000 \
+             -subj /CN=localhost {options}"
+        ));
+        Certificate {
+            certificate: self.path("self.crt"),
+            key: self.path("self.key"),
+        }
+    }
+
+    /// A file that `openssl` makes out of another one.
+    pub(crate) fn converted(&self, arguments: &str, from: &Path) -> Vec<u8> {
+        let from = argument(from);
+        self.run(&format!("{arguments} -in {from} -out converted"));
+        fs::read(self.path("converted")).unwrap()
+    }
+
     fn make_key(&self, file: &str) {
         self.run(&format!(
             "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out {file}"
         ));
     }
 
-    fn run(&self, arguments: &str) {
+    /// Runs `openssl`, and returns what it prints.
+    fn run(&self, arguments: &str) -> String {
         let output = Command::new("openssl")
             .args(arguments.split_whitespace())
             .current_dir(self.dir.path())
@@ -126,6 +166,7 @@ impl Authority {
             "openssl {arguments}: {}",
             String::from_utf8_lossy(&output.stderr)
         );
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     fn path(&self, file: &str) -> PathBuf {

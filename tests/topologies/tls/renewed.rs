@@ -1,10 +1,14 @@
 //! Certificates and keys that are renewed in their files while a manager runs.
 
 use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
+use fairlock::{Error, Step, TlsFailure};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
 use super::certificates::{Authority, argument};
-use super::{SOON, TTL, TlsServer, build, builder};
+use super::{SOON, T, TTL, TlsServer, build, builder};
 use crate::support::{SLACK, until};
 
 #[test]
@@ -77,4 +81,69 @@ fn half_written_certificates_leave_those_before_in_use() {
         matches!(&absent, Err(fairlock::Error::Config { what, .. }) if what == "tls_ca"),
         "{absent:?}"
     );
+}
+
+/// A file of which no read ends, as on a file system that is gone.
+fn make_endless(path: &Path) {
+    let _ = fs::remove_file(path);
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
+
+#[test]
+fn file_whose_read_does_not_end_fails_build_in_time() {
+    let server = TlsServer::start_with(&["--tls-auth-clients", "yes"]);
+    let client = server.authority.client();
+    let directory = tempfile::tempdir().unwrap();
+    let endless = directory.path().join("endless");
+    make_endless(&endless);
+    let ca = server.authority.file();
+    for [ca, certificate, key] in [
+        [&endless, &client.certificate, &client.key],
+        [&ca, &endless, &client.key],
+        [&ca, &client.certificate, &endless],
+    ] {
+        let started = Instant::now();
+        let built = builder(&server.url())
+            .tls_ca_file(ca)
+            .tls_identity_files(certificate, key)
+            .build();
+        let took = started.elapsed();
+        let error = built.expect_err("it was not read");
+        assert!(took < T + SLACK, "{took:?}: {error}");
+        let Error::Unavailable { step, cause, .. } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(*step, Step::Certificates);
+        let named = cause.to_string();
+        assert!(named.contains(argument(&endless)), "{named}");
+    }
+}
+
+/// More connections than reads may hang. A file that comes back is read again.
+#[test]
+fn pipe_in_the_place_of_a_file_leaves_the_last_certificates() {
+    let server = TlsServer::start();
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca");
+    fs::write(&ca, server.authority.pem()).unwrap();
+    let ours = build(builder(&server.url()).tls_ca_file(&ca));
+    let kill_all = || -> i64 { server.server.query(&["CLIENT", "KILL", "SKIPME", "yes"]) };
+    make_endless(&ca);
+    for _ in 0..20 {
+        kill_all();
+        ours.lock("a").unwrap().unlock().unwrap();
+    }
+    fs::remove_file(&ca).unwrap();
+    fs::write(&ca, Authority::new().pem()).unwrap();
+    kill_all();
+    until(SOON, "the file is read again", || {
+        let refused = ours.try_lock("a").err();
+        matches!(
+            refused,
+            Some(Error::Tls {
+                reason: TlsFailure::UnknownIssuer,
+                ..
+            })
+        )
+    });
 }

@@ -1,13 +1,12 @@
 //! Certificates, keys and URLs that do not fit: each is an error of its own.
 
-use std::error::Error as _;
 use std::time::Instant;
 
 use fairlock::{Builder, Error, TlsFailure};
 
 use super::certificates::{Authority, EXPIRED, HERE, NOT_YET_VALID, VALID};
-use super::{T, TlsServer, build, builder};
-use crate::support::{SLACK, Server};
+use super::{T, TTL, TlsServer, build, builder};
+use crate::support::{SLACK, Server, until};
 
 /// The reason why no manager is built, and the message. It comes within the connect timeout.
 #[track_caller]
@@ -77,7 +76,130 @@ fn certificate_for_another_host_is_refused() {
     let server = server_with("DNS:elsewhere.example,IP:127.0.0.2", VALID);
     let (reason, message) = refused(server.builder());
     assert_eq!(reason, TlsFailure::WrongHost);
-    assert!(message.contains("elsewhere.example"), "{message}");
+    assert!(
+        message.contains(": elsewhere.example, 127.0.0.2; "),
+        "{message}"
+    );
+}
+
+#[test]
+fn common_name_does_not_count_and_the_message_says_so() {
+    let authority = Authority::new();
+    let certificate = authority.issue_with("localhost", "basicConstraints = CA:FALSE", VALID);
+    let server =
+        TlsServer::with_certificate(authority, &certificate, &["--tls-auth-clients", "no"]);
+    let by_name = format!("rediss://localhost:{}/", server.addr.port());
+    for (url, name) in [(server.url(), "IP:127.0.0.1"), (by_name, "DNS:localhost")] {
+        let (reason, message) = refused(builder(&url).tls_ca(server.authority.pem()));
+        assert_eq!(reason, TlsFailure::WrongHost);
+        for part in [
+            "no subject alternative name",
+            "(CN)",
+            &format!("subjectAltName={name}"),
+        ] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+    }
+}
+
+/// The message has the command that helps.
+#[test]
+fn self_signed_certificate_is_refused_with_the_remedy() {
+    let authority = Authority::new();
+    let plain = authority.self_signed("");
+    let start = |certificate| super::start(&authority, certificate, &["--tls-auth-clients", "no"]);
+    let (_server, addr) = start(&plain);
+    let (reason, message) = refused(builder(&super::url_of(addr)).tls_ca(plain.pem()));
+    assert_eq!(reason, TlsFailure::BadCertificate);
+    assert!(
+        message.contains("an authority's own (CA:TRUE)"),
+        "{message}"
+    );
+    let (_, remedy) = message
+        .split_once("`openssl req -x509` needs ")
+        .expect("the command");
+    let good = authority.self_signed(remedy);
+    let (_server, addr) = start(&good);
+    build(builder(&super::url_of(addr)).tls_ca(good.pem()));
+}
+
+#[test]
+fn version_1_is_named_with_what_to_do() {
+    let authority = Authority::new();
+    let old = authority.of_version_1("server");
+    let client = authority.of_version_1("client");
+    let message = unfit(
+        builder("rediss://127.0.0.1:1/")
+            .tls_ca(authority.pem())
+            .tls_identity(client.pem(), client.key_pem()),
+    );
+    assert!(message.starts_with("tls_identity: "), "{message}");
+    for part in ["version 3", "version 1", "-extfile"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert!(!message.contains("key"), "the key is right: {message}");
+    let server = TlsServer::with_certificate(authority, &old, &["--tls-auth-clients", "no"]);
+    let (reason, message) = refused(server.builder());
+    assert_eq!(reason, TlsFailure::BadCertificate);
+    for part in ["version 1", "version 3", "subjectAltName=IP:127.0.0.1"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+#[test]
+fn each_refused_client_certificate_has_its_remedy() {
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let server =
+            TlsServer::start_with(&["--tls-auth-clients", "yes", "--tls-protocols", version]);
+        for dates in [EXPIRED, NOT_YET_VALID] {
+            let client = server.authority.issue("old", "DNS:client", dates);
+            let (reason, message) = refused(
+                server
+                    .builder()
+                    .tls_identity(client.pem(), client.key_pem()),
+            );
+            assert_eq!(reason, TlsFailure::ClientCertificate, "{version}");
+            let of_expired = ["certificate expired", "renew"];
+            if dates == EXPIRED {
+                assert!(
+                    of_expired.iter().all(|part| message.contains(part)),
+                    "{message}"
+                );
+            }
+            assert!(message.contains("; "), "no remedy: {message}");
+        }
+    }
+}
+
+/// Redis hands out tickets then, and refuses each of them.
+#[test]
+fn server_that_resumes_no_session_costs_no_lock() {
+    for version in ["TLSv1.2", "TLSv1.2 TLSv1.3"] {
+        let server = TlsServer::start_with(&[
+            "--tls-auth-clients",
+            "yes",
+            "--tls-session-caching",
+            "no",
+            "--tls-protocols",
+            version,
+        ]);
+        let client = server.authority.client();
+        let mgr = build(
+            server
+                .builder()
+                .tls_identity(client.pem(), client.key_pem()),
+        );
+        let held = mgr.lock("held").unwrap();
+        let since = Instant::now();
+        until(TTL + SLACK, "more than a ttl passes", || {
+            assert!(held.is_held(), "{version}: {:?}", since.elapsed());
+            since.elapsed() > TTL
+        });
+        for _ in 0..10 {
+            let _: i64 = server.server.query(&["CLIENT", "KILL", "SKIPME", "yes"]);
+            mgr.lock("a").unwrap().unlock().unwrap();
+        }
+    }
 }
 
 #[test]
@@ -171,7 +293,9 @@ fn no_version_in_common_is_an_error_of_its_own() {
         "--tls-ciphers",
         "AES128-SHA",
     ]);
-    assert_eq!(refused(server.builder()).0, TlsFailure::Protocol);
+    let (reason, message) = refused(server.builder());
+    assert_eq!(reason, TlsFailure::Protocol);
+    assert!(message.contains("TLS 1.2 or 1.3"), "{message}");
 }
 
 #[test]
@@ -181,6 +305,10 @@ fn unusable_settings_are_refused_before_any_connection() {
     // Nobody listens there.
     let to = || builder("rediss://127.0.0.1:1/");
     let trusting = || to().tls_ca(authority.pem());
+    let der = authority.converted("x509 -outform DER", &one.certificate);
+    let der_key = authority.converted("pkey -outform DER", &one.key);
+    let encrypted = authority.converted("pkey -aes256 -passout pass:secret", &one.key);
+    let traditional = authority.converted("ec -aes256 -passout pass:secret", &one.key);
     let cases = [
         (to().tls_ca("no PEM"), "tls_ca"),
         (to().tls_ca(one.key_pem()), "tls_ca"),
@@ -192,6 +320,30 @@ fn unusable_settings_are_refused_before_any_connection() {
         (
             trusting().tls_identity(one.pem(), other.key_pem()),
             "tls_identity",
+        ),
+        (
+            trusting().tls_identity(one.pem(), other.key_pem()),
+            "another",
+        ),
+        (to().tls_ca(""), "it is empty"),
+        (trusting().tls_identity("", one.key_pem()), "it is empty"),
+        (trusting().tls_identity(one.pem(), ""), "it is empty"),
+        (to().tls_ca(&der), "openssl x509 -inform DER"),
+        (
+            trusting().tls_identity(&der, one.key_pem()),
+            "openssl x509 -inform DER",
+        ),
+        (
+            trusting().tls_identity(one.pem(), &der_key),
+            "openssl pkey -inform DER",
+        ),
+        (
+            trusting().tls_identity(one.pem(), &encrypted),
+            "is encrypted",
+        ),
+        (
+            trusting().tls_identity(one.pem(), &traditional),
+            "is encrypted",
         ),
         (
             builder("redis://127.0.0.1:1/").tls_ca(authority.pem()),

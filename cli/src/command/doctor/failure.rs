@@ -2,7 +2,7 @@
 
 use std::io;
 
-use fairlock::{Error, Step, TlsFailure};
+use fairlock::{Error, Step};
 
 use super::fault::Fault;
 use super::finding::{Check, Finding, Level};
@@ -80,7 +80,6 @@ fn remedy(error: &Error) -> String {
             unavailable(*step, kind)
         }
         Error::Server { code, message, .. } => refused(code, message),
-        Error::Tls { reason, .. } => tls(*reason),
         Error::Config { what, .. } => match what.as_str() {
             "server" | "endpoint" | "url" => CORRECT_THE_URL,
             _ => return format!("correct {what} as the message says"),
@@ -118,6 +117,10 @@ fn unavailable(step: Step, kind: Option<io::ErrorKind>) -> &'static str {
         (Step::Credentials, _) => {
             "look at the source of the credentials: the file of the password, or the program's own"
         }
+        (Step::Certificates, _) => {
+            "look at the file that the message names: its file system hangs, or it is a pipe into \
+             which nobody writes"
+        }
         (Step::Thread, _) => {
             "free some threads or memory of this host, or raise its limits: ulimit -u, and the \
              pids.max and memory.max of its control group"
@@ -127,16 +130,6 @@ fn unavailable(step: Step, kind: Option<io::ErrorKind>) -> &'static str {
             "the server hangs or the network is cut: try redis-cli PING from this host, and \
              redis-cli SLOWLOG GET on the server"
         }
-    }
-}
-
-fn tls(reason: TlsFailure) -> &'static str {
-    match reason {
-        TlsFailure::Expired => "renew the server's certificate",
-        TlsFailure::NotValidYet => "set this host's clock, or wait until the certificate is valid",
-        TlsFailure::WrongHost => "use a host in the URL that the server's certificate names",
-        TlsFailure::BadCertificate => "replace the server's certificate",
-        _ => "CONFIG GET tls-protocols and tls-ciphersuites on the server",
     }
 }
 
