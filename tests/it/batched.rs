@@ -10,9 +10,10 @@ use fairlock::{Builder, Error, LockGuard, LockManager, Result, Step};
 
 use crate::fixtures::{P, Record, SOON, STEADY_T, Verb, build, request, steady, warm_up, with_ttl};
 use crate::support::{Proxy, SLACK, Server, contains, proxy, until};
+use crate::verbs_once;
 
 /// So long that no call times out while others are examined.
-const LONG: Duration = Duration::from_secs(5);
+const LONG: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(100);
 
 fn patient(url: String) -> Builder {
@@ -347,14 +348,14 @@ fn a_connection_broken_during_list_is_replaced_for_waiting_calls() {
         server: _server,
         proxy,
         ours,
-    } = one_connection(steady);
+    } = one_connection(verbs_once::builder);
     let scan = proxy.swallow_silently_when(contains("SCAN"));
     thread::scope(|scope| {
         let listing = scope.spawn(|| ours.list("*").next());
         until(SOON, "the listing is in progress", || scan.has_triggered());
         // Time itself is under test: a call that starts then has half of its time for a connection
         // left when the listing fails.
-        thread::sleep(STEADY_T / 2);
+        thread::sleep(verbs_once::T / 2);
         let one = Callers::call(scope, "one", 1, |name| ours.try_lock(name));
         // The listing goes on, on the same connection.
         let listed = listing.join().unwrap();

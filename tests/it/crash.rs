@@ -15,7 +15,7 @@ use crate::{
     worker::{self, SOON, expect_got},
 };
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(4);
 
 #[test]
 fn p5_a_crashed_holder_delays_others_by_ttl_plus_check_period() {
@@ -293,7 +293,7 @@ pub(crate) fn assert_a_crash_costs_only_hold_at_least(
     take: &str,
     next: impl FnOnce(&LockManager) -> AnyGuard,
 ) {
-    const LEAST: Duration = Duration::from_secs(4);
+    const LEAST: Duration = Duration::from_secs(8);
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
     child.send(&format!("least {}", LEAST.as_millis()));

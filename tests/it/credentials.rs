@@ -14,7 +14,7 @@ use fairlock::{
     ServerRole, Step,
 };
 
-use crate::fixtures::{P, SOON, STEADY_T, STEADY_TTL, Waiters, steady, warm_up};
+use crate::fixtures::{P, SOON, STEADY_T, STEADY_TTL, Waiters, build, steady, warm_up};
 use crate::support::gateway::Gateway;
 use crate::support::scripted_server::{ScriptedReply, is};
 use crate::support::{SLACK, Server, until};
@@ -319,8 +319,7 @@ fn provider_that_hangs_costs_a_bounded_number_of_threads() {
         }
         None
     });
-    let timeout = Duration::from_millis(100);
-    let mgr = builder.connect_timeout(timeout).build().unwrap();
+    let mgr = build(builder.connect_timeout(STEADY_T / 2));
     warm_up(&mgr);
     hangs.store(true, Ordering::SeqCst);
     let before = asked.load(Ordering::SeqCst);

@@ -73,7 +73,7 @@ fn check(way: &str, exits: usize) {
     other.lock("a").unwrap().unlock().unwrap();
     let mut child = Child::spawn("exits", &[&server.url(), way, &exits.to_string()]);
     // So many processes start and exit in this time.
-    let all = Duration::from_secs(150);
+    let all = Duration::from_secs(600);
     assert_eq!(child.expect("exited", all), exits.to_string());
     child.join();
     for i in 0..exits {

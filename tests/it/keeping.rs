@@ -7,7 +7,7 @@ use fairlock::LockManager;
 use crate::support::until;
 
 /// For what must happen, but whose time is not under test.
-const SOON: Duration = Duration::from_secs(8);
+const SOON: Duration = Duration::from_secs(30);
 
 /// Locks and drops the name until the manager keeps it, and then so often that it was worth it.
 #[track_caller]

@@ -12,6 +12,7 @@ use crate::fixtures::{
     P, Record, SOON, STEADY_T, Verb, build, is_free_within, release, request, steady, warm_up,
     with_ttl,
 };
+use crate::managers;
 use crate::support::{Proxy, SLACK, Server, until};
 
 /// So long that no call times out, and no check helps out, while a test looks.
@@ -339,7 +340,7 @@ fn a_drop_whose_write_fails_has_released() {
 fn a_dropped_lock_is_free_for_every_later_call_of_its_manager() {
     const TURNS: usize = 10_000;
     let server = Server::start();
-    let mgr = build(steady(server.url()));
+    let mgr = managers::patient(server.url());
     let (sender, taken) = crossbeam_channel::bounded::<String>(0);
     thread::scope(|scope| {
         let mgr = &mgr;

@@ -22,12 +22,17 @@ use crate::{
 
 pub(crate) const LONG_WAITS: (&str, Role) = ("long_waits", long_waits);
 
-/// A holder keeps its lock although the machine stands still for a while.
-const TTL: Duration = Duration::from_secs(5);
+/// A holder keeps its lock, and a call its time, although the machine stands still for a while.
+const TTL: Duration = Duration::from_secs(60);
+const T: Duration = Duration::from_secs(5);
+const HORIZON: Duration = Duration::from_secs(20);
 const CHECK_PERIOD: Duration = Duration::from_millis(125);
 const LONG: Duration = Duration::from_millis(200);
+/// On an idle machine there is time for five lines.
+const WAIT: Duration = Duration::from_secs(5);
 /// So long that a busy machine does not make a short wait a long one.
-const LONGER: Duration = Duration::from_secs(1);
+const LONGER: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_millis(100);
 
 /// Holds this name with the first manager, whose label is `holds`. Waits for it with the second,
 /// whose label is `wants`.
@@ -37,7 +42,7 @@ const LONG_CASES: &[(&str, Case)] = &[
     ("one wait", |holds, wants, n| {
         let _guard = holds.lock(n).unwrap();
         worker(|| {
-            assert!(wants.try_lock_for(n, 12 * LONG).unwrap().is_none());
+            assert!(wants.try_lock_for(n, WAIT).unwrap().is_none());
         });
     }),
     ("wait in pieces", |holds, wants, n| {
@@ -45,7 +50,7 @@ const LONG_CASES: &[(&str, Case)] = &[
         worker(|| {
             let mut waiter = wants.enqueue(n).unwrap();
             let start = Instant::now();
-            while start.elapsed() < 12 * LONG {
+            while start.elapsed() < WAIT {
                 assert!(waiter.wait_for(LONG / 10).unwrap().is_none());
             }
         });
@@ -54,7 +59,7 @@ const LONG_CASES: &[(&str, Case)] = &[
         let _guard = holds.lock(n).unwrap();
         worker(|| {
             let mut waiter = wants.enqueue(n).unwrap();
-            let stop = after(12 * LONG);
+            let stop = after(WAIT);
             loop {
                 select! {
                     recv(stop) -> _ => break,
@@ -69,14 +74,14 @@ const LONG_CASES: &[(&str, Case)] = &[
     ("several names", |holds, wants, n| {
         let _guard = holds.lock(n).unwrap();
         worker(|| {
-            let all = wants.try_lock_all_for(["a free name", n], 12 * LONG);
+            let all = wants.try_lock_all_for(["a free name", n], WAIT);
             assert!(all.unwrap().is_none());
         });
     }),
     ("permits", |holds, wants, n| {
         let _guard = holds.semaphore(n, 3).acquire_many(2).unwrap();
         worker(|| {
-            let more = wants.semaphore(n, 3).try_acquire_many_for(2, 12 * LONG);
+            let more = wants.semaphore(n, 3).try_acquire_many_for(2, WAIT);
             assert!(more.unwrap().is_none());
         });
     }),
@@ -88,7 +93,7 @@ const LONG_CASES: &[(&str, Case)] = &[
             .lock(n)
             .unwrap();
         worker(|| {
-            assert!(local.try_lock_for(n, 12 * LONG).unwrap().is_none());
+            assert!(local.try_lock_for(n, WAIT).unwrap().is_none());
         });
     }),
     ("a member of a line, in pieces", |_, wants, n| {
@@ -100,7 +105,7 @@ const LONG_CASES: &[(&str, Case)] = &[
         worker(|| {
             let mut waiter = local.enqueue(n).unwrap();
             let start = Instant::now();
-            while start.elapsed() < 12 * LONG {
+            while start.elapsed() < WAIT {
                 assert!(waiter.wait_for(LONG / 10).unwrap().is_none());
             }
         });
@@ -111,7 +116,7 @@ const LONG_CASES: &[(&str, Case)] = &[
         let first = local.with(LockOptions::new().label("holds"));
         let first = first.enqueue(n).unwrap();
         thread::scope(|scope| {
-            let wait = || assert!(local.try_lock_for(n, 12 * LONG).unwrap().is_none());
+            let wait = || assert!(local.try_lock_for(n, WAIT).unwrap().is_none());
             let waits = scope.spawn(move || worker(wait));
             until(SOON, "it waits", || {
                 first.position() == Some(1) && local.stats().waiting >= 2
@@ -127,7 +132,7 @@ const LONG_CASES: &[(&str, Case)] = &[
             .with(LockOptions::new().label("holds"))
             .lock(n)
             .unwrap();
-        let (until, local) = (Instant::now() + 12 * LONG, &local);
+        let (until, local) = (Instant::now() + WAIT, &local);
         thread::scope(|scope| {
             for younger in 0..6 {
                 // Time itself is under test: those that come later are not reported.
@@ -141,7 +146,7 @@ const LONG_CASES: &[(&str, Case)] = &[
         let _guard = holds.lock(n).unwrap();
         thread::scope(|scope| {
             for _ in 0..MANY {
-                let wait = || assert!(wants.try_lock_for(n, 12 * LONG).unwrap().is_none());
+                let wait = || assert!(wants.try_lock_for(n, WAIT).unwrap().is_none());
                 scope.spawn(move || worker(wait));
             }
         });
@@ -150,10 +155,10 @@ const LONG_CASES: &[(&str, Case)] = &[
 
 const SHORT_CASES: &[(&str, Case)] = &[("a short wait", |holds, wants, n| {
     let _guard = holds.lock(n).unwrap();
-    assert!(wants.try_lock_for(n, LONGER / 10).unwrap().is_none());
+    assert!(wants.try_lock_for(n, SHORT).unwrap().is_none());
     // A place is no wait while nobody waits with it.
     let mut place = wants.enqueue(n).unwrap();
-    assert!(place.wait_for(LONGER / 10).unwrap().is_none());
+    assert!(place.wait_for(SHORT).unwrap().is_none());
     // Time itself is under test: a wait of this length would be reported.
     thread::sleep(LONGER + 2 * CHECK_PERIOD);
 })];
@@ -230,16 +235,18 @@ fn line_says_so_if_the_holder_cannot_be_asked() {
     child.join();
 }
 
-/// At least three lines, and each comes when the wait has doubled since the one before.
+/// At least three lines, and each comes when the wait has doubled once more.
 fn check_doubling(case: &str, lines: &[&String]) {
     let waited: Vec<Duration> = lines.iter().map(|line| waited(line)).collect();
-    // 200 ms in 2.4 s, and a check every 125 ms: at best after 0.2, 0.4, 0.8 and 1.6 s.
-    assert!((3..=4).contains(&waited.len()), "{case}: {lines:#?}");
+    // At best after 0.2, 0.4, 0.8, 1.6 and 3.2 s. A line that a busy machine writes late says a
+    // longer time, but none comes before its own.
+    assert!(waited.len() >= 3, "{case}: {lines:#?}");
     // The text has tenths of a second.
     let tenth = Duration::from_millis(100);
-    assert!(waited[0] + tenth >= LONG, "{case}: {lines:#?}");
-    for pair in waited.windows(2) {
-        assert!(pair[1] + 2 * tenth >= 2 * pair[0], "{case}: {lines:#?}");
+    let mut due = LONG;
+    for waited in waited {
+        assert!(waited + tenth >= due, "{case}: {lines:#?}");
+        due *= 2;
     }
 }
 
@@ -286,7 +293,9 @@ fn long_waits(args: &[String]) {
 fn labelled(store: Endpoint, label: &str) -> Builder {
     let options = LockOptions::new().ttl(TTL).label(label);
     with_ttl(store, TTL)
+        .command_timeout(T)
         .check_period(CHECK_PERIOD)
+        .horizon(HORIZON)
         .options(options)
 }
 

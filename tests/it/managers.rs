@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fairlock::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager,
+    Builder, DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager,
 };
 
 use crate::backend::Keyspace;
@@ -18,12 +18,15 @@ pub(crate) fn manager(to: impl Into<Endpoint>, ttl: Duration) -> LockManager {
 /// A manager for tests of order alone: it tolerates a machine that is too busy to answer for
 /// seconds.
 pub(crate) fn patient(to: impl Into<Endpoint>) -> LockManager {
-    let builder = with_ttl(to, Duration::from_secs(60)).command_timeout(Duration::from_secs(5));
-    build(
-        builder
-            .check_period(DEFAULT_CHECK_PERIOD)
-            .horizon(Duration::from_secs(20)),
-    )
+    build(patient_builder(to))
+}
+
+/// Its settings.
+pub(crate) fn patient_builder(to: impl Into<Endpoint>) -> Builder {
+    with_ttl(to, Duration::from_secs(60))
+        .command_timeout(Duration::from_secs(5))
+        .check_period(DEFAULT_CHECK_PERIOD)
+        .horizon(Duration::from_secs(20))
 }
 
 /// T, the command timeout, of a manager with this TTL.

@@ -13,7 +13,7 @@ use crate::{
     worker::{self, SOON, expect_got, machine_time},
 };
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(4);
 
 /// The bound of P5.
 fn in_time() -> Duration {

@@ -12,13 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{
-    DEFAULT_TTL, Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Step,
-};
+use fairlock::{Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Step};
 
 use crate::{
     fixtures::with_ttl,
-    managers::{assert_nothing_left, check_period, command_timeout, manager},
+    managers::{assert_nothing_left, check_period, command_timeout, manager, patient},
     support::{
         Child, Proxy, SLACK, Server,
         child::{receive, report},
@@ -144,8 +142,8 @@ fn signal_thread(id: libc::pid_t, signal: c_int) {
 pub(crate) fn signalled(args: &[String]) {
     send_signals(args[1].parse().unwrap());
     let cycles: u64 = args[2].parse().unwrap();
-    // The manager is built while signals arrive, too. It has the default timeouts.
-    let mgr = manager(args[0].as_str(), DEFAULT_TTL);
+    // The manager is built while signals arrive, too.
+    let mgr = patient(args[0].as_str());
     let held = mgr.lock("held").unwrap();
     let hit: HashSet<libc::pid_t> = thread::scope(|scope| {
         for who in 0..4 {

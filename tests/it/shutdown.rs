@@ -8,7 +8,7 @@ use fairlock::{DEFAULT_TTL, Error, LockManager, LockOptions, PreviousHolder};
 use crate::{
     backend::Backend,
     behaviour::shutdown::{aside, assert_closed, names, patient},
-    fixtures::{build, with_ttl},
+    fixtures::build,
     managers,
     support::{Child, Proxy, SLACK, Server, contains},
     worker::SOON,
@@ -124,7 +124,7 @@ fn the_last_handle_completes_releases_that_began_before_it() {
 
 /// A child role that ends with locks that a shutdown must release.
 pub(crate) fn shuts_down(args: &[String]) {
-    let mgr = build(with_ttl(args[0].as_str(), DEFAULT_TTL).lanes(1));
+    let mgr = build(managers::patient_builder(args[0].as_str()).lanes(1));
     let many: usize = args[1].parse().unwrap();
     for i in 0..many {
         std::mem::forget(mgr.lock(format!("k{i}")).unwrap());

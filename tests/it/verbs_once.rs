@@ -11,7 +11,7 @@ use fairlock::{Builder, Endpoint, LockManager, LockOptions};
 use crate::support::{SLACK, until};
 
 /// For what must happen, but whose time is not under test.
-const SOON: Duration = Duration::from_secs(8);
+const SOON: Duration = Duration::from_secs(30);
 
 /// The work of a verb, once all is ready for it.
 type Call = Box<dyn FnOnce() + Send>;

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How long a healthy worker may take to answer, including its start on a loaded machine.
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 type Guards = Arc<Mutex<Vec<AnyGuard>>>;
 

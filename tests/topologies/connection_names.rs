@@ -9,7 +9,7 @@ use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::SentinelSet;
 use crate::support::{Server, until};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 fn options() -> LockOptions {
     LockOptions::new()

@@ -24,7 +24,7 @@ const ACK: Duration = Duration::from_millis(150);
 /// For acknowledgements that come.
 const PATIENT_ACK: Duration = Duration::from_millis(1_900);
 /// For what must happen, but whose time is not under test.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 fn builder(url: &str) -> Builder {
     LockManager::builder(url)

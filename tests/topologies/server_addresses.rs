@@ -9,7 +9,7 @@ use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup};
 use crate::support::{Server, until_some};
 
 const T: Duration = Duration::from_millis(400);
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 fn builder(to: impl Into<fairlock::Endpoint>) -> fairlock::Builder {
     LockManager::builder(to)

@@ -31,7 +31,9 @@ const KINDS: [Want; 4] = [Want::Mutex, Want::Permits(2, 3), Want::Read, Want::Wr
 /// Two managers of which none counts the other as dead while a test lasts.
 fn patient(backend: &Backend) -> LockManager {
     let options = LockOptions::new().ttl(Duration::from_secs(60));
-    let times = builder(backend).options(options).command_timeout(SOON / 4);
+    let times = builder(backend)
+        .options(options)
+        .command_timeout(Duration::from_secs(4));
     let built = times
         .check_period(Duration::from_secs(20))
         .horizon(Duration::from_secs(32));

@@ -126,11 +126,8 @@ fn dropping_a_guard_releases_without_another_call(backend: &Backend) {
 }
 
 fn with_wait_on_drop_a_dropped_lock_is_free_for_all(backend: &Backend) {
-    let builder = fixtures::with_ttl(backend, TTL);
-    let (mgr, other) = (
-        builder.wait_on_drop(true).build().unwrap(),
-        manager(backend),
-    );
+    let other = managers::patient(backend);
+    let mgr = fixtures::build(managers::patient_builder(backend).wait_on_drop(true));
     for _ in 0..50 {
         drop(mgr.lock("n").unwrap());
         assert!(other.try_lock("n").unwrap().is_some());
@@ -149,7 +146,7 @@ fn with_wait_on_drop_a_dropped_lock_is_free_for_all(backend: &Backend) {
 }
 
 fn a_dropped_lock_is_free_for_all_threads_of_its_manager(backend: &Backend) {
-    let mgr = manager(backend);
+    let mgr = managers::patient(backend);
     for _ in 0..200 {
         drop(mgr.lock("n").unwrap());
         thread::scope(|scope| {

@@ -8,8 +8,8 @@ use fairlock::{Error, LockOptions, LossReason};
 
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{
-    H, P, SOON, STEADY_TTL, T, TTL, build, builder, manager, micros, server_time, steady, warm_up,
-    with_ttl,
+    H, P, SOON, STEADY_T, STEADY_TTL, T, TTL, build, builder, manager, micros, server_time, steady,
+    warm_up, with_ttl,
 };
 use crate::permits::{AnyGuard, PermitWaiters, Permits, Want};
 use crate::support::{SLACK, until};
@@ -358,18 +358,21 @@ fn r10_a_process_with_lapsed_permits_loses_places_after_grace(backend: &Backend)
 
 /// The server was away, and the first request after that is a release by force of another fence.
 fn a_force_release_after_an_outage_gives_the_grace(backend: &Backend) {
-    let (ours, other) = (manager(backend), manager(backend));
+    let (ours, other) = (build(steady(backend)), build(steady(backend)));
     warm_up(&ours);
     let record = Permits::of(backend, "a");
     let holder = Want::Permits(OF, OF).take(&ours, "a").unwrap();
     let mut queue = PermitWaiters::of(backend, "a");
     queue.add(&ours, Want::Permits(1, OF));
-    record.was_away(2 * (P + T));
+    record.was_away(2 * (P + STEADY_T));
     assert!(!other.force_release("a", holder.fence() - 1).unwrap());
     holder.renew().expect("the grace protects it");
     assert!(queue.none_ended());
     holder.unlock().unwrap();
-    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    queue
+        .expect_grant(0, P + STEADY_T + SLACK)
+        .unlock()
+        .unwrap();
     record.comes_to_rest();
 }
 

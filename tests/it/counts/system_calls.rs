@@ -20,13 +20,23 @@ const END: &str = "child: end ";
 
 #[test]
 fn each_operation_makes_few_system_calls() {
-    let trace = trace_of("operations");
-    let mut wrong = Vec::new();
-    for (operation, _) in OPERATIONS {
-        let calls = calls_between(&trace, operation, Threads::All);
-        wrong.extend(excess(operation, TIMES, &calls));
+    // Some of them depend on how often another process comes between, so this counts a few times.
+    let mut wrong: Vec<_> = OPERATIONS
+        .iter()
+        .map(|(operation, _)| (*operation, None))
+        .collect();
+    for _ in 0..4 {
+        let trace = trace_of("operations");
+        wrong.retain_mut(|(operation, excess_of_it)| {
+            let calls = calls_between(&trace, operation, Threads::All);
+            *excess_of_it = excess(operation, TIMES, &calls);
+            excess_of_it.is_some()
+        });
+        if wrong.is_empty() {
+            return;
+        }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    panic!("{wrong:#?}");
 }
 
 #[test]

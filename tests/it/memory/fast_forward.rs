@@ -20,11 +20,16 @@ fn two(memory: &Memory) -> [LockManager; 2] {
     [(); 2].map(|()| LockManager::connect(memory).unwrap())
 }
 
-/// Runs it with a clock that goes forward, and checks that it takes no time by the host's clock.
+/// How much later than due the clock may show the end of a wait.
+const LATE: Duration = Duration::from_secs(8);
+/// Less than the minutes that most of these waits last. A busy machine needs seconds for their steps.
+const AT_ONCE: Duration = Duration::from_secs(40);
+
+/// Runs it with a clock that goes forward, and checks that the host's clock does not go with it.
 fn at_once<T>(memory: &Memory, work: impl FnOnce() -> T) -> T {
     let started = Instant::now();
     let result = memory.fast_forward(work);
-    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+    assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
     result
 }
 
@@ -48,7 +53,7 @@ fn a_deadline_is_reached_while_the_holder_renews() {
         at_once(&memory, || ours.try_lock_for("k", minute).unwrap())
     });
     assert!(waited.is_none());
-    assert!(took >= minute && took < minute + SOON, "{took:?}");
+    assert!(took >= minute && took < minute + LATE, "{took:?}");
     guard.check().unwrap();
     assert!(theirs.stats().renewed >= 60 / 4);
     assert_eq!(theirs.stats().renewal_failures, 0);
@@ -69,7 +74,7 @@ fn a_wait_ends_when_its_turn_comes_and_not_later() {
     let (next, took) = passed(&memory, || at_once(&memory, || ours.lock("k").unwrap()));
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert_eq!(losses.recv_timeout(SOON), Ok(LossReason::MaxHold));
-    let minute = Duration::from_secs(59)..Duration::from_secs(60) + SOON;
+    let minute = Duration::from_secs(59)..Duration::from_secs(60) + LATE;
     assert!(minute.contains(&took), "{took:?}");
     next.unlock().unwrap();
 }
@@ -153,7 +158,7 @@ fn several_threads_wait_together() {
             }
         });
     });
-    assert!(took >= 9 * second && took < 10 * second + SOON, "{took:?}");
+    assert!(took >= 9 * second && took < 10 * second + LATE, "{took:?}");
 }
 
 #[test]

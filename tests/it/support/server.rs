@@ -402,13 +402,16 @@ fn probe(mut stream: impl Read + Write) -> io::Result<String> {
     }
 }
 
+/// A script of a test's own may look at a hundred thousand entries.
+const OWN_CONNECTION: Duration = Duration::from_secs(60);
+
 fn connect(url: &str) -> RedisResult<Connection> {
     let info = url.into_connection_info()?;
     let redis = info.redis_settings().clone().set_skip_set_lib_name();
     let client = redis::Client::open(info.set_redis_settings(redis))?;
-    let connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
-    connection.set_read_timeout(Some(Duration::from_secs(10)))?;
-    connection.set_write_timeout(Some(Duration::from_secs(10)))?;
+    let connection = client.get_connection_with_timeout(OWN_CONNECTION)?;
+    connection.set_read_timeout(Some(OWN_CONNECTION))?;
+    connection.set_write_timeout(Some(OWN_CONNECTION))?;
     Ok(connection)
 }
 

