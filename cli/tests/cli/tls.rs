@@ -1,5 +1,7 @@
 //! The options of TLS, with certificates that `openssl` makes.
 
+use std::process::Command;
+
 use fairlock::LockManager;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -41,6 +43,13 @@ fn start_with(authority: &Authority, own: &Certificate) -> (Server, String) {
     panic!("twenty times a port was taken; the last server said: {why}");
 }
 
+/// `fairlock ls`, with time for a busy machine to read the system's certificates.
+fn patient_ls(args: &[&str]) -> Command {
+    let mut command = without_server(&["ls", "--command-timeout", "10s"]);
+    command.args(args);
+    command
+}
+
 #[test]
 fn options_or_variables_encrypt_the_connections() {
     let authority = Authority::new();
@@ -61,14 +70,14 @@ fn options_or_variables_encrypt_the_connections() {
         (name, file)
     });
     let by_options = |args: &[&str]| {
-        let mut command = without_server(&["ls", "--json"]);
+        let mut command = patient_ls(&["--json"]);
         command.args(options.as_flattened()).args(args);
         command
     };
     for args in [&["--url", &encrypted][..], &["--url", &plain, "--tls"]] {
         assert!(listed(&mut by_options(args)).contains("encrypted"));
     }
-    let mut by_variables = without_server(&["ls", "--json"]);
+    let mut by_variables = patient_ls(&["--json"]);
     by_variables.envs(variables.clone());
     by_variables.env("FAIRLOCK_URL", &plain);
     by_variables.env("FAIRLOCK_TLS", "true");
@@ -77,7 +86,7 @@ fn options_or_variables_encrypt_the_connections() {
     let unused = end(&mut by_options(&["--url", &plain]));
     assert_eq!(unused.code, Some(64), "{unused:?}");
     assert!(unused.stderr.contains("--tls"), "{unused:?}");
-    let mut stranger = without_server(&["ls", "--url", &encrypted, "--tls-ca", argument(&ca)]);
+    let mut stranger = patient_ls(&["--url", &encrypted, "--tls-ca", argument(&ca)]);
     let refused = end(&mut stranger);
     assert_eq!(refused.code, Some(69), "{refused:?}");
     assert!(refused.stderr.contains("certificate"), "{refused:?}");
@@ -102,7 +111,7 @@ fn wrong_options_of_tls_exit_64() {
             "--tls-cert",
         ),
     ] {
-        let mut command = without_server(&["ls", "--url", "rediss://127.0.0.1:1/"]);
+        let mut command = patient_ls(&["--url", "rediss://127.0.0.1:1/"]);
         let ended = end(command.args(args));
         assert_eq!(ended.code, Some(64), "{args:?}: {ended:?}");
         assert!(ended.stderr.contains(message), "{message}: {ended:?}");
