@@ -83,14 +83,19 @@ impl Servers {
     /// the cluster, or a replica. Its login is that of the servers that hold locks, and not that of
     /// sentinels. For a quorum it is that of the first server.
     pub fn at(&self, host: impl AsRef<str>, port: u16) -> Server {
-        let login = match &self.0 {
-            Topology::Single(server) => &server.login,
-            Topology::Sentinel(settings) => &settings.login,
-            Topology::Cluster(settings) => &settings.login,
-            // A quorum has three servers or more.
-            Topology::Quorum(servers) => &servers[0].login,
+        // Each names one server at least, and a quorum three.
+        let (named, login) = match &self.0 {
+            Topology::Single(server) => (&server.address, &server.login),
+            Topology::Sentinel(settings) => (&settings.sentinels[0], &settings.login),
+            Topology::Cluster(settings) => (&settings.seeds[0], &settings.login),
+            Topology::Quorum(servers) => (&servers[0].address, &servers[0].login),
         };
-        server(tcp(host, port), login)
+        let address = match tcp(host, port) {
+            // Without a host it is refused, as before.
+            Address::Tcp(host, port) if !host.is_empty() => Address::named_by(named, &host, port),
+            other => other,
+        };
+        server(address, login)
     }
 }
 

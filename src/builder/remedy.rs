@@ -49,16 +49,16 @@ impl Needs {
         match (self, server.rsplit_once(':')) {
             (Needs::PlainServer, Some((host, port))) if is_this_host(host) => format!(
                 "no Redis runs there: start one, for instance with `docker run -p {port}:6379 \
-                 redis`, or correct the URL"
+                 redis`, or correct the address"
             ),
             (Needs::PlainServer | Needs::OtherServer, _) => {
-                "no Redis runs there: start it, or correct the URL".to_owned()
+                "no Redis runs there: start it, or correct the address".to_owned()
             }
             (Needs::Sentinels, _) => {
-                "no sentinel runs there: start one, or correct the URL".to_owned()
+                "no sentinel runs there: start one, or correct the address".to_owned()
             }
             (Needs::Quorum, _) => {
-                "no Redis runs there: start a majority, or correct the URLs".to_owned()
+                "no Redis runs there: start a majority, or correct the addresses".to_owned()
             }
         }
     }
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn remedy_fits_the_servers() {
         let own = "no Redis runs there: start one, for instance with `docker run -p 7:6379 redis`, \
-                   or correct the URL";
-        let other = "no Redis runs there: start it, or correct the URL";
-        let sentinel = "no sentinel runs there: start one, or correct the URL";
-        let quorum = "no Redis runs there: start a majority, or correct the URLs";
+                   or correct the address";
+        let other = "no Redis runs there: start it, or correct the address";
+        let sentinel = "no sentinel runs there: start one, or correct the address";
+        let quorum = "no Redis runs there: start a majority, or correct the addresses";
         for (url, server, expected) in [
             ("redis://127.0.0.1:7", "127.0.0.1:7", own),
             ("redis://127.0.0.1:7/3", "127.0.0.1:7", own),
@@ -156,7 +156,7 @@ mod tests {
             Step::Connect,
             refused,
         );
-        let expected = "no Redis runs there: start it, or correct the URL";
+        let expected = "no Redis runs there: start it, or correct the address";
         assert_eq!(said.as_deref(), Some(expected));
     }
 

@@ -57,3 +57,49 @@ fn tls_is_for_all_servers_of_an_endpoint() {
         assert_eq!(logins(url), typed, "{url}");
     }
 }
+
+#[test]
+fn zone_of_a_link_local_address_goes_through_a_url_and_back() {
+    for (url, shown) in [
+        ("redis://[fe80::7%25lo]:7", "redis://[fe80::7%25lo]:7"),
+        (
+            "redis://[FE80::0007%eth0.1]",
+            "redis://[fe80::7%25eth0.1]:6379",
+        ),
+        (
+            "redis-cluster://u:p@[fe80::7%25lo],h",
+            "redis-cluster://[fe80::7%25lo]:6379,h:6379",
+        ),
+        (
+            "redis-sentinel://h/m?node=[fe80::7%25lo]:1",
+            "redis-sentinel://h:26379,[fe80::7%25lo]:1/m",
+        ),
+    ] {
+        let endpoint: Endpoint = url.parse().expect(url);
+        assert_eq!(endpoint.to_string(), shown);
+        assert_eq!(shown.parse::<Endpoint>().expect(shown).to_string(), shown);
+    }
+    for typed in [Server::new("fe80::7%lo", 7), Server::new("[fe80::7%lo]", 7)] {
+        assert_eq!(typed.to_string(), "[fe80::7%lo]:7");
+        assert_eq!(
+            Endpoint::from(typed).to_string(),
+            "redis://[fe80::7%25lo]:7"
+        );
+    }
+}
+
+#[test]
+fn server_at_a_link_local_address_names_others_on_its_link() {
+    let asked = tcp("fe80::7%lo", 1);
+    for (asked, host, named) in [
+        (&asked, "fe80::8", "[fe80::8%lo]:2"),
+        (&asked, "fe80::8%eth0", "[fe80::8%eth0]:2"),
+        (&asked, "", "[fe80::7%lo]:2"),
+        (&asked, "2001:db8::8", "[2001:db8::8]:2"),
+        (&asked, "h", "h:2"),
+        (&tcp("h", 1), "fe80::8", "[fe80::8]:2"),
+        (&tcp("h", 1), "?", "h:2"),
+    ] {
+        assert_eq!(Address::named_by(asked, host, 2).to_string(), named);
+    }
+}

@@ -192,6 +192,19 @@ mod tests {
     }
 
     #[test]
+    fn name_of_a_certificate_is_shown_bare() {
+        for (shown, name) in [
+            ("DnsName(\"redis.internal\")", "redis.internal"),
+            ("IpAddress(10.0.0.7)", "10.0.0.7"),
+            ("IpAddress(fe80::7)", "fe80::7"),
+            ("UniformResourceIdentifier(\"redis://a\")", "redis://a"),
+            ("DirectoryName", "DirectoryName"),
+        ] {
+            assert_eq!(name_in(shown), name);
+        }
+    }
+
+    #[test]
     fn no_error_of_tls_shows_a_rust_name() {
         for (error, expected) in [
             (

@@ -1,6 +1,7 @@
 //! Where the servers are and how to log in, as checked settings: one type for each topology.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,10 +134,10 @@ impl Topology {
                 login,
                 ..
             }) => {
-                let service = format!("{}/{}", listed(sentinels), encoded(service));
+                let service = format!("{}/{}", in_url(sentinels), encoded(service));
                 login.url("-sentinel", &service)
             }
-            Topology::Cluster(settings) => settings.login.url("-cluster", &listed(&settings.seeds)),
+            Topology::Cluster(settings) => settings.login.url("-cluster", &in_url(&settings.seeds)),
             Topology::Quorum(servers) => {
                 let urls: Vec<String> = servers.iter().map(ServerSettings::url).collect();
                 urls.join(" ")
@@ -170,6 +171,11 @@ impl fmt::Display for Topology {
             }
         }
     }
+}
+
+fn in_url(addresses: &[Address]) -> String {
+    let texts: Vec<String> = addresses.iter().map(Address::in_url).collect();
+    texts.join(",")
 }
 
 fn listed<'a>(addresses: impl IntoIterator<Item = &'a Address>) -> String {
@@ -214,7 +220,7 @@ impl ServerSettings {
     /// Its URL without the login.
     pub(super) fn url(&self) -> String {
         let Address::Unix(path) = &self.address else {
-            return self.login.url("", &self.address.to_string());
+            return self.login.url("", &self.address.in_url());
         };
         let path = path.to_string_lossy();
         let parts: Vec<_> = path.split('/').map(encoded).collect();
@@ -335,6 +341,26 @@ pub(super) fn port_in(reply: &redis::Value) -> Option<u16> {
 }
 
 impl Address {
+    /// The address of a server that the one at `asked` names. Without a host, it is on the host that
+    /// was asked. Servers name a link-local address without its zone: then it is on the link on which
+    /// they were asked.
+    pub(crate) fn named_by(asked: &Address, host: &str, port: u16) -> Address {
+        let Address::Tcp(asked, _) = asked else {
+            return Address::Tcp(host.to_owned(), port);
+        };
+        let host = match (host, asked.split_once('%')) {
+            ("" | "?", _) => asked.clone(),
+            (host, Some((_, zone))) if is_link_local(host) => format!("{host}%{zone}"),
+            (host, _) => host.to_owned(),
+        };
+        Address::Tcp(host, port)
+    }
+
+    /// As a URL has it: the `%` before a zone is encoded (RFC 6874).
+    pub(super) fn in_url(&self) -> String {
+        self.to_string().replace('%', "%25")
+    }
+
     fn check(&self) -> Result<(), String> {
         match self {
             Address::Tcp(host, _) if host.is_empty() => Err("the host is missing".to_owned()),
@@ -345,12 +371,35 @@ impl Address {
             Address::Tcp(host, _) if host.contains(is_no_part_of_a_host) => {
                 Err("a host is a name or an address, without a scheme and a port".to_owned())
             }
+            Address::Tcp(host, _) if host.contains('%') => check_zone(host),
             Address::Tcp(_, 0) => Err("a port is a number from 1 to 65535".to_owned()),
             Address::Unix(path) if path.as_os_str().is_empty() => {
                 Err("the socket's path is missing".to_owned())
             }
             _ => Ok(()),
         }
+    }
+}
+
+fn is_link_local(host: &str) -> bool {
+    let address = host.parse();
+    address.is_ok_and(|address: Ipv6Addr| address.is_unicast_link_local())
+}
+
+/// Refuses a `%` but for the zone of a link-local address, as in `fe80::7%eth0`. The system looks the
+/// zone up.
+pub(super) fn check_zone(host: &str) -> Result<(), String> {
+    let is_of_zone = |c: char| c.is_ascii_alphanumeric() || "-._~:".contains(c);
+    match host.split_once('%') {
+        Some((address, zone))
+            if is_link_local(address) && !zone.is_empty() && zone.chars().all(is_of_zone) =>
+        {
+            Ok(())
+        }
+        _ => Err(
+            "a % is for the zone of a link-local address alone, such as [fe80::7%25eth0]"
+                .to_owned(),
+        ),
     }
 }
 

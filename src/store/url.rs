@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use url::{ParseError, Url};
 
+use super::topology::check_zone;
 use super::{Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology};
 use crate::error::{Error, Result as ApiResult};
 
@@ -299,9 +300,9 @@ impl<'a> Parts<'a> {
             .iter()
             .map(|(name, _)| &**name)
             .find(|name| !name.is_empty() && !known.contains(name));
-        // An unencoded password may be cut by an @ or an &.
-        let has_password = self.userinfo.is_some()
-            || self.query.contains('@')
+        // An unencoded password may be cut by an @ or an &. That of the authority ends at an @ before
+        // the query.
+        let has_password = self.query.contains('@')
             || self.query.contains('&') && self.query.to_ascii_lowercase().contains("pass");
         match unknown {
             // It may be the end of a password that is not encoded.
@@ -357,6 +358,18 @@ fn address(text: &str, default_port: u16, what: &str) -> Refused<Address> {
     }
     if text.contains(char::is_whitespace) {
         return Err(refuse("it has white space"));
+    }
+    if let Some(bracketed) = text.strip_prefix('[')
+        && let Some((host, rest)) = bracketed.split_once(']')
+        && let Some((bare, zone)) = host.split_once('%')
+    {
+        // RFC 6874 has the % itself encoded. People write the bare one, too.
+        let zone = zone.strip_prefix("25").unwrap_or(zone);
+        check_zone(&format!("{bare}%{zone}")).map_err(|why| refuse(&why))?;
+        return match address(&format!("[{bare}]{rest}"), default_port, what)? {
+            Address::Tcp(host, port) => Ok(Address::Tcp(format!("{host}%{zone}"), port)),
+            other => Ok(other),
+        };
     }
     if text.contains(['%', ';']) || !text.is_ascii() {
         return Err(refuse(

@@ -84,6 +84,21 @@ fn p10_an_unsupported_part_of_a_url_is_refused_by_name() {
         ("rediss://127.0.0.1/", "the feature `tls`"),
         ("memory://", "&Memory"),
         ("127.0.0.1:6379", "does not begin with redis://"),
+        ("redis://127.0.0.1/?ssl_cert_reqs=none", "\"ssl_cert_reqs\""),
+        (
+            "redis://:secret@127.0.0.1/?ssl_cert_reqs=none",
+            "\"ssl_cert_reqs\"",
+        ),
+        (
+            "redis-cluster://u:secret@a,b?read_timeout=1",
+            "\"read_timeout\"",
+        ),
+        ("redis-sentinel://u:secret@a/m?ssl=1", "\"ssl\""),
+        ("redis://:p?ss@127.0.0.1/?a=b", "percent-encoded"),
+        ("redis://[fe80::7%25]/", "zone"),
+        ("redis://[fe80::7%25a*b]/", "fe80::7%25eth0"),
+        ("redis://[2001:db8::7%25lo]/", "link-local"),
+        ("redis://a%25lo/", "letters"),
     ];
     for (url, why) in bad {
         let error = LockManager::connect(url).unwrap_err();
@@ -499,5 +514,39 @@ fn p10_a_server_older_than_6_2_is_refused() {
             ScriptedReply::polite(words)
         });
         assert!(LockManager::connect(good.url()).is_ok(), "{version}");
+    }
+}
+
+#[test]
+fn no_message_shows_needless_digits() {
+    let third = Duration::from_secs(5) / 3;
+    let url = "redis+unix:///nonexistent/fairlock.sock";
+    let builder = || LockManager::builder(url);
+    let options = |change: fn(LockOptions) -> LockOptions| {
+        builder().options(change(LockOptions::new().ttl(Duration::from_secs(5))))
+    };
+    for refused in [
+        options(|new| new.keep(Duration::from_secs(2))),
+        options(|new| new.ttl(ms(2333))).command_timeout(third),
+        options(|new| new).horizon(ms(7)).check_period(ms(10) / 3),
+        options(|new| new)
+            .command_timeout(ms(1000))
+            .outage_limit(ms(999)),
+        options(|new| new)
+            .command_timeout(ms(1001))
+            .replica_acks(1, ms(600)),
+        options(|new| new).long_wait(Duration::ZERO),
+    ] {
+        let error = refused.build().unwrap_err();
+        let Error::Config { message, .. } = &error else {
+            panic!("{error:?}");
+        };
+        // The value that was given stays as it is.
+        let said = message.split("it is ").next().unwrap_or_default();
+        let longest = said
+            .split('.')
+            .skip(1)
+            .map(|rest| rest.chars().take_while(char::is_ascii_digit).count());
+        assert!(longest.max().is_none_or(|digits| digits <= 3), "{message}");
     }
 }

@@ -53,9 +53,9 @@ fn a_server_that_cannot_be_reached_is_named() {
     assert_names(&error, &six);
 }
 
-/// Rust prints the `Debug` form of an error that `main` returns.
+/// Rust prints the `Debug` form of an error that `main` returns: it has the words of the cause.
 #[test]
-fn main_that_returns_an_error_says_what_is_missing() {
+fn error_says_what_is_missing() {
     let nowhere = free_address();
     let server = Server::tcp_with(&["--requirepass", "right"]);
     let locked = server.addr();
@@ -66,14 +66,14 @@ fn main_that_returns_an_error_says_what_is_missing() {
             format!("redis at {nowhere} is unavailable (no connection"),
             format!(
                 "): Connection refused (os error 111); no Redis runs there: start one, for \
-                 instance with `docker run -p {port}:6379 redis`, or correct the URL"
+                 instance with `docker run -p {port}:6379 redis`, or correct the address"
             ),
         ),
         (
             "redis+unix:///nowhere/redis.sock".to_owned(),
             "redis at /nowhere/redis.sock is unavailable (no connection".to_owned(),
             "): No such file or directory (os error 2); no Redis runs there: start it, or correct \
-             the URL"
+             the address"
                 .to_owned(),
         ),
         (
@@ -85,15 +85,15 @@ fn main_that_returns_an_error_says_what_is_missing() {
             format!("redis-cluster://{nowhere}"),
             format!("redis at {nowhere} is unavailable (no connection"),
             "): Connection refused (os error 111); no Redis runs there: start it, or correct the \
-             URL"
-            .to_owned(),
+             address"
+                .to_owned(),
         ),
         (
             format!("redis-sentinel://{nowhere}/service"),
             format!("redis at {nowhere} is unavailable (no connection"),
             format!(
                 "): no sentinel of \"service\" answers: {nowhere}: no connection: Connection \
-                 refused (os error 111); no sentinel runs there: start one, or correct the URL"
+                 refused (os error 111); no sentinel runs there: start one, or correct the address"
             ),
         ),
         (
@@ -102,7 +102,13 @@ fn main_that_returns_an_error_says_what_is_missing() {
             "the server wants a password, and got none".to_owned(),
         ),
     ] {
-        let said = LockManager::connect(url).unwrap_err().to_string();
+        let error = LockManager::connect(url).unwrap_err();
+        if let Error::Unavailable { cause, .. } = &error {
+            let fields = format!("{error:?}");
+            let (kept, words) = (fields.replace('\\', ""), cause.to_string());
+            assert!(kept.contains(&words), "{fields}");
+        }
+        let said = error.to_string();
         assert!(said.starts_with(&start) && said.contains(&end), "{said}");
     }
 }

@@ -16,6 +16,7 @@ mod credentials;
 mod damaged_records;
 #[path = "../it/keeping.rs"]
 mod keeping;
+mod link_local;
 mod quorum;
 mod replica_acks;
 mod right_server;
@@ -34,6 +35,7 @@ mod verbs_once;
 fn child_process() {
     support::child::play(&[
         cluster::WANTS,
+        link_local::AT_LINK_LOCAL,
         quorum::WARNINGS,
         sentinel::SET_UP_ANEW,
         sentinel::TURNS,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::members::ClusterNode;
-use super::slots::{address_beside, slot_of};
+use super::slots::slot_of;
 use super::state::ClusterState;
 use crate::script::{Call, Form};
 use crate::store::again::{Attempts, Ending, Next};
@@ -117,12 +117,12 @@ impl Route {
             Some("MOVED") => {
                 let (host, port) = redirect_target(fault)?;
                 state.on_moved(self.slot, (host, port), asked);
-                self.note_redirect(asked, address_beside(host, port, asked));
+                self.note_redirect(asked, Address::named_by(asked, host, port));
                 Some(Ending::SentOn)
             }
             Some("ASK") if was_owner => {
                 let (host, port) = redirect_target(fault)?;
-                let target = state.member_at(&address_beside(host, port, asked));
+                let target = state.member_at(&Address::named_by(asked, host, port));
                 target.note_redirect_target();
                 self.note_redirect(asked, target.address.clone());
                 self.ask_target = Some(target);

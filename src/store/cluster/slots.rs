@@ -194,15 +194,7 @@ fn address_of(node: &Value, asked: &Address) -> Option<Address> {
         Value::Nil => "",
         host => &redis::from_redis_value_ref::<String>(host).ok()?,
     };
-    Some(address_beside(host, port_in(parts.get(1)?)?, asked))
-}
-
-/// The address of a node that another node named. A node without a host has the host of that one.
-pub(super) fn address_beside(host: &str, port: u16, asked: &Address) -> Address {
-    match asked {
-        Address::Tcp(asked, _) if matches!(host, "" | "?") => Address::Tcp(asked.clone(), port),
-        _ => Address::Tcp(host.to_owned(), port),
-    }
+    Some(Address::named_by(asked, host, port_in(parts.get(1)?)?))
 }
 
 #[cfg(test)]

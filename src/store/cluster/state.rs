@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
 
 use super::members::{ClusterNode, Members};
-use super::slots::{SlotMap, SlotRange, address_beside, slot_of};
+use super::slots::{SlotMap, SlotRange, slot_of};
 use crate::config::Config;
 use crate::key::Key;
 use crate::script::CallerId;
@@ -129,7 +129,7 @@ impl ClusterState {
     pub(super) fn on_moved(&self, slot: u16, (host, port): (&str, u16), asked: &Address) {
         let mut map = self.map.write();
         // Under the map's lock, so that no new map retires it before it is named here.
-        let owner = self.member_at(&address_beside(host, port, asked));
+        let owner = self.member_at(&Address::named_by(asked, host, port));
         // A new map that knows nothing of it must not close its connections at once.
         owner.note_redirect_target();
         let is_known = map.owner(slot).is_some_and(|m| m.number == owner.number);

@@ -123,7 +123,7 @@ impl Node {
         if self.was_master.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let master = match master_of(connection, left) {
+        let master = match master_of(connection, &self.server.address, left) {
             Some(master) => self.url_of(&master, "", ""),
             None => "its master's URL".to_owned(),
         };
@@ -156,7 +156,7 @@ impl Node {
         };
         match address {
             Address::Unix(_) => format!("redis{tls}{form}://<host>{path}"),
-            tcp => format!("redis{tls}{form}://{tcp}{path}"),
+            tcp => format!("redis{tls}{form}://{}{path}", tcp.in_url()),
         }
     }
 }
@@ -182,13 +182,17 @@ fn only_service(connection: &mut Connection, left: Duration) -> Option<String> {
     Some(name[1].clone()).filter(|name| !name.contains(char::is_control))
 }
 
-/// The master of a replica, if the replica says so.
-pub(super) fn master_of(connection: &mut Connection, left: Duration) -> Option<Address> {
+/// The master of the replica at `asked`, if the replica says so.
+pub(super) fn master_of(
+    connection: &mut Connection,
+    asked: &Address,
+    left: Duration,
+) -> Option<Address> {
     let role = connection.request(&redis::cmd("ROLE"), left).ok()?;
     let Value::Array(fields) = role else {
         return None;
     };
     let host: String = redis::from_redis_value_ref(fields.get(1)?).ok()?;
     let port = port_in(fields.get(2)?)?;
-    (!host.is_empty()).then_some(Address::Tcp(host, port))
+    (!host.is_empty()).then(|| Address::named_by(asked, &host, port))
 }

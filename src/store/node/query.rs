@@ -150,9 +150,13 @@ impl QueryConnection {
         received.map_err(|fault| fault.at(&self.server))
     }
 
-    /// The master of this server, if the server is a replica and says so.
-    pub(in crate::store) fn master(&mut self, timeout: Duration) -> Option<Address> {
-        master_of(&mut self.connection, timeout)
+    /// The master of the server, at `asked`, if the server is a replica and says so.
+    pub(in crate::store) fn master(
+        &mut self,
+        asked: &Address,
+        timeout: Duration,
+    ) -> Option<Address> {
+        master_of(&mut self.connection, asked, timeout)
     }
 }
 

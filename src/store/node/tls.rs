@@ -119,7 +119,8 @@ fn begin(
     let Address::Tcp(host, _) = address else {
         return Err(unfit(format!("a host and a port; {address} has none")));
     };
-    let name = ServerName::try_from(host.clone()).map_err(|_| {
+    let host = without_zone(host);
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
         unfit(format!(
             "a name or an address that can be in a certificate; not {host:?}"
         ))
@@ -275,11 +276,16 @@ fn remedy_of_protocol(error: &rustls::Error) -> &'static str {
     }
 }
 
+/// The host as a certificate has it. A zone means something on this host alone.
+fn without_zone(host: &str) -> &str {
+    host.split('%').next().unwrap_or_default()
+}
+
 /// The fault of a server's certificate.
 fn bad_certificate(error: &CertificateError, address: &Address) -> StoreFault {
     let of = format!("the certificate of {address}");
     let host = match address {
-        Address::Tcp(host, _) => &**host,
+        Address::Tcp(host, _) => without_zone(host),
         Address::Unix(_) => "",
     };
     let san = match host.parse::<IpAddr>() {

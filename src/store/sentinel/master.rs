@@ -99,7 +99,7 @@ impl MasterOpener {
         let mut connection =
             QueryConnection::open(&self.server(replica), &self.caller_id, &self.clock, left())
                 .ok()?;
-        connection.master(left())
+        connection.master(replica, left())
     }
 
     fn server(&self, address: &Address) -> ServerSettings {

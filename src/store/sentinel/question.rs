@@ -119,7 +119,7 @@ fn ask_on(
         return Ok(MasterAnswer::UnknownService);
     }
     let fields = replies.next().unwrap_or(Ok(Value::Nil))?;
-    let named = address_of(address).zip(config_epoch_of(fields));
+    let named = address_of(address, &sentinel.address).zip(config_epoch_of(fields));
     let (address, config_epoch) = named.ok_or_else(|| {
         let fault = StoreFault::protocol("expected a sentinel's answer about a master");
         fault.at(&sentinel.address.to_string().into())
@@ -159,10 +159,11 @@ pub(super) fn why_refused(fault: StoreFault, server: &ServerSettings, right: &st
     }
 }
 
-pub(super) fn address_of(reply: Value) -> Option<Address> {
+/// The address in the reply of the sentinel at `asked`.
+fn address_of(reply: Value, asked: &Address) -> Option<Address> {
     let (host, port): (String, Value) = redis::from_redis_value(reply).ok()?;
     let port = port_in(&port)?;
-    (!host.is_empty()).then_some(Address::Tcp(host, port))
+    (!host.is_empty()).then(|| Address::named_by(asked, &host, port))
 }
 
 fn config_epoch_of(reply: Value) -> Option<u64> {

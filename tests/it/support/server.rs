@@ -101,9 +101,18 @@ impl Server {
 
     /// A sentinel on this port of 127.0.0.1, with this configuration. An error if the port is taken.
     pub(crate) fn sentinel_at(addr: SocketAddr, config: &str) -> Result<Self, String> {
+        Self::sentinel_with(addr, config, &[])
+    }
+
+    /// The same, with arguments.
+    pub(crate) fn sentinel_with(
+        addr: SocketAddr,
+        config: &str,
+        extra: &[&str],
+    ) -> Result<Self, String> {
         let dir = directory();
         fs::write(dir.path().join(SENTINEL_CONFIG), config).expect("our own directory is writable");
-        Self::at(Address::Tcp(addr), dir, &[])
+        Self::at(Address::Tcp(addr), dir, extra)
     }
 
     fn on_a_free_port(extra: &[&str], env: &[(&str, &str)]) -> Self {

@@ -136,7 +136,7 @@ fn dead_majority_is_reported_with_each_node() {
     };
     let cause = cause.to_string();
     assert!(cause.starts_with("1 of 3 nodes"), "{cause}");
-    let remedy = "; no Redis runs there: start a majority, or correct the URLs";
+    let remedy = "; no Redis runs there: start a majority, or correct the addresses";
     assert!(cause.ends_with(remedy), "{cause}");
 }
 
