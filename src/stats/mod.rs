@@ -78,7 +78,9 @@ pub struct Stats {
     /// Waiters of dead processes that calls of this manager found at the head of a queue and passed
     /// over. Each is counted by the one manager that passed over it.
     pub dead_waiters: u64,
-    /// Releases of locks and of places in queues that went to the background.
+    /// Releases of locks and of places in queues that went to the background, since no connection was
+    /// open or a reply did not come. Releases that the renewal thread sends in any case are not among
+    /// them: of kept locks, and of grants that came when their waiter was gone.
     pub background_releases: u64,
     /// Calls that were sent again: their connection turned out to be closed, or Redis refused them
     /// or did not answer, and there was time left. Requests that the renewal thread repeats are not

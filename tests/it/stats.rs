@@ -4,6 +4,8 @@
 use std::thread;
 use std::time::Duration;
 
+use fairlock::{DEFAULT_LANES, LockManager, LockOptions};
+
 use crate::fixtures::{SOON, build, steady};
 use crate::managers::{check_period, horizon, manager};
 use crate::support::{Child, Server, until};
@@ -60,4 +62,113 @@ fn waiters_of_killed_processes_are_counted_once_when_passed_over() {
     until(SOON, "all are counted", || both() == CHILDREN as u64);
     mgr.lock("k").unwrap().unlock().unwrap();
     assert_eq!(both(), CHILDREN as u64);
+}
+
+/// How often each service takes a lock.
+const TURNS: usize = 60;
+
+/// Two managers whose threads do the same, each turn with its number.
+fn healthy(what: &str, options: LockOptions, turn: impl Fn(&LockManager, usize) + Sync) {
+    let server = Server::start();
+    let managers = [(); 2].map(|()| build(steady(server.url())).with(options.clone()));
+    thread::scope(|scope| {
+        for mgr in &managers {
+            let turn = &turn;
+            scope.spawn(move || (0..TURNS).for_each(|number| turn(mgr, number)));
+        }
+    });
+    for mgr in managers {
+        let stats = mgr.stats();
+        let troubles = [
+            ("failed", stats.acquisitions.failed),
+            ("lost", stats.lost),
+            ("renewal failures", stats.renewal_failures),
+            ("requeued", stats.requeued),
+            ("dead waiters", stats.dead_waiters),
+            ("background releases", stats.background_releases),
+            ("retries", stats.retries),
+        ];
+        for (name, count) in troubles {
+            assert_eq!(count, 0, "{what} counts {name}: {stats}");
+        }
+        // Each lane once, the renewals and the subscription: a number that stays as it is.
+        let lanes = DEFAULT_LANES as u64;
+        assert!(stats.connects <= lanes + 2, "{what}: {stats}");
+        // The threads of a service may wait for the same lane.
+        assert!(stats.connection_waits <= 4 * lanes, "{what}: {stats}");
+        assert!(mgr.shutdown(SOON).unwrap().unreleased.is_empty());
+    }
+}
+
+#[test]
+fn healthy_service_counts_no_trouble() {
+    let plain = LockOptions::new;
+    healthy("plain", plain(), |mgr, number| {
+        drop(mgr.lock(format!("n{number}")).unwrap());
+        mgr.lock(format!("m{number}")).unwrap().unlock().unwrap();
+    });
+    healthy("contended", plain(), |mgr, _| drop(mgr.lock("k").unwrap()));
+    healthy("tries", plain(), |mgr, _| {
+        drop(mgr.try_lock("k").unwrap());
+        drop(mgr.try_lock_for("k", Duration::from_millis(3)).unwrap());
+    });
+    healthy("waiters", plain(), |mgr, number| {
+        let waiter = mgr.enqueue("k").unwrap();
+        if number % 2 == 0 {
+            drop(waiter);
+        } else {
+            drop(waiter.wait().unwrap());
+        }
+    });
+    healthy("permits", plain(), |mgr, number| {
+        let semaphore = mgr.semaphore("s", 2);
+        drop(semaphore.acquire_many(number as u32 % 2 + 1).unwrap());
+    });
+    healthy("readers and writers", plain(), |mgr, number| {
+        let lock = mgr.rw_lock("r");
+        if number % 3 == 0 {
+            drop(lock.write().unwrap());
+        } else {
+            drop(lock.read().unwrap());
+        }
+    });
+    healthy("several", plain(), |mgr, _| {
+        drop(mgr.lock_all(["a", "b"]).unwrap())
+    });
+    healthy("re-entrant", plain(), |mgr, _| {
+        let mutex = mgr.reentrant_mutex("m");
+        let outer = mutex.lock().unwrap();
+        drop(mutex.lock().unwrap());
+        drop(outer);
+    });
+    healthy("detached", plain(), |mgr, _| {
+        let detached = mgr.lock("d").unwrap().detach(SOON).unwrap();
+        drop(mgr.attach(&detached).unwrap());
+    });
+}
+
+#[test]
+fn healthy_service_that_hands_over_or_keeps_counts_no_trouble() {
+    let local = LockOptions::new().local_handovers(4);
+    healthy("local hand-overs", local, |mgr, _| {
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| drop(mgr.lock("k").unwrap()));
+            }
+        });
+    });
+    let keep = LockOptions::new().keep(Duration::from_secs(1));
+    healthy("kept by threads", keep.clone(), |mgr, _| {
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| drop(mgr.lock("k").unwrap()));
+            }
+        });
+    });
+    healthy("kept, and recalled", keep, |mgr, number| {
+        // A name becomes worth keeping, and then the others want it.
+        for _ in 0..8 {
+            drop(mgr.lock(format!("k{}", number / 20)).unwrap());
+        }
+    });
 }

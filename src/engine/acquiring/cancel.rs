@@ -78,6 +78,7 @@ impl QueuedWaiter {
                 }
             }
             Err(fault) => {
+                acquiring.upkeep.note_trouble();
                 let mut state = waiter.state.lock();
                 let action = state.on_no_reply(0, acquiring.client.now(), &waiter.request);
                 if matches!(action, WaiterAction::Nothing) {
@@ -150,8 +151,12 @@ impl QueuedWaiter {
                         return;
                     }
                 }
-                Err(StoreFault::NotReady) => {}
-                Err(fault) => acquiring.releasing.note_release_fault(started, &fault),
+                Err(fault) => {
+                    acquiring.upkeep.note_trouble();
+                    if !matches!(fault, StoreFault::NotReady) {
+                        acquiring.releasing.note_release_fault(started, &fault);
+                    }
+                }
             }
         }
         acquiring

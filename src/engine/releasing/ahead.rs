@@ -49,7 +49,7 @@ impl Releasing {
     pub(crate) fn abandon_ended(&self, lease: &Lease, mode: Mode, now: Time) {
         self.release_doubtful_pass(lease);
         self.upkeep
-            .abandon(TokenRelease::of_lease(lease, mode, now));
+            .release(TokenRelease::of_lease(lease, mode, now));
     }
 
     /// The same, for an owner that wants to know how the lease ended. The receiver gets that once Redis
@@ -65,7 +65,7 @@ impl Releasing {
     ) -> Receiver<Option<LossReason>> {
         self.release_doubtful_pass(lease);
         let (sender, receiver) = bounded(1);
-        self.upkeep.abandon(TokenRelease {
+        self.upkeep.release(TokenRelease {
             resent: true,
             report_to: ReportTo::UntilReply(sender),
             ..TokenRelease::of_lease(lease, mode, now)

@@ -81,8 +81,30 @@ impl Upkeep {
         self.waker.wake_if_late_for(due);
     }
 
+    /// Has the renewal thread send a release since a request had no reply or no connection, and counts
+    /// that: it is a sign of trouble.
     pub(super) fn abandon(&self, release: TokenRelease) {
+        self.note_trouble();
+        self.release(release);
+    }
+
+    /// A request about a token had no reply, or no connection, and its release is left to the renewal
+    /// thread.
+    pub(super) fn note_trouble(&self) {
         self.client.meter().background_releases.add(1);
+    }
+
+    /// Has the renewal thread send a release, since this thread may not block. It counts only if a
+    /// request had no reply, so that a copy of it may still come.
+    fn release_doubtful(&self, release: TokenRelease) {
+        if release.not_after > 0 {
+            self.note_trouble();
+        }
+        self.release(release);
+    }
+
+    /// Has the renewal thread send a release, since this thread may not block. That is no trouble.
+    pub(super) fn release(&self, release: TokenRelease) {
         self.ask(Task::ReleaseToken(release));
     }
 
@@ -93,7 +115,7 @@ impl Upkeep {
     /// take it any more: the server's time is past `not_after`. Without a reply it goes on for
     /// `ttl`, after which a lease of the token has lapsed by itself.
     pub(super) fn abandon_token(&self, about: &Call, token: Token, not_after: u64, ttl: Duration) {
-        self.abandon(TokenRelease {
+        self.release_doubtful(TokenRelease {
             not_after,
             ..TokenRelease::abandon(about, token, self.client.now() + ttl)
         });
@@ -103,7 +125,7 @@ impl Upkeep {
     /// so the renewal thread goes on until there is a reply.
     pub(super) fn abandon_queued(&self, request: &Request, token: Token, not_after: u64) {
         let about = request.renew(token, 0);
-        self.abandon(TokenRelease {
+        self.release_doubtful(TokenRelease {
             not_after,
             may_be_queued: true,
             ..TokenRelease::abandon(&about, token, self.client.now() + request.longest())
