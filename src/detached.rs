@@ -8,6 +8,7 @@ use std::sync::Arc;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::error::{Error, Result};
+use crate::fence::as_i64;
 use crate::key::Key;
 use crate::script::Secret;
 
@@ -72,6 +73,11 @@ impl DetachedLock {
     /// bearer is lost.
     pub fn fence(&self) -> u64 {
         self.fence
+    }
+
+    /// The [fence](DetachedLock::fence) as the number that drivers of SQL take.
+    pub fn fence_i64(&self) -> i64 {
+        as_i64(self.fence)
     }
 
     /// The text that attaches the lock, in this process or another. **It is a secret:** do not log it.

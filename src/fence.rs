@@ -40,7 +40,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// UPDATE invoices SET total = 7 WHERE id = 42 AND fence = :fence            -- write
 /// ```
 ///
-/// If an update found no row, stop. MySQL and MariaDB count the rows that changed, unless the client
+/// Drivers take an `i64`: bind [`fence_i64`](crate::LockGuard::fence_i64). If an update found no row,
+/// stop. MySQL and MariaDB count the rows that changed, unless the client
 /// [asks for those that were found](crate::pages::guide#mysql-and-mariadb). An error is no count:
 /// begin again with the claim. In Redis the claim and each write are a script. `KEYS[1]` has the
 /// fence, `KEYS[2]` the data, `ARGV[1]` is your fence. The claim:
@@ -81,6 +82,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct FenceGate {
     newest: AtomicU64,
+}
+
+/// A fence for SQL, whose integers have a sign. Redis's time in µs fits; another number can only come
+/// from a record or a text that somebody forged.
+pub(crate) fn as_i64(fence: u64) -> i64 {
+    i64::try_from(fence).unwrap_or(i64::MAX)
 }
 
 impl FenceGate {

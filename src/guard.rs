@@ -13,6 +13,7 @@ use crate::config::check_valid_for;
 use crate::detached::{DetachError, DetachedLock};
 use crate::engine::{Lease, WantResult, warn_of_drop};
 use crate::error::{Error, Result};
+use crate::fence::as_i64;
 use crate::local::{LentLease, NameSlot, Running};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Mode, Secret};
@@ -184,6 +185,12 @@ impl LockGuard {
     /// reader of an [`RwLock`](crate::RwLock) has the fence of the last writer.
     pub fn fence(&self) -> u64 {
         self.running.fence_of(&self.lease)
+    }
+
+    /// The [fence](LockGuard::fence) as the number that drivers of SQL take. It is the same number: a
+    /// fence is a time in µs, far below 2^63.
+    pub fn fence_i64(&self) -> i64 {
+        as_i64(self.fence())
     }
 
     /// Whether you certainly still hold the lock. Reads a clock and a flag; no I/O, never blocks.

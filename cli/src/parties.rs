@@ -18,8 +18,12 @@ pub(crate) fn is_taken(state: LockState) -> bool {
 /// The holders that have not lapsed, and do not only cool.
 pub(crate) fn live_holders(info: &LockInfo) -> impl Iterator<Item = &Party> {
     let is_held = info.state == LockState::Held;
-    let holders = info.holders.iter();
-    holders.filter(move |holder| is_held && holder.lapsed_for.is_none())
+    info.holders.iter().filter(move |_| is_held)
+}
+
+/// The holders, and behind them those that lapsed.
+pub(crate) fn all_holders(info: &LockInfo) -> impl Iterator<Item = &Party> {
+    info.holders.iter().chain(&info.lapsed)
 }
 
 /// The fence of a holder. The readers of a lock share that of the lock.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use fairlock::{DEFAULT_HORIZON, LockInfo, Party};
 
 use crate::age;
+use crate::parties::all_holders;
 
 /// `333ms`, `3.3s`, `1m 40s`.
 pub(crate) fn about(time: Duration) -> String {
@@ -40,7 +41,7 @@ pub(crate) fn waited(info: &LockInfo, waiter: &Party) -> Duration {
 /// The holder that has held the lock for the longest time. A lapsed one only if there is no other.
 pub(crate) fn oldest_holder(info: &LockInfo) -> Option<&Party> {
     let by_age = |holder: &&Party| (holder.lapsed_for.is_some(), holder.since);
-    info.holders.iter().min_by_key(by_age)
+    all_holders(info).min_by_key(by_age)
 }
 
 /// The longest wait in the queue. `None` if nobody waits.

@@ -20,7 +20,12 @@ impl fmt::Display for LockInfo {
                 _ => ", last held by",
             };
             write!(f, "{by} {holder}")?;
-            match self.holders.len() {
+            // After all have lapsed, the others are those that lapsed with it.
+            let others = self.holders.len().max(match self.state {
+                LockState::Lapsed => self.lapsed.len(),
+                _ => 0,
+            });
+            match others {
                 0 | 1 => {}
                 2 => f.write_str(", and 1 other holder")?,
                 many => write!(f, ", and {} other holders", many - 1)?,

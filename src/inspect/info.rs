@@ -36,7 +36,7 @@ pub const MAX_WAITERS_SHOWN: usize = 1000;
 /// let json = r#"{
 ///     "name": "customer:ann", "seen_at": 1700000003.5, "kind": "mutex", "state": "held",
 ///     "fence": 1700000000123456,
-///     "holder": null, "holders": [], "time_left": 9.5, "waiters": 1,
+///     "holder": null, "holders": [], "lapsed": [], "time_left": 9.5, "waiters": 1,
 ///     "queue": [{
 ///         "manager": "1f0c", "host": "web-1", "pid": 4711, "thread": "main",
 ///         "thread_id": 4711, "label": "nightly", "since": 1700000001.25, "ttl": 10.0,
@@ -69,10 +69,13 @@ pub struct LockInfo {
     /// The holder, or the last holder while the name cools or after it lapsed. If there are
     /// several, one of them, and one that has not lapsed if there is one.
     pub holder: Option<Party>,
-    /// All holders, those for which the name cools, and those that
-    /// [lapsed](Party::lapsed_for). First those that have not lapsed; otherwise in no particular
-    /// order. At most [`MAX_WAITERS_SHOWN`].
+    /// The holders, and those for which the name cools, in no particular order. Each of them has taken
+    /// the lock, or its permits, from others.
     pub holders: Vec<Party>,
+    /// The holders that [lapsed](Party::lapsed_for), in no particular order. With
+    /// [`holders`](LockInfo::holders) together, at most [`MAX_WAITERS_SHOWN`] are shown.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub lapsed: Vec<Party>,
     /// How long the lease or the cooling still lasts if nothing happens, or how long a detached lock
     /// can still be attached. If there are several, the
     /// longest. Zero if nobody holds it and it does not cool.
@@ -109,7 +112,7 @@ pub struct LockInfo {
     serde(rename_all = "snake_case")
 )]
 pub enum LockState {
-    /// Somebody holds it. If there are several holders, some may have [lapsed](Party::lapsed_for).
+    /// Somebody holds it. Other holders may have [lapsed](LockInfo::lapsed).
     Held,
     /// Its guard has [detached](crate::LockGuard::detach) it, and nobody has attached it yet. No process
     /// holds it. [`time_left`](LockInfo::time_left) says for how long it can still be attached, and
@@ -201,20 +204,18 @@ impl LockInfo {
             None => LockState::Lapsed,
         };
         let kind = Kind::from_record(&seen.kind);
-        let mut holders: Vec<Party> = seen
+        let (lapsed, holders): (Vec<Party>, Vec<Party>) = seen
             .holders
             .iter()
             .filter_map(|holder| Party::of_holder(holder, &kind))
-            .collect();
-        holders.sort_by_key(|holder| holder.lapsed_for.is_some());
+            .partition(|holder| holder.lapsed_for.is_some());
+        let holder = holders.first().or(lapsed.first()).cloned();
         // Nobody may have noticed the lapse yet, so the record may not say it. A reader leaves
         // nothing half done.
         let leaves_work = |holder: &Party| holder.access != Access::Reader;
-        let lapsed = holders
-            .iter()
-            .any(|holder| holder.lapsed_for.is_some() && leaves_work(holder));
+        let is_half_done = lapsed.iter().any(leaves_work);
         // hold_at_least may last for longer than a detached lock is valid.
-        let valid_for = holders.first().and_then(|holder| valid_for(holder, &seen));
+        let valid_for = holder.as_ref().and_then(|holder| valid_for(holder, &seen));
         let left = seen.holders.iter().map(|holder| holder.left).max();
         let (state, time_left) = match (state, valid_for) {
             (LockState::Held, Some(Duration::ZERO)) => (LockState::Cooling, left),
@@ -226,8 +227,9 @@ impl LockInfo {
             seen_at: server_time(seen.seen_at),
             state,
             fence: seen.fence,
-            holder: holders.first().cloned(),
+            holder,
             holders,
+            lapsed,
             time_left: time_left.unwrap_or_default(),
             waiters: seen.waiters,
             queue: seen
@@ -240,7 +242,7 @@ impl LockInfo {
                     })
                 })
                 .collect(),
-            previous_holder: if lapsed {
+            previous_holder: if is_half_done {
                 PreviousHolder::Lapsed
             } else {
                 seen.previous

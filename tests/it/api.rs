@@ -497,3 +497,36 @@ fn what_a_manager_returns_can_be_shown_to_people() {
     let said = "all guards were dropped in time; not confirmed as released: a, b";
     assert_eq!(left.to_string(), said);
 }
+
+#[test]
+fn fence_of_each_guard_fits_an_i64() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let same = |guard: &LockGuard| {
+        assert_eq!(u64::try_from(guard.fence_i64()), Ok(guard.fence()));
+        assert!(guard.fence() > 0);
+    };
+    same(&mgr.lock("a").unwrap());
+    same(&mgr.semaphore("s", 2).acquire().unwrap());
+    same(&mgr.rw_lock("r").write().unwrap());
+    same(&mgr.rw_lock("r").read().unwrap());
+    same(&mgr.reentrant_mutex("m").lock().unwrap());
+    let both = mgr.lock_all(["a", "b"]).unwrap();
+    assert_eq!(
+        both.fence_i64("b").map(|fence| fence as u64),
+        both.fence("b")
+    );
+    assert_eq!(both.fence_i64("c"), None);
+    drop(both);
+    let detached = mgr.lock("a").unwrap().detach(TTL).unwrap();
+    assert_eq!(u64::try_from(detached.fence_i64()), Ok(detached.fence()));
+    // The text has a number that nobody's grant has: it stays a number that is too large.
+    let (start, secret) = detached
+        .secret_text()
+        .rsplit_once(':')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    let (start, _) = start.rsplit_once(':').unwrap();
+    let forged: fairlock::DetachedLock = format!("{start}:{}:{secret}", u64::MAX).parse().unwrap();
+    assert_eq!(forged.fence_i64(), i64::MAX);
+}

@@ -22,7 +22,7 @@ const WAITER: &str = r#"{"manager":"77aa","host":"web-2","pid":1,"thread":"-","t
 
 fn lock_info() -> String {
     format!(
-        r#"{{"name":"jobs","seen_at":1700000002.5,"kind":{{"semaphore":{{"permits":3}}}},"state":"held","fence":1700000000123456,"holder":{HOLDER},"holders":[{HOLDER},{LAPSED}],"time_left":9.876543,"waiters":1,"queue":[{WAITER}],"previous_holder":"lapsed","served":17}}"#
+        r#"{{"name":"jobs","seen_at":1700000002.5,"kind":{{"semaphore":{{"permits":3}}}},"state":"held","fence":1700000000123456,"holder":{HOLDER},"holders":[{HOLDER}],"lapsed":[{LAPSED}],"time_left":9.876543,"waiters":1,"queue":[{WAITER}],"previous_holder":"lapsed","served":17}}"#
     )
 }
 
@@ -42,7 +42,7 @@ fn a_lock_has_this_form_for_good() {
     assert_eq!(info.time_left, Duration::from_micros(9_876_543));
     assert_eq!(info.holder.as_ref(), info.holders.first());
     assert_eq!(
-        info.holders[1].lapsed_for,
+        info.lapsed[0].lapsed_for,
         Some(Duration::from_micros(7_000_001))
     );
     assert_eq!(info.queue[0].fence, None);
@@ -118,13 +118,13 @@ fn older_and_newer_texts_are_read() {
         .as_object_mut()
         .unwrap()
         .remove("lapsed_for");
-    fields["holders"][1]
+    fields["lapsed"][0]
         .as_object_mut()
         .unwrap()
         .remove("fixed_lease");
     let info: LockInfo = from_str(&older.to_string()).unwrap();
     assert_eq!(info.previous_holder, PreviousHolder::Unknown);
-    assert!(!info.holders[1].fixed_lease);
+    assert!(!info.lapsed[0].fixed_lease);
     assert_eq!((info.served, info.holder.unwrap().lapsed_for), (0, None));
     let stats: Stats = from_str(r#"{"held":1,"added later":[]}"#).unwrap();
     assert_eq!((stats.held, stats.granted), (1, 0));

@@ -92,15 +92,13 @@ fn no(why: impl std::fmt::Display) -> Result<Exit, Failure> {
     Ok(Exit::NO)
 }
 
-/// The holders that have not lapsed: those that a release can end.
-fn live(info: &LockInfo) -> impl Iterator<Item = &Party> {
-    let holders = info.holders.iter();
-    holders.filter(|holder| holder.lapsed_for.is_none())
-}
-
 /// Their fences, each once.
 fn fences(info: &LockInfo) -> Vec<u64> {
-    let mut fences: Vec<u64> = live(info).filter_map(|holder| holder.fence).collect();
+    let mut fences: Vec<u64> = info
+        .holders
+        .iter()
+        .filter_map(|holder| holder.fence)
+        .collect();
     fences.sort_unstable();
     fences.dedup();
     fences
@@ -113,11 +111,13 @@ fn join(fences: &[u64]) -> String {
 
 /// Shows who loses the lock, and says when each of them will notice.
 fn explain(info: &LockInfo, fence: u64) {
-    let losers: Vec<&Party> = live(info)
+    let losers: Vec<&Party> = info
+        .holders
+        .iter()
         .filter(|holder| holder.fence == Some(fence))
         .collect();
     // The time left is that of the lock, so it may be that of another holder.
-    let at_most = if losers.len() < live(info).count() {
+    let at_most = if losers.len() < info.holders.len() {
         "at most "
     } else {
         ""
@@ -194,7 +194,7 @@ fn longest_ttl(holders: &[&Party]) -> Option<Duration> {
 /// is longer than its ttl only with `hold_at_least`, which Redis does not show.
 fn lease_end(info: &LockInfo, holders: &[&Party], ttl: Duration) -> String {
     let left = age::short(info.time_left);
-    if info.time_left <= ttl || holders.len() == live(info).count() {
+    if info.time_left <= ttl || holders.len() == info.holders.len() {
         return left;
     }
     let ttl = times::about(ttl);

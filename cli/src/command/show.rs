@@ -8,7 +8,7 @@ use crate::age;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::parties::{cells, is_kept};
+use crate::parties::{all_holders, cells, is_kept};
 use crate::printable::printable;
 use crate::table::{Column, Table};
 use crate::times;
@@ -83,14 +83,18 @@ fn print(info: &LockInfo) -> Result<(), Failure> {
         "seen at   {}, by the server's clock",
         times::moment(info.seen_at)
     ))?;
-    if !info.holders.is_empty() {
-        let many = info.holders.len();
-        output::line(match (info.state, many) {
-            (LockState::Held, 1) => "\n1 holder".to_owned(),
-            (LockState::Held, _) => format!("\n{many} holders"),
+    if all_holders(info).next().is_some() {
+        let (live, lapsed) = (info.holders.len(), info.lapsed.len());
+        let and_lapsed = match lapsed {
+            0 => String::new(),
+            _ => format!(", and {lapsed} that lapsed"),
+        };
+        output::line(match (info.state, live.max(lapsed)) {
+            (LockState::Held, _) if live == 1 => format!("\n1 holder{and_lapsed}"),
+            (LockState::Held, _) => format!("\n{live} holders{and_lapsed}"),
             (LockState::Detached, _) => "\ndetached by".to_owned(),
             (_, 1) => "\nlast holder".to_owned(),
-            _ => format!("\nlast {many} holders"),
+            (_, many) => format!("\nlast {many} holders"),
         })?;
         output::table(&holders(info), width)?;
     }
@@ -119,7 +123,7 @@ fn state(info: &LockInfo) -> String {
         LockState::Cooling => format!("cooling: released, but kept from others for {left}"),
         LockState::Lapsed => {
             let ago = info
-                .holders
+                .lapsed
                 .iter()
                 .filter_map(|holder| holder.lapsed_for)
                 .min();
@@ -147,7 +151,7 @@ fn previous(info: &LockInfo) -> String {
 
 fn holders(info: &LockInfo) -> Table {
     let mut table = Table::new(&HOLDERS);
-    for holder in &info.holders {
+    for holder in all_holders(info) {
         let lapsed = |ago| format!("{} ago", age::short(ago));
         let more = [
             age::short(times::held(info, holder)),

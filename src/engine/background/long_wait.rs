@@ -151,7 +151,7 @@ mod tests {
     fn holder_is_named_with_the_time_for_which_it_holds() {
         assert_eq!(
             text(vec![holder(1_000_000, "nightly")], Some(66_100_000)),
-            "held for 65.1s by process 4711 on web-1, thread main#4712, label \"nightly\""
+            "held for 1m 05s by process 4711 on web-1, thread main#4712, label \"nightly\""
         );
         assert_eq!(
             text(vec![holder(1_000_000, "")], None),

@@ -220,7 +220,13 @@ fn lapsed_permits_are_shown_beside_live_ones(backend: &Backend) {
             assert!(ago.is_none_or(|ago| ago >= Duration::from_secs(7) && ago < TTL * 4 + SLACK));
             (party.label.clone(), party.permits, ago.is_some())
         };
-        info.holders.iter().map(show).collect()
+        // Those that lapsed are no holders: whoever counts holders must not count them.
+        assert!(
+            info.holders
+                .iter()
+                .all(|holder| holder.lapsed_for.is_none())
+        );
+        info.holders.iter().chain(&info.lapsed).map(show).collect()
     };
     let both = [
         ("live".to_owned(), 1, false),
@@ -233,7 +239,8 @@ fn lapsed_permits_are_shown_beside_live_ones(backend: &Backend) {
     lapse_permits(backend, 1);
     let info = look(&mgr);
     assert_eq!(info.state, LockState::Lapsed);
-    assert_eq!((info.time_left, info.holders.len()), (Duration::ZERO, 2));
+    assert_eq!((info.time_left, info.holders.len()), (Duration::ZERO, 0));
+    assert_eq!(info.lapsed.len(), 2);
 }
 
 /// The permits are with others by then, or free.
@@ -245,8 +252,8 @@ fn a_noticed_lapse_of_permits_is_shown_until_a_release(backend: &Backend) {
     let next = semaphore.try_acquire().unwrap().expect("they are free");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     let info = look(&mgr);
-    assert_eq!((info.state, info.holders.len()), (LockState::Held, 2));
-    let lapsed = &info.holders[1];
+    assert_eq!((info.state, info.holders.len()), (LockState::Held, 1));
+    let lapsed = &info.lapsed[0];
     assert_eq!(lapsed.permits, 2);
     assert!(lapsed.lapsed_for.is_some_and(|ago| ago < SLACK));
     next.unlock().unwrap();

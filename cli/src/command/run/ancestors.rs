@@ -194,9 +194,9 @@ impl Ancestor {
         }
         let is_this = |party: &Party| {
             let fence = party.fence.unwrap_or(info.fence);
-            (fence, party.pid) == (self.fence, self.pid) && party.lapsed_for.is_none()
+            (fence, party.pid) == (self.fence, self.pid)
         };
-        info.holders.iter().chain(&info.holder).any(is_this)
+        info.holders.iter().any(is_this)
     }
 
     /// The process of the run.

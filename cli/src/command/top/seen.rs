@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockInfo, LockState, Party, PreviousHolder};
 
 use crate::age;
-use crate::parties::{is_first_guard, is_taken};
+use crate::parties::{all_holders, is_first_guard, is_taken};
 use crate::times;
 
 /// A name at one look, as a row of the table shows it.
@@ -59,7 +59,7 @@ pub(super) struct Owner {
     pub(super) is_first_guard: bool,
 }
 
-/// A name that is open: all of its holders, and its queue.
+/// A name that is open: its holders, those that lapsed too, and its queue.
 #[derive(Debug, Clone)]
 pub(super) struct Opened {
     pub(super) seen: Seen,
@@ -104,7 +104,7 @@ impl Opened {
         Opened {
             seen: Seen::new(info, at),
             previous: info.previous_holder,
-            holders: info.holders.iter().map(holder).collect(),
+            holders: all_holders(info).map(holder).collect(),
             queue: info.queue.iter().map(waiter).collect(),
         }
     }

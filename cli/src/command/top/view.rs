@@ -304,7 +304,7 @@ impl View {
             return;
         };
         let chosen = match opened.holders.get(*selected) {
-            None if opened.holders.len() > 1 => {
+            None if opened.seen.holders > 1 => {
                 self.notice = Some("several hold it: choose one, then press f again".to_owned());
                 return;
             }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::age;
 use crate::output::name_in_json;
+use crate::parties::all_holders;
 use crate::times;
 
 /// A change, and what the look that found it saw. docs/COMMAND_LINE.md has every field.
@@ -112,7 +113,7 @@ pub(super) fn first_look(look: Option<&LockInfo>) -> Change {
 pub(super) fn changes(before: Option<&LockInfo>, after: Option<&LockInfo>) -> Vec<Change> {
     let (old, new) = (holders(before), holders(after));
     let mut changes = Vec::new();
-    for party in old {
+    for party in &old {
         match new.iter().find(|other| is_same(party, other)) {
             None => changes.extend(end(before, after, party)),
             Some(now) => changes.extend(change(before, after, party, now)),
@@ -127,8 +128,8 @@ pub(super) fn changes(before: Option<&LockInfo>, after: Option<&LockInfo>) -> Ve
     changes
 }
 
-fn holders(look: Option<&LockInfo>) -> &[Party] {
-    look.map_or(&[], |look| &look.holders)
+fn holders(look: Option<&LockInfo>) -> Vec<&Party> {
+    look.into_iter().flat_map(all_holders).collect()
 }
 
 /// Whether this is the same grant. Readers share a fence, but not the time of the grant.

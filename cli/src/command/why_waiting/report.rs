@@ -13,7 +13,7 @@ use super::shell;
 use crate::age;
 use crate::exit::Failure;
 use crate::output;
-use crate::parties::live_holders;
+use crate::parties::{all_holders, live_holders};
 use crate::printable::printable;
 use crate::times;
 
@@ -220,7 +220,7 @@ struct LockReport<'a> {
     kind: &'a Kind,
     state: LockState,
     waiters: u64,
-    holders: &'a [Party],
+    holders: Vec<&'a Party>,
 }
 
 #[derive(Debug, Serialize)]
@@ -254,7 +254,7 @@ impl<'a> Report<'a> {
             kind: &lock.kind,
             state: lock.state,
             waiters: lock.waiters,
-            holders: &lock.holders,
+            holders: all_holders(lock).collect(),
         });
         let waits = chain.waits.iter().map(|wait| WaitReport {
             holds: &wait.holds.name,
