@@ -34,7 +34,7 @@ pub(crate) fn page(results: &Results) -> String {
 ## Beside other clients
 
 With their defaults. The first column is on two cores; the last two are of 8 threads on one name that is
-held for 1 ms. *Bare commands* are the floor.
+held for 1 ms. *Bare commands* wait for both replies.
 
 {}{}
 ![The figures beside other clients as bars](benchmarks-peers.svg)

@@ -1,12 +1,16 @@
 //! The options and commands that may stand on the command line.
 
 use std::env;
+use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, CommandFactory as _, Parser};
 
 use crate::command::Command;
 use crate::connection::{self, Connection};
+use crate::exit::{Exit, without_urls};
+use crate::note::note;
+use crate::output;
 
 /// Locks in Redis for the shell: run commands under a lock, and see who holds and who waits
 #[derive(Parser)]
@@ -57,6 +61,21 @@ fn brief_help(help: clap::Error) -> clap::Error {
     root.try_get_matches_from_mut(env::args_os())
         .err()
         .unwrap_or(help)
+}
+
+/// Prints clap's message. Help and version are no errors; all else is wrong usage.
+pub(crate) fn report(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let text = error.render().ansi().to_string();
+        return match output::line(text.trim_end()) {
+            Ok(()) => Exit::OK.into(),
+            Err(failure) => failure.report(),
+        };
+    }
+    let message = error.render().to_string();
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    note!("fairlock: {}", without_urls(message));
+    Exit::USAGE.into()
 }
 
 const AFTER_HELP: &str = "\

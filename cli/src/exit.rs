@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use fairlock::Error;
 
+use crate::printable::printable;
+
 /// The code that the process ends with. The names are those of sysexits.h where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exit(pub(crate) u8);
@@ -61,6 +63,14 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// Says it on standard error. Without a reader, the exit code still says it.
+    pub(crate) fn report(&self) -> ExitCode {
+        crate::note::note_line!("fairlock: {}", printable(&self.message));
+        self.exit.into()
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -85,47 +95,63 @@ impl From<Error> for Failure {
 }
 
 /// How a user of the command line says what the library calls so.
-fn option_of(setting: &str) -> &str {
+pub(crate) fn option_of(setting: &str) -> String {
     match setting {
-        "url" | "quorum" => place(),
-        "service" => "--master",
-        "prefix" => "--prefix",
-        "command_timeout" | "connect_timeout" => "--command-timeout",
-        "replica_acks" => "--replica-acks and --replica-timeout",
-        "credentials" => "--password-file",
-        "tls" => "--tls",
-        "tls_ca" => "--tls-ca",
-        "tls_identity" => "--tls-cert and --tls-key",
-        "ttl" => "--ttl",
-        "hold_at_least" => "--hold-at-least",
-        "max_hold" => "--max-hold",
-        other => other,
+        "url" | "quorum" | "server" | "endpoint" => place(),
+        // A URL has the service in it.
+        "service" if place().to_ascii_lowercase().ends_with("url") => place(),
+        "service" => given("--master"),
+        "prefix" => given("--prefix"),
+        "command_timeout" | "connect_timeout" => given("--command-timeout"),
+        "replica_acks" => format!(
+            "{} and {}",
+            given("--replica-acks"),
+            given("--replica-timeout")
+        ),
+        "credentials" => given("--password-file"),
+        "tls" => given("--tls"),
+        "tls_ca" => given("--tls-ca"),
+        "tls_identity" => format!("{} and {}", given("--tls-cert"), given("--tls-key")),
+        "ttl" => "--ttl".to_owned(),
+        "hold_at_least" => "--hold-at-least".to_owned(),
+        "max_hold" => "--max-hold".to_owned(),
+        other => other.to_owned(),
     }
 }
 
-/// The option that says where the locks live, or the variable. The library reads a URL in any case.
-fn place() -> &'static str {
-    const PLACES: [(&str, &str); 3] = [
-        ("--url", "FAIRLOCK_URL"),
-        ("--sentinel", "FAIRLOCK_SENTINEL"),
-        ("--cluster", "FAIRLOCK_CLUSTER"),
-    ];
-    let is_given = |option: &str| {
-        let mut before_command = env::args_os().take_while(|word| word != "--");
-        before_command.any(|word| {
-            let rest = word.to_str().and_then(|word| word.strip_prefix(option));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-        })
-    };
-    let option = PLACES.iter().find(|(option, _)| is_given(option));
-    let variable = PLACES
-        .iter()
-        .find(|(_, variable)| env::var_os(variable).is_some());
-    match (option, variable) {
-        (Some((option, _)), _) => option,
-        (None, Some((_, variable))) => variable,
-        (None, None) => "--url",
+/// This option, or its variable if that has the value.
+pub(crate) fn given(option: &str) -> String {
+    let variable = variable_of(option);
+    if !is_given(option) && env::var_os(&variable).is_some() {
+        variable
+    } else {
+        option.to_owned()
     }
+}
+
+/// `--tls-ca` is FAIRLOCK_TLS_CA.
+fn variable_of(option: &str) -> String {
+    let words = option.trim_start_matches('-').replace('-', "_");
+    format!("FAIRLOCK_{}", words.to_ascii_uppercase())
+}
+
+fn is_given(option: &str) -> bool {
+    let mut before_command = env::args_os().take_while(|word| word != "--");
+    before_command.any(|word| {
+        let rest = word.to_str().and_then(|word| word.strip_prefix(option));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    })
+}
+
+/// The option that says where the locks live, or the variable. The library reads a URL in any case.
+fn place() -> String {
+    const PLACES: [&str; 3] = ["--url", "--sentinel", "--cluster"];
+    let option = PLACES.into_iter().find(|option| is_given(option));
+    let of_variable = || {
+        let is_set = |option: &&str| env::var_os(variable_of(option)).is_some();
+        PLACES.into_iter().find(is_set)
+    };
+    given(option.or_else(of_variable).unwrap_or("--url"))
 }
 
 impl From<&Failure> for Exit {
@@ -138,19 +164,6 @@ impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit.0)
     }
-}
-
-/// Prints clap's message. Help and version are no errors; all else is wrong usage.
-pub(crate) fn of_usage(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        // Nothing is left to do where not even the message can be written.
-        let _ = error.print();
-        return Exit::OK.into();
-    }
-    let message = error.render().to_string();
-    let message = message.strip_prefix("error: ").unwrap_or(&message);
-    crate::note::note!("fairlock: {}", without_urls(message));
-    Exit::USAGE.into()
 }
 
 /// The message without the URLs of the command line and of the variables. clap repeats what it does

@@ -39,20 +39,17 @@ mod signal_mask;
 mod table;
 mod times;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
 use args::Cli;
-use exit::Exit;
-use printable::printable;
 
 fn main() -> ExitCode {
     signal_mask::unblock_all();
     let cli = match Cli::read() {
         Ok(cli) => cli,
-        Err(error) => return exit::of_usage(&error),
+        Err(error) => return args::report(&error),
     };
     logger::start(cli.verbose);
     if cli.command.leaves_signals_alone() {
@@ -60,11 +57,6 @@ fn main() -> ExitCode {
     }
     match cli.command.run(cli.connection, Cli::command) {
         Ok(exit) => exit.into(),
-        Err(failure) => {
-            // Without a reader, the exit code still says it.
-            let text = failure.to_string();
-            let _ = writeln!(anstream::stderr(), "fairlock: {}", printable(&text));
-            Exit::from(&failure).into()
-        }
+        Err(failure) => failure.report(),
     }
 }

@@ -28,7 +28,9 @@ pub(crate) fn line(line: impl Display) -> Result<(), Failure> {
     match writeln!(anstream::stdout().lock(), "{line}") {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit_unread(),
-        Err(error) => Err(Failure::internal(format!("cannot write: {error}"))),
+        Err(error) => Err(Failure::internal(format!(
+            "cannot write the output: {error}"
+        ))),
     }
 }
 

@@ -49,6 +49,9 @@ pub(crate) struct Ls {
     /// Gauges in Prometheus's text format, with a series for each name. All of them, or none.
     #[arg(long, conflicts_with_all = ["json", "sort", "reverse"])]
     prometheus: bool,
+    /// With --prometheus: the sums over all names alone, whose number of series is always the same.
+    #[arg(long, requires = "prometheus")]
+    totals: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,6 +75,7 @@ Examples:
   fairlock ls --older 10m --sort held    # held or awaited for ten minutes or more
   fairlock ls --json | jq -r .name       # for programs
   fairlock ls --prometheus --older 1m    # for a collector that reads text files
+  fairlock ls --prometheus --totals      # the same without a series for each name
 
 Several filters: a name must pass all of them. A window too narrow for all columns
 shows the most important ones. Into a pipe goes every column, and nothing is cut.";
@@ -133,6 +137,7 @@ impl Ls {
             // A part of the names would look like a change of all numbers.
             return match failed {
                 Some(error) => Err(error.into()),
+                None if self.totals => prometheus::print_totals(&infos).map(|()| Exit::OK),
                 None => prometheus::print(&infos).map(|()| Exit::OK),
             };
         }
@@ -144,9 +149,8 @@ impl Ls {
     }
 
     fn admits(&self, info: &LockInfo) -> bool {
-        let lapsed = |holder: &Party| holder.lapsed_for.is_some();
         (!self.held || info.state == LockState::Held)
-            && (!self.lapsed || info.holders.iter().any(lapsed))
+            && (!self.lapsed || !info.lapsed.is_empty())
             && (!self.awaited || times::is_awaited(info))
             && self.older.is_none_or(|least| is_older(info, least))
     }
@@ -185,7 +189,7 @@ impl Ls {
 }
 
 fn is_older(info: &LockInfo, least: Duration) -> bool {
-    let held = info.holders.iter().map(|holder| times::held(info, holder));
+    let held = parties::all_holders(info).map(|holder| times::held(info, holder));
     let waited = info.queue.iter().map(|waiter| times::waited(info, waiter));
     held.chain(waited).any(|age| age >= least)
 }

@@ -156,10 +156,9 @@ pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
 }
 
 /// The path in a variable, without an end of line. It need not be UTF-8.
-pub(super) fn path_variable(name: &str) -> Option<PathBuf> {
-    let path = env::var_os(name)?;
-    match path.to_str() {
-        Some(text) => Some(without_end_of_line(text).into()),
-        None => Some(path.into()),
+pub(super) fn path_variable(name: &str) -> Result<Option<PathBuf>, Failure> {
+    match env::var_os(name) {
+        Some(path) if path.to_str().is_none() => Ok(Some(path.into())),
+        _ => Ok(variable(name)?.map(PathBuf::from)),
     }
 }

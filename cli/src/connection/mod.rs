@@ -21,7 +21,7 @@ use fairlock::{
 use humantime::format_duration;
 
 use crate::duration;
-use crate::exit::{Failure, without_urls};
+use crate::exit::{Failure, given, without_urls};
 use crate::printable::printable;
 pub(crate) use hand_down::Variables;
 pub(crate) use login::variable;
@@ -146,9 +146,9 @@ impl Connection {
     /// Takes from variables what no option says.
     pub(crate) fn read_variables(&mut self) -> Result<(), Failure> {
         self.tls = self.tls || parsed("FAIRLOCK_TLS", str::parse)?.unwrap_or(false);
-        fill_path(&mut self.tls_ca, "FAIRLOCK_TLS_CA");
-        fill_path(&mut self.tls_cert, "FAIRLOCK_TLS_CERT");
-        fill_path(&mut self.tls_key, "FAIRLOCK_TLS_KEY");
+        fill_path(&mut self.tls_ca, "FAIRLOCK_TLS_CA")?;
+        fill_path(&mut self.tls_cert, "FAIRLOCK_TLS_CERT")?;
+        fill_path(&mut self.tls_key, "FAIRLOCK_TLS_KEY")?;
         fill(&mut self.prefix, "FAIRLOCK_PREFIX", str::parse)?;
         fill(
             &mut self.command_timeout,
@@ -182,9 +182,8 @@ impl Connection {
         }
         if let Some(timeout) = self.command_timeout {
             if timeout > MAX_TIMEOUT {
-                let most = format_duration(MAX_TIMEOUT);
-                let message = format!("--command-timeout can be {most} at most");
-                return Err(Failure::usage(message));
+                let (option, most) = (given("--command-timeout"), format_duration(MAX_TIMEOUT));
+                return Err(Failure::usage(format!("{option} can be {most} at most")));
             }
             builder = builder.command_timeout(timeout);
             if timeout > LONGEST_TIMEOUT_OF_DEFAULTS {
@@ -199,7 +198,8 @@ impl Connection {
         }
         match (self.replica_acks, self.replica_timeout) {
             (None, Some(_)) => {
-                return Err(Failure::usage("--replica-timeout needs --replica-acks"));
+                let timeout = given("--replica-timeout");
+                return Err(Failure::usage(format!("{timeout} needs --replica-acks")));
             }
             (None, None) => {}
             (Some(replicas), timeout) => {
@@ -316,8 +316,14 @@ impl Connection {
         match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Ok(builder.tls_identity_files(certificate, key)),
             (None, None) => Ok(builder),
-            (Some(_), None) => Err(Failure::usage("--tls-cert needs --tls-key")),
-            (None, Some(_)) => Err(Failure::usage("--tls-key needs --tls-cert")),
+            (Some(_), None) => Err(Failure::usage(format!(
+                "{} needs --tls-key",
+                given("--tls-cert")
+            ))),
+            (None, Some(_)) => Err(Failure::usage(format!(
+                "{} needs --tls-cert",
+                given("--tls-key")
+            ))),
         }
     }
 
@@ -371,10 +377,11 @@ fn fill<T, E: Display>(
     Ok(())
 }
 
-fn fill_path(option: &mut Option<PathBuf>, name: &str) {
+fn fill_path(option: &mut Option<PathBuf>, name: &str) -> Result<(), Failure> {
     if option.is_none() {
-        *option = path_variable(name);
+        *option = path_variable(name)?;
     }
+    Ok(())
 }
 
 /// The one that is set. Two of them would be two places for the same locks.

@@ -1,16 +1,19 @@
 //! Puts options into the text of a URL. The library reads the URL, and reports what is wrong in it.
 
-use crate::exit::Failure;
+use crate::exit::{Failure, given};
 
 /// The URL of the service that these sentinels watch.
 pub(super) fn sentinel(hosts: &str, master: &str) -> Result<String, Failure> {
-    let hosts = checked("--sentinel", hosts)?;
+    let hosts = checked(&given("--sentinel"), hosts)?;
     Ok(format!("redis-sentinel://{hosts}/{}", encoded(master)))
 }
 
 /// The URL of the cluster of these nodes.
 pub(super) fn cluster(hosts: &str) -> Result<String, Failure> {
-    Ok(format!("redis-cluster://{}", checked("--cluster", hosts)?))
+    Ok(format!(
+        "redis-cluster://{}",
+        checked(&given("--cluster"), hosts)?
+    ))
 }
 
 /// Refuses what would become another part of the URL. Does not repeat it: it may be a password.
@@ -32,7 +35,10 @@ pub(super) fn with_tls(url: &str) -> Result<String, Failure> {
     };
     let scheme = scheme.to_ascii_lowercase();
     if scheme.ends_with("unix") {
-        return Err(Failure::usage("a unix socket has no TLS: leave out --tls"));
+        return Err(Failure::usage(format!(
+            "a unix socket has no TLS: leave out {}",
+            given("--tls")
+        )));
     }
     let (base, form) = match scheme.split_once('-') {
         Some((base, form)) => (base, format!("-{form}")),

@@ -499,3 +499,141 @@ fn verbose_prints_the_warnings_of_the_library() {
         assert_eq!(is_shown, name == "loud", "{ended:?}");
     }
 }
+
+#[test]
+fn each_empty_variable_is_named() {
+    for name in [
+        "URL",
+        "SENTINEL",
+        "MASTER",
+        "CLUSTER",
+        "USER",
+        "PASSWORD",
+        "PASSWORD_FILE",
+        "TLS",
+        "TLS_CA",
+        "TLS_CERT",
+        "TLS_KEY",
+        "PREFIX",
+        "COMMAND_TIMEOUT",
+        "REPLICA_ACKS",
+        "REPLICA_TIMEOUT",
+    ] {
+        let name = format!("FAIRLOCK_{name}");
+        for empty in ["", "\n"] {
+            let mut variables = vec![(&*name, empty)];
+            if name == "FAIRLOCK_MASTER" {
+                variables.push(("FAIRLOCK_SENTINEL", "h:1"));
+            }
+            refused(&["ls"], &variables, &format!("{name} is empty"));
+        }
+    }
+}
+
+#[test]
+fn message_names_the_place_that_gave_the_value() {
+    for (args, variables, message) in [
+        (
+            &["ls", "--url", "redis-sentinel://h/%01"][..],
+            &[][..],
+            "fairlock: --url: ",
+        ),
+        (
+            &["ls"],
+            &[("FAIRLOCK_URL", "redis-sentinel://h/%01")],
+            "fairlock: FAIRLOCK_URL: ",
+        ),
+        (
+            &["ls"],
+            &[("FAIRLOCK_PREFIX", "{")],
+            "fairlock: FAIRLOCK_PREFIX: ",
+        ),
+        (
+            &["ls", "--prefix", "{"],
+            &[("FAIRLOCK_PREFIX", "good")],
+            "fairlock: --prefix: ",
+        ),
+        (
+            &["ls"],
+            &[("FAIRLOCK_COMMAND_TIMEOUT", "4h")],
+            "FAIRLOCK_COMMAND_TIMEOUT can be 3h",
+        ),
+        (
+            &["ls"],
+            &[("FAIRLOCK_REPLICA_TIMEOUT", "1s")],
+            "FAIRLOCK_REPLICA_TIMEOUT needs --replica-acks",
+        ),
+        (
+            &["ls"],
+            &[("FAIRLOCK_CLUSTER", "p@h:1")],
+            "FAIRLOCK_CLUSTER: HOST:PORT",
+        ),
+        (
+            &["ls"],
+            &[("FAIRLOCK_TLS", "true"), ("FAIRLOCK_URL", "unix:///s")],
+            "leave out FAIRLOCK_TLS",
+        ),
+    ] {
+        refused(args, variables, message);
+    }
+}
+
+#[test]
+fn service_that_nobody_knows_is_blamed_on_its_place() {
+    let sentinel = ScriptedServer::start(|words| {
+        let is_question = words[0].eq_ignore_ascii_case(b"SENTINEL");
+        match is_question {
+            true => ScriptedReply::Raw(b"*-1\r\n".to_vec()),
+            false => ScriptedReply::polite(words),
+        }
+    });
+    let at = sentinel.addr().to_string();
+    let url = format!("redis-sentinel://{at}/nobody");
+    for (args, variables, message) in [
+        (
+            &["ls", "--url", &url][..],
+            &[][..],
+            "--url: one that the sentinels watch",
+        ),
+        (
+            &["ls"],
+            &[("FAIRLOCK_URL", &*url)],
+            "FAIRLOCK_URL: one that",
+        ),
+        (
+            &["ls", "--sentinel", &at, "--master", "nobody"],
+            &[],
+            "--master: one that",
+        ),
+        (
+            &["ls", "--sentinel", &at],
+            &[("FAIRLOCK_MASTER", "nobody")],
+            "FAIRLOCK_MASTER: one that",
+        ),
+    ] {
+        refused(args, variables, message);
+    }
+}
+
+#[test]
+fn zone_of_a_link_local_address_is_understood() {
+    for args in [
+        &["ls", "--url", "redis://[fe80::7%25nolink]:7777/"][..],
+        &["ls", "--url", "redis://[fe80::7%nolink]:7777/"],
+        &["ls", "--cluster", "[fe80::7%nolink]:7777"],
+        &[
+            "ls",
+            "--sentinel",
+            "[fe80::7%25nolink]:7777",
+            "--master",
+            "m",
+        ],
+    ] {
+        let ended = end(&mut with_variables(args, &[]));
+        assert_eq!(ended.code, Some(69), "{ended:?}");
+        let at = "[fe80::7%nolink]:7777";
+        assert!(ended.stderr.contains(at), "{ended:?}");
+    }
+    refused(&["ls", "--url", "redis://[fe80::7%25]/"], &[], "zone");
+    refused(&["ls", "--url", "redis://[2001::7%25lo]/"], &[], "zone");
+}

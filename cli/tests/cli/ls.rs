@@ -425,3 +425,36 @@ fn ls_and_watch_end_without_a_reader_while_redis_is_silent() {
     }
     server.cont();
 }
+
+#[test]
+fn prometheus_totals_have_no_series_of_names() {
+    let server = Server::start();
+    let manager = labelled(&server, "");
+    let page = || {
+        let ended = end(&mut fairlock(&server, &["ls", "--prometheus", "--totals"]));
+        assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
+        ended.stdout
+    };
+    let none = page();
+    assert_eq!(series(&none, "fairlock_locks_holders"), Some(0.0), "{none}");
+    assert!(!none.contains("-0"), "{none}");
+    let long = manager.with(FOR_HOURS);
+    let _held: Vec<_> = (0..20)
+        .map(|number| long.lock(format!("n{number}")).unwrap())
+        .collect();
+    let _permits = manager.semaphore("s", 3).acquire().unwrap();
+    let _waiter = labelled(&server, "").enqueue("n0").unwrap();
+    until_awaited(&manager, "n0", 1);
+    let some = page();
+    assert_eq!(some.lines().count(), none.lines().count(), "{some}");
+    assert!(!some.contains("name="), "{some}");
+    let value = |name: &str| series(&some, name);
+    assert_eq!(value("fairlock_locks{state=\"held\"}"), Some(21.0));
+    assert_eq!(value("fairlock_locks_holders"), Some(21.0));
+    assert_eq!(value("fairlock_locks_waiters"), Some(1.0));
+    assert!(value("fairlock_locks_hold_seconds").is_some_and(|time| time > 0.0));
+    assert!(value("fairlock_locks_wait_seconds").is_some_and(|time| time > 0.0));
+    assert_eq!(value("fairlock_locks_lapsed_seconds"), Some(0.0));
+    let refused = end(&mut fairlock(&server, &["ls", "--totals"]));
+    assert_eq!(refused.code, Some(64), "{refused:?}");
+}

@@ -1,5 +1,10 @@
 //! Help, versions and wrong command lines.
 
+use std::fs::File;
+use std::time::Duration;
+
+use fairlock::LockManager;
+
 use crate::generated::COMMANDS;
 use crate::process::{end, fairlock, without_server};
 use crate::support::Server;
@@ -34,4 +39,44 @@ fn unreachable_server_exits_69() {
     let mut command = without_server(&["ls"]);
     let ended = end(command.env("FAIRLOCK_URL", "redis+unix:///no/such/socket"));
     assert_eq!(ended.code, Some(69), "{ended:?}");
+}
+
+#[test]
+fn output_that_cannot_be_written_ends_with_70() {
+    let server = Server::start();
+    let manager = LockManager::connect(server.url()).unwrap();
+    let _held = manager.lock("a").unwrap();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    for args in [
+        &["--help"][..],
+        &["-h"],
+        &["--version"],
+        &["run", "--help"],
+        &["completions", "bash"],
+        &["completions", "zsh"],
+        &["completions", "fish"],
+        &["man"],
+        &["ls"],
+        &["ls", "--json"],
+        &["ls", "--prometheus"],
+        &["ls", "--prometheus", "--totals"],
+        &["show", "a"],
+        &["show", "a", "--json"],
+        &["watch", "a"],
+        &["watch", "a", "--json"],
+        &["why-waiting", "a"],
+        &["why-waiting", "a", "--json"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["bench", "--duration", "100ms"],
+        &["release", "a", "--yes"],
+    ] {
+        let ended = end(fairlock(&server, args).stdout(full()));
+        assert_eq!(ended.code, Some(70), "{args:?}: {ended:?}");
+        assert!(
+            ended.stderr.contains("No space left"),
+            "{args:?}: {ended:?}"
+        );
+    }
+    manager.shutdown(Duration::ZERO).unwrap();
 }

@@ -6,6 +6,7 @@ use fairlock::{Error, Step};
 
 use super::fault::Fault;
 use super::finding::{Check, Finding, Level};
+use crate::exit::option_of;
 
 /// The error with which no manager could be built. It is about its server, or about all of them.
 pub(super) fn of_build(error: &Error) -> Finding {
@@ -28,7 +29,7 @@ pub(super) fn of_server(fault: &Fault, check: Check, server: &str) -> Finding {
             ),
             refused(code, message).to_owned(),
         ),
-        Fault::Unfit(message) => (format!("server: {message}"), CORRECT_THE_URL.to_owned()),
+        Fault::Unfit(message) => (format!("server: {message}"), correct("server")),
     };
     finding(check, Some(server.to_owned()), message_and_remedy)
 }
@@ -43,7 +44,10 @@ fn finding(check: Check, server: Option<String>, (message, remedy): (String, Str
     }
 }
 
-const CORRECT_THE_URL: &str = "correct the URL as the message says";
+/// The message says what the setting should be.
+fn correct(setting: &str) -> String {
+    format!("correct {} as the message says", option_of(setting))
+}
 
 /// The server that the error is about, if it names one.
 fn server_of(error: &Error) -> Option<&str> {
@@ -80,10 +84,13 @@ fn remedy(error: &Error) -> String {
             unavailable(*step, kind)
         }
         Error::Server { code, message, .. } => refused(code, message),
-        Error::Config { what, .. } => match what.as_str() {
-            "server" | "endpoint" | "url" => CORRECT_THE_URL,
-            _ => return format!("correct {what} as the message says"),
-        },
+        // The message says how old the server is, and names no other one.
+        Error::Config { what, message, .. }
+            if what == "server" && message.starts_with("redis ") =>
+        {
+            "upgrade the server, or use another one"
+        }
+        Error::Config { what, .. } => return correct(what),
         Error::NotReplicated { .. } => "INFO replication: is a replica away or slow?",
         _ => "docs/OPERATIONS.md",
     };

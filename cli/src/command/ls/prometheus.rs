@@ -22,40 +22,67 @@ const STATES: [LockState; 5] = [
 struct NameGauge {
     name: &'static str,
     help: &'static str,
+    /// The gauge over all names. Another name, so that a sum over names does not count it.
+    total: (&'static str, &'static str, Total),
     value: fn(&LockInfo) -> Option<f64>,
+}
+
+#[derive(Clone, Copy)]
+enum Total {
+    Sum,
+    Largest,
 }
 
 const NAME_GAUGES: [NameGauge; 5] = [
     NameGauge {
         name: "fairlock_lock_holders",
         help: "Holders of the name whose lease has not lapsed.",
+        total: (
+            "fairlock_locks_holders",
+            "Holders of all names whose lease has not lapsed.",
+            Total::Sum,
+        ),
         value: |info| Some(live_holders(info).count() as f64),
     },
     NameGauge {
         name: "fairlock_lock_waiters",
         help: "Waiters for the name.",
+        total: (
+            "fairlock_locks_waiters",
+            "Waiters for all names.",
+            Total::Sum,
+        ),
         value: |info| Some(info.waiters as f64),
     },
     NameGauge {
         name: "fairlock_lock_hold_seconds",
         help: "How long the oldest holder has held the name.",
-        value: |info| {
-            let live = info
-                .holders
-                .iter()
-                .filter(|holder| holder.lapsed_for.is_none());
-            seconds(live.map(|holder| times::held(info, holder)))
-        },
+        total: (
+            "fairlock_locks_hold_seconds",
+            "How long the oldest holder of any name has held it.",
+            Total::Largest,
+        ),
+        value: |info| seconds(info.holders.iter().map(|holder| times::held(info, holder))),
     },
     NameGauge {
         name: "fairlock_lock_wait_seconds",
         help: "How long the oldest waiter has waited for the name.",
+        total: (
+            "fairlock_locks_wait_seconds",
+            "How long the oldest waiter for any name has waited.",
+            Total::Largest,
+        ),
         value: |info| seconds(times::oldest_wait(info)),
     },
     NameGauge {
         name: "fairlock_lock_lapsed_seconds",
         help: "How long ago the oldest lease of the name that was not released ended.",
-        value: |info| seconds(info.holders.iter().filter_map(|holder| holder.lapsed_for)),
+        total: (
+            "fairlock_locks_lapsed_seconds",
+            "How long ago the oldest lease of any name that was not released ended.",
+            Total::Largest,
+        ),
+        value: |info| seconds(info.lapsed.iter().filter_map(|holder| holder.lapsed_for)),
     },
 ];
 
@@ -64,16 +91,17 @@ pub(super) fn print(infos: &[LockInfo]) -> Result<(), Failure> {
     output::line(Page(infos).to_string().trim_end())
 }
 
+/// Prints the sums alone.
+pub(super) fn print_totals(infos: &[LockInfo]) -> Result<(), Failure> {
+    output::line(Totals(infos).to_string().trim_end())
+}
+
 struct Page<'a>(&'a [LockInfo]);
 
 impl fmt::Display for Page<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Page(infos) = self;
-        head(f, "fairlock_locks", "Names that are listed, by state.")?;
-        for state in STATES {
-            let count = infos.iter().filter(|info| info.state == state).count();
-            writeln!(f, "fairlock_locks{{state=\"{state}\"}} {count}")?;
-        }
+        write_states(f, infos)?;
         for gauge in &NAME_GAUGES {
             head(f, gauge.name, gauge.help)?;
             for info in *infos {
@@ -89,6 +117,35 @@ impl fmt::Display for Page<'_> {
         }
         Ok(())
     }
+}
+
+struct Totals<'a>(&'a [LockInfo]);
+
+impl fmt::Display for Totals<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Totals(infos) = self;
+        write_states(f, infos)?;
+        for gauge in &NAME_GAUGES {
+            let (name, help, total) = gauge.total;
+            let values = infos.iter().filter_map(|info| (gauge.value)(info));
+            let value = match total {
+                // The sum of none would be -0.
+                Total::Sum => values.fold(0.0, |sum, value| sum + value),
+                Total::Largest => values.fold(0.0, f64::max),
+            };
+            head(f, name, help)?;
+            writeln!(f, "{name} {value}")?;
+        }
+        Ok(())
+    }
+}
+
+fn write_states(f: &mut fmt::Formatter<'_>, infos: &[LockInfo]) -> fmt::Result {
+    head(f, "fairlock_locks", "Names that are listed, by state.")?;
+    STATES.into_iter().try_for_each(|state| {
+        let count = infos.iter().filter(|info| info.state == state).count();
+        writeln!(f, "fairlock_locks{{state=\"{state}\"}} {count}")
+    })
 }
 
 fn head(f: &mut fmt::Formatter<'_>, name: &str, help: &str) -> fmt::Result {

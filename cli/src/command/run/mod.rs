@@ -19,7 +19,6 @@ mod wait;
 mod waiting_line;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -28,8 +27,8 @@ use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, Error, LockManager, LockOpt
 use humantime::format_duration;
 
 use crate::connection::{Connection, TTL_PER_TIMEOUT};
-use crate::duration;
-use crate::exit::{Exit, Failure};
+use crate::duration::{self, whole_ms};
+use crate::exit::{self, Exit, Failure};
 use crate::signal_mask::without_ttou;
 
 use ancestors::{Ancestor, Ancestors, Orphaned};
@@ -42,6 +41,7 @@ use signals::Signals;
 use supervisor::{Rules, Supervisor};
 use times::Times;
 use wait::{WaitSettings, Waited, Wanted};
+use waiting_line::Shown;
 
 /// How long the connection may take, unless `--command-timeout` says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -193,7 +193,7 @@ impl Run {
             }
             Waited::ForItself(ancestor) => Err(self.waits_for_itself(&ancestor)),
             Waited::Busy(holder) => {
-                if settings.is_shown {
+                if settings.shown != Shown::Nothing {
                     messages.say(format!("{}: busy{holder}", self.name));
                 }
                 Ok(Exit(self.conflict_exit_code))
@@ -353,17 +353,17 @@ impl Run {
             && let fitting = timeout.saturating_mul(TTL_PER_TIMEOUT)
             && ttl < fitting
         {
+            let option = exit::given("--command-timeout");
             let given = match self.ttl {
                 Some(_) => "--ttl",
                 None => "the default --ttl",
             };
             return Failure::usage(format!(
-                "{given} {} is too short for --command-timeout {}: make it {}, or \
-                 --command-timeout {}",
+                "{given} {} is too short for {option} {}: make it {}, or {option} {}",
                 format_duration(ttl),
                 format_duration(timeout),
                 format_duration(fitting),
-                format_duration(ttl / TTL_PER_TIMEOUT)
+                format_duration(whole_ms(ttl / TTL_PER_TIMEOUT))
             ));
         }
         connect::failure(error)
@@ -379,15 +379,17 @@ impl Run {
     }
 
     fn wait_settings(&self) -> WaitSettings {
-        // Cron mails every line that a job prints. So without a terminal there is no progress.
-        let is_shown = !self.quiet && std::io::stderr().is_terminal();
+        let shown = match self.quiet {
+            true => Shown::Nothing,
+            false => Shown::by_stderr(),
+        };
         WaitSettings {
             at_most: if self.no_wait {
                 Some(Duration::ZERO)
             } else {
                 self.wait
             },
-            is_shown,
+            shown,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use fairlock::MIN_TTL;
 use humantime::format_duration;
 
+use crate::duration::whole_ms;
 use crate::exit::Failure;
 
 /// The default grace: a quarter of the ttl, and no longer than this.
@@ -59,7 +60,7 @@ impl Times {
                 "with --ttl {}, --grace can be {} at most, and not {}: the command must be dead \
                  before the lock can be lost",
                 format_duration(ttl),
-                format_duration(longest),
+                format_duration(whole_ms(longest)),
                 format_duration(grace)
             )));
         }

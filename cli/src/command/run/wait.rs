@@ -14,7 +14,7 @@ use super::label;
 use super::lock::{Held, Lock, Share};
 use super::messages::Messages;
 use super::signals::{Received, Signals};
-use super::waiting_line::{Progress, fit, holder_of};
+use super::waiting_line::{Progress, Shown, fit, holder_of};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::signal_mask::without_ttou;
@@ -57,14 +57,16 @@ pub(super) struct Wanted {
 pub(super) struct WaitSettings {
     /// `None`: without end. Zero: not at all.
     pub(super) at_most: Option<Duration>,
-    /// Whether a line shows how it goes.
-    pub(super) is_shown: bool,
+    pub(super) shown: Shown,
 }
 
 impl WaitSettings {
     /// When the line counts on.
     fn redraw(&self) -> Receiver<Instant> {
-        if self.is_shown { tick(REDRAW) } else { never() }
+        match self.shown {
+            Shown::Always => tick(REDRAW),
+            Shown::Nothing | Shown::Once => never(),
+        }
     }
 
     fn is_zero(&self) -> bool {
@@ -120,18 +122,22 @@ pub(super) fn wait_for(
             }
             recv(redraw) -> _ => {}
         }
-        // A background job must not draw over the prompt of the shell.
-        if let Some(progress) = &progress
-            && foreground.as_ref().is_none_or(Foreground::is_ours)
-        {
-            let line = progress.line(&name, start.elapsed(), settings.left(start.elapsed()));
-            messages.show_line(fit(&line, output::columns(io::stderr())));
+        let line = |at: &Progress| at.line(&name, start.elapsed(), settings.left(start.elapsed()));
+        match settings.shown {
+            Shown::Once => progress.take().iter().for_each(|at| messages.say(line(at))),
+            // A background job must not draw over the prompt of the shell.
+            _ if !foreground.as_ref().is_none_or(Foreground::is_ours) => {}
+            _ => progress.iter().for_each(|at| draw(&line(at), messages)),
         }
     };
     if progress.is_some() {
         erase(messages);
     }
     ended
+}
+
+fn draw(line: &str, messages: &Messages) {
+    messages.show_line(fit(line, output::columns(io::stderr())));
 }
 
 /// Ends the other thread's wait.
@@ -273,7 +279,7 @@ impl Start {
         } = &self.wanted;
         self.connecting
             .connect(builder, *connect_timeout, at_most, || {
-                if self.settings.is_shown && !self.settings.is_zero() {
+                if self.settings.shown == Shown::Always && !self.settings.is_zero() {
                     let _ = self.reports.send(Report::Progress(Progress::default()));
                 }
             })
@@ -323,15 +329,17 @@ impl Wait {
     /// Waits in the queue, from its end to its head. `None` when the time is over.
     fn wait_in_line(&self) -> Result<Option<Held>, Error> {
         let mut place = self.lock.enqueue()?;
+        let mut is_told = false;
         loop {
             let left = self.settings.left(self.start.elapsed());
             let left = left.unwrap_or(Duration::MAX);
-            let pause = if self.settings.is_shown {
-                LOOK
-            } else {
-                Duration::MAX
+            let (pause, tells) = match self.settings.shown {
+                Shown::Nothing => (Duration::MAX, false),
+                Shown::Once => (Duration::MAX, !is_told),
+                Shown::Always => (LOOK, true),
             };
-            if self.settings.is_shown && !left.is_zero() {
+            if tells && !left.is_zero() {
+                is_told = true;
                 // Without an answer the line says so, and the wait goes on.
                 let info = self.manager.inspect(self.lock.name()).ok();
                 let waiters = info.iter().flatten().map(|info| info.waiters).next();
@@ -353,7 +361,7 @@ impl Wait {
     /// A wait ends in the same way whether others have the lock or Redis is silent. This tells
     /// them apart.
     fn busy(&self) -> Result<Waited, Error> {
-        if self.settings.is_zero() && !self.settings.is_shown {
+        if self.settings.is_zero() && self.settings.shown == Shown::Nothing {
             return Ok(Waited::Busy(String::new()));
         }
         match self.manager.inspect(self.lock.name()) {

@@ -1,12 +1,36 @@
 //! The line that shows how far a wait is.
 
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use fairlock::{LockInfo, LockState, Party};
 use unicode_width::UnicodeWidthChar as _;
 
 use crate::printable::printable;
+
+/// How a wait is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Nothing,
+    /// One line when it begins, and one if it was in vain: for a log.
+    Once,
+    /// A line on a terminal that counts on.
+    Always,
+}
+
+impl Shown {
+    /// On a terminal, or with `-v`. Cron mails every line that a job prints.
+    pub(super) fn by_stderr() -> Shown {
+        if io::stderr().is_terminal() {
+            Shown::Always
+        } else if log::max_level() >= log::LevelFilter::Info {
+            Shown::Once
+        } else {
+            Shown::Nothing
+        }
+    }
+}
 
 /// The newest look at the lock that is awaited.
 #[derive(Debug, Clone, Default)]

@@ -218,9 +218,14 @@ fn long_command_timeout_fits_a_long_ttl_and_changes_none() {
 #[test]
 fn command_timeout_that_does_not_fit_the_default_ttl_is_an_error() {
     let server = Server::start();
-    let message = "the default --ttl 10s is too short for --command-timeout 2s: make it 16s, or \
-                   --command-timeout 1s 250ms";
     for by_variable in [false, true] {
+        let option = match by_variable {
+            true => "FAIRLOCK_COMMAND_TIMEOUT",
+            false => "--command-timeout",
+        };
+        let message = format!(
+            "the default --ttl 10s is too short for {option} 2s: make it 16s, or {option} 1s 250ms"
+        );
         let mut command = crate::process::fairlock(&server, &["run"]);
         if by_variable {
             command.env("FAIRLOCK_COMMAND_TIMEOUT", "2s");

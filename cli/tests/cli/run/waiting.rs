@@ -85,3 +85,37 @@ fn without_a_terminal_a_wait_prints_nothing() {
     let ended = run.ended();
     assert_eq!((&*ended.stdout, &*ended.stderr), ("", ""));
 }
+
+#[test]
+fn verbose_run_says_once_for_whom_it_waits() {
+    let server = Server::start();
+    let manager = manager(&server).with(LockOptions::new().label("the holder"));
+    let guard = manager.lock("a").expect("free");
+    let mut run = super::Run::script(&server, &["-v", "--wait", "5m", "a"], "true");
+    until(LONG, "queued", || waiters(&server, "a") == 1);
+    guard.unlock().expect("released");
+    let ended = run.ended();
+    let line = "fairlock: a: waiting, number 1 in line, held by the holder (";
+    assert_eq!(ended.stderr.matches(line).count(), 1, "{ended:?}");
+    assert_eq!(ended.stderr.matches(": waiting").count(), 1, "{ended:?}");
+    assert_eq!((ended.code, &*ended.stdout), (Some(0), ""));
+}
+
+#[test]
+fn verbose_run_names_the_holder_of_a_busy_lock() {
+    let server = Server::start();
+    let manager = manager(&server).with(LockOptions::new().label("the holder"));
+    let _guard = manager.lock("a").expect("free");
+    for args in [&["-n", "a"][..], &["--wait", "100ms", "a"]] {
+        for (more, is_told) in [
+            (&["-v"][..], true),
+            (&[], false),
+            (&["-v", "--quiet"], false),
+        ] {
+            let ended = super::Run::script(&server, &[more, args].concat(), "true").ended();
+            assert_eq!(ended.code, Some(75), "{ended:?}");
+            let line = "fairlock: a: busy, held by the holder (";
+            assert_eq!(ended.stderr.contains(line), is_told, "{args:?}: {ended:?}");
+        }
+    }
+}

@@ -6,14 +6,15 @@ use std::time::Duration;
 use super::answer::Answer;
 use super::facts::{ClockReading, Deployment, Facts, NodeAnswers};
 use super::{Check, Finding, Findings, Limits};
+use crate::duration::measured;
 
 /// The clock of one server.
 pub(super) fn clock(answers: &NodeAnswers) -> Answer<String> {
     let ClockReading { ahead_us, error } = answers.clock;
-    let by = Duration::from_micros(ahead_us.unsigned_abs());
+    let by = measured(Duration::from_micros(ahead_us.unsigned_abs()));
     let side = if ahead_us < 0 { "behind" } else { "ahead of" };
     Ok(format!(
-        "{by:.1?} {side} this host's (± {error:.1?}); no client's clock counts"
+        "{by} {side} this host's (± {error:.1?}); no client's clock counts"
     ))
 }
 
@@ -38,14 +39,14 @@ pub(super) fn clocks(facts: &Facts, limits: &Limits) -> Vec<Finding> {
     };
     let apart = Duration::from_micros(last.ahead_us.abs_diff(first.ahead_us));
     let error = first.error + last.error;
+    let certainly = apart.saturating_sub(error);
+    let apart = measured(apart);
     Findings::of(Check::Clocks, None, |findings| {
         if readings.len() < 2 {
             return Ok("only one server answers, so there is nothing to compare".to_owned());
         }
-        let certainly = apart.saturating_sub(error);
-        let message = format!(
-            "the clock of {ahead} is {apart:.1?} ahead of that of {behind} (± {error:.1?})"
-        );
+        let message =
+            format!("the clock of {ahead} is {apart} ahead of that of {behind} (± {error:.1?})");
         let remedy = "synchronise the clocks of all servers (NTP): chronyc makestep on each host";
         if certainly >= limits.ttl {
             let why = match facts.deployment {
@@ -58,7 +59,7 @@ pub(super) fn clocks(facts: &Facts, limits: &Limits) -> Vec<Finding> {
             findings.warn(harmless, remedy);
         }
         Ok(format!(
-            "at most {apart:.1?} apart (± {error:.1?}); up to {allowed:.1?} does no harm"
+            "at most {apart} apart (± {error:.1?}); up to {allowed:.1?} does no harm"
         ))
     })
 }

@@ -118,7 +118,7 @@ fn watching(findings: &mut Findings<'_>, answers: &SentinelAnswers, user: &str) 
         (Ok(Some(_)), _) => {}
         (Ok(None), _) => findings.fail(
             "it does not watch the service of the URL",
-            "SENTINEL MONITOR the service there, or correct the service in the URL",
+            "SENTINEL MONITOR the service there, or correct the name of the service",
         ),
         (Err(unknown), _) => findings.fail(
             format!("the master is {unknown}"),
