@@ -122,6 +122,19 @@ impl Builder {
         self
     }
 
+    /// How many locks the manager [keeps](LockOptions::keep) after their guards at a time.
+    ///
+    /// Each is renewed until it is released. If the manager ends without
+    /// [`shutdown`](LockManager::shutdown), all of them stay taken for a ttl. A lock that finds no room
+    /// costs what it costs without `keep`, and counts in
+    /// [`not_kept_full`](crate::Stats::not_kept_full). A kept lock that is used less often than that one
+    /// makes room for it: see [`keep`](LockOptions::keep). 1 to 1,000,000; default
+    /// [`DEFAULT_MAX_KEPT`](crate::DEFAULT_MAX_KEPT).
+    pub fn max_kept(mut self, locks: u32) -> Builder {
+        self.settings.max_kept = Some(locks);
+        self
+    }
+
     /// Whether dropping a guard waits for Redis's reply, as [`unlock`](crate::LockGuard::unlock)
     /// does. Default `false`: mostly, drop writes the release and returns without waiting.
     /// [`LockGuard`](crate::LockGuard#drop) says when it waits, and what is true when it returns.
@@ -415,7 +428,7 @@ impl Builder {
                 config.command_timeout,
                 Arc::clone(&caller_id),
             )?),
-            _ => stores::connect(self.topology(&config)?, &config, &caller_id)?,
+            _ => stores::connect(self.topology(&config)?, &config, &options, &caller_id)?,
         };
         let running = Running::start(config, store, caller_id)?;
         Ok(LockManager::new(running, options))

@@ -15,6 +15,10 @@ pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
 pub const DEFAULT_LONG_WAIT: Duration = Duration::from_secs(10);
 /// How many connections short calls share.
 pub const DEFAULT_LANES: u32 = 2;
+/// How many locks are kept after their guards at a time.
+pub const DEFAULT_MAX_KEPT: u32 = 1024;
+/// The most that [`Builder::max_kept`](crate::Builder::max_kept) allows.
+pub(crate) const MOST_MAX_KEPT: usize = 1_000_000;
 /// The prefix of keys and channels.
 pub const DEFAULT_PREFIX: &str = "fairlock";
 /// How long a reply may take: this, or a tenth of the ttl if that is less.
@@ -33,6 +37,7 @@ pub(crate) struct Settings {
     pub(crate) prefix: Option<String>,
     pub(crate) options: LockOptions,
     pub(crate) lanes: Option<u32>,
+    pub(crate) max_kept: Option<u32>,
     pub(crate) wait_on_drop: bool,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) command_timeout: Option<Duration>,
@@ -78,6 +83,8 @@ pub(crate) struct Config {
     /// The pause before a failed request is retried.
     pub(crate) back_off: Duration,
     pub(crate) replica_acks: Option<ReplicaAcks>,
+    /// The most locks that are kept after their guards at a time.
+    pub(crate) max_kept: usize,
 }
 
 impl Config {
@@ -119,6 +126,7 @@ impl Config {
             uptime_check: settings.uptime_check.unwrap_or(true),
             back_off: Duration::from_millis(500).min(base / 20),
             replica_acks: settings.replica_acks.filter(|acks| acks.wanted > 0),
+            max_kept: settings.max_kept.unwrap_or(DEFAULT_MAX_KEPT) as usize,
         };
         config.check_numbers()?;
         if !options.is_fixed() {
@@ -153,6 +161,10 @@ impl Config {
         if !(1..=64).contains(&self.lanes) {
             let message = format!("1 to 64 lanes; it is {}", self.lanes);
             return Err(Error::config("lanes", message));
+        }
+        if !(1..=MOST_MAX_KEPT).contains(&self.max_kept) {
+            let message = format!("1 to {MOST_MAX_KEPT} names; it is {}", self.max_kept);
+            return Err(Error::config("max_kept", message));
         }
         if let Some(acks) = self.replica_acks {
             // The reply to WAIT must come within T, as every other reply.
@@ -197,9 +209,9 @@ impl Config {
         if options.hold_limit().is_some_and(|limit| limit.is_zero()) {
             return Err(Error::config("max_hold", "more than zero; it is zero"));
         }
+        check_for_one_guard(options)?;
         check_local_handovers(options)?;
         self.check_keep(options)?;
-        check_for_one_guard(options)?;
         let label = options.label_text();
         if label.len() > MAX_LABEL || label.contains(char::is_control) {
             let message = format!(
@@ -288,13 +300,43 @@ impl Config {
         check_range("keep", keep, Duration::from_millis(1), most)
     }
 
+    /// Refuses options that a quorum has not: it has no queue, and a node that restarts has no vote for
+    /// the ttl of the builder alone.
+    pub(crate) fn check_for_quorum(&self, options: &LockOptions) -> Result<()> {
+        if let Some((option, default)) = options.option_of_lent_locks() {
+            let message =
+                format!("a quorum has no queue, so it does not offer this; set {default}");
+            return Err(Error::config(option, message));
+        }
+        let lease = if options.is_fixed() {
+            "fixed_lease"
+        } else {
+            "ttl"
+        };
+        for (option, length) in [
+            (lease, options.lease_length()),
+            ("hold_at_least", options.least_hold()),
+        ] {
+            if length > self.ttl {
+                let message = format!(
+                    "on a quorum at most the ttl of the builder's options, {}; it is {}",
+                    shown(self.ttl),
+                    shown(length)
+                );
+                return Err(Error::config(option, message));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a fixed lease that is too short to wait for.
     ///
     /// R16 (hold_at_least, fixed leases): if the message of a grant is lost, the waiter finds the
     /// grant at its next check. Some of the lease must be left by then.
     pub(crate) fn check_wait(&self, options: &LockOptions) -> Result<()> {
-        // A lease that no call can use has its own reason.
+        // A lease that no call can use has its own reason, and so has one beside another option.
         check_ttl(options)?;
+        check_for_one_guard(options)?;
         let ttl = options.lease_length();
         if !self.may_wait(options.is_fixed(), ttl) {
             let needed = self.least_fixed_wait();

@@ -548,7 +548,7 @@ pub mod sim;
 pub use builder::Builder;
 pub use config::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
-    DEFAULT_LONG_WAIT, DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
+    DEFAULT_LONG_WAIT, DEFAULT_MAX_KEPT, DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
 };
 pub use credentials::{
     Credentials, CredentialsError, CredentialsProvider, CredentialsRequest, PasswordFile,

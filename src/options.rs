@@ -184,16 +184,21 @@ impl LockOptions {
     /// the name, Redis tells this one, which releases the lock. If a guard is alive, it does so when that
     /// guard is dropped, or after up to [`local_handovers`](LockOptions::local_handovers) guards more.
     /// [P3](crate::pages::safety#p3-first-come-first-served) says how soon, also if the message is lost.
-    /// A lock that no guard had for `unused` is released, too; it may be after half of that time.
+    /// A lock that no guard had for `unused` is released, too; it may be after three quarters of that time.
     ///
     /// A name is kept if this manager asks Redis for it again within `unused`, and once it has proof that
     /// it hears of others. So the first two or three locks of a name may cost requests, and after a pause
     /// those until a message to itself has come back. If that is lost, or cannot be sent, they do for a
-    /// check period. A name that goes to and fro between managers is not kept: if it was wanted, or
-    /// unused, after fewer than 6 turns, this manager does not keep it for the next 30 to 60 s, except for
-    /// callers that come while others of its own have the lock or wait. It keeps 1,024 names at a time at
-    /// most. The waiters of this manager share a place in the queue, in their order. While nobody else
-    /// waits, they hand the lock over to each other without a limit.
+    /// check period. A name that goes to and fro between managers is not kept: if another manager wanted
+    /// it after fewer than 6 turns, this one does not keep it for the next 30 to 60 s. However else a turn
+    /// ends says nothing about the next one. A manager keeps
+    /// [`max_kept`](crate::Builder::max_kept) names at most. A name that no handle
+    /// ([`Mutex`](crate::Mutex)) has makes room for another, if it was unused for a quarter of `unused`, and
+    /// for twice as long as the other was.
+    ///
+    /// The callers of this manager share a place in the queue, in their order, whether the name is kept or
+    /// not. While nobody else is known to wait, they hand a lock that may be kept over to each other
+    /// without a limit.
     ///
     /// The price is in a crash. A process may end without [`shutdown`](crate::LockManager::shutdown)
     /// and without dropping its last handle. Then what it keeps stays taken until the ttl is over, and the
@@ -226,8 +231,14 @@ impl LockOptions {
     ///
     /// Then [`LockGuard::is_wanted`](crate::LockGuard::is_wanted) and
     /// [`LockGuard::wanted`](crate::LockGuard::wanted) say so, and a long holder can let go at a good
-    /// moment. A lock that is taken to be [kept](LockOptions::keep) needs no such option. It costs a
-    /// subscription, and a message for each grant that somebody waits for.
+    /// moment. It costs a subscription, and a message for each grant that somebody waits for.
+    ///
+    /// Every [`LockGuard`](crate::LockGuard) of such a handle is told, in whichever way it came: by
+    /// `lock`, a try, a [`Waiter`](crate::Waiter), a hand-over or
+    /// [`attach`](crate::LockManager::attach). With [`keep`](LockOptions::keep) alone, guards are told
+    /// while the manager keeps the name. A [`MultiGuard`](crate::MultiGuard) is never told. The option
+    /// changes no order: each caller has a place of its own, unless `keep` or `local_handovers` say
+    /// otherwise.
     ///
     /// For mutexes and re-entrant mutexes that are taken one at a time, as
     /// [`local_handovers`](LockOptions::local_handovers). Default: false.

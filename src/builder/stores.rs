@@ -22,8 +22,13 @@ pub(super) fn caller_id(config: &Config, options: &LockOptions) -> Arc<CallerId>
 pub(super) fn connect(
     topology: Topology,
     config: &Config,
+    options: &LockOptions,
     caller_id: &Arc<CallerId>,
 ) -> Result<Box<dyn Store>> {
+    if let Topology::Quorum(_) = topology {
+        // Each of its calls would fail.
+        config.check_for_quorum(options)?;
+    }
     let needs = Needs::of(&topology);
     store_of(topology, config, caller_id).map_err(|error| needs.with_remedy(error))
 }

@@ -120,7 +120,9 @@ use subscription::Subscription;
 use trying::Trying;
 use upkeep::{Command, EndAll};
 
-pub(crate) use acquiring::{Acquiring, AtDeadline, Caller, Entered, QueuedWaiter, is_transient};
+pub(crate) use acquiring::{
+    Acquiring, AtDeadline, Caller, Entered, QueuedWaiter, is_passing, is_transient,
+};
 pub(crate) use hearing::{Hearing, WantedListener};
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;

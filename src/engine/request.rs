@@ -43,6 +43,7 @@ pub(crate) enum LostBy {
 }
 
 /// A lock that was detached, as its bearer knows it.
+#[derive(Clone)]
 struct Attached {
     secret: Secret,
     fence: u64,
@@ -56,6 +57,8 @@ pub(crate) struct Handovers {
     pub(crate) spare_fences: u32,
     pub(crate) hears: bool,
     pub(crate) keep: Option<Duration>,
+    /// See [`Request::shared_as`].
+    pub(crate) shared_as: u64,
 }
 
 impl Handovers {
@@ -64,16 +67,8 @@ impl Handovers {
         spare_fences: 0,
         hears: false,
         keep: None,
+        shared_as: 0,
     };
-
-    /// Up to so many, while others wait as far as is known here.
-    pub(crate) fn up_to(most: u32) -> Handovers {
-        Handovers {
-            most,
-            spare_fences: most,
-            ..Handovers::NONE
-        }
-    }
 }
 
 /// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.
@@ -91,6 +86,9 @@ pub(crate) struct Request {
     pub(crate) hears: bool,
     /// For how long an unused lock is kept once it is released here.
     pub(crate) keep: Option<Duration>,
+    /// The owner of the grant lends it. Requests with the same number share a place in the queue. 0: one
+    /// guard has the grant, and it is not lent.
+    pub(crate) shared_as: u64,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
     label: Option<Arc<str>>,
@@ -147,6 +145,7 @@ impl Request {
             handovers: handovers.most,
             hears: handovers.hears,
             keep: handovers.keep,
+            shared_as: handovers.shared_as,
             max_hold: options.hold_limit(),
             on_lost: options.callback().cloned(),
             label: options.label_if_set().cloned(),
@@ -172,6 +171,24 @@ impl Request {
         }
     }
 
+    /// The same for a request that is sent once: if it attaches a lock, so does this.
+    pub(crate) fn once_for_owner(&self, owner: Arc<dyn LeaseOwner>) -> Request {
+        Request {
+            attached: self.attached.clone(),
+            ..self.for_owner(owner)
+        }
+    }
+
+    /// The same request of the same caller, which shares its grant with others than this one.
+    pub(crate) fn sharing_as(&self, shared_as: u64) -> Request {
+        Request {
+            shared_as,
+            asked_at: self.asked_at,
+            attached: self.attached.clone(),
+            ..self.for_next_guard()
+        }
+    }
+
     /// The same lock, without a caller: nobody measures, watches or limits it.
     fn copy(&self) -> Request {
         Request {
@@ -184,6 +201,7 @@ impl Request {
             handovers: self.handovers,
             hears: self.hears,
             keep: self.keep,
+            shared_as: self.shared_as,
             max_hold: None,
             on_lost: None,
             label: self.label.clone(),
@@ -207,7 +225,7 @@ impl Request {
 
     /// Whether this process may have its grant in turns.
     pub(crate) fn may_be_lent(&self) -> bool {
-        self.spare_fences > 0 || self.hears
+        self.shared_as != 0
     }
 
     /// Whether it has served no caller that measures how long it takes.

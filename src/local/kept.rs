@@ -1,8 +1,9 @@
 //! Kept grants: after the last guard was dropped, the tenure goes on until somebody else wants the
 //! lock. The next caller of this manager has it without Redis.
 //!
-//! A kept grant ends if others want it, if it is unused, if what is known of it is too old to lend it,
-//! if a caller of this manager wants the name in another way, and with the manager. It ends here first
+//! A kept grant ends if others want it, if it is unused, if another name is used more often and finds no
+//! room, if what is known of it is too old to lend it, if a caller of this manager wants the name in
+//! another way, and with the manager. It ends here first
 //! (R14), under the mutex of its slot. The thread that ended it sends its release, or the renewal
 //! thread does. A caller that comes before that release is answered sends it once more, so that its
 //! own request comes behind it.
@@ -36,6 +37,8 @@ pub(super) struct ToRelease {
 
 /// The least time from one look to the next.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
+/// A caller that finds no room looks at so many kept grants, and no more.
+const MOST_LOOKS: usize = 8;
 /// The least time while a guard has the lock.
 const PAUSE_IN_USE: Duration = Duration::from_millis(10);
 
@@ -105,22 +108,26 @@ impl Lines {
             }
         }
         for (key, line) in slot.lines() {
+            let is_own = but == Some(key);
+            if !is_own {
+                line.note_wanted_here();
+            }
             let Some((tenure, _)) = line.kept() else {
                 continue;
             };
-            if but == Some(key) && self.may_lend(&tenure.lease, now) {
+            if is_own && self.may_lend(&tenure.lease, now) {
                 continue;
             }
-            ended.extend(self.end_one(line, true, now));
+            ended.extend(self.end_one(line, now));
         }
         ended
     }
 
     /// Ends the kept grant of a line, if it has one.
-    fn end_one(&self, line: &mut Line, needed: bool, now: Time) -> Option<ToRelease> {
+    fn end_one(&self, line: &mut Line, now: Time) -> Option<ToRelease> {
         let tenure = line.end_tenure()?;
         let lease = Arc::clone(&tenure.lease);
-        self.on_tenure_ended(&tenure, needed, now);
+        self.on_tenure_ended(&tenure, now);
         let is_lost = lease.end(now).is_err();
         Some(ToRelease {
             lease,
@@ -186,7 +193,7 @@ impl Lines {
                 turns.extend(tenure.turn().map(|turn| Arc::clone(&turn.lease)));
                 line.note_wanted();
                 if line.kept().is_some_and(|(kept, _)| kept.lease.is_held(now)) {
-                    ended.extend(self.end_one(line, true, now));
+                    ended.extend(self.end_one(line, now));
                 }
             }
             slot.note_ended(&ended);
@@ -222,7 +229,7 @@ impl Lines {
     /// A tenure has begun, which may be kept. From now on it is looked at while it lasts.
     pub(super) fn watch_kept(&self, lease: &Lease, now: Time) {
         if let Some(keep) = lease.request.keep {
-            self.watch(&lease.request.key.name, now, keep / 2);
+            self.watch(&lease.request.key.name, now, unused_after(keep));
         }
     }
 
@@ -245,20 +252,43 @@ impl Lines {
     pub(super) fn look_at_tenures(&self, now: Time) -> Option<Time> {
         // One at a time: after a panic the others are still due.
         while let Some(name) = self.keeper.take_due(now) {
-            self.look_at_name(&name, now);
+            self.look_at_name(&name, now, now, Duration::MAX);
         }
         self.emit_cold_names();
         self.keeper.next_timer(now)
     }
 
-    fn look_at_name(&self, name: &Arc<str>, now: Time) {
+    /// Ends kept grants that were unused for longer than `idle`, until there is room for one more. Each
+    /// caller looks at a few of them, and the next one goes on there.
+    fn make_room(&self, idle: Duration, now: Time) -> bool {
+        for _ in 0..MOST_LOOKS {
+            if self.keeper.has_room() {
+                break;
+            }
+            let Some((due, name)) = self.keeper.take_next() else {
+                break;
+            };
+            self.look_at_name(&name, due, now, idle);
+        }
+        self.keeper.has_room()
+    }
+
+    /// Looks at a name that is `due`, perhaps later than now. If no handle has it at hand, a kept grant that
+    /// was unused for longer than `idle` makes room for another.
+    fn look_at_name(&self, name: &Arc<str>, due: Time, now: Time, idle: Duration) {
         let mut lost = Vec::new();
         let heard_for = (self.hearing.heard_until() - now).max(LEAST_PAUSE);
         let looked = self.with_known_slot(name, |slot| {
             // A later look has taken the place of this one.
-            if slot.look_at > now {
+            if slot.look_at > due.max(now) {
                 return None;
             }
+            slot.look_at = now;
+            let idle = if slot.is_pinned() {
+                Duration::MAX
+            } else {
+                idle
+            };
             lost = slot.take_answered();
             let mut pause =
                 (!slot.ended.is_empty()).then(|| self.acquiring.client().config().command_timeout);
@@ -268,18 +298,21 @@ impl Lines {
                 let Some(keep) = keep else {
                     continue;
                 };
-                let is_unused = line.look(now, keep / 2) >= 2;
+                let unused_at = line.kept_since().map(|since| since + unused_after(keep));
+                let is_unused = line
+                    .kept_since()
+                    .is_some_and(|since| now - since >= unused_after(keep).min(idle));
                 let is_over = line.kept().is_some_and(|(tenure, _)| {
                     let is_doubtful = !self.may_lend(&tenure.lease, now);
                     tenure.lease.is_held(now) && (is_unused || is_doubtful)
                 });
                 if is_over {
-                    ended.extend(self.end_one(line, !is_unused, now));
+                    ended.extend(self.end_one(line, now));
                 } else {
                     // Unheard, it is not kept any longer. While a guard has it, there is nothing to end.
-                    let next = match line.kept() {
-                        Some(_) => (keep / 2).min(heard_for),
-                        None => (keep / 2).max(PAUSE_IN_USE),
+                    let next = match unused_at {
+                        Some(at) => (at - now).max(LEAST_PAUSE).min(heard_for),
+                        None => unused_after(keep).max(PAUSE_IN_USE),
                     };
                     pause = Some(pause.map_or(next, |pause| pause.min(next)));
                 }
@@ -311,7 +344,7 @@ impl Lines {
                 let mut ended = Vec::new();
                 for (_, line) in slot.lines() {
                     if line.kept().is_some_and(|(kept, _)| kept.lease.is_held(now)) {
-                        ended.extend(self.end_one(line, true, now));
+                        ended.extend(self.end_one(line, now));
                     }
                 }
                 slot.note_ended(&ended);
@@ -324,20 +357,19 @@ impl Lines {
     /// A tenure has begun, about which others may tell this process.
     pub(super) fn on_tenure_begun(&self, lease: &Lease) {
         if lease.request.hears {
-            self.keeper.on_tenure_begun();
+            self.keeper.on_tenure_begun(lease.request.keep.is_some());
         }
     }
 
-    /// A tenure has ended. If others want the lock, or nobody `needed` it kept, and it had few turns, the
-    /// name is not kept for a while.
-    pub(super) fn on_tenure_ended(&self, tenure: &LineTenure, needed: bool, now: Time) {
+    /// A tenure has ended. If another manager has recalled it after few turns, the name is not kept for a
+    /// while. However else it ended, that says nothing of what others want.
+    pub(super) fn on_tenure_ended(&self, tenure: &LineTenure, now: Time) {
         if !tenure.hears() {
             return;
         }
-        self.keeper.on_tenure_ended();
         let request = &tenure.lease.request;
-        if request.keep.is_some() && (tenure.is_wanted() || !needed) && tenure.turns() < LEAST_TURNS
-        {
+        self.keeper.on_tenure_ended(request.keep.is_some());
+        if request.keep.is_some() && tenure.is_recalled() && tenure.turns() < LEAST_TURNS {
             self.keeper.note_cold(&request.key.name, now);
         }
     }
@@ -349,41 +381,45 @@ impl Lines {
         self.acquiring.client().meter().cold_names.add(new);
     }
 
-    /// A caller with these options asks for this name. Whether the grant is to be kept for `keep`.
-    pub(super) fn is_worth_keeping(
-        &self,
-        key: &Key,
-        keep: Duration,
-        options: &LockOptions,
-    ) -> bool {
+    /// A caller asks for this name. Whether the grant is to be kept for `keep`.
+    pub(super) fn is_worth_keeping(&self, key: &Key, keep: Duration) -> bool {
         let now = self.acquiring.client().now();
         self.emit_cold_names();
-        let is_again = self.keeper.note_asked(&key.name, keep, now);
-        // With a place of its own, the caller would overtake those that share one.
-        let has_line = || self.has_kept_line(&key.name, options);
-        if !is_again && !has_line() {
+        let Some(pause) = self.keeper.note_asked(&key.name, keep, now) else {
             return false;
-        }
+        };
         // Until others can tell this process that they wait, it keeps nothing from them.
         if self.acquiring.start_subscription().is_err() {
-            return has_line();
+            return false;
         }
         self.acquiring.ask_for_proof(key, now);
-        self.hearing.is_heard(now) || has_line()
+        if !self.hearing.is_heard(now) {
+            return false;
+        }
+        let has_room = self.has_room_for(&key.name, pause, keep, now);
+        if !has_room {
+            self.acquiring.client().meter().not_kept_full.add(1);
+        }
+        has_room
     }
 
-    /// Whether callers with these options wait for the name in one line, or one has the lock before them.
-    pub(super) fn has_kept_line(&self, name: &str, options: &LockOptions) -> bool {
-        let key = LineKey::of_kept(options);
-        let is_used = |line: &Line| {
-            let tenure = line.tenure();
-            line.has_members() || tenure.is_some_and(|tenure| tenure.turn().is_some())
+    /// Whether this name may be kept beside the others. A name that is used less often than this one makes
+    /// room for it. So in a loop over too many names none does: each would be the next one to be asked for.
+    fn has_room_for(&self, name: &str, pause: Duration, keep: Duration, now: Time) -> bool {
+        let is_kept = |slot: &mut SlotState| {
+            let mut tenures = slot.lines().filter_map(|(_, line)| line.tenure());
+            tenures.any(|tenure| tenure.lease.request.keep.is_some())
         };
-        let found = self.with_known_slot(name, |slot| {
-            slot.lines().any(|(of, line)| of == key && is_used(line))
-        });
-        found.unwrap_or(false)
+        self.keeper.has_room()
+            || self.with_known_slot(name, is_kept) == Some(true)
+            || self.make_room((pause * 2).max(keep / 4), now)
     }
+}
+
+/// A grant that no guard had for this time is not kept any longer. It is less than `keep`, since the look
+/// may come late.
+fn unused_after(keep: Duration) -> Duration {
+    keep * 3 / 4
 }
 
 impl SlotState {

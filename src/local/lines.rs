@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::RefUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use super::ended::EndedGrant;
 use super::keeper::Keeper;
 use super::state::{LineState, Tenure};
 use crate::engine::{
-    Acquiring, Engine, Hearing, Lease, LeaseOwner, LostBy, Releasing, Request, Timer, WaiterEntry,
-    WaiterOwner, WantedListener,
+    Acquiring, Engine, Handovers, Hearing, Lease, LeaseOwner, LostBy, Releasing, Request, Timer,
+    WaiterEntry, WaiterOwner, WantedListener,
 };
 use crate::key::Key;
 use crate::loss::Loss;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, MAX_LOCAL_HANDOVERS};
 use crate::script::{Mode, Token};
 use crate::store::clock::Time;
 use crate::sync::{Mutex, MutexGuard};
@@ -30,24 +31,18 @@ const SHARDS: usize = if cfg!(fairlock_loom) { 1 } else { 64 };
 pub(super) struct LineKey {
     ttl: Duration,
     max: u32,
-    hears: bool,
+    shared_as: u64,
 }
+
+/// Lines with numbers from this one on have one caller each.
+const FIRST_OWN_LINE: u64 = 8;
 
 impl LineKey {
     pub(super) fn of(request: &Request) -> LineKey {
         LineKey {
             ttl: request.ttl,
             max: request.handovers,
-            hears: request.hears,
-        }
-    }
-
-    /// That of a request by which a lock is kept.
-    pub(super) fn of_kept(options: &LockOptions) -> LineKey {
-        LineKey {
-            ttl: options.lease_length(),
-            max: options.most_local_handovers(),
-            hears: true,
+            shared_as: request.shared_as,
         }
     }
 }
@@ -62,6 +57,7 @@ pub(crate) struct Lines {
     pub(super) hearing: Arc<Hearing>,
     pub(super) owner: Arc<LinesOwner>,
     pub(super) keeper: Keeper,
+    own_lines: AtomicU64,
     shards: [Shard; SHARDS],
 }
 
@@ -162,12 +158,41 @@ impl Lines {
             releasing: Arc::clone(engine.releasing()),
             hearing: Arc::clone(engine.hearing()),
             owner: Arc::new(LinesOwner(Weak::clone(lines))),
-            keeper: Keeper::default(),
+            keeper: Keeper::new(engine.config().max_kept),
+            own_lines: AtomicU64::new(FIRST_OWN_LINE),
             shards: std::array::from_fn(|_| Shard::default()),
         });
         let owner = Arc::downgrade(&lines.owner);
         lines.hearing.set_listener(owner);
         lines
+    }
+
+    /// The uses of a grant for a caller with these options. It is to be kept for `keep`, if at all.
+    ///
+    /// Callers share a line, and so a place in the queue, if they hand the lock over, or may keep it: also
+    /// while this manager does not keep the name, so that it has one place at all times. A caller that is
+    /// only to be told has a line of its own, and so a place of its own.
+    pub(super) fn handovers(&self, options: &LockOptions, keep: Option<Duration>) -> Handovers {
+        let most = options.most_local_handovers();
+        let (keeps, notifies) = (options.keep_time().is_some(), options.notifies_wanted());
+        Handovers {
+            most,
+            spare_fences: keep.map_or(most, |_| MAX_LOCAL_HANDOVERS),
+            hears: keep.is_some() || notifies,
+            keep,
+            shared_as: if most > 0 || keeps {
+                1 + u64::from(keeps) + 2 * u64::from(notifies)
+            } else if notifies {
+                self.own_line()
+            } else {
+                0
+            },
+        }
+    }
+
+    /// The number of a line that has one caller.
+    pub(super) fn own_line(&self) -> u64 {
+        self.own_lines.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Runs this with the slot of a name, which may be new.
@@ -336,7 +361,12 @@ impl SlotState {
     }
 
     fn is_idle(&self) -> bool {
-        self.pins == 0 && self.is_unused()
+        !self.is_pinned() && self.is_unused()
+    }
+
+    /// Whether a handle has it at hand.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.pins > 0
     }
 
     /// Whether nobody waits for the name, and nothing of it is held, or to be released.

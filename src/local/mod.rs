@@ -34,11 +34,11 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::engine::{
     Caller, Engine, EngineHandle, Entered, Handovers, Lease, QueuedWaiter, Request, ShutdownReport,
-    WantResult,
+    WantResult, is_passing,
 };
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::options::{LockOptions, MAX_LOCAL_HANDOVERS};
+use crate::options::LockOptions;
 use crate::script::{CallerId, Family, Mode, Token};
 use crate::store::Store;
 use crate::store::clock::Time;
@@ -81,32 +81,33 @@ impl Running {
 
     /// [`Error::Config`] if this kind of lock or this store has not what the options ask for.
     pub(crate) fn check_options(&self, family: Family, options: &LockOptions) -> Result<()> {
-        let Some((option, default)) = options.option_of_lent_locks() else {
-            return Ok(());
-        };
-        let message = if family == Family::Permit {
-            format!(
-                "only for mutexes and re-entrant mutexes; for other kinds, take a handle with {default}"
-            )
-        } else if !self.engine().client().has_queue() {
-            format!("a quorum has no queue, so it does not offer this; set {default}")
-        } else {
-            return Ok(());
-        };
-        Err(Error::config(option, message))
+        if !self.engine().client().has_queue() {
+            self.engine().config().check_for_quorum(options)?;
+        }
+        match options.option_of_lent_locks() {
+            Some((option, default)) if family == Family::Permit => {
+                let message = format!(
+                    "only for mutexes and re-entrant mutexes; for other kinds, take a handle with {default}"
+                );
+                Err(Error::config(option, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The uses that this manager may make of the grant of a lock that a caller is about to ask for.
     pub(crate) fn handovers(&self, key: &Key, options: &LockOptions) -> Handovers {
-        let most = options.most_local_handovers();
         let keep = options.keep_time();
-        let keep = keep.filter(|keep| self.lines.is_worth_keeping(key, *keep, options));
-        Handovers {
-            spare_fences: keep.map_or(most, |_| MAX_LOCAL_HANDOVERS),
-            hears: keep.is_some() || options.notifies_wanted(),
-            keep,
-            ..Handovers::up_to(most)
+        let keep = keep.filter(|keep| self.lines.is_worth_keeping(key, *keep));
+        self.lines.handovers(options, keep)
+    }
+
+    /// The same for a caller that does not wait: it takes no part in hand-overs alone.
+    pub(crate) fn handovers_of_try(&self, key: &Key, options: &LockOptions) -> Handovers {
+        if options.keep_time().is_none() && !options.notifies_wanted() {
+            return Handovers::NONE;
         }
+        self.handovers(key, options)
     }
 
     /// A lease that is kept for the next guard of this name, for a caller with these options. `None`:
@@ -144,7 +145,7 @@ impl Running {
         }
     }
 
-    /// See [`Acquiring::acquire`](crate::engine::Acquiring::acquire). In a line if the request allows hand-overs.
+    /// See [`Acquiring::acquire`](crate::engine::Acquiring::acquire). In a line if the grant may be lent.
     pub(crate) fn acquire(
         &self,
         request: &Arc<Request>,
@@ -155,15 +156,22 @@ impl Running {
             return self.engine().acquiring().acquire(request, &[], until);
         }
         let lines = &self.lines;
+        if !request.hears && !lines.acquiring.has_subscription() {
+            match lines.try_first(request, until) {
+                Ok(None) => {}
+                // The wait below outlasts an outage, and a lease that was over when its reply came.
+                Err(error) if is_passing(&error) => {}
+                tried => return tried,
+            }
+        }
         let enter = |until| lines.enter(request, until, Caller::Waits);
         lines.acquiring.acquire_by(enter, &[], until)
     }
 
-    /// See [`Engine::try_acquire`]. In a line if the grant is to be kept, or others are to say that they
-    /// wait for it.
+    /// See [`Engine::try_acquire`]. In a line if the grant may be lent.
     pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine();
-        if request.hears {
+        if request.may_be_lent() {
             let attempt = |owned: &Arc<Request>| engine.try_acquire(owned);
             return self.lines.try_acquire(request, attempt);
         }
@@ -199,6 +207,25 @@ impl Running {
             };
         };
         Err(Error::config("detach", message))
+    }
+
+    /// See [`Acquiring::attach`](crate::engine::Acquiring::attach). In a line of its own if the grant may be
+    /// lent: the lock is not free, so callers that wait for it here are not in its way.
+    pub(crate) fn attach(&self, request: Request) -> Result<Arc<Lease>> {
+        let acquiring = self.engine().acquiring();
+        if !request.may_be_lent() {
+            return acquiring.attach(&Arc::new(request));
+        }
+        let started = acquiring.client().now();
+        if request.hears {
+            acquiring.begin(
+                &request,
+                started + acquiring.client().config().command_timeout,
+            )?;
+        }
+        let attach = |owned: &Arc<Request>| acquiring.attach(owned).map(Some);
+        let attached = self.lines.try_alone(&request, attach)?;
+        Ok(attached.expect("an attach has the lock, or an error"))
     }
 
     /// [`Error::Config`] if this store attaches no locks.

@@ -22,10 +22,8 @@
 //! The machine knows a member, its place and a lease only as `W` and `L`. A member's number says
 //! when it came, and no two have the same.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use crate::store::clock::Time;
+use std::collections::BTreeMap;
 
 /// The waiters of one line, and what the line has. `K` is what a kept tenure is lent by.
 pub(crate) struct LineState<W, L, K = ()> {
@@ -52,20 +50,19 @@ enum LineStage<W, L, K> {
 /// A grant by Redis, and the turn that a member has now.
 pub(crate) struct Tenure<W, L, K = ()> {
     pub(crate) lease: L,
-    /// The request by which it is lent, while it is kept.
-    kept: Option<K>,
+    /// The request by which it is lent, while it is kept, and since when.
+    kept: Option<(K, Time)>,
     /// Whether others tell this process that they wait. Without that it assumes that they do.
     hears: bool,
     /// Others wait for the lock.
     is_wanted: bool,
+    /// Callers of this manager have asked for the lock in another way. So they may be those others.
+    is_wanted_here: bool,
     turn: Option<Turn<W, L>>,
     /// How many turns were offered after the first.
     offered: u64,
     /// How many of them were offered while others waited, as far as is known here.
     offered_while_wanted: u32,
-    /// How often it was looked at since it was last used.
-    looks: u32,
-    looked_at: Time,
     /// How the last guard of this tenure ended. `None`: no guard had it yet.
     last_end: Option<TurnEnd>,
 }
@@ -178,11 +175,10 @@ impl<W: Clone, L, K> LineState<W, L, K> {
             kept: None,
             hears,
             is_wanted,
+            is_wanted_here: false,
             turn: None,
             offered: 0,
             offered_while_wanted: 0,
-            looks: 0,
-            looked_at: Time::default(),
             last_end: None,
         });
     }
@@ -207,6 +203,13 @@ impl<W: Clone, L, K> LineState<W, L, K> {
         }
     }
 
+    /// A caller of this manager asks for the lock in another way.
+    pub(crate) fn note_wanted_here(&mut self) {
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.is_wanted_here = true;
+        }
+    }
+
     /// The current turn ends. `may_go_on`: the lease can be lent again.
     ///
     /// The grant is passed on if somebody waits here. While others wait for it, this tenure has no
@@ -218,7 +221,6 @@ impl<W: Clone, L, K> LineState<W, L, K> {
             return AfterTurn::Leave;
         };
         tenure.turn = None;
-        tenure.looks = 0;
         if end != TurnEnd::Unused {
             tenure.last_end = Some(end);
         }
@@ -245,40 +247,29 @@ impl<W: Clone, L, K> LineState<W, L, K> {
     }
 
     /// The tenure goes on without a turn. It is lent again by what is kept with it.
-    pub(crate) fn keep(&mut self, kept: K) {
+    pub(crate) fn keep(&mut self, kept: K, now: Time) {
         if let Some(tenure) = self.tenure_mut() {
-            tenure.kept = Some(kept);
+            tenure.kept = Some((kept, now));
         }
     }
 
     /// The kept tenure, and what it is lent by.
     pub(crate) fn kept(&self) -> Option<(&Tenure<W, L, K>, &K)> {
         let tenure = self.tenure()?;
-        Some((tenure, tenure.kept.as_ref()?))
+        Some((tenure, &tenure.kept.as_ref()?.0))
+    }
+
+    /// Since when the tenure is kept.
+    pub(crate) fn kept_since(&self) -> Option<Time> {
+        Some(self.tenure()?.kept.as_ref()?.1)
     }
 
     /// The kept tenure is lent again: its next turn is to be offered, or set.
     pub(crate) fn lend_kept(&mut self) -> Option<K> {
         let tenure = self.tenure_mut()?;
-        let kept = tenure.kept.take()?;
+        let (kept, _) = tenure.kept.take()?;
         tenure.offered += 1;
         Some(kept)
-    }
-
-    /// Looks whether the tenure is in use. Returns how often it was looked at since it was. Of looks that
-    /// are less than `pause` apart, one counts.
-    pub(crate) fn look(&mut self, now: Time, pause: Duration) -> u32 {
-        let is_kept = self.kept().is_some();
-        let Some(tenure) = self.tenure_mut() else {
-            return 0;
-        };
-        if !is_kept {
-            tenure.looks = 0;
-        } else if tenure.looks == 0 || now - tenure.looked_at >= pause {
-            tenure.looks += 1;
-            tenure.looked_at = now;
-        }
-        tenure.looks
     }
 
     /// The grant is released, kept or not. The caller drops the tenure without a mutex.
@@ -352,7 +343,7 @@ impl<W, L, K> Tenure<W, L, K> {
     }
 
     pub(crate) fn take_kept(&mut self) -> Option<K> {
-        self.kept.take()
+        Some(self.kept.take()?.0)
     }
 
     pub(crate) fn into_turn(self) -> Option<Turn<W, L>> {
@@ -361,6 +352,11 @@ impl<W, L, K> Tenure<W, L, K> {
 
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_wanted
+    }
+
+    /// Whether another manager has asked for it, and not just callers of this one.
+    pub(crate) fn is_recalled(&self) -> bool {
+        self.is_wanted && !self.is_wanted_here
     }
 
     pub(crate) fn hears(&self) -> bool {

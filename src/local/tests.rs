@@ -32,7 +32,13 @@ fn request_of(key: Key, local_handovers: u32) -> Arc<Request> {
 }
 
 fn request_with(key: Key, options: &LockOptions) -> Request {
-    let handovers = Handovers::up_to(options.most_local_handovers());
+    let most = options.most_local_handovers();
+    let handovers = Handovers {
+        most,
+        spare_fences: most,
+        shared_as: most.min(1).into(),
+        ..Handovers::NONE
+    };
     Request::with_handovers(LockSpec::MUTEX, key, options, 1, handovers)
 }
 
@@ -321,7 +327,7 @@ fn lose_at_the_last_step(lines: &Lines, turn: &Arc<Lease>, reason: LossReason) -
         let next = line.end_turn(TurnEnd::Finished, true, false);
         assert_eq!(next, AfterTurn::Leave);
         tenure.lose(reason);
-        lines.end_tenure(slot, tenure, TurnEnd::Finished, true, now)
+        lines.end_tenure(slot, tenure, TurnEnd::Finished, now)
     });
     let ended = ended.expect("a line");
     assert!(matches!(ended, Ended::Lost(found) if found == reason));

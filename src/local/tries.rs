@@ -7,6 +7,7 @@ use super::state::Turn;
 use crate::engine::{Lease, LeaseOwner, Request};
 use crate::error::{Error, Result};
 use crate::loss::{LossReason, PreviousHolder};
+use crate::store::clock::Time;
 
 /// The state in which a try finds its line.
 pub(super) enum Found {
@@ -30,29 +31,67 @@ impl Lines {
         attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<Lease>>>,
     ) -> Result<Option<Arc<Lease>>> {
         let client = self.acquiring.client();
-        let now = client.now();
-        self.acquiring
-            .begin(request, now + client.config().command_timeout)?;
+        if request.hears {
+            let limit = client.now() + client.config().command_timeout;
+            self.acquiring.begin(request, limit)?;
+        }
         match self.begin_try(request) {
             Found::Others => {
                 request.note_taken();
                 Ok(None)
             }
-            // That says nothing about the lock. So this one asks for itself, outside of the line.
-            Found::NoAnswer => attempt(request),
+            // That says nothing about the lock. So this one asks for itself.
+            Found::NoAnswer => self.try_alone(request, attempt),
+            Found::Turn(turn) => Ok(Some(turn)),
+            Found::Nothing => self.try_in_line(request, attempt),
+        }
+    }
+
+    /// R17 (subscription): a free lock needs no subscription, so a caller that waits tries first while
+    /// there is none. Callers of its line come before it.
+    pub(super) fn try_first(
+        &self,
+        request: &Arc<Request>,
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
+        match self.begin_try(request) {
+            Found::Others | Found::NoAnswer => Ok(None),
             Found::Turn(turn) => Ok(Some(turn)),
             Found::Nothing => {
-                let owned = Arc::new(self.request_of_line(request));
-                // A panic of a logger must not leave the line in this stage.
-                let unwinding = TryEnd(self, request);
-                let tried = attempt(&owned);
-                std::mem::forget(unwinding);
-                if owned.was_taken() {
-                    request.note_taken();
-                }
-                self.end_try(request, tried)
+                let attempt = |owned: &Arc<Request>| self.acquiring.attempt(owned, until);
+                self.try_in_line(request, attempt)
             }
         }
+    }
+
+    /// The same as a try of a caller that has a line of its own, so that others can tell it all the same.
+    pub(super) fn try_alone(
+        &self,
+        request: &Request,
+        attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<Lease>>>,
+    ) -> Result<Option<Arc<Lease>>> {
+        let request = Arc::new(request.sharing_as(self.own_line()));
+        match self.begin_try(&request) {
+            Found::Nothing => self.try_in_line(&request, attempt),
+            _ => unreachable!("nobody else has this line"),
+        }
+    }
+
+    /// Asks Redis by a request of the line, which is idle.
+    fn try_in_line(
+        &self,
+        request: &Arc<Request>,
+        attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<Lease>>>,
+    ) -> Result<Option<Arc<Lease>>> {
+        let owned = Arc::new(self.request_of_line(request));
+        // A panic of a logger must not leave the line in this stage.
+        let unwinding = TryEnd(self, request);
+        let tried = attempt(&owned);
+        std::mem::forget(unwinding);
+        if owned.was_taken() {
+            request.note_taken();
+        }
+        self.end_try(request, tried)
     }
 
     /// A try looks into its line. A kept grant of another line is released first.
@@ -96,7 +135,7 @@ impl Lines {
 
     /// The request by which a line tries to get a grant.
     pub(super) fn request_of_line(&self, request: &Request) -> Request {
-        request.for_owner(Arc::clone(&self.owner) as Arc<dyn LeaseOwner>)
+        request.once_for_owner(Arc::clone(&self.owner) as Arc<dyn LeaseOwner>)
     }
 
     /// The try has ended. Members that came meanwhile wait behind it, or get a place of their own.

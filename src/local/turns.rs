@@ -180,7 +180,7 @@ impl Lines {
             let line = slot.line_of_tenure(&tenure.request, tenure.token)?;
             _ended = line.end_tenure();
             if let Some(ended) = &_ended {
-                self.on_tenure_ended(ended, true, now);
+                self.on_tenure_ended(ended, now);
             }
             let waits = line.has_members();
             waits.then(|| self.register_place(line, &tenure.request))
@@ -260,6 +260,8 @@ impl Lines {
         };
         // Only a tenure that is looked at may be kept.
         let may_keep = may_keep && tenure.request.keep.is_some();
+        let is_first = line.tenure().is_some_and(|held| held.turns() == 1);
+        let may_keep = may_keep && !(is_first && self.keeper.is_overfull());
         match line.end_turn(end, self.may_lend(tenure, now), may_keep) {
             AfterTurn::Pass => {
                 let previous = previous_holder(line, tenure);
@@ -273,14 +275,12 @@ impl Lines {
                 } else {
                     Arc::new(turn.request.for_next_guard())
                 };
-                line.keep(KeptBy { request });
+                line.keep(KeptBy { request }, now);
                 return Ok(Ended::Kept);
             }
             AfterTurn::Leave => {}
         }
-        // The guard's owner released the lock, and did not drop it.
-        let needed = may_keep || end != TurnEnd::Finished;
-        Ok(self.end_tenure(slot, tenure, end, needed, now))
+        Ok(self.end_tenure(slot, tenure, end, now))
     }
 
     /// Ends a tenure whose last turn has ended.
@@ -289,7 +289,6 @@ impl Lines {
         slot: &mut SlotState,
         tenure: &Arc<Lease>,
         end: TurnEnd,
-        needed: bool,
         now: Time,
     ) -> Ended {
         let line = slot.line(&tenure.request);
@@ -303,7 +302,7 @@ impl Lines {
         let ended = line.end_tenure();
         let mode = release_mode(ended.as_ref().and_then(LineTenure::last_end));
         if let Some(ended) = &ended {
-            self.on_tenure_ended(ended, needed, now);
+            self.on_tenure_ended(ended, now);
         }
         let waits = line.has_members();
         let place = waits.then(|| self.register_place(line, &tenure.request));
@@ -334,7 +333,7 @@ impl Lines {
             let line = slot.line_of_tenure(request, token)?;
             let is_kept = line.kept().is_some();
             let mut tenure = line.end_tenure()?;
-            self.on_tenure_ended(&tenure, true, now);
+            self.on_tenure_ended(&tenure, now);
             // If no guard has the current turn, the last one that had a turn counts.
             let mut mode = release_mode(tenure.last_end());
             if is_kept && loss.reason != LossReason::Shutdown {

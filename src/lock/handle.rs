@@ -109,7 +109,8 @@ impl<'a> Wanted<'a> {
             return Ok(Some(guard));
         }
         let request = request_to_try_one(self.manager, self.key()?, self.spec)?;
-        guard(self.manager, self.manager.running().try_acquire(&request))
+        let end = self.manager.running().try_acquire(&Arc::new(request));
+        guard(self.manager, end)
     }
 
     pub(super) fn try_lock_for(self, at_most: Duration) -> Result<Option<LockGuard>> {

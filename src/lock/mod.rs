@@ -12,7 +12,7 @@ mod striped;
 
 use std::sync::Arc;
 
-use crate::engine::{Engine, Handovers, Request};
+use crate::engine::{Engine, Request};
 use crate::error::Result;
 use crate::key::Key;
 use crate::manager::LockManager;
@@ -73,19 +73,14 @@ fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Ar
 }
 
 /// A request that does not wait for this lock, with what this manager may do with its grant.
-fn request_to_try_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
+fn request_to_try_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
     // In a forked child another thread of the parent may have had the mutexes behind the next line.
     manager.engine().life().process()?;
-    let handovers = manager.running().handovers(&key, &manager.options);
-    let handovers = if handovers.hears {
-        handovers
-    } else {
-        Handovers::NONE
-    };
+    let running = manager.running();
+    let handovers = running.handovers_of_try(&key, &manager.options);
     make_request(manager, key, spec, |spec, key, options, process| {
         Request::with_handovers(spec, key, options, process, handovers)
     })
-    .map(Arc::new)
 }
 
 /// Counts a request that ended without a lock. A guard counts itself.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::handle::{Handle, Wanted};
-use super::request_to_try;
+use super::request_to_try_one;
 use crate::detached::DetachedLock;
 use crate::engine::Lease;
 use crate::error::{Error, Result};
@@ -127,7 +127,10 @@ impl LockManager {
     /// [`previous_holder`](LockGuard::previous_holder) is what that guard's was: the work goes on. The
     /// lock stays taken for as long as [`hold_at_least`](crate::LockOptions::hold_at_least) says, of the
     /// guard that detached it or of this handle, whichever ends later.
-    /// [`local_handovers`](crate::LockOptions::local_handovers) does not apply.
+    /// As after a try, [`notify_wanted`](crate::LockOptions::notify_wanted) and
+    /// [`keep`](crate::LockOptions::keep) apply, and
+    /// [`local_handovers`](crate::LockOptions::local_handovers) does not: callers that wait here have
+    /// their place in the queue.
     ///
     /// Blocks for at most two command timeouts: one for a connection and one for the reply.
     ///
@@ -173,9 +176,9 @@ fn attach(manager: &LockManager, detached: &DetachedLock) -> Result<Arc<Lease>> 
     }
     manager.running().check_attach()?;
     let key = manager.key(&detached.name)?;
-    let request = request_to_try(manager, key, LockSpec::MUTEX)?;
+    let request = request_to_try_one(manager, key, LockSpec::MUTEX)?;
     let request = request.attaching(detached.secret, detached.fence);
-    manager.engine().acquiring().attach(&Arc::new(request))
+    manager.running().attach(request)
 }
 
 /// A lock by its name. `Clone` and `'static`, so you can keep it in a struct.

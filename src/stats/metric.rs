@@ -70,6 +70,10 @@ pub(super) const COLD_NAMES: Metric = Metric::new(
     "fairlock_cold_names_total",
     "Names that were found not worth keeping, for the next 30 to 60 s.",
 );
+pub(super) const NOT_KEPT_FULL: Metric = Metric::new(
+    "fairlock_not_kept_full_total",
+    "Calls whose lock was not kept, because as many as allowed were kept.",
+);
 pub(super) const RENEWALS: Metric = Metric::new(
     "fairlock_renewals_total",
     "Renewals that Redis confirmed, and those that failed and were retried.",

@@ -63,6 +63,9 @@ pub struct Stats {
     pub recalls: u64,
     /// How often a name was found not worth keeping, for the next 30 to 60 s.
     pub cold_names: u64,
+    /// Calls whose lock was not kept, because this manager kept as many as it may. See
+    /// [`Builder::max_kept`](crate::Builder::max_kept).
+    pub not_kept_full: u64,
     /// Calls that returned without the lock because it was taken.
     pub missed: u64,
     /// Locks that were lost before their guard released them.
@@ -182,6 +185,7 @@ impl fmt::Display for Stats {
             ("kept turns", self.kept_turns),
             ("recalls", self.recalls),
             ("cold names", self.cold_names),
+            ("not kept, full", self.not_kept_full),
             ("missed", self.missed),
             ("cancelled", self.acquisitions.cancelled),
             ("failed", self.acquisitions.failed),

@@ -22,6 +22,7 @@ fn caller_releases_what_was_recalled_before_it_asks() {
         spare_fences: MAX_LOCAL_HANDOVERS,
         hears: true,
         keep: options.keep_time(),
+        shared_as: 2,
     };
     let request = |handovers| {
         let key = key.clone();

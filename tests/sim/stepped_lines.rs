@@ -13,7 +13,7 @@ use crate::engine::{Handovers, Lease, Next, QueuedWaiter, Request, SteppedEngine
 use crate::key::Key;
 #[cfg(test)]
 use crate::memory::Memory;
-use crate::options::{LockOptions, MAX_LOCAL_HANDOVERS};
+use crate::options::LockOptions;
 use crate::script::{Call, CallerId, Mode, Token};
 use crate::store::clock::Time;
 use crate::store::{CallResult, Store};
@@ -116,23 +116,16 @@ impl SteppedManager {
     /// What this manager may do with a grant, as [`Running::handovers`](super::Running::handovers)
     /// says. No thread is started for the subscription, and no name stays cold.
     pub(crate) fn handovers(&self, key: &Key, options: &LockOptions) -> Handovers {
-        let most = options.most_local_handovers();
         let (keeper, now) = (&self.lines.keeper, self.engine.engine().now());
         keeper.forget_cold();
         let keep = options.keep_time().filter(|keep| {
-            let is_again = keeper.note_asked(&key.name, *keep, now);
-            let has_line = self.lines.has_kept_line(&key.name, options);
-            if is_again || has_line {
+            let is_again = keeper.note_asked(&key.name, *keep, now).is_some();
+            if is_again {
                 self.lines.acquiring.ask_for_proof(key, now);
             }
-            has_line || is_again && self.lines.hearing.is_heard(now)
+            is_again && self.lines.hearing.is_heard(now)
         });
-        Handovers {
-            spare_fences: keep.map_or(most, |_| MAX_LOCAL_HANDOVERS),
-            hears: keep.is_some(),
-            keep,
-            ..Handovers::up_to(most)
-        }
+        self.lines.handovers(options, keep)
     }
 
     /// A kept lease, which the caller has now.

@@ -404,7 +404,7 @@ pub(super) fn for_lock(error: Error, request: &Request) -> Error {
 }
 
 /// Whether a retry may succeed, a retry for a lease that was over when its reply came included.
-fn is_passing(error: &Error) -> bool {
+pub(crate) fn is_passing(error: &Error) -> bool {
     is_transient(error) || matches!(error, Error::Lost { .. })
 }
 

@@ -46,6 +46,20 @@ impl Acquiring {
         up.map_err(|error| for_lock(error, request))
     }
 
+    pub(crate) fn has_subscription(&self) -> bool {
+        self.subscription.is_started()
+    }
+
+    /// One acquire that may not wait, of a caller that waits until then if the lock is taken.
+    pub(crate) fn attempt(
+        &self,
+        request: &Arc<Request>,
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
+        self.holding.prepare(request)?;
+        self.trying.attempt(request, until)
+    }
+
     /// R17 (subscription): starts it if it is not started, and does not wait for it. Where the store has
     /// no queue, there is none.
     pub(crate) fn start_subscription(&self) -> Result<()> {

@@ -1,4 +1,5 @@
 use super::*;
+use std::time::Duration;
 
 /// A line whose members 1, 2, … wait for its place, which is number 9.
 fn waiting(members: u64, max: u32) -> LineState<u64, &'static str> {
@@ -143,7 +144,7 @@ fn kept_grant_is_lent_to_the_next_caller() {
     for turns in 1..20 {
         let next = line.end_turn(TurnEnd::Finished, true, true);
         assert_eq!(next, AfterTurn::Keep);
-        line.keep(());
+        line.keep((), Time::default());
         assert!(line.kept().is_some() && !line.is_idle());
         assert_eq!(line.join(7, 7), Joined::FindsKept);
         assert_eq!(line.lend_kept(), Some(()));
@@ -174,19 +175,17 @@ fn hand_overs_count_from_the_moment_at_which_others_want_the_lock() {
 }
 
 #[test]
-fn looks_count_while_a_kept_grant_is_unused() {
+fn kept_grant_is_unused_since_its_last_guard() {
     let mut line = alone(false);
     let at = |ms| Time::default() + Duration::from_millis(ms);
-    let look = |line: &mut LineState<u64, &str>, ms| line.look(at(ms), Duration::from_millis(10));
-    assert_eq!((look(&mut line, 1), look(&mut line, 2)), (0, 0), "a guard");
-    let _ = line.end_turn(TurnEnd::Finished, true, true);
-    line.keep(());
-    assert_eq!((look(&mut line, 3), look(&mut line, 12)), (1, 1));
-    assert_eq!(look(&mut line, 13), 2);
-    let _ = line.lend_kept();
-    let _ = line.end_turn(TurnEnd::Finished, true, true);
-    line.keep(());
-    assert_eq!(look(&mut line, 14), 1);
+    assert_eq!(line.kept_since(), None, "a guard");
+    for ms in [3, 14] {
+        let _ = line.end_turn(TurnEnd::Finished, true, true);
+        line.keep((), at(ms));
+        assert_eq!(line.kept_since(), Some(at(ms)));
+        let _ = line.lend_kept();
+        assert_eq!(line.kept_since(), None, "a guard");
+    }
 }
 
 #[test]

@@ -16,7 +16,6 @@ use crate::script::{Call, Family, LockSpec, Mode, Params, Token, Verb};
 use crate::store::clock::{Clock, Time};
 use crate::store::node::Node;
 use crate::store::{CallResult, StoreFault};
-use crate::time_text;
 
 /// A lease that a node lacks, and when it is renewed again; whether answers are still to come.
 pub(super) type Missing = (Option<(Token, Duration)>, bool);
@@ -78,7 +77,7 @@ impl Shared {
         let verb = match &call.verb {
             // There is no queue, so nobody waits in one.
             Verb::Acquire { token, params, .. } => {
-                self.note_lease(params)?;
+                self.note_lease(params);
                 Verb::Propose {
                     token: *token,
                     fence: self.voters.propose(0),
@@ -94,23 +93,12 @@ impl Shared {
         })
     }
 
-    /// P2 (rising fences) holds for leases up to the ttl: a server that has run for so long votes.
-    fn note_lease(&self, params: &str) -> Result<(), StoreFault> {
+    /// P2 (rising fences) holds for leases up to the ttl: a server that has run for so long votes. No
+    /// other lease comes here: see [`Config::check_for_quorum`].
+    fn note_lease(&self, params: &str) {
         let lease = Params::read(params, Family::Quorum).map_or(Duration::ZERO, |p| p.longest());
-        if lease > self.config.ttl {
-            return Err(StoreFault::Unfit {
-                what: "ttl".to_owned(),
-                message: format!(
-                    "on a quorum no lease is longer than the ttl of the manager's own options, \
-                     {}; it is {}",
-                    time_text::setting(self.config.ttl),
-                    time_text::setting(lease)
-                ),
-            });
-        }
         self.longest
             .fetch_max(lease.as_nanos() as u64, Ordering::Relaxed);
-        Ok(())
     }
 
     /// A proposal that goes on from the attempts before, if the call is a release.

@@ -25,7 +25,7 @@ struct TurnsSeen {
     /// When the waiter came, in µs of the run.
     came_at: u64,
     manager: String,
-    /// How many each line of another manager had. A line reserves as many fences for each grant.
+    /// How many each line of another manager had.
     by_line: HashMap<(String, u64), u32>,
 }
 
@@ -45,13 +45,14 @@ impl Turns {
 }
 
 impl Checker {
-    /// A grant of this token became a guard. Its process knows the waiters that came before
+    /// A grant of this token became a guard of a line's caller. Its process knows the waiters that came before
     /// `knows_waiters_since`, in ns of the run.
     pub(in crate::sim) fn on_guard_taken(
         &mut self,
         token: Token,
         first_fence: u64,
         fence: u64,
+        line: u64,
         knows_waiters_since: u64,
     ) -> Result<(), Breach> {
         self.grants.guarded.insert(token);
@@ -60,7 +61,7 @@ impl Checker {
         let Some(holder) = holder.filter(is_turn) else {
             return Ok(());
         };
-        self.count_turn(&holder, knows_waiters_since / 1000)?;
+        self.count_turn(&holder, line, knows_waiters_since / 1000)?;
         let last = self.turns.last.insert((token, first_fence), fence);
         if !holder.has_fence(fence) || last.is_some_and(|last| last >= fence) {
             let said = format!("a guard of {holder:?} has the fence {fence} after {last:?}");
@@ -99,16 +100,18 @@ impl Checker {
 
     /// P3: a waiter waits for at most one grant of each line before it, and a grant has only so many
     /// turns. Those that began before the line's process could know of the waiter do not count.
-    fn count_turn(&mut self, holder: &HolderView, known_since: u64) -> Result<(), Breach> {
+    fn count_turn(
+        &mut self,
+        holder: &HolderView,
+        line: u64,
+        known_since: u64,
+    ) -> Result<(), Breach> {
         let manager = &holder.manager;
         let most = self.turns.most;
         let waiters = self.turns.waiters.iter_mut();
         let counts = |seen: &TurnsSeen| seen.manager != *manager && seen.came_at <= known_since;
         for (waiter, seen) in waiters.filter(|(_, seen)| counts(seen)) {
-            let turns = seen
-                .by_line
-                .entry((manager.clone(), holder.spare))
-                .or_default();
+            let turns = seen.by_line.entry((manager.clone(), line)).or_default();
             *turns += 1;
             if *turns > most {
                 let said = format!(

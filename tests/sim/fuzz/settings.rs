@@ -132,6 +132,7 @@ pub fn config(bytes: &[u8]) {
         prefix: input.one_in(2).then(|| input.text()),
         options: options(&mut input),
         lanes: input.one_in(4).then(|| input.number() as u32),
+        max_kept: input.one_in(4).then(|| input.number() as u32),
         connect_timeout: maybe_duration(&mut input),
         command_timeout: maybe_duration(&mut input),
         check_period: maybe_duration(&mut input),

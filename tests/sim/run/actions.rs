@@ -450,7 +450,7 @@ impl Run<'_> {
         let mut request = self.request(LeaseKind::Renewed, permits);
         let mut in_line = None;
         let handovers = process.engine.handovers(&self.setting.key, &options);
-        if handovers.hears {
+        if options.keep_time().is_some() {
             let own = self.request_with(&options, permits, handovers);
             match process.engine.begin_try_in_line(&own) {
                 TryStart::Holds(lease) => {

@@ -489,9 +489,14 @@ impl Run<'_> {
             self.watch.taken_late = Some(lease.token);
         }
         let first = lease.renewed_lease().fence();
-        let taken =
-            self.checker
-                .on_guard_taken(lease.token, first, lease.fence(), knows_waiters_since);
+        let line = lease.request.shared_as;
+        let taken = self.checker.on_guard_taken(
+            lease.token,
+            first,
+            lease.fence(),
+            line,
+            knows_waiters_since,
+        );
         self.watch.wrong_turn = taken.err().or(self.watch.wrong_turn.take());
         caller.since = self.now;
         caller.state = CallerState::Holding(lease);

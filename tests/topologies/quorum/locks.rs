@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockOptions, LockState, LossReason, PreviousHolder};
+use fairlock::{Error, LockManager, LockOptions, LockState, LossReason, PreviousHolder, Quorum};
 
 use super::set::{Set, TIMEOUT, TTL, owner, record, take};
 use crate::support::{SLACK, Server, throughout, until};
@@ -52,6 +52,61 @@ fn quorum_refuses_to_keep_locks_and_to_notify_of_waiters() {
             assert!(text.contains(option) && text.contains(unset), "{text}");
         }
     }
+}
+
+/// Each call would fail. The reason is the option, and not what it does to a call.
+#[test]
+fn builder_of_a_quorum_refuses_what_a_quorum_has_not() {
+    let new = LockOptions::new;
+    let set = Set::start(3);
+    let manager = set.manager();
+    for (options, words) in [
+        (new().keep(TTL / 5), ["keep", "no_keep()"]),
+        (
+            new().local_handovers(2),
+            ["local_handovers", "local_handovers(0)"],
+        ),
+        (
+            new().notify_wanted(true),
+            ["notify_wanted", "notify_wanted(false)"],
+        ),
+        (
+            new().hold_at_least(TTL * 2),
+            ["hold_at_least", "at most the ttl"],
+        ),
+    ] {
+        let built = set.builder().options(options.clone().ttl(TTL)).build();
+        let handle = manager.with(options);
+        let refused = [
+            built.map(drop),
+            handle.lock("x").map(drop),
+            handle.try_lock("x").map(drop),
+        ];
+        for error in refused.map(|result| result.expect_err("it is refused")) {
+            assert!(matches!(error, Error::Config { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(
+                words.iter().all(|word| text.contains(word)),
+                "{words:?}: {text}"
+            );
+        }
+    }
+    for (options, option) in [
+        (new().ttl(TTL * 2), "ttl"),
+        (new().fixed_lease(TTL * 2), "fixed_lease"),
+    ] {
+        let error = manager.with(options).lock("x").expect_err("it is refused");
+        let Error::Config { what, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(what, option);
+    }
+    // Nobody is asked, so it is refused although no node is there.
+    let nowhere = Quorum::new([1, 2, 3].map(|port| fairlock::Server::new("127.0.0.1", port)));
+    let built = LockManager::builder(nowhere)
+        .options(new().keep(TTL / 5))
+        .build();
+    assert!(matches!(built, Err(Error::Config { .. })), "{built:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{keeper, keeping, plain};
+use super::{keeper, plain};
 use crate::backend::{Backend, on_both_stores};
 use crate::keeping::keep;
 use crate::support::{SLACK, until};
@@ -10,7 +10,6 @@ use crate::support::{SLACK, until};
 on_both_stores! {
     lock_of_a_handle_that_keeps_is_detached,
     waiters_of_a_detached_turn_keep_their_order,
-    attached_guard_is_not_kept,
 }
 
 const VALID: Duration = Duration::from_secs(10);
@@ -46,16 +45,4 @@ fn waiters_of_a_detached_turn_keep_their_order(backend: &Backend) {
     guard.unlock().unwrap();
     drop(first.wait().unwrap());
     drop(second.wait().unwrap());
-}
-
-fn attached_guard_is_not_kept(backend: &Backend) {
-    let (mgr, other) = (plain(backend), plain(backend));
-    let keeps = mgr.with(keeping());
-    for _ in 0..5 {
-        let detached = mgr.lock("a").unwrap().detach(VALID).unwrap();
-        let guard = keeps.attach(&detached).unwrap();
-        guard.unlock().unwrap();
-        drop(other.try_lock("a").unwrap().expect("it is free"));
-    }
-    assert_eq!(keeps.stats().kept_turns, 0);
 }

@@ -7,6 +7,8 @@
 //! | `others` | other managers get a kept lock |
 //! | `itself` | the manager's own calls never find its kept lock in the way |
 //! | `wanted` | a guard learns that somebody waits |
+//! | `told` | in whichever way its lease came, and in which order they come |
+//! | `room` | how many names are kept, and which one makes room |
 //! | `ends` | shutdown, `max_hold`, losses |
 //! | `detached` | no guard that may be kept is detached |
 //! | `refused` | options that do not fit |
@@ -17,6 +19,8 @@ mod itself;
 mod names;
 mod others;
 mod refused;
+mod room;
+mod told;
 mod turns;
 mod wanted;
 

@@ -1,8 +1,9 @@
 //! Which names are kept: those that are locked again soon, and that no other manager wants as often.
 
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::{Duration, Instant};
 
-use fairlock::{LockManager, LockOptions};
+use fairlock::{LockGuard, LockManager, LockOptions};
 
 use super::{SHORT_TTL, gets, keeper, patient, plain, short};
 use crate::backend::{Backend, on_both_stores};
@@ -16,6 +17,119 @@ on_both_stores! {
     name_that_was_worth_keeping_is_kept_again_after_a_recall,
     name_that_is_locked_too_seldom_is_not_kept,
     unused_kept_lock_is_released_after_its_time,
+    unlock_now_and_then_costs_no_other_turn,
+    no_end_but_a_recall_makes_a_name_cold,
+    no_call_of_its_own_manager_makes_a_name_cold,
+}
+
+/// In how many of 200 turns the lock was kept, if each tenth guard ends like this.
+fn kept_turns(mgr: &LockManager, name: &str, end: fn(LockGuard)) -> u64 {
+    let before = mgr.stats().kept_turns;
+    for turn in 0..200 {
+        let guard = mgr.lock(name).unwrap();
+        if turn % 10 == 3 {
+            end(guard)
+        } else {
+            drop(guard)
+        }
+    }
+    mgr.stats().kept_turns - before
+}
+
+/// Of ten turns one ends with a release, and the next asks Redis.
+fn unlock_now_and_then_costs_no_other_turn(backend: &Backend) {
+    let mgr = keeper(backend);
+    keep(&mgr, "warm");
+    let kept = kept_turns(&mgr, "a", |guard| guard.unlock().unwrap());
+    assert!(kept >= 150, "{kept}");
+    assert_eq!(mgr.stats().cold_names, 0);
+}
+
+fn panics(guard: LockGuard) {
+    let end = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let _guard = guard;
+        resume_unwind(Box::new(()));
+    }));
+    assert!(end.is_err());
+}
+
+/// Each ends the first turns of its names, when few turns were worth keeping them.
+fn no_end_but_a_recall_makes_a_name_cold(backend: &Backend) {
+    let mgr = keeper(backend);
+    keep(&mgr, "warm");
+    let ends: [(&str, fn(LockGuard)); 5] = [
+        ("unlock", |guard| guard.unlock().unwrap()),
+        ("abandon", |guard| guard.abandon().unwrap()),
+        ("detach", |guard| drop(guard.detach(SLACK).unwrap())),
+        ("panic", panics),
+        ("check and renew", |guard| {
+            guard.check().unwrap();
+            guard.renew().unwrap();
+        }),
+    ];
+    for (what, end) in ends {
+        for turn in 0..6 {
+            let name = format!("{what} in turn {turn}");
+            for _ in 0..turn {
+                drop(mgr.lock(&name).unwrap());
+            }
+            end(mgr.lock(&name).unwrap());
+            assert_eq!(mgr.stats().cold_names, 0, "{name}");
+            keep(&mgr, &name);
+        }
+        let kept = kept_turns(&mgr, what, end);
+        assert!(kept >= 150, "{what}: {kept}");
+    }
+    // Nobody used them.
+    let keep_time = SHORT_TTL / 6;
+    let short = short(backend, LockOptions::new().keep(keep_time));
+    keep(&short, "warm");
+    for _ in 0..3 {
+        for _ in 0..3 {
+            drop(short.lock("unused").unwrap());
+        }
+        backend.pass(keep_time * 2);
+    }
+    keep(&short, "unused");
+    assert_eq!(short.stats().cold_names, 0);
+}
+
+/// It asks in another way while a guard has the lock, so it is told of itself.
+fn no_call_of_its_own_manager_makes_a_name_cold(backend: &Backend) {
+    let mgr = keeper(backend);
+    keep(&mgr, "warm");
+    let others = mgr.with(LockOptions::new().no_keep());
+    let soon = Duration::from_millis(5);
+    let ways: [(&str, &dyn Fn(&str)); 6] = [
+        ("try_lock", &|name| {
+            assert!(others.try_lock(name).unwrap().is_none());
+        }),
+        ("try_lock_for", &|name| {
+            assert!(others.try_lock_for(name, soon).unwrap().is_none());
+        }),
+        ("enqueue", &|name| drop(others.enqueue(name).unwrap())),
+        ("try_lock_all", &|name| {
+            assert!(others.try_lock_all([name]).unwrap().is_none());
+        }),
+        ("hand-overs", &|name| {
+            let handle = others.with(LockOptions::new().local_handovers(3));
+            assert!(handle.try_lock_for(name, soon).unwrap().is_none());
+        }),
+        ("the same", &|name| {
+            assert!(mgr.try_lock(name).unwrap().is_none());
+            assert!(mgr.try_lock_for(name, soon).unwrap().is_none());
+            drop(mgr.enqueue(name).unwrap());
+        }),
+    ];
+    for (what, ask) in ways {
+        for _ in 0..6 {
+            let guard = mgr.lock(what).unwrap();
+            ask(what);
+            drop(guard);
+        }
+        assert_eq!(mgr.stats().cold_names, 0, "{what}");
+        keep(&mgr, what);
+    }
 }
 
 /// The requests for one lock and drop of each of these names.

@@ -16,6 +16,76 @@ on_both_stores! {
     keep_and_notify_wanted_are_refused_for_permits,
     keep_is_refused_where_drop_waits,
     handle_that_unsets_keep_works_with_all_of_these,
+    pairs_that_cannot_go_together_are_refused_at_once,
+}
+
+/// Each pair is refused by the first that can know of both, and the message names both, and how to
+/// unset one. The numbers are out of range for each other, too: that is not the reason.
+fn pairs_that_cannot_go_together_are_refused_at_once(backend: &Backend) {
+    let lent = [
+        (NEW.keep(Duration::from_secs(2)), "keep", "no_keep()"),
+        (NEW.keep(Duration::MAX), "keep", "no_keep()"),
+        (
+            NEW.notify_wanted(true),
+            "notify_wanted",
+            "notify_wanted(false)",
+        ),
+        (
+            NEW.local_handovers(2),
+            "local_handovers",
+            "local_handovers(0)",
+        ),
+        (
+            NEW.local_handovers(u32::MAX),
+            "local_handovers",
+            "local_handovers(0)",
+        ),
+    ];
+    let for_one_guard: [(&str, fn(LockOptions) -> LockOptions); 4] = [
+        ("fixed lease", |options| {
+            options.fixed_lease(Duration::from_secs(5))
+        }),
+        ("fixed lease", |options| {
+            options.fixed_lease(Duration::from_millis(10))
+        }),
+        ("hold_at_least", |options| {
+            options.hold_at_least(Duration::from_millis(1))
+        }),
+        ("hold_at_least", |options| options.hold_at_least(2 * TTL)),
+    ];
+    let mgr = plain(backend);
+    for (options, option, unset) in &lent {
+        for (reason, with) in for_one_guard {
+            let options = with(options.clone());
+            let words = [*option, reason, *unset];
+            let built = builder(backend).options(options.clone()).build();
+            assert_refused(built.map(drop), &words);
+            let handle = mgr.with(options);
+            assert_refused(handle.lock("a"), &words);
+            assert_refused(handle.try_lock("a"), &words);
+            assert_refused(handle.enqueue("a").map(drop), &words);
+            assert_refused(handle.lock_all(["a"]).map(drop), &words);
+        }
+    }
+    let waits = || builder(backend).wait_on_drop(true);
+    let words = ["keep", "wait_on_drop", "no_keep()"];
+    for keep in [KEEP, Duration::MAX] {
+        assert_refused(waits().options(NEW.keep(keep)).build().map(drop), &words);
+        assert_refused(build(waits()).with(NEW.keep(keep)).lock("a"), &words);
+    }
+    // These go together.
+    for options in [
+        NEW.ttl(TTL)
+            .keep(KEEP)
+            .local_handovers(2)
+            .notify_wanted(true)
+            .max_hold(TTL),
+        NEW.fixed_lease(TTL).hold_at_least(TTL).max_hold(TTL),
+    ] {
+        let built = build(builder(backend).options(options));
+        drop(built.lock("b").unwrap());
+        drop(built.try_lock("c").unwrap());
+    }
 }
 
 const NEW: LockOptions = LockOptions::new();
