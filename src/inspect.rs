@@ -61,6 +61,7 @@ impl LockManager {
                 verb: Verb::Release {
                     token,
                     fence,
+                    last: None,
                     mode: Mode::Forced(page),
                 },
             };

@@ -143,7 +143,7 @@ impl Holding {
             .run(&calls, self.client.deadlines(started, Time::NEVER));
         let mut first_error = Ok(());
         for ((lease, call), result) in leases.iter().zip(&calls).zip(results) {
-            let renewed = match result.answer {
+            let renewed = match result.answer.and_then(Answer::in_time) {
                 Ok(answer) => self.on_renew_reply(lease, &answer),
                 Err(fault) => Err(self.client.error_since(started, fault, &call.key)),
             };

@@ -44,10 +44,8 @@ impl Names {
             .store()
             .run(calls, self.client.deadlines(started, Time::NEVER));
         self.client.publish_traffic();
-        let read = calls
-            .iter()
-            .zip(results)
-            .map(|(call, result)| match result.answer {
+        let read = calls.iter().zip(results).map(|(call, result)| {
+            match result.answer.and_then(Answer::in_time) {
                 Ok(answer) => {
                     self.grants.deliver_all(call, &answer);
                     match &answer.reply.outcome {
@@ -58,7 +56,8 @@ impl Names {
                     }
                 }
                 Err(fault) => Err(self.client.error_since(started, fault, &call.key)),
-            });
+            }
+        });
         Ok(read.collect())
     }
 

@@ -309,13 +309,23 @@ impl Request {
             to: token,
             from: PassedFrom::Bearer(attached.secret),
             fence: attached.fence,
+            last: None,
             params: Arc::clone(&self.params),
         })
     }
 
     /// The call that detaches the lock: it passes the lock from the token of its guard to one that is
     /// nobody's for as long as it stays valid.
-    pub(crate) fn detach(&self, from: Token, fence: u64, to: Token, valid_for: Duration) -> Call {
+    ///
+    /// `fences`: of the owner's grant, and the last that a guard had or may have.
+    pub(crate) fn detach(
+        &self,
+        from: Token,
+        fences: (u64, Option<u64>),
+        to: Token,
+        valid_for: Duration,
+    ) -> Call {
+        let (fence, last) = fences;
         let params = Params::read(&self.params, Family::Mutex).expect("a request can be read");
         let params = Params {
             ttl_ms: valid_for.as_millis() as u64,
@@ -329,6 +339,7 @@ impl Request {
             to,
             from: PassedFrom::Guard(from),
             fence,
+            last,
             params: params.write(Family::Mutex).into(),
         })
     }

@@ -34,6 +34,9 @@ pub(crate) enum Verb {
     Release {
         token: Token,
         fence: u64,
+        /// The last fence of this grant that a guard had, or may have. `None`: the first, or for a
+        /// grant that ends without a release, any that it has reserved.
+        last: Option<u64>,
         mode: Mode,
     },
     /// A node of a quorum that has forgotten the lease takes it again, so the verb says what was
@@ -49,6 +52,8 @@ pub(crate) enum Verb {
         from: PassedFrom,
         /// Of the owner's grant.
         fence: u64,
+        /// As for a release.
+        last: Option<u64>,
         params: Arc<str>,
     },
     Sync {
@@ -108,9 +113,6 @@ pub(crate) const LOOKUP_LIMIT: usize = 64;
 pub(crate) enum Mode {
     /// A guard had it.
     Used,
-    /// Several guards had it, one after the other, by local hand-overs. The fence of the last one
-    /// was this.
-    UsedUpTo { fence: u64 },
     /// No guard had it: the token is abandoned.
     Unused,
     /// A guard had it and lost it.
@@ -128,17 +130,9 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// The same release of a grant whose first fence is `first`, if the last guard had `last`.
-    pub(crate) fn up_to(self, first: u64, last: u64) -> Mode {
-        match self {
-            Mode::Used if last > first => Mode::UsedUpTo { fence: last },
-            mode => mode,
-        }
-    }
-
     /// Whether a guard releases a lock that it believes to hold.
     pub(crate) fn is_guards(self) -> bool {
-        matches!(self, Mode::Used | Mode::UsedUpTo { .. } | Mode::Unfinished)
+        matches!(self, Mode::Used | Mode::Unfinished)
     }
 }
 
@@ -180,7 +174,7 @@ pub(crate) struct Page {
 impl Mode {
     fn as_str(self) -> &'static str {
         match self {
-            Mode::Used | Mode::UsedUpTo { .. } => "used",
+            Mode::Used => "used",
             Mode::Unused => "unused",
             Mode::Lost | Mode::Unfinished => "lost",
             Mode::KeepIfOwner => "keep_if_owner",
@@ -252,8 +246,8 @@ impl Call {
         registry::script_id(self.spec.family, verb)
     }
 
-    /// The command that Redis runs. An acquire, a pass, a sync, or a renewal on a node of a quorum does
-    /// nothing after `not_after`, a server time in µs; the other verbs ignore it.
+    /// The command that Redis runs. R5 (dated requests): an acquire, a pass, a sync, a renewal or a release
+    /// by force does nothing after `not_after`, a server time in µs; the other verbs ignore it.
     pub(crate) fn command(&self, caller_id: &CallerId, form: Form, not_after: u64) -> Cmd {
         // Room for everything but a source and a queue of tokens, so that it seldom grows.
         let mut cmd = Cmd::with_capacity(16, 512);
@@ -320,20 +314,27 @@ impl Call {
                     cmd.arg(self.spec.kind());
                 }
             }
-            Verb::Release { token, fence, mode } => {
+            Verb::Release {
+                token,
+                fence,
+                last,
+                mode,
+            } => {
                 token.append_to(cmd);
                 cmd.arg(*fence).arg(mode.as_str());
                 match mode {
-                    Mode::UsedUpTo { fence } => {
-                        cmd.arg(*fence);
-                    }
                     Mode::Reduce { to } => {
                         cmd.arg(*to);
                     }
-                    Mode::Forced(page) if self.spec.family == Family::Permit => {
-                        cmd.arg(format!("{} {}", page.number, page.from));
+                    Mode::Forced(page) => {
+                        if self.spec.family == Family::Permit {
+                            cmd.arg(format!("{} {}", page.number, page.from));
+                        }
+                        cmd.arg(not_after);
                     }
-                    _ => {}
+                    _ => {
+                        cmd.arg(*last);
+                    }
                 }
             }
             Verb::Propose {
@@ -348,11 +349,15 @@ impl Call {
             } if self.spec.family == Family::Quorum => {
                 append_dated_grant(cmd, *token, not_after, *fence, params);
             }
-            Verb::Renew { token, .. } => token.append_to(cmd),
+            Verb::Renew { token, .. } => {
+                token.append_to(cmd);
+                cmd.arg(not_after);
+            }
             Verb::Pass {
                 to,
                 from,
                 fence,
+                last,
                 params,
             } => {
                 to.append_to(cmd);
@@ -363,7 +368,7 @@ impl Call {
                         cmd.arg("attach").arg(secret.reveal());
                     }
                 }
-                cmd.arg(*fence).arg(&**params);
+                cmd.arg(*fence).arg(&**params).arg(*last);
             }
             Verb::Sync { newest } => {
                 cmd.arg(not_after);
@@ -406,6 +411,19 @@ impl Call {
 
     pub(crate) fn is_renewal(&self) -> bool {
         matches!(self.verb, Verb::Renew { .. })
+    }
+
+    /// Whether the call is to be sent again, with a new date, if it came too late and did nothing. The
+    /// senders of the others do that: the calls of a quorum are dated for each node.
+    pub(crate) fn is_dated_anew(&self) -> bool {
+        let is_forced = matches!(
+            self.verb,
+            Verb::Release {
+                mode: Mode::Forced(_),
+                ..
+            }
+        );
+        self.spec.family != Family::Quorum && (self.is_renewal() || is_forced)
     }
 
     pub(crate) fn is_acquire(&self) -> bool {

@@ -1,9 +1,8 @@
 -- Purpose: the part that notes that the owner's lease ended without a release.
 -- Expects: mutex_record.lua before it · how: 1 if it lapsed or its guard lost it, 2 if it was
---   released by force · spare: how many fences the owner's grant has reserved behind its first, for
---   guards that take the lock from each other within their process. (The request has 65,536 more if
---   the owner wants to hear that somebody waits. Its reader takes that off.) · last_ended: the fence, or the
---   one of these by which it was released
+--   released by force · spare: how many of the fences behind the grant's first count as used: all
+--   that mutex_spare.lua says, or as many as the client says · last_ended: the fence, or the one of
+--   these by which it was released
 -- KEYS: as in mutex_record.lua
 -- ARGV: as in mutex_record.lua
 -- Returns: nothing
@@ -17,6 +16,7 @@ earlier_ends = struct.pack('<d', ended_how == 2 and -ended_fence or ended_fence)
 if last_ended > fence then earlier_ends = struct.pack('<d', -fence) .. earlier_ends end
 fields_to_set[#fields_to_set + 1] = 'z'
 fields_to_set[#fields_to_set + 1] = string.sub(earlier_ends, 1, 64)
--- P2 (rising fences): nobody says how many of the spare fences were used, so they count as used.
+-- P2 (rising fences): guards that took the lock from each other within their process may have used
+-- these.
 ended_fence, ended_how, previous, state_changed = last_ended, how, how, true
 fence = fence + spare

@@ -21,7 +21,7 @@ if owner and owner ~= token and lease_end <= now then
     state_changed, queue_changed = true, true
   else
     local how, last_ended = 1, fence
-    spare = (tonumber(spare) or 0) % 65536
+    --include mutex_spare.lua
     --include mutex_ended.lua
     owner, lease_end, owner_changed = nil, 0, true
     -- R10 (places of the dead): a renewed lease lapses only if its process died. The lock must not

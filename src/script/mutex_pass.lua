@@ -5,12 +5,12 @@
 -- ARGV: 1-4 as in mutex_record.lua · 5 the new owner's token · 6 not_after: the server time in µs
 --   after which the script moves nothing · 7 'detach' or 'attach' · 8 detach: the token of the
 --   guard; attach: the secret · 9 the fence under which that is the owner · 10 'ttl fixed hold
---   label', as for mutex_acquire.lua; for detach, ttl is how long the lock stays valid
+--   label', as for mutex_acquire.lua; for detach, ttl is how long the lock stays valid · 11 detach: the
+--   last fence of the grant that a guard had or may have, if that is not the first
 -- Returns: granted {fence, granted at, left, previous, how many wait if the request hears} · late · already | lapsed | forced | lost |
 --   unknown (it does not have this fence's lease; the fences say what became of that) · kind {kind}
 local token, from, callers_fence, is_attach = ARGV[5], ARGV[8], ARGV[9] + 0, ARGV[7] == 'attach'
-local packed_state, packed_queue, owner, stored_request =
-  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'a'))
+local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
 --include record_clock.lua
 local goes_on, looks_back = true, true
 --include mutex_record.lua
@@ -32,10 +32,8 @@ elseif is_attach and math.min(lease_end, granted_at + 1000 * ttl) <= now then
 end
 if status then return { status, now, 0 } end
 
--- P2 (rising fences): the guards of the process may have had any of the fences that the grant
--- reserved. A spare above 65,535 has a flag in it.
-local spare = string.match(stored_request or '', '^%d+ %d+ %S+ %d+ %d %d+ (%d+)$') or 0
-fence = fence + spare % 65536
+-- P2 (rising fences): the guards of the process had these.
+fence = (ARGV[11] or fence) + 0
 -- R16 (hold_at_least): the lock stays taken for what is left of that time. R15 (clock went back):
 -- granted_at may be in the future.
 local hold_left = math.ceil((math.min(granted_at, now) + 1000 * hold - now) / 1000)

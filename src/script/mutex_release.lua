@@ -3,9 +3,10 @@
 -- KEYS: 1 the record · 2 the queue; absent in the single-key form of R11 (missing keys)
 -- ARGV: 1-4 as in mutex_record.lua · 5 token · 6 fence · 7 mode: used (it was a guard) | unused
 --   (nobody had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant
---   that came first) | forced (by fence alone) · 8 used: the last fence of this grant that a guard
---   had, if that is not the first
--- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left,
+--   that came first) | forced (by fence alone) · 8 used, lost: the last fence of this grant that a guard
+--   had or may have, if that is not the first; forced: not_after, the server time in µs after which
+--   the script does nothing
+-- Returns: 'released' alone, from the short way · released · late (forced) · granted {fence, granted at, left,
 --   previous} (keep_if_owner) · refused (forced; already if this very request came before, or if
 --   this fence was released by force) · already | lapsed | forced | lost | unknown (it does not
 --   have this fence's lease; the fences say what became of that) · kind {kind}
@@ -28,6 +29,8 @@ end
 --include record_clock.lua
 local goes_on, looks_back = true, mode ~= 'forced'
 --include mutex_record.lua
+-- R5 (dated requests): the caller has given up, so a late copy must not take the lock from anybody.
+if mode == 'forced' and now > ARGV[8] + 0 then return { 'late', now, 0 } end
 -- R11 (missing keys): the record alone is enough to end a lease or a place. Then nobody is served
 -- here: the next check of a waiter does that, once the keys are together again.
 
@@ -37,8 +40,12 @@ local is_stray = owner == token and callers_fence > 0 and callers_fence ~= fence
 -- how: if the lease of the owner ends without a release, 1 for a loss, 2 for force.
 local status, waiter, how
 -- Only such an end needs the owner's spare: see mutex_ended.lua.
-local request = (mode == 'lost' or mode == 'forced') and redis.call('HGET', record_key, 'a') or ''
-local spare = (string.match(request, '^%d+ %d+ %S+ %d+ %d %d+ (%d+)$') or 0) % 65536
+local spare
+if owner and (mode == 'lost' or mode == 'forced') then
+  local request = redis.call('HGET', record_key, 'a') or ''
+  spare = string.match(request, '^%d+ %d+ %S+ %d+ %d %d+ (%d+)$')
+  --include mutex_spare.lua
+end
 local last_ended = fence
 if mode == 'forced' then
   -- The caller may name the fence of any guard of the grant. A cooling has one fence.
@@ -65,7 +72,12 @@ elseif owner == token and not is_stray then
   local cool_until = hold > 0 and math.min(granted_at, now) + 1000 * hold or 0
   -- P2 (rising fences): fences that no guard had may be granted again.
   if mode == 'used' then previous, fence = 0, (ARGV[8] or fence) + 0 end
-  if mode == 'lost' then how = 1 end
+  if mode == 'lost' then
+    how = 1
+    -- The client knows how many its guards had. Otherwise many such ends in a row would carry the
+    -- fence away from the clock.
+    if ARGV[8] then spare = ARGV[8] - fence end
+  end
   owner, lease_end, owner_changed = nil, 0, true
   -- R16 (hold_at_least): nobody owns the lock, but it counts as held until its least time is over.
   if (mode == 'used' or mode == 'lost') and cool_until > now then lease_end = cool_until end

@@ -4,11 +4,14 @@
 --   R20 (write order): all records are read before the first write, and that is PEXPIREAT. So the
 --   leases are extended when memory is out, too.
 -- KEYS: the records (HASH)
--- ARGV: 1-4 as in mutex_record.lua · from 5 on the token for each record
+-- ARGV: 1-4 as in mutex_record.lua · 5 not_after: the server time in µs after which the script
+--   extends nothing · from 6 on the token for each record
 -- Returns: renewed {left, fence, left, fence, …}, a pair for each record; both are 0 if its lease was
 --   not extended. Behind the pairs comes the number of each record, from 1 on, whose lease was
---   extended and for which somebody waits
+--   extended and for which somebody waits · late
 --include record_clock.lua
+-- R5 (dated requests): as in mutex_renew.lua.
+if now > ARGV[5] + 0 then return { 'late', now, 0 } end
 -- Locals, because each use of a global costs a look-up.
 local keys, tokens, call, read = KEYS, ARGV, redis.call, redis.pcall
 local pack, unpack, sub = struct.pack, struct.unpack, string.sub
@@ -18,7 +21,7 @@ for i = 1, #keys do
   local fields = read('HMGET', keys[i], 's', 'q', 'o')
   local packed_state, left, fence = fields[1], 0, 0
   local packed_queue = fields[2]
-  if fields[3] == tokens[4 + i] and packed_state and #packed_state == 46
+  if fields[3] == tokens[5 + i] and packed_state and #packed_state == 46
     and (not packed_queue or #packed_queue == 44) then
     local lease_end, granted_at, newest_fence, ended_fence, expires_at, ttl, hold =
       unpack('<ddddI4I4I4', packed_state)

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::reply::Inspection;
 use super::{Family, Token};
 use crate::loss::PreviousHolder;
+use crate::options::MAX_LOCAL_HANDOVERS;
 
 /// The reply of one of our scripts.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +51,16 @@ pub(crate) struct Grant {
     /// Whether others waited when the server wrote this. `None`: it did not say. It does so for a
     /// request that hears.
     pub(crate) waiting: Option<bool>,
+}
+
+impl Grant {
+    /// P2 (rising fences): how many fences a grant may reserve behind its first. If the data is lost, the
+    /// next fence is the clock's, so no grant reserves any that is further ahead of the clock than this.
+    /// See mutex_spare.lua, which reckons in the same way.
+    pub(crate) fn most_spare_fences(&self) -> u64 {
+        let most = u64::from(MAX_LOCAL_HANDOVERS);
+        (self.granted_at + most).saturating_sub(self.fence)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -6,8 +6,9 @@
 --   mode: used (it was a guard) | unused (nobody had it) | lost (a guard lost it) | keep_if_owner
 --   (leave the queue, but keep a grant that came first) | reduce (keep some of the permits) |
 --   forced (all holders with this fence, page by page) · 8 for reduce: how many permits to keep;
---   for forced: 'page from', the number of the page and where it begins; the first is '0 0'
--- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left,
+--   for forced: 'page from', the number of the page and where it begins; the first is '0 0' · 9 forced: not_after, the server
+--   time in µs after which the script does nothing
+-- Returns: 'released' alone, from the short way · released · late (forced) · granted {fence, granted at, left,
 --   previous} (keep_if_owner) · refused (forced: nobody on this page; already if this very request
 --   came before) · already | lapsed | forced | lost (it does not hold that lease) · queued (all keys are needed) · kind
 --   {kind}
@@ -53,6 +54,8 @@ end
 
 --include record_clock.lua
 --include record_now_text.lua
+-- R5 (dated requests): as in mutex_release.lua.
+if mode == 'forced' and now > ARGV[9] + 0 then return { 'late', now, 0 } end
 -- The name was vacated and has become a mutex. So the token's lease or place has ended before, and
 -- the entry of its holder says how, or its fence.
 local past = kind == 'mutex/1' and mode ~= 'forced' and redis.call('HGET', KEYS[1], 'v')

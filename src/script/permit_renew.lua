@@ -1,9 +1,10 @@
 -- Purpose: extends the lease of a holder. It never shortens a lease and never creates one. R9 (own
 --   lapse): a lapsed lease that no other token has seen is extended as well.
 -- KEYS: 1 the holders · 2 the record; absent in the single-key form of R11 (missing keys)
--- ARGV: 1-4 as in permit_record.lua · 5 token
+-- ARGV: 1-4 as in permit_record.lua · 5 token · 6 not_after: the server time in µs after which the
+--   script extends nothing
 -- Returns: renewed {left, fence} · gone {its fence, the same, how} of a holder that lapsed or was
---   released by force · gone {0, 0, -1}
+--   released by force · gone {0, 0, -1} · late
 local HOLDER = '<dI4I4I4bb'
 local packed_holder = redis.call('HGET', KEYS[1], ARGV[5])
 --include record_clock.lua
@@ -12,6 +13,8 @@ local lease_end, ttl, hold, weight, phase, holder_previous, text_start =
   struct.unpack(HOLDER, packed_holder)
 local holder_fence = string.match(packed_holder, '^%S+ %d+ (%d+)', text_start) + 0
 if phase > 2 then return { 'gone', now, 0, holder_fence, holder_fence, phase - 2 } end
+-- R5 (dated requests): as in mutex_renew.lua.
+if now > ARGV[6] + 0 then return { 'late', now, 0 } end
 -- R15 (clock went back): no lease reaches further than latest_end. If this one does, it is cut.
 -- Then the next request must look at all holders, or this lease could lapse unseen.
 local latest_end = now + 1000 * math.max(ttl, hold)

@@ -1,8 +1,9 @@
 -- Purpose: ends a token's lease on this node. It keeps the node's fence, and how a guard ended.
 -- KEYS: 1 the record
 -- ARGV: 1-4 as in quorum_record.lua · 5 token · 6 fence · 7 mode: used (it was a guard) | unused
---   (nobody had it) | lost (a guard lost it) | forced (by fence alone)
--- Returns: released · refused (forced; already if this very request came before) · already | lapsed
+--   (nobody had it) | lost (a guard lost it) | forced (by fence alone) · 8 forced: not_after, the
+--   server time in µs after which the script does nothing
+-- Returns: released · late (forced) · refused (forced; already if this very request came before) · already | lapsed
 --   | forced | lost | unknown (the token does not have the lease; the fences say what became of
 --   that) · kind {kind}
 local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
@@ -13,6 +14,8 @@ local kind, packed_grant, owner, forced_by =
 
 local fields_to_set = {}
 if mode == 'forced' then
+  -- R5 (dated requests): as in mutex_release.lua.
+  if now > ARGV[8] + 0 then return { 'late', now, 0 } end
   if fence ~= callers_fence or not owner and lease_end <= now then
     return { forced_by == token and 'already' or 'refused', now, 0 }
   end

@@ -22,14 +22,16 @@ pub(crate) fn renewals_script_id() -> usize {
     registry::script_id(Family::Mutex, VerbName::RenewMany).expect("a row of the table")
 }
 
-/// The command that does these renewals of mutexes. `by_source`: R20 (write order).
+/// The command that does these renewals of mutexes, until `not_after`: R5 (dated requests).
+/// `by_source`: R20 (write order).
 pub(crate) fn renewals_command<'a>(
     calls: impl ExactSizeIterator<Item = &'a Call> + Clone,
     caller_id: &CallerId,
     by_source: bool,
+    not_after: u64,
 ) -> Cmd {
     let script = registry::script(renewals_script_id());
-    let mut cmd = Cmd::with_capacity(2 * calls.len() + 7, 128 * calls.len());
+    let mut cmd = Cmd::with_capacity(2 * calls.len() + 8, 128 * calls.len());
     if by_source {
         cmd.arg("EVAL").arg(&script.source);
     } else {
@@ -40,6 +42,7 @@ pub(crate) fn renewals_command<'a>(
         cmd.arg(call.key.record());
     }
     caller_id.append_to(&mut cmd);
+    cmd.arg(not_after);
     for call in calls {
         if let Verb::Renew { token, .. } = &call.verb {
             token.append_to(&mut cmd);
@@ -58,6 +61,10 @@ pub(crate) fn split_renewals(calls: usize, reply: &Value) -> Option<Vec<Option<V
     let [status, now, more, fields @ ..] = &parts[..] else {
         return None;
     };
+    // Each call came too late.
+    if fields.is_empty() {
+        return Some(vec![Some(reply.clone()); calls]);
+    }
     let (pairs, wanted) = fields.split_at_checked(2 * calls)?;
     // The numbers of the records for which somebody waits, counted from 1.
     let mut is_wanted = vec![false; calls];

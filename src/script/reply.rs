@@ -171,8 +171,8 @@ fn busy_node(left: &Value, fence: &Value) -> ParseResult<Outcome> {
 }
 
 fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptReply> {
-    let expected = "released, granted, refused, already, lapsed, forced, lost, unknown, queued or \
-                    kind, each with its fields";
+    let expected = "released, late, granted, refused, already, lapsed, forced, lost, unknown, queued \
+                    or kind, each with its fields";
     // The short way does not ask for the time.
     if family != Family::Quorum
         && let Value::BulkString(word) = value
@@ -191,6 +191,7 @@ fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
         ("queued", others) if family != Family::Quorum => answer.reply(Outcome::Queued, others),
         _ => answer.one_of(&[
             Outcome::Released,
+            Outcome::Late,
             Outcome::Refused,
             Outcome::Already,
             Outcome::Lapsed,
@@ -201,13 +202,12 @@ fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
 }
 
 fn renew(family: Family, value: &Value) -> ParseResult<ScriptReply> {
-    let answer = ReplyParts::read("renewed, gone or kind, each with its fields", value)?;
+    let answer = ReplyParts::read("renewed, gone, late or kind, each with its fields", value)?;
     match (answer.status, answer.fields) {
         // Only a node of a quorum may take the lease again, so only its answers say why not.
         ("busy", [left, fence]) if family == Family::Quorum => {
             answer.reply(busy_node(left, fence)?, &[])
         }
-        ("late", others) if family == Family::Quorum => answer.reply(Outcome::Late, others),
         ("renewed", [left, fence, rest @ ..]) => {
             let (waiting, others) = waiting_others(family, rest)?;
             let renewed = Outcome::Renewed {
@@ -225,7 +225,7 @@ fn renew(family: Family, value: &Value) -> ParseResult<ScriptReply> {
             };
             answer.reply(gone, others)
         }
-        _ => answer.kind(),
+        _ => answer.one_of(&[Outcome::Late]),
     }
 }
 

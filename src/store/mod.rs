@@ -48,8 +48,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Step;
 use crate::key::Key;
-use crate::script::{Call, Family, ScriptReply, Token};
+use crate::script::{Call, Family, Outcome, ScriptReply, Token};
 use crate::stats::Traffic;
 use clock::{Clock, Time};
 
@@ -336,6 +337,17 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// R5 (dated requests): the answer, unless its request came too late and did nothing.
+    pub(crate) fn in_time(self) -> Result<Answer, StoreFault> {
+        match self.reply.outcome {
+            Outcome::Late => Err(StoreFault::unavailable(
+                Step::Reply,
+                "no time is left to send the request again",
+            )),
+            _ => Ok(self),
+        }
+    }
+
     /// R7 (late copies): whether no copy of an acquire that was sent with this `not_after` (0: all
     /// were answered) can take anything any more. Not every reply says what time it is on the server.
     pub(crate) fn excludes_late_copies(&self, not_after: u64) -> bool {

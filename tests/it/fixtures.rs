@@ -285,7 +285,7 @@ impl Verb {
         match self {
             Verb::Acquire => [("2", 13), ("3", 15)],
             Verb::Release => [("2", 12), ("3", 13)],
-            Verb::Renew => [("1", 9), ("2", 10)],
+            Verb::Renew => [("1", 10), ("2", 11)],
             // Only a mutex is passed on.
             Verb::Pass => [("1", 14); 2],
             Verb::Sync => [("2", 11), ("3", 12)],
@@ -301,8 +301,11 @@ impl Verb {
             && !(words[2] == b"3" && words.len() > 10 && words[10..].iter().all(|word| word.len() == 32))
             // An inspection of permits has as many words as a sync.
             && (words.len() != 12 || words[2] != b"3" || words[11].len() == 32)
-            // A renewal of permits names the holders' key first.
-            && (words[3] == key.as_bytes() || words[3] == format!("{key}:h").as_bytes())
+            // A renewal of permits names the holders' key first, and has as many words as a sync.
+            && match (self, words[2] == b"2") {
+                (Verb::Renew, true) => words[3] == format!("{key}:h").as_bytes(),
+                _ => words[3] == key.as_bytes(),
+            }
     }
 }
 

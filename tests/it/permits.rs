@@ -486,10 +486,15 @@ fn matching(
 fn is_verb(words: &[Vec<u8>], verb: Verb) -> bool {
     let is_token = |word: &Vec<u8>| word.len() == 32;
     match verb {
-        Verb::Acquire => words.len() == 15 && !is_token(&words[11]),
-        // A release by force names its page of holders, one that keeps permits their number.
-        Verb::Release => matches!(words.len(), 13 | 14) && !is_token(&words[12]),
-        Verb::Renew => words.len() == 10,
+        Verb::Acquire => words.len() == 15 && words[12].len() == 1,
+        // A release by force names its page of holders and a time, one that keeps permits their number.
+        Verb::Release => {
+            words[2] == b"3"
+                && matches!(words.len(), 13..=15)
+                && words[12].len() > 1
+                && !is_token(&words[12])
+        }
+        Verb::Renew => words.len() == 11 && words[3].ends_with(b":h"),
         Verb::Pass => false,
         Verb::Sync => words.len() == 12 && !is_token(&words[10]) && is_token(&words[11]),
         // That of a mutex, which becomes permits.

@@ -12,7 +12,8 @@ use crate::fixtures::{
     LOG_ALL, P, Record, SOON, T, TTL, Verb, Waiters, build, builder, log_of, log_of_all, manager,
     manager_of, micros, release, request, server_time, warm_up, with_ttl,
 };
-use crate::support::{Proxy, SLACK, ScriptedReply, Server, throughout, until};
+use crate::support::proxy::all_of;
+use crate::support::{Proxy, SLACK, ScriptedReply, Server, throughout, until, until_some};
 
 /// A server, a manager whose network the proxy can cut, and one with a direct connection.
 fn cuttable() -> (Server, Proxy, LockManager, LockManager) {
@@ -124,6 +125,111 @@ fn r5_a_check_that_arrives_too_late_does_nothing() {
     assert!(String::from_utf8_lossy(&held.release()).contains("late"));
     holder.unlock().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
+}
+
+/// A guard of any kind.
+type Held = Box<dyn std::any::Any>;
+
+/// R9 (own lapse): its process has given up the release, and nobody else has seen the lapse.
+#[test]
+fn r5_a_late_copy_of_a_renewal_revives_no_lapsed_lease() {
+    let takes: [(usize, fn(&LockManager) -> Held); 5] = [
+        (1, |mgr| Box::new(mgr.lock("a").unwrap())),
+        // Renewed in one call.
+        (2, |mgr| {
+            Box::new((mgr.lock("a").unwrap(), mgr.lock("b").unwrap()))
+        }),
+        (2, |mgr| {
+            Box::new(mgr.semaphore("a", 3).acquire_many(2).unwrap())
+        }),
+        (2, |mgr| Box::new(mgr.rw_lock("a").read().unwrap())),
+        (2, |mgr| Box::new(mgr.rw_lock("a").write().unwrap())),
+    ];
+    for (keys, take) in takes {
+        let (server, proxy, ours, _other) = cuttable();
+        let _: () = server.query(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+        let guard = take(&ours);
+        until(TTL + SLACK, "all are renewed", || ours.stats().renewed >= 2);
+        let renewal = until_some(TTL + SLACK, "it is renewed", || {
+            let mut log = log_of_all(&server);
+            // No other script has as few keys or, with two, the holders' or both records.
+            log.retain(|words| {
+                let is_renewal = words.len() == 9 + keys || words.len() == 8 + 2 * keys;
+                words[0] == "EVALSHA"
+                    && words[2] == keys.to_string()
+                    && is_renewal
+                    && (keys == 1 || !words[4].ends_with(":q"))
+            });
+            log.pop()
+        });
+        proxy.refuse();
+        proxy.close_all();
+        drop(guard);
+        let lapsed = server_time(&server) + micros(TTL);
+        until(TTL + SLACK, "the lease lapses", || {
+            server_time(&server) > lapsed
+        });
+        let hashes = || {
+            let names: Vec<String> = server.query(&["KEYS", "fairlock:*"]);
+            let is_hash = |name: &String| !name.ends_with(":q");
+            let names = names.into_iter().filter(is_hash);
+            names
+                .map(|name| server.query::<Vec<Vec<u8>>>(&["HGETALL", &name]))
+                .collect::<Vec<_>>()
+        };
+        let before = hashes();
+        assert!(
+            before.iter().any(|fields| !fields.is_empty()),
+            "somebody has it"
+        );
+        let renewal: Vec<&str> = renewal.iter().map(String::as_str).collect();
+        let answer: redis::Value = server.query(&renewal);
+        assert!(format!("{answer:?}").contains("late"), "{answer:?}");
+        assert_eq!(hashes(), before, "it wrote nothing");
+    }
+}
+
+/// P7 (one grant for one request): its caller was told that nobody knows whether it ran.
+#[test]
+fn r5_a_late_release_by_force_takes_nothing() {
+    for permits in [false, true] {
+        let (server, proxy, ours, other) = cuttable();
+        let take = |mgr: &LockManager| -> Held {
+            match permits {
+                false => Box::new(mgr.lock("a").unwrap()),
+                true => Box::new(mgr.rw_lock("a").write().unwrap()),
+            }
+        };
+        // The server knows the scripts.
+        drop(take(&ours));
+        let guard = take(&other);
+        let fence = other.inspect("a").unwrap().unwrap().holders[0]
+            .fence
+            .unwrap();
+        // The second copy goes out on another connection.
+        let key = if permits {
+            "fairlock:{a}:h"
+        } else {
+            "fairlock:{a}"
+        };
+        let held = [(); 2].map(|()| proxy.hold_request_when(all_of(&["forced", key])));
+        let over = server_time(&server) + micros(2 * T);
+        let forced = ours.force_release("a", fence);
+        assert!(
+            matches!(forced, Err(Error::Unavailable { .. })),
+            "{forced:?}"
+        );
+        until(SOON, "its time is over", || server_time(&server) > over);
+        for held in held.into_iter().filter(|held| held.is_held()) {
+            assert!(String::from_utf8_lossy(&held.release()).contains("late"));
+        }
+        assert!(other.try_lock("b").unwrap().is_some(), "the server answers");
+        let holders = other.inspect("a").unwrap().unwrap().holders;
+        assert_eq!(holders.len(), 1, "it is still held");
+        proxy.disarm();
+        assert!(ours.force_release("a", fence).unwrap());
+        drop((guard, server));
+    }
 }
 
 #[test]

@@ -22,9 +22,20 @@ pub(crate) struct ModelGrant {
     pub(crate) lapsed: bool,
     /// The lease had its one step of grace after an outage.
     pub(crate) spared: bool,
+    /// When it was granted, by the server's clock.
+    pub(crate) granted_at: u64,
 }
 
+/// No reserved fence is further ahead of the time of its grant, in µs.
+const MOST_AHEAD: u64 = 65_535;
+
 impl ModelGrant {
+    /// P2: how many fences the grant has reserved behind its first.
+    pub(crate) fn reserved(&self) -> u64 {
+        let most = self.granted_at.saturating_add(MOST_AHEAD);
+        u64::from(self.attempt.spare).min(most.saturating_sub(self.fence.least()))
+    }
+
     /// A grant of this turn turned out to have this fence.
     fn learn(&mut self, turn: u32, fence: u64) {
         self.fence.learn(self.turn, turn, fence);

@@ -70,6 +70,7 @@ impl ModelLock {
             turn: turn(holder.fence),
             lapsed: false,
             spared: holder.spared,
+            granted_at: holder.fence,
         };
         ModelLock {
             holders: holders.into_iter().map(grant).collect(),
@@ -207,13 +208,13 @@ impl ModelLock {
                 next.release(*attempt, 0);
             }
             (Op::UnlockAfterTurns(attempt, behind), ModelOutcome::Released)
-                if self.is_held_by(*attempt) && *behind <= u64::from(attempt.spare) =>
+                if self.is_held_by(*attempt) && *behind <= self.reserved(*attempt) =>
             {
                 next.release(*attempt, *behind);
             }
-            // Nobody says which turn was the last.
+            // Nobody says which turn was the last, so all fences that it has reserved count as used.
             (Op::Drop(attempt), ModelOutcome::Released) if self.is_held_by(*attempt) => {
-                next.release(*attempt, attempt.spare.into());
+                next.release(*attempt, self.reserved(*attempt));
             }
             (Op::Downgrade(attempt), ModelOutcome::Downgraded) if self.is_held_by(*attempt) => {
                 next.downgrade(*attempt)

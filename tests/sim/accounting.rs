@@ -24,8 +24,8 @@ pub(super) fn check_lease_times(
         && !is_looking(after);
     for holder in &after.holders {
         let full = clock + holder.ttl.max(holder.hold);
-        let is_renewed =
-            matches!(executed.call.verb, Verb::Renew { token, .. } if token == holder.token);
+        let is_renewed = matches!(executed.outcome, Outcome::Renewed { .. })
+            && matches!(executed.call.verb, Verb::Renew { token, .. } if token == holder.token);
         let (least, most) = match before.same(holder) {
             None => (full, full),
             Some(_) if is_renewed => (clock + holder.ttl, full),
@@ -71,7 +71,10 @@ pub(super) fn check_cooling(
     after: &RecordView,
     executed: &ExecutedCall<'_>,
 ) -> Result<(), Breach> {
-    let Verb::Release { token, fence, mode } = executed.call.verb else {
+    let Verb::Release {
+        token, fence, mode, ..
+    } = executed.call.verb
+    else {
         return Ok(());
     };
     // Another mode leaves what cools from an earlier grant of the token.

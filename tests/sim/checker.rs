@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ended::EndedLease;
 use grants::Grants;
-use turns::Turns;
+use turns::{Fences, Turns};
 
 use super::accounting;
 use super::breach::Breach;
@@ -62,6 +62,7 @@ pub(super) struct Checker {
     pub(super) passed_over: Vec<Token>,
     grants: Grants,
     turns: Turns,
+    fences: Fences,
     /// When data was last lost or the clock last stepped.
     disturbed_at: Option<u64>,
     disturbances: u32,
@@ -121,6 +122,7 @@ impl Checker {
             passed_over: Vec::new(),
             grants: Grants::default(),
             turns: Turns::new(setting.local_handovers + 1),
+            fences: Fences::default(),
             disturbed_at: None,
             disturbances: 0,
             clock_steps: 0,
@@ -269,6 +271,7 @@ impl Checker {
         self.forget_expired(at.clock);
         self.record_request(at, &before, executed);
         self.record_grants(at, &before, executed)?;
+        self.check_fences_rise(at, &before, executed)?;
         self.check_last_fence(&before, executed)?;
         self.note_waiters(at.now);
         accounting::check_lease_times(at.clock, &before, &after, executed)?;
@@ -295,9 +298,23 @@ impl Checker {
         op: &Op,
         outcome: &ModelOutcome,
     ) -> Result<(), Breach> {
-        let is_dated = matches!(executed.call.verb, Verb::Acquire { .. } | Verb::Sync { .. });
+        let is_dated = matches!(
+            executed.call.verb,
+            Verb::Acquire { .. }
+                | Verb::Sync { .. }
+                | Verb::Renew { .. }
+                | Verb::Release {
+                    mode: Mode::Forced(_),
+                    ..
+                }
+        );
+        // A renewal of a lease that is gone extends nothing.
+        let is_answered_so = match executed.call.verb {
+            Verb::Renew { .. } => matches!(outcome, ModelOutcome::Late | ModelOutcome::Lost),
+            _ => *outcome == ModelOutcome::Late,
+        };
         if is_dated
-            && *outcome != ModelOutcome::Late
+            && !is_answered_so
             && at.now > executed.times_out_at
             && executed.dated_after == self.clock_steps
         {

@@ -143,6 +143,13 @@ pub(crate) enum Defect {
     OneTurnMore,
     /// A grant that ends without a release frees the fences that it had reserved.
     ReserveForgotten,
+    /// A guard that leaves its work half done uses up all fences that its grant has reserved.
+    ReserveBurnt,
+    /// R5 (dated requests): a renewal that comes late extends the lease, alone or with others.
+    RenewalR5,
+    JointRenewalR5,
+    /// A release by force that comes late ends the lease.
+    ForceR5,
     /// A release leaves the first fence of its grant, whatever its guards had.
     LastFenceForgotten,
     /// A release names the first fence of its grant, whatever its guards had.
@@ -218,7 +225,7 @@ impl Defect {
                 "elseif owner == token and not is_stray then\n  -- R9",
                 "elseif owner then\n  -- R9",
             )],
-            Defect::TogetherUnchecked => &[("fields[3] == tokens[4 + i] and", "fields[3] and")],
+            Defect::TogetherUnchecked => &[("fields[3] == tokens[5 + i] and", "fields[3] and")],
             Defect::TogetherTooLong => &[("left, fence = 1000 * ttl", "left, fence = 2000 * ttl")],
             Defect::FenceUnchecked => &[(
                 "owner == token and callers_fence > 0 and callers_fence ~= fence",
@@ -329,6 +336,20 @@ impl Defect {
                 &[("callers_fence <= fence + spare", "callers_fence <= fence")]
             }
             Defect::ReserveForgotten => &[("fence = fence + spare", "")],
+            Defect::ReserveBurnt => &[("if ARGV[8] then spare = ARGV[8] - fence end", "")],
+            // Renewals of mutexes go together on the link, and alone on a lane.
+            Defect::RenewalR5 => &[(
+                "if now > ARGV[6] + 0 then return { 'late', now, 0 } end",
+                "",
+            )],
+            Defect::JointRenewalR5 => &[(
+                "as in mutex_renew.lua.\nif now > ARGV[5] + 0 then return { 'late', now, 0 } end",
+                "\n",
+            )],
+            Defect::ForceR5 => &[(
+                "if mode == 'forced' and now > ARGV",
+                "if false and now > ARGV",
+            )],
             Defect::LastFenceForgotten => &[(
                 "previous, fence = 0, (ARGV[8] or fence) + 0",
                 "previous = 0",
@@ -392,6 +413,8 @@ impl Defect {
             | Defect::ForceTakenForLapse => is_mutex,
             Defect::LinePlace | Defect::OneTurnMore | Defect::ForceFirstOnly => is_mutex,
             Defect::ReserveForgotten | Defect::LastFenceForgotten => is_mutex,
+            Defect::ReserveBurnt | Defect::JointRenewalR5 => is_mutex,
+            Defect::RenewalR5 | Defect::ForceR5 => true,
             Defect::LastFenceUnnamed => is_mutex,
             Defect::NoWayMade | Defect::WantedIgnored | Defect::AlwaysHeard => is_mutex,
             Defect::NobodyTold | Defect::GrantSaysNothing | Defect::KeepersAlone => is_mutex,

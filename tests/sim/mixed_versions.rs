@@ -8,7 +8,7 @@ use super::wanted::{A, B, C, DEAF, KEEPS, Name, TTL_MS, told};
 use crate::script::{Grant, Mode, Outcome, ScriptReply, Token, Verb, Wait};
 
 /// What makes the shipped scripts those of that version.
-const WITHOUT_THE_FLAG: [ScriptMutation; 8] = [
+const WITHOUT_THE_FLAG: [ScriptMutation; 7] = [
     // It tells no owner.
     ScriptMutation {
         line: "if owner_manager and spare + 0 >= 65536 then",
@@ -25,12 +25,8 @@ const WITHOUT_THE_FLAG: [ScriptMutation; 8] = [
     },
     // The flag is a part of the spare.
     ScriptMutation {
-        line: "spare = (tonumber(spare) or 0) % 65536",
+        line: "spare = math.max(0, math.min((tonumber(spare) or 0) % 65536, granted_at + 65535 - fence))",
         instead: "spare = tonumber(spare) or 0",
-    },
-    ScriptMutation {
-        line: "%d %d+ (%d+)$') or 0) % 65536",
-        instead: "%d %d+ (%d+)$') or 0) + 0",
     },
     // No renewal says that somebody waits.
     ScriptMutation {
@@ -116,6 +112,7 @@ fn scripts_without_the_flag_grant_to_an_owner_that_hears() {
         Verb::Release {
             token: Token::numbered(1),
             fence: first.fence,
+            last: None,
             mode: Mode::Used,
         },
     );

@@ -147,6 +147,10 @@ pub(super) enum Action {
         process: u8,
         permits: u32,
     },
+    /// A caller abandons its guard, and tries to take the lock again at once.
+    AbandonAndTry {
+        process: u8,
+    },
     /// All callers drop their guards, and the process crashes at once.
     DropAndCrash {
         process: u8,
@@ -202,6 +206,7 @@ impl Action {
                 | Action::RenewGuard { .. }
                 | Action::DowngradeGuard { .. }
                 | Action::DropAndTry { .. }
+                | Action::AbandonAndTry { .. }
         )
     }
 }
@@ -290,6 +295,8 @@ struct Planner {
     lanes: Rng,
     /// Another generator for the callers that find a kept lock. `None`: none is kept.
     keepers: Option<Rng>,
+    /// Another generator for guards that are abandoned in a row.
+    abandons: Rng,
     kind: ModelKind,
     /// The sorts of faults that this run has, a bit for each. A run leaves out many: a fault that
     /// comes together with all the others hides behind them.
@@ -315,6 +322,7 @@ impl Planner {
             sizes: Rng::new(seed ^ 0x517e),
             lanes: Rng::new(seed ^ 0x1a_2e5),
             keepers: keeps.then(|| Rng::new(seed ^ 0x4ee9)),
+            abandons: Rng::new(seed ^ 0xaba_d0),
             kind: kind(seed),
             enabled,
             pace,
@@ -371,6 +379,9 @@ impl Planner {
             if keepers.below(3) == 0 {
                 self.add_row(&mut keepers);
             }
+            if self.abandons.below(12) == 0 {
+                self.add_abandons();
+            }
             self.keepers = Some(keepers);
         }
     }
@@ -421,6 +432,32 @@ impl Planner {
                     permits: 1,
                 });
             }
+        }
+    }
+
+    /// P2: many grants that may be kept end in a row without a release. Then the data is lost, and others
+    /// take the lock.
+    fn add_abandons(&mut self) {
+        let process = self.abandons.below(u64::from(SLOTS)) as u8;
+        let lock = |process, hold| Action::Lock {
+            process,
+            timeout: None,
+            hold,
+            lease_kind: LeaseKind::Renewed,
+            permits: 1,
+        };
+        for hold in [1, 1, 1, 50] {
+            self.at += 5 + self.abandons.below(20);
+            self.push(lock(process, hold));
+        }
+        for _ in 0..self.abandons.below(12) {
+            self.at += 2 + self.abandons.below(4);
+            self.push(Action::AbandonAndTry { process });
+        }
+        if self.has(14) {
+            self.at += 1 + self.abandons.below(3);
+            self.push(Action::FlushAll);
+            self.push(lock((process + 1) % SLOTS, 1));
         }
     }
 

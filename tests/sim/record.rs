@@ -45,7 +45,8 @@ pub(super) struct HolderView {
     pub(super) ttl: u64,
     pub(super) hold: u64,
     pub(super) permits: u32,
-    /// How many fences behind its first the grant has reserved.
+    /// How many fences behind its first the request asked for. The grant has reserved no more than it
+    /// may be ahead of the clock.
     pub(super) spare: u64,
     /// It has had its time of grace.
     pub(super) spared: bool,
@@ -86,7 +87,8 @@ pub(super) struct Accounting {
 impl HolderView {
     /// Whether this is a fence of its grant.
     pub(super) fn has_fence(&self, fence: u64) -> bool {
-        (self.fence..=self.fence + self.spare).contains(&fence)
+        let most = (self.granted_at + 65_535).saturating_sub(self.fence);
+        (self.fence..=self.fence + self.spare.min(most)).contains(&fence)
     }
 }
 

@@ -173,6 +173,8 @@ struct RequestInFlight {
     sent_at: u64,
     /// How long its reply takes. `None`: the reply is lost.
     reply_after: Option<u64>,
+    /// R5 (dated requests).
+    not_after: u64,
     /// In µs.
     times_out_at: u64,
     dated_after: u32,

@@ -6,7 +6,9 @@ use redis::Value;
 
 use super::{ScriptServer, words_of};
 use crate::key::Key;
-use crate::script::{Call, CallerId, Form, ScriptReply, Token, renewals_command, split_renewals};
+use crate::script::{
+    Call, CallerId, Form, Outcome, ScriptReply, Token, renewals_command, split_renewals,
+};
 use crate::store::memory::keyspace::{Bytes, Content, KeyEntry, Keyspace};
 
 impl ScriptServer {
@@ -18,7 +20,7 @@ impl ScriptServer {
         caller_id: &CallerId,
         not_after: u64,
     ) -> Result<ScriptReply, String> {
-        match self.renew_together(now, call, caller_id)? {
+        match self.renew_together(now, call, caller_id, not_after)? {
             Some(value) => parse(call, &value),
             None => self.run_alone(now, call, caller_id, not_after),
         }
@@ -47,6 +49,7 @@ impl ScriptServer {
         now: u64,
         call: &Call,
         caller_id: &CallerId,
+        not_after: u64,
     ) -> Result<Option<Value>, String> {
         if !call.is_renewed_with(call) {
             return Ok(None);
@@ -57,10 +60,14 @@ impl ScriptServer {
             ..call.clone()
         };
         let calls = [&stranger, call, &absent];
-        let command = renewals_command(calls.into_iter(), caller_id, false);
+        let command = renewals_command(calls.into_iter(), caller_id, false, not_after);
         let value = self.run(now, &words_of(&command))?;
         match split_renewals(calls.len(), &value).as_deref() {
             Some([None, reply, None]) => Ok(reply.clone()),
+            // R5 (dated requests): it came too late for all of them.
+            Some([Some(late), ..]) if parse(call, late)?.outcome == Outcome::Late => {
+                Ok(Some(late.clone()))
+            }
             _ => Err(format!("{value:?} renews what is not held")),
         }
     }

@@ -356,9 +356,9 @@ impl SteppedEngine {
     }
 
     /// A guard is dropped: what to send, unless the lease is lost.
-    pub(crate) fn begin_release(&self, lease: &Arc<Lease>) -> Option<Call> {
+    pub(crate) fn begin_release(&self, lease: &Arc<Lease>, mode: Mode) -> Option<Call> {
         let (releasing, now) = (&self.engine.releasing, self.engine.now());
-        releasing.begin_release(lease, Mode::Used, now).ok()
+        releasing.begin_release(lease, mode, now).ok()
     }
 
     /// The release of a lease that has ended here.

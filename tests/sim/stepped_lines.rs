@@ -32,6 +32,17 @@ pub(crate) struct LinePlace(pub(super) Arc<WaiterEntry>);
 pub(crate) enum GuardEnd {
     Drop,
     Unlock,
+    /// It leaves its work half done.
+    Abandon,
+}
+
+impl GuardEnd {
+    fn mode(self) -> Mode {
+        match self {
+            GuardEnd::Drop | GuardEnd::Unlock => Mode::Used,
+            GuardEnd::Abandon => Mode::Unfinished,
+        }
+    }
 }
 
 /// What a try finds in its process.
@@ -198,14 +209,14 @@ impl SteppedManager {
             return Some(GuardRelease {
                 lease: Arc::clone(lease),
                 place: None,
-                call: self.engine.begin_release(lease)?,
+                call: self.engine.begin_release(lease, end.mode())?,
             });
         }
         let now = self.engine.engine().now();
         let may_keep = end == GuardEnd::Drop && lease.request.keep.is_some();
         match self
             .lines
-            .end_turn(lease, None, Mode::Used, may_keep, now)
+            .end_turn(lease, None, end.mode(), may_keep, now)
             .ok()?
         {
             Ended::PassedTo(member, turn) => {

@@ -70,6 +70,14 @@ fn r5_request_that_outlives_its_caller_s_wait_is_found() {
     assert_found(Defect::R5, &[Promise::OneGrant]);
 }
 
+/// R9 (own lapse): it would revive the lease of a process that has given up its release.
+#[test]
+fn r5_renewal_that_outlives_its_sender_s_wait_is_found() {
+    for defect in [Defect::RenewalR5, Defect::JointRenewalR5, Defect::ForceR5] {
+        assert_found(defect, &[Promise::OneGrant]);
+    }
+}
+
 #[test]
 fn r6_token_that_is_never_replaced_is_found() {
     assert_found(Defect::R6, &[Promise::OneGrant]);
@@ -363,6 +371,12 @@ fn reserved_fences_that_are_given_out_again_are_found() {
     ] {
         assert_found(defect, &[Promise::Fencing]);
     }
+}
+
+/// The fence runs away from the clock, and falls when the data is lost.
+#[test]
+fn abandoned_guard_that_uses_up_its_reserve_is_found() {
+    assert_found(Defect::ReserveBurnt, &[Promise::Fencing]);
 }
 
 #[test]

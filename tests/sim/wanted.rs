@@ -146,6 +146,7 @@ impl Name {
         let verb = Verb::Release {
             token: Token::numbered(token),
             fence,
+            last: None,
             mode,
         };
         self.reply(manager, verb)

@@ -48,6 +48,7 @@ impl QueuedWaiter {
         let verb = Verb::Release {
             token: state.token,
             fence: 0,
+            last: None,
             mode: Mode::KeepIfOwner,
         };
         state.begin_cancel().then(|| self.waiter.request.call(verb))
@@ -131,6 +132,7 @@ impl QueuedWaiter {
         let call = self.waiter.request.call(Verb::Release {
             token,
             fence: 0,
+            last: None,
             mode: Mode::Unused,
         });
         if not_after == 0 {

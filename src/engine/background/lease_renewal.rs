@@ -12,8 +12,8 @@ use crate::engine::upkeep::{ScheduledLease, Task, TokenRelease};
 use crate::engine::waiter::{TokenOwner, WaiterAction};
 use crate::loss::LossReason;
 use crate::script::{Call, Family, Mode};
-use crate::store::StoreFault;
 use crate::store::clock::Time;
+use crate::store::{Answer, StoreFault};
 
 /// All leases of the manager from their first renewal to their end.
 pub(super) struct LeaseRenewal {
@@ -153,7 +153,7 @@ impl LeaseRenewal {
         result: Answered,
         tasks: &mut Tasks,
     ) {
-        let answer = match result {
+        let answer = match result.and_then(Answer::in_time) {
             Ok(answer) => answer,
             Err(fault) => return self.on_renew_fault(scheduled, &fault, tasks),
         };

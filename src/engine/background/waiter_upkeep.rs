@@ -71,7 +71,7 @@ impl WaiterUpkeep {
         result: Answered,
         tasks: &mut Tasks,
     ) {
-        let answer = match result {
+        let answer = match result.and_then(Answer::in_time) {
             Ok(answer) => answer,
             // R18 (replica acks): the waiter's token is released.
             Err(fault @ StoreFault::NotReplicated { .. }) => {

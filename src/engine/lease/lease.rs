@@ -16,7 +16,7 @@ use crate::config::margin;
 use crate::engine::request::Request;
 use crate::error::Error;
 use crate::loss::{Loss, LossReason, LossWatcher, PreviousHolder};
-use crate::script::{Grant, Token};
+use crate::script::{Grant, Mode, Token};
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::sync::Mutex;
@@ -31,6 +31,8 @@ pub(crate) struct Lease {
     pub(crate) token: Token,
     /// See [`Lease::fence`]. A lent lease has its own when somebody first asks for it.
     fence: OnceLock<u64>,
+    /// How many fences Redis has reserved behind the first.
+    spare: u64,
     pub(crate) previous: PreviousHolder,
     /// When this process learned of the grant, or somewhat before.
     noticed_at: Time,
@@ -88,6 +90,7 @@ impl Lease {
             ends_at: request
                 .max_hold
                 .map_or(Time::NEVER, |limit| granted + limit),
+            spare: u64::from(request.spare_fences).min(grant.most_spare_fences()),
             request,
             token: grant.token,
             fence,
@@ -160,8 +163,8 @@ impl Lease {
 
     /// Whether Redis has reserved a fence for one more lent lease.
     pub(crate) fn has_spare_fence(&self) -> bool {
-        let spare = self.request.spare_fences;
-        spare > 0 && self.lent_fences.load(Ordering::Relaxed) <= spare
+        let taken = u64::from(self.lent_fences.load(Ordering::Relaxed));
+        self.request.spare_fences > 0 && taken <= self.spare
     }
 
     /// When this process learned of the grant that is renewed for it, or somewhat before.
@@ -180,10 +183,17 @@ impl Lease {
         self.lender.as_ref().unwrap_or(self)
     }
 
-    /// The last of its fences that a guard has, or the first.
-    pub(crate) fn last_fence(&self) -> u64 {
-        let lent = u64::from(self.lent_fences.load(Ordering::Relaxed));
-        self.fence() + lent.saturating_sub(1)
+    /// The last of its fences that a guard had, for a release of this mode. `None`: there is nothing to
+    /// say about that. A guard that has lost the lock can still take the next one.
+    pub(crate) fn last_fence(&self, mode: Mode) -> Option<u64> {
+        let taken = u64::from(self.lent_fences.load(Ordering::Relaxed));
+        match mode {
+            Mode::Used => (taken > 1).then(|| self.fence() + taken - 1),
+            Mode::Lost | Mode::Unfinished if self.request.spare_fences > 0 => {
+                Some(self.fence() + taken.min(self.spare))
+            }
+            _ => None,
+        }
     }
 
     /// When its first renewal is due after `now`. Never under a lender, or for a fixed lease.
@@ -216,7 +226,7 @@ impl Lease {
 
     /// The fence of its grant, and those that Redis has reserved.
     pub(crate) fn fences(&self) -> RangeInclusive<u64> {
-        self.fence()..=self.fence() + u64::from(self.request.spare_fences)
+        self.fence()..=self.fence() + self.spare
     }
 
     /// How long its caller waited for it.

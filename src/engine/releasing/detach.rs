@@ -28,7 +28,9 @@ impl Releasing {
             return Err(Error::Lost { loss });
         }
         let request = &lease.request;
-        let call = request.detach(lease.token, lease.fence(), to, valid_for);
+        // After an error the guard has the lock as before, and may take the next fence.
+        let fences = (lease.fence(), lease.last_fence(Mode::Lost));
+        let call = request.detach(lease.token, fences, to, valid_for);
         lease.begin_pass();
         let deadlines = self.client.deadlines(started, Time::NEVER);
         let result = single_result(self.client.store().run(slice::from_ref(&call), deadlines));

@@ -417,7 +417,8 @@ pub(super) fn release_call(lease: &Lease, mode: Mode) -> Call {
     lease.request.call(Verb::Release {
         token: lease.token,
         fence: lease.fence(),
-        mode: mode.up_to(lease.fence(), lease.last_fence()),
+        last: lease.last_fence(mode),
+        mode,
     })
 }
 

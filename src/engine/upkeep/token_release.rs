@@ -51,8 +51,13 @@ impl TokenRelease {
     pub(crate) fn of_lease(lease: &Lease, mode: Mode, now: Time) -> TokenRelease {
         let token = lease.token;
         let fence = lease.fence();
-        let mode = mode.up_to(fence, lease.last_fence());
-        let call = lease.request.call(Verb::Release { token, fence, mode });
+        let last = lease.last_fence(mode);
+        let call = lease.request.call(Verb::Release {
+            token,
+            fence,
+            last,
+            mode,
+        });
         TokenRelease {
             not_after: lease.not_after,
             ..TokenRelease::new(call, token, now + lease.request.longest())
@@ -67,6 +72,7 @@ impl TokenRelease {
             let call = lease.request.call(Verb::Release {
                 token: pass.to,
                 fence: 0,
+                last: None,
                 mode: Mode::Lost,
             });
             TokenRelease {
@@ -156,6 +162,7 @@ pub(in crate::engine) fn abandon_call(about: &Call, token: Token) -> Call {
     about.with(Verb::Release {
         token,
         fence: 0,
+        last: None,
         mode,
     })
 }
@@ -180,7 +187,12 @@ mod tests {
         let call = Call {
             spec: LockSpec::MUTEX,
             key: Key::new("fairlock", "k").expect("it is a name"),
-            verb: Verb::Release { token, fence, mode },
+            verb: Verb::Release {
+                token,
+                fence,
+                last: None,
+                mode,
+            },
         };
         let meter = Meter::new();
         let mut release = TokenRelease::new(call, token, Time::NEVER);

@@ -426,6 +426,8 @@ impl WaiterState {
                     // A failover went back to older data, in which the token still waited, and it
                     // was granted again. Others may have held the lock in between.
                     grant.fence = fence;
+                    // Nobody knows when, or how many fences it has reserved.
+                    grant.granted_at = 0;
                     grant.previous = PreviousHolder::Unknown;
                 }
                 grant.waiting = Some(waiting);

@@ -41,6 +41,7 @@ fn release() -> Verb {
     Verb::Release {
         token: token(),
         fence: 1,
+        last: None,
         mode: Mode::Used,
     }
 }

@@ -62,6 +62,7 @@ fn call(family: Family, key: Key) -> Call {
         verb: Verb::Release {
             token: Token::new(),
             fence: 0,
+            last: None,
             mode: Mode::Unused,
         },
     }

@@ -91,7 +91,7 @@ impl Session {
         let sent = self.0.server.clock.now();
         let by = self.reply_by(sent, reply_by);
         let not_after = self.anchor_at(sent).server_time_at_least(by);
-        let command = renewals_command(calls.iter(), &self.0.caller_id, false);
+        let command = renewals_command(calls.iter(), &self.0.caller_id, false, not_after);
         let replies = replies_of_renewals(calls.len(), self.request(&command, by));
         let result = |(index, call): (usize, &Call)| {
             let answer = match &replies {

@@ -157,17 +157,15 @@ impl Batch {
             // The calls before have ended it.
             return (batch, not_sent(&calls, &StoreFault::timed_out(Step::Reply)));
         }
-        let mut not_after = 0;
         if acks.is_some() {
-            // The WAIT behind a renewal that is refused would take all its time for nothing. A renewal
-            // needs no date.
+            // The WAIT behind a renewal that is refused would take all its time for nothing.
             for call in &mut calls {
                 call.form = connection.scripts.form_for(&call.call, call.form);
             }
-        } else {
-            let reply_by = reply_by.min(sent + node.config.command_timeout);
-            not_after = connection.anchor.server_time_at_least(reply_by);
         }
+        let not_after = connection
+            .anchor
+            .server_time_at_least(reply_by.min(sent + node.config.command_timeout));
         let mut answers: Vec<Option<Result<Answer, StoreFault>>> =
             calls.iter().map(|_| None).collect();
         let mut pipeline = Pipeline {

@@ -72,7 +72,7 @@ pub(super) struct ReadReply {
 
 pub(super) enum Meaning {
     Answer(Result<Answer, StoreFault>),
-    /// The call must be sent in the form that it has now.
+    /// The call must be sent in the form that it has now, or with another date.
     OtherForm,
 }
 
@@ -238,7 +238,7 @@ impl Pipeline<'_> {
                 || node.form(Form::default()).by_source;
             if pending.together {
                 let calls = group.iter().map(|index| self.pending[*index].call);
-                return renewals_command(calls, &node.caller_id, by_source);
+                return renewals_command(calls, &node.caller_id, by_source, pending.not_after);
             }
             let form = Form {
                 by_source,
@@ -304,6 +304,14 @@ impl Node {
                     sent,
                     received,
                 });
+                // R5 (dated requests): it did nothing. The next copy is dated by this reply.
+                if reply.outcome == Outcome::Late && pending.call.is_dated_anew() {
+                    pending.not_after = 0;
+                    return ReadReply {
+                        meaning: Meaning::OtherForm,
+                        anchor,
+                    };
+                }
                 answer_of(reply, sent)
             }
             Ok(Err(malformed)) => Err(malformed.into()),

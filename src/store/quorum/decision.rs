@@ -224,7 +224,10 @@ fn release(nodes: &[NodeAnswer<'_>]) -> Decision {
 
 /// The holder has lost the lock if the nodes on which it may still have it are no majority.
 fn forced_release(nodes: &[NodeAnswer<'_>]) -> Decision {
-    let answered = answers(nodes).count();
+    // R5 (dated requests): a node that the request reached too late has done nothing.
+    let answered = answers(nodes)
+        .filter(|outcome| **outcome != Outcome::Late)
+        .count();
     let is_decided = answered >= majority_of(nodes.len());
     let has = |wanted: &Outcome| answers(nodes).any(|outcome| outcome == wanted);
     if is_decided && has(&Outcome::Released) {

@@ -305,6 +305,7 @@ impl Nodes {
                     let verb = Verb::Release {
                         token,
                         fence: 0,
+                        last: None,
                         mode: Mode::Unused,
                     };
                     let release = Call { verb, ..call };

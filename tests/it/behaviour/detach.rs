@@ -32,7 +32,7 @@ on_both_stores! {
     detached_lock_is_shown_until_it_lapses,
     hold_at_least_goes_along,
     unattached_lock_is_held_for_its_least_time,
-    fences_reserved_by_a_grant_are_passed,
+    fences_that_guards_had_are_passed,
     guard_keeps_a_lock_that_cannot_be_detached,
     another_name_or_prefix_is_not_attached,
     re_entrant_lock_is_detached_by_its_last_guard,
@@ -348,7 +348,7 @@ fn unattached_lock_is_held_for_its_least_time(backend: &Backend) {
 }
 
 /// P2 (rising fences): the clock is behind, so the next fence is the next number.
-fn fences_reserved_by_a_grant_are_passed(backend: &Backend) {
+fn fences_that_guards_had_are_passed(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let record = Record::of(backend, "n");
@@ -379,6 +379,7 @@ fn fences_reserved_by_a_grant_are_passed(backend: &Backend) {
             &owner,
             &ahead.to_string(),
             "1000 1 0 h\t1\tt#1\t",
+            &(ahead + 1000).to_string(),
         ];
         backend.query::<redis::Value>(&command);
         record.number("f")

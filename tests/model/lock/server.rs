@@ -158,7 +158,7 @@ impl ModelLock {
             .extract_if(.., |grant| have_ended(grant))
             .collect();
         for grant in ended {
-            self.count_used(&grant, grant.attempt.spare.into());
+            self.count_used(&grant, grant.reserved());
         }
     }
 
@@ -248,7 +248,15 @@ impl ModelLock {
             turn: self.last_turn,
             lapsed: false,
             spared: false,
+            granted_at: self.view.clock,
         });
+    }
+
+    /// P2: how many fences the grant of this attempt has reserved behind its first.
+    pub(crate) fn reserved(&self, attempt: Attempt) -> u64 {
+        let mut holders = self.holders.iter();
+        let grant = holders.find(|grant| grant.attempt == attempt);
+        grant.map_or(0, ModelGrant::reserved)
     }
 
     /// A holder or a waiter releases its token. The last fence that a guard had is this far behind

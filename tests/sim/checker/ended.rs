@@ -50,7 +50,8 @@ impl Checker {
         if self.is_forgotten(clock, ended) || fence.is_some_and(|fence| fence != ended.fence) {
             return Ok(());
         }
-        if ended.explains(executed.outcome) {
+        // R5 (dated requests): it says nothing.
+        if ended.explains(executed.outcome) || *executed.outcome == Reported::Late {
             return Ok(());
         }
         let said = format!(
@@ -142,7 +143,7 @@ impl ServerModel {
     pub(super) fn on_mutex_released(&mut self, token: Token, fence: u64, mode: Mode) {
         match mode {
             Mode::Lost | Mode::Unfinished => self.count_end(1),
-            Mode::Used | Mode::UsedUpTo { .. } => {
+            Mode::Used => {
                 let released = EndedLease {
                     fence,
                     named_fence: fence,

@@ -88,10 +88,9 @@ impl Checker {
             Verb::Release { token, .. } if self.stray_holder(before, executed).is_some() => {
                 self.grants.note_released(token);
             }
-            Verb::Release { token, fence, mode }
-                if *executed.outcome == Outcome::Released
-                    && !matches!(mode, Mode::Reduce { .. }) =>
-            {
+            Verb::Release {
+                token, fence, mode, ..
+            } if *executed.outcome == Outcome::Released && !matches!(mode, Mode::Reduce { .. }) => {
                 if self.kind == ModelKind::Mutex {
                     self.model.on_mutex_released(token, fence, mode);
                 }

@@ -122,8 +122,14 @@ impl Checker {
             Verb::Release { token, .. } if self.stray_holder(before, executed).is_some() => {
                 Op::Cancel(self.attempt(*token, client))
             }
-            Verb::Release { token, fence, mode } => {
-                release(*mode, *fence, self.attempt(*token, client))
+            Verb::Release {
+                token,
+                fence,
+                last,
+                mode,
+            } => {
+                let behind = last.map(|last| last - fence);
+                release(*mode, behind, self.attempt(*token, client))
             }
             Verb::Renew { token, .. } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
@@ -144,7 +150,10 @@ impl Checker {
         before: &'a RecordView,
         executed: &ExecutedCall<'_>,
     ) -> Option<&'a HolderView> {
-        let Verb::Release { token, fence, mode } = executed.call.verb else {
+        let Verb::Release {
+            token, fence, mode, ..
+        } = executed.call.verb
+        else {
             return None;
         };
         if fence == 0 || matches!(mode, Mode::Forced(_) | Mode::KeepIfOwner) {
@@ -304,13 +313,15 @@ fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
     }
 }
 
-fn release(mode: Mode, first_fence: u64, attempt: Attempt) -> Op {
-    match mode {
-        Mode::Used => Op::Unlock(attempt),
-        Mode::UsedUpTo { fence } => Op::UnlockAfterTurns(attempt, fence - first_fence),
-        Mode::Lost | Mode::Unfinished => Op::Drop(attempt),
-        Mode::Reduce { .. } => Op::Downgrade(attempt),
-        Mode::Unused | Mode::KeepIfOwner | Mode::Forced(_) => Op::Cancel(attempt),
+fn release(mode: Mode, behind: Option<u64>, attempt: Attempt) -> Op {
+    match (mode, behind) {
+        (Mode::Used | Mode::Lost | Mode::Unfinished, Some(behind)) => {
+            Op::UnlockAfterTurns(attempt, behind)
+        }
+        (Mode::Used, None) => Op::Unlock(attempt),
+        (Mode::Lost | Mode::Unfinished, None) => Op::Drop(attempt),
+        (Mode::Reduce { .. }, _) => Op::Downgrade(attempt),
+        (Mode::Unused | Mode::KeepIfOwner | Mode::Forced(_), _) => Op::Cancel(attempt),
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use super::Checker;
+use super::{Checker, RanAt};
 use crate::script::{Mode, Token, Verb};
 use crate::sim::breach::Breach;
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::Promise;
+use crate::sim::model::{ModelKind, Promise};
 use crate::sim::record::{HolderView, RecordView};
 
 /// The turns of grants, and who waited meanwhile.
@@ -18,6 +18,17 @@ pub(super) struct Turns {
     last: HashMap<(Token, u64), u64>,
     /// The waiters in Redis's queue.
     waiters: HashMap<Token, TurnsSeen>,
+}
+
+/// The fences of guards, and what excuses a smaller one.
+#[derive(Default)]
+pub(super) struct Fences {
+    /// The largest fence that a guard had.
+    highest: u64,
+    latest_clock: u64,
+    clock_went_back: bool,
+    /// By the server's clock.
+    ahead_until: u64,
 }
 
 /// The turns that began while a waiter waited.
@@ -56,6 +67,7 @@ impl Checker {
         knows_waiters_since: u64,
     ) -> Result<(), Breach> {
         self.grants.guarded.insert(token);
+        self.fences.highest = self.fences.highest.max(fence);
         let holder = self.record.holder(token).cloned();
         let is_turn = |holder: &HolderView| holder.fence == first_fence && holder.spare > 0;
         let Some(holder) = holder.filter(is_turn) else {
@@ -70,6 +82,46 @@ impl Checker {
         Ok(())
     }
 
+    /// P2: a grant has a larger fence than all guards before it, also after a loss of data. It is excepted
+    /// once the clock went back, and for 70 ms after a release by force: nobody says how many of the
+    /// fences were used that the grant had reserved.
+    pub(super) fn check_fences_rise(
+        &mut self,
+        at: RanAt,
+        before: &RecordView,
+        executed: &ExecutedCall<'_>,
+    ) -> Result<(), Breach> {
+        let fences = &mut self.fences;
+        fences.clock_went_back |= at.clock < fences.latest_clock;
+        fences.latest_clock = fences.latest_clock.max(at.clock);
+        let is_forced = matches!(
+            executed.call.verb,
+            Verb::Release {
+                mode: Mode::Forced(_),
+                ..
+            }
+        );
+        if is_forced {
+            fences.ahead_until = at.clock + 70_000;
+        }
+        let is_excepted = fences.clock_went_back || at.clock < fences.ahead_until;
+        if self.kind != ModelKind::Mutex || is_excepted {
+            return Ok(());
+        }
+        let highest = fences.highest;
+        match self
+            .record
+            .granted_since(before)
+            .find(|new| new.fence <= highest)
+        {
+            Some(holder) => {
+                let said = format!("{holder:?} came after a guard with the fence {highest}");
+                Err(Breach::new(Promise::Fencing, said))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// P2: a release names the last fence that a guard of its grant had. The model compares it with
     /// the record, and so with the fences of later grants.
     pub(super) fn check_last_fence(
@@ -77,12 +129,18 @@ impl Checker {
         before: &RecordView,
         executed: &ExecutedCall<'_>,
     ) -> Result<(), Breach> {
-        let Verb::Release { token, fence, mode } = executed.call.verb else {
+        let Verb::Release {
+            token,
+            fence,
+            last: named,
+            mode,
+        } = executed.call.verb
+        else {
             return Ok(());
         };
-        let named = match mode {
-            Mode::UsedUpTo { fence } => fence,
-            Mode::Used | Mode::Unused => fence,
+        let named = match (mode, named) {
+            (_, Some(last)) => last,
+            (Mode::Used | Mode::Unused, None) => fence,
             _ => return Ok(()),
         };
         let last = self.turns.last.get(&(token, fence)).copied();

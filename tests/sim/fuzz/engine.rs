@@ -17,7 +17,7 @@ use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Ta
 use crate::key::Key;
 use crate::options::LockOptions;
 use crate::script::{
-    Call, CallerId, Form, Grant, LockSpec, Outcome, ScriptReply, Token, Verb, Wait,
+    Call, CallerId, Form, Grant, LockSpec, Mode, Outcome, ScriptReply, Token, Verb, Wait,
 };
 use crate::sim::process::{StubStore, UnreadReplies, no_connection, no_reply};
 use crate::sim::shown_clock::shown_clock;
@@ -190,7 +190,7 @@ impl FuzzWorld {
             10 if at < self.guards.len() && which >= 16 => self.downgrade(at),
             10 if at < self.guards.len() => {
                 let lease = self.guards.remove(at).lease;
-                if let Some(call) = self.engine.begin_release(&lease) {
+                if let Some(call) = self.engine.begin_release(&lease, Mode::Used) {
                     let sent = self.now();
                     let left = self.engine.leave(&lease, &call, sent);
                     self.releases.push(FuzzRelease {
@@ -536,7 +536,7 @@ impl FuzzWorld {
     fn end(mut self) {
         self.callers.clear();
         for guard in std::mem::take(&mut self.guards) {
-            let _ = self.engine.begin_release(&guard.lease);
+            let _ = self.engine.begin_release(&guard.lease, Mode::Used);
         }
         for _ in 0..4 {
             let nothing = &mut FuzzInput::new(&[]);

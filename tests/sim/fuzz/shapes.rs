@@ -19,7 +19,7 @@ use crate::script::{Call, Family, Grant, Token, Value, Verb};
 /// | `s` | a text |
 /// | `e` | an empty text |
 /// | `h` | the words of a holder |
-pub(super) const SHAPES: [(&str, &str, &str); 35] = [
+pub(super) const SHAPES: [(&str, &str, &str); 37] = [
     ("acquire", "granted", "nnnk"),
     ("acquire", "waiting", "nnnn"),
     ("acquire", "busy", "n"),
@@ -28,6 +28,7 @@ pub(super) const SHAPES: [(&str, &str, &str); 35] = [
     ("acquire", "queued", ""),
     ("acquire", "kind", "s"),
     ("release", "released", ""),
+    ("release", "late", ""),
     ("release", "granted", "nnnk"),
     ("release", "refused", ""),
     ("release", "already", ""),
@@ -39,6 +40,7 @@ pub(super) const SHAPES: [(&str, &str, &str); 35] = [
     ("release", "kind", "s"),
     ("renew", "renewed", "nn"),
     ("renew", "gone", "nnk"),
+    ("renew", "late", ""),
     ("renew", "kind", "s"),
     ("pass", "granted", "nnnk"),
     ("pass", "late", ""),

@@ -59,6 +59,7 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
             Verb::Release {
                 token,
                 fence: input.number(),
+                last: None,
                 mode: input.choose(&modes),
             }
         }
@@ -77,6 +78,7 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
             to: token,
             from: PassedFrom::Bearer(Secret::new()),
             fence: input.number(),
+            last: None,
             params,
         },
         _ => Verb::Lookup {

@@ -706,6 +706,7 @@ impl World<'_> {
         let until = now + Duration::from_micros(self.rng.below(20 * MS));
         self.processes[process].caller = CallerState::Idle { until };
         let verb = Verb::Release {
+            last: None,
             token: guard.token,
             fence: guard.fence,
             mode,
@@ -730,6 +731,7 @@ fn call(wanted: &WantedLock, verb: Verb) -> Call {
 
 fn abandon(token: Token) -> Verb {
     Verb::Release {
+        last: None,
         token,
         fence: 0,
         mode: Mode::Unused,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{MS, Run, SimEvent};
 use crate::engine::{Doubt, Handovers, Lease, Request};
-use crate::local::TryStart;
+use crate::local::{GuardEnd, TryStart};
 use crate::options::LockOptions;
 use crate::script::{Mode, Page, Token, Verb, Wait};
 use crate::sim::breach::Breach;
@@ -33,6 +33,7 @@ impl Run<'_> {
             | Action::RenewGuard { process }
             | Action::DowngradeGuard { process }
             | Action::DropAndTry { process, .. }
+            | Action::AbandonAndTry { process }
             | Action::DropAndCrash { process } => self.use_guard(process, action),
             Action::NetworkFault { .. }
             | Action::LoseMessage { .. }
@@ -111,13 +112,18 @@ impl Run<'_> {
             process.set_clock(self.now);
             match action {
                 Action::DropAndTry { permits, .. } => {
-                    if self.drop_one_guard(&mut process) {
+                    if self.drop_one_guard(&mut process, GuardEnd::Drop) {
                         self.start_try(&mut process, 1, permits);
+                    }
+                }
+                Action::AbandonAndTry { .. } => {
+                    if self.drop_one_guard(&mut process, GuardEnd::Abandon) {
+                        self.start_try(&mut process, 50, 1);
                     }
                 }
                 Action::DropAndCrash { .. } => {
                     let mut has_dropped = false;
-                    while self.drop_one_guard(&mut process) {
+                    while self.drop_one_guard(&mut process, GuardEnd::Drop) {
                         has_dropped = true;
                     }
                     if has_dropped {
@@ -485,6 +491,7 @@ impl Run<'_> {
         let turn = id % u64::from(self.setting.local_handovers + 1);
         let fence = self.checker.fence_of_a_holder(id) + turn;
         let call = request.call(Verb::Release {
+            last: None,
             token: Token::new(),
             fence: fence.saturating_sub(behind),
             mode: Mode::Forced(Page::default()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{MS, Run, SimEvent};
 use crate::engine::{Attempted, Doubt, Lease, Next, Request};
 use crate::local::{GuardEnd, GuardRelease, KeptLease, LinePlace};
-use crate::script::{Call, Mode, Token, Verb, Wait, wanted_behind};
+use crate::script::{Call, Token, Verb, Wait, wanted_behind};
 use crate::sim::breach::Breach;
 use crate::sim::defect::Defect;
 use crate::sim::model::Promise;
@@ -109,7 +109,7 @@ impl Run<'_> {
         }
         match process.rng.below(4) {
             0 => self.release_guard(process, id, &lease, GuardEnd::Unlock),
-            _ => self.drop_guard(process, id, &lease),
+            _ => self.drop_guard(process, id, &lease, GuardEnd::Drop),
         }
     }
 
@@ -125,8 +125,8 @@ impl Run<'_> {
     }
 
     /// The caller drops its guard, and leaves if it may.
-    fn drop_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>) {
-        self.release_guard(process, id, lease, GuardEnd::Drop);
+    fn drop_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>, end: GuardEnd) {
+        self.release_guard(process, id, lease, end);
         self.leave(process, id);
     }
 
@@ -165,10 +165,9 @@ impl Run<'_> {
             mut call,
         } = release;
         if self.defect == Some(Defect::LastFenceUnnamed)
-            && let Verb::Release { mode, .. } = &mut call.verb
-            && let Mode::UsedUpTo { .. } = mode
+            && let Verb::Release { last, .. } = &mut call.verb
         {
-            *mode = Mode::Used;
+            *last = None;
         }
         self.set_state(process, id, CallerState::Releasing(lease, started));
         if let Some(place) = place {
@@ -183,8 +182,8 @@ impl Run<'_> {
         }
     }
 
-    /// A caller drops its guard. `true`: one has a guard to drop.
-    pub(super) fn drop_one_guard(&mut self, process: &mut SimProcess) -> bool {
+    /// A caller drops its guard, or abandons it. `true`: one has a guard.
+    pub(super) fn drop_one_guard(&mut self, process: &mut SimProcess, end: GuardEnd) -> bool {
         let held = process
             .callers
             .iter()
@@ -195,7 +194,7 @@ impl Run<'_> {
                 _ => None,
             });
         if let Some((id, lease)) = &held {
-            self.drop_guard(process, *id, lease);
+            self.drop_guard(process, *id, lease, end);
         }
         held.is_some()
     }

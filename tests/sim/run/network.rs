@@ -211,6 +211,7 @@ impl Run<'_> {
             epoch: self.epoch,
             sent_at: self.now,
             reply_after: None,
+            not_after: dates.not_after,
             times_out_at: (dates.times_out_at + MS) / 1000,
             dated_after: dates.dated_after,
             token_age: self.token_age(call),

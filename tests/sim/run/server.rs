@@ -58,7 +58,11 @@ impl Run<'_> {
         let process = self.process(request.process).filter(|_| is_of_link);
         if let Some(caller_id) = process.map(|process| Arc::clone(&process.caller_id)) {
             let call = &request.calls[request.index];
-            if let Some(reply) = self.server.renew_together(clock, call, &caller_id)? {
+            let not_after = request.not_after;
+            let reply = self
+                .server
+                .renew_together(clock, call, &caller_id, not_after)?;
+            if let Some(reply) = reply {
                 return Ok(reply);
             }
         }

@@ -22,8 +22,12 @@ pub(super) fn script(
     execution: &Execution,
 ) -> Result<(), String> {
     let reply = &execution.answer.reply;
-    let is_late_acquire = arrival == Arrival::Late && matches!(request, SmallRequest::Acquire(_));
-    if is_late_acquire && *reply != SmallReply::Late {
+    let is_dated = matches!(
+        request,
+        SmallRequest::Acquire(_) | SmallRequest::Renew(_) | SmallRequest::Force(..)
+    );
+    let is_gone = matches!(request, SmallRequest::Renew(_)) && *reply == SmallReply::Gone;
+    if arrival == Arrival::Late && is_dated && !is_gone && *reply != SmallReply::Late {
         return Err(format!(
             "P7: {request:?} came too late and was answered {reply:?}"
         ));
@@ -162,9 +166,8 @@ fn leases_are_full(
     if granted.is_empty() && after.fence != before.fence && !has_turns {
         return Err("P7: the fence changed without a grant".to_owned());
     }
-    let renewed = matches!(request, SmallRequest::Renew(_))
-        .then(|| after.holder(request.token()))
-        .flatten();
+    let is_renewed = matches!(execution.answer.reply, SmallReply::Renewed { .. });
+    let renewed = is_renewed.then(|| after.holder(request.token())).flatten();
     match granted
         .into_iter()
         .chain(renewed)
@@ -284,12 +287,12 @@ fn previous_holder(
         {
             match mode {
                 ReleaseMode::Used(_) | ReleaseMode::Downgrade => Some(PreviousHolder::Released),
-                ReleaseMode::Lost => Some(PreviousHolder::Lapsed),
+                ReleaseMode::Lost(_) => Some(PreviousHolder::Lapsed),
                 ReleaseMode::Unused | ReleaseMode::KeepIfOwner => None,
             }
         }
         // A guard lost a lease of which no record is left.
-        SmallRequest::Release(_, _, ReleaseMode::Lost)
+        SmallRequest::Release(_, _, ReleaseMode::Lost(_))
             if is_stray(before, request) && execution.answer.reply == SmallReply::Already =>
         {
             Some(PreviousHolder::Lapsed)
@@ -441,7 +444,10 @@ fn in_words_of_the_model(
         SmallRequest::Release(_, _, ReleaseMode::Used(behind)) => {
             Op::UnlockAfterTurns(own, behind.into())
         }
-        SmallRequest::Release(_, _, ReleaseMode::Lost) => Op::Drop(own),
+        SmallRequest::Release(_, _, mode @ ReleaseMode::Lost(_)) => match mode.behind(own.spare) {
+            Some(behind) => Op::UnlockAfterTurns(own, behind),
+            None => Op::Drop(own),
+        },
         SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::KeepIfOwner) => {
             Op::Cancel(own)
         }

@@ -463,7 +463,7 @@ impl Client {
     fn lose_lease(&mut self) {
         let mode = match self.stage {
             ClientStage::Kept => ReleaseMode::Used(self.turn),
-            _ => ReleaseMode::Lost,
+            _ => ReleaseMode::Lost(self.turn),
         };
         let _ = self.add_release(self.own_token(), self.fence, mode);
         self.reset();

@@ -24,9 +24,9 @@ pub(super) const TTL_MS: u64 = TTL as u64 * TICK / 1000;
 pub(super) const NOW: u64 = 1_000_000_000_000;
 /// The base of fences and of rows of stamps. It lies before now, as it must.
 const MARKS: u64 = NOW - 1_000_000;
-/// The base of fences that are ahead of the clock. More than a minute ahead, a new fence is the next
-/// number.
-const FENCES_AHEAD: u64 = NOW + 61_000_000;
+/// The base of fences that are ahead of the clock. A new fence is the next number, since the last grant
+/// was just now.
+const FENCES_AHEAD: u64 = NOW + 30_000;
 /// Served time before a script runs.
 const SERVED: u64 = 1_000_000_000;
 /// The last ticket that was served before a script runs.
@@ -130,6 +130,7 @@ impl RecordKeys {
             expires_at: EXPIRES as u32,
             previous: -1,
             ended_how: 1,
+            granted_at: NOW,
             ..packed::PackedState::default()
         };
         if let Some(owner) = record.holders.first() {
@@ -145,7 +146,6 @@ impl RecordKeys {
             if owner.status == HolderStatus::Spared {
                 set("u", &self.fence(record.fence).to_string());
             }
-            state.granted_at = NOW;
             state.lease_end = time_after(owner.left);
             state.ttl = TTL_MS as u32;
         }

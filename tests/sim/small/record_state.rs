@@ -129,7 +129,8 @@ pub(super) enum ReleaseMode {
     /// The last guard had the fence that is this far behind the first of the grant.
     Used(u8),
     Unused,
-    Lost,
+    /// The same of a guard that has lost the lock.
+    Lost(u8),
     KeepIfOwner,
     Downgrade,
 }
@@ -240,14 +241,24 @@ impl SmallRequest {
 }
 
 impl ReleaseMode {
-    /// The mode of a release of a grant with this first fence.
-    pub(super) fn mode(self, first: u64) -> Mode {
+    pub(super) fn mode(self) -> Mode {
         match self {
-            ReleaseMode::Used(behind) => Mode::Used.up_to(first, first + u64::from(behind)),
+            ReleaseMode::Used(_) => Mode::Used,
             ReleaseMode::Unused => Mode::Unused,
-            ReleaseMode::Lost => Mode::Lost,
+            ReleaseMode::Lost(_) => Mode::Lost,
             ReleaseMode::KeepIfOwner => Mode::KeepIfOwner,
             ReleaseMode::Downgrade => Mode::Reduce { to: 1 },
+        }
+    }
+
+    /// How far behind the first fence of its grant the last fence is that the release names, if the
+    /// grant may have so many behind its first.
+    pub(super) fn behind(self, spare: u32) -> Option<u64> {
+        match self {
+            ReleaseMode::Used(behind) if behind > 0 => Some(behind.into()),
+            // The guard may still take the next one.
+            ReleaseMode::Lost(behind) if spare > 0 => Some(spare.min(u32::from(behind) + 1).into()),
+            _ => None,
         }
     }
 }

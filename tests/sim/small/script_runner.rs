@@ -171,15 +171,18 @@ impl ScriptRunner {
                 } else {
                     self.keys.fence(known_fence)
                 };
+                let behind = mode.behind(self.setting.spare_of(client));
                 Verb::Release {
                     token,
                     fence,
-                    mode: mode.mode(fence),
+                    last: behind.map(|behind| fence + behind),
+                    mode: mode.mode(),
                 }
             }
             SmallRequest::Force(_, fence) => Verb::Release {
                 token,
                 fence: self.keys.fence(fence),
+                last: None,
                 mode: Mode::Forced(Page::default()),
             },
             SmallRequest::Renew(_) => Verb::Renew {

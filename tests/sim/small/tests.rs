@@ -308,10 +308,46 @@ fn r2_batched_renewal_that_counts_no_served_time_is_found() {
     }
 }
 
+/// A copy that comes when its sender has given up.
+#[test]
+fn r5_late_renewal_that_extends_a_lease_is_found() {
+    let budget = Budget { delays: 1, ..NONE };
+    let alone = ScriptMutation {
+        line: "if now > ARGV[6] + 0 then return { 'late', now, 0 } end",
+        instead: "",
+    };
+    for setting in [
+        SmallSetting::mutex().renewing_alone(),
+        SmallSetting::semaphore(2, [1, 1, 2]),
+        SmallSetting::readers_and_writers(1),
+    ] {
+        assert_found(setting, alone, budget, "P7");
+    }
+    let together = ScriptMutation {
+        line: "as in mutex_renew.lua.\nif now > ARGV[5] + 0 then return { 'late', now, 0 } end",
+        instead: "\n",
+    };
+    assert_found(SmallSetting::mutex(), together, budget, "P7");
+}
+
+#[test]
+fn r5_late_release_by_force_is_found() {
+    let budget = Budget {
+        delays: 1,
+        forces: 1,
+        ..NONE
+    };
+    let mutation = ScriptMutation {
+        line: "if mode == 'forced' and now > ARGV",
+        instead: "if false and now > ARGV",
+    };
+    assert_found(SmallSetting::mutex(), mutation, budget, "P7");
+}
+
 #[test]
 fn batched_renewal_of_another_s_lease_is_found() {
     let mutation = ScriptMutation {
-        line: "fields[3] == tokens[4 + i] and",
+        line: "fields[3] == tokens[5 + i] and",
         instead: "fields[3] and",
     };
     assert_found(SmallSetting::mutex(), mutation, NONE, "not held");

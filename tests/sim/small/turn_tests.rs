@@ -78,8 +78,8 @@ fn release_that_forgets_the_last_fence_used_is_found() {
 fn lapse_that_gives_reserved_fences_back_is_found() {
     let crash = Budget { crashes: 1, ..NONE };
     assert_line_is_found("fence = fence + spare", "", crash, "P2");
-    let line = "spare = (tonumber(spare) or 0) % 65536";
-    assert_line_is_found(line, "spare = 0", crash, "P2");
+    let line = "spare = math.max(0, math.min(";
+    assert_line_is_found(line, "spare = 0 * math.max(0, math.min(", crash, "P2");
 }
 
 #[test]

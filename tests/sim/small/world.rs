@@ -452,7 +452,7 @@ impl WorldStep<'_> {
                 SmallRequest::Release(_, _, ReleaseMode::Used(_)) | SmallRequest::Force(..),
                 SmallReply::Released,
             ) => second.reply == SmallReply::Already,
-            (SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::Lost), _) => true,
+            (SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::Lost(_)), _) => true,
             (_, reply) => *reply == second.reply,
         };
         if agree {

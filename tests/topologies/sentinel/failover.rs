@@ -293,9 +293,9 @@ fn grants_by_message_are_confirmed_after_a_change_of_master() {
             }
             _ => None,
         });
-        // A renewal of a mutex has one key and nine words.
+        // A renewal of a mutex has one key and ten words.
         words
-            .filter(|words| words.len() == 9 && words[2] == "1" && words[3].contains("{a}"))
+            .filter(|words| words.len() == 10 && words[2] == "1" && words[3].contains("{a}"))
             .count()
     };
     let hand_over = |node: &Server| {

@@ -168,6 +168,7 @@ fn release(mode: Mode) -> Verb {
     Verb::Release {
         token: Token::new(),
         fence: 9,
+        last: None,
         mode,
     }
 }

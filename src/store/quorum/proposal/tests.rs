@@ -8,6 +8,7 @@ fn release(mode: Mode) -> Proposal {
     proposal(Verb::Release {
         token: Token::new(),
         fence: 9,
+        last: None,
         mode,
     })
 }
