@@ -135,7 +135,8 @@ impl LockManager {
     /// Blocks for at most two command timeouts: one for a connection and one for the reply.
     ///
     /// # Errors
-    /// - [`Lost`](crate::Error::Lost): the detached lock is gone.
+    /// - [`Lost`](crate::Error::Lost): the detached lock is gone. That does not say that its work was done:
+    ///   whoever attached it may have died. [Take the lock anew](LockManager::lock), and look.
     ///   [`Expired`](crate::LossReason::Expired): it was valid for too short a time.
     ///   [`Forced`](crate::LossReason::Forced): somebody released it by force.
     ///   [`Taken`](crate::LossReason::Taken): somebody has attached it before, or Redis has lost it.
@@ -143,8 +144,8 @@ impl LockManager {
     ///   another prefix, or this is a quorum. Nothing is sent.
     /// - [`Unavailable`](crate::Error::Unavailable), [`Server`](crate::Error::Server),
     ///   [`NotReplicated`](crate::Error::NotReplicated): Redis did not answer, or refused. You may call
-    ///   this again. If the first request took effect, the lock is released, the next holder finds it
-    ///   [`Lapsed`](crate::PreviousHolder::Lapsed), and the second call returns `Lost`.
+    ///   this again, in any process: the text stays valid until its time is over. If the first request took
+    ///   effect, that is undone in the background, and another call may return `Lost` until then.
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn attach(&self, detached: &DetachedLock) -> Result<LockGuard> {

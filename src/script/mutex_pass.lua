@@ -10,7 +10,8 @@
 -- Returns: granted {fence, granted at, left, previous, how many wait if the request hears} · late · already | lapsed | forced | lost |
 --   unknown (it does not have this fence's lease; the fences say what became of that) · kind {kind}
 local token, from, callers_fence, is_attach = ARGV[5], ARGV[8], ARGV[9] + 0, ARGV[7] == 'attach'
-local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
+local packed_state, packed_queue, owner, stored_label =
+  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'l'))
 --include record_clock.lua
 local goes_on, looks_back = true, true
 --include mutex_record.lua
@@ -32,6 +33,13 @@ elseif is_attach and math.min(lease_end, granted_at + 1000 * ttl) <= now then
 end
 if status then return { status, now, 0 } end
 
+if is_attach then
+  -- If the attach is given up, the lock is detached again: see mutex_give_back.lua.
+  fields_to_set[#fields_to_set + 1] = 'd'
+  fields_to_set[#fields_to_set + 1] =
+    string.format('%s %s %.0f %.0f %.0f %.0f %s', token, owner, fence, granted_at, ttl, hold,
+                  stored_label or '')
+end
 -- P2 (rising fences): the guards of the process had these.
 fence = (ARGV[11] or fence) + 0
 -- R16 (hold_at_least): the lock stays taken for what is left of that time. R15 (clock went back):

@@ -81,6 +81,9 @@ elseif owner == token and not is_stray then
   owner, lease_end, owner_changed = nil, 0, true
   -- R16 (hold_at_least): nobody owns the lock, but it counts as held until its least time is over.
   if (mode == 'used' or mode == 'lost') and cool_until > now then lease_end = cool_until end
+  if mode == 'unused' then
+    --include mutex_give_back.lua
+  end
 else
   --include queue_remove.lua
   --include mutex_end_of.lua

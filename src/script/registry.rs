@@ -88,11 +88,12 @@ macro_rules! parts {
 }
 
 /// The parts are included as text: a function would cost a script each time that it runs.
-const PARTS: [(&str, &str); 39] = parts![
+const PARTS: [(&str, &str); 40] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
     "mutex_ended.lua",
     "mutex_spare.lua",
+    "mutex_give_back.lua",
     "mutex_end_of.lua",
     "mutex_promote.lua",
     "mutex_grant.lua",

@@ -67,9 +67,10 @@ struct State {
     /// The fence of the last grant, of which all fences so far are not larger.
     fence: u64,
     first_fence: u64,
-    /// Of the detached lock.
+    /// Of the detached lock, and until when it is valid.
     detached_fence: u64,
-    /// How many times a bearer became the owner.
+    valid_until: u64,
+    /// How many times a bearer became the owner, and did not give that up.
     attached: u32,
 }
 
@@ -125,6 +126,7 @@ impl Play {
             fence: grant.fence,
             first_fence: grant.fence,
             detached_fence: 0,
+            valid_until: 0,
             attached: 0,
         }
     }
@@ -164,7 +166,7 @@ impl Play {
             ),
             Event::Unlock(GIVER) => release(GIVER, state.first_fence, Mode::Used),
             Event::Unlock(of) => release(of, state.fence, Mode::Used),
-            Event::GiveUp(of) => release(of, 0, Mode::Lost),
+            Event::GiveUp(of) => release(of, 0, Mode::Unused),
             Event::Renew(of) => (
                 of,
                 Verb::Renew {
@@ -203,7 +205,10 @@ impl Play {
                 next.detached_fence = grant.fence;
             }
         }
-        next.fence = next.fence.max(self.fence());
+        next.fence = match event {
+            Event::GiveUp(_) if next.owner == Owner::Detached => self.fence(),
+            _ => next.fence.max(self.fence()),
+        };
         Ok(next)
     }
 
@@ -249,8 +254,12 @@ impl Play {
             return Err(format!("the owner is {owner:?}, not {:?}", next.owner));
         }
         let packed = self.packed();
-        let least =
-            before.fence + u64::from(next.owner != before.owner && next.owner != Owner::Nobody);
+        let is_new = next.owner != before.owner && next.owner != Owner::Nobody;
+        let least = match event {
+            // Nobody had the fence of the bearer that gave up. The text has that of the detached lock.
+            Event::GiveUp(_) if next.owner == Owner::Detached => before.detached_fence,
+            _ => before.fence + u64::from(is_new),
+        };
         if packed.fence < least {
             return Err(format!("the fence {} is below {least}", packed.fence));
         }
@@ -284,7 +293,15 @@ impl State {
         let (ends, short) = (lease(TTL_MS), lease(VALID_MS));
         match (event, before.owner) {
             (Event::Detach, Owner::Token(GIVER)) => {
-                (self.owner, self.ends) = (Owner::Detached, short)
+                (self.owner, self.ends) = (Owner::Detached, short);
+                self.valid_until = short;
+            }
+            // Another bearer may try.
+            (Event::GiveUp(of), Owner::Token(owner))
+                if of == owner && self.now < self.valid_until =>
+            {
+                (self.owner, self.ends) = (Owner::Detached, self.valid_until);
+                self.attached -= 1;
             }
             (Event::Attach(bearer), Owner::Detached) if !is_over => {
                 (self.owner, self.ends) = (Owner::Token(bearer), ends);
@@ -405,6 +422,16 @@ fn repeated_pass_that_is_refused_is_found() {
     let line = "if owner == token then\n  local spare = string.match(ARGV[10]";
     let instead = "if false then\n  local spare = string.match(ARGV[10]";
     assert_pass_defect_found(line, instead);
+}
+
+#[test]
+fn attach_that_is_given_up_and_spends_the_secret_is_found() {
+    assert_pass_defect_found("if by == token and detached_at", "if false and detached_at");
+}
+
+#[test]
+fn given_up_attach_that_outlives_the_text_is_found() {
+    assert_pass_defect_found("detached_at + 1000 * valid_ms > now then", "true then");
 }
 
 #[test]

@@ -145,13 +145,45 @@ fn r18_a_detached_lock_is_on_all_replicas() {
 }
 
 #[test]
-fn r18_a_detached_lock_that_no_replica_has_is_not_attached() {
+fn r18_a_text_serves_another_try_after_too_few_acks() {
     let set = ReplicaSet::start(1);
     let (giver, bearer) = (plain(&set), patient(&set, 2));
     let detached = giver.lock("n").unwrap().detach(SOON).unwrap();
-    assert_not_replicated(bearer.attach(&detached), "n", 2, 1);
-    // It is released, as half done work.
+    for _ in 0..2 {
+        assert_not_replicated(bearer.attach(&detached), "n", 2, 1);
+        assert!(
+            giver.try_lock("n").unwrap().is_none(),
+            "it is still detached"
+        );
+    }
+    let guard = giver.attach(&detached).unwrap();
+    assert!(guard.fence() > detached.fence());
+    guard.unlock().unwrap();
     becomes_free(&giver, "n");
+}
+
+/// A worker may take the job again when the replica is back.
+#[test]
+fn text_outlives_a_replica_that_is_away() {
+    let set = ReplicaSet::start(1);
+    let (giver, bearers) = (patient(&set, 1), [acked(&set, 1), acked(&set, 1)]);
+    let texts = [0, 1, 2, 3].map(|i| {
+        let guard = giver.lock(format!("n{i}")).unwrap();
+        guard.detach(Duration::from_secs(60)).unwrap()
+    });
+    set.replicas[0].server.stop();
+    for (i, text) in texts.iter().enumerate() {
+        let attached = bearers[i % 2].attach(text);
+        assert_not_replicated(attached, text.name(), 1, 0);
+    }
+    set.replicas[0].server.cont();
+    for (i, text) in texts.iter().enumerate() {
+        let guard = until_some(SOON, "it is attached", || {
+            bearers[1 - i % 2].attach(text).ok()
+        });
+        assert!(guard.fence() > text.fence());
+        guard.unlock().unwrap();
+    }
 }
 
 #[test]

@@ -151,19 +151,14 @@ impl TokenRelease {
     }
 }
 
-/// The call that releases a token that nobody wants. `about` names its lock. If it was to be attached,
-/// the work under it had begun: the next holder learns that it is half done.
+/// The call that releases a token that nobody wants. `about` names its lock. If it has attached the
+/// lock, that is detached again.
 pub(in crate::engine) fn abandon_call(about: &Call, token: Token) -> Call {
-    let mode = if about.is_pass() {
-        Mode::Lost
-    } else {
-        Mode::Unused
-    };
     about.with(Verb::Release {
         token,
         fence: 0,
         last: None,
-        mode,
+        mode: Mode::Unused,
     })
 }
 

@@ -19,7 +19,7 @@ on_both_stores! {
     detach_whose_request_is_lost_changes_nothing,
     guard_of_an_unanswered_detach_ends_before_the_other_lease,
     attach_with_a_closed_connection_gets_the_same_grant,
-    attach_without_a_reply_leaves_nothing,
+    attach_without_a_reply_leaves_the_text_valid,
     attach_whose_request_is_lost_can_be_repeated,
 }
 
@@ -142,7 +142,7 @@ fn attach_with_a_closed_connection_gets_the_same_grant(backend: &Backend) {
     managers::assert_nothing_left(backend, "n");
 }
 
-fn attach_without_a_reply_leaves_nothing(backend: &Backend) {
+fn attach_without_a_reply_leaves_the_text_valid(backend: &Backend) {
     let mgr = warm(backend);
     let detached = mgr.lock("n").unwrap().detach(LONG).unwrap();
     backend.inject_lasting(InjectedFault::ReplyLost);
@@ -151,11 +151,20 @@ fn attach_without_a_reply_leaves_nothing(backend: &Backend) {
     assert!(start.elapsed() <= 2 * T + SLACK);
     backend.disarm();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-    Record::of(backend, "n").comes_to_rest();
+    // In the background, the lock is given back to the text.
+    let other = warm(backend);
+    assert!(
+        other.try_lock("n").unwrap().is_none(),
+        "nobody gets in between"
+    );
+    let is_back = || Record::of(backend, "n").number("f") == detached.fence();
+    until(SOON, "it is detached again", is_back);
+    let guard = other.attach(&detached).unwrap();
+    assert!(guard.fence() > detached.fence());
+    assert_ne!(guard.previous_holder(), PreviousHolder::Lapsed);
+    guard.unlock().unwrap();
     let again = mgr.attach(&detached).unwrap_err();
     assert!(matches!(again, Error::Lost { .. }), "it is spent: {again}");
-    let next = mgr.lock("n").unwrap();
-    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
 }
 
 fn attach_whose_request_is_lost_can_be_repeated(backend: &Backend) {
