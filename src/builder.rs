@@ -26,6 +26,10 @@ use crate::store::Pem;
 use crate::store::memory::{Memory, Session};
 use crate::store::{Provider, Store, TlsSettings, Topology, parse_url};
 
+/// For the first read of all files of certificates. A busy host, or a disk that sleeps, may take longer than
+/// a server is given to answer.
+const TIME_FOR_FILES: Duration = Duration::from_secs(2);
+
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
     ///
@@ -281,7 +285,8 @@ impl Builder {
     /// The same, from a file, which is read again for each new connection.
     ///
     /// So an authority that is added there counts without a restart. While the file cannot be read or
-    /// used, what it had before counts. Reading takes at most half of the connect timeout.
+    /// used, what it had before counts. Reading takes at most half of the connect timeout, in
+    /// [`build`](Builder::build) 2 s.
     ///
     /// # Errors
     /// As [`tls_ca`](Builder::tls_ca), also if the file cannot be read by
@@ -407,8 +412,8 @@ impl Builder {
     /// thread.
     ///
     /// Blocks for at most the connect timeout; with [`Builder::replica_acks`] for one command timeout
-    /// more, to see whether the user may run `WAIT`; with TLS for half of the connect timeout more, to
-    /// read files of certificates.
+    /// more, to see whether the user may run `WAIT`; with TLS for 2 s more, to read files of
+    /// certificates.
     ///
     /// # Errors
     /// As [`LockManager::connect`]. [`Error::Config`](crate::Error::Config) also if settings do not
@@ -428,25 +433,25 @@ impl Builder {
                 config.command_timeout,
                 Arc::clone(&caller_id),
             )?),
-            _ => stores::connect(self.topology(&config)?, &config, &options, &caller_id)?,
+            _ => stores::connect(self.topology()?, &config, &options, &caller_id)?,
         };
         let running = Running::start(config, store, caller_id)?;
         Ok(LockManager::new(running, options))
     }
 
     /// The servers that the endpoint names, for commands of the program's own: see [`Servers`].
-    /// Reads the files of certificates, for half of the connect timeout at most, and sends nothing.
+    /// Reads the files of certificates, for 2 s at most, and sends nothing.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config): the URL, the certificates, the credentials or other
     /// settings are not valid. Or the endpoint is a [`Memory`](crate::memory::Memory), which has no servers.
     pub fn servers(&self) -> Result<Servers> {
-        let (config, _) = Config::new(self.settings.clone())?;
-        self.topology(&config).map(Servers)
+        Config::new(self.settings.clone())?;
+        self.topology().map(Servers)
     }
 
     /// The endpoint's topology with this builder's certificates and providers.
-    fn topology(&self, config: &Config) -> Result<Topology> {
+    fn topology(&self) -> Result<Topology> {
         let topology = match &self.endpoint.0 {
             Location::Url(url) => parse_url(url)?,
             Location::Typed(topology) => (**topology).clone()?,
@@ -458,6 +463,6 @@ impl Builder {
         let of_servers = self.credentials.clone();
         let of_sentinels = self.sentinel_credentials.clone();
         let topology = topology.with_credentials(of_servers, of_sentinels)?;
-        topology.with_tls(self.tls.clone(), config.connect_timeout / 2)
+        topology.with_tls(self.tls.clone(), TIME_FOR_FILES)
     }
 }

@@ -89,6 +89,9 @@ fn make_endless(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
+/// What `build` gives to the reads of files.
+const TIME_FOR_FILES: Duration = Duration::from_secs(2);
+
 #[test]
 fn file_whose_read_does_not_end_fails_build_in_time() {
     let server = TlsServer::start_with(&["--tls-auth-clients", "yes"]);
@@ -109,7 +112,7 @@ fn file_whose_read_does_not_end_fails_build_in_time() {
             .build();
         let took = started.elapsed();
         let error = built.expect_err("it was not read");
-        assert!(took < T + SLACK, "{took:?}: {error}");
+        assert!(took < TIME_FOR_FILES + SLACK, "{took:?}: {error}");
         let Error::Unavailable { step, cause, .. } = &error else {
             panic!("{error:?}");
         };
