@@ -107,7 +107,7 @@ impl Subscription {
     /// confirmed, for at most one command timeout. After that the caller queues without it, because
     /// syncs find its grant, too. A missing permission is an error.
     pub(super) fn await_up(self: &Arc<Self>, until: Time) -> Result<()> {
-        self.start()?;
+        self.start();
         let mut state = self.state.lock();
         let until = until.min(self.client.now() + self.client.config().command_timeout);
         loop {
@@ -127,7 +127,9 @@ impl Subscription {
         }
     }
 
-    pub(super) fn start(self: &Arc<Self>) -> Result<()> {
+    /// Starts it, unless it is started. If the system gives no thread, callers queue without it, as they do
+    /// without a connection, and the next caller that waits tries again.
+    pub(super) fn start(self: &Arc<Self>) {
         let mut state = self.state.lock();
         // A refusal is an error for the callers that wait for the subscription at that time. Later
         // callers try again: an administrator may have granted the permission.
@@ -136,17 +138,20 @@ impl Subscription {
             SubscriptionState::Idle | SubscriptionState::Refused(_)
         ) {
             let subscription = Arc::clone(self);
-            self.life.spawn(THREAD, move || subscription.run())?;
-            *state = SubscriptionState::Started;
+            match self.life.spawn(THREAD, move || subscription.run()) {
+                Ok(()) => *state = SubscriptionState::Started,
+                Err(error) => log::debug!("no thread for the subscription: {error}"),
+            }
         }
-        Ok(())
     }
 
     /// Starts the subscription if nothing has started it before. Never waits. After a refusal, the next
     /// caller that waits starts it again.
-    pub(super) fn start_first(self: &Arc<Self>) -> Result<()> {
+    pub(super) fn start_first(self: &Arc<Self>) {
         let is_idle = matches!(*self.state.lock(), SubscriptionState::Idle);
-        if is_idle { self.start() } else { Ok(()) }
+        if is_idle {
+            self.start();
+        }
     }
 
     /// R17 (subscription): whether a message may be due, or may have been missed since this was

@@ -2,8 +2,8 @@
 
 use crate::support::child::{Role, receive, report};
 use crate::{
-    addresses, counts, ends, exclusion, exits, footprint, fork, idle_close, process, shutdown,
-    stack, unread_releases, worker,
+    addresses, counts, ends, exclusion, exits, footprint, fork, idle_close, no_new_connections,
+    process, shutdown, stack, unread_releases, worker,
 };
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
@@ -29,6 +29,10 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("panicking_logger", process::panicking_logger),
     ("without_descriptors", process::without_descriptors),
     ("without_threads", process::without_threads),
+    (
+        "kept_without_threads",
+        no_new_connections::kept_without_threads,
+    ),
     ("starved_renewal", process::starved_renewal),
     ("thread_local", ends::thread_local),
     ("turns", exclusion::turns),

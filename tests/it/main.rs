@@ -45,6 +45,7 @@ mod metrics;
 #[allow(dead_code, unused_imports, reason = "the simulator uses the rest")]
 #[path = "../model/mod.rs"]
 mod model;
+mod no_new_connections;
 mod outage;
 mod own_commands;
 mod paused;

@@ -17,6 +17,7 @@ mod damaged_records;
 #[path = "../it/keeping.rs"]
 mod keeping;
 mod link_local;
+mod no_new_connections;
 mod quorum;
 mod replica_acks;
 mod right_server;

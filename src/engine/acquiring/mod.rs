@@ -203,7 +203,7 @@ impl Acquiring {
         // R4 (lost places), R17 (subscription): if the grant is lost before the caller takes it,
         // the waiter is enqueued again, and needs the subscription.
         if self.client.has_queue() {
-            self.subscription.start()?;
+            self.subscription.start();
         }
         Ok(queued)
     }

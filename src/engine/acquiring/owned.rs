@@ -62,11 +62,10 @@ impl Acquiring {
 
     /// R17 (subscription): starts it if it is not started, and does not wait for it. Where the store has
     /// no queue, there is none.
-    pub(crate) fn start_subscription(&self) -> Result<()> {
+    pub(crate) fn start_subscription(&self) {
         if self.client.has_queue() {
-            self.subscription.start_first()?;
+            self.subscription.start_first();
         }
-        Ok(())
     }
 
     /// R17 (subscription): has it proven alive for a while, for a caller that asks for this name next. Waits

@@ -45,9 +45,15 @@ impl Ages {
         age.node != self.now().node
     }
 
-    /// Whether no lane may use connections of this age any more.
+    /// Whether a lane must look whether its connection of this age is still open.
     pub(super) fn is_retired_from_pool(&self, age: Age) -> bool {
         age != self.now()
+    }
+
+    /// The age of a lane's connection that was not closed with others of its age.
+    pub(super) fn still_open(&self, age: Age) -> Age {
+        let pool = self.now().pool;
+        Age { pool, ..age }
     }
 
     pub(super) fn retire(&self, age: Age) {

@@ -87,7 +87,11 @@ impl LinkCall {
         }
     }
 
-    fn pending(&self, not_after: u64) -> Pending<'_> {
+    pub(super) fn is_asking(&self) -> bool {
+        self.hop == Hop::AskTarget
+    }
+
+    pub(super) fn pending(&self, not_after: u64) -> Pending<'_> {
         let mut pending = Pending::in_form(&self.call, not_after, self.form, self.hop);
         pending.together = self.together;
         pending
@@ -189,7 +193,7 @@ impl Batch {
                     replies.push(LinkReply::Result(call.number, result));
                 }
                 None => batch.calls.push_back(SentCall {
-                    owes_asking: call.hop == Hop::AskTarget,
+                    owes_asking: call.is_asking(),
                     call,
                     not_after,
                     is_joined,
@@ -240,7 +244,7 @@ impl Batch {
     ) {
         let received = node.clock.now();
         let Some(first) = self.calls.front_mut() else {
-            let count = node.read_count(connection, value);
+            let count = node.read_count(connection.age, value);
             return replies.extend(self.confirm(&count));
         };
         if std::mem::take(&mut first.owes_asking) {

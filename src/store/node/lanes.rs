@@ -6,7 +6,6 @@
 pub(super) mod command;
 mod left;
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +15,9 @@ use super::age::Age;
 use super::batch::LinkCall;
 use super::connection::Connection;
 use super::hello::Role;
-use super::lane::{Lane, LaneReply, OpenGuard, Ticket};
+use super::lane::{Lane, LaneReply, Ticket};
 use super::pipeline::{Hop, Meaning, Pending, Received};
-use super::pool::{ConnectionPool, LaneConnection};
+use super::pool::{ConnectionPool, NodeGuard, NodeLane, hash_of_name};
 use crate::error::Step;
 use crate::key::Key;
 use crate::script::Call;
@@ -38,9 +37,6 @@ pub(crate) struct Lanes {
     /// R18 (replica acks): `None` if grants need none.
     confirmer: Option<Confirmer>,
 }
-
-pub(super) type NodeLane = Lane<LaneConnection>;
-pub(super) type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
 
 /// A call that is on its way.
 pub(in crate::store) struct InFlight<'a> {
@@ -93,6 +89,8 @@ impl Lanes {
         let lane = |_| Lane::new(node.clock.clone(), node.config.command_timeout);
         let lanes: Arc<[NodeLane]> = (0..count).map(lane).collect();
         log_in_with_node(node, &lanes);
+        // Those of callers come first.
+        let _ = node.lanes.set(Arc::downgrade(&lanes));
         Lanes {
             node: Arc::clone(node),
             pool,
@@ -406,11 +404,9 @@ impl Lanes {
 
     /// The lane of a name, and a number of the name that is not 0.
     pub(super) fn lane_of(&self, key: &Key) -> (&NodeLane, u64) {
-        let mut hasher = DefaultHasher::new();
-        key.queue().hash(&mut hasher);
-        let number = hasher.finish();
-        let lane = (number % self.lanes.len() as u64) as usize;
-        (&self.lanes[lane], number | 1)
+        let hash = hash_of_name(key);
+        let lane = (hash % self.lanes.len() as u64) as usize;
+        (&self.lanes[lane], hash | 1)
     }
 
     /// The lane with a connection that can be used.
@@ -422,7 +418,7 @@ impl Lanes {
         let started = self.node.clock.now();
         let mut has_waited = false;
         loop {
-            let open = match (lane.if_open(), connection) {
+            let open = match (self.node.open_now(lane), connection) {
                 (Some(guard), _) => Some(guard),
                 (None, ConnectionWait::Never) => None,
                 (None, ConnectionWait::Until(until)) => {
@@ -445,7 +441,6 @@ impl Lanes {
             if !self.node.ages.is_retired_from_pool(guard.connected().age) {
                 return Ok(guard);
             }
-            guard.retire();
         }
     }
 }

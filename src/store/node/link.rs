@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use super::Node;
 use super::batch::{Batch, LinkCall, LinkReply, not_sent, run_in_rounds};
 use super::connection::Connection;
+use super::detour::{Detour, LaneProbe};
 use super::hello::Role;
 use super::lane::SILENT;
 use crate::config::ReplicaAcks;
@@ -29,6 +30,14 @@ pub(super) struct NodeLink {
     acks: Option<ReplicaAcks>,
     /// The calls that were sent, and that have no reply yet.
     batch: Option<Batch>,
+    /// The same, for calls that went over a lane.
+    detour: Option<Detour>,
+    /// From then on its calls go over a lane, since it cannot have a connection, or not soon.
+    cut_off_at: Time,
+    /// The lane that its calls go over then.
+    probe: Option<LaneProbe>,
+    /// The log says that calls go over a lane.
+    is_detour_logged: bool,
 }
 
 /// | state   | when                         | becomes                                          |
@@ -73,6 +82,10 @@ impl NodeLink {
             attempts: Attempts::default(),
             acks: None,
             batch: None,
+            detour: None,
+            cut_off_at: Time::NEVER,
+            probe: None,
+            is_detour_logged: false,
         }
     }
 
@@ -111,42 +124,46 @@ impl NodeLink {
             && now >= *since + self.node.config.back_off / 4
         {
             let on_ready = Arc::clone(&self.on_ready);
+            self.cut_off_at = self.cut_off_at.min(now + self.node.config.command_timeout);
             self.state = match self
                 .node
                 .connect_in_background(self.role, move || on_ready())
             {
                 Ok(receiver) => LinkState::Opening(receiver),
-                Err(fault) => LinkState::Down {
-                    since: now,
-                    why: Some(fault),
-                },
+                Err(fault) => self.not_opened(now, Some(fault)),
             };
         }
         if let LinkState::Opening(receiver) = &self.state {
             self.state = match receiver.try_recv() {
-                Ok(Ok(connection)) => LinkState::Up(Box::new(connection)),
-                Ok(Err(fault)) => LinkState::Down {
-                    since: now,
-                    why: Some(fault),
-                },
+                Ok(Ok(connection)) => {
+                    self.cut_off_at = Time::NEVER;
+                    self.probe = None;
+                    if std::mem::take(&mut self.is_detour_logged) {
+                        let server = self.node.name();
+                        log::info!("renewals to {server} have a connection again");
+                    }
+                    LinkState::Up(Box::new(connection))
+                }
+                Ok(Err(fault)) => self.not_opened(now, Some(fault)),
                 Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => LinkState::Down {
-                    since: now,
-                    why: None,
-                },
+                Err(TryRecvError::Disconnected) => self.not_opened(now, None),
             };
         }
+    }
+
+    fn not_opened(&mut self, now: Time, why: Option<StoreFault>) -> LinkState {
+        self.cut_off_at = self.cut_off_at.min(now);
+        LinkState::Down { since: now, why }
     }
 }
 
 impl Link for NodeLink {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
-        let refuses_several_slots = match self.connection() {
-            Ok(connection) => connection.refuses_several_slots,
-            Err(fault) => return CallResult::none_sent(calls, &fault),
-        };
+        let may_join = self
+            .connection()
+            .is_ok_and(|connection| !connection.refuses_several_slots);
         let mut calls = LinkCall::numbered(calls);
-        if !refuses_several_slots {
+        if may_join {
             LinkCall::join_renewals(&mut calls);
         }
         let timeout = self.node.config.command_timeout;
@@ -261,7 +278,7 @@ fn reason_not_sent(why: &StoreFault) -> StoreFault {
 impl NodeLink {
     /// Whether replies are still to come.
     pub(super) fn owes_replies(&self) -> bool {
-        self.batch.is_some()
+        self.batch.is_some() || self.detour.is_some()
     }
 
     /// Sends calls in one write, and reads no reply. Returns the calls that were not sent. A link
@@ -285,7 +302,7 @@ impl NodeLink {
         let (node, acks) = (Arc::clone(&self.node), self.acks);
         let connection = match self.connection() {
             Ok(connection) => connection,
-            Err(fault) => return not_sent(&calls, &fault),
+            Err(fault) => return self.send_over_lane(calls, &fault, reply_by),
         };
         let (batch, replies) = Batch::send(&node, connection, calls, (acks, reply_by));
         let sent = batch.sent;
@@ -293,9 +310,66 @@ impl NodeLink {
         self.after_replies(replies, sent, reply_by)
     }
 
+    /// The link has no connection, for this reason. If it cannot have one soon, its calls go over a lane: no
+    /// lock may be lost while any connection works.
+    fn send_over_lane(
+        &mut self,
+        calls: Vec<LinkCall>,
+        why: &StoreFault,
+        reply_by: Time,
+    ) -> Vec<LinkReply> {
+        let now = self.node.clock.now();
+        if now < self.cut_off_at {
+            return not_sent(&calls, why);
+        }
+        let has_answer = |probe: &mut LaneProbe| probe.has_answer(&self.node);
+        let has_answer = match self.probe.as_mut().and_then(has_answer) {
+            Some(has_answer) => has_answer,
+            None => {
+                self.probe = LaneProbe::send(&self.node);
+                false
+            }
+        };
+        let Some(LaneProbe { lane, sent, .. }) = self.probe else {
+            return not_sent(&calls, why);
+        };
+        if !has_answer {
+            let is_new = now < sent + self.node.config.command_timeout / 16;
+            return not_sent(&calls, if is_new { &StoreFault::NotReady } else { why });
+        }
+        match Detour::send(&self.node, lane, calls, (self.acks, reply_by)) {
+            Err(calls) => not_sent(&calls, why),
+            Ok((detour, replies)) => {
+                if !std::mem::replace(&mut self.is_detour_logged, true) {
+                    let (server, why) = (self.node.name(), why.reason());
+                    log::warn!("renewals to {server} go over a shared connection: {why}");
+                }
+                self.detour = Some(detour).filter(Detour::is_open);
+                replies
+            }
+        }
+    }
+
+    /// If the lane has failed as well, the next must show first that it works. The server may be silent, and
+    /// the thread must not wait for one lane after the other.
+    fn after_detour(&mut self, replies: &mut [LinkReply]) {
+        for result in replies.iter_mut().filter_map(LinkReply::result) {
+            if result.is_closed() || result.answer.as_ref().is_err_and(StoreFault::is_late_reply) {
+                self.probe = None;
+            }
+            result.note_closed_again();
+        }
+    }
+
     /// Reads the replies that come until `until`. After the command timeout the connection ends, and
     /// all calls without a reply fail.
     pub(super) fn receive(&mut self, until: Time) -> Vec<LinkReply> {
+        if let Some(mut detour) = self.detour.take() {
+            let mut replies = detour.receive(&self.node, until);
+            self.detour = Some(detour).filter(Detour::is_open);
+            self.after_detour(&mut replies);
+            return replies;
+        }
         let Some(mut batch) = self.batch.take() else {
             return Vec::new();
         };
@@ -312,6 +386,9 @@ impl NodeLink {
     pub(super) fn receive_all(&mut self, reply_by: Time) -> Vec<LinkReply> {
         if let Some(batch) = &mut self.batch {
             batch.reply_by = batch.reply_by.max(reply_by);
+        }
+        if let Some(detour) = &mut self.detour {
+            detour.extend(reply_by);
         }
         let mut replies = Vec::new();
         while self.owes_replies() {

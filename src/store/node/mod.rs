@@ -23,6 +23,7 @@
 //! | `unread` | a call whose caller does not wait for the reply |
 //! | `posting` | calls that are put on the lanes of several nodes, for a caller that waits for all |
 //! | `link` | `NodeLink`: the renewal thread's own connection |
+//! | `detour` | the way of the renewal thread's calls while it can have no connection of its own |
 //! | `batch` | calls that are sent over one connection together, and read later |
 //! | `acks` | renewals that replicas must acknowledge, on connections of their own |
 //! | `rights` | whether the user may run all commands of the scripts |
@@ -46,6 +47,7 @@ mod age;
 mod batch;
 mod connect;
 mod connection;
+mod detour;
 mod expected;
 mod first_reply;
 mod greeting;
@@ -81,8 +83,8 @@ mod tls;
 mod unread;
 mod uptime;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -96,6 +98,7 @@ use crate::store::{Address, Anchor, CallResult, Link, ServerSettings, StoreFault
 use age::{Age, Ages};
 use greeting::KnownGreeting;
 use login::NodeLogin;
+use pool::NodeLane;
 use rights::Rights;
 
 pub(super) use acks::{AckedLink, confirm_grants};
@@ -145,6 +148,8 @@ pub(crate) struct Node {
     identity: Option<identity::Identity>,
     counts: Arc<Counts>,
     troubles: Arc<Troubles>,
+    /// The lanes of callers.
+    lanes: OnceLock<Weak<[NodeLane]>>,
 }
 
 impl Node {
@@ -183,6 +188,7 @@ impl Node {
             identity: None,
             counts: Arc::default(),
             troubles: Arc::new(Troubles::new(clock.clone())),
+            lanes: OnceLock::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 //! is open.
 
 use std::error::Error as StdError;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -13,14 +14,18 @@ use super::Node;
 use super::age::Age;
 use super::connection::Connection;
 use super::hello::Role;
-use super::lane::Connected;
+use super::lane::{Connected, Lane, OpenGuard};
 use super::login::ConnectionLogin;
 use super::scripts::Scripts;
 use super::socket::{SocketReader, SocketWriter};
 use super::stream::Stream;
 use crate::error::Step;
+use crate::key::Key;
 use crate::store::clock::Time;
 use crate::store::{Anchor, StoreFault};
+
+pub(super) type NodeLane = Lane<LaneConnection>;
+pub(super) type NodeGuard<'a> = OpenGuard<'a, LaneConnection>;
 
 /// The connections to one node, one for each lane.
 pub(super) struct ConnectionPool {
@@ -62,11 +67,44 @@ struct ConnectRefusal {
     fault: StoreFault,
 }
 
+/// A number of a name that is not 0.
+pub(super) fn number_of_name(key: &Key) -> u64 {
+    hash_of_name(key) | 1
+}
+
+pub(super) fn hash_of_name(key: &Key) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.queue().hash(&mut hasher);
+    hasher.finish()
+}
+
 fn is_thread_to_be_had() -> bool {
     let thread = thread::Builder::new().name("fairlock-pool".to_owned());
     thread
         .spawn(|| {})
         .is_ok_and(|thread| thread.join().is_ok())
+}
+
+impl Node {
+    /// The lane with its connection, if that may be used. Never waits.
+    pub(super) fn open_now<'a>(&self, lane: &'a NodeLane) -> Option<NodeGuard<'a>> {
+        let mut guard = lane.if_open()?;
+        if !self.ages.is_retired_from_pool(guard.connected().age) {
+            return Some(guard);
+        }
+        // Others of its age were closed, and this one probably with them. If it was not, it may be the last
+        // that there is.
+        drop(guard);
+        lane.read_all();
+        guard = lane.if_open()?;
+        let age = &mut guard.connected().age;
+        *age = self.ages.still_open(*age);
+        if self.ages.is_retired(guard.connected().age) {
+            guard.retire();
+            return None;
+        }
+        Some(guard)
+    }
 }
 
 impl ConnectionPool {

@@ -9,6 +9,7 @@ use redis::Value;
 use super::connection::refusal;
 use super::lanes::Lanes;
 use super::pipeline::Pending;
+use super::pool::number_of_name;
 use super::stream::Stream;
 use super::unread::{PostedCommand, UnreadCall};
 use crate::key::Key;
@@ -16,7 +17,7 @@ use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{ConnectionWait, OnResult, StoreFault};
 
-/// Whether a call can be put on its lane now.
+/// Whether a call can be put on a lane now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::store) enum Readiness {
     Ready,
@@ -63,9 +64,8 @@ impl Lanes {
             .is_ok()
     }
 
-    pub(in crate::store) fn readiness(&self, call: &Call) -> Readiness {
-        let lane = self.lane_of(&call.key).0;
-        match self.open_lane(lane, ConnectionWait::Never) {
+    pub(in crate::store) fn readiness(&self, lane: usize, call: &Call) -> Readiness {
+        match self.open_lane(&self.lanes[lane], ConnectionWait::Never) {
             Err(_) => Readiness::Closed,
             Ok(_) if self.node.rights_question(call).is_some() => Readiness::NeedsRights,
             Ok(_) => Readiness::Ready,
@@ -104,16 +104,16 @@ impl Lanes {
         anchor.map_or(0, |anchor| anchor.server_time_at_least(reply_by))
     }
 
-    /// Appends a call to its lane, dated. [`Lanes::flush`] writes it. The handler gets the result, on
+    /// Appends a call to a lane, dated. [`Lanes::flush`] writes it. The handler gets the result, on
     /// the thread that reads the reply. Gives it back if the lane is closed.
     pub(in crate::store) fn post(
         &self,
+        lane: usize,
         call: &Call,
         not_after: u64,
         on_result: OnResult,
     ) -> Result<(), OnResult> {
-        let (lane, name) = self.lane_of(&call.key);
-        let Ok(mut guard) = self.open_lane(lane, ConnectionWait::Never) else {
+        let Ok(mut guard) = self.open_lane(&self.lanes[lane], ConnectionWait::Never) else {
             return Err(on_result);
         };
         let connection = guard.connected();
@@ -124,18 +124,18 @@ impl Lanes {
         pending.number = connection.scripts.number(call, &mut pending.form, 0);
         let sent = self.node.clock.now();
         let unread = UnreadCall::new(&self.node, &pending, sent, age, on_result);
-        guard.post(name, Box::new(unread.posted()));
+        guard.post(number_of_name(&call.key), Box::new(unread.posted()));
         Ok(())
     }
 
     /// Appends the question for the user's rights to the lane of a call that needs them.
     pub(in crate::store) fn post_rights(
         &self,
+        lane: usize,
         call: &Call,
         on_rights: OnRights,
     ) -> Result<(), OnRights> {
-        let (lane, _) = self.lane_of(&call.key);
-        let Ok(mut guard) = self.open_lane(lane, ConnectionWait::Never) else {
+        let Ok(mut guard) = self.open_lane(&self.lanes[lane], ConnectionWait::Never) else {
             return Err(on_rights);
         };
         let question = self.node.rights_command(call);

@@ -91,8 +91,8 @@ impl QuorumLink {
             return Ok(());
         };
         let (mut open, mut opening, mut failed) = (0, Vec::new(), None);
-        for (node, member) in self.nodes.members.iter().enumerate() {
-            match member.reach(call, None) {
+        for node in 0..self.nodes.members.len() {
+            match self.nodes.reach_for_link(node, call) {
                 Reach::Open | Reach::NeedsRights => open += 1,
                 Reach::Opening => opening.push(node),
                 Reach::Suspect(fault, _) => {

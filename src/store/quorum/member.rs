@@ -97,12 +97,26 @@ impl Member {
         request: Option<&Arc<PendingRequest>>,
     ) -> Reach {
         let lane = self.lanes.number_of(&call.key);
+        self.reach_now(lane, call)
+            .unwrap_or_else(|| self.begin_opening(lane, request))
+    }
+
+    /// The same over a lane that is open.
+    fn reach_now(&self, lane: usize, call: &Call) -> Option<Reach> {
         self.end_overdue(lane);
-        match self.lanes.readiness(call) {
-            Readiness::Ready => Reach::Open,
-            Readiness::NeedsRights => Reach::NeedsRights,
-            Readiness::Closed => self.begin_opening(lane, request),
+        match self.lanes.readiness(lane, call) {
+            Readiness::Ready => Some(Reach::Open),
+            Readiness::NeedsRights => Some(Reach::NeedsRights),
+            Readiness::Closed => None,
         }
+    }
+
+    /// The first lane that is open, whatever name it is for.
+    pub(super) fn any_open(&self, call: &Call) -> Option<(Reach, usize)> {
+        let lanes = 0..self.openings.lock().len();
+        lanes
+            .filter_map(|lane| Some((self.reach_now(lane, call)?, lane)))
+            .next()
     }
 
     /// A node that owes a reply for a command timeout hangs. Its lane is closed.
@@ -148,9 +162,13 @@ impl Member {
             }
         }
         opening.waiting.extend(request.cloned());
+        let is_slow = |since| self.node.clock.now() >= since + self.node.config.command_timeout;
         match &opening.failed {
-            None => Reach::Opening,
             Some(failed) => Reach::Suspect(failed.fault.clone(), Time::NEVER),
+            None if opening.running_since.is_some_and(is_slow) => {
+                Reach::Suspect(StoreFault::timed_out(Step::Connect), Time::NEVER)
+            }
+            None => Reach::Opening,
         }
     }
 

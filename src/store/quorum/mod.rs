@@ -94,10 +94,11 @@ impl QuorumStore {
                 Member::new(node, of_node, lanes, interrupt)
             };
             let members = all.iter().map(member).collect();
-            Ok::<_, Error>(Arc::new(Nodes { members, wait_list }))
+            Ok::<_, Error>(Nodes::new(members, wait_list))
         };
         let nodes = with_lanes(Role::Lane, config.lanes)?;
         let link_nodes = with_lanes(Role::Renewal, 1)?;
+        nodes.stand_in_for_each_other(&link_nodes);
         let voters = Voters::new(clock.clone(), all.clone(), identities, config.ttl);
         let quorum = QuorumStore {
             shared: Arc::new(Shared::new(clock.clone(), all, voters, config)),

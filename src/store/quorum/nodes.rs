@@ -1,7 +1,7 @@
 //! All nodes, and how a call is put to them. It is sent to all that can be reached, and
 //! again where that helps, until a majority has decided.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::decision::Decision;
@@ -12,6 +12,7 @@ use super::shared::{Missing, Shared};
 use super::wait_list::WaitList;
 use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
+use crate::store::node::Lanes;
 use crate::store::{CallResult, OnResult, StoreFault};
 
 /// How often an acquire proposes a fence. In each round it is above all that the nodes reported, so
@@ -26,6 +27,16 @@ const RELEASES: usize = 256;
 pub(super) struct Nodes {
     pub(super) members: Vec<Arc<Member>>,
     pub(super) wait_list: Arc<WaitList>,
+    /// The lanes of the callers for the renewal thread, and its own for them.
+    others: OnceLock<Weak<Nodes>>,
+}
+
+/// A lane that a call goes over.
+struct LaneChoice {
+    node: usize,
+    lane: usize,
+    /// The lane is one of these, since its own cannot be opened.
+    stand_in: Option<Arc<Member>>,
 }
 
 /// Whether a call waits for nodes that cannot be reached now.
@@ -55,6 +66,78 @@ struct CallCopy {
 }
 
 impl Nodes {
+    pub(super) fn new(members: Vec<Arc<Member>>, wait_list: Arc<WaitList>) -> Arc<Nodes> {
+        Arc::new(Nodes {
+            members,
+            wait_list,
+            others: OnceLock::new(),
+        })
+    }
+
+    /// Each of these takes calls of the other while that cannot open a lane.
+    pub(super) fn stand_in_for_each_other(self: &Arc<Self>, other: &Arc<Nodes>) {
+        let _ = self.others.set(Arc::downgrade(other));
+        let _ = other.others.set(Arc::downgrade(self));
+    }
+
+    fn others(&self) -> Option<Arc<Nodes>> {
+        self.others.get().and_then(Weak::upgrade)
+    }
+
+    fn with_others(&self) -> Vec<Arc<Member>> {
+        let others = self.others();
+        let others = others.iter().flat_map(|others| &others.members);
+        self.members.iter().chain(others).cloned().collect()
+    }
+
+    /// Whether a call can go out to a node, and over which lane. If no connection can be opened for
+    /// its own lane, any other lane to the node will do.
+    fn reach(
+        &self,
+        node: usize,
+        call: &Call,
+        request: Option<&Arc<PendingRequest>>,
+    ) -> (Reach, LaneChoice) {
+        let own = &self.members[node];
+        let reached = own.reach(call, request);
+        if matches!(reached, Reach::Suspect(..)) {
+            let others = self.others();
+            let members = [
+                Some(own),
+                others.as_ref().map(|others| &others.members[node]),
+            ];
+            for member in members.into_iter().flatten() {
+                if let Some((reached, lane)) = member.any_open(call) {
+                    let stand_in = Some(Arc::clone(member));
+                    return (
+                        reached,
+                        LaneChoice {
+                            node,
+                            lane,
+                            stand_in,
+                        },
+                    );
+                }
+            }
+        }
+        let way = LaneChoice {
+            node,
+            lane: own.lanes.number_of(&call.key),
+            stand_in: None,
+        };
+        (reached, way)
+    }
+
+    fn lanes<'a>(&'a self, way: &'a LaneChoice) -> &'a Lanes {
+        let own = &self.members[way.node];
+        &way.stand_in.as_ref().unwrap_or(own).lanes
+    }
+
+    /// Whether a call can go out to a node.
+    pub(super) fn reach_for_link(&self, node: usize, call: &Call) -> Reach {
+        self.reach(node, call, None).0
+    }
+
     /// Puts calls to all nodes, and waits until a majority has decided each of them, at most until
     /// `until`.
     pub(super) fn run(
@@ -90,8 +173,12 @@ impl Nodes {
         // Connections can die in silence. So after half of the time the caller tries others.
         let started = shared.clock.now();
         let mut silent_at = started + (until - started) / 2;
+        let mut all_watched = None;
         loop {
-            let next = self.send(shared, request, until, unreachable);
+            let (next, has_detours) = self.send(shared, request, until, unreachable);
+            if has_detours {
+                all_watched.get_or_insert_with(|| self.with_others());
+            }
             let now = shared.clock.now();
             match request.with(|proposals| completion(proposals)) {
                 Completion::Open => {}
@@ -110,7 +197,8 @@ impl Nodes {
                 continue;
             }
             let next = next.min(silent_at).min(until);
-            self.wait_list.wait(request, &self.members, next);
+            let watched = all_watched.as_deref().unwrap_or(&self.members);
+            self.wait_list.wait(request, watched, next);
         }
     }
 
@@ -127,21 +215,22 @@ impl Nodes {
         }
     }
 
-    /// Sends what can be sent now. Returns when there may be more to send.
+    /// Sends what can be sent now. Returns when there may be more to send, and whether something went
+    /// over another lane than its own.
     pub(super) fn send(
         &self,
         shared: &Arc<Shared>,
         request: &Arc<PendingRequest>,
         until: Time,
         unreachable: Unreachable,
-    ) -> Time {
+    ) -> (Time, bool) {
         let copies = request.with(|proposals| open_copies(shared, proposals));
         let mut next = Time::NEVER;
         if copies.is_empty() {
-            return next;
+            return (next, false);
         }
         let refusals = shared.voters.refusals();
-        let mut to_flush: Vec<(usize, usize)> = Vec::with_capacity(copies.len());
+        let mut to_flush: Vec<LaneChoice> = Vec::with_capacity(copies.len());
         for copy in copies {
             let (proposal, node) = (copy.proposal, copy.node);
             let is_proposal = matches!(copy.call.verb, Verb::Propose { .. });
@@ -152,15 +241,14 @@ impl Nodes {
             // A call whose connection ended may have been carried out, so its caller needs to know.
             let is_awaited = unreachable == Unreachable::AreAwaited
                 || request.with(|proposals| proposals[proposal].is_to_retry(node));
-            let member = &self.members[node];
-            to_flush.push((node, member.lanes.number_of(&copy.call.key)));
-            match member.reach(&copy.call, is_awaited.then_some(request)) {
+            let (reached, way) = self.reach(node, &copy.call, is_awaited.then_some(request));
+            match reached {
                 Reach::Open => {
-                    if !self.post(shared, request, copy, until) {
+                    if !self.post(shared, request, copy, &way, until) {
                         next = next.min(shared.clock.now() + CLOSED_JUST_NOW);
                     }
                 }
-                Reach::NeedsRights => self.ask_for_rights(request, copy),
+                Reach::NeedsRights => self.ask_for_rights(request, copy, &way),
                 closed => {
                     let again = request.with(|proposals| {
                         note_closed(&mut proposals[proposal], node, closed, is_awaited)
@@ -168,13 +256,15 @@ impl Nodes {
                     next = next.min(again);
                 }
             }
+            to_flush.push(way);
         }
-        to_flush.sort_unstable();
-        to_flush.dedup();
-        for (node, lane) in to_flush {
-            self.members[node].lanes.flush(lane);
+        let place = |way: &LaneChoice| (way.node, way.stand_in.as_ref().map(Arc::as_ptr), way.lane);
+        to_flush.sort_unstable_by_key(place);
+        to_flush.dedup_by_key(|way| place(way));
+        for way in &to_flush {
+            self.lanes(way).flush(way.lane);
         }
-        next
+        (next, to_flush.iter().any(|way| way.stand_in.is_some()))
     }
 
     /// Appends a copy to its lane. False if the lane was closed just now.
@@ -183,6 +273,7 @@ impl Nodes {
         shared: &Arc<Shared>,
         request: &Arc<PendingRequest>,
         copy: CallCopy,
+        way: &LaneChoice,
         until: Time,
     ) -> bool {
         let CallCopy {
@@ -191,7 +282,7 @@ impl Nodes {
             round,
             call,
         } = copy;
-        let lanes = &self.members[node].lanes;
+        let lanes = self.lanes(way);
         let now = shared.clock.now();
         let not_after = lanes.date(until.min(now + shared.config.command_timeout));
         // Before it is sent: its answer may come before this thread goes on.
@@ -229,7 +320,7 @@ impl Nodes {
                 of.note_gap(token, again_in);
             }
         });
-        match lanes.post(&call, not_after, on_result) {
+        match lanes.post(way.lane, &call, not_after, on_result) {
             Ok(()) => true,
             Err(_never_sent) => {
                 if let Some(token) = token {
@@ -243,7 +334,7 @@ impl Nodes {
         }
     }
 
-    fn ask_for_rights(&self, request: &Arc<PendingRequest>, copy: CallCopy) {
+    fn ask_for_rights(&self, request: &Arc<PendingRequest>, copy: CallCopy, way: &LaneChoice) {
         let CallCopy {
             proposal,
             node,
@@ -257,11 +348,8 @@ impl Nodes {
                 wait_list.interrupt();
             }
         });
-        if self.members[node]
-            .lanes
-            .post_rights(&call, on_rights)
-            .is_err()
-        {
+        let posted = self.lanes(way).post_rights(way.lane, &call, on_rights);
+        if posted.is_err() {
             request.with(|proposals| proposals[proposal].note_not_sent(node));
         }
     }
@@ -327,14 +415,14 @@ impl Nodes {
     /// Sends a release for which nobody waits to one node. If that cannot be done now, the renewal
     /// thread does it.
     fn release(&self, shared: &Arc<Shared>, node: usize, call: &Call) {
-        let member = &self.members[node];
-        if matches!(member.reach(call, None), Reach::Open) {
+        if let (Reach::Open, way) = self.reach(node, call, None) {
             let (to, sent) = (Arc::clone(shared), call.clone());
             let on_result: OnResult =
                 Box::new(move |result| to.on_release_result(node, &sent, &result));
             shared.note_release_sent(node, call);
-            if member.lanes.post(call, 0, on_result).is_ok() {
-                member.lanes.flush(member.lanes.number_of(&call.key));
+            let lanes = self.lanes(&way);
+            if lanes.post(way.lane, call, 0, on_result).is_ok() {
+                lanes.flush(way.lane);
                 return;
             }
             shared.note_release_not_sent(node, call);

@@ -240,6 +240,11 @@ impl Proxy {
         self.shared.switch(|s| s.refuse = true);
     }
 
+    /// Nothing answers on new connections. Existing ones are not affected.
+    pub(crate) fn swallow_new(&self) {
+        self.shared.switch(|s| s.swallow = true);
+    }
+
     /// New connections are accepted again.
     pub(crate) fn accept(&self) {
         self.shared.switch(|s| s.refuse = false);

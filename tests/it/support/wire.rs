@@ -45,6 +45,9 @@ pub(super) struct Switches {
     pub(super) pause_requests: bool,
     pub(super) pause_replies: bool,
     pub(super) refuse: bool,
+    pub(super) swallow: bool,
+    /// The connections that were accepted, and that nothing answers.
+    pub(super) swallowed: Vec<TcpStream>,
     pub(super) closing: bool,
     pub(super) delay: Duration,
     /// The pause before each byte of a reply; zero: replies are passed on whole.
@@ -186,7 +189,11 @@ impl Shared {
     pub(super) fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming().map_while(Result::ok) {
             let (closing, refuse) = {
-                let switches = self.switches.lock().unwrap();
+                let mut switches = self.switches.lock().unwrap();
+                if switches.swallow && !switches.closing {
+                    switches.swallowed.push(client);
+                    continue;
+                }
                 (switches.closing, switches.refuse)
             };
             if closing {

@@ -36,7 +36,7 @@ fn uncontended_release_does_not_take_the_registrys_mutex() {
     let manager = LockManager::connect(&memory).expect("it is there");
     let engine = manager.engine();
     // Without a subscription a free lock is tried for, and no waiter is registered.
-    engine.subscription.start().expect("a thread");
+    engine.subscription.start();
     let key = manager.key("k").expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let lease = engine.acquiring.acquire(&request, &[], Time::NEVER);

@@ -11,8 +11,9 @@ use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
-use crate::store::node::batch::{Batch, LinkCall, LinkReply, run_in_rounds};
+use crate::store::node::batch::{Batch, LinkCall, LinkReply, not_sent, run_in_rounds};
 use crate::store::node::connection::Connection;
+use crate::store::node::detour::Detour;
 use crate::store::node::lane::SILENT;
 use crate::store::node::slot::{Slot, Woken};
 use crate::store::node::{Node, Role};
@@ -155,10 +156,9 @@ impl Confirmer {
         let mut attempts = Attempts::default();
         loop {
             let results = match self.open(connection, reply_by) {
-                Err(fault) => renewals
-                    .iter()
-                    .map(|_| CallResult::not_sent(fault.clone()))
-                    .collect(),
+                Err(fault) => run_in_rounds(renewals.to_vec(), |calls| {
+                    self.round_over_lane(calls, &fault, reply_by)
+                }),
                 Ok(open) => {
                     let mut may_be_dead = attempts.was_never_closed();
                     run_in_rounds(renewals.to_vec(), |calls| {
@@ -197,6 +197,25 @@ impl Confirmer {
             replies.extend(batch.receive(&self.node, open, reply_by));
         }
         replies
+    }
+
+    /// The same over a lane, since no connection can be opened. Its callers wait for the replicas, too.
+    fn round_over_lane(
+        &self,
+        calls: Vec<LinkCall>,
+        why: &StoreFault,
+        reply_by: Time,
+    ) -> Vec<LinkReply> {
+        let Some(lane) = self.node.any_open_lane() else {
+            return not_sent(&calls, why);
+        };
+        match Detour::send(&self.node, lane, calls, (Some(self.acks), reply_by)) {
+            Err(calls) => not_sent(&calls, why),
+            Ok((mut detour, mut replies)) => {
+                replies.extend(detour.receive(&self.node, Time::NEVER));
+                replies
+            }
+        }
     }
 
     fn open<'c>(

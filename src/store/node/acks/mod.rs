@@ -12,7 +12,8 @@ mod confirmer;
 mod link;
 
 use super::Node;
-use super::connection::{Connection, refusal};
+use super::age::Age;
+use super::connection::refusal;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
 use crate::script::{Call, Outcome, value_text};
@@ -98,11 +99,7 @@ fn not_confirmed(fence: u64, renewed: CallResult) -> Option<StoreFault> {
 
 impl Node {
     /// The count in the reply to `WAIT`, or why nobody knows it.
-    pub(super) fn read_count(
-        &self,
-        connection: &Connection,
-        reply: Value,
-    ) -> Result<u32, StoreFault> {
+    pub(super) fn read_count(&self, age: Age, reply: Value) -> Result<u32, StoreFault> {
         match refusal(reply) {
             Ok(Value::Int(count)) if count >= 0 => Ok(u32::try_from(count).unwrap_or(u32::MAX)),
             Ok(other) => Err(StoreFault::protocol(format!(
@@ -113,7 +110,7 @@ impl Node {
                 // The server became a replica while it waited. Nobody knows which replicas have
                 // the renewals before it, and no connection to this server is of use any more.
                 if refused.code() == Some("UNBLOCKED") {
-                    self.retire(connection.age);
+                    self.retire(age);
                 }
                 Err(StoreFault::InDoubt(Box::new(refused)))
             }

@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 
 use redis::{Cmd, Value};
 
-use super::{Lanes, NodeGuard, NodeLane};
+use super::Lanes;
 use crate::key::Key;
 use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
 use crate::store::node::connection::refusal;
 use crate::store::node::lane::Ticket;
 use crate::store::node::pipeline::Hop;
+use crate::store::node::pool::{NodeGuard, NodeLane};
 use crate::store::node::unread::PostedCommand;
 use crate::store::node::{Counts, Node};
 use crate::store::{ConnectionWait, Deadlines, StoreFault};
