@@ -403,7 +403,8 @@
 //!
 //! [`stats`](LockManager::stats) counts what the manager has done, with histograms of waits and
 //! holds. With the feature `metrics`, [the same numbers](pages::metrics) go to Prometheus. The log,
-//! through [`log`](https://docs.rs/log), has what needs attention, and never a password.
+//! through [`log`](https://docs.rs/log), has what needs attention, and never a password. [A logger
+//! must not block](pages::operations#what-is-logged): the thread that renews the locks calls it.
 //!
 //! # To another process
 //!

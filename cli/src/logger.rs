@@ -1,10 +1,32 @@
 //! The library's log lines, on standard error.
 
-use std::io::Write as _;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-struct Logger;
+use crate::signal_mask::without_ttou;
+
+/// How many lines wait for a standard error that takes none. Further lines are lost.
+const CAPACITY: usize = 1024;
+/// How long the end of the process waits for it.
+const FLUSH: Duration = Duration::from_millis(500);
+
+/// Hands the lines to a thread that writes them: a full pipe or a terminal that is stopped with
+/// Ctrl-S must not stop the thread that renews the locks.
+struct Logger {
+    queue: Sender<Entry>,
+    lost: Arc<AtomicU64>,
+}
+
+enum Entry {
+    Line(String),
+    Flush(Sender<()>),
+}
 
 /// Prints what the library logs from now on: errors, and with each `-v` more. A command under cron
 /// has its output mailed, so a warning that nobody asked for would be noise.
@@ -14,9 +36,29 @@ pub(crate) fn start(verbose: u8) {
         1 => LevelFilter::Info,
         _ => LevelFilter::Trace,
     };
+    let (logger, entries) = Logger::new();
+    let lost = Arc::clone(&logger.lost);
+    // Without the thread nothing is logged, and the command runs all the same.
+    let _ = thread::Builder::new().name("log".into()).spawn(move || {
+        without_ttou(|| write_all(&entries, &lost, &mut anstream::stderr()));
+    });
     // Nobody else in this process sets one.
-    if log::set_logger(&Logger).is_ok() {
+    if log::set_logger(Box::leak(Box::new(logger))).is_ok() {
         log::set_max_level(level);
+    }
+}
+
+/// Waits until the lines so far are written, for at most half a second. To be called before this
+/// process ends or becomes another program.
+pub(crate) fn flush() {
+    log::logger().flush();
+}
+
+impl Logger {
+    fn new() -> (Logger, Receiver<Entry>) {
+        let (queue, entries) = bounded(CAPACITY);
+        let lost = Arc::default();
+        (Logger { queue, lost }, entries)
     }
 }
 
@@ -34,10 +76,73 @@ impl Log for Logger {
                 Level::Info => "info",
                 Level::Debug | Level::Trace => "debug",
             };
-            // A terminal that is gone must not end the thread that renews the locks.
-            let _ = writeln!(anstream::stderr(), "fairlock: {level}: {}", record.args());
+            let line = format!("fairlock: {level}: {}\n", record.args());
+            if let Err(TrySendError::Full(_)) = self.queue.try_send(Entry::Line(line)) {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
-    fn flush(&self) {}
+    fn flush(&self) {
+        let deadline = Instant::now() + FLUSH;
+        let (sender, written) = bounded(1);
+        let flush = Entry::Flush(sender);
+        if self.queue.send_deadline(flush, deadline).is_ok() {
+            let _ = written.recv_deadline(deadline);
+        }
+    }
+}
+
+fn write_all(entries: &Receiver<Entry>, lost: &AtomicU64, output: &mut impl Write) {
+    for entry in entries {
+        // Nothing can be done about a line that cannot be written.
+        if let Entry::Line(line) = &entry {
+            let _ = output.write_all(line.as_bytes());
+        }
+        if entries.is_empty() {
+            match lost.swap(0, Ordering::Relaxed) {
+                0 => {}
+                lost => {
+                    let _ = writeln!(
+                        output,
+                        "fairlock: warning: {lost} lines of the log were lost"
+                    );
+                }
+            }
+        }
+        if let Entry::Flush(written) = entry {
+            let _ = written.send(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_find_no_place_are_counted() {
+        let (logger, entries) = Logger::new();
+        for number in 0..CAPACITY + 3 {
+            logger.log(
+                &Record::builder()
+                    .target("fairlock::tests")
+                    .args(format_args!("line {number}"))
+                    .build(),
+            );
+        }
+        let Logger { queue, lost } = logger;
+        drop(queue);
+        let mut output = Vec::new();
+        write_all(&entries, &lost, &mut output);
+        let output = String::from_utf8(output).expect("text");
+        let last: Vec<&str> = output.lines().skip(CAPACITY - 1).collect();
+        assert_eq!(
+            last,
+            [
+                "fairlock: info: line 1023",
+                "fairlock: warning: 3 lines of the log were lost"
+            ]
+        );
+    }
 }

@@ -55,7 +55,9 @@ fn main() -> ExitCode {
     if cli.command.leaves_signals_alone() {
         first_process::end_by_signals();
     }
-    match cli.command.run(cli.connection, Cli::command) {
+    let ended = cli.command.run(cli.connection, Cli::command);
+    logger::flush();
+    match ended {
         Ok(exit) => exit.into(),
         Err(failure) => failure.report(),
     }

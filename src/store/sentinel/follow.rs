@@ -100,6 +100,8 @@ impl Resolver {
             state.known.forget_agreed();
             if agreed.epoch < known_epoch && state.known.newest(answers).is_none() {
                 state.known.follow_majority(&agreed, answers);
+                // With no mutex held: a logger may do anything.
+                drop(state);
                 log::warn!(
                     "{agreed} count configurations of {service:?} from {} on, and not from {known_epoch}",
                     agreed.epoch

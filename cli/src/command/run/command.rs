@@ -14,6 +14,7 @@ use super::tree::Tree;
 use super::{ancestors, exec, program};
 use crate::connection::{Connection, Variables};
 use crate::exit::Failure;
+use crate::logger;
 
 /// The variable with the text of a detached lock. It is a secret, so it is never an argument.
 pub(super) const DETACHED: &str = "FAIRLOCK_DETACHED";
@@ -105,6 +106,7 @@ pub(super) fn start(
 /// Replaces this process by the command. The run around it looks after the command as after all
 /// that it started. Returns only if the command cannot be executed.
 pub(super) fn become_it(words: &[OsString], environment: &Environment) -> Failure {
+    logger::flush();
     let executed = program::execute::<Infallible>(words, |words| {
         let mut command = environment.command(words);
         exec::exactly(&mut command, program::files(&words[0]));

@@ -10,6 +10,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::foreground::Foreground;
 use crate::exit::{Exit, Failure};
+use crate::logger;
 use crate::processes::SignalSet;
 
 /// They end a wait for the lock, and go to the command once it runs.
@@ -164,6 +165,7 @@ fn in_order_sent(mut look: Vec<Received>) -> Vec<Received> {
 /// too. Only then does a shell end its loop or its script.
 pub(super) fn end_by(number: i32, foreground: Option<&Foreground>) -> Exit {
     if number == Signal::INT.as_raw() && foreground.is_some_and(Foreground::is_ours) {
+        logger::flush();
         // Returns only if the signal could not be raised.
         let _ = emulate_default_handler(number);
     }

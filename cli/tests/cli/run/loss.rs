@@ -1,8 +1,10 @@
 //! The lock is lost while the command runs.
 
-use std::process::Command;
+use std::io::{ErrorKind, PipeReader, Write as _, pipe};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{LONG, Run, TTL, TTL_TEXT, is_alive, is_held, manager, previous};
@@ -29,6 +31,13 @@ pub(super) fn through(proxy: &Proxy, args: &[&str], script: &str) -> Run {
     let mut command = without_server(&["run"]);
     command.args(args).args(["a", "--", "sh", "-c", script]);
     Run::start(command.env("FAIRLOCK_URL", proxy.url()))
+}
+
+/// As `fairlock release --force` does.
+fn release_by_force(server: &Server) {
+    let manager = manager(server);
+    let info = manager.inspect("a").expect("answers").expect("held");
+    assert!(manager.force_release("a", info.fence).expect("answers"));
 }
 
 /// Another client that waits for the lock. Once it has it, it prints whether the process or its
@@ -103,6 +112,64 @@ fn short_outage_does_not_end_the_command() {
     drop(server);
 }
 
+/// A run with `-v` whose standard error is a full pipe, in an outage that is over: renewals have
+/// failed, and the log has a line that nobody takes. Its lock has as much time left again.
+fn with_a_full_log(proxy: &Proxy, script: &str) -> (Run, PipeReader) {
+    let (reader, mut writer) = pipe().expect("a pipe");
+    fcntl_setfl(&writer, OFlags::NONBLOCK).expect("set");
+    let full = loop {
+        if let Err(error) = writer.write(b"\n") {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    // The flag is the pipe's, for all processes.
+    fcntl_setfl(&writer, OFlags::empty()).expect("set");
+    let mut command = without_server(&["run", "-v", "--ttl", "15s", "--command-timeout", "500ms"]);
+    // A shell writes of a child that TERM ended, and would block.
+    let script = format!("exec 2>/dev/null; {script}");
+    command.args(["a", "--", "sh", "-c", &script]);
+    command.env("FAIRLOCK_URL", proxy.url());
+    let mut run = Run::start_with(&mut command, Stdio::piped(), writer.into());
+    run.line();
+    proxy.pause_requests();
+    // Each attempt opens a connection. The first failure is logged before the second attempt.
+    let sent = proxy.commands();
+    until(LONG, "renewals go on", || proxy.commands() > sent + 4);
+    proxy.resume_requests();
+    (run, reader)
+}
+
+#[test]
+fn full_pipe_for_the_log_stops_no_renewal() {
+    let (server, proxy) = cut_off();
+    let (mut run, _unread) = with_a_full_log(&proxy, "echo $$; read line; echo done");
+    let manager = manager(&server);
+    until(LONG, "renewed", || {
+        let info = manager.inspect("a").expect("answers");
+        info.is_some_and(|info| info.time_left > Duration::from_secs(13))
+    });
+    run.end_input();
+    run.ends(0, "done\n");
+    assert_eq!(previous(&server, &["a"]), "released");
+}
+
+#[test]
+fn full_pipe_for_the_log_delays_no_loss() {
+    let (server, proxy) = cut_off();
+    let script = "trap 'echo term; exit 0' TERM; echo $$; while :; do sleep 0.02; done";
+    let (mut run, _unread) = with_a_full_log(&proxy, script);
+    release_by_force(&server);
+    let released = Instant::now();
+    run.ends(74, "term\n");
+    let period = Duration::from_secs(5);
+    assert!(
+        released.elapsed() < period + SLACK,
+        "{:?}",
+        released.elapsed()
+    );
+}
+
 #[test]
 fn server_that_dies_ends_the_command() {
     let server = Server::start();
@@ -124,12 +191,7 @@ fn forced_release_ends_the_command_at_the_next_renewal() {
     let grace = ["--ttl", TTL_TEXT, "--grace", "300ms", "a"];
     let mut run = Run::script(&server, &grace, TOUGH);
     let group = run.pid_line();
-    let fence = manager(&server)
-        .inspect("a")
-        .expect("answers")
-        .expect("held")
-        .fence;
-    assert!(manager(&server).force_release("a", fence).expect("answers"));
+    release_by_force(&server);
     let start = Instant::now();
     let ended = run.ends(74, "term\n");
     assert!(ended.stderr.contains("released by force"), "{ended:?}");

@@ -66,10 +66,14 @@ impl Run {
     }
 
     fn start_with_input(command: &mut Command, input: Stdio) -> Run {
+        Run::start_with(command, input, Stdio::piped())
+    }
+
+    fn start_with(command: &mut Command, input: Stdio, errors: Stdio) -> Run {
         let mut process = command
             .stdin(input)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(errors)
             .spawn()
             .expect("the binary starts");
         let output = BufReader::new(process.stdout.take().expect("piped"));
@@ -123,8 +127,9 @@ impl Run {
         until(LONG, "fairlock run ends", || !self.is_running());
         let (mut stdout, mut stderr) = (String::new(), String::new());
         self.output.read_to_string(&mut stdout).expect("text");
-        let errors = self.process.stderr.as_mut().expect("piped");
-        errors.read_to_string(&mut stderr).expect("text");
+        if let Some(errors) = &mut self.process.stderr {
+            errors.read_to_string(&mut stderr).expect("text");
+        }
         let code = self.process.wait().expect("ended").code();
         Ended {
             code,
