@@ -418,7 +418,7 @@
 //! # fn submit(_: String) {}
 //! # fn main() -> fairlock::Result<()> {
 //! # let mgr = LockManager::connect("redis://127.0.0.1/")?;
-//! submit(mgr.lock("order:42")?.detach(Duration::from_secs(600))?.to_string());
+//! submit(mgr.lock("order:42")?.detach(Duration::from_secs(600))?.secret_text());
 //! # let text = "";
 //!
 //! // In the worker:

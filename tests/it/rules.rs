@@ -129,11 +129,13 @@ fn r5_a_check_that_arrives_too_late_does_nothing() {
 
 /// A guard of any kind.
 type Held = Box<dyn std::any::Any>;
+/// A way to take it.
+type Take = fn(&LockManager) -> Held;
 
 /// R9 (own lapse): its process has given up the release, and nobody else has seen the lapse.
 #[test]
 fn r5_a_late_copy_of_a_renewal_revives_no_lapsed_lease() {
-    let takes: [(usize, fn(&LockManager) -> Held); 5] = [
+    let takes: [(usize, Take); 5] = [
         (1, |mgr| Box::new(mgr.lock("a").unwrap())),
         // Renewed in one call.
         (2, |mgr| {

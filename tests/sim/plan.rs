@@ -322,7 +322,7 @@ impl Planner {
             sizes: Rng::new(seed ^ 0x517e),
             lanes: Rng::new(seed ^ 0x1a_2e5),
             keepers: keeps.then(|| Rng::new(seed ^ 0x4ee9)),
-            abandons: Rng::new(seed ^ 0xaba_d0),
+            abandons: Rng::new(seed ^ 0x000a_bad0),
             kind: kind(seed),
             enabled,
             pace,

@@ -344,8 +344,9 @@ fn deadlock_in_the_pause_of_a_warning_is_reported_while_asking() {
 #[test]
 fn younger_waiter_does_not_silence_the_one_that_has_waited_longest() {
     let memory = Memory::new();
-    let (ours, theirs) = (plain(&memory), plain(&memory));
-    let fixed = LockOptions::new().fixed_lease(MINUTE * 60);
+    let (ours, hour) = (plain(&memory), MINUTE * 60);
+    let theirs = manager(&memory, |config| config.ttl = hour);
+    let fixed = LockOptions::new().fixed_lease(hour);
     let _guard = theirs.with(fixed).lock("a").expect("it is free");
     let engine = ours.engine();
     let limit = engine.config().long_wait;

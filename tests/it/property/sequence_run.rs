@@ -747,6 +747,7 @@ fn observation(info: &LockInfo) -> Observation {
         holders: info
             .holders
             .iter()
+            .chain(&info.lapsed)
             .filter(holds)
             .map(|holder| (number(&holder.label), holder.fence.unwrap_or(0)))
             .collect(),

@@ -22,8 +22,13 @@ on_both_stores! {
     no_call_of_its_own_manager_makes_a_name_cold,
 }
 
+/// How a guard ends.
+type End = fn(LockGuard);
+/// How a lock is asked for.
+type Asks<'a> = &'a dyn Fn(&str);
+
 /// In how many of 200 turns the lock was kept, if each tenth guard ends like this.
-fn kept_turns(mgr: &LockManager, name: &str, end: fn(LockGuard)) -> u64 {
+fn kept_turns(mgr: &LockManager, name: &str, end: End) -> u64 {
     let before = mgr.stats().kept_turns;
     for turn in 0..200 {
         let guard = mgr.lock(name).unwrap();
@@ -57,7 +62,7 @@ fn panics(guard: LockGuard) {
 fn no_end_but_a_recall_makes_a_name_cold(backend: &Backend) {
     let mgr = keeper(backend);
     keep(&mgr, "warm");
-    let ends: [(&str, fn(LockGuard)); 5] = [
+    let ends: [(&str, End); 5] = [
         ("unlock", |guard| guard.unlock().unwrap()),
         ("abandon", |guard| guard.abandon().unwrap()),
         ("detach", |guard| drop(guard.detach(SLACK).unwrap())),
@@ -100,7 +105,7 @@ fn no_call_of_its_own_manager_makes_a_name_cold(backend: &Backend) {
     keep(&mgr, "warm");
     let others = mgr.with(LockOptions::new().no_keep());
     let soon = Duration::from_millis(5);
-    let ways: [(&str, &dyn Fn(&str)); 6] = [
+    let ways: [(&str, Asks<'_>); 6] = [
         ("try_lock", &|name| {
             assert!(others.try_lock(name).unwrap().is_none());
         }),

@@ -19,6 +19,9 @@ on_both_stores! {
     pairs_that_cannot_go_together_are_refused_at_once,
 }
 
+/// A change of options.
+type Change = fn(LockOptions) -> LockOptions;
+
 /// Each pair is refused by the first that can know of both, and the message names both, and how to
 /// unset one. The numbers are out of range for each other, too: that is not the reason.
 fn pairs_that_cannot_go_together_are_refused_at_once(backend: &Backend) {
@@ -41,7 +44,7 @@ fn pairs_that_cannot_go_together_are_refused_at_once(backend: &Backend) {
             "local_handovers(0)",
         ),
     ];
-    let for_one_guard: [(&str, fn(LockOptions) -> LockOptions); 4] = [
+    let for_one_guard: [(&str, Change); 4] = [
         ("fixed lease", |options| {
             options.fixed_lease(Duration::from_secs(5))
         }),
