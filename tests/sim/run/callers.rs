@@ -477,7 +477,7 @@ impl Run<'_> {
         if !process.callers.contains_key(&id) {
             return;
         }
-        let knows_waiters_since = self.knows_waiters_since(process, &lease.request);
+        let knows_waiters_since = self.knows_waiters_since(process, &lease.renewed_lease().request);
         let Some(caller) = process.callers.get_mut(&id) else {
             return;
         };

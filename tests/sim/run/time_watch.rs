@@ -561,8 +561,10 @@ impl Run<'_> {
     /// answered renewal ends that. A lease without renewals ends at its own
     /// end, which is at most one lease later.
     fn is_excepted(&self, process: &SimProcess, held_since: u64, lease: &Arc<Lease>) -> bool {
-        let is_lent = lease.lender().is_some() && lease.request.hears;
+        let is_turn = lease.lender().is_some();
         let lease = lease.renewed_lease();
+        // A grant about which nobody tells the process is handed over a few times, in trouble or not.
+        let is_lent = is_turn && lease.request.hears;
         let Some(since) = self.checker.excepted_since(lease.token, lease.fence()) else {
             return false;
         };

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fairlock::{Error, Step, TlsFailure};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::certificates::{Authority, argument};
-use super::{SOON, T, TTL, TlsServer, build, builder};
+use super::{SOON, TTL, TlsServer, build, builder};
 use crate::support::{SLACK, until};
 
 #[test]
