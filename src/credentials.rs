@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::logging::Logger;
+
 /// More than any password has. A device that never ends is not read to its end.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -215,9 +217,9 @@ impl PasswordFile {
                 let was_failing = self.is_failing.swap(read.is_err(), Ordering::Relaxed);
                 Ok(read.unwrap_or_else(|error| {
                     if was_failing {
-                        log::debug!("the last password is still used: {error}");
+                        log::debug!(logger: Logger, "the last password is still used: {error}");
                     } else {
-                        log::warn!("the last password is used again: {error}");
+                        log::warn!(logger: Logger, "the last password is used again: {error}");
                     }
                     last
                 }))

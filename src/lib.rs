@@ -404,7 +404,7 @@
 //! [`stats`](LockManager::stats) counts what the manager has done, with histograms of waits and
 //! holds. With the feature `metrics`, [the same numbers](pages::metrics) go to Prometheus. The log,
 //! through [`log`](https://docs.rs/log), has what needs attention, and never a password. [A logger
-//! must not block](pages::operations#what-is-logged): the thread that renews the locks calls it.
+//! that blocks](pages::operations#what-is-logged) harms no lock.
 //!
 //! # To another process
 //!
@@ -523,6 +523,7 @@ mod store;
 // Small parts that all of them use.
 mod glob;
 mod key;
+mod logging;
 #[cfg(feature = "serde")]
 mod seconds;
 mod sync;

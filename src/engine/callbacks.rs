@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::engine::life::Life;
 use crate::error::Result;
+use crate::logging::Logger;
 use crate::loss::Loss;
 use crate::options::OnLost;
 use crate::store::clock::{Clock, Time};
@@ -59,7 +60,7 @@ impl Callbacks {
 fn run(clock: &Clock, calls: &Receiver<(OnLost, Loss)>) {
     while let Some((callback, loss)) = clock.receive(calls, Time::NEVER) {
         if catch_unwind(AssertUnwindSafe(|| callback(&loss))).is_err() {
-            log::error!("the on_lost callback of {:?} panicked", loss.lock);
+            log::error!(logger: Logger, "the on_lost callback of {:?} panicked", loss.lock);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::engine::life::Life;
 use crate::engine::request::Request;
 use crate::engine::upkeep::{Command, ScheduledLease, Upkeep};
 use crate::error::{Error, Result};
+use crate::logging::Logger;
 use crate::loss::{Loss, LossReason, LossWatcher};
 use crate::script::Call;
 use crate::store::Answer;
@@ -203,6 +204,7 @@ impl Holding {
             self.callbacks.call(Arc::clone(callback), loss.clone());
         }
         log::warn!(
+            logger: Logger,
             "lost {:?} (fence {}): {}",
             loss.lock,
             loss.fence,

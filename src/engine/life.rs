@@ -9,10 +9,14 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, bounded};
 
 use crate::error::{Error, Result};
+use crate::logging::{self, Logger};
 use crate::loss::Loss;
 use crate::store::StoreFault;
 use crate::store::clock::{Clock, Time};
 use crate::sync::{Condvar, Mutex};
+
+/// How long the end of a manager waits for the program's logger.
+const LOG_FLUSH: Duration = Duration::from_secs(1);
 
 pub(crate) struct Life {
     clock: Clock,
@@ -133,7 +137,7 @@ impl Life {
         let body = self.clock.attended(move || {
             let _alive = alive;
             if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                log::error!("a thread of fairlock panicked");
+                log::error!(logger: Logger, "a thread of fairlock panicked");
             }
         });
         let handle = thread::Builder::new()
@@ -169,5 +173,6 @@ impl Life {
                 let _ = thread.handle.join();
             }
         }
+        logging::flush((until - self.clock.now()).min(LOG_FLUSH));
     }
 }

@@ -14,6 +14,7 @@ use crate::engine::upkeep::{Command, Upkeep};
 use crate::engine::waiter::{GrantNotice, WaiterRegistry};
 use crate::error::{Error, Result};
 use crate::key::Key;
+use crate::logging::Logger;
 use crate::script::{Call, CallerId, Grant, LockSpec, Verb, called_for, wanted_behind};
 use crate::store::clock::Time;
 use crate::store::{Channel, ChannelEvent, StoreFault};
@@ -140,7 +141,9 @@ impl Subscription {
             let subscription = Arc::clone(self);
             match self.life.spawn(THREAD, move || subscription.run()) {
                 Ok(()) => *state = SubscriptionState::Started,
-                Err(error) => log::debug!("no thread for the subscription: {error}"),
+                Err(error) => {
+                    log::debug!(logger: Logger, "no thread for the subscription: {error}")
+                }
             }
         }
     }
@@ -259,6 +262,7 @@ impl Subscription {
                 self.hearing.tell_wanted(&key, fence);
             } else if !message.is_empty() {
                 log::warn!(
+                    logger: Logger,
                     "a message that is not a grant on {:?}",
                     self.caller_id.channel()
                 );
@@ -295,7 +299,7 @@ impl Progress {
         self.was_ever_up = true;
         self.up_since = Some(now);
         if std::mem::take(&mut self.is_missing) {
-            log::info!("the subscription is up again");
+            log::info!(logger: Logger, "the subscription is up again");
         }
     }
 
@@ -306,16 +310,19 @@ impl Progress {
         let was_up = self.up_since.take();
         self.looked_at = None;
         if fault.is_closed() && was_up.is_some_and(|since| now >= since + pause) {
-            log::debug!("the subscription was closed and is opened again: {fault}");
+            log::debug!(logger: Logger, "the subscription was closed and is opened again: {fault}");
             return true;
         }
         let is_first = !std::mem::replace(&mut self.is_missing, true);
         if !self.was_ever_up && is_first && fault.refuses_command() {
-            log::warn!("subscribing is refused, so grants arrive once per check period: {fault}");
+            log::warn!(
+                logger: Logger,
+                "subscribing is refused, so grants arrive once per check period: {fault}"
+            );
         } else if self.was_ever_up && is_first {
-            log::info!("the subscription ended: {fault}");
+            log::info!(logger: Logger, "the subscription ended: {fault}");
         } else {
-            log::debug!("subscribing failed: {fault}");
+            log::debug!(logger: Logger, "subscribing failed: {fault}");
         }
         false
     }

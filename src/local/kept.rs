@@ -18,6 +18,7 @@ use super::state::Turn;
 use crate::engine::{Lease, Timer, WantResult};
 use crate::error::Error;
 use crate::key::Key;
+use crate::logging::Logger;
 use crate::loss::{LossReason, PreviousHolder};
 use crate::options::LockOptions;
 use crate::script::Mode;
@@ -445,5 +446,8 @@ impl SlotState {
 /// No guard is told: none had the lock.
 pub(super) fn log_loss(lease: &Lease, reason: LossReason) {
     let (name, fence) = (&lease.request.key.name, lease.fence());
-    log::warn!("lost {name:?} (fence {fence}) while it was kept for the next guard: {reason}");
+    log::warn!(
+        logger: Logger,
+        "lost {name:?} (fence {fence}) while it was kept for the next guard: {reason}"
+    );
 }

@@ -17,6 +17,7 @@ use crate::fence::as_i64;
 use crate::guard::PanicWatch;
 use crate::key::Key;
 use crate::local::Running;
+use crate::logging::Logger;
 use crate::loss::{Loss, PreviousHolder};
 use crate::manager::LockManager;
 use crate::script::{LockSpec, Mode};
@@ -448,6 +449,7 @@ impl Drop for MultiGuard {
             && let Some(error) = errors.into_iter().find(|error| !self.is_known(error))
         {
             log::warn!(
+                logger: Logger,
                 "dropping the one guard of {:?}: {error}",
                 self.names().collect::<Vec<_>>()
             );

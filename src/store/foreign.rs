@@ -9,6 +9,7 @@ use std::thread;
 use crossbeam_channel::{TryRecvError, bounded};
 
 use super::clock::{Clock, Time};
+use crate::logging::Logger;
 
 /// So many calls may go on although their callers have given up. Then no other begins: a provider
 /// that hangs for good must not cost a thread for each connection.
@@ -44,7 +45,10 @@ impl ForeignCalls {
         let fault = |why: String| Err(why.into());
         if self.given_up.load(Ordering::Acquire) >= MOST_GIVEN_UP {
             if !self.is_full.swap(true, Ordering::AcqRel) {
-                log::warn!("{what} hangs in several calls, and is not tried again until one ends");
+                log::warn!(
+                    logger: Logger,
+                    "{what} hangs in several calls, and is not tried again until one ends"
+                );
             }
             return fault(format!(
                 "{what} hangs in {MOST_GIVEN_UP} calls, and is not tried again"

@@ -31,9 +31,10 @@ use super::clock::{Clock, Time};
 use super::foreign::ForeignCalls;
 #[cfg(feature = "tls")]
 use super::tls_words::{pem_words, unusable, words_of};
-#[cfg(feature = "tls")]
 use crate::error::Step;
 use crate::error::{Error, Result as ApiResult};
+#[cfg(feature = "tls")]
+use crate::logging::Logger;
 
 /// More than any file of certificates has.
 #[cfg(feature = "tls")]
@@ -177,9 +178,9 @@ impl TlsSettings {
         let was_failing = self.is_failing.swap(read.is_err(), Ordering::Relaxed);
         Ok(read.unwrap_or_else(|why| {
             if was_failing {
-                log::debug!("the last certificates are still used: {why}");
+                log::debug!(logger: Logger, "the last certificates are still used: {why}");
             } else {
-                log::warn!("the last certificates are used again: {why}");
+                log::warn!(logger: Logger, "the last certificates are used again: {why}");
             }
             built
         }))

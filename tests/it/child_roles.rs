@@ -38,6 +38,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("turns", exclusion::turns),
     ("worker", worker::worker),
     crate::bad_input::LOG_CAPTURE,
+    crate::blocked_logger::BLOCKED_LOGGER,
     crate::kept::processes::KEEPS,
     crate::kept::processes::EXCLUDES,
     crate::deadlocks::DEADLOCKS,

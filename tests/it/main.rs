@@ -7,6 +7,7 @@ mod backend;
 mod bad_input;
 mod batched;
 mod behaviour;
+mod blocked_logger;
 #[cfg(feature = "memory")]
 mod books;
 mod child_roles;

@@ -247,6 +247,13 @@ impl PossibleState {
             }
             (Op::Lapse, ModelOutcome::Refused) if self.lock.holders.is_empty() => {}
             (Op::Lapse, _) => return Err(Promise::Exclusion),
+            // A client that knows of the loss asks nobody, so the server notices nothing.
+            (Op::Downgrade(attempt), ModelOutcome::Lost) if !self.lock.is_held_by(*attempt) => {
+                let mut asked = self.clone();
+                let next = self.lock.after(op, outcome)?.swap_remove(0);
+                asked.at_server(|lock| *lock = next);
+                return Ok(vec![state.normalized(), asked.normalized()]);
+            }
             // The server itself answers these.
             (
                 Op::Renew(_)

@@ -7,6 +7,7 @@ use super::{Acquiring, AtDeadline, Caller, Entered};
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
 use crate::error::{Error, Result};
+use crate::logging::Logger;
 use crate::store::clock::Time;
 
 /// A message to the owner and its release take about two round trips, and some wake-ups.
@@ -35,7 +36,10 @@ impl Acquiring {
         match self.wait_until(request, until) {
             Err(error @ (Error::Unavailable { .. } | Error::Server { .. })) => {
                 let name = &request.key.name;
-                log::debug!("{name:?} is taken, and a try could not wait for a moment: {error}");
+                log::debug!(
+                    logger: Logger,
+                    "{name:?} is taken, and a try could not wait for a moment: {error}"
+                );
                 Ok(None)
             }
             end => end,

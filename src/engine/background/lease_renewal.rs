@@ -10,6 +10,7 @@ use crate::engine::lease::{Due, Lease, renewed_until};
 use crate::engine::request::LostBy;
 use crate::engine::upkeep::{ScheduledLease, Task, TokenRelease};
 use crate::engine::waiter::{TokenOwner, WaiterAction};
+use crate::logging::Logger;
 use crate::loss::LossReason;
 use crate::script::{Call, Family, Mode};
 use crate::store::clock::Time;
@@ -158,7 +159,7 @@ impl LeaseRenewal {
             Err(fault) => return self.on_renew_fault(scheduled, &fault, tasks),
         };
         if std::mem::take(&mut self.renewals_fail) {
-            log::info!("renewals are answered again");
+            log::info!(logger: Logger, "renewals are answered again");
         }
         match renewed_until(&scheduled.lease, &answer) {
             Ok(deadline) => {
@@ -216,9 +217,12 @@ impl LeaseRenewal {
             self.base.client.meter().renewal_failures.add(1);
             let name = &scheduled.lease.request.key.name;
             if self.renewals_fail {
-                log::debug!("renewing {name:?} failed again: {fault}");
+                log::debug!(logger: Logger, "renewing {name:?} failed again: {fault}");
             } else {
-                log::warn!("renewing {name:?} failed and will be tried again: {fault}");
+                log::warn!(
+                    logger: Logger,
+                    "renewing {name:?} failed and will be tried again: {fault}"
+                );
             }
             self.renewals_fail = true;
             scheduled.lease.note_renewal_fault(Some(fault));

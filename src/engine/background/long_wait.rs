@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::schedule::Answered;
 use crate::engine::log_text::{Details, ThreadText, label_detail};
 use crate::engine::upkeep::LongWait;
+use crate::logging::Logger;
 use crate::script::{Call, Family, InspectedHolder, Inspection, Outcome, Requester};
 use crate::store::Answer;
 use crate::store::clock::Time;
@@ -24,6 +25,7 @@ pub(super) fn report(wait: &LongWait, call: &Call, result: Answered, callers: us
     }
     let position = wait.waiter.position();
     log::warn!(
+        logger: Logger,
         "{} has waited {} for {:?}{}: {holder}{}",
         ThreadText {
             thread: &wait.thread,

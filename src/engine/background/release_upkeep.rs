@@ -8,6 +8,7 @@ use crate::engine::base::Base;
 use crate::engine::releasing::Releasing;
 use crate::engine::upkeep::{EndAll, ShutdownReport, Task, TokenRelease};
 use crate::error::Step;
+use crate::logging::Logger;
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
@@ -127,10 +128,14 @@ impl ReleaseUpkeep {
             shutdown.report.unreleased.push(Arc::clone(name));
         }
         if release.is_guards {
-            log::warn!("{name:?} could not be released and is left to its ttl: {fault}");
+            log::warn!(
+                logger: Logger,
+                "{name:?} could not be released and is left to its ttl: {fault}"
+            );
         } else {
             // No guard has a lock by this token, or its loss was reported.
             log::debug!(
+                logger: Logger,
                 "a token of {name:?} could not be released and is left to its ttl or its turn: {fault}"
             );
         }

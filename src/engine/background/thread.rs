@@ -15,6 +15,7 @@ use super::waiter_upkeep::WaiterUpkeep;
 use crate::engine::base::Base;
 use crate::engine::releasing::Releasing;
 use crate::engine::upkeep::{Command, Intake, Task, TokenRelease};
+use crate::logging::Logger;
 use crate::loss::LossReason;
 use crate::script::Call;
 use crate::stats::{Meter, OldestTimes};
@@ -81,7 +82,10 @@ impl RenewalThread {
             }
             // Nobody sends the releases any more.
             survives(|| self.report_to_shutdowns(Time::NEVER));
-            log::error!("the renewal thread of fairlock panicked, and all its locks are lost");
+            log::error!(
+                logger: Logger,
+                "the renewal thread of fairlock panicked, and all its locks are lost"
+            );
         }
     }
 

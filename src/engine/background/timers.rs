@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::schedule::Schedule;
 use crate::engine::client::Client;
 use crate::engine::upkeep::Timer;
+use crate::logging::Logger;
 use crate::store::clock::Time;
 
 pub(super) struct Timers {
@@ -40,7 +41,7 @@ impl Timers {
         let due: Vec<_> = iter::from_fn(|| self.schedule.take_due(now)).collect();
         for timer in due {
             let next = catch_unwind(|| timer.on_time(now)).unwrap_or_else(|_| {
-                log::error!("a timer of fairlock panicked");
+                log::error!(logger: Logger, "a timer of fairlock panicked");
                 Some(now + self.client.config().check_period)
             });
             if let Some(at) = next {

@@ -9,6 +9,7 @@ use crate::engine::base::Base;
 use crate::engine::upkeep::{LongWait, Task};
 use crate::engine::waiter::{GrantNotice, TokenOwner, WaiterEntry, refusal};
 use crate::engine::waiting::EnqueueOutcome;
+use crate::logging::Logger;
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb, Wait};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
@@ -155,6 +156,7 @@ impl WaiterUpkeep {
             EnqueueOutcome::Done => {
                 self.base.client.meter().requeued.add(1);
                 log::info!(
+                    logger: Logger,
                     "queued for {:?} again: redis no longer knew this waiter",
                     waiter.request.key.name
                 );
@@ -347,7 +349,7 @@ impl WaiterUpkeep {
 
     fn fail_all(&self, call: &Call, waiters: &[Arc<WaiterEntry>], outcome: &Outcome) {
         let error = self.base.client.unexpected_reply(call, outcome);
-        log::warn!("waiting for {:?}: {error}", call.key.name);
+        log::warn!(logger: Logger, "waiting for {:?}: {error}", call.key.name);
         for waiter in waiters {
             self.base.waiting.fail(waiter, error.clone());
         }

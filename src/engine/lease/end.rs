@@ -1,6 +1,7 @@
 //! The end of a lease, as a reply reports it.
 
 use super::lease::{Lease, deadline_from_reply};
+use crate::logging::Logger;
 use crate::loss::{LossReason, PreviousHolder};
 use crate::script::{Mode, Outcome};
 use crate::store::Answer;
@@ -53,7 +54,7 @@ pub(crate) fn renewed_until(lease: &Lease, answer: &Answer) -> Result<Time, Loss
         outcome => {
             let name = &lease.request.key.name;
             let word = outcome.word();
-            log::warn!("renewing {name:?}: redis sent an unexpected reply: {word}");
+            log::warn!(logger: Logger, "renewing {name:?}: redis sent an unexpected reply: {word}");
             Err(LossReason::Taken)
         }
     }

@@ -6,6 +6,7 @@ use crossbeam_channel::Sender;
 
 use crate::engine::lease::{DoubtfulPass, Lease, loss_from_release};
 use crate::error::Error;
+use crate::logging::Logger;
 use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::stats::Meter;
@@ -164,7 +165,7 @@ pub(in crate::engine) fn abandon_call(about: &Call, token: Token) -> Call {
 
 /// The guard of this lock was dropped, and the release failed, or the lock was lost before.
 pub(crate) fn warn_of_drop(name: &str, error: &Error) {
-    log::warn!("dropping the guard of {name:?}: {error}");
+    log::warn!(logger: Logger, "dropping the guard of {name:?}: {error}");
 }
 
 #[cfg(all(test, not(fairlock_loom)))]

@@ -10,6 +10,7 @@ use crate::engine::log_text::{Details, ThreadText, label_detail};
 use crate::engine::request::Request;
 use crate::engine::waiter::entry::WaiterEntry;
 use crate::engine::waiter::state::CircleWarning;
+use crate::logging::Logger;
 use crate::script::Family;
 
 /// The most threads of a circle that a warning names.
@@ -120,12 +121,14 @@ impl Circle {
             [own] if self.is_certain => warn_of_self_wait(own),
             [own] => warn_of_second_read(own),
             links if self.is_certain => log::warn!(
+                logger: Logger,
                 "deadlock of {} threads, unless another thread has one of these guards by now: {}: take these names in one order, or together by lock_all{}",
                 links.len() + self.unnamed,
                 chain(links, self.unnamed),
                 Remark(links)
             ),
             links => log::warn!(
+                logger: Logger,
                 "deadlock of {} threads, unless a writer before a reader gives up, or another thread has one of these guards by now: {}: take these names in one order, or together by lock_all{}",
                 links.len() + self.unnamed,
                 chain(links, self.unnamed),
@@ -137,6 +140,7 @@ impl Circle {
 
 fn warn_of_second_read(own: &CircleLink) {
     log::warn!(
+        logger: Logger,
         "{} waits to read {:?}{} behind a writer, and a read lock that it took itself is still held{}: drop that guard first, unless the writer gives up or another thread has that guard by now{}",
         own.thread.short_text(),
         own.waiter.request.key.name,
@@ -155,6 +159,7 @@ fn warn_of_self_wait(own: &CircleLink) {
         ", or use reentrant_mutex"
     };
     log::warn!(
+        logger: Logger,
         "{} waits for {:?}{}, which it took itself{} and which is still held: drop that guard first{}, unless another thread has that guard by now{}",
         own.thread.short_text(),
         own.waiter.request.key.name,

@@ -11,6 +11,7 @@ use redis::{Cmd, Value};
 use super::slots::{SlotRange, parse_slots};
 use super::state::ClusterState;
 use crate::error::Step;
+use crate::logging::Logger;
 use crate::store::clock::Time;
 use crate::store::node::{Node, Role};
 use crate::store::{Address, StoreFault};
@@ -148,8 +149,12 @@ fn run(state: &Weak<ClusterState>, wanted: &Receiver<()>) {
         // The program's logger may panic. Without this thread no map would ever be asked for again.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             match state.refresh(turn, state.clock.now() + timeouts) {
-                Ok(()) => log::debug!("the map of the cluster's slots was refreshed"),
-                Err(fault) => log::debug!("no node has a map of the cluster's slots: {fault}"),
+                Ok(()) => {
+                    log::debug!(logger: Logger, "the map of the cluster's slots was refreshed")
+                }
+                Err(fault) => {
+                    log::debug!(logger: Logger, "no node has a map of the cluster's slots: {fault}")
+                }
             }
         }));
         drop(state);

@@ -11,6 +11,7 @@ use super::members::{ClusterNode, Members};
 use super::slots::{SlotMap, SlotRange, slot_of};
 use crate::config::Config;
 use crate::key::Key;
+use crate::logging::Logger;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::node::{Expected, Lanes, Node};
@@ -118,7 +119,7 @@ impl ClusterState {
         let retired = self.members.keep(&masters);
         drop(map);
         for member in &retired {
-            log::debug!("{} owns no slot any more", member.address);
+            log::debug!(logger: Logger, "{} owns no slot any more", member.address);
         }
         drop(retired);
         self.members.drop_finished();

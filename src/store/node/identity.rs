@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::logging::Logger;
+
 /// The servers that some nodes lead to, as far as they are known.
 pub(in crate::store) struct Identities {
     /// For each node.
@@ -88,8 +90,15 @@ impl Identity {
         // With no mutex held: a logger may do anything.
         for (url, twin) in news {
             match twin {
-                Some(twin) => log::error!("{url} has no vote: it is the same server as {twin}"),
-                None => log::info!("{url} has a vote again: it is a server of its own"),
+                Some(twin) => {
+                    log::error!(
+                        logger: Logger,
+                        "{url} has no vote: it is the same server as {twin}"
+                    )
+                }
+                None => {
+                    log::info!(logger: Logger, "{url} has a vote again: it is a server of its own")
+                }
             }
         }
         has_changed
@@ -106,6 +115,7 @@ impl Identity {
         let url = Arc::clone(&known.url);
         drop(nodes);
         log::warn!(
+            logger: Logger,
             "{url} may be the same server as another of the quorum, and have two votes: {why}"
         );
     }

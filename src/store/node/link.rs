@@ -13,6 +13,7 @@ use super::hello::Role;
 use super::lane::SILENT;
 use crate::config::ReplicaAcks;
 use crate::error::Step;
+use crate::logging::Logger;
 use crate::script::Call;
 use crate::store::again::{Attempts, Ending, Next};
 use crate::store::clock::Time;
@@ -140,7 +141,7 @@ impl NodeLink {
                     self.probe = None;
                     if std::mem::take(&mut self.is_detour_logged) {
                         let server = self.node.name();
-                        log::info!("renewals to {server} have a connection again");
+                        log::info!(logger: Logger, "renewals to {server} have a connection again");
                     }
                     LinkState::Up(Box::new(connection))
                 }
@@ -249,6 +250,7 @@ impl NodeLink {
         } else if is_no_fault {
             let server = self.node.name();
             log::debug!(
+                logger: Logger,
                 "the renewal thread's connection to {server} was closed and is opened again"
             );
             LinkState::down_for_now(why)
@@ -342,7 +344,10 @@ impl NodeLink {
             Ok((detour, replies)) => {
                 if !std::mem::replace(&mut self.is_detour_logged, true) {
                     let (server, why) = (self.node.name(), why.reason());
-                    log::warn!("renewals to {server} go over a shared connection: {why}");
+                    log::warn!(
+                        logger: Logger,
+                        "renewals to {server} go over a shared connection: {why}"
+                    );
                 }
                 self.detour = Some(detour).filter(Detour::is_open);
                 replies

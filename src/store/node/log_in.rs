@@ -12,6 +12,7 @@ use super::Node;
 use super::age::Age;
 use super::connection::Connection;
 use super::login::{ConnectionLogin, CurrentLogin, NodeLogin};
+use crate::logging::Logger;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 
@@ -82,7 +83,10 @@ impl Node {
                 Ok(()) => false,
                 Err(fault) => {
                     if !login.is_failing.load(Ordering::Relaxed) {
-                        log::warn!("no new credentials for {name}, and the old ones end: {fault}");
+                        log::warn!(
+                            logger: Logger,
+                            "no new credentials for {name}, and the old ones end: {fault}"
+                        );
                     }
                     true
                 }
@@ -91,7 +95,10 @@ impl Node {
         };
         let thread = thread::Builder::new().name("fairlock-login".to_owned());
         if let Err(error) = thread.spawn(renew) {
-            log::warn!("no thread can be started to ask for new credentials: {error}");
+            log::warn!(
+                logger: Logger,
+                "no thread can be started to ask for new credentials: {error}"
+            );
         }
     }
 }

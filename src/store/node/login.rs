@@ -10,6 +10,7 @@ use redis::{Cmd, Value};
 
 use crate::credentials::CredentialsRequest;
 use crate::error::Step;
+use crate::logging::Logger;
 use crate::store::clock::{Clock, Time};
 use crate::store::{Address, Login, StoreFault};
 
@@ -190,7 +191,10 @@ impl NodeLogin {
             None => refused,
         };
         let server = &self.server;
-        log::warn!("{server} refused new credentials, and those before them end soon: {refused}");
+        log::warn!(
+            logger: Logger,
+            "{server} refused new credentials, and those before them end soon: {refused}"
+        );
         self.was_refused.store(true, Ordering::Release);
         let again_at = self.clock.now() + self.pause;
         self.due.fetch_min(again_at.as_nanos(), Ordering::AcqRel);

@@ -21,6 +21,7 @@ use super::socket::{SocketReader, SocketWriter};
 use super::stream::Stream;
 use crate::error::Step;
 use crate::key::Key;
+use crate::logging::Logger;
 use crate::store::clock::Time;
 use crate::store::{Anchor, StoreFault};
 
@@ -281,6 +282,6 @@ struct LogAtDebug;
 
 impl r2d2::HandleError<StoreFault> for LogAtDebug {
     fn handle_error(&self, error: StoreFault) {
-        log::debug!("pool: {error}");
+        log::debug!(logger: Logger, "pool: {error}");
     }
 }

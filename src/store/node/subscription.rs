@@ -12,6 +12,7 @@ use super::connection::{Connection, fault, refusal};
 use super::hello::Role;
 use super::login::ConnectionLogin;
 use crate::error::Step;
+use crate::logging::Logger;
 use crate::store::clock::Time;
 use crate::store::{Channel, ChannelEvent, OnEvent, StoreFault};
 
@@ -106,7 +107,7 @@ impl Node {
             Err(TryRecvError::Disconnected) => Ok(None),
         });
         opened.unwrap_or_else(|fault| {
-            log::debug!("no next subscription: {fault}");
+            log::debug!(logger: Logger, "no next subscription: {fault}");
             None
         })
     }

@@ -5,6 +5,7 @@ use super::master::{Master, MasterOpener};
 use super::panel::{Answers, Panel};
 use super::question::MasterAnswer;
 use crate::error::{Step, with_causes};
+use crate::logging::Logger;
 use crate::store::clock::Time;
 use crate::store::{Address, StoreFault};
 
@@ -32,6 +33,7 @@ pub(super) fn first_master(
         return Err(fault);
     };
     log::warn!(
+        logger: Logger,
         "{agreed} name {} the master of {service:?}; {} of a newer configuration failed: {}",
         agreed.address,
         named.address,

@@ -6,6 +6,7 @@ use super::master::Master;
 use super::panel::{Answers, Panel};
 use super::resolver::{Resolver, Trouble};
 use crate::error::Step;
+use crate::logging::Logger;
 use crate::store::StoreFault;
 
 /// The state of the current master.
@@ -103,6 +104,7 @@ impl Resolver {
                 // With no mutex held: a logger may do anything.
                 drop(state);
                 log::warn!(
+                    logger: Logger,
                     "{agreed} count configurations of {service:?} from {} on, and not from {known_epoch}",
                     agreed.epoch
                 );
@@ -129,6 +131,7 @@ impl Resolver {
         state.known.follow_majority(&agreed, answers);
         drop(state);
         log::warn!(
+            logger: Logger,
             "{agreed} name {} the master of {service:?} and not {}, whose configuration is newer",
             agreed.address,
             old.node.address()
@@ -178,6 +181,7 @@ impl Resolver {
             return Followed::Same;
         }
         log::info!(
+            logger: Logger,
             "the master of {:?} is {to} now, and was {from}",
             self.settings.service
         );

@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::question::{MasterAnswer, SentinelConnection, ask};
 use crate::error::Step;
+use crate::logging::Logger;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::{Address, SentinelSettings, ServerSettings, StoreFault};
@@ -120,6 +121,7 @@ impl Panel {
             let twin = before.iter().position(is_same);
             if let (Some(first), None) = (twin, sentinel.twin) {
                 log::warn!(
+                    logger: Logger,
                     "{} and {} are the same sentinel, which counts once",
                     before[first].settings.address,
                     sentinel.settings.address

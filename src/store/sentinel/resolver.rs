@@ -13,6 +13,7 @@ use super::master::{Master, MasterOpener, Masters};
 use super::panel::Panel;
 use crate::config::Config;
 use crate::error::Result as ApiResult;
+use crate::logging::Logger;
 use crate::script::CallerId;
 use crate::store::clock::{Clock, Time};
 use crate::store::{Anchor, CallResult, SentinelSettings, StoreFault};
@@ -237,7 +238,7 @@ impl Resolver {
             // Otherwise the next caller would take a resolution to be under way.
             self.state.lock().is_wanted = false;
             self.end_resolution(None);
-            log::debug!("no thread can ask the sentinels: {error}");
+            log::debug!(logger: Logger, "no thread can ask the sentinels: {error}");
         }
     }
 
@@ -270,10 +271,13 @@ impl Resolver {
             std::mem::replace(&mut state.is_failing, is_failing)
         };
         match outcome {
-            Err(fault) if !was_failing => log::info!("no other master is known: {fault}"),
-            Err(fault) => log::debug!("no other master is known still: {fault}"),
+            Err(fault) if !was_failing => {
+                log::info!(logger: Logger, "no other master is known: {fault}")
+            }
+            Err(fault) => log::debug!(logger: Logger, "no other master is known still: {fault}"),
             Ok(()) if was_failing => {
                 log::info!(
+                    logger: Logger,
                     "the sentinels name the master of {:?} again",
                     self.settings.service
                 );
