@@ -282,6 +282,7 @@ fn loss_that_an_unread_reply_reports_is_logged() {
         drop(guard);
         assert_eq!(Capture::lines_about(name), [""; 0]);
         world.memory.advance(world.timeout());
+        until("it is logged", || !Capture::lines_about(name).is_empty());
         let lines = Capture::lines_about(name);
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].starts_with("dropping the guard of"), "{lines:?}");

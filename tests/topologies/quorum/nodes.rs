@@ -50,17 +50,19 @@ impl Node {
     }
 
     fn acquire(&self, token: &str, fence: u64) -> (String, Vec<i64>) {
-        let not_after = (now() + 1_000_000).to_string();
+        let not_after = in_a_minute();
         self.run("acquire", &[token, &not_after, &fence.to_string(), PARAMS])
     }
 
     fn renew(&self, token: &str, fence: u64) -> (String, Vec<i64>) {
-        let not_after = (now() + 1_000_000).to_string();
+        let not_after = in_a_minute();
         self.run("renew", &[token, &not_after, &fence.to_string(), PARAMS])
     }
 
     fn release(&self, token: &str, fence: u64, mode: &str) -> String {
-        self.run("release", &[token, &fence.to_string(), mode]).0
+        let not_after = in_a_minute();
+        self.run("release", &[token, &fence.to_string(), mode, &not_after])
+            .0
     }
 
     fn content(&self) -> Vec<u8> {
@@ -86,6 +88,11 @@ impl Node {
     }
 }
 
+/// In µs, for a dated request.
+fn in_a_minute() -> String {
+    (now() + 60_000_000).to_string()
+}
+
 #[test]
 fn resent_acquire_gets_the_same_answer_and_writes_nothing() {
     let node = Node::start();
@@ -109,6 +116,8 @@ fn refusal_changes_nothing_on_a_node() {
     let late = (now() - 1).to_string();
     assert_eq!(node.run("acquire", &[B, &late, "30", PARAMS]).0, "late");
     assert_eq!(node.run("renew", &[A, &late, "10", PARAMS]).0, "late");
+    let forced = node.run("release", &[B, "10", "forced", &late]);
+    assert_eq!(forced.0, "late");
     assert_eq!(node.content(), before);
     node.release(A, 10, "used");
     let before = node.content();
@@ -215,7 +224,7 @@ fn fence_outlives_its_lease_by_an_hour() {
 #[test]
 fn least_time_of_a_guard_keeps_the_lock_taken() {
     let node = Node::start();
-    let not_after = (now() + 1_000_000).to_string();
+    let not_after = in_a_minute();
     let hold = "30000 0 60000 host";
     assert_eq!(
         node.run("acquire", &[A, &not_after, "10", hold]).0,
@@ -236,7 +245,7 @@ fn record_of_another_kind_is_refused_both_ways() {
     assert!(plain.try_lock("x").is_err());
     drop(plain.lock("y").expect("it is free"));
     let source = source("quorum_acquire.lua");
-    let not_after = (now() + 1_000_000).to_string();
+    let not_after = in_a_minute();
     let y = record("y");
     let reply: Vec<Value> = node.0.query(&[
         "EVAL", &source, "1", &y, "manager", "1", "1", "c:", A, &not_after, "99", PARAMS,
