@@ -31,10 +31,9 @@ use super::clock::{Clock, Time};
 use super::foreign::ForeignCalls;
 #[cfg(feature = "tls")]
 use super::tls_words::{pem_words, unusable, words_of};
-use crate::error::Step;
 use crate::error::{Error, Result as ApiResult};
 #[cfg(feature = "tls")]
-use crate::logging::Logger;
+use crate::{error::Step, logging::Logger};
 
 /// More than any file of certificates has.
 #[cfg(feature = "tls")]
