@@ -126,7 +126,8 @@ impl Builder {
         self
     }
 
-    /// How many locks the manager [keeps](LockOptions::keep) after their guards at a time.
+    /// How many locks the manager [keeps](LockOptions::keep) at a time. A lock that it may keep after
+    /// its guard counts while the guard lives, too.
     ///
     /// Each is renewed until it is released. If the manager ends without
     /// [`shutdown`](LockManager::shutdown), all of them stay taken for a ttl. A lock that finds no room

@@ -2,8 +2,9 @@
 //!
 //! A thread of fairlock keeps locks alive, so it never writes a line itself. It asks the logger
 //! whether a line is wanted, and queues it. A thread that lives only while there are lines writes
-//! them. Threads of the program call the logger directly.
+//! them. Threads of the program call the logger directly, unless they read replies for others.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
@@ -32,6 +33,10 @@ static QUEUE: Mutex<Queue> = Mutex::new(Queue {
 });
 
 static WRITTEN: Condvar = Condvar::new();
+
+thread_local! {
+    static IS_AWAITED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The lines that wait for the logger.
 struct Queue {
@@ -64,7 +69,7 @@ impl Log for Logger {
     fn log(&self, record: &Record<'_>) {
         let here = thread::current();
         let is_ours = here.name().is_some_and(|name| name.starts_with(OURS));
-        if !is_ours || here.name() == Some(WRITER) {
+        if !(is_ours || IS_AWAITED.get()) || here.name() == Some(WRITER) {
             log::logger().log(record);
         } else if self.enabled(record.metadata()) {
             queue(Line::new(record));
@@ -74,12 +79,28 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-/// Waits until the logger has taken all lines, for `at_most`.
-pub(crate) fn flush(at_most: Duration) {
+/// Waits until the logger has taken all lines, for `at_most`. Whether it has.
+pub(crate) fn flush(at_most: Duration) -> bool {
     if let Some(mut queue) = QUEUE.try_lock_for(AT_MOST) {
         let has_lines =
             |queue: &mut Queue| queue.is_being_written && queue.process == process::id();
-        WRITTEN.wait_while_for(&mut queue, has_lines, at_most);
+        let slept = WRITTEN.wait_while_for(&mut queue, has_lines, at_most);
+        return !slept.timed_out();
+    }
+    false
+}
+
+/// While the result lives, this thread queues its lines as a thread of fairlock does: others wait for
+/// what it does meanwhile.
+pub(crate) fn queue_here() -> QueuesHere {
+    QueuesHere(IS_AWAITED.replace(true))
+}
+
+pub(crate) struct QueuesHere(bool);
+
+impl Drop for QueuesHere {
+    fn drop(&mut self) {
+        IS_AWAITED.set(self.0);
     }
 }
 
@@ -95,11 +116,11 @@ fn queue(line: Line) {
             is_being_written: false,
         };
     }
-    if queue.lines.len() == MOST_LINES {
+    if queue.lines.len() < MOST_LINES {
+        queue.lines.push_back(line);
+    } else {
         queue.left_out += 1;
-        return;
     }
-    queue.lines.push_back(line);
     if !queue.is_being_written {
         let writer = thread::Builder::new().name(WRITER.to_owned()).spawn(write);
         // Without a thread, the next line tries again.

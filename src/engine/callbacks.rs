@@ -1,18 +1,22 @@
 //! The thread that runs the program's callbacks, so that a slow or panicking one harms no lease.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 
 use crate::engine::life::Life;
 use crate::error::Result;
-use crate::logging::Logger;
+use crate::logging::{self, Logger};
 use crate::loss::Loss;
 use crate::options::OnLost;
 use crate::store::clock::{Clock, Time};
 
 const THREAD: &str = "fairlock-events";
+
+/// A callback waits so long for the line about its loss, and none does after one did in vain.
+const LINE_FIRST: Duration = Duration::from_millis(50);
 
 /// Sends callbacks to the thread, which starts before the first lock with a callback is taken.
 pub(super) struct Callbacks {
@@ -58,7 +62,10 @@ impl Callbacks {
 }
 
 fn run(clock: &Clock, calls: &Receiver<(OnLost, Loss)>) {
+    let mut is_log_slow = false;
     while let Some((callback, loss)) = clock.receive(calls, Time::NEVER) {
+        // The callback may end the process, and the log has the loss before that.
+        is_log_slow = is_log_slow || !logging::flush(LINE_FIRST);
         if catch_unwind(AssertUnwindSafe(|| callback(&loss))).is_err() {
             log::error!(logger: Logger, "the on_lost callback of {:?} panicked", loss.lock);
         }

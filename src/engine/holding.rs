@@ -200,9 +200,6 @@ impl Holding {
             .meter()
             .on_lost(loss.reason, lease.held_for(self.client.now()));
         watcher.tell(loss);
-        if let Some(callback) = &lease.request.on_lost {
-            self.callbacks.call(Arc::clone(callback), loss.clone());
-        }
         log::warn!(
             logger: Logger,
             "lost {:?} (fence {}): {}",
@@ -210,5 +207,8 @@ impl Holding {
             loss.fence,
             loss.reason
         );
+        if let Some(callback) = &lease.request.on_lost {
+            self.callbacks.call(Arc::clone(callback), loss.clone());
+        }
     }
 }

@@ -414,7 +414,7 @@ impl Call {
     }
 
     /// Whether the call is to be sent again, with a new date, if it came too late and did nothing. The
-    /// senders of the others do that: the calls of a quorum are dated for each node.
+    /// calls of a quorum are dated for each node, and its proposals do that.
     pub(crate) fn is_dated_anew(&self) -> bool {
         let is_forced = matches!(
             self.verb,

@@ -53,7 +53,7 @@ pub(super) fn unusable(error: &Error) -> String {
             if other_words(why) == OLD_VERSION =>
         {
             "a certificate of X.509 version 3; this one is of version 1, as `openssl x509 -req` makes \
-             it without an extension: issue it anew with -copy_extensions copy or -extfile"
+             it without an extension: issue it anew with -extfile, and an extension in that file"
                 .to_owned()
         }
         Error::InconsistentKeys(_) => {

@@ -120,7 +120,8 @@ impl Password {
         let refuse = |error| Failure::usage(format!("{option}: {error}"));
         let (sender, ended) = mpsc::channel();
         let read = file.clone();
-        thread::spawn(move || sender.send(read.read().map(drop)));
+        let thread = thread::Builder::new().spawn(move || sender.send(read.read().map(drop)));
+        thread.map_err(|error| Failure::new(Exit::NO_REDIS, format!("{option}: {error}")))?;
         match ended.recv_timeout(LONGEST_READ) {
             Ok(read) => read.map_err(refuse)?,
             Err(_) => {

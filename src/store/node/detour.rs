@@ -253,7 +253,9 @@ impl Node {
         let connection = guard.connected();
         let mut pending = sent.pending(0);
         let reply_by = reply_by.min(now + self.config.command_timeout);
-        pending.date(&connection.anchor, reply_by);
+        // Nobody may have called over this lane for long, and its own anchor may be too old.
+        let newest = self.anchor().unwrap_or(connection.anchor);
+        pending.date(&newest, reply_by);
         // The first copy brings the source, so that no later one is refused for the lack of it.
         pending.form.by_source = true;
         pending.number = connection.scripts.number(&sent.call, &mut pending.form, 0);

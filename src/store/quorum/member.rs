@@ -39,6 +39,8 @@ struct LaneOpening {
 /// The last connection of a lane, which failed.
 struct FailedConnection {
     fault: StoreFault,
+    /// It was open and hung.
+    hung: bool,
     /// When the attempt to open it began, or when it was seen to hang. Back-offs count from here, so
     /// a node that is away is tried once per back-off, however long an attempt takes.
     since: Time,
@@ -55,7 +57,12 @@ impl LaneOpening {
     /// Ends the attempt that is under way.
     fn end(&mut self, opened: Result<(), StoreFault>, now: Time) {
         let since = self.running_since.take().unwrap_or(now);
-        self.failed = opened.err().map(|fault| FailedConnection { fault, since });
+        let failed = |fault| FailedConnection {
+            fault,
+            hung: false,
+            since,
+        };
+        self.failed = opened.err().map(failed);
     }
 }
 
@@ -111,6 +118,15 @@ impl Member {
         }
     }
 
+    /// Whether the call's lane is closed, and no connection can be opened for it, or not soon. A lane
+    /// that hung says nothing of that: the others may hang, too, and a new one helps.
+    pub(super) fn cannot_open(&self, call: &Call) -> bool {
+        let opening = &self.openings.lock()[self.lanes.number_of(&call.key)];
+        let is_slow = |since| self.node.clock.now() >= since + self.node.config.command_timeout;
+        opening.running_since.is_some_and(is_slow)
+            || opening.failed.as_ref().is_some_and(|failed| !failed.hung)
+    }
+
     /// The first lane that is open, whatever name it is for.
     pub(super) fn any_open(&self, call: &Call) -> Option<(Reach, usize)> {
         let lanes = 0..self.openings.lock().len();
@@ -137,6 +153,7 @@ impl Member {
         let hung = StoreFault::timed_out(Step::Reply);
         self.openings.lock()[lane].failed = Some(FailedConnection {
             fault: hung,
+            hung: true,
             since: self.node.clock.now(),
         });
     }

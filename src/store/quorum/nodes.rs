@@ -84,12 +84,6 @@ impl Nodes {
         self.others.get().and_then(Weak::upgrade)
     }
 
-    fn with_others(&self) -> Vec<Arc<Member>> {
-        let others = self.others();
-        let others = others.iter().flat_map(|others| &others.members);
-        self.members.iter().chain(others).cloned().collect()
-    }
-
     /// Whether a call can go out to a node, and over which lane. If no connection can be opened for
     /// its own lane, any other lane to the node will do.
     fn reach(
@@ -100,7 +94,7 @@ impl Nodes {
     ) -> (Reach, LaneChoice) {
         let own = &self.members[node];
         let reached = own.reach(call, request);
-        if matches!(reached, Reach::Suspect(..)) {
+        if matches!(reached, Reach::Suspect(..)) && own.cannot_open(call) {
             let others = self.others();
             let members = [
                 Some(own),
@@ -173,11 +167,10 @@ impl Nodes {
         // Connections can die in silence. So after half of the time the caller tries others.
         let started = shared.clock.now();
         let mut silent_at = started + (until - started) / 2;
-        let mut all_watched = None;
         loop {
             let (next, has_detours) = self.send(shared, request, until, unreachable);
-            if has_detours {
-                all_watched.get_or_insert_with(|| self.with_others());
+            if has_detours && let Some(others) = self.others() {
+                self.wait_list.watch_also(&others.members);
             }
             let now = shared.clock.now();
             match request.with(|proposals| completion(proposals)) {
@@ -197,8 +190,7 @@ impl Nodes {
                 continue;
             }
             let next = next.min(silent_at).min(until);
-            let watched = all_watched.as_deref().unwrap_or(&self.members);
-            self.wait_list.wait(request, watched, next);
+            self.wait_list.wait(request, &self.members, next);
         }
     }
 

@@ -235,9 +235,27 @@ impl Proposal {
 
     /// A node has answered this round, or will not.
     pub(super) fn on_result(&mut self, node: usize, round: u32, result: CallResult) {
+        let is_forced = matches!(
+            self.call.verb,
+            Verb::Release {
+                mode: Mode::Forced(_),
+                ..
+            }
+        );
         let voter = &mut self.nodes[node];
         // A caller whose time is over has its result: nothing can change that any more.
         if round != self.round || !matches!(voter.state, VoterState::Sent) {
+            return;
+        }
+        // R5 (dated requests): the copy did nothing, and its answer brought the node's time. A grant
+        // and a renewal that are late are asked for again by others.
+        let is_late = |answer: &Answer| is_forced && answer.reply.outcome == Outcome::Late;
+        if result.answer.as_ref().is_ok_and(is_late)
+            && voter.attempts.after(Ending::Refused) == Next::Again
+        {
+            voter.copies -= 1;
+            voter.is_to_retry = true;
+            voter.state = VoterState::Unsent;
             return;
         }
         voter.on_result(result.answer.map(|answer| match answer.reply.outcome {

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,6 +23,9 @@ const OTHER_READS: Duration = Duration::from_millis(1);
 pub(super) struct WaitList {
     clock: Clock,
     role: Mutex<Readers>,
+    /// The members whose lanes have taken calls of these callers. From then on all callers watch
+    /// them, too: the reader of the moment reads for the others.
+    stand_ins: Mutex<Vec<Weak<Member>>>,
     /// A byte here ends the reader's wait.
     interrupt: UnixStream,
     interrupted: UnixStream,
@@ -45,9 +48,20 @@ impl WaitList {
                 is_taken: false,
                 sleepers: VecDeque::new(),
             }),
+            stand_ins: Mutex::default(),
             interrupt,
             interrupted,
         })
+    }
+
+    /// From now on the reader watches the lanes of these, too.
+    pub(super) fn watch_also(&self, members: &[Arc<Member>]) {
+        let mut stand_ins = self.stand_ins.lock();
+        if stand_ins.is_empty() {
+            *stand_ins = members.iter().map(Arc::downgrade).collect();
+            drop(stand_ins);
+            self.interrupt();
+        }
     }
 
     /// Lets the reader look at all lanes again.
@@ -99,6 +113,13 @@ impl WaitList {
                 request.end_polling();
                 return;
             }
+            let stand_ins: Vec<_> = self
+                .stand_ins
+                .lock()
+                .iter()
+                .filter_map(Weak::upgrade)
+                .collect();
+            let members: Vec<&Arc<Member>> = members.iter().chain(&stand_ins).collect();
             let mut sockets: Vec<(usize, Watched)> = Vec::with_capacity(2 * members.len());
             for (member, of) in members.iter().enumerate() {
                 of.lanes.watch(|socket| sockets.push((member, socket)));

@@ -27,6 +27,9 @@ pub(in crate::store::node) struct Confirmer {
     node: Arc<Node>,
     acks: ReplicaAcks,
     state: Arc<Mutex<Gathering>>,
+    /// The last attempt to open a connection, if it failed. For a moment none other begins: calls go
+    /// over a lane. The leader alone has it.
+    failed: Mutex<Option<(Time, StoreFault)>>,
 }
 
 #[derive(Default)]
@@ -64,6 +67,7 @@ impl Confirmer {
             node: Arc::clone(node),
             acks,
             state,
+            failed: Mutex::new(None),
         }
     }
 
@@ -226,9 +230,17 @@ impl Confirmer {
         let open = match connection.take() {
             Some(open) if !self.node.ages.is_retired(open.age) => open,
             _ => {
-                let connect_by = self.node.clock.now() + self.node.config.connect_timeout;
-                self.node
-                    .connect_until(Role::Acks, reply_by.min(connect_by))?
+                let (now, config) = (self.node.clock.now(), &self.node.config);
+                let failed = self.failed.lock().clone();
+                let is_new = |(at, _): &&(Time, StoreFault)| now < *at + config.back_off;
+                if let Some((_, fault)) = failed.as_ref().filter(is_new) {
+                    return Err(fault.clone());
+                }
+                // The other half of the time is for a lane.
+                let connect_by = now + config.connect_timeout.min((reply_by - now) / 2);
+                let opened = self.node.connect_until(Role::Acks, connect_by);
+                *self.failed.lock() = opened.as_ref().err().map(|fault| (now, fault.clone()));
+                opened?
             }
         };
         Ok(connection.insert(open))

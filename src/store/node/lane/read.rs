@@ -7,6 +7,7 @@ use redis::{RedisError, RedisResult, Value};
 use super::open::{OpenLane, ReaderRole};
 use super::{Connected, Lane, Reader, Ticket};
 use crate::error::Step;
+use crate::logging;
 use crate::store::clock::Time;
 use crate::store::node::connection::fault;
 use crate::store::node::socket::SocketReader;
@@ -147,6 +148,8 @@ impl<C: Connected> Lane<C> {
             drop(state);
             wake_next();
         }
+        // Others may wait for this thread to read on.
+        let _queues = logging::queue_here();
         for (entry, value) in answered {
             entry.end(Ok(value), received, false);
         }

@@ -198,3 +198,20 @@ fn connection_that_closes_after_the_end_leaves_a_gap() {
     let gap = proposal.gap(back_off).map(|(_, again_in)| again_in);
     assert_eq!(gap, Some(back_off));
 }
+
+/// The manager was idle for so long that the date of the first copy had passed.
+#[test]
+fn forced_release_that_comes_too_late_is_sent_again() {
+    let mut proposal = release(Mode::Forced(crate::script::Page::default()));
+    for node in 0..5 {
+        send(&mut proposal, node);
+        answer(&mut proposal, node, Outcome::Late);
+    }
+    assert_eq!(proposal.decision(), Decision::Open);
+    for node in 0..5 {
+        assert!(proposal.is_to_retry(node));
+        send(&mut proposal, node);
+        answer(&mut proposal, node, Outcome::Released);
+    }
+    assert_eq!(proposal.decision(), decided(Outcome::Released));
+}
