@@ -12,7 +12,7 @@ use std::env;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use fairlock::{LockManager, Quorum};
+use fairlock::{LockManager, endpoint::Quorum};
 use rustix::event::{PollFd, PollFlags, poll};
 use support::{Redis, now, rounds, server};
 

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use fairlock::{Endpoint, LockManager};
+use fairlock::{LockManager, endpoint::Endpoint};
 
 /// In a real program `to` is `"redis://127.0.0.1/"`.
 fn hello(to: impl Into<Endpoint>) -> fairlock::Result<()> {

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{FenceGate, LockManager, LockOptions, PreviousHolder, Stats};
+use fairlock::{FenceGate, LockManager, LockOptions, PreviousHolder, stats::Stats};
 use support::{Outcome, Store, check, own_name, run, until};
 
 const THREADS: usize = 4;

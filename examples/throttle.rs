@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Error, Kind, LockManager, Semaphore};
+use fairlock::{Error, LockManager, Semaphore, inspect::Kind};
 use support::{Outcome, Store, check, own_name, run};
 
 const PERMITS: u32 = 3;

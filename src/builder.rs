@@ -19,11 +19,12 @@ use crate::error::Result;
 use crate::local::Running;
 use crate::manager::LockManager;
 use crate::options::LockOptions;
+#[cfg(feature = "unstable-servers")]
 use crate::servers::Servers;
 #[cfg(feature = "tls")]
 use crate::store::Pem;
 #[cfg(feature = "memory")]
-use crate::store::memory::{Memory, Session};
+use crate::store::memory::Session;
 use crate::store::{Provider, Store, TlsSettings, Topology, parse_url};
 
 /// For the first read of all files of certificates. A busy host, or a disk that sleeps, may take longer than
@@ -55,24 +56,6 @@ impl LockManager {
     /// [`Error::Server`]: crate::Error::Server
     pub fn connect(to: impl Into<Endpoint>) -> Result<LockManager> {
         LockManager::builder(to).build()
-    }
-
-    /// A manager on a [`Memory`](crate::memory::Memory) of its own, with all defaults.
-    ///
-    /// It gives locks to the threads of this process, without a Redis. Never blocks. Needs the
-    /// feature `memory`.
-    ///
-    /// ```
-    /// let mgr = fairlock::LockManager::in_memory()?;
-    /// let _g = mgr.lock("invoices:42")?;
-    /// # Ok::<(), fairlock::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) if no thread can be started.
-    #[cfg(feature = "memory")]
-    pub fn in_memory() -> Result<LockManager> {
-        LockManager::connect(&Memory::new())
     }
 
     /// Starts to build a manager with other settings than the defaults. Never blocks.
@@ -132,7 +115,7 @@ impl Builder {
     /// Each is renewed until it is released. If the manager ends without
     /// [`shutdown`](LockManager::shutdown), all of them stay taken for a ttl. A lock that finds no room
     /// costs what it costs without `keep`, and counts in
-    /// [`not_kept_full`](crate::Stats::not_kept_full). A kept lock that is used less often than that one
+    /// [`not_kept_full`](crate::stats::Stats::not_kept_full). A kept lock that is used less often than that one
     /// makes room for it: see [`keep`](LockOptions::keep). 1 to 1,000,000; default
     /// [`DEFAULT_MAX_KEPT`](crate::DEFAULT_MAX_KEPT).
     pub fn max_kept(mut self, locks: u32) -> Builder {
@@ -199,15 +182,13 @@ impl Builder {
 
     /// How long a wait for a lock may last before the log warns of it.
     ///
-    /// The warning has the name, the label, the position, the holder and the time waited. It comes
-    /// again each time the wait has doubled. One line speaks for all waiters of this manager for
-    /// the name: it is about the one that has waited longest. It comes at a check of the name,
-    /// which may be a check period later. It costs one request, and blocks nobody.
+    /// The warning has the name, the label, the position and the time waited. It comes again each
+    /// time the wait has doubled. One line speaks for all waiters of this manager for the name. The
+    /// waiting thread writes it, so a caller that waits by [`ready`](crate::Waiter::ready) alone has
+    /// none.
     ///
     /// At least 1 ms; `Duration::MAX` turns it off. Default
-    /// [`DEFAULT_LONG_WAIT`](crate::DEFAULT_LONG_WAIT). The first warning of a deadlock does not
-    /// depend on it. The next one for the same names comes after this time at the earliest. Each
-    /// further pause is twice as long, up to 10 minutes.
+    /// [`DEFAULT_LONG_WAIT`](crate::DEFAULT_LONG_WAIT).
     pub fn long_wait(mut self, limit: Duration) -> Builder {
         self.settings.long_wait = Some(limit);
         self
@@ -219,7 +200,7 @@ impl Builder {
     /// The provider is asked for each new connection to a server that keeps locks, and once more
     /// if the server refuses its answer. If it says when the credentials end, it is asked before,
     /// and every open connection logs in anew. A closure is a provider, and so is a
-    /// [`PasswordFile`](crate::PasswordFile). [`CredentialsProvider`] says on which thread it runs.
+    /// [`PasswordFile`](crate::credentials::PasswordFile). [`CredentialsProvider`] says on which thread it runs.
     /// A `Memory` has no login, so it asks no provider.
     ///
     /// The connect timeout bounds the connection and the provider together. An error, a panic or a
@@ -229,7 +210,7 @@ impl Builder {
     ///
     /// ```no_run
     /// use std::time::Duration;
-    /// use fairlock::{Credentials, CredentialsRequest, LockManager};
+    /// use fairlock::{LockManager, credentials::{Credentials, CredentialsRequest}};
     ///
     /// # fn token_for(_: &str) -> std::io::Result<String> { Ok(String::new()) }
     /// let mgr = LockManager::builder("rediss://redis.internal/")
@@ -253,7 +234,7 @@ impl Builder {
     }
 
     /// The same for the logins at sentinels, which have users of their own. Default: the login of
-    /// the [`Sentinel`](crate::Sentinel), or none.
+    /// the [`Sentinel`](crate::endpoint::Sentinel), or none.
     ///
     /// The provider is asked for each new connection to a sentinel. It may block for half of the
     /// connect timeout; then the other sentinels decide.
@@ -361,7 +342,7 @@ impl Builder {
     /// replicas.
     ///
     /// A call that takes a lock may block for `timeout` and one command timeout longer, and for one
-    /// more if too few replicas acknowledge it. [`renew`](crate::LockGuard::renew) then blocks for
+    /// more if too few replicas acknowledge it. [`renew`](crate::Lease::renew) then blocks for
     /// `timeout` and one command timeout at most. A call mostly takes two round trips in place of one,
     /// and the time to the replicas. The manager has two more connections, in a cluster for each
     /// master. The user needs the right `+wait`.
@@ -446,6 +427,8 @@ impl Builder {
     /// # Errors
     /// [`Error::Config`](crate::Error::Config): the URL, the certificates, the credentials or other
     /// settings are not valid. Or the endpoint is a [`Memory`](crate::memory::Memory), which has no servers.
+    #[cfg(feature = "unstable-servers")]
+    #[doc(hidden)]
     pub fn servers(&self) -> Result<Servers> {
         Config::new(self.settings.clone())?;
         self.topology().map(Servers)

@@ -158,7 +158,7 @@ where
 /// >new`), replace the file by a rename, and then take the old one away (`ACL SETUSER user <old`).
 ///
 /// ```no_run
-/// use fairlock::{LockManager, PasswordFile};
+/// use fairlock::{LockManager, credentials::PasswordFile};
 ///
 /// let mgr = LockManager::builder("redis://redis.internal/")
 ///     .credentials(PasswordFile::new("/run/secrets/redis").user("billing"))

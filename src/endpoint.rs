@@ -34,7 +34,7 @@ use crate::store::{
 /// with an endpoint, and `str::parse` does so for a text at once.
 ///
 /// ```
-/// use fairlock::Endpoint;
+/// use fairlock::endpoint::Endpoint;
 ///
 /// let quorum: Endpoint = "redis://:secret@a redis://:secret@b redis://:secret@c".parse()?;
 /// assert_eq!(quorum.to_string(), "redis://a:6379 redis://b:6379 redis://c:6379");
@@ -90,6 +90,16 @@ impl fmt::Display for Endpoint {
 impl From<&Memory> for Endpoint {
     fn from(memory: &Memory) -> Endpoint {
         Endpoint(Location::Memory(memory.clone()))
+    }
+}
+
+/// The address, as errors show it: host and port, or the path of a unix socket.
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Ok(settings) => settings.address.fmt(f),
+            Err(_) => f.write_str("not valid"),
+        }
     }
 }
 
@@ -153,7 +163,7 @@ impl fmt::Debug for Endpoint {
 /// most the connect timeout. It returns [`Error::Config`] for settings that are not valid.
 ///
 /// ```no_run
-/// use fairlock::{LockManager, Server};
+/// use fairlock::{LockManager, endpoint::Server};
 ///
 /// let server = Server::new("redis.internal", 6379).password("secret").database(2);
 /// let mgr = LockManager::connect(server)?;
@@ -229,7 +239,7 @@ impl<T: AsRef<str>> From<T> for Server {
 /// master is found.
 ///
 /// ```no_run
-/// use fairlock::{LockManager, Sentinel};
+/// use fairlock::{LockManager, endpoint::Sentinel};
 ///
 /// let sentinels = [("sentinel-1", 26379), ("sentinel-2", 26379), ("sentinel-3", 26379)];
 /// let mgr = LockManager::connect(Sentinel::new("mymaster", sentinels).password("secret"))?;
@@ -301,7 +311,7 @@ impl Sentinel {
 /// answers.
 ///
 /// ```no_run
-/// use fairlock::{Cluster, LockManager};
+/// use fairlock::{LockManager, endpoint::Cluster};
 ///
 /// let nodes = [("node-1", 7000), ("node-2", 7000)];
 /// let mgr = LockManager::connect(Cluster::new(nodes).user("billing").password("secret"))?;
@@ -347,7 +357,7 @@ impl Cluster {
 /// settings that are not valid. It returns [`Error::Unavailable`] if no majority can be reached.
 ///
 /// ```no_run
-/// use fairlock::{LockManager, Quorum};
+/// use fairlock::{LockManager, endpoint::Quorum};
 ///
 /// let quorum = Quorum::new(["redis://a.internal", "redis://b.internal", "redis://c.internal"]);
 /// let mgr = LockManager::connect(quorum)?;

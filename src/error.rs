@@ -149,7 +149,7 @@ pub enum Error {
     /// [`Builder::replica_acks`](crate::Builder::replica_acks).
     ///
     /// From a call that takes the lock: you do not have it, and it is released in the background.
-    /// From [`renew`](crate::LockGuard::renew): you still hold it, until the time of its last
+    /// From [`renew`](crate::Lease::renew): you still hold it, until the time of its last
     /// acknowledged renewal is over.
     #[non_exhaustive]
     #[error(
@@ -188,7 +188,7 @@ pub enum Error {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// The [provider](crate::CredentialsProvider) gave no credentials in time. The
+    /// The [provider](crate::credentials::CredentialsProvider) gave no credentials in time. The
     /// [cause](Error::Unavailable) is its error, or says that it panicked or hangs.
     Credentials,
     /// A file of certificates, or of a key, was not read in time. The [cause](Error::Unavailable)

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// The gate does not hold the data, so it cannot see what is read and written past it. It does not
 /// undo what an older turn wrote before it was overtaken: see
-/// [`previous_holder`](crate::LockGuard::previous_holder). A reader of a reader/writer lock has the
+/// [`previous_holder`](crate::Lease::previous_holder). A reader of a reader/writer lock has the
 /// fence of the last writer, and is admitted. Do not use a gate with the guards of a semaphore,
 /// since several of them are held at the same time.
 ///
@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// UPDATE invoices SET total = 7 WHERE id = 42 AND fence = :fence            -- write
 /// ```
 ///
-/// Drivers take an `i64`: bind [`fence_i64`](crate::LockGuard::fence_i64). If an update found no row,
+/// Drivers take an `i64`: bind [`fence_i64`](crate::Lease::fence_i64). If an update found no row,
 /// stop. MySQL and MariaDB count the rows that changed, unless the client
 /// [asks for those that were found](crate::pages::guide#mysql-and-mariadb). An error is no count:
 /// begin again with the claim. In Redis the claim and each write are a script. `KEYS[1]` has the

@@ -1,5 +1,4 @@
-//! Shows who holds a lock and who waits for it, takes a lock away by force, and deletes a name. `info`
-//! is what is shown.
+//! Who holds a lock and who waits for it, as [`LockManager::inspect`] and [`LockManager::list`] show it.
 
 mod display;
 mod info;
@@ -7,11 +6,12 @@ pub(crate) mod list;
 
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::kind::Kind;
 use crate::manager::LockManager;
 use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Page, Token, Verb};
 
+pub use crate::kind::{Access, Kind};
 pub use info::{LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
+pub use list::List;
 
 impl LockManager {
     /// The state of a name. `None` if it is free, its last holder released it, and nobody waits for
@@ -100,7 +100,7 @@ impl LockManager {
     ///
     /// - If the first reply to a release was lost, and Redis gets the release again after this, it
     ///   answers that the lock was lost. The unlock of a guard that lost its lease before fails, too.
-    /// - The next guard's [`previous_holder`](crate::LockGuard::previous_holder) is `Unknown`. So a
+    /// - The next guard's [`previous_holder`](crate::Lease::previous_holder) is `Unknown`. So a
     ///   warning is deleted as well: nobody learns that an earlier holder's end was
     ///   [`Lapsed`](crate::PreviousHolder::Lapsed) or [`Forced`](crate::PreviousHolder::Forced), and
     ///   that its work may be half done.
@@ -121,7 +121,7 @@ impl LockManager {
     /// if another program uses the key of the name. After [`Unavailable`](Error::Unavailable), Redis may
     /// have deleted the name, or may still delete it when the request arrives late.
     ///
-    /// Always [`Config`](Error::Config) on a [`Quorum`](crate::Quorum), which forgets a name only by
+    /// Always [`Config`](Error::Config) on a [`Quorum`](crate::endpoint::Quorum), which forgets a name only by
     /// itself. A server of it that forgot a name too early could grant it under a smaller fence.
     ///
     /// ```no_run

@@ -83,9 +83,9 @@
 //!
 //! # Wait, but not forever
 //!
-//! [`try_lock_for`](LockManager::try_lock_for) and [`try_lock_until`](LockManager::try_lock_until)
-//! wait their turn, up to a limit. After that, `None` means that others had the lock. If Redis was
-//! silent at the end, nobody knows that. Then they return [`Error::Unavailable`]:
+//! [`try_lock_for`](LockManager::try_lock_for) waits its turn, up to a limit. After that, `None`
+//! means that others had the lock. If Redis was silent at the end, nobody knows that. Then it
+//! returns [`Error::Unavailable`]:
 //!
 //! ```no_run
 //! # use fairlock::LockManager;
@@ -110,9 +110,9 @@
 //! past its TTL. Or somebody released the lock by force, or the guard reached its `max_hold`. The
 //! guard reports that by a clock and a flag, without I/O. Choose the form that suits you:
 //!
-//! - [`is_held`](LockGuard::is_held) returns a `bool`,
-//! - [`check`](LockGuard::check) returns an error for `?`,
-//! - [`lost`](LockGuard::lost) is a channel, to wait for the loss beside other things,
+//! - [`is_held`](Lease::is_held) returns a `bool`,
+//! - [`check`](Lease::check) returns an error for `?`,
+//! - [`lost`](Lease::lost) is a channel, to wait for the loss beside other things,
 //! - [`on_lost`](LockOptions::on_lost) is a callback.
 //!
 //! Once a guard is lost it is never held again, whatever a later renewal says.
@@ -142,7 +142,7 @@
 //! # Fences
 //!
 //! The process can be stopped for any time after it looks at `is_held` and before it acts. Only the
-//! resource can close this gap. Every grant has a [`fence`](LockGuard::fence), larger than all
+//! resource can close this gap. Every grant has a [`fence`](Lease::fence), larger than all
 //! fences before it. The resource remembers the largest fence that it has seen, and refuses smaller
 //! ones. A turn follows one rule: **claim, then read, then write.** In SQL, in one transaction or
 //! not:
@@ -370,13 +370,13 @@
 //!
 //! End with `shutdown`, or drop the last handle: otherwise a kept lock stays taken for its ttl. [When to keep
 //! locks, and when not](pages::guide#kept-locks) has the rest. A holder that works for long can
-//! ask whether it [`is_wanted`](LockGuard::is_wanted), with
+//! ask whether it [`is_wanted`](Lease::is_wanted), with
 //! [`notify_wanted`](LockOptions::notify_wanted).
 //!
 //! # Look inside
 //!
 //! [`inspect`](LockManager::inspect) and [`list`](LockManager::list) show who holds a name, since
-//! when, and who waits. A lock whose holder crashed is [`Lapsed`](LockState::Lapsed) there until
+//! when, and who waits. A lock whose holder crashed is [`Lapsed`](inspect::LockState::Lapsed) there until
 //! somebody takes it. [`force_release`](LockManager::force_release) takes a lock away, if its fence
 //! is still the one that you saw:
 //!
@@ -401,8 +401,8 @@
 //! programs, in pages of about 512. It inspects each record that matches, and remembers the names
 //! that it has returned.
 //!
-//! [`stats`](LockManager::stats) counts what the manager has done, with histograms of waits and
-//! holds. With the feature `metrics`, [the same numbers](pages::metrics) go to Prometheus. The log,
+//! [`stats`](LockManager::stats) counts what the manager has done, with the longest wait and
+//! hold. With the feature `metrics`, [the same numbers](pages::metrics) go to Prometheus. The log,
 //! through [`log`](https://docs.rs/log), has what needs attention, and never a password. [A logger
 //! that blocks](pages::operations#what-is-logged) harms no lock.
 //!
@@ -437,7 +437,7 @@
 //! # What is promised
 //!
 //! - **One holder.** At any step of Redis a name has at most one owner. The times in which
-//!   [`is_held`](LockGuard::is_held) is true never overlap, apart from the limits below. This
+//!   [`is_held`](Lease::is_held) is true never overlap, apart from the limits below. This
 //!   assumes that the rates of the hosts' clocks differ by less than 500 ppm. A semaphore never has
 //!   more permits held than there are. In a reader/writer lock, readers share and writers exclude.
 //! - **Rising fences.** Every grant has a larger fence than every earlier grant of its name, also
@@ -486,7 +486,7 @@
 //! - A thread that takes a name twice deadlocks, except with a [`ReentrantMutex`]. So does a reader
 //!   that asks to write.
 //! - A failover of Sentinel or Cluster loses the grants that were not replicated, unless all replicas
-//!   must acknowledge them ([`Builder::replica_acks`]). A [`Quorum`] keeps only mutexes, and no queue.
+//!   must acknowledge them ([`Builder::replica_acks`]). A [`Quorum`](endpoint::Quorum) keeps only mutexes, and no queue.
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -494,24 +494,27 @@
 // The manager: where its locks live, how it is built, and its settings.
 mod builder;
 mod config;
-mod endpoint;
+pub mod endpoint;
 mod manager;
 mod options;
-mod servers;
+#[cfg(feature = "unstable-servers")]
+#[doc(hidden)]
+pub mod servers;
 
 // The locks, and what a caller gets from them.
-mod credentials;
+pub mod credentials;
 mod detached;
 mod error;
 mod fence;
 mod guard;
-mod inspect;
+pub mod inspect;
 mod kind;
+mod lease;
 mod lock;
 mod loss;
 #[cfg(feature = "memory")]
 pub mod memory;
-mod stats;
+pub mod stats;
 mod waiter;
 
 // How a lock is won and kept, where it lives, and the scripts that decide who owns it.
@@ -552,22 +555,16 @@ pub use config::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
     DEFAULT_LONG_WAIT, DEFAULT_MAX_KEPT, DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
 };
-pub use credentials::{
-    Credentials, CredentialsError, CredentialsProvider, CredentialsRequest, PasswordFile,
-    ServerRole,
-};
-pub use endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server};
 pub use manager::{LockManager, Shutdown};
 pub use options::{
     DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
 };
-pub use servers::{Deployment, Servers};
-pub use store::server_connection::ServerConnection;
 
 // The locks, and what they give.
 pub use detached::{DetachError, DetachedLock};
 pub use guard::LockGuard;
 pub use key::MAX_NAME;
+pub use lease::Lease;
 pub use lock::{
     MAX_NAMES, MAX_PERMITS, MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock,
     Semaphore, SemaphoreGuard, Striped, WriteGuard,
@@ -579,14 +576,5 @@ pub use error::{Error, Result, Step, TlsFailure};
 pub use fence::FenceGate;
 pub use loss::{Loss, LossReason, PreviousHolder};
 
-// A look inside.
-pub use inspect::list::List;
-pub use inspect::{LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
-pub use kind::{Access, Kind};
-pub use stats::{Acquisitions, Histogram, Losses, Stats};
-
-// The channel type of [`LockGuard::lost`] and [`Waiter::ready`], for `select!`.
+// The channel type of [`Lease::lost`] and [`Waiter::ready`], for `select!`.
 pub use crossbeam_channel;
-
-// The commands and the replies of [`ServerConnection::run`].
-pub use redis;

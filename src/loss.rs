@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-/// A lock was lost. Reported once for each guard by [`lost()`](crate::LockGuard::lost) and by
+/// A lock was lost. Reported once for each guard by [`lost()`](crate::Lease::lost) and by
 /// [`on_lost`](crate::LockOptions::on_lost); also part of [`Error::Lost`](crate::Error::Lost).
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

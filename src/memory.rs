@@ -11,7 +11,7 @@
 //!   [`Memory::lapse`], take the server away with [`Memory::go_down`]. The example `unit_test`
 //!   shows each of them.
 //! - **To try the crate** with nothing installed:
-//!   [`LockManager::in_memory`](crate::LockManager::in_memory).
+//!   `LockManager::connect(&Memory::new())`.
 //! - **To lock within one process** with queues, deadlines, fences and TTLs, for instance where a
 //!   Redis is optional. If you only need mutual exclusion between threads, use a mutex: a lock here
 //!   takes two runs of a script, tens of microseconds, where an uncontended `parking_lot::Mutex`

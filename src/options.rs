@@ -114,7 +114,7 @@ impl LockOptions {
 
     /// Replaces the ttl by a lease of fixed length that no thread renews. The lock ends by itself.
     ///
-    /// [`LockGuard::renew`](crate::LockGuard::renew) starts the lease again. [`MIN_FIXED_LEASE`] to
+    /// [`Lease::renew`](crate::Lease::renew) starts the lease again. [`MIN_FIXED_LEASE`] to
     /// [`MAX_TTL`]. A caller that may wait for the lock needs at least [`MIN_TTL`], and more than
     /// the check period plus two command timeouts.
     #[must_use]
@@ -159,7 +159,7 @@ impl LockOptions {
     /// A hand-over within the process takes microseconds instead of a round trip, and Redis sees
     /// none of it. The price is fairness between managers: another manager waits for at most
     /// `max` + 1 guards of each manager that is queued before it. Each guard still has a larger fence
-    /// than the one before, its own label, [`lost`](crate::LockGuard::lost) and
+    /// than the one before, its own label, [`lost`](crate::Lease::lost) and
     /// [`max_hold`](LockOptions::max_hold). If one guard loses the lock, nobody is handed it; the
     /// waiters queue again.
     ///
@@ -229,8 +229,8 @@ impl LockOptions {
 
     /// Has other managers tell this one that they wait for a lock that it holds.
     ///
-    /// Then [`LockGuard::is_wanted`](crate::LockGuard::is_wanted) and
-    /// [`LockGuard::wanted`](crate::LockGuard::wanted) say so, and a long holder can let go at a good
+    /// Then [`Lease::is_wanted`](crate::Lease::is_wanted) and
+    /// [`Lease::wanted`](crate::Lease::wanted) say so, and a long holder can let go at a good
     /// moment. It costs a subscription, and a message for each grant that somebody waits for.
     ///
     /// Every [`LockGuard`](crate::LockGuard) of such a handle is told, in whichever way it came: by

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use crate::endpoint::{Server, tcp};
 use crate::error::{Error, Result};
-use crate::store::server_connection::{Cmd, ServerConnection, Value};
+pub use crate::store::server_connection::ServerConnection;
+use crate::store::server_connection::{Cmd, Value};
 use crate::store::{Address, Login, ServerSettings, Topology};
+pub use redis;
 
 /// The servers that an endpoint names, with the certificates and the credentials of the
 /// [`Builder`](crate::Builder::servers) that it comes from.
@@ -17,7 +19,7 @@ use crate::store::{Address, Login, ServerSettings, Topology};
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use fairlock::{LockManager, redis};
+/// use fairlock::{LockManager, servers::redis};
 ///
 /// let builder = LockManager::builder("redis://redis.internal/");
 /// let second = Duration::from_secs(1);
@@ -117,7 +119,7 @@ impl Server {
     }
 
     /// The user that connections log in as, for rules of an ACL. If a
-    /// [provider](crate::CredentialsProvider) names it: the user of its last answer.
+    /// [provider](crate::credentials::CredentialsProvider) names it: the user of its last answer.
     pub fn login_name(&self) -> String {
         let settings = self.0.as_ref().ok();
         let named = settings.and_then(|settings| settings.login.shown_user());
@@ -141,16 +143,6 @@ impl Server {
         let checked = settings.check();
         checked.map_err(|why| Error::config("server", why))?;
         ServerConnection::open(settings, first, timeout)
-    }
-}
-
-/// The address, as errors show it: host and port, or the path of a unix socket.
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Ok(settings) => settings.address.fmt(f),
-            Err(_) => f.write_str("not valid"),
-        }
     }
 }
 

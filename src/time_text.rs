@@ -34,13 +34,6 @@ pub(crate) fn measured(time: Duration) -> String {
     }
 }
 
-/// The same without what comes behind the third digit.
-pub(crate) fn three_digits(time: Duration) -> Duration {
-    let nanos = time.as_nanos() as u64;
-    let step = 10_u64.pow(nanos.checked_ilog10().unwrap_or(0).saturating_sub(2));
-    Duration::from_nanos(nanos / step * step)
-}
-
 /// An upper bound without needless digits.
 pub(crate) fn down_to_ms(time: Duration) -> Duration {
     time - Duration::from_nanos(u64::from(time.subsec_nanos()) % 1_000_000)

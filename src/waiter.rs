@@ -9,6 +9,7 @@ use crossbeam_channel::Receiver;
 use crate::engine::{AtDeadline, QueuedWaiter};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
+use crate::lease::Lease;
 use crate::local::Running;
 use crate::stats::AcquireEnd;
 use crate::store::clock::Time;
@@ -183,7 +184,9 @@ impl<G> Waiter<G> {
             return Ok(None);
         };
         self.queued = None;
-        let guard = LockGuard::new(lease, &self.running);
+        let guard = LockGuard {
+            lease: Lease::new(lease, &self.running),
+        };
         Ok(Some((self.into_guard)(guard)))
     }
 }

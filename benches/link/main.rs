@@ -27,7 +27,7 @@ mod throughput;
 use std::env;
 use std::time::Duration;
 
-use fairlock::Stats;
+use fairlock::stats::Stats;
 use floor::Floor;
 use mux::Mux;
 use proxy::Proxy;

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use fairlock::LockManager;
+use fairlock::{LockManager, memory::Memory};
 use parking_lot::Mutex;
 
 use crate::support::{Rounds, median, now};
@@ -22,7 +22,7 @@ const CALLS: usize = 50;
 pub(crate) fn compare(url: &str, rounds: usize) {
     let locks = Locks {
         mutexes: [const { Mutex::new(()) }; NAMES],
-        memory: LockManager::in_memory().expect("there is nothing to connect to"),
+        memory: LockManager::connect(&Memory::new()).expect("there is nothing to connect to"),
         redis: LockManager::connect(url).expect("a Redis that answers"),
     };
     println!("in memory, lock + drop, {rounds} rounds; all threads together take for one");

@@ -1,6 +1,6 @@
 //! The holders of a lock, and the waiters in its queue.
 
-use fairlock::{Access, LockInfo, LockState, Party};
+use fairlock::inspect::{Access, LockInfo, LockState, Party};
 
 /// Whether somebody holds it, or waits for it.
 pub(crate) fn is_in_use(info: &LockInfo) -> bool {

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use fairlock::{DEFAULT_HORIZON, LockInfo, Party};
+use fairlock::{
+    DEFAULT_HORIZON,
+    inspect::{LockInfo, Party},
+};
 
 use crate::age;
 use crate::parties::all_holders;

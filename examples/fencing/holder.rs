@@ -10,7 +10,7 @@ use std::{sync::mpsc, thread};
 
 #[cfg(feature = "memory")]
 use fairlock::memory::Memory;
-use fairlock::{Endpoint, LockManager, LockOptions};
+use fairlock::{LockManager, LockOptions, endpoint::Endpoint};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 #[cfg(feature = "memory")]

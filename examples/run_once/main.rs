@@ -54,7 +54,7 @@ use std::process::ExitCode;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use fairlock::{LockManager, LockState, LossReason};
+use fairlock::{LockManager, LossReason, inspect::LockState};
 use job::{Job, JobResult, Report, run_job};
 use support::{Outcome, Store, check, own_name, run};
 use table::Table;

@@ -3,9 +3,9 @@
 #[cfg(feature = "memory")]
 use std::env;
 
+use fairlock::endpoint::{Endpoint, Quorum};
 #[cfg(feature = "memory")]
 use fairlock::memory::Memory;
-use fairlock::{Endpoint, Quorum};
 
 use super::private_redis::{Over, Redis, redis_or_exit};
 

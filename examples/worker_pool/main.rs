@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use fairlock::{LockInfo, LockManager};
+use fairlock::{LockManager, inspect::LockInfo};
 use ledger::Ledger;
 use process::{Message, WorkerProcess};
 use support::{Outcome, Store, exit_code, own_name};

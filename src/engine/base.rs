@@ -8,7 +8,6 @@ use crate::engine::grants::Grants;
 use crate::engine::hearing::Hearing;
 use crate::engine::holding::Holding;
 use crate::engine::life::Life;
-use crate::engine::reports::Reports;
 use crate::engine::upkeep::{Intake, Upkeep};
 use crate::engine::waiter::{Askers, WaiterRegistry};
 use crate::engine::waiting::Waiting;
@@ -24,7 +23,6 @@ pub(super) struct Base {
     pub(super) registry: Arc<WaiterRegistry>,
     /// The waiters that ask again, where the store has no queue.
     pub(super) askers: Arc<Askers>,
-    pub(super) reports: Arc<Reports>,
     pub(super) grants: Arc<Grants>,
     pub(super) waiting: Arc<Waiting>,
 }
@@ -40,7 +38,6 @@ impl Base {
         let holding = Arc::new(Holding::new(&life, &client, &upkeep, &hearing));
         let registry = Arc::new(WaiterRegistry::new());
         let askers = Arc::new(Askers::new());
-        let reports = Arc::new(Reports::new(&client, &upkeep, &registry));
         let grants = Arc::new(Grants::new(
             &life, &client, &upkeep, &holding, &registry, &askers,
         ));
@@ -53,7 +50,6 @@ impl Base {
             holding,
             registry,
             askers,
-            reports,
             grants,
             waiting,
         };

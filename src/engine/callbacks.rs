@@ -15,8 +15,8 @@ use crate::store::clock::{Clock, Time};
 
 const THREAD: &str = "fairlock-events";
 
-/// A callback waits so long for the line about its loss, and none does after one did in vain.
-const LINE_FIRST: Duration = Duration::from_millis(50);
+/// A callback waits so long for what the log says of its loss, and none does after one did in vain.
+const LOG_FIRST: Duration = Duration::from_millis(50);
 
 /// Sends callbacks to the thread, which starts before the first lock with a callback is taken.
 pub(super) struct Callbacks {
@@ -65,7 +65,7 @@ fn run(clock: &Clock, calls: &Receiver<(OnLost, Loss)>) {
     let mut is_log_slow = false;
     while let Some((callback, loss)) = clock.receive(calls, Time::NEVER) {
         // The callback may end the process, and the log has the loss before that.
-        is_log_slow = is_log_slow || !logging::flush(LINE_FIRST);
+        is_log_slow = is_log_slow || !logging::flush(LOG_FIRST);
         if catch_unwind(AssertUnwindSafe(|| callback(&loss))).is_err() {
             log::error!(logger: Logger, "the on_lost callback of {:?} panicked", loss.lock);
         }

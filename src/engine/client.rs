@@ -82,10 +82,6 @@ impl Client {
         }
     }
 
-    pub(super) fn at(&self, instant: Instant) -> Time {
-        self.clock.at(instant)
-    }
-
     /// [`Error::Config`] if the store does not keep locks of this kind.
     pub(crate) fn check_family(&self, family: Family) -> Result<()> {
         if self.keeps(family) {

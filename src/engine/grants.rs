@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::engine::client::Client;
 use crate::engine::holding::Holding;
-use crate::engine::lease::{Lease, note_taken};
+use crate::engine::lease::{HeldLease, note_taken};
 use crate::engine::life::Life;
 use crate::engine::upkeep::{Task, Timer, Upkeep};
 use crate::engine::waiter::{
@@ -170,8 +170,8 @@ impl Grants {
     pub(super) fn give_to_waiter(
         &self,
         waiter: &Arc<WaiterEntry>,
-        lease: Arc<Lease>,
-    ) -> Result<Arc<Lease>> {
+        lease: Arc<HeldLease>,
+    ) -> Result<Arc<HeldLease>> {
         if !waiter.is_unasked() {
             return self.give_to_caller(lease);
         }
@@ -186,7 +186,7 @@ impl Grants {
     }
 
     /// The lease becomes the caller's.
-    pub(super) fn give_to_caller(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+    pub(super) fn give_to_caller(&self, lease: Arc<HeldLease>) -> Result<Arc<HeldLease>> {
         if lease.was_queued {
             self.registry.mark_guarded(lease.token);
         }
@@ -203,7 +203,7 @@ impl Grants {
     }
 
     /// Abandons the token of a lease that has no guard and never will.
-    pub(super) fn abandon_lease(&self, lease: &Arc<Lease>) {
+    pub(super) fn abandon_lease(&self, lease: &Arc<HeldLease>) {
         // R14 (release first, then send).
         lease.close();
         if lease.was_queued {

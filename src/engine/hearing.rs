@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::client::Client;
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::key::Key;
 use crate::script::Outcome;
 use crate::store::clock::Time;
@@ -86,7 +86,7 @@ impl Hearing {
 
     /// The mark of the last trouble. It gets larger whenever something may have been missed or moved:
     /// the subscription ended, a connection failed, or other servers serve from now on. See
-    /// [`Lease::is_confirmed`].
+    /// [`HeldLease::is_confirmed`].
     pub(crate) fn troubles(&self) -> u64 {
         self.troubles.last()
     }
@@ -103,7 +103,7 @@ impl Hearing {
     }
 
     /// The reply to a renewal says whether somebody waits. A message that said so may have been lost.
-    pub(super) fn on_renewed(&self, lease: &Lease, answer: &Answer) {
+    pub(super) fn on_renewed(&self, lease: &HeldLease, answer: &Answer) {
         let is_wanted = matches!(answer.reply.outcome, Outcome::Renewed { waiting: true, .. });
         if is_wanted && lease.request.hears {
             self.tell_wanted(&lease.request.key, lease.fence());

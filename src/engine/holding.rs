@@ -1,6 +1,7 @@
 //! How a lease is kept: a caller hands it to the renewal thread, and may renew it itself. A loss is
 //! reported to all that watch the lease.
 
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -8,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crate::engine::callbacks::Callbacks;
 use crate::engine::client::Client;
 use crate::engine::hearing::Hearing;
-use crate::engine::lease::{Due, Lease, first_lost, renewed_until};
+use crate::engine::lease::{Due, HeldLease, first_lost, renewed_until};
 use crate::engine::life::Life;
 use crate::engine::request::Request;
 use crate::engine::upkeep::{Command, ScheduledLease, Upkeep};
@@ -74,7 +75,7 @@ impl Holding {
 
     /// Keeps a lease renewed from now on. It wakes the renewal thread only if that would wake too
     /// late by itself: most leases are released before their first renewal is due.
-    pub(super) fn keep_renewed(&self, lease: &Arc<Lease>) {
+    pub(super) fn keep_renewed(&self, lease: &Arc<HeldLease>) {
         let renew_at = lease.first_renewal(self.client.now());
         let due = lease.next_due(renew_at);
         let (sender, new_leases) = &self.new_leases;
@@ -95,7 +96,7 @@ impl Holding {
     }
 
     /// The deadline of a lease was moved to an earlier time. Has the renewal thread look at it then.
-    pub(super) fn watch(&self, lease: &Arc<Lease>) {
+    pub(super) fn watch(&self, lease: &Arc<HeldLease>) {
         let due_at = lease.next_due(Time::NEVER);
         let _ = self.new_leases.0.send(ScheduledLease {
             lease: Arc::clone(lease),
@@ -127,13 +128,13 @@ impl Holding {
     }
 
     /// Renews the leases of a guard now. Blocks for at most two command timeouts.
-    pub(crate) fn renew(&self, leases: &[Arc<Lease>]) -> Result<()> {
+    pub(crate) fn renew(&self, leases: &[Arc<HeldLease>]) -> Result<()> {
         self.life.check_fork()?;
         let started = self.client.now();
         if let Some(loss) = first_lost(leases, started) {
             return Err(Error::Lost { loss });
         }
-        let renewal = |lease: &Arc<Lease>| {
+        let renewal = |lease: &Arc<HeldLease>| {
             let renewed = lease.renewed_lease();
             renewed.request.renew(renewed.token, renewed.fence())
         };
@@ -154,7 +155,7 @@ impl Holding {
     }
 
     /// Applies the reply to a renewal that a guard's owner asked for.
-    pub(super) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
+    pub(super) fn on_renew_reply(&self, lease: &Arc<HeldLease>, answer: &Answer) -> Result<()> {
         let renewed = lease.renewed_lease();
         let reason = match renewed_until(renewed, answer) {
             Ok(deadline) if renewed.extend(self.client.now(), deadline) => {
@@ -185,7 +186,7 @@ impl Holding {
 
     /// A reply shows that a guard's lease is over. The renewal thread reports the loss and abandons
     /// the token.
-    pub(super) fn lose(&self, lease: &Arc<Lease>, reason: LossReason) -> Error {
+    pub(super) fn lose(&self, lease: &Arc<HeldLease>, reason: LossReason) -> Error {
         lease.renewed_lease().lose(reason);
         self.upkeep
             .send(Command::ReportLoss(Arc::clone(lease.renewed_lease())));
@@ -195,20 +196,26 @@ impl Holding {
 
     /// A guard has lost its lease: that counts, its watcher is told, its callback is called, and the log
     /// has it.
-    pub(super) fn announce_loss(&self, lease: &Lease, loss: &Loss, watcher: LossWatcher) {
+    pub(super) fn announce_loss(&self, lease: &HeldLease, loss: &Loss, watcher: LossWatcher) {
         self.client
             .meter()
             .on_lost(loss.reason, lease.held_for(self.client.now()));
         watcher.tell(loss);
-        log::warn!(
-            logger: Logger,
-            "lost {:?} (fence {}): {}",
-            loss.lock,
-            loss.fence,
-            loss.reason
-        );
+        // The callback may end the process, so the log comes first. The program's logger may panic.
+        let logged = catch_unwind(|| {
+            log::warn!(
+                logger: Logger,
+                "lost {:?} (fence {}): {}",
+                loss.lock,
+                loss.fence,
+                loss.reason
+            );
+        });
         if let Some(callback) = &lease.request.on_lost {
             self.callbacks.call(Arc::clone(callback), loss.clone());
+        }
+        if let Err(panic) = logged {
+            resume_unwind(panic);
         }
     }
 }

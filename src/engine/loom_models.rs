@@ -12,7 +12,7 @@ use loom::thread;
 use crate::config::{Config, Settings};
 use crate::engine::Engine;
 use crate::engine::background::RenewalThread;
-use crate::engine::lease::{Lease, LeaseState};
+use crate::engine::lease::{HeldLease, LeaseState};
 use crate::engine::request::Request;
 use crate::engine::waiter::GrantNotice;
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
@@ -289,8 +289,8 @@ fn notice(token: Token) -> GrantNotice {
     GrantNotice::from_reply(grant(token), EARLY)
 }
 
-fn lease() -> Lease {
-    Lease::new(request(), &grant(Token::new()), EARLY, DEADLINE)
+fn lease() -> HeldLease {
+    HeldLease::new(request(), &grant(Token::new()), EARLY, DEADLINE)
 }
 
 /// A renewal thread that a model plays.

@@ -17,7 +17,6 @@
 //! | `base` | a list of the owners below, as they are made |
 //! | `waiting` | a waiter takes its place in a queue: its token, and the replies to its acquires |
 //! | `grants` | a grant becomes known, and finds its waiter; what a waiter's state decides is done |
-//! | `reports` | what the log has said about deadlocks and long waits |
 //! | `holding` | leases are kept and renewed, and their losses reported |
 //! | `upkeep` | what other threads ask of the renewal thread, and how they wake it |
 //! | `callbacks` | the thread that runs `on_lost` |
@@ -83,12 +82,10 @@ mod holding;
 mod lease;
 mod life;
 mod lifecycle;
-mod log_text;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
 mod names;
 mod releasing;
-mod reports;
 mod request;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../tests/sim/stepped_engine.rs"]
@@ -101,7 +98,6 @@ mod waiting;
 
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crossbeam_channel::bounded;
 
@@ -124,7 +120,7 @@ pub(crate) use acquiring::{
     Acquiring, AtDeadline, Caller, Entered, QueuedWaiter, is_passing, is_transient,
 };
 pub(crate) use hearing::{Hearing, WantedListener};
-pub(crate) use lease::{Lease, first_lost};
+pub(crate) use lease::{HeldLease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
 #[cfg(all(test, fairlock_loom))]
 pub(crate) use loom_models::RenewalModel;
@@ -144,7 +140,7 @@ pub(crate) use waiter::{TakeGrant, WaiterEntry, WaiterOwner};
 impl RefUnwindSafe for Engine {}
 impl RefUnwindSafe for EngineHandle {}
 impl RefUnwindSafe for Acquiring {}
-impl RefUnwindSafe for Lease {}
+impl RefUnwindSafe for HeldLease {}
 impl RefUnwindSafe for WaiterEntry {}
 
 /// All that the handles, guards, waiters and threads of one manager share: its owners, and the calls
@@ -215,22 +211,18 @@ impl Engine {
         self.base.client.now()
     }
 
-    pub(crate) fn at(&self, instant: Instant) -> Time {
-        self.base.client.at(instant)
-    }
-
     /// See [`Acquiring::acquire_all`].
     pub(crate) fn acquire_all(
         &self,
         requests: &[Arc<Request>],
         until: Time,
-    ) -> Result<Option<Vec<Arc<Lease>>>> {
+    ) -> Result<Option<Vec<Arc<HeldLease>>>> {
         self.acquiring.acquire_all(requests, until)
     }
 
     /// See [`Trying::try_acquire`]. If the lock's owner was told and may let go at once, waits for a
     /// moment more, see [`Acquiring::acquire_soon`].
-    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<HeldLease>>> {
         match self.trying.try_acquire(request)? {
             Attempted::Told => self.acquiring.acquire_soon(request, self.acquiring.soon()),
             tried => Ok(tried.lease()),
@@ -246,7 +238,7 @@ impl Engine {
     pub(crate) fn acquire_all_soon(
         &self,
         requests: &[Arc<Request>],
-    ) -> Result<Option<Vec<Arc<Lease>>>> {
+    ) -> Result<Option<Vec<Arc<HeldLease>>>> {
         self.acquiring.acquire_all_soon(requests)
     }
 
@@ -255,11 +247,11 @@ impl Engine {
         &self,
         requests: &[Arc<Request>],
         until: Time,
-    ) -> Result<Option<Vec<Arc<Lease>>>> {
+    ) -> Result<Option<Vec<Arc<HeldLease>>>> {
         self.trying.attempt_all(requests, until)
     }
 
-    pub(crate) fn on_guard_created(&self, lease: &Lease) {
+    pub(crate) fn on_guard_created(&self, lease: &HeldLease) {
         let waited = lease.waited();
         let meter = self.base.client.meter();
         meter.on_granted(waited, lease.request.was_taken());
@@ -271,19 +263,24 @@ impl Engine {
     }
 
     /// See [`Holding::renew`](holding::Holding::renew).
-    pub(crate) fn renew(&self, leases: &[Arc<Lease>]) -> Result<()> {
+    pub(crate) fn renew(&self, leases: &[Arc<HeldLease>]) -> Result<()> {
         self.base.holding.renew(leases)
     }
 
     /// See [`Releasing::release`].
-    pub(crate) fn release(&self, lease: &Arc<Lease>, mode: Mode, want: WantResult) -> Result<()> {
+    pub(crate) fn release(
+        &self,
+        lease: &Arc<HeldLease>,
+        mode: Mode,
+        want: WantResult,
+    ) -> Result<()> {
         self.releasing.release(lease, mode, want)
     }
 
     /// See [`Releasing::release_all`].
     pub(crate) fn release_all(
         &self,
-        leases: &[Arc<Lease>],
+        leases: &[Arc<HeldLease>],
         mode: Mode,
         want: WantResult,
     ) -> Vec<Error> {
@@ -291,7 +288,7 @@ impl Engine {
     }
 
     /// See [`Releasing::reduce`].
-    pub(crate) fn reduce(&self, lease: &Arc<Lease>, to: u32) -> Result<()> {
+    pub(crate) fn reduce(&self, lease: &Arc<HeldLease>, to: u32) -> Result<()> {
         self.releasing.reduce(lease, to)
     }
 

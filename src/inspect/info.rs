@@ -19,14 +19,13 @@ pub const MAX_WAITERS_SHOWN: usize = 1000;
 /// # Serialized form
 ///
 /// With the feature `serde`, this and its parts implement `Serialize` and `Deserialize`. So do
-/// [`Loss`](crate::Loss), [`Stats`](crate::Stats) and [`Shutdown`](crate::Shutdown). The form is
+/// [`Loss`](crate::Loss), [`Stats`](crate::stats::Stats) and [`Shutdown`](crate::Shutdown). The form is
 /// stable:
 ///
 /// - Fields and variants have their names here, in snake_case. A variant with fields is an object
 ///   with one field: `{"semaphore": {"permits": 3}}`. One without is a text: `"mutex"`.
 /// - Durations are seconds, and times are seconds since the Unix epoch, by the server's clock. Both
-///   are numbers with a fraction, in whole microseconds. The times of a
-///   [`Histogram`](crate::Histogram) have nanoseconds.
+///   are numbers with a fraction, in whole microseconds.
 /// - An absent value is `null`.
 /// - A later version may add fields and variants. Unknown fields are ignored. A field that was added
 ///   may be missing, and then has its default. An unknown variant is an error.
@@ -45,7 +44,7 @@ pub const MAX_WAITERS_SHOWN: usize = 1000;
 ///     }],
 ///     "previous_holder": "released", "served": 17
 /// }"#;
-/// let info: fairlock::LockInfo = serde_json::from_str(json).unwrap();
+/// let info: fairlock::inspect::LockInfo = serde_json::from_str(json).unwrap();
 /// assert_eq!(info.time_left.as_millis(), 9500);
 /// # }
 /// ```
@@ -98,7 +97,7 @@ pub struct LockInfo {
     /// has left or died. A lock that is taken without waiting adds nothing.
     ///
     /// 0 without a queue: nobody has waited yet, Redis has lost the queue, or it is a lock of a
-    /// [`Quorum`](crate::Quorum).
+    /// [`Quorum`](crate::endpoint::Quorum).
     #[cfg_attr(feature = "serde", serde(default))]
     pub served: u64,
 }

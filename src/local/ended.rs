@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
-use crate::engine::Lease;
+use crate::engine::HeldLease;
 use crate::loss::LossReason;
 
 /// The renewal thread sends its release. Until that is answered, a caller of this manager that asks for
 /// the name sends it once more, in front of its own request.
 pub(super) struct EndedGrant {
-    pub(super) lease: Arc<Lease>,
+    pub(super) lease: Arc<HeldLease>,
     /// How it ended, once Redis has answered. `None`: the release is not sent yet.
     answered: Option<Receiver<Option<LossReason>>>,
 }
@@ -23,7 +23,7 @@ pub(super) enum KeptEnd {
 }
 
 impl EndedGrant {
-    pub(super) fn new(lease: Arc<Lease>) -> EndedGrant {
+    pub(super) fn new(lease: Arc<HeldLease>) -> EndedGrant {
         EndedGrant {
             lease,
             answered: None,

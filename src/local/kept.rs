@@ -15,7 +15,7 @@ use super::ended::{EndedGrant, KeptEnd};
 use super::keeper::LEAST_TURNS;
 use super::lines::{Line, LineKey, LineTenure, Lines, NameSlot, SlotState};
 use super::state::Turn;
-use crate::engine::{Lease, Timer, WantResult};
+use crate::engine::{HeldLease, Timer, WantResult};
 use crate::error::Error;
 use crate::key::Key;
 use crate::logging::Logger;
@@ -27,7 +27,7 @@ use crate::store::clock::Time;
 /// A grant whose release this thread is to send before any other request for the name.
 #[must_use]
 pub(super) struct ToRelease {
-    lease: Arc<Lease>,
+    lease: Arc<HeldLease>,
     /// It was lost before.
     is_lost: bool,
     /// Another thread sends it, too.
@@ -46,7 +46,11 @@ const PAUSE_IN_USE: Duration = Duration::from_millis(10);
 impl Lines {
     /// Lends a kept lease of this name to a caller with these options, without Redis, and counts its
     /// guard. `None`: there is none.
-    pub(super) fn lend_kept(&self, slot: &NameSlot, options: &LockOptions) -> Option<Arc<Lease>> {
+    pub(super) fn lend_kept(
+        &self,
+        slot: &NameSlot,
+        options: &LockOptions,
+    ) -> Option<Arc<HeldLease>> {
         let now = self.acquiring.client().now();
         let mut state = slot.lock();
         let line = state.kept_line(options)?;
@@ -56,7 +60,7 @@ impl Lines {
         }
         let lender = Arc::clone(&tenure.lease);
         let by = line.lend_kept()?;
-        let turn = Lease::lent(lender, by.request, PreviousHolder::Released, now);
+        let turn = HeldLease::lent(lender, by.request, PreviousHolder::Released, now);
         let turn = Arc::new(turn);
         line.set_turn(Turn {
             member: None,
@@ -74,7 +78,7 @@ impl Lines {
     /// Whether a lease may be lent once more. At least half of it must be left: then the next guard has
     /// as much time as a waiter that Redis grants the lock. Where this process relies on others to tell
     /// it that they wait, they must have been able to, since the lease was last confirmed.
-    pub(super) fn may_lend(&self, lease: &Lease, now: Time) -> bool {
+    pub(super) fn may_lend(&self, lease: &HeldLease, now: Time) -> bool {
         lease.is_held(now)
             && lease.remaining(now) >= lease.request.ttl / 2
             && lease.has_spare_fence()
@@ -82,7 +86,7 @@ impl Lines {
             && (!lease.request.hears || self.is_heard_about(lease, now))
     }
 
-    fn is_heard_about(&self, lease: &Lease, now: Time) -> bool {
+    fn is_heard_about(&self, lease: &HeldLease, now: Time) -> bool {
         self.hearing.is_heard(now)
             && lease.is_confirmed(self.hearing.troubles())
             && self.acquiring.check_open().is_ok()
@@ -228,7 +232,7 @@ impl Lines {
     }
 
     /// A tenure has begun, which may be kept. From now on it is looked at while it lasts.
-    pub(super) fn watch_kept(&self, lease: &Lease, now: Time) {
+    pub(super) fn watch_kept(&self, lease: &HeldLease, now: Time) {
         if let Some(keep) = lease.request.keep {
             self.watch(&lease.request.key.name, now, unused_after(keep));
         }
@@ -356,7 +360,7 @@ impl Lines {
     }
 
     /// A tenure has begun, about which others may tell this process.
-    pub(super) fn on_tenure_begun(&self, lease: &Lease) {
+    pub(super) fn on_tenure_begun(&self, lease: &HeldLease) {
         if lease.request.hears {
             self.keeper.on_tenure_begun(lease.request.keep.is_some());
         }
@@ -429,7 +433,7 @@ impl SlotState {
     }
 
     /// Forgets the ended grants whose releases were answered. Returns those that were lost before.
-    fn take_answered(&mut self) -> Vec<(Arc<Lease>, LossReason)> {
+    fn take_answered(&mut self) -> Vec<(Arc<HeldLease>, LossReason)> {
         let mut lost = Vec::new();
         self.ended.retain(|grant| match grant.take_result() {
             KeptEnd::Unanswered => true,
@@ -444,7 +448,7 @@ impl SlotState {
 }
 
 /// No guard is told: none had the lock.
-pub(super) fn log_loss(lease: &Lease, reason: LossReason) {
+pub(super) fn log_loss(lease: &HeldLease, reason: LossReason) {
     let (name, fence) = (&lease.request.key.name, lease.fence());
     log::warn!(
         logger: Logger,

@@ -10,8 +10,8 @@ use super::ended::EndedGrant;
 use super::keeper::Keeper;
 use super::state::{LineState, Tenure};
 use crate::engine::{
-    Acquiring, Engine, Handovers, Hearing, Lease, LeaseOwner, LostBy, Releasing, Request, Timer,
-    WaiterEntry, WaiterOwner, WantedListener,
+    Acquiring, Engine, Handovers, Hearing, HeldLease, LeaseOwner, LostBy, Releasing, Request,
+    Timer, WaiterEntry, WaiterOwner, WantedListener,
 };
 use crate::key::Key;
 use crate::loss::Loss;
@@ -20,8 +20,8 @@ use crate::script::{Mode, Token};
 use crate::store::clock::Time;
 use crate::sync::{Mutex, MutexGuard};
 
-pub(super) type Line = LineState<Arc<WaiterEntry>, Arc<Lease>, KeptBy>;
-pub(super) type LineTenure = Tenure<Arc<WaiterEntry>, Arc<Lease>, KeptBy>;
+pub(super) type Line = LineState<Arc<WaiterEntry>, Arc<HeldLease>, KeptBy>;
+pub(super) type LineTenure = Tenure<Arc<WaiterEntry>, Arc<HeldLease>, KeptBy>;
 
 /// Threads that use different names seldom meet at the same mutex of the map of slots.
 const SHARDS: usize = if cfg!(fairlock_loom) { 1 } else { 64 };
@@ -356,7 +356,7 @@ impl SlotState {
         self.wanted_fence
     }
 
-    pub(super) fn is_wanted(&self, lease: &Lease) -> bool {
+    pub(super) fn is_wanted(&self, lease: &HeldLease) -> bool {
         lease.was_wanted || lease.fence() <= self.wanted_fence
     }
 
@@ -386,7 +386,7 @@ impl WaiterOwner for LinesOwner {
         }
     }
 
-    fn on_left(&self, caller: &WaiterEntry, given: Option<Arc<Lease>>) {
+    fn on_left(&self, caller: &WaiterEntry, given: Option<Arc<HeldLease>>) {
         let Some(lines) = self.0.upgrade() else {
             return;
         };

@@ -9,7 +9,7 @@ use loom::thread;
 use super::lines::{Line, Lines};
 use super::tries::Found;
 use super::turns::{Ended, Leaving};
-use crate::engine::{Engine, Handovers, Lease, RenewalModel, Request};
+use crate::engine::{Engine, Handovers, HeldLease, RenewalModel, Request};
 use crate::key::Key;
 use crate::loss::PreviousHolder;
 use crate::options::{LockOptions, MAX_LOCAL_HANDOVERS};
@@ -56,7 +56,7 @@ fn request() -> Arc<Request> {
 
 impl Model {
     /// Redis has granted the lock to a try, which does not know that yet.
-    fn asking() -> (Model, Arc<Request>, Arc<Lease>) {
+    fn asking() -> (Model, Arc<Request>, Arc<HeldLease>) {
         let (engine, renewal) = RenewalModel::of_an_engine_that_hears();
         let lines = Lines::new(&engine);
         let request = request();
@@ -73,7 +73,7 @@ impl Model {
         };
         let now = engine.now();
         let of_line = Arc::new(lines.request_of_line(&request));
-        let lease = Lease::new(of_line, &grant, now, now + grant.left);
+        let lease = HeldLease::new(of_line, &grant, now, now + grant.left);
         let model = Model {
             lines,
             engine,
@@ -84,7 +84,7 @@ impl Model {
     }
 
     /// A guard has the lock, and nothing wants it.
-    fn held() -> (Model, Arc<Lease>) {
+    fn held() -> (Model, Arc<HeldLease>) {
         let (model, request, lease) = Model::asking();
         let turn = model.lines.end_try(&request, Ok(Some(lease)));
         let turn = turn.expect("it is held").expect("it was granted");
@@ -140,7 +140,7 @@ impl Model {
     }
 }
 
-fn drop_guard(lines: &Lines, turn: &Arc<Lease>) -> Did {
+fn drop_guard(lines: &Lines, turn: &Arc<HeldLease>) -> Did {
     let now = lines.acquiring.client().now();
     match lines.end_turn(turn, None, Mode::Used, true, now) {
         Ok(Ended::Kept) => Did::Kept,
@@ -150,7 +150,7 @@ fn drop_guard(lines: &Lines, turn: &Arc<Lease>) -> Did {
     }
 }
 
-fn lend(lines: &Lines) -> Option<Arc<Lease>> {
+fn lend(lines: &Lines) -> Option<Arc<HeldLease>> {
     let slot = lines.known_slot(NAME)?;
     lines.lend_kept(&slot, &options())
 }

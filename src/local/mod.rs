@@ -33,8 +33,8 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::engine::{
-    Caller, Engine, EngineHandle, Entered, Handovers, Lease, QueuedWaiter, Request, ShutdownReport,
-    WantResult, is_passing,
+    Caller, Engine, EngineHandle, Entered, Handovers, HeldLease, QueuedWaiter, Request,
+    ShutdownReport, WantResult, is_passing,
 };
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -54,7 +54,7 @@ const MOST_FENCE_WAIT: Duration = Duration::from_micros(10);
 
 /// A kept lease that was lent, and where it is kept.
 pub(crate) struct LentLease {
-    pub(crate) lease: Arc<Lease>,
+    pub(crate) lease: Arc<HeldLease>,
     pub(crate) slot: Arc<NameSlot>,
 }
 
@@ -150,7 +150,7 @@ impl Running {
         &self,
         request: &Arc<Request>,
         until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
+    ) -> Result<Option<Arc<HeldLease>>> {
         if !request.may_be_lent() {
             self.make_way([&request.key]);
             return self.engine().acquiring().acquire(request, &[], until);
@@ -169,7 +169,7 @@ impl Running {
     }
 
     /// See [`Engine::try_acquire`]. In a line if the grant may be lent.
-    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<HeldLease>>> {
         let engine = self.engine();
         if request.may_be_lent() {
             let attempt = |owned: &Arc<Request>| engine.try_acquire(owned);
@@ -195,7 +195,12 @@ impl Running {
     }
 
     /// See [`Releasing::detach`](crate::engine::Releasing::detach). The lock of a turn takes its tenure along.
-    pub(crate) fn detach(&self, lease: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
+    pub(crate) fn detach(
+        &self,
+        lease: &Arc<HeldLease>,
+        to: Token,
+        valid_for: Duration,
+    ) -> Result<u64> {
         let message = if lease.request.spec.family != Family::Mutex {
             "only mutexes and re-entrant mutexes can be detached"
         } else if !self.engine().client().has_queue() {
@@ -211,7 +216,7 @@ impl Running {
 
     /// See [`Acquiring::attach`](crate::engine::Acquiring::attach). In a line of its own if the grant may be
     /// lent: the lock is not free, so callers that wait for it here are not in its way.
-    pub(crate) fn attach(&self, request: Request) -> Result<Arc<Lease>> {
+    pub(crate) fn attach(&self, request: Request) -> Result<Arc<HeldLease>> {
         let acquiring = self.engine().acquiring();
         if !request.may_be_lent() {
             return acquiring.attach(&Arc::new(request));
@@ -241,7 +246,7 @@ impl Running {
 
     /// The fence of a guard's lease. Blocks for less than a microsecond, if the guards of a lock that is
     /// kept all ask for theirs faster than that.
-    pub(crate) fn fence_of(&self, lease: &Lease) -> u64 {
+    pub(crate) fn fence_of(&self, lease: &HeldLease) -> u64 {
         let due_after = lease.fence_due_after();
         if due_after > Duration::ZERO {
             let due = lease.renewed_noticed_at() + due_after;
@@ -263,7 +268,7 @@ impl Running {
     /// See [`Engine::release`]. A turn may pass to the next member of its line.
     pub(crate) fn release(
         &self,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         slot: Option<&Arc<NameSlot>>,
         mode: Mode,
         want: WantResult,

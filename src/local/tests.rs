@@ -10,7 +10,7 @@ use super::lines::{Line, Lines, SlotState};
 use super::state::{AfterTurn, TurnEnd};
 use super::turns::Ended;
 use crate::engine::{
-    AtDeadline, Caller, Handovers, Lease, QueuedWaiter, Request, WaiterEntry, WantResult,
+    AtDeadline, Caller, Handovers, HeldLease, QueuedWaiter, Request, WaiterEntry, WantResult,
 };
 use crate::error::Error;
 use crate::key::Key;
@@ -63,7 +63,7 @@ fn first_of_line(manager: &LockManager) -> (QueuedWaiter, Arc<WaiterEntry>) {
 }
 
 /// Sends the place of a line of a free lock. Returns the tenure.
-fn take_free_lock(lines: &Lines, place: &Arc<WaiterEntry>) -> Arc<Lease> {
+fn take_free_lock(lines: &Lines, place: &Arc<WaiterEntry>) -> Arc<HeldLease> {
     let limit = lines.acquiring.client().now() + Duration::from_secs(3);
     let sent = lines
         .acquiring
@@ -152,7 +152,7 @@ fn no_loss_is_reported_to_a_caller_that_left() {
 }
 
 /// As the engine says that the tenure is lost. Returns how it is released.
-fn lose(lines: &Lines, tenure: &Lease) -> Mode {
+fn lose(lines: &Lines, tenure: &HeldLease) -> Mode {
     let loss = tenure.loss_for(LossReason::Expired);
     let (mode, _) = lines.on_tenure_lost(&tenure.request, tenure.token, &loss);
     mode
@@ -317,7 +317,7 @@ fn guard_that_loses_the_lock_as_it_unlocks_has_lapsed() {
 }
 
 /// Ends the last turn of a tenure. The renewal thread learns of a loss between the two steps of that.
-fn lose_at_the_last_step(lines: &Lines, turn: &Arc<Lease>, reason: LossReason) -> Ended {
+fn lose_at_the_last_step(lines: &Lines, turn: &Arc<HeldLease>, reason: LossReason) -> Ended {
     let tenure = turn.renewed_lease();
     let now = lines.acquiring.client().now();
     let ended = lines.with_known_slot(&tenure.request.key.name, |slot| {

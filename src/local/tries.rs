@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::lines::{LineKey, Lines};
 use super::state::Turn;
-use crate::engine::{Lease, LeaseOwner, Request};
+use crate::engine::{HeldLease, LeaseOwner, Request};
 use crate::error::{Error, Result};
 use crate::loss::{LossReason, PreviousHolder};
 use crate::store::clock::Time;
@@ -12,7 +12,7 @@ use crate::store::clock::Time;
 /// The state in which a try finds its line.
 pub(super) enum Found {
     /// A kept grant, lent to it.
-    Turn(Arc<Lease>),
+    Turn(Arc<HeldLease>),
     /// Nothing: Redis is to be asked, by a request of the line. [`Lines::end_try`] follows.
     Nothing,
     /// Callers of this manager that have the lock, or wait for it.
@@ -28,8 +28,8 @@ impl Lines {
     pub(super) fn try_acquire(
         &self,
         request: &Arc<Request>,
-        attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<Lease>>>,
-    ) -> Result<Option<Arc<Lease>>> {
+        attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<HeldLease>>>,
+    ) -> Result<Option<Arc<HeldLease>>> {
         let client = self.acquiring.client();
         if request.hears {
             let limit = client.now() + client.config().command_timeout;
@@ -53,7 +53,7 @@ impl Lines {
         &self,
         request: &Arc<Request>,
         until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
+    ) -> Result<Option<Arc<HeldLease>>> {
         match self.begin_try(request) {
             Found::Others | Found::NoAnswer => Ok(None),
             Found::Turn(turn) => Ok(Some(turn)),
@@ -68,8 +68,8 @@ impl Lines {
     pub(super) fn try_alone(
         &self,
         request: &Request,
-        attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<Lease>>>,
-    ) -> Result<Option<Arc<Lease>>> {
+        attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<HeldLease>>>,
+    ) -> Result<Option<Arc<HeldLease>>> {
         let request = Arc::new(request.sharing_as(self.own_line()));
         match self.begin_try(&request) {
             Found::Nothing => self.try_in_line(&request, attempt),
@@ -81,8 +81,8 @@ impl Lines {
     fn try_in_line(
         &self,
         request: &Arc<Request>,
-        attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<Lease>>>,
-    ) -> Result<Option<Arc<Lease>>> {
+        attempt: impl FnOnce(&Arc<Request>) -> Result<Option<Arc<HeldLease>>>,
+    ) -> Result<Option<Arc<HeldLease>>> {
         let owned = Arc::new(self.request_of_line(request));
         // A panic of a logger must not leave the line in this stage.
         let unwinding = TryEnd(self, request);
@@ -117,7 +117,7 @@ impl Lines {
             }
             let lease = Arc::clone(&tenure.lease);
             _kept = line.lend_kept();
-            let turn = Lease::lent(lease, Arc::clone(request), PreviousHolder::Released, now);
+            let turn = HeldLease::lent(lease, Arc::clone(request), PreviousHolder::Released, now);
             let turn = Arc::new(turn);
             line.set_turn(Turn {
                 member: None,
@@ -142,8 +142,8 @@ impl Lines {
     pub(super) fn end_try(
         &self,
         request: &Arc<Request>,
-        tried: Result<Option<Arc<Lease>>>,
-    ) -> Result<Option<Arc<Lease>>> {
+        tried: Result<Option<Arc<HeldLease>>>,
+    ) -> Result<Option<Arc<HeldLease>>> {
         let now = self.acquiring.client().now();
         let (mut place, mut turn) = (None, None);
         self.with_slot(&request.key.name, |slot| {
@@ -159,7 +159,7 @@ impl Lines {
             line.begin_tenure(Arc::clone(lease), request.hears, is_wanted);
             self.on_tenure_begun(lease);
             line.members().for_each(|member| member.note_held_here());
-            let lent = Lease::lent(Arc::clone(lease), Arc::clone(request), lease.previous, now);
+            let lent = HeldLease::lent(Arc::clone(lease), Arc::clone(request), lease.previous, now);
             let lent = Arc::new(lent);
             if is_wanted || line.has_members() {
                 lent.note_wanted();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::kept::log_loss;
 use super::lines::{KeptBy, Line, LineTenure, Lines, NameSlot, SlotState};
 use super::state::{AfterTurn, Turn, TurnEnd};
-use crate::engine::{Lease, Request, TakeGrant, WaiterEntry, WantResult};
+use crate::engine::{HeldLease, Request, TakeGrant, WaiterEntry, WantResult};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Mode, Token};
@@ -16,7 +16,7 @@ use crate::store::clock::Time;
 #[must_use]
 pub(super) enum Ended {
     /// This member has it now, and is to be woken.
-    PassedTo(Arc<WaiterEntry>, Arc<Lease>),
+    PassedTo(Arc<WaiterEntry>, Arc<HeldLease>),
     /// Nobody waits here or elsewhere, and the next caller gets it.
     Kept,
     /// The grant has ended here, and is to be released.
@@ -27,7 +27,7 @@ pub(super) enum Ended {
 
 /// A line has ended its tenure.
 pub(super) struct Leaving {
-    pub(crate) tenure: Arc<Lease>,
+    pub(crate) tenure: Arc<HeldLease>,
     /// How the grant is released.
     pub(crate) mode: Mode,
     /// The place of the members that still wait. It is registered, and to be sent before the
@@ -41,7 +41,7 @@ pub(super) struct Leaving {
 enum PlaceEnd {
     Begun {
         given: Option<GivenTurn>,
-        lease: Arc<Lease>,
+        lease: Arc<HeldLease>,
         /// As in [`Leaving`].
         _ended: Option<LineTenure>,
     },
@@ -51,7 +51,7 @@ enum PlaceEnd {
 }
 
 /// A member has this turn, and is to be woken.
-pub(super) type GivenTurn = (Arc<WaiterEntry>, Arc<Lease>);
+pub(super) type GivenTurn = (Arc<WaiterEntry>, Arc<HeldLease>);
 
 impl Lines {
     /// Redis has granted the place of a line, and the renewal thread keeps that grant: its first
@@ -99,7 +99,7 @@ impl Lines {
         &self,
         slot: &mut SlotState,
         request: &Request,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         now: Time,
     ) -> (Option<GivenTurn>, Option<LineTenure>) {
         let is_wanted = slot.is_wanted(lease);
@@ -119,7 +119,7 @@ impl Lines {
     /// [`Engine::release`](crate::engine::Engine::release).
     pub(super) fn release(
         &self,
-        turn: &Arc<Lease>,
+        turn: &Arc<HeldLease>,
         slot: Option<&Arc<NameSlot>>,
         mode: Mode,
         want: WantResult,
@@ -137,7 +137,7 @@ impl Lines {
     /// Does what is left to do after a turn: wakes the next member, or sends the release.
     pub(super) fn finish_turn(
         &self,
-        turn: &Lease,
+        turn: &HeldLease,
         ended: Ended,
         started: Time,
         want: WantResult,
@@ -169,7 +169,12 @@ impl Lines {
 
     /// Detaches the lock of a turn. Its tenure goes to another process, and the members of its line get
     /// another place. Blocks as [`Releasing::detach`](crate::engine::Releasing::detach).
-    pub(super) fn detach(&self, turn: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
+    pub(super) fn detach(
+        &self,
+        turn: &Arc<HeldLease>,
+        to: Token,
+        valid_for: Duration,
+    ) -> Result<u64> {
         let tenure = turn.renewed_lease();
         let detached = self.releasing.detach(tenure, to, valid_for);
         let fence = detached.map_err(|error| for_turn(error, turn))?;
@@ -192,14 +197,14 @@ impl Lines {
         Ok(fence)
     }
 
-    pub(super) fn on_passed(&self, member: &Arc<WaiterEntry>, turn: &Arc<Lease>) {
+    pub(super) fn on_passed(&self, member: &Arc<WaiterEntry>, turn: &Arc<HeldLease>) {
         self.acquiring.client().meter().local_handovers.add(1);
         self.acquiring.wake_for(member, turn);
     }
 
     /// R13 (unwanted grants): a member was given a turn that nobody wants. Sends nothing itself: this
     /// may be the renewal thread.
-    pub(super) fn pass_on(&self, turn: &Arc<Lease>) {
+    pub(super) fn pass_on(&self, turn: &Arc<HeldLease>) {
         let now = self.acquiring.client().now();
         match self.end_turn(turn, None, Mode::Unused, false, now) {
             Ok(Ended::PassedTo(member, next)) => self.on_passed(&member, &next),
@@ -220,7 +225,7 @@ impl Lines {
     /// R14 (release first, then send): if the grant is to be released, it has ended here.
     pub(super) fn end_turn(
         &self,
-        turn: &Arc<Lease>,
+        turn: &Arc<HeldLease>,
         slot: Option<&Arc<NameSlot>>,
         mode: Mode,
         may_keep: bool,
@@ -247,7 +252,7 @@ impl Lines {
     fn pass_or_leave(
         &self,
         slot: &mut SlotState,
-        turn: &Arc<Lease>,
+        turn: &Arc<HeldLease>,
         mode: Mode,
         may_keep: bool,
         now: Time,
@@ -287,7 +292,7 @@ impl Lines {
     pub(super) fn end_tenure(
         &self,
         slot: &mut SlotState,
-        tenure: &Arc<Lease>,
+        tenure: &Arc<HeldLease>,
         end: TurnEnd,
         now: Time,
     ) -> Ended {
@@ -390,14 +395,14 @@ impl Lines {
 /// Gives a turn to the first member that still waits.
 pub(super) fn give_turn(
     line: &mut Line,
-    tenure: &Arc<Lease>,
+    tenure: &Arc<HeldLease>,
     previous: PreviousHolder,
     was_taken: bool,
     now: Time,
 ) -> Option<GivenTurn> {
     while let Some((number, member)) = line.next_member() {
         let request = Arc::clone(&member.request);
-        let turn = Arc::new(Lease::lent(Arc::clone(tenure), request, previous, now));
+        let turn = Arc::new(HeldLease::lent(Arc::clone(tenure), request, previous, now));
         if member.state.lock().give(&turn) {
             if was_taken {
                 member.request.note_taken();
@@ -433,7 +438,7 @@ fn release_mode(last_end: Option<TurnEnd>) -> Mode {
 }
 
 /// How the holder before the next turn ended.
-fn previous_holder(line: &Line, tenure: &Lease) -> PreviousHolder {
+fn previous_holder(line: &Line, tenure: &HeldLease) -> PreviousHolder {
     match line.tenure().and_then(|held| held.last_end()) {
         Some(TurnEnd::Unfinished) => PreviousHolder::Lapsed,
         Some(_) => PreviousHolder::Released,
@@ -442,7 +447,7 @@ fn previous_holder(line: &Line, tenure: &Lease) -> PreviousHolder {
 }
 
 /// The release of a grant failed, and its last turn was this one.
-fn for_turn(error: Error, turn: &Lease) -> Error {
+fn for_turn(error: Error, turn: &HeldLease) -> Error {
     match error {
         Error::Lost { loss } => Error::Lost {
             loss: turn.loss_for(loss.reason),

@@ -1,13 +1,14 @@
 //! The handle that every kind of lock wraps, and the verbs that all kinds share.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{count_end, request_for_one, request_to_try_one};
-use crate::engine::Lease;
+use crate::engine;
 use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
+use crate::lease::Lease;
 use crate::local::PinnedSlot;
 use crate::manager::LockManager;
 use crate::script::{Family, LockSpec};
@@ -114,20 +115,10 @@ impl<'a> Wanted<'a> {
     }
 
     pub(super) fn try_lock_for(self, at_most: Duration) -> Result<Option<LockGuard>> {
-        let until = self.manager.engine().now() + at_most;
-        self.lock_until(until)
-    }
-
-    pub(super) fn try_lock_until(self, deadline: Instant) -> Result<Option<LockGuard>> {
-        let until = self.manager.engine().at(deadline);
-        self.lock_until(until)
-    }
-
-    fn lock_until(self, until: Time) -> Result<Option<LockGuard>> {
-        let engine = self.manager.engine();
-        if until <= engine.now() {
+        if at_most.is_zero() {
             return self.try_lock();
         }
+        let until = self.manager.engine().now() + at_most;
         if let Some(guard) = self.kept() {
             return Ok(Some(guard));
         }
@@ -158,7 +149,9 @@ impl<'a> Wanted<'a> {
         }
         let (manager, running) = (self.manager, self.manager.running());
         let lent = running.lend_kept(name, &manager.options, self.slot)?;
-        Some(LockGuard::of_kept(lent, running))
+        Some(LockGuard {
+            lease: Lease::of_kept(lent, running),
+        })
     }
 
     fn key(&self) -> Result<Key> {
@@ -170,7 +163,12 @@ impl<'a> Wanted<'a> {
 }
 
 /// The guard of a granted lease. Counts how the request ended.
-fn guard(manager: &LockManager, end: Result<Option<Arc<Lease>>>) -> Result<Option<LockGuard>> {
+fn guard(
+    manager: &LockManager,
+    end: Result<Option<Arc<engine::HeldLease>>>,
+) -> Result<Option<LockGuard>> {
     count_end(manager.engine(), &end);
-    Ok(end?.map(|lease| LockGuard::new(lease, manager.running())))
+    Ok(end?.map(|lease| LockGuard {
+        lease: Lease::new(lease, manager.running()),
+    }))
 }

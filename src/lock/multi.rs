@@ -3,19 +3,19 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
 use super::group::LockGroup;
 use super::{count_end, request_to_try, request_to_wait};
 use crate::engine::{
-    GroupOutcome, Lease, LeaseOwner, Request, WantResult, first_lost, is_transient,
+    GroupOutcome, HeldLease, LeaseOwner, Request, WantResult, first_lost, is_transient,
 };
 use crate::error::{Error, Result};
 use crate::fence::as_i64;
-use crate::guard::PanicWatch;
 use crate::key::Key;
+use crate::lease::PanicWatch;
 use crate::local::Running;
 use crate::logging::Logger;
 use crate::loss::{Loss, PreviousHolder};
@@ -104,20 +104,6 @@ impl LockManager {
         at_most: Duration,
     ) -> Result<Option<MultiGuard>> {
         SortedKeys::new(self, names)?.take_until(self, self.engine().now() + at_most)
-    }
-
-    /// Like [`try_lock_all_for`](LockManager::try_lock_all_for), but until a deadline. A deadline
-    /// that has passed is one try.
-    ///
-    /// # Errors
-    /// As [`lock_all`](LockManager::lock_all).
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_lock_all_until(
-        &self,
-        names: impl IntoIterator<Item = impl AsRef<str>>,
-        deadline: Instant,
-    ) -> Result<Option<MultiGuard>> {
-        SortedKeys::new(self, names)?.take_until(self, self.engine().at(deadline))
     }
 }
 
@@ -257,7 +243,7 @@ fn note_taken(requests: &[Arc<Request>], tried: &[Arc<Request>]) {
 /// after a [`LockGuard`](crate::LockGuard).
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the locks"]
 pub struct MultiGuard {
-    leases: Vec<Arc<Lease>>,
+    leases: Vec<Arc<HeldLease>>,
     group: Arc<LockGroup>,
     running: Arc<Running>,
     /// `unlock` has released the locks, so Drop must not do it again.
@@ -269,7 +255,7 @@ impl MultiGuard {
     /// The guard of these leases. If one is lost by now, there is no guard: that loss is the error,
     /// and the others are released.
     fn new(
-        leases: Vec<Arc<Lease>>,
+        leases: Vec<Arc<HeldLease>>,
         group: Arc<LockGroup>,
         manager: &LockManager,
     ) -> Result<MultiGuard> {
@@ -299,13 +285,13 @@ impl MultiGuard {
         self.leases.iter().map(|lease| &*lease.request.key.name)
     }
 
-    /// The fence of one of the names, like [`LockGuard::fence`](crate::LockGuard::fence). `None`
+    /// The fence of one of the names, like [`HeldLease::fence`](crate::Lease::fence). `None`
     /// for any other name.
     pub fn fence(&self, name: impl AsRef<str>) -> Option<u64> {
         self.lease(name.as_ref()).map(|lease| lease.fence())
     }
 
-    /// The fence of one of the names, like [`LockGuard::fence_i64`](crate::LockGuard::fence_i64). `None`
+    /// The fence of one of the names, like [`Lease::fence_i64`](crate::Lease::fence_i64). `None`
     /// for any other name.
     pub fn fence_i64(&self, name: impl AsRef<str>) -> Option<i64> {
         self.fence(name).map(as_i64)
@@ -354,10 +340,10 @@ impl MultiGuard {
 
     /// Renews all locks now, in addition to the renewal thread. Fixed leases start again.
     ///
-    /// Blocks as [`LockGuard::renew`](crate::LockGuard::renew), and for no longer.
+    /// Blocks as [`HeldLease::renew`](crate::Lease::renew), and for no longer.
     ///
     /// # Errors
-    /// As [`LockGuard::renew`](crate::LockGuard::renew): the first of them. If one lock is known to be
+    /// As [`HeldLease::renew`](crate::Lease::renew): the first of them. If one lock is known to be
     /// lost, nothing is sent. Otherwise Redis is asked for all of them, although one fails.
     pub fn renew(&self) -> Result<()> {
         self.running.engine().renew(&self.leases)
@@ -428,7 +414,7 @@ impl MultiGuard {
             .is_some_and(|lease| lease.loss().is_some())
     }
 
-    fn lease(&self, name: &str) -> Option<&Arc<Lease>> {
+    fn lease(&self, name: &str) -> Option<&Arc<HeldLease>> {
         self.leases
             .iter()
             .find(|lease| &*lease.request.key.name == name)

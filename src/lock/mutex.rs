@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::handle::{Handle, Wanted};
 use super::request_to_try_one;
 use crate::detached::DetachedLock;
-use crate::engine::Lease;
+use crate::engine;
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
+use crate::lease::Lease;
 use crate::manager::LockManager;
 use crate::script::LockSpec;
 use crate::waiter::Waiter;
@@ -89,20 +90,6 @@ impl LockManager {
         Wanted::mutex(self, name.as_ref()).try_lock_for(at_most)
     }
 
-    /// Like [`try_lock_for`](LockManager::try_lock_for), but until a deadline. A deadline that has
-    /// passed is one try.
-    ///
-    /// # Errors
-    /// As [`try_lock_for`](LockManager::try_lock_for).
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_lock_until(
-        &self,
-        name: impl AsRef<str>,
-        deadline: Instant,
-    ) -> Result<Option<LockGuard>> {
-        Wanted::mutex(self, name.as_ref()).try_lock_until(deadline)
-    }
-
     /// Takes a place in the queue of the lock, to wait later, or in several short waits. If the
     /// lock is free, the waiter has it at once. On a quorum there is no queue: the waiter asks for
     /// the lock while you wait with it, and at no other time.
@@ -124,7 +111,7 @@ impl LockManager {
     /// others.
     ///
     /// The guard has a larger fence than the guard that detached the lock. Its
-    /// [`previous_holder`](LockGuard::previous_holder) is what that guard's was: the work goes on. The
+    /// [`previous_holder`](Lease::previous_holder) is what that guard's was: the work goes on. The
     /// lock stays taken for as long as [`hold_at_least`](crate::LockOptions::hold_at_least) says, of the
     /// guard that detached it or of this handle, whichever ends later.
     /// As after a try, [`notify_wanted`](crate::LockOptions::notify_wanted) and
@@ -151,7 +138,9 @@ impl LockManager {
     pub fn attach(&self, detached: &DetachedLock) -> Result<LockGuard> {
         let end = attach(self, detached);
         let end = end.inspect_err(|error| self.engine().client().on_acquire_error(error));
-        Ok(LockGuard::new(end?, self.running()))
+        Ok(LockGuard {
+            lease: Lease::new(end?, self.running()),
+        })
     }
 
     /// The mutex of this name, as a handle with the same verbs.
@@ -166,7 +155,7 @@ impl LockManager {
     }
 }
 
-fn attach(manager: &LockManager, detached: &DetachedLock) -> Result<Arc<Lease>> {
+fn attach(manager: &LockManager, detached: &DetachedLock) -> Result<Arc<engine::HeldLease>> {
     let prefix = &manager.engine().config().prefix;
     if detached.prefix != *prefix {
         let message = format!(
@@ -230,17 +219,6 @@ impl Mutex {
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
         self.handle.with_spec(LockSpec::MUTEX).try_lock_for(at_most)
-    }
-
-    /// Like [`LockManager::try_lock_until`], which says how long it blocks.
-    ///
-    /// # Errors
-    /// As [`LockManager::try_lock_until`].
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
-        self.handle
-            .with_spec(LockSpec::MUTEX)
-            .try_lock_until(deadline)
     }
 
     /// Like [`LockManager::enqueue`], which says how long it blocks.

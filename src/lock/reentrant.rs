@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Mutex;
 use crate::detached::{DetachError, DetachedLock};
@@ -150,16 +150,6 @@ impl ReentrantMutex {
         self.take(|mutex| mutex.try_lock_for(at_most))
     }
 
-    /// Like [`try_lock_for`](ReentrantMutex::try_lock_for), but until a deadline. A deadline that
-    /// has passed is one try.
-    ///
-    /// # Errors
-    /// As [`try_lock_for`](ReentrantMutex::try_lock_for).
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<ReentrantGuard>> {
-        self.take(|mutex| mutex.try_lock_until(deadline))
-    }
-
     /// Like [`LockManager::attach`], for a guard that this thread can take again. Blocks as long.
     ///
     /// # Errors
@@ -275,7 +265,7 @@ impl ReentrantGuard {
         match detached {
             Ok(detached) => {
                 if let Ok(held) = Rc::try_unwrap(self.held) {
-                    held.guard.forget_detached();
+                    held.guard.lease.forget_detached();
                 }
                 Ok(detached)
             }
@@ -319,7 +309,8 @@ mod tests {
     /// A logger may do this if it is called while the lock is being released.
     #[test]
     fn lock_taken_during_its_release_can_be_reentered_afterwards() {
-        let mgr = LockManager::in_memory().expect("threads can be started");
+        let mgr =
+            LockManager::connect(&crate::memory::Memory::new()).expect("threads can be started");
         let mutex = mgr.reentrant_mutex("n");
         let Ok(HeldLock { guard, _remove }) =
             Rc::try_unwrap(mutex.lock().expect("it is free").held)

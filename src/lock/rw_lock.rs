@@ -2,20 +2,21 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::handle::{Handle, Wanted};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::guard::LockGuard;
+use crate::lease::Lease;
 use crate::manager::LockManager;
-use crate::script::LockSpec;
+use crate::script::{LockSpec, Mode};
 use crate::waiter::Waiter;
 
 impl LockManager {
     /// The reader/writer lock of this name, as a handle.
     ///
     /// Never blocks; no I/O. If the name is not allowed, the verbs of the lock return
-    /// [`Config`](Error::Config).
+    /// [`Config`](crate::Error::Config).
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -51,9 +52,10 @@ impl LockManager {
 /// - It is not re-entrant. A thread that holds it as a reader and calls [`write`](RwLock::write)
 ///   deadlocks. So does a reader that calls [`read`](RwLock::read) again, if a writer began to wait
 ///   in between.
-/// - A reader cannot become a writer: two that tried would wait for each other. See
-///   [`ReadGuard::upgrade`].
-/// - [`previous_holder`](LockGuard::previous_holder) says how the last writer ended, to readers
+/// - A reader cannot become a writer: two that tried would wait for each other. Release it, call
+///   [`write`](RwLock::write), and read again what you had read, since another writer may come
+///   first. Or begin with `write`, and [`downgrade`](WriteGuard::downgrade) later.
+/// - [`previous_holder`](Lease::previous_holder) says how the last writer ended, to readers
 ///   too. Readers leave nothing half done.
 /// - A reader has the same fence as the last writer. A resource that checks fences must accept it.
 /// - While somebody holds it or waits for it, a call that uses the name as another kind of lock
@@ -105,17 +107,6 @@ impl RwLock {
         Ok(guard.map(ReadGuard::new))
     }
 
-    /// Like [`try_read_for`](RwLock::try_read_for), but until a deadline. A deadline that has
-    /// passed is one try.
-    ///
-    /// # Errors
-    /// As [`LockManager::try_lock_for`].
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_read_until(&self, deadline: Instant) -> Result<Option<ReadGuard>> {
-        let guard = self.reader()?.try_lock_until(deadline)?;
-        Ok(guard.map(ReadGuard::new))
-    }
-
     /// Takes the lock as a writer. Waits its turn, for as long as Redis answers. Blocks as long as
     /// [`LockManager::lock`].
     ///
@@ -145,17 +136,6 @@ impl RwLock {
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_write_for(&self, at_most: Duration) -> Result<Option<WriteGuard>> {
         let guard = self.writer()?.try_lock_for(at_most)?;
-        Ok(guard.map(WriteGuard::new))
-    }
-
-    /// Like [`try_write_for`](RwLock::try_write_for), but until a deadline. A deadline that has
-    /// passed is one try.
-    ///
-    /// # Errors
-    /// As [`LockManager::try_lock_for`].
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_write_until(&self, deadline: Instant) -> Result<Option<WriteGuard>> {
-        let guard = self.writer()?.try_lock_until(deadline)?;
         Ok(guard.map(WriteGuard::new))
     }
 
@@ -195,7 +175,7 @@ impl fmt::Debug for RwLock {
     }
 }
 
-/// An [`RwLock`] that is held for reading. It derefs to a [`LockGuard`], which has the other
+/// An [`RwLock`] that is held for reading. It derefs to a [`Lease`], which has the other
 /// methods.
 ///
 /// # Drop
@@ -203,13 +183,13 @@ impl fmt::Debug for RwLock {
 /// has no `abandon`.
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct ReadGuard {
-    guard: LockGuard,
+    lease: Lease,
 }
 
 impl ReadGuard {
     fn new(guard: LockGuard) -> ReadGuard {
         ReadGuard {
-            guard: guard.of_reader(),
+            lease: guard.lease.of_reader(),
         }
     }
 
@@ -219,44 +199,27 @@ impl ReadGuard {
     /// # Errors
     /// As [`LockGuard::unlock`].
     pub fn unlock(self) -> Result<()> {
-        self.guard.unlock()
-    }
-
-    /// Always fails. A reader cannot become a writer, because two readers that tried would each
-    /// wait for the other.
-    ///
-    /// Never blocks and sends nothing. You keep the guard. Instead, release it and call
-    /// [`RwLock::write`]. Then read again what you had read, since another writer may come first.
-    /// Or begin with `write`, and [`downgrade`](WriteGuard::downgrade) later.
-    ///
-    /// # Errors
-    /// Always [`Config`](Error::Config).
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn upgrade(&self) -> Result<WriteGuard> {
-        let message = "a reader cannot become a writer, because two of them would wait for each \
-                       other: release it and call write(), or begin with write() and downgrade()";
-        Err(Error::config("upgrade", message))
+        self.lease.release(Mode::Used)
     }
 }
 
 impl Deref for ReadGuard {
-    type Target = LockGuard;
+    type Target = Lease;
 
-    fn deref(&self) -> &LockGuard {
-        &self.guard
+    fn deref(&self) -> &Lease {
+        &self.lease
     }
 }
 
 impl fmt::Debug for ReadGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadGuard")
-            .field("guard", &self.guard)
+            .field("lease", &self.lease)
             .finish()
     }
 }
 
-/// An [`RwLock`] that is held for writing. It derefs to a [`LockGuard`], which has the other
-/// methods.
+/// An [`RwLock`] that is held for writing. Nobody else holds it, so it derefs to a [`LockGuard`].
 ///
 /// # Drop
 /// Like a [`LockGuard`].
@@ -299,9 +262,9 @@ impl WriteGuard {
     ///
     /// # Errors
     /// After an error the guard is dropped.
-    /// - [`Lost`](Error::Lost): you did not hold the lock any more.
-    /// - [`Server`](Error::Server): Redis refused, and the refusal will not pass by itself.
-    /// - [`Closed`](Error::Closed) in a forked child.
+    /// - [`Lost`](crate::Error::Lost): you did not hold the lock any more.
+    /// - [`Server`](crate::Error::Server): Redis refused, and the refusal will not pass by itself.
+    /// - [`Closed`](crate::Error::Closed) in a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn downgrade(self) -> Result<ReadGuard> {
         self.guard.reduce(1)?;

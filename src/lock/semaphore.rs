@@ -3,13 +3,14 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::handle::{Handle, Wanted};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
+use crate::lease::Lease;
 use crate::manager::LockManager;
-use crate::script::LockSpec;
+use crate::script::{LockSpec, Mode};
 use crate::waiter::Waiter;
 
 /// The most permits that a semaphore can have.
@@ -62,7 +63,7 @@ impl LockManager {
 /// - While somebody holds or waits for permits, a call that uses the name as another kind of lock
 ///   gets [`WrongKind`](crate::Error::WrongKind).
 /// - A thread that holds permits and asks for more than are left deadlocks.
-/// - [`previous_holder`](LockGuard::previous_holder) says how the holder that ended last ended.
+/// - [`previous_holder`](Lease::previous_holder) says how the holder that ended last ended.
 ///   That need not be the holder that had the same permits.
 /// - Several guards are held at the same time. So a resource that receives their fences must not
 ///   refuse smaller ones.
@@ -120,16 +121,6 @@ impl Semaphore {
         self.try_acquire_many_for(1, at_most)
     }
 
-    /// Like [`try_acquire_for`](Semaphore::try_acquire_for), but until a deadline. A deadline that
-    /// has passed is one try.
-    ///
-    /// # Errors
-    /// As [`try_acquire_for`](Semaphore::try_acquire_for).
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<SemaphoreGuard>> {
-        self.try_acquire_many_until(1, deadline)
-    }
-
     /// Takes this number of permits together. Waits its turn, for as long as Redis answers. Blocks
     /// as long as [`LockManager::lock`].
     ///
@@ -164,21 +155,6 @@ impl Semaphore {
         at_most: Duration,
     ) -> Result<Option<SemaphoreGuard>> {
         let guard = self.wanted(permits)?.try_lock_for(at_most)?;
-        Ok(guard.map(SemaphoreGuard::new))
-    }
-
-    /// Like [`try_acquire_many_for`](Semaphore::try_acquire_many_for), but until a deadline. A
-    /// deadline that has passed is one try.
-    ///
-    /// # Errors
-    /// As [`try_acquire_many_for`](Semaphore::try_acquire_many_for).
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire_many_until(
-        &self,
-        permits: u32,
-        deadline: Instant,
-    ) -> Result<Option<SemaphoreGuard>> {
-        let guard = self.wanted(permits)?.try_lock_until(deadline)?;
         Ok(guard.map(SemaphoreGuard::new))
     }
 
@@ -235,21 +211,24 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// Permits of a [`Semaphore`] that are held. It derefs to a [`LockGuard`], which has the other
+/// Permits of a [`Semaphore`] that are held. It derefs to a [`Lease`], which has the other
 /// methods.
 ///
 /// # Drop
 /// Like a [`LockGuard`].
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the permits"]
 pub struct SemaphoreGuard {
-    guard: LockGuard,
+    lease: Lease,
     permits: u32,
 }
 
 impl SemaphoreGuard {
     fn new(guard: LockGuard) -> SemaphoreGuard {
         let permits = guard.weight();
-        SemaphoreGuard { guard, permits }
+        SemaphoreGuard {
+            lease: guard.lease,
+            permits,
+        }
     }
 
     /// How many permits this guard holds: those that it was granted, without those that it has
@@ -294,7 +273,7 @@ impl SemaphoreGuard {
             return Err(Error::config("permits", message));
         }
         let kept = self.permits - permits;
-        self.guard.reduce(kept)?;
+        self.lease.reduce(kept)?;
         self.permits = kept;
         Ok(())
     }
@@ -305,25 +284,26 @@ impl SemaphoreGuard {
     /// # Errors
     /// As [`LockGuard::unlock`].
     pub fn unlock(self) -> Result<()> {
-        self.guard.unlock()
+        let mode = self.lease.mode();
+        self.lease.release(mode)
     }
 
     /// Releases all permits like [`unlock`](SemaphoreGuard::unlock), but says that the work is half
-    /// done: the next holder's [`previous_holder`](LockGuard::previous_holder) is
+    /// done: the next holder's [`previous_holder`](Lease::previous_holder) is
     /// [`Lapsed`](crate::PreviousHolder::Lapsed). Blocks as long as [`LockGuard::abandon`].
     ///
     /// # Errors
     /// As [`LockGuard::unlock`].
     pub fn abandon(self) -> Result<()> {
-        self.guard.abandon()
+        self.lease.release(Mode::Unfinished)
     }
 }
 
 impl Deref for SemaphoreGuard {
-    type Target = LockGuard;
+    type Target = Lease;
 
-    fn deref(&self) -> &LockGuard {
-        &self.guard
+    fn deref(&self) -> &Lease {
+        &self.lease
     }
 }
 
@@ -331,7 +311,7 @@ impl fmt::Debug for SemaphoreGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SemaphoreGuard")
             .field("permits", &self.permits)
-            .field("guard", &self.guard)
+            .field("lease", &self.lease)
             .finish()
     }
 }

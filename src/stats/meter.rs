@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::facade;
-use super::histogram::LiveHistogram;
 use super::metric::{self, Metric};
 use super::{Acquisitions, Losses, Stats};
 use crate::loss::LossReason;
@@ -203,9 +202,9 @@ impl Meter {
                 forced,
                 shutdown,
             },
-            wait: self.wait.times.read(),
-            hold: self.hold.times.read(),
-            renewal_lateness: self.renewal_lateness.times.read(),
+            longest_wait: self.wait.longest(),
+            longest_hold: self.hold.longest(),
+            latest_renewal: self.renewal_lateness.longest(),
         }
     }
 
@@ -282,21 +281,29 @@ impl Gauge {
 
 /// How long something takes.
 pub(crate) struct Durations {
-    times: LiveHistogram,
+    /// In µs, which the form of the feature `serde` has.
+    longest: AtomicU64,
     emitted: facade::EmittedHistogram,
 }
 
 impl Durations {
     fn new(metric: Metric) -> Durations {
         Durations {
-            times: LiveHistogram::new(),
+            longest: AtomicU64::new(0),
             emitted: facade::EmittedHistogram::new(metric),
         }
     }
 
     pub(crate) fn record(&self, time: Duration) {
-        self.times.count(time);
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        if us > self.longest.load(Ordering::Relaxed) {
+            self.longest.fetch_max(us, Ordering::Relaxed);
+        }
         self.emitted.record(time);
+    }
+
+    fn longest(&self) -> Duration {
+        Duration::from_micros(self.longest.load(Ordering::Relaxed))
     }
 }
 

@@ -1,17 +1,7 @@
-//! Counts what a manager has done.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `mod` | [`Stats`], what users see |
-//! | `histogram` | [`Histogram`]: how long something took |
-//! | `meter` | [`Meter`]: events become numbers, here and in the facade; [`Traffic`]: what a store counts |
-//! | `oldest` | [`OldestTimes`]: the oldest wait and hold of the process, for the facade |
-//! | `metric` | the names in the facade, and what stands for it without the feature `metrics` |
-//! | `facade` | emits numbers, with the feature `metrics` |
+//! Counts of what a manager has done, as [`LockManager::stats`](crate::LockManager::stats) returns them.
 
 #[cfg(feature = "metrics")]
 mod facade;
-mod histogram;
 mod meter;
 mod metric;
 mod oldest;
@@ -25,7 +15,8 @@ use std::time::Duration;
 #[cfg(not(feature = "metrics"))]
 use metric::not_emitted as facade;
 
-pub use histogram::Histogram;
+use crate::time_text::measured;
+
 pub(crate) use meter::{AcquireEnd, Meter, Traffic};
 pub(crate) use oldest::OldestTimes;
 
@@ -110,18 +101,20 @@ pub struct Stats {
     pub acquisitions: Acquisitions,
     /// Why locks were lost.
     pub losses: Losses,
-    /// From the call to the grant, for each guard that was returned. For a
-    /// [`Waiter`](crate::Waiter) the call is `enqueue`. A call that got no lock is not in it: a
-    /// timeout says how long its caller was ready to wait, and not how long the lock was taken.
-    pub wait: Histogram,
-    /// From the grant to the release or to the moment at which the loss was noticed, for each guard
-    /// that has ended.
-    pub hold: Histogram,
-    /// How much later than due a renewal was confirmed, for each renewal of the renewal thread that
-    /// Redis confirmed. Each is due a third of the ttl after the one before. So with a healthy
-    /// Redis this is about a round trip. From two thirds of the ttl on the lock is lost. A renewal
-    /// that was never confirmed is not in it, but its loss is counted.
-    pub renewal_lateness: Histogram,
+    /// The longest time from a call to its grant. For a [`Waiter`](crate::Waiter) the call is
+    /// `enqueue`. A call that got no lock is not in it: a timeout says how long its caller was ready
+    /// to wait, and not how long the lock was taken.
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
+    pub longest_wait: Duration,
+    /// The longest time from a grant to its release, or to the moment at which the loss was noticed.
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
+    pub longest_hold: Duration,
+    /// The most by which the renewal thread confirmed a renewal later than due. Each is due a third
+    /// of the ttl after the one before. So with a healthy Redis this is about a round trip. From two
+    /// thirds of the ttl on the lock is lost. A renewal that was never confirmed is not in it, but
+    /// its loss is counted.
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
+    pub latest_renewal: Duration,
 }
 
 /// How requests for a lock ended. Part of [`Stats`].
@@ -153,7 +146,7 @@ pub struct Acquisitions {
 /// Each loss counts once, under the first sign of it: a renewal, the manager's own clock, or the
 /// answer to the release. A loss that shows only in the answer to a release
 /// is the error of [`unlock`](crate::LockGuard::unlock), or a line of the log after a drop. It
-/// reaches neither [`lost`](crate::LockGuard::lost) nor [`on_lost`](crate::LockOptions::on_lost). A
+/// reaches neither [`lost`](crate::Lease::lost) nor [`on_lost`](crate::LockOptions::on_lost). A
 /// release that never gets an answer counts as no loss.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -172,8 +165,8 @@ pub struct Losses {
     pub shutdown: u64,
 }
 
-/// All counts on one line, and a glance at the times:
-/// `held 1, waiting 0, granted 7, …; wait p50 1.5ms p99 40ms max 41ms; hold …; renewal lateness …`.
+/// All counts on one line, and the longest times:
+/// `held 1, waiting 0, granted 7, …; longest wait 41ms, longest hold 1.5s, latest renewal 0ns`.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = [
@@ -204,15 +197,12 @@ impl fmt::Display for Stats {
             let comma = if i == 0 { "" } else { ", " };
             write!(f, "{comma}{name} {count}")?;
         }
-        let Stats {
-            wait,
-            hold,
-            renewal_lateness,
-            ..
-        } = self;
         write!(
             f,
-            "; wait {wait}; hold {hold}; renewal lateness {renewal_lateness}"
+            "; longest wait {}, longest hold {}, latest renewal {}",
+            measured(self.longest_wait),
+            measured(self.longest_hold),
+            measured(self.latest_renewal)
         )
     }
 }

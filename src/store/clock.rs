@@ -6,7 +6,7 @@ use std::ops::{Add, Sub};
 #[cfg(feature = "memory")]
 use std::sync::Arc;
 use std::sync::Weak;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 #[cfg(feature = "memory")]
@@ -108,16 +108,6 @@ impl Clock {
             return source.now();
         }
         host_time()
-    }
-
-    /// The moment of an instant.
-    pub(crate) fn at(&self, instant: Instant) -> Time {
-        let now = Instant::now();
-        if instant > now {
-            self.now() + (instant - now)
-        } else {
-            self.now() - (now - instant)
-        }
     }
 
     /// Blocks until notified or until `until`, whichever is first; may also wake for no reason. If
@@ -290,6 +280,8 @@ impl Anchor {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]

@@ -35,6 +35,7 @@ mod provider;
 pub(crate) mod quorum;
 mod refusal;
 mod sentinel;
+#[cfg(feature = "unstable-servers")]
 pub(crate) mod server_connection;
 mod single;
 mod tls;

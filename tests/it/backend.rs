@@ -8,7 +8,7 @@
 use std::{convert::Infallible, panic::resume_unwind, sync::Arc, thread, time::Duration};
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
-use fairlock::Endpoint;
+use fairlock::endpoint::Endpoint;
 #[cfg(feature = "memory")]
 use fairlock::memory::{Fault, Memory, Reply};
 use fairlock_tests::ROOT;

@@ -10,7 +10,8 @@ use std::{
 };
 
 use fairlock::{
-    Cluster, Endpoint, Error, LockManager, LockOptions, Quorum, Sentinel, Server as Settings, Step,
+    Error, LockManager, LockOptions, Step,
+    endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server as Settings},
 };
 use proptest::prop_assert;
 use proptest::test_runner::{Config, TestRunner};

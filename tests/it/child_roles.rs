@@ -41,8 +41,6 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     crate::blocked_logger::BLOCKED_LOGGER,
     crate::kept::processes::KEEPS,
     crate::kept::processes::EXCLUDES,
-    crate::deadlocks::DEADLOCKS,
-    crate::deadlocks::DEADLOCK_AGAIN,
     crate::long_wait_lines::LONG_WAITS,
     crate::loss_lines::LOSSES,
     crate::self_waits::SELF_WAITS,

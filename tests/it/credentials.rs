@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 use fairlock::{
-    Credentials, CredentialsError, CredentialsRequest, Error, LockManager, PasswordFile,
-    ServerRole, Step,
+    Error, LockManager, Step,
+    credentials::{Credentials, CredentialsError, CredentialsRequest, PasswordFile, ServerRole},
 };
 
 use crate::fixtures::{P, SOON, STEADY_T, STEADY_TTL, Waiters, build, steady, warm_up};

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, Result};
+use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, Result, endpoint::Endpoint};
 
 use crate::backend::Keyspace;
 use crate::support::scripted_server::{is, next_command};

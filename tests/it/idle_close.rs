@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use fairlock::{Access, LockManager, LockOptions};
+use fairlock::{LockManager, LockOptions, inspect::Access};
 
 use crate::fixtures::{P, SOON, STEADY_T, STEADY_TTL, build, steady, warm_up};
 use crate::support::child::{Child, receive, report};

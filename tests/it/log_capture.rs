@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::thread;
 
-use fairlock::Endpoint;
+use fairlock::endpoint::Endpoint;
 #[cfg(feature = "memory")]
 use fairlock::memory::Memory;
 

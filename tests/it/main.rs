@@ -19,7 +19,6 @@ mod crash;
 mod credentials;
 mod data_loss;
 mod dead_waiters;
-mod deadlocks;
 mod detached;
 mod ends;
 mod exclusion;
@@ -48,6 +47,7 @@ mod metrics;
 mod model;
 mod no_new_connections;
 mod outage;
+#[cfg(feature = "unstable-servers")]
 mod own_commands;
 mod paused;
 mod permit_crash;

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fairlock::{
-    Builder, DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager,
+    Builder, DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, LockManager,
+    endpoint::Endpoint,
 };
 
 use crate::backend::Keyspace;

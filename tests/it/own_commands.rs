@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::redis::{self, Value, cmd};
-use fairlock::{Error, LockManager, Server as Settings, ServerConnection};
+use fairlock::servers::redis::{self, Value, cmd};
+use fairlock::{Error, LockManager, endpoint::Server as Settings, servers::ServerConnection};
 
 use crate::fixtures::T;
 use crate::support::server::free_address;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use fairlock::{LockGuard, LockManager, ReadGuard, Result, SemaphoreGuard, WriteGuard};
+use fairlock::{Lease, LockGuard, LockManager, ReadGuard, Result, SemaphoreGuard, WriteGuard};
 
 use crate::backend::Keyspace;
 use crate::fixtures::{SOON, Verb, micros};
@@ -94,9 +94,9 @@ impl AnyGuard {
 }
 
 impl Deref for AnyGuard {
-    type Target = LockGuard;
+    type Target = Lease;
 
-    fn deref(&self) -> &LockGuard {
+    fn deref(&self) -> &Lease {
         match self {
             AnyGuard::Guard(guard) => guard,
             AnyGuard::Permits(guard) => guard,

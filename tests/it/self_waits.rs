@@ -170,7 +170,7 @@ fn a_thread_that_waits_for_itself_is_warned_of_once() {
         let [line] = &of(&lines, name)[..] else {
             panic!("{name}: {lines:?}")
         };
-        for part in ["WARN", "\"held\"", "\"wanted\"", "\"worker\""] {
+        for part in ["WARN", "\"held\"", "\"wanted\""] {
             assert!(line.contains(part), "{name}: no {part} in {line:?}");
         }
     }
@@ -178,24 +178,17 @@ fn a_thread_that_waits_for_itself_is_warned_of_once() {
 }
 
 #[test]
-fn wait_that_others_can_end_is_not_called_a_deadlock() {
+fn wait_that_others_can_end_is_said_to_be_one() {
     let lines = lines_of("possible");
     for (name, _) in POSSIBLE_DEADLOCKS {
         let [line] = &of(&lines, name)[..] else {
             panic!("{name}: {lines:?}")
         };
-        let mut parts = vec![
-            "WARN",
-            "\"held\"",
-            "\"wanted\"",
-            "another thread has that guard by now",
-        ];
-        if name.starts_with("read") {
-            parts.extend(["waits to read", "unless the writer gives up"]);
-        }
-        for part in parts {
-            assert!(line.contains(part), "{name}: no {part} in {line:?}");
-        }
+        let end = ", unless another thread has it by now";
+        assert!(
+            line.starts_with("WARN") && line.ends_with(end),
+            "{name}: {line:?}"
+        );
     }
     assert_eq!(lines.len(), POSSIBLE_DEADLOCKS.len(), "{lines:?}");
 }

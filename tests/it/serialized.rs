@@ -6,8 +6,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use fairlock::{
-    Access, Kind, LockInfo, LockManager, LockOptions, LockState, Loss, LossReason, Party,
-    PreviousHolder, Shutdown, Stats,
+    LockManager, LockOptions, Loss, LossReason, PreviousHolder, Shutdown,
+    inspect::{Access, Kind, LockInfo, LockState, Party},
+    stats::Stats,
 };
 use proptest::test_runner::TestRunner;
 use serde::Serialize;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LockOptions, Server as Settings};
+use fairlock::{Error, LockManager, LockOptions, endpoint::Server as Settings};
 
 use crate::fixtures::{T, builder};
 use crate::support::scripted_server::{ScriptedReply, ScriptedServer, is};

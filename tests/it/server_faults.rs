@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockGuard, LockManager, LockOptions, LossReason};
+use fairlock::{Error, LockManager, LockOptions, LossReason};
 
 use crate::connections::{granted, scripted_server, server_that_answers};
 use crate::fixtures::{
@@ -509,7 +509,7 @@ fn a_key_without_rights_harms_no_renewal_of_another() {
         loss.expect("it cannot be renewed").reason,
         LossReason::Expired
     );
-    assert!(held[1..].iter().all(LockGuard::is_held));
+    assert!(held[1..].iter().all(|guard| guard.is_held()));
 }
 
 #[test]

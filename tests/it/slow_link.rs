@@ -39,6 +39,6 @@ fn locks_for_which_somebody_waited_are_renewed_over_a_slow_link() {
     let guards = once_contended(&ours, &other);
     proxy.delay(T * 13 / 40);
     throughout(2 * TTL, "all are held", || {
-        guards.iter().all(LockGuard::is_held)
+        guards.iter().all(|guard| guard.is_held())
     });
 }

@@ -5,7 +5,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Endpoint, LockManager, LockOptions, Quorum};
+use fairlock::{
+    LockManager, LockOptions,
+    endpoint::{Endpoint, Quorum},
+};
 
 use crate::fixtures::{build, with_ttl};
 use crate::log_capture;

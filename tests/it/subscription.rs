@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Endpoint, LockManager};
+use fairlock::{LockManager, endpoint::Endpoint};
 
 use crate::fixtures::{P, Record, SOON, T, Waiters, build, manager, warm_up, with_ttl};
 use crate::support::{Proxy, SLACK, Server, contains, until};

@@ -29,6 +29,7 @@ const LAYERS: &[&[&str]] = &[
     &["inspect"],
     &["lock"],
     &["guard", "waiter"],
+    &["lease"],
     &["manager", "builder", "detached"],
     &["servers"],
     &["endpoint", "memory"],
@@ -121,6 +122,26 @@ fn only_engine_and_stores_read_the_clock() {
         &wrong,
         "only src/engine and src/store may read the clock or sleep",
     );
+}
+
+#[test]
+fn only_the_servers_and_the_simulator_are_hidden_from_the_docs() {
+    let mut wrong = Vec::new();
+    for (path, text) in read("src", "rs") {
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        for (at, _) in lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| **line == "#[doc(hidden)]")
+        {
+            let before = lines[at.saturating_sub(1)];
+            let reasons = ["unstable-servers", "fairlock_fuzzing"];
+            if !reasons.iter().any(|reason| before.contains(reason)) {
+                wrong.push(format!("{}:{}", path.display(), at + 1));
+            }
+        }
+    }
+    none(&wrong, "these are public, and no page has them");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Builder, Endpoint, LockManager, LockOptions};
+use fairlock::{Builder, LockManager, LockOptions, endpoint::Endpoint};
 
 use crate::support::{SLACK, until};
 

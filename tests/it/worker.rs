@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{DetachedLock, Error, LockGuard, LockManager, LockOptions};
+use fairlock::{DetachedLock, Error, Lease, LockManager, LockOptions};
 
 use crate::{
     managers::manager,
@@ -175,7 +175,7 @@ fn keep(guard: AnyGuard, guards: &Guards) {
     guards.push(guard);
 }
 
-fn report_grant(guard: &LockGuard) {
+fn report_grant(guard: &Lease) {
     let held = guard.is_held();
     report(format_args!(
         "got {} {} {:?} {held}",

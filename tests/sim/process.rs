@@ -11,7 +11,7 @@ use super::lane::{SimConnection, SimLane};
 use super::plan::{LeaseKind, NetworkFault, Rng};
 use super::shown_clock::shown_clock;
 use crate::config::Config;
-use crate::engine::{Doubt, Lease, QueuedWaiter, Request, Tasks};
+use crate::engine::{Doubt, HeldLease, QueuedWaiter, Request, Tasks};
 use crate::error::Step;
 use crate::key::Key;
 use crate::local::{LinePlace, SteppedManager};
@@ -160,11 +160,11 @@ pub(super) enum CallerState {
     Cancelling,
     Placing(LinePlace),
     Trying { token: Token, doubt: Doubt },
-    Holding(Arc<Lease>),
-    Releasing(Arc<Lease>, Time),
+    Holding(Arc<HeldLease>),
+    Releasing(Arc<HeldLease>, Time),
     Forcing,
-    Renewing(Arc<Lease>),
-    Downgrading(Arc<Lease>, Time),
+    Renewing(Arc<HeldLease>),
+    Downgrading(Arc<HeldLease>, Time),
 }
 
 impl CallerState {
@@ -328,7 +328,7 @@ impl SimProcess {
     }
 
     /// The guards that its callers hold.
-    pub(super) fn guards(&self) -> impl Iterator<Item = Arc<Lease>> {
+    pub(super) fn guards(&self) -> impl Iterator<Item = Arc<HeldLease>> {
         self.callers
             .values()
             .filter_map(|caller| match &caller.state {

@@ -15,7 +15,7 @@ use crate::engine::trying::{Attempted, Doubt, Tried, TryAcquire};
 use crate::engine::upkeep::{Command, Task};
 use crate::engine::waiter::{TakeGrant, TokenOwner, WaiterAction, WaiterEntry, WaiterState};
 use crate::engine::waiting::EnqueueOutcome;
-use crate::engine::{Engine, Lease, QueuedWaiter, Request};
+use crate::engine::{Engine, HeldLease, QueuedWaiter, Request};
 use crate::error::Error;
 #[cfg(test)]
 use crate::memory::Memory;
@@ -61,7 +61,7 @@ impl Engine {
     }
 
     /// The renewal thread is to report that this lease is lost.
-    pub(crate) fn report_loss(&self, lost: Arc<Lease>) {
+    pub(crate) fn report_loss(&self, lost: Arc<HeldLease>) {
         self.base.upkeep.send(Command::ReportLoss(lost));
     }
 }
@@ -220,7 +220,7 @@ impl SteppedEngine {
     }
 
     /// The caller wakes and looks.
-    pub(crate) fn take_grant(&self, queued: &QueuedWaiter) -> Option<Arc<Lease>> {
+    pub(crate) fn take_grant(&self, queued: &QueuedWaiter) -> Option<Arc<HeldLease>> {
         let found = queued
             .waiter
             .state
@@ -253,7 +253,7 @@ impl SteppedEngine {
         &self,
         queued: &QueuedWaiter,
         answered: Option<(&Call, Answered)>,
-    ) -> Option<Arc<Lease>> {
+    ) -> Option<Arc<HeldLease>> {
         if let Some((call, answer)) = answered {
             queued.on_cancel_reply(call, answer.answer).ok()?;
         }
@@ -321,20 +321,20 @@ impl SteppedEngine {
     }
 
     /// The owner of a guard renews it: the call to send, unless the lease is lost.
-    pub(crate) fn begin_renew(&self, lease: &Arc<Lease>) -> Option<Call> {
+    pub(crate) fn begin_renew(&self, lease: &Arc<HeldLease>) -> Option<Call> {
         let renewed = lease.renewed_lease();
         let is_held = lease.is_held(self.engine.now());
         is_held.then(|| renewed.request.renew(renewed.token, renewed.fence()))
     }
 
-    pub(crate) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: Answered) {
+    pub(crate) fn on_renew_reply(&self, lease: &Arc<HeldLease>, answer: Answered) {
         if let Ok(answer) = answer.answer {
             let _ = self.engine.base.holding.on_renew_reply(lease, &answer);
         }
     }
 
     /// A writer becomes a reader: the call to send, unless the lease is lost.
-    pub(crate) fn begin_downgrade(&self, lease: &Lease) -> Option<Call> {
+    pub(crate) fn begin_downgrade(&self, lease: &HeldLease) -> Option<Call> {
         self.engine
             .releasing
             .begin_reduce(lease, 1, self.engine.now())
@@ -344,7 +344,7 @@ impl SteppedEngine {
     /// Whether the caller keeps a guard.
     pub(crate) fn on_downgrade_reply(
         &self,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         call: &Call,
         started: Time,
         answer: Answered,
@@ -356,26 +356,36 @@ impl SteppedEngine {
     }
 
     /// A guard is dropped: what to send, unless the lease is lost.
-    pub(crate) fn begin_release(&self, lease: &Arc<Lease>, mode: Mode) -> Option<Call> {
+    pub(crate) fn begin_release(&self, lease: &Arc<HeldLease>, mode: Mode) -> Option<Call> {
         let (releasing, now) = (&self.engine.releasing, self.engine.now());
         releasing.begin_release(lease, mode, now).ok()
     }
 
     /// The release of a lease that has ended here.
-    pub(crate) fn release_call(&self, lease: &Lease, mode: Mode) -> Call {
+    pub(crate) fn release_call(&self, lease: &HeldLease, mode: Mode) -> Call {
         release_call(lease, mode)
     }
 
     /// After the release of a dropped guard is written: what is to be done with its reply if the
     /// caller leaves. `None`: the caller must wait for it.
-    pub(crate) fn leave(&self, lease: &Arc<Lease>, call: &Call, started: Time) -> Option<OnResult> {
+    pub(crate) fn leave(
+        &self,
+        lease: &Arc<HeldLease>,
+        call: &Call,
+        started: Time,
+    ) -> Option<OnResult> {
         let may_leave = self.engine.releasing.may_leave(lease, WantResult::No);
         may_leave.then(|| self.leave_anyway(lease, call, started))
     }
 
     /// Leaves although a caller waits for the lock: the defect that the look at the registry rules
     /// out.
-    pub(crate) fn leave_anyway(&self, lease: &Arc<Lease>, call: &Call, started: Time) -> OnResult {
+    pub(crate) fn leave_anyway(
+        &self,
+        lease: &Arc<HeldLease>,
+        call: &Call,
+        started: Time,
+    ) -> OnResult {
         let timeout = self.engine.config().command_timeout;
         self.engine.releasing.note_left(started + timeout);
         self.engine.releasing.on_unread(lease, call, started)
@@ -383,7 +393,7 @@ impl SteppedEngine {
 
     pub(crate) fn on_release_reply(
         &self,
-        lease: &Lease,
+        lease: &HeldLease,
         call: &Call,
         started: Time,
         answer: Answered,

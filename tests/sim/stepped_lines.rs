@@ -9,7 +9,9 @@ use super::lines::{Line, Lines};
 use super::tries::Found;
 use super::turns::{Ended, Leaving};
 use crate::config::Config;
-use crate::engine::{Handovers, Lease, Next, QueuedWaiter, Request, SteppedEngine, WaiterEntry};
+use crate::engine::{
+    Handovers, HeldLease, Next, QueuedWaiter, Request, SteppedEngine, WaiterEntry,
+};
 use crate::key::Key;
 #[cfg(test)]
 use crate::memory::Memory;
@@ -48,7 +50,7 @@ impl GuardEnd {
 /// What a try finds in its process.
 pub(crate) enum TryStart {
     /// A kept lease, which it has now.
-    Holds(Arc<Lease>),
+    Holds(Arc<HeldLease>),
     /// Callers of its process have the lock, or wait for it.
     Taken,
     /// It asks Redis, by this request.
@@ -69,7 +71,7 @@ pub(crate) struct KeptLease {
 
 /// The requests that the drop of a guard sends.
 pub(crate) struct GuardRelease {
-    pub(crate) lease: Arc<Lease>,
+    pub(crate) lease: Arc<HeldLease>,
     /// The place of the waiters of this process, which is sent first.
     pub(crate) place: Option<LinePlace>,
     pub(crate) call: Call,
@@ -140,7 +142,7 @@ impl SteppedManager {
     }
 
     /// A kept lease, which the caller has now.
-    pub(crate) fn lend_kept(&self, key: &Key, options: &LockOptions) -> Option<Arc<Lease>> {
+    pub(crate) fn lend_kept(&self, key: &Key, options: &LockOptions) -> Option<Arc<HeldLease>> {
         options.keep_time()?;
         let slot = self.lines.known_slot(&key.name)?;
         self.lines.lend_kept(&slot, options)
@@ -166,8 +168,8 @@ impl SteppedManager {
     pub(crate) fn end_try(
         &self,
         request: &Arc<Request>,
-        granted: Option<Arc<Lease>>,
-    ) -> Option<Arc<Lease>> {
+        granted: Option<Arc<HeldLease>>,
+    ) -> Option<Arc<HeldLease>> {
         self.lines.end_try(request, Ok(granted)).ok().flatten()
     }
 
@@ -204,7 +206,11 @@ impl SteppedManager {
 
     /// A guard is dropped: what to send, unless the lease is lost, or another thread of the process
     /// has the lock now.
-    pub(crate) fn begin_release(&self, lease: &Arc<Lease>, end: GuardEnd) -> Option<GuardRelease> {
+    pub(crate) fn begin_release(
+        &self,
+        lease: &Arc<HeldLease>,
+        end: GuardEnd,
+    ) -> Option<GuardRelease> {
         if lease.lender().is_none() {
             return Some(GuardRelease {
                 lease: Arc::clone(lease),

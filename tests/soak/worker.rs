@@ -13,8 +13,8 @@ use std::{
 };
 
 use fairlock::{
-    Endpoint, Error, LockGuard, LockManager, LockOptions, MultiGuard, Quorum, ReadGuard,
-    SemaphoreGuard, WriteGuard,
+    Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, SemaphoreGuard, WriteGuard,
+    endpoint::{Endpoint, Quorum},
 };
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::process;
 use std::time::Duration;
 
-use fairlock::{LockManager, LockOptions, Quorum};
+use fairlock::{LockManager, LockOptions, endpoint::Quorum};
 
 use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::SentinelSet;
@@ -17,7 +17,7 @@ fn options() -> LockOptions {
         .label("billing")
 }
 
-fn manager(to: impl Into<fairlock::Endpoint>) -> LockManager {
+fn manager(to: impl Into<fairlock::endpoint::Endpoint>) -> LockManager {
     let builder = LockManager::builder(to)
         .options(options())
         .command_timeout(Duration::from_secs(5))

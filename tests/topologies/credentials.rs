@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use std::thread;
 
 use fairlock::{
-    Builder, Credentials, CredentialsError, CredentialsRequest, Endpoint, Error, LockManager,
-    LockOptions, Quorum, Step,
+    Builder, Error, LockManager, LockOptions, Step,
+    credentials::{Credentials, CredentialsError, CredentialsRequest},
+    endpoint::{Endpoint, Quorum},
 };
 
 use crate::cluster_set::ClusterSet;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{
-    Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, Result, SemaphoreGuard,
+    Builder, Error, LockGuard, LockManager, LockOptions, Result, SemaphoreGuard, endpoint::Endpoint,
 };
 
 use crate::cluster_set::ClusterSet;

@@ -5,7 +5,10 @@ use std::env;
 use std::process::Command;
 use std::time::Duration;
 
-use fairlock::{Cluster, Endpoint, Error, LockManager, Sentinel};
+use fairlock::{
+    Error, LockManager,
+    endpoint::{Cluster, Endpoint, Sentinel},
+};
 
 use crate::support::child::{Child, Role, report};
 use crate::support::server::free_address;
@@ -74,7 +77,8 @@ fn at_link_local(_: &[String]) {
 
     let replica = server(&["--replicaof", &zoned, &port.to_string()]);
     let at_replica = replica.addr().port();
-    let error = LockManager::connect(fairlock::Server::new(&zoned, at_replica)).unwrap_err();
+    let error =
+        LockManager::connect(fairlock::endpoint::Server::new(&zoned, at_replica)).unwrap_err();
     let Error::Config { message, .. } = &error else {
         panic!("{error:?}");
     };

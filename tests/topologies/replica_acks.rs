@@ -9,7 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, LossReason, Quorum, Result};
+use fairlock::{
+    Builder, Error, LockGuard, LockManager, LockOptions, LossReason, Result, endpoint::Quorum,
+};
 
 use crate::connection_names::await_role;
 use crate::support::{SLACK, Server, until, until_some};

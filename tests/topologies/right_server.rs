@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use fairlock::{Endpoint, Error, LockManager, LockOptions, Quorum};
+use fairlock::{
+    Error, LockManager, LockOptions,
+    endpoint::{Endpoint, Quorum},
+};
 
 use crate::support::server::free_address;
 use crate::support::{Server, until};

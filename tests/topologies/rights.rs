@@ -4,7 +4,10 @@
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, Quorum, Result};
+use fairlock::{
+    Builder, Error, LockGuard, LockManager, LockOptions, Result,
+    endpoint::{Endpoint, Quorum},
+};
 
 use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::{SentinelSet, SentinelSetup};

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LockOptions, Quorum, Sentinel};
+use fairlock::{
+    Error, LockManager, LockOptions,
+    endpoint::{Quorum, Sentinel},
+};
 
 use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup};
@@ -11,7 +14,7 @@ use crate::support::{Server, until_some};
 const T: Duration = Duration::from_millis(400);
 const SOON: Duration = Duration::from_secs(30);
 
-fn builder(to: impl Into<fairlock::Endpoint>) -> fairlock::Builder {
+fn builder(to: impl Into<fairlock::endpoint::Endpoint>) -> fairlock::Builder {
     LockManager::builder(to)
         .options(LockOptions::new().ttl(Duration::from_secs(10)))
         .command_timeout(T)
@@ -108,7 +111,8 @@ fn the_node_of_a_cluster_that_failed_is_named() {
 #[test]
 fn the_master_whose_replicas_are_missing_is_named() {
     const ACK: Duration = Duration::from_millis(100);
-    let acked = |to: fairlock::Endpoint| builder(to).replica_acks(1, ACK).build().unwrap();
+    let acked =
+        |to: fairlock::endpoint::Endpoint| builder(to).replica_acks(1, ACK).build().unwrap();
     let server = Server::tcp();
     let mgr = acked(server.url().into());
     let named = |error: Error| {

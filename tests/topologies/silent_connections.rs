@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Quorum, Sentinel};
+use fairlock::endpoint::{Quorum, Sentinel};
 
 use crate::cluster_set::ClusterSet;
 use crate::support::notes::left_out;

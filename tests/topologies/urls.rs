@@ -1,7 +1,10 @@
 //! URLs and typed endpoints of every topology. A URL is the same as its typed form, and the refusal of
 //! a bad one names the part that is wrong.
 
-use fairlock::{Cluster, Endpoint, Error, LockManager, Quorum, Sentinel, Server};
+use fairlock::{
+    Error, LockManager,
+    endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server},
+};
 
 const SECRET: &str = "hunter2-pa55phrase";
 

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fairlock::{Kind, LockInfo, LockState, Party};
+use fairlock::inspect::{Kind, LockInfo, LockState, Party};
 
 use crate::age;
 use crate::connection::Connection;

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use clap::Args;
-use fairlock::{LockInfo, LockState, Party};
+use fairlock::inspect::{LockInfo, LockState, Party};
 use humantime::format_duration;
 
 use crate::age;

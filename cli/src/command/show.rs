@@ -1,7 +1,10 @@
 //! `fairlock show`.
 
 use clap::Args;
-use fairlock::{LockInfo, LockState, Party, PreviousHolder};
+use fairlock::{
+    PreviousHolder,
+    inspect::{LockInfo, LockState, Party},
+};
 use humantime::format_duration;
 
 use crate::age;

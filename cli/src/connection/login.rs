@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fairlock::PasswordFile;
+use fairlock::credentials::PasswordFile;
 
 use super::url;
 use crate::exit::{Exit, Failure};

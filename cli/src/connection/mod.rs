@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use clap::{Args, Command};
 use fairlock::{
-    Builder, DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, Endpoint, LockManager, LockOptions, MAX_TTL,
-    PasswordFile,
+    Builder, DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, LockManager, LockOptions, MAX_TTL,
+    credentials::PasswordFile, endpoint::Endpoint,
 };
 use humantime::format_duration;
 

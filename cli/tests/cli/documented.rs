@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use fairlock::{LockInfo, LockOptions};
+use fairlock::{LockOptions, inspect::LockInfo};
 use serde_json::Value;
 
 use crate::look::{fairlock, labelled, until_awaited};

@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use fairlock::LockState;
+use fairlock::inspect::LockState;
 
 use crate::look::{fairlock, labelled, objects, until_awaited};
 use crate::process::{Ended, end, fairlock as fairlock_as_installed};

@@ -3,7 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use fairlock::{LockGuard, LockInfo, LockManager, LockOptions, LockState};
+use fairlock::{
+    LockGuard, LockManager, LockOptions,
+    inspect::{LockInfo, LockState},
+};
 
 use crate::process;
 use crate::support::{Proxy, SLACK, Server, until};

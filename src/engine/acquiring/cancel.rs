@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::QueuedWaiter;
 use crate::engine::client::single_result;
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::engine::waiter::{GrantNotice, TakeGrant, WaiterAction};
 use crate::error::Result;
 use crate::script::{Call, Mode, Outcome, Verb};
@@ -14,7 +14,7 @@ use crate::store::{Answer, StoreFault};
 
 impl QueuedWaiter {
     /// Leaves the queue at a deadline, but keeps a grant that came first.
-    pub(crate) fn cancel(self, until: Time) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn cancel(self, until: Time) -> Result<Option<Arc<HeldLease>>> {
         let acquiring = &self.acquiring;
         if let Some(call) = self.begin_cancel() {
             let started = acquiring.client.now();
@@ -96,7 +96,7 @@ impl QueuedWaiter {
     }
 
     /// The last look at a cancelled waiter: a grant may have come first, by any way.
-    pub(crate) fn take_grant_or_cancel(&self) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn take_grant_or_cancel(&self) -> Result<Option<Arc<HeldLease>>> {
         let acquiring = &self.acquiring;
         let waiter = &self.waiter;
         let found = waiter

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Acquiring;
-use crate::engine::lease::{Lease, first_lost};
+use crate::engine::lease::{HeldLease, first_lost};
 use crate::engine::releasing::Releasing;
 use crate::engine::request::Request;
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ impl Acquiring {
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         until: Time,
-    ) -> Result<Option<Vec<Arc<Lease>>>> {
+    ) -> Result<Option<Vec<Arc<HeldLease>>>> {
         self.take_each(requests, |request, so_far| {
             self.acquire(request, so_far, until)
         })
@@ -32,7 +32,7 @@ impl Acquiring {
     pub(crate) fn acquire_all_soon(
         self: &Arc<Self>,
         requests: &[Arc<Request>],
-    ) -> Result<Option<Vec<Arc<Lease>>>> {
+    ) -> Result<Option<Vec<Arc<HeldLease>>>> {
         let until = self.soon();
         self.take_each(requests, |request, _| self.acquire_soon(request, until))
     }
@@ -41,8 +41,8 @@ impl Acquiring {
     fn take_each(
         &self,
         requests: &[Arc<Request>],
-        take: impl Fn(&Arc<Request>, &[Arc<Lease>]) -> Result<Option<Arc<Lease>>>,
-    ) -> Result<Option<Vec<Arc<Lease>>>> {
+        take: impl Fn(&Arc<Request>, &[Arc<HeldLease>]) -> Result<Option<Arc<HeldLease>>>,
+    ) -> Result<Option<Vec<Arc<HeldLease>>>> {
         let mut taken = PartOfGroup {
             releasing: &self.releasing,
             leases: Vec::with_capacity(requests.len()),
@@ -61,7 +61,7 @@ impl Acquiring {
 /// The members of a group that are held so far. Dropping it releases them.
 struct PartOfGroup<'a> {
     releasing: &'a Arc<Releasing>,
-    leases: Vec<Arc<Lease>>,
+    leases: Vec<Arc<HeldLease>>,
 }
 
 impl Drop for PartOfGroup<'_> {
@@ -71,11 +71,11 @@ impl Drop for PartOfGroup<'_> {
 }
 
 /// When the first of these leases ends if none of them is renewed any more.
-pub(super) fn earliest_deadline(leases: &[Arc<Lease>], now: Time) -> Time {
+pub(super) fn earliest_deadline(leases: &[Arc<HeldLease>], now: Time) -> Time {
     let ends = leases.iter().map(|lease| now + lease.remaining(now));
     ends.min().unwrap_or(Time::NEVER)
 }
 
-pub(super) fn check_group_held(leases: &[Arc<Lease>], now: Time) -> Result<()> {
+pub(super) fn check_group_held(leases: &[Arc<HeldLease>], now: Time) -> Result<()> {
     first_lost(leases, now).map_or(Ok(()), |loss| Err(Error::Lost { loss }))
 }

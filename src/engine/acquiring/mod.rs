@@ -8,6 +8,7 @@ mod group;
 mod owned;
 mod queued;
 mod soon;
+mod wait_log;
 
 use std::slice;
 use std::sync::Arc;
@@ -16,11 +17,10 @@ use crate::engine::base::Base;
 use crate::engine::client::{Client, single_result};
 use crate::engine::grants::Grants;
 use crate::engine::holding::Holding;
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::engine::life::Life;
 use crate::engine::names::Names;
 use crate::engine::releasing::Releasing;
-use crate::engine::reports::Reports;
 use crate::engine::request::Request;
 use crate::engine::subscription::Subscription;
 use crate::engine::trying::Trying;
@@ -49,7 +49,7 @@ pub(crate) enum Caller {
 
 /// How a caller enters: with the lock, or with a place in its queue.
 pub(crate) enum Entered {
-    Granted(Arc<Lease>),
+    Granted(Arc<HeldLease>),
     /// Where the store has no queue, a waiter that asks while its caller waits.
     Queued(QueuedWaiter),
     /// With neither, since the time is up: the lock is taken, or Redis still passes over dead
@@ -65,7 +65,6 @@ pub(crate) struct Acquiring {
     holding: Arc<Holding>,
     registry: Arc<WaiterRegistry>,
     askers: Arc<Askers>,
-    reports: Arc<Reports>,
     grants: Arc<Grants>,
     waiting: Arc<Waiting>,
     names: Arc<Names>,
@@ -89,7 +88,6 @@ impl Acquiring {
             holding: Arc::clone(&base.holding),
             registry: Arc::clone(&base.registry),
             askers: Arc::clone(&base.askers),
-            reports: Arc::clone(&base.reports),
             grants: Arc::clone(&base.grants),
             waiting: Arc::clone(&base.waiting),
             names: Arc::clone(names),
@@ -107,9 +105,9 @@ impl Acquiring {
     pub(crate) fn acquire(
         self: &Arc<Self>,
         request: &Arc<Request>,
-        group_so_far: &[Arc<Lease>],
+        group_so_far: &[Arc<HeldLease>],
         until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
+    ) -> Result<Option<Arc<HeldLease>>> {
         let enter = |until| self.enter(request, until, Caller::Waits);
         self.acquire_by(enter, group_so_far, until)
     }
@@ -119,9 +117,9 @@ impl Acquiring {
     pub(crate) fn acquire_by(
         &self,
         enter: impl Fn(Time) -> Result<Entered>,
-        group_so_far: &[Arc<Lease>],
+        group_so_far: &[Arc<HeldLease>],
         until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
+    ) -> Result<Option<Arc<HeldLease>>> {
         let limit = until.min(self.client.now() + self.client.config().outage_limit);
         // Try, and enqueue. In an outage, stop when the earliest of these leases would expire, to
         // check them.
@@ -147,7 +145,7 @@ impl Acquiring {
             }
         };
         // Wait. Once per check period, check that the group's earlier leases are still held.
-        let waits = queued.begin_wait(until);
+        queued.begin_wait();
         loop {
             check_group_held(group_so_far, self.client.now())?;
             let mut recheck_at = until;
@@ -162,10 +160,7 @@ impl Acquiring {
             match queued.wait_on(recheck_at, at_deadline) {
                 Ok(Some(lease)) => return Ok(Some(lease)),
                 // Cancel, at the deadline. A grant may still come first.
-                Ok(None) if at_deadline == AtDeadline::Cancel => {
-                    drop(waits);
-                    return queued.cancel(until);
-                }
+                Ok(None) if at_deadline == AtDeadline::Cancel => return queued.cancel(until),
                 Ok(None) => {}
                 Err(error) => {
                     // P8 (every call ends): the time is up. A silent Redis would not answer a
@@ -179,7 +174,7 @@ impl Acquiring {
     }
 
     /// See [`Trying::attach`].
-    pub(crate) fn attach(&self, request: &Arc<Request>) -> Result<Arc<Lease>> {
+    pub(crate) fn attach(&self, request: &Arc<Request>) -> Result<Arc<HeldLease>> {
         self.trying.attach(request)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Acquiring, QueuedWaiter, for_lock};
 use crate::engine::client::Client;
-use crate::engine::lease::{Lease, note_taken};
+use crate::engine::lease::{HeldLease, note_taken};
 use crate::engine::request::Request;
 use crate::engine::upkeep::{Task, Timer};
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterEntry, WaiterOwner, WaiterState};
@@ -55,7 +55,7 @@ impl Acquiring {
         &self,
         request: &Arc<Request>,
         until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
+    ) -> Result<Option<Arc<HeldLease>>> {
         self.holding.prepare(request)?;
         self.trying.attempt(request, until)
     }
@@ -132,7 +132,7 @@ impl Acquiring {
     }
 
     /// Wakes a caller that was given this lease. From now on `max_hold` ends it.
-    pub(crate) fn wake_for(&self, caller: &Arc<WaiterEntry>, given: &Arc<Lease>) {
+    pub(crate) fn wake_for(&self, caller: &Arc<WaiterEntry>, given: &Arc<HeldLease>) {
         if given.request.max_hold.is_some() {
             self.holding.keep_renewed(given);
         }
@@ -140,7 +140,7 @@ impl Acquiring {
     }
 
     /// This thread has a lease that was lent to it without a wait. From now on `max_hold` ends it.
-    pub(crate) fn note_lent(&self, given: &Arc<Lease>) {
+    pub(crate) fn note_lent(&self, given: &Arc<HeldLease>) {
         if given.request.max_hold.is_some() {
             self.holding.keep_renewed(given);
         }
@@ -148,12 +148,12 @@ impl Acquiring {
     }
 
     /// R13 (unwanted grants): abandons a grant that no caller wants.
-    pub(crate) fn abandon(&self, lease: &Arc<Lease>) {
+    pub(crate) fn abandon(&self, lease: &Arc<HeldLease>) {
         self.grants.abandon_lease(lease);
     }
 
     /// The guard of a lease that was lent has lost it: all that watch it learn so, once.
-    pub(crate) fn report_loss(&self, lent: &Lease, loss: &Loss) {
+    pub(crate) fn report_loss(&self, lent: &HeldLease, loss: &Loss) {
         if let Some(watcher) = lent.report_loss(loss) {
             self.holding.announce_loss(lent, loss, watcher);
         }

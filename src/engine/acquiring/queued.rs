@@ -1,16 +1,14 @@
 //! The caller's end of a waiter: it waits for the grant. `cancel` is how it leaves the queue.
 
-use std::slice;
 use std::sync::Arc;
-use std::thread;
 
 use crossbeam_channel::Receiver;
 
-use super::{Acquiring, is_transient};
-use crate::engine::lease::Lease;
+use super::{Acquiring, is_transient, wait_log};
+use crate::engine::lease::HeldLease;
 use crate::engine::request::Request;
 use crate::engine::waiter::{
-    Asking, NestedWait, TakeGrant, WaitEnds, WaiterAction, WaiterEntry, WaiterOwner, WaiterState,
+    Asking, TakeGrant, WaiterAction, WaiterEntry, WaiterOwner, WaiterState,
 };
 use crate::error::{Error, Result, Step};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
@@ -23,21 +21,6 @@ use crate::store::clock::Time;
 pub(crate) struct QueuedWaiter {
     pub(super) acquiring: Arc<Acquiring>,
     pub(crate) waiter: Arc<WaiterEntry>,
-}
-
-/// A thread waits until this is dropped.
-pub(crate) struct BegunWait<'a> {
-    waiter: &'a WaiterEntry,
-    _nested: Option<NestedWait>,
-}
-
-impl Drop for BegunWait<'_> {
-    fn drop(&mut self) {
-        // Between two looks, a caller of a watched waiter waits by its channel.
-        if !self.waiter.is_watched() {
-            self.waiter.state.lock().end_wait();
-        }
-    }
 }
 
 /// The caller's choice for its waiter when a wait times out.
@@ -121,8 +104,8 @@ impl QueuedWaiter {
             return acquiring.life.disconnected();
         }
         if !self.waiter.is_watched() {
-            let (thread, now) = (thread::current(), acquiring.client.now());
-            self.waiter.state.lock().begin_wait(thread, now);
+            let (now, long_wait) = (acquiring.client.now(), acquiring.client.config().long_wait);
+            self.waiter.state.lock().begin_wait(now, long_wait);
             let _ = self.waiter.ready();
             acquiring.grants.watch_pause(&self.waiter);
         }
@@ -144,40 +127,26 @@ impl QueuedWaiter {
     /// The silence may be this process's own: it was stopped, or its host slept. So Redis is asked
     /// again before the wait fails. It gets one command timeout at a deadline, else two: for a
     /// connection and for the reply.
-    pub(crate) fn wait(&self, until: Time, at_deadline: AtDeadline) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn wait(
+        &self,
+        until: Time,
+        at_deadline: AtDeadline,
+    ) -> Result<Option<Arc<HeldLease>>> {
         self.acquiring.life.check_fork()?;
-        let _waits = self.begin_wait(until);
+        self.begin_wait();
         self.wait_on(until, at_deadline)
     }
 
-    /// This thread begins to wait until `until`, in one piece or in several. The renewal thread may
-    /// report the wait until the result is dropped. If it closes a circle of waits, a warning says
-    /// so now, or later if there was one of the same names a short time ago.
-    pub(crate) fn begin_wait(&self, until: Time) -> BegunWait<'_> {
-        let thread = thread::current();
+    /// This thread begins to wait. The log says at once if it waits for itself.
+    pub(crate) fn begin_wait(&self) {
+        let acquiring = &self.acquiring;
         let mut state = self.waiter.state.lock();
-        state.begin_wait(thread.clone(), self.acquiring.client.now());
-        let is_over = !state.awaits_grant();
+        state.begin_wait(acquiring.client.now(), acquiring.client.config().long_wait);
+        let waits = state.awaits_grant();
         drop(state);
-        let ends = if until == Time::NEVER {
-            WaitEnds::WithTheLock
-        } else {
-            WaitEnds::AtADeadline
-        };
-        let nested = if is_over {
-            None
-        } else {
-            NestedWait::begin(self.acquiring.client.id(), &self.waiter, thread, ends)
-        };
-        let (nested, circle) = nested.unzip();
-        let begun = BegunWait {
-            waiter: &self.waiter,
-            _nested: nested,
-        };
-        if let Some(circle) = circle.flatten() {
-            self.acquiring.reports.report_circle(&circle);
+        if waits {
+            wait_log::warn_of_own_lock(acquiring.client.id(), &self.waiter.request);
         }
-        begun
     }
 
     /// Goes on with a wait that has begun.
@@ -190,7 +159,7 @@ impl QueuedWaiter {
         &self,
         until: Time,
         at_deadline: AtDeadline,
-    ) -> Result<Option<Arc<Lease>>> {
+    ) -> Result<Option<Arc<HeldLease>>> {
         let acquiring = &self.acquiring;
         let waiter = &self.waiter;
         let mut call = WaitCall {
@@ -200,27 +169,9 @@ impl QueuedWaiter {
             answer_by: None,
         };
         let _asking = self.begin_asking(call.entered);
-        let long_wait = acquiring.client.config().long_wait;
         let mut state = waiter.state.lock();
-        // No sync of the renewal thread checks a waiter that asks for nothing while its owner has the
-        // lock. So it looks itself, and at once if it waits in pieces: each may end before the next
-        // look is due.
-        let checks_itself = waiter.is_unasked();
-        let mut check_at = if checks_itself && state.has_waited_for(long_wait, call.entered) {
-            call.entered
-        } else {
-            Time::NEVER
-        };
         loop {
             let now = acquiring.client.now();
-            if now >= check_at {
-                check_at = Time::NEVER;
-                drop(state);
-                let reports = &acquiring.reports;
-                reports.report_postponed_circles(slice::from_ref(waiter));
-                reports.report_if_long(&waiter.callers());
-                state = waiter.state.lock();
-            }
             match state.take_grant(now, &waiter.request) {
                 TakeGrant::Taken(lease) => {
                     drop(state);
@@ -235,6 +186,15 @@ impl QueuedWaiter {
                     continue;
                 }
                 TakeGrant::NotYet => {}
+            }
+            if let Some(waited) = state.take_report(now) {
+                drop(state);
+                if acquiring.registry.begin_report(waiter, now, waited) {
+                    wait_log::warn_of_long_wait(waiter, waited);
+                }
+                state = waiter.state.lock();
+                // A grant may have come by now, and its notification woke nobody.
+                continue;
             }
             let wake_at = match self.next_step(&call, &state, now) {
                 WaitStep::NotYet => return Ok(None),
@@ -262,10 +222,6 @@ impl QueuedWaiter {
                     if let Some(lease) = self.ask(&call)? {
                         return Ok(Some(lease));
                     }
-                    // A wait may be long although each of its pieces is short.
-                    if now < until || at_deadline == AtDeadline::Keep {
-                        self.report_asking();
-                    }
                     if now >= until {
                         return Ok(None);
                     }
@@ -273,11 +229,7 @@ impl QueuedWaiter {
                     continue;
                 }
             };
-            if checks_itself {
-                let period = acquiring.client.config().check_period;
-                check_at = check_at.min(state.check_at(now, long_wait, period));
-            }
-            let wake_at = wake_at.min(check_at);
+            let wake_at = wake_at.min(state.report_at());
             let clock = acquiring.client.clock();
             clock.wait(&waiter.changed, &mut state, wake_at);
         }
@@ -335,7 +287,7 @@ impl QueuedWaiter {
     }
 
     /// R21 (asking again): asks once. If the lock is taken, the next pause begins.
-    fn ask(&self, call: &WaitCall) -> Result<Option<Arc<Lease>>> {
+    fn ask(&self, call: &WaitCall) -> Result<Option<Arc<HeldLease>>> {
         let client = &self.acquiring.client;
         let asked = client.now();
         let trying = &self.acquiring.trying;
@@ -357,16 +309,6 @@ impl QueuedWaiter {
             Some(_) => client.meter().retries.add(1),
         }
         Ok(None)
-    }
-
-    /// R21 (asking again): no check of the renewal thread reports this wait.
-    fn report_asking(&self) {
-        let waiters = slice::from_ref(&self.waiter);
-        self.acquiring.reports.report_postponed_circles(waiters);
-        // A younger waiter is due earlier each time. It would report only itself, forever.
-        if self.acquiring.askers.has_waited_longest(&self.waiter) {
-            self.acquiring.reports.report_if_long(waiters);
-        }
     }
 
     /// A try may say "not yet" only if Redis answered within the last P + T.

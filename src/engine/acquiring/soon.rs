@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Acquiring, AtDeadline, Caller, Entered};
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::engine::request::Request;
 use crate::error::{Error, Result};
 use crate::logging::Logger;
@@ -29,7 +29,7 @@ impl Acquiring {
         self: &Arc<Self>,
         request: &Arc<Request>,
         until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
+    ) -> Result<Option<Arc<HeldLease>>> {
         if !self.client.config().may_wait(request.fixed, request.ttl) {
             return Ok(None);
         }
@@ -50,7 +50,7 @@ impl Acquiring {
         self: &Arc<Self>,
         request: &Arc<Request>,
         until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
+    ) -> Result<Option<Arc<HeldLease>>> {
         let queued = match self.enter(request, until, Caller::Waits)? {
             Entered::Granted(lease) => return Ok(Some(lease)),
             Entered::NotYet => return Ok(None),

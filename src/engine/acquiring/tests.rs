@@ -1,13 +1,12 @@
 //! The main loop without a queue, on the store in memory. The store of a quorum has tests of its
 //! own on real servers.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use crate::config::{Config, Settings};
-use crate::engine::waiter::{Askers, CircleWarning, WaiterState};
+use crate::engine::waiter::{Askers, WaiterState};
 use crate::engine::{AtDeadline, QueuedWaiter, Request};
 use crate::error::Error;
 use crate::local::Running;
@@ -298,90 +297,6 @@ fn lock_lost_before_it_is_taken_is_asked_for_again() {
     guard.unlock().expect("it was held");
     let guard = memory.fast_forward(|| waiter.wait_for(MINUTE));
     assert!(guard.expect("it answers").is_some());
-}
-
-#[test]
-fn thread_that_waits_for_its_own_lock_is_reported_at_once() {
-    let memory = Memory::new();
-    let ours = plain(&memory);
-    let _guard = ours.lock("a").expect("it is free");
-    let queued = sleeper(&ours, "a");
-    assert!(!is_warned_of(&queued));
-    // No time to ask, and none to wait.
-    let lease = queued.wait(ours.engine().now(), AtDeadline::Keep);
-    assert!(lease.expect("it answers").is_none());
-    assert!(is_warned_of(&queued));
-}
-
-fn is_warned_of(queued: &QueuedWaiter) -> bool {
-    queued.waiter.state.lock().circle_warning == CircleWarning::Logged
-}
-
-#[test]
-fn deadlock_in_the_pause_of_a_warning_is_reported_while_asking() {
-    let memory = Memory::new();
-    let ours = plain(&memory);
-    let _guard = ours.lock("a").expect("it is free");
-    let engine = ours.engine();
-    let names = BTreeSet::from([Arc::from("a")]);
-    let pause = engine.config().long_wait;
-    let begins = engine.base.reports.begin_circle(names, pause);
-    assert!(begins, "as for another wait");
-    let queued = sleeper(&ours, "a");
-    queued.waiter.state.lock().ask_at = engine.now();
-    let wait = |length| {
-        let until = engine.now() + length;
-        let lease = memory.fast_forward(|| queued.wait(until, AtDeadline::Keep));
-        assert!(lease.expect("it answers").is_none());
-    };
-    wait(pause / 2);
-    assert!(!is_warned_of(&queued));
-    // One wait, which begins in the pause and outlasts it.
-    wait(MINUTE);
-    assert!(is_warned_of(&queued));
-}
-
-#[test]
-fn younger_waiter_does_not_silence_the_one_that_has_waited_longest() {
-    let memory = Memory::new();
-    let (ours, hour) = (plain(&memory), MINUTE * 60);
-    let theirs = manager(&memory, |config| config.ttl = hour);
-    let fixed = LockOptions::new().fixed_lease(hour);
-    let _guard = theirs.with(fixed).lock("a").expect("it is free");
-    let engine = ours.engine();
-    let limit = engine.config().long_wait;
-    // True if there was no report yet. It counts as one.
-    let is_first_report = || {
-        engine
-            .base
-            .registry
-            .begin_report("a", engine.now(), Duration::MAX)
-    };
-    let wait = |queued: &QueuedWaiter, until| {
-        let lease = queued.wait(until, AtDeadline::Keep);
-        assert!(lease.expect("it answers").is_none());
-    };
-    let [older, younger] = [sleeper(&ours, "a"), sleeper(&ours, "a")];
-    let until = engine.now() + MINUTE;
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| wait(&older, until));
-        until_asleep(&older);
-        memory.advance(limit / 10);
-        younger.waiter.state.lock().ask_at = engine.now();
-        memory.fast_forward(|| wait(&younger, engine.now() + 2 * limit));
-        assert_eq!(engine.base.askers.count("a"), 1, "the older one waits on");
-        assert!(is_first_report(), "the younger one has reported itself");
-        memory.advance(MINUTE);
-        waiting.join().expect("no panic");
-    });
-    // The wait of the older one has more than doubled since then.
-    older.waiter.state.lock().ask_at = engine.now();
-    memory.fast_forward(|| wait(&older, engine.now() + limit / 10));
-    let waited = MINUTE + limit;
-    assert!(
-        !engine.base.registry.begin_report("a", engine.now(), waited),
-        "the older one has reported itself"
-    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::link::Replied;
 use super::schedule::{Answered, PIPELINE, Schedule, Tasks};
 use crate::engine::base::Base;
-use crate::engine::lease::{Due, Lease, renewed_until};
+use crate::engine::lease::{Due, HeldLease, renewed_until};
 use crate::engine::request::LostBy;
 use crate::engine::upkeep::{ScheduledLease, Task, TokenRelease};
 use crate::engine::waiter::{TokenOwner, WaiterAction};
@@ -22,7 +22,7 @@ pub(super) struct LeaseRenewal {
     leases: Schedule<ScheduledLease>,
     /// Leases that are out of the schedule for the moment. After a panic they are lost like the
     /// scheduled ones, so that none is forgotten.
-    in_hand: Vec<Arc<Lease>>,
+    in_hand: Vec<Arc<HeldLease>>,
     /// When to look for new leases although none is due; see [`LeaseRenewal::take_in`].
     look_again_at: Time,
     /// Renewals fail. The log says when that begins and when it ends, not for each lock.
@@ -94,7 +94,7 @@ impl LeaseRenewal {
     }
 
     /// Has these leases renewed at once, if they are renewed at all.
-    pub(super) fn renew_now(&mut self, now: Time, is_wanted: impl Fn(&Lease) -> bool) {
+    pub(super) fn renew_now(&mut self, now: Time, is_wanted: impl Fn(&HeldLease) -> bool) {
         for mut scheduled in self.leases.take_all() {
             if scheduled.renew_at != Time::NEVER && is_wanted(&scheduled.lease) {
                 scheduled.renew_at = now;
@@ -237,7 +237,7 @@ impl LeaseRenewal {
     /// guard has lost it.
     pub(super) fn lose(
         &mut self,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         reason: LossReason,
         tasks: &mut Tasks,
     ) -> bool {
@@ -304,7 +304,7 @@ impl LeaseRenewal {
     }
 
     /// Another thread has seen a lease lost, and has not reported it.
-    pub(super) fn report_if_lost(&mut self, lease: &Arc<Lease>, now: Time, tasks: &mut Tasks) {
+    pub(super) fn report_if_lost(&mut self, lease: &Arc<HeldLease>, now: Time, tasks: &mut Tasks) {
         if let Due::Lose(reason) = lease.due(now, Time::NEVER) {
             self.lose(lease, reason, tasks);
         }
@@ -322,7 +322,11 @@ impl LeaseRenewal {
 
     /// Ends all leases for a shutdown, with these, whose renewals have no reply yet. Returns the names
     /// of the locks that guards lost by it.
-    pub(super) fn end_all(&mut self, owed: Vec<Arc<Lease>>, tasks: &mut Tasks) -> Vec<Arc<str>> {
+    pub(super) fn end_all(
+        &mut self,
+        owed: Vec<Arc<HeldLease>>,
+        tasks: &mut Tasks,
+    ) -> Vec<Arc<str>> {
         let mut names = Vec::new();
         // A lent lease ends with its lender, which is among them.
         let all = self.take_all(owed).into_iter();
@@ -341,7 +345,7 @@ impl LeaseRenewal {
 
     /// Takes out all leases there are, with these, whose renewals have no reply yet. Until the round
     /// ends they are in hand, so some may come twice.
-    pub(super) fn take_all(&mut self, owed: Vec<Arc<Lease>>) -> Vec<Arc<Lease>> {
+    pub(super) fn take_all(&mut self, owed: Vec<Arc<HeldLease>>) -> Vec<Arc<HeldLease>> {
         let scheduled = self.leases.take_all().map(|s| s.lease);
         self.in_hand.extend(scheduled.chain(owed));
         self.in_hand.clone()

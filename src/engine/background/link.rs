@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::schedule::{CONNECTING, PIPELINE};
 use crate::engine::client::Client;
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::engine::upkeep::{Intake, Task, TokenRelease};
 use crate::script::{Call, Token};
 use crate::store::clock::Time;
@@ -100,7 +100,7 @@ impl RenewalLink {
     }
 
     /// Takes out the leases whose renewals a slow node owes replies.
-    pub(super) fn take_renewals(&mut self) -> Vec<Arc<Lease>> {
+    pub(super) fn take_renewals(&mut self) -> Vec<Arc<HeldLease>> {
         let mut leases = Vec::new();
         self.owed.retain(|_, (task, _)| {
             let Task::Renew(scheduled) = task else {

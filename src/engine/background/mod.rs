@@ -7,7 +7,6 @@
 
 mod lease_renewal;
 mod link;
-mod long_wait;
 mod release_upkeep;
 mod schedule;
 mod thread;

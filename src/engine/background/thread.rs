@@ -275,7 +275,6 @@ impl RenewalThread {
             }
             Task::Sync => waiters.on_sync_reply(call, result.answer, tasks),
             Task::Lookup => waiters.on_lookup_reply(call, result.answer),
-            Task::AskHolder(wait) => waiters.on_holder_reply(wait, call, result.answer, tasks),
         }
     }
 

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::long_wait;
 use super::schedule::{Answered, PIPELINE, Tasks};
 use crate::engine::base::Base;
-use crate::engine::upkeep::{LongWait, Task};
+use crate::engine::upkeep::Task;
 use crate::engine::waiter::{GrantNotice, TokenOwner, WaiterEntry, refusal};
 use crate::engine::waiting::EnqueueOutcome;
 use crate::logging::Logger;
@@ -60,7 +59,6 @@ impl WaiterUpkeep {
                 let is_asking = waiter.state.lock().is_asking();
                 is_asking.then(|| waiter.request.call(Verb::Vacate).vacate(*family))
             }
-            Task::AskHolder(wait) => wait.call(),
             _ => None,
         }
     }
@@ -239,9 +237,6 @@ impl WaiterUpkeep {
         let waiters = self.base.registry.waiters_of(name);
         let callers = waiters.iter().flat_map(|waiter| waiter.callers());
         let all: Vec<Arc<WaiterEntry>> = waiters.iter().cloned().chain(callers).collect();
-        // Also while Redis does not answer: a long wait is reported all the same.
-        self.base.reports.report_postponed_circles(&all);
-        self.base.reports.report_if_long(&all);
         let answer = match result {
             Ok(answer) => answer,
             Err(fault) => return self.on_sync_fault(name, &all, &fault, tasks),
@@ -360,25 +355,6 @@ impl WaiterUpkeep {
         self.base.registry.all_due(now);
         for (about, tokens) in self.base.registry.all_tokens() {
             self.look_up(&about, &tokens);
-        }
-    }
-
-    pub(super) fn on_holder_reply(
-        &self,
-        wait: LongWait,
-        call: &Call,
-        result: Answered,
-        tasks: &mut Tasks,
-    ) {
-        match result {
-            // The thread's connection is being opened. It will be open soon, or say why not.
-            Err(fault) if fault.is_no_outage() && !fault.is_undecided() => {
-                tasks.retry(Task::AskHolder(wait), &fault);
-            }
-            result => {
-                let callers = self.base.registry.callers(&call.key.name);
-                long_wait::report(&wait, call, result, callers, self.base.client.now());
-            }
         }
     }
 

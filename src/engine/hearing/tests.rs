@@ -18,7 +18,7 @@ use scripted_server::{ScriptedReply, is, next_command};
 
 use super::*;
 use crate::config::{Config, Settings};
-use crate::engine::{EngineHandle, Lease, Request};
+use crate::engine::{EngineHandle, HeldLease, Request};
 use crate::manager::LockManager;
 use crate::memory::{Fault, Memory};
 use crate::options::LockOptions;
@@ -170,14 +170,14 @@ fn is_heard(manager: &LockManager) -> bool {
     engine.hearing().is_heard(engine.now())
 }
 
-fn take(manager: &LockManager, name: &str) -> Arc<Lease> {
+fn take(manager: &LockManager, name: &str) -> Arc<HeldLease> {
     let key = manager.key(name).expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let taken = manager.engine().try_acquire(&request);
     taken.expect("it answers").expect("it is free")
 }
 
-fn is_confirmed(manager: &LockManager, lease: &Lease) -> bool {
+fn is_confirmed(manager: &LockManager, lease: &HeldLease) -> bool {
     lease.is_confirmed(manager.engine().hearing().troubles())
 }
 
@@ -237,7 +237,7 @@ fn late_reply_proves_the_subscription_from_when_its_ping_was_sent() {
         .lock()
         .expect("no panic")
         .expect("a PING came");
-    let latest = engine.at(pinged_at) + (period * 2 + T);
+    let latest = engine.now() - pinged_at.elapsed() + (period * 2 + T);
     assert!(heard_until() <= latest.as_nanos());
 }
 

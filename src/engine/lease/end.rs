@@ -1,6 +1,6 @@
 //! The end of a lease, as a reply reports it.
 
-use super::lease::{Lease, deadline_from_reply};
+use super::lease::{HeldLease, deadline_from_reply};
 use crate::logging::Logger;
 use crate::loss::{LossReason, PreviousHolder};
 use crate::script::{Mode, Outcome};
@@ -32,7 +32,7 @@ pub(crate) fn loss_from_release(
 /// A reply that the token is gone names the fence of the last grant that ended without a release, and
 /// how that grant ended. If it was released by force, that is the fence which the caller of
 /// `force_release` named.
-pub(crate) fn renewed_until(lease: &Lease, answer: &Answer) -> Result<Time, LossReason> {
+pub(crate) fn renewed_until(lease: &HeldLease, answer: &Answer) -> Result<Time, LossReason> {
     match &answer.reply.outcome {
         // P1 (one holder): a copy of a pass can still run, after which others can get the lock sooner.
         Outcome::Renewed { fence, .. }

@@ -26,10 +26,10 @@ use crate::sync::Mutex;
 /// A lease can be *lent*: its owner gives others of its own under it, one after the other, each to
 /// one guard. Such a lease has its own end, and the lender's token and deadline: it is held while
 /// neither of the two has ended. The renewal thread renews the lender.
-pub(crate) struct Lease {
+pub(crate) struct HeldLease {
     pub(crate) request: Arc<Request>,
     pub(crate) token: Token,
-    /// See [`Lease::fence`]. A lent lease has its own when somebody first asks for it.
+    /// See [`HeldLease::fence`]. A lent lease has its own when somebody first asks for it.
     fence: OnceLock<u64>,
     /// How many fences Redis has reserved behind the first.
     spare: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Lease {
     /// When the request was sent, at the latest, whose reply last showed that Redis has the lease. In ns.
     confirmed_at: AtomicU64,
     /// The lease under which this one was given.
-    lender: Option<Arc<Lease>>,
+    lender: Option<Arc<HeldLease>>,
     state: LeaseState,
     signal: LostSignal,
     passing: Passing,
@@ -65,16 +65,16 @@ pub(crate) struct Lease {
     renewal_fault: Mutex<Option<Box<StoreFault>>>,
 }
 
-impl Lease {
+impl HeldLease {
     /// `granted` is a local time no later than the grant.
     pub(crate) fn new(
         request: Arc<Request>,
         grant: &Grant,
         granted: Time,
         deadline: Time,
-    ) -> Lease {
+    ) -> HeldLease {
         let fence = OnceLock::from(grant.fence);
-        Lease::of_grant(request, grant, fence, granted, deadline)
+        HeldLease::of_grant(request, grant, fence, granted, deadline)
     }
 
     fn of_grant(
@@ -83,8 +83,8 @@ impl Lease {
         fence: OnceLock<u64>,
         granted: Time,
         deadline: Time,
-    ) -> Lease {
-        Lease {
+    ) -> HeldLease {
+        HeldLease {
             permits: AtomicU32::new(request.spec.weight),
             was_wanted: request.hears && grant.waiting != Some(false),
             ends_at: request
@@ -113,11 +113,11 @@ impl Lease {
 
     /// The lender is lent for a request, from now on.
     pub(crate) fn lent(
-        lender: Arc<Lease>,
+        lender: Arc<HeldLease>,
         request: Arc<Request>,
         previous: PreviousHolder,
         now: Time,
-    ) -> Lease {
+    ) -> HeldLease {
         let grant = Grant {
             token: lender.token,
             fence: 0,
@@ -127,9 +127,9 @@ impl Lease {
             waiting: Some(false),
         };
         lender.lent_at.store(now.as_nanos(), Ordering::Relaxed);
-        Lease {
+        HeldLease {
             lender: Some(lender),
-            ..Lease::of_grant(request, &grant, OnceLock::new(), now, Time::NEVER)
+            ..HeldLease::of_grant(request, &grant, OnceLock::new(), now, Time::NEVER)
         }
     }
 
@@ -174,12 +174,12 @@ impl Lease {
     }
 
     /// The lease under which this one was given. `None` for a grant of Redis.
-    pub(crate) fn lender(&self) -> Option<&Arc<Lease>> {
+    pub(crate) fn lender(&self) -> Option<&Arc<HeldLease>> {
         self.lender.as_ref()
     }
 
     /// The lease that the renewal thread renews for this one: its lender, or itself.
-    pub(crate) fn renewed_lease(self: &Arc<Self>) -> &Arc<Lease> {
+    pub(crate) fn renewed_lease(self: &Arc<Self>) -> &Arc<HeldLease> {
         self.lender.as_ref().unwrap_or(self)
     }
 
@@ -204,24 +204,24 @@ impl Lease {
     }
 
     /// The same lease, if this process learned of the grant now.
-    pub(crate) fn noticed(self, now: Time) -> Lease {
-        Lease {
+    pub(crate) fn noticed(self, now: Time) -> HeldLease {
+        HeldLease {
             noticed_at: now,
             ..self
         }
     }
 
     /// The same lease, of a waiter that was queued.
-    pub(crate) fn for_queued(self) -> Lease {
-        Lease {
+    pub(crate) fn for_queued(self) -> HeldLease {
+        HeldLease {
             was_queued: true,
             ..self
         }
     }
 
     /// The same lease, if a copy of its acquire may still be under way (R7).
-    pub(crate) fn with_not_after(self, not_after: u64) -> Lease {
-        Lease { not_after, ..self }
+    pub(crate) fn with_not_after(self, not_after: u64) -> HeldLease {
+        HeldLease { not_after, ..self }
     }
 
     /// The fence of its grant, and those that Redis has reserved.
@@ -365,7 +365,7 @@ impl Lease {
         Ok(())
     }
 
-    /// The first half of [`Lease::release`], for a caller that holds a mutex. It wakes nobody.
+    /// The first half of [`HeldLease::release`], for a caller that holds a mutex. It wakes nobody.
     pub(crate) fn end(&self, now: Time) -> Result<(), Loss> {
         self.follow_lender(now);
         self.state
@@ -373,7 +373,7 @@ impl Lease {
             .map_err(|reason| self.loss_for(reason))
     }
 
-    /// The second half of [`Lease::release`]: wakes the threads that watch for a loss.
+    /// The second half of [`HeldLease::release`]: wakes the threads that watch for a loss.
     pub(crate) fn disconnect(&self) {
         self.signal.close();
     }
@@ -478,7 +478,7 @@ impl Lease {
         }
     }
 
-    /// When [`Lease::due`] has something to say next.
+    /// When [`HeldLease::due`] has something to say next.
     pub(crate) fn next_due(&self, renew_at: Time) -> Time {
         let deadline = self.state.deadline().unwrap_or(Time::from_nanos(0));
         renew_at.min(deadline).min(self.ends_at)
@@ -486,7 +486,7 @@ impl Lease {
 }
 
 /// The first loss among these leases.
-pub(crate) fn first_lost(leases: &[Arc<Lease>], now: Time) -> Option<Loss> {
+pub(crate) fn first_lost(leases: &[Arc<HeldLease>], now: Time) -> Option<Loss> {
     leases.iter().find_map(|lease| lease.loss_at(now))
 }
 

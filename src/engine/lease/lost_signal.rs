@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::loss::{Loss, LossWatcher};
 use crate::sync::Mutex;
 
-/// The channel of [`LockGuard::lost`](crate::LockGuard::lost). It is made when the guard's owner
+/// The channel of [`HeldLease::lost`](crate::Lease::lost). It is made when the guard's owner
 /// first asks for it, because a channel costs more than the rest of a lease.
 #[derive(Default)]
 pub(super) struct LostSignal {

@@ -14,8 +14,8 @@ mod taken;
 mod wanted_signal;
 
 pub(crate) use end::{loss_from_release, renewed_until};
-pub(crate) use lease::{Due, Lease, deadline_from_reply, deadline_since, first_lost};
+pub(crate) use lease::{Due, HeldLease, deadline_from_reply, deadline_since, first_lost};
 pub(crate) use passing::DoubtfulPass;
 #[cfg(all(test, fairlock_loom))]
 pub(crate) use state::LeaseState;
-pub(crate) use taken::{EngineId, TakenLease, note_taken, taken_by_this_thread};
+pub(crate) use taken::{EngineId, first_wait_for_own, note_taken};

@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::sync::{AtomicBool, fence};
 
-/// The state behind [`LockGuard::wanted`](crate::LockGuard::wanted). The channel is made when the
+/// The state behind [`Lease::wanted`](crate::Lease::wanted). The channel is made when the
 /// guard's owner first asks for it.
 #[derive(Default)]
 pub(super) struct WantedSignal {

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::{Releasing, WantResult, release_call};
 use crate::engine::client::single_result;
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::engine::upkeep::{ReportTo, Task, TokenRelease};
 use crate::engine::waiter::WaiterEntry;
 use crate::engine::waiting::EnqueueOutcome;
@@ -25,7 +25,7 @@ impl Releasing {
     pub(crate) fn release_behind(
         self: &Arc<Self>,
         waiter: Option<&Arc<WaiterEntry>>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         mode: Mode,
         started: Time,
         want: WantResult,
@@ -46,7 +46,7 @@ impl Releasing {
     }
 
     /// Sends the release of a lease that has ended here in the background. Blocks nobody.
-    pub(crate) fn abandon_ended(&self, lease: &Lease, mode: Mode, now: Time) {
+    pub(crate) fn abandon_ended(&self, lease: &HeldLease, mode: Mode, now: Time) {
         self.release_doubtful_pass(lease);
         self.upkeep
             .release(TokenRelease::of_lease(lease, mode, now));
@@ -59,7 +59,7 @@ impl Releasing {
     /// time: that it was released before is then no loss.
     pub(crate) fn release_ended_in_background(
         &self,
-        lease: &Lease,
+        lease: &HeldLease,
         mode: Mode,
         now: Time,
     ) -> Receiver<Option<LossReason>> {
@@ -82,7 +82,7 @@ impl Releasing {
     /// `started`, which is now.
     pub(crate) fn repeat_release(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         mode: Mode,
         started: Time,
     ) -> bool {
@@ -109,7 +109,7 @@ impl Releasing {
 
     /// The handler of the reply to a second copy. As [`Releasing::on_unread`], it keeps nothing of the
     /// engine.
-    fn on_repeated(self: &Arc<Self>, lease: &Arc<Lease>, mode: Mode) -> OnResult {
+    fn on_repeated(self: &Arc<Self>, lease: &Arc<HeldLease>, mode: Mode) -> OnResult {
         let releasing = Arc::downgrade(self);
         let lease = Arc::clone(lease);
         Box::new(move |result| {

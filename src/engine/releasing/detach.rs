@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Releasing;
 use crate::config::margin;
 use crate::engine::client::single_result;
-use crate::engine::lease::{DoubtfulPass, Lease, loss_from_release};
+use crate::engine::lease::{DoubtfulPass, HeldLease, loss_from_release};
 use crate::engine::upkeep::{Task, TokenRelease};
 use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
@@ -22,7 +22,12 @@ impl Releasing {
     /// before, for as long as it is held. Blocks for at most two command timeouts.
     ///
     /// If there is no answer, the token may own the lock. Then the end of the lease releases both.
-    pub(crate) fn detach(&self, lease: &Arc<Lease>, to: Token, valid_for: Duration) -> Result<u64> {
+    pub(crate) fn detach(
+        &self,
+        lease: &Arc<HeldLease>,
+        to: Token,
+        valid_for: Duration,
+    ) -> Result<u64> {
         let started = self.client.now();
         if let Some(loss) = lease.loss_at(started) {
             return Err(Error::Lost { loss });
@@ -79,7 +84,7 @@ impl Releasing {
     /// The lock was passed on. P6 (a loss stays): if the guard has lost it meanwhile, that counts.
     fn finish_detach(
         &self,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         fence: u64,
         doubtful: DoubtfulPass,
         until: Time,
@@ -105,7 +110,7 @@ impl Releasing {
     }
 
     /// Either token may own the lock. If the lease has ended already, its end has not seen that.
-    fn doubt_detach(&self, lease: &Arc<Lease>, doubtful: DoubtfulPass, until: Time) {
+    fn doubt_detach(&self, lease: &Arc<HeldLease>, doubtful: DoubtfulPass, until: Time) {
         lease.doubt_pass(doubtful, until);
         if lease.is_over() {
             self.release_doubtful_pass(lease);
@@ -115,7 +120,7 @@ impl Releasing {
     }
 
     /// The lease has ended, so the other tokens are released, too, if there are any.
-    pub(super) fn release_doubtful_pass(&self, lease: &Lease) {
+    pub(super) fn release_doubtful_pass(&self, lease: &HeldLease) {
         for release in TokenRelease::of_doubtful_passes(lease) {
             self.upkeep.abandon(release);
         }

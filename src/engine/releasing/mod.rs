@@ -16,7 +16,7 @@ use crate::engine::base::Base;
 use crate::engine::client::{Client, single_result};
 use crate::engine::grants::Grants;
 use crate::engine::holding::Holding;
-use crate::engine::lease::{Lease, loss_from_release};
+use crate::engine::lease::{HeldLease, loss_from_release};
 use crate::engine::names::Names;
 use crate::engine::upkeep::{ReportTo, Task, TokenRelease, Upkeep};
 use crate::engine::waiter::WaiterRegistry;
@@ -92,7 +92,7 @@ impl Releasing {
     /// leave the reply to others.
     pub(crate) fn release(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         mode: Mode,
         want: WantResult,
     ) -> Result<()> {
@@ -109,7 +109,7 @@ impl Releasing {
     /// returned step waits for that, if the caller does.
     pub(super) fn finish_release<'a>(
         &'a self,
-        lease: &'a Lease,
+        lease: &'a HeldLease,
         call: &Call,
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
@@ -129,7 +129,7 @@ impl Releasing {
     ///
     /// R14 (release first, then send): the renewal thread must not renew the lease after its
     /// release was sent.
-    pub(super) fn begin_release(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
+    pub(super) fn begin_release(&self, lease: &HeldLease, mode: Mode, now: Time) -> Result<Call> {
         // If the lease is lost, the renewal thread abandons its token.
         lease.release(now).map_err(|loss| Error::Lost { loss })?;
         self.release_doubtful_pass(lease);
@@ -143,7 +143,7 @@ impl Releasing {
     /// Applies the reply to that call, which was sent at `started`.
     pub(super) fn on_release_reply(
         &self,
-        lease: &Lease,
+        lease: &HeldLease,
         call: &Call,
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
@@ -227,7 +227,7 @@ impl Releasing {
     /// Waits for the result of a release that the renewal thread sends, if the caller wants it.
     fn await_background_release(
         &self,
-        lease: &Lease,
+        lease: &HeldLease,
         started: Time,
         (fault, result): BackgroundRelease,
         want: WantResult,
@@ -271,7 +271,7 @@ impl Releasing {
     /// Releases all permits of a lease but `to`, on an open connection at once, else by the renewal
     /// thread. Does not wait for that thread: until Redis handles the release, nobody else can get
     /// the permits, so it is safe to return. Blocks for at most one command timeout.
-    pub(crate) fn reduce(&self, lease: &Arc<Lease>, to: u32) -> Result<()> {
+    pub(crate) fn reduce(&self, lease: &Arc<HeldLease>, to: u32) -> Result<()> {
         let started = self.client.now();
         let call = self.begin_reduce(lease, to, started)?;
         let deadlines = self.client.at_once(started);
@@ -282,7 +282,7 @@ impl Releasing {
     }
 
     /// The call that releases all permits of a held lease but `to`.
-    pub(super) fn begin_reduce(&self, lease: &Lease, to: u32, now: Time) -> Result<Call> {
+    pub(super) fn begin_reduce(&self, lease: &HeldLease, to: u32, now: Time) -> Result<Call> {
         if let Some(loss) = lease.loss_at(now) {
             return Err(Error::Lost { loss });
         }
@@ -292,7 +292,7 @@ impl Releasing {
     /// Applies the reply to that call, which was sent at `started`.
     pub(super) fn on_reduce_reply(
         &self,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         call: &Call,
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
@@ -369,7 +369,7 @@ impl Releasing {
     }
 
     /// Releases leases that nobody has used. The renewal thread abandons the tokens of lost ones.
-    pub(crate) fn abandon_all(self: &Arc<Self>, leases: &[Arc<Lease>]) {
+    pub(crate) fn abandon_all(self: &Arc<Self>, leases: &[Arc<HeldLease>]) {
         let _ = self.release_all(leases, Mode::Unused, WantResult::No);
     }
 
@@ -377,7 +377,7 @@ impl Releasing {
     /// wrong, losses first: an outage says less. Blocks for at most one command timeout.
     pub(crate) fn release_all(
         self: &Arc<Self>,
-        leases: &[Arc<Lease>],
+        leases: &[Arc<HeldLease>],
         mode: Mode,
         want: WantResult,
     ) -> Vec<Error> {
@@ -413,7 +413,7 @@ impl Releasing {
     }
 }
 
-pub(super) fn release_call(lease: &Lease, mode: Mode) -> Call {
+pub(super) fn release_call(lease: &HeldLease, mode: Mode) -> Call {
     lease.request.call(Verb::Release {
         token: lease.token,
         fence: lease.fence(),
@@ -422,7 +422,7 @@ pub(super) fn release_call(lease: &Lease, mode: Mode) -> Call {
     })
 }
 
-pub(super) fn loss_result(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
+pub(super) fn loss_result(lease: &HeldLease, reason: Option<LossReason>) -> Result<()> {
     match reason {
         None => Ok(()),
         Some(reason) => Err(Error::Lost {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{ReleaseOutcome, Releasing, WantResult, loss_result, release_call};
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::engine::upkeep::{ReportTo, TokenRelease, warn_of_drop};
 use crate::error::Result;
 use crate::script::{Call, Mode};
@@ -18,7 +18,7 @@ impl Releasing {
     /// Blocks for at most one command timeout.
     pub(super) fn send_releases(
         self: &Arc<Self>,
-        leases: &[&Arc<Lease>],
+        leases: &[&Arc<HeldLease>],
         calls: &[Call],
         started: Time,
         want: WantResult,
@@ -47,7 +47,7 @@ impl Releasing {
     /// has been registered all the time.
     ///
     /// R7 (late copies): a lease in doubt needs a reply whose server time excludes them.
-    pub(in crate::engine) fn may_leave(&self, lease: &Lease, want: WantResult) -> bool {
+    pub(in crate::engine) fn may_leave(&self, lease: &HeldLease, want: WantResult) -> bool {
         want == WantResult::No
             && !self.client.config().wait_on_drop
             && lease.not_after == 0
@@ -59,7 +59,7 @@ impl Releasing {
     /// It keeps nothing of the engine: it may lie in the engine's own store when the engine ends.
     pub(in crate::engine) fn on_unread(
         self: &Arc<Self>,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         call: &Call,
         started: Time,
     ) -> OnResult {
@@ -75,7 +75,7 @@ impl Releasing {
 
     /// Applies the result of a release whose caller has left. Sends nothing and never blocks: the
     /// thread is anyone's, and may be about to send a call of its own.
-    fn on_unread_result(&self, lease: &Lease, mode: Mode, started: Time, result: CallResult) {
+    fn on_unread_result(&self, lease: &HeldLease, mode: Mode, started: Time, result: CallResult) {
         let call = release_call(lease, mode);
         let ended = match self.on_release_reply(lease, &call, started, result.answer) {
             ReleaseOutcome::Answered(reason) => loss_result(lease, reason),
@@ -97,7 +97,7 @@ impl Releasing {
 
     /// The error of a release without a reply. A closed connection is no error: the
     /// renewal thread sends the release on another.
-    fn outage(&self, lease: &Lease, started: Time, fault: StoreFault) -> Result<()> {
+    fn outage(&self, lease: &HeldLease, started: Time, fault: StoreFault) -> Result<()> {
         if fault.is_no_outage() {
             return Ok(());
         }

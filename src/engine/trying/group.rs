@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Attempted, Doubt, Tried, TryAcquire, Trying};
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::engine::request::Request;
 use crate::error::Result;
 use crate::script::{Call, Token, Wait};
@@ -12,7 +12,7 @@ use crate::store::clock::Time;
 
 /// How an attempt at a group ends.
 pub(crate) enum GroupOutcome {
-    Granted(Vec<Arc<Lease>>),
+    Granted(Vec<Arc<HeldLease>>),
     /// Another caller has one of them, or waits for it.
     Taken,
     /// The others are free, and the owners of these may let go of them at once: they were told.
@@ -56,7 +56,7 @@ impl Trying {
         &self,
         requests: &[Arc<Request>],
         until: Time,
-    ) -> Result<Option<Vec<Arc<Lease>>>> {
+    ) -> Result<Option<Vec<Arc<HeldLease>>>> {
         let waits = vec![Wait::No; requests.len()];
         let ends = (self.client.now() + self.client.config().command_timeout).min(until);
         match self.attempt_group(requests, &waits, until, ends)? {

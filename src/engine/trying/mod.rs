@@ -10,7 +10,7 @@ use crate::engine::base::Base;
 use crate::engine::client::{Client, single_result};
 use crate::engine::grants::Grants;
 use crate::engine::holding::Holding;
-use crate::engine::lease::{Lease, deadline_from_reply};
+use crate::engine::lease::{HeldLease, deadline_from_reply};
 use crate::engine::names::Names;
 use crate::engine::releasing::{Releasing, pass_refused};
 use crate::engine::request::Request;
@@ -43,7 +43,7 @@ pub(crate) struct Doubt {
 
 /// How an attempt ends.
 pub(crate) enum Attempted {
-    Granted(Arc<Lease>),
+    Granted(Arc<HeldLease>),
     Taken,
     /// It is taken, and its owner may let go of it at once: it was told that somebody wants it.
     Told,
@@ -54,7 +54,7 @@ pub(crate) enum Attempted {
 
 impl Attempted {
     /// The lease, if the lock was taken.
-    pub(crate) fn lease(self) -> Option<Arc<Lease>> {
+    pub(crate) fn lease(self) -> Option<Arc<HeldLease>> {
         match self {
             Attempted::Granted(lease) => Some(lease),
             Attempted::Taken | Attempted::Told | Attempted::Silent => None,
@@ -132,7 +132,7 @@ impl Trying {
 
     /// Takes over a lock that was detached, as the request says. Blocks for at most two command
     /// timeouts.
-    pub(crate) fn attach(&self, request: &Arc<Request>) -> Result<Arc<Lease>> {
+    pub(crate) fn attach(&self, request: &Arc<Request>) -> Result<Arc<HeldLease>> {
         self.holding.prepare(request)?;
         let started = self.client.now();
         let ends = started + self.client.config().command_timeout;
@@ -148,7 +148,7 @@ impl Trying {
         &self,
         request: &Arc<Request>,
         until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
+    ) -> Result<Option<Arc<HeldLease>>> {
         let ends = (self.client.now() + self.client.config().command_timeout).min(until);
         self.attempt_as(request, Wait::No, until, ends)
             .map(Attempted::lease)
@@ -311,10 +311,11 @@ impl Trying {
         attempt: &mut TryAcquire<'_, '_>,
         grant: &Grant,
         sent: Time,
-    ) -> Result<Arc<Lease>> {
+    ) -> Result<Arc<HeldLease>> {
         let deadline = deadline_from_reply(attempt.request, sent, grant.left);
         let now = self.client.now();
-        let mut lease = Lease::new(Arc::clone(attempt.request), grant, sent, deadline).noticed(now);
+        let mut lease =
+            HeldLease::new(Arc::clone(attempt.request), grant, sent, deadline).noticed(now);
         // R7 (late copies): from now on the release of the lease sees to them.
         if std::mem::take(&mut attempt.doubt.in_doubt) {
             lease = lease.with_not_after(attempt.doubt.not_after);

@@ -3,20 +3,19 @@
 use std::convert::Infallible;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
-use std::thread::Thread;
 
 use crossbeam_channel::Sender;
 
 use super::token_release::TokenRelease;
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::engine::waiter::WaiterEntry;
-use crate::script::{Call, Family, Verb};
+use crate::script::Family;
 use crate::store::clock::Time;
 
 /// A command from another thread to the renewal thread. New leases have a channel of their own.
 pub(crate) enum Command {
     /// The lease of a guard is lost, and nobody has reported it yet.
-    ReportLoss(Arc<Lease>),
+    ReportLoss(Arc<HeldLease>),
     Do(Task),
     /// The subscription is confirmed, and messages may have been missed before. Every name with
     /// waiters is synced at once, and every token is looked up.
@@ -56,8 +55,6 @@ pub(crate) enum Task {
     Sync,
     /// Ask which of a name's tokens Redis knows.
     Lookup,
-    /// A thread has waited for long: ask who holds the lock, for the log.
-    AskHolder(LongWait),
 }
 
 impl Task {
@@ -86,29 +83,9 @@ pub(crate) struct ShutdownReport {
     pub(crate) unreleased: Vec<Arc<str>>,
 }
 
-/// A wait that is to be reported, because it has lasted for long.
-pub(crate) struct LongWait {
-    pub(in crate::engine) waiter: Arc<WaiterEntry>,
-    pub(in crate::engine) thread: Thread,
-    pub(in crate::engine) since: Time,
-}
-
-impl LongWait {
-    /// The call that asks who holds the lock. `None` if the wait is over.
-    pub(in crate::engine) fn call(&self) -> Option<Call> {
-        let waits = self.waiter.state.lock().awaits_grant();
-        // One waiter, because a script takes 0 for all.
-        let verb = Verb::Inspect {
-            waiters: 1,
-            from: 0,
-        };
-        waits.then(|| self.waiter.request.call(verb))
-    }
-}
-
 /// A lease, and when it is renewed next.
 pub(crate) struct ScheduledLease {
-    pub(crate) lease: Arc<Lease>,
+    pub(crate) lease: Arc<HeldLease>,
     pub(crate) renew_at: Time,
     /// When it was to be renewed first. A renewal that fails is tried again later, and stays due
     /// since then.

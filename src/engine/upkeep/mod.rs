@@ -15,7 +15,7 @@ use crate::script::{Call, Token};
 use crate::store::clock::Time;
 use waker::Waker;
 
-pub(crate) use command::{Command, EndAll, LongWait, ScheduledLease, ShutdownReport, Task, Timer};
+pub(crate) use command::{Command, EndAll, ScheduledLease, ShutdownReport, Task, Timer};
 pub(super) use token_release::abandon_call;
 pub(crate) use token_release::{ReportTo, TokenRelease, warn_of_drop};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use crate::engine::lease::{DoubtfulPass, Lease, loss_from_release};
+use crate::engine::lease::{DoubtfulPass, HeldLease, loss_from_release};
 use crate::error::Error;
 use crate::logging::Logger;
 use crate::loss::{Loss, LossReason};
@@ -49,7 +49,7 @@ pub(crate) enum ReportTo {
 
 impl TokenRelease {
     /// The release of a lease that ended at `now`, or of some of its permits.
-    pub(crate) fn of_lease(lease: &Lease, mode: Mode, now: Time) -> TokenRelease {
+    pub(crate) fn of_lease(lease: &HeldLease, mode: Mode, now: Time) -> TokenRelease {
         let token = lease.token;
         let fence = lease.fence();
         let last = lease.last_fence(mode);
@@ -68,7 +68,7 @@ impl TokenRelease {
     /// A pass of this lease had no answer, and the lease has ended. So the token that may own the lock
     /// now is released, too. Its secret is forgotten, so nobody has worked under it. But the guard may
     /// have lost its lock to it, in the middle of its work.
-    pub(crate) fn of_doubtful_passes(lease: &Lease) -> Vec<TokenRelease> {
+    pub(crate) fn of_doubtful_passes(lease: &HeldLease) -> Vec<TokenRelease> {
         let release = |pass: DoubtfulPass| {
             let call = lease.request.call(Verb::Release {
                 token: pass.to,

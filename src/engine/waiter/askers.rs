@@ -45,18 +45,6 @@ impl Askers {
         self.0.lock().contains_key(name)
     }
 
-    /// Whether no other caller has waited longer for the name of this waiter.
-    pub(crate) fn has_waited_longest(&self, waiter: &WaiterEntry) -> bool {
-        let since = |waiter: &WaiterEntry| waiter.state.lock().long_wait().map(|(_, since)| since);
-        let Some(own) = since(waiter) else {
-            return false;
-        };
-        let is_older = |other: &Arc<WaiterEntry>| since(other).is_some_and(|since| since < own);
-        let names = self.0.lock();
-        let askers = names.get(&waiter.request.key.name);
-        askers.is_none_or(|askers| !askers.waiters.values().any(is_older))
-    }
-
     #[cfg(all(test, feature = "memory"))]
     pub(crate) fn count(&self, name: &str) -> usize {
         let names = self.0.lock();

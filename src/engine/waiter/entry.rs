@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::engine::lease::Lease;
+use crate::engine::lease::HeldLease;
 use crate::engine::request::Request;
 use crate::engine::waiter::state::WaiterState;
 use crate::error::Error;
@@ -21,7 +21,7 @@ pub(crate) trait WaiterOwner: Send + Sync + RefUnwindSafe {
     fn on_change(&self, asking: &Arc<WaiterEntry>);
     /// A caller does not wait any more, and has not taken the lease that it was given. No mutex is
     /// held.
-    fn on_left(&self, caller: &WaiterEntry, given: Option<Arc<Lease>>);
+    fn on_left(&self, caller: &WaiterEntry, given: Option<Arc<HeldLease>>);
     /// The waiters of the callers that wait together with this waiter, or for it.
     fn callers(&self, waiter: &WaiterEntry) -> Vec<Arc<WaiterEntry>>;
     /// The position of the waiter of a caller.
@@ -107,11 +107,6 @@ impl WaiterEntry {
     /// Whether it asks Redis for nothing.
     pub(crate) fn is_unasked(&self) -> bool {
         self.is_unasked
-    }
-
-    /// Whether a caller of this process waits by it. None waits by the one that asks for an owner.
-    pub(super) fn has_caller(&self) -> bool {
-        self.owner.is_none() || self.is_unasked
     }
 
     /// The waiters of the callers that wait for this one's grant, or together with it. None if it has

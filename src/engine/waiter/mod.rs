@@ -1,20 +1,15 @@
 //! A waiter waits in the queue of one lock. `entry` is one waiter, `state` its pure state machine,
 //! `registry` knows all of the manager, and `grant_notice` is how a grant becomes known. `askers` are the waiters
-//! of a store that has no queue. `nested` are the waits of threads that hold locks, which may close a
-//! `circle`.
+//! of a store that has no queue.
 
 mod askers;
-mod circle;
 mod entry;
 mod grant_notice;
-mod nested;
 mod registry;
 mod state;
 
 pub(crate) use askers::{Askers, Asking};
-pub(crate) use circle::{Circle, WaitEnds};
 pub(crate) use entry::{WaiterEntry, WaiterOwner, refusal};
 pub(crate) use grant_notice::GrantNotice;
-pub(crate) use nested::{NestedWait, circle_of};
 pub(crate) use registry::{TokenOwner, WaiterRegistry};
-pub(crate) use state::{CircleWarning, TakeGrant, WaiterAction, WaiterState};
+pub(crate) use state::{TakeGrant, WaiterAction, WaiterState};

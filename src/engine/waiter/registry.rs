@@ -43,10 +43,16 @@ struct Tables {
 /// A name that somebody here waits for.
 struct AwaitedName {
     waiters: usize,
-    /// How many of them callers wait by.
-    callers: usize,
-    /// When a long wait for it was reported last.
-    reported_at: Option<Time>,
+    /// The report of a long wait for it, while its waiter is here.
+    report: Option<LongWaitReport>,
+}
+
+/// The log has said that a wait lasts.
+struct LongWaitReport {
+    /// The waiter's order.
+    waiter: u64,
+    /// When its wait has doubled.
+    next_at: Time,
 }
 
 /// This process's waiters in the queue of one name.
@@ -92,11 +98,9 @@ impl WaiterRegistry {
         tables.tokens.insert(token, Arc::clone(&waiter));
         let awaited = tables.registered.entry(name).or_insert(AwaitedName {
             waiters: 0,
-            callers: 0,
-            reported_at: None,
+            report: None,
         });
         awaited.waiters += 1;
-        awaited.callers += usize::from(waiter.has_caller());
         waiter
     }
 
@@ -108,28 +112,25 @@ impl WaiterRegistry {
         self.count.load(Ordering::Acquire) > 0 && self.tables.lock().registered.contains_key(name)
     }
 
-    /// Whether a long wait for a name is to be reported now. Then the next report comes when it has
-    /// doubled. So a name on which thousands wait has no more lines than one on which one waits.
-    pub(crate) fn begin_report(&self, name: &str, now: Time, waited: Duration) -> bool {
+    /// Whether the long wait of this waiter is to be reported now. One waiter of a name is reported,
+    /// each time that its wait has doubled: the first that waited for long, and so the oldest. So a
+    /// name on which thousands wait is in the log no more often than one on which one waits.
+    pub(crate) fn begin_report(&self, waiter: &WaiterEntry, now: Time, waited: Duration) -> bool {
         let mut tables = self.tables.lock();
-        let Some(awaited) = tables.registered.get_mut(name) else {
+        let Some(awaited) = tables.registered.get_mut(&waiter.request.key.name) else {
             return false;
         };
-        // The half of its wait: so the reports of one waiter come when its wait has doubled, and a
-        // waiter that came later is not silenced by the report of one that waited for long.
         let is_due = awaited
-            .reported_at
-            .is_none_or(|reported| now - reported >= waited / 2);
+            .report
+            .as_ref()
+            .is_none_or(|report| report.waiter == waiter.order() || now >= report.next_at);
         if is_due {
-            awaited.reported_at = Some(now);
+            awaited.report = Some(LongWaitReport {
+                waiter: waiter.order(),
+                next_at: now + waited,
+            });
         }
         is_due
-    }
-
-    /// How many callers wait for a name.
-    pub(crate) fn callers(&self, name: &str) -> usize {
-        let tables = self.tables.lock();
-        tables.registered.get(name).map_or(0, |name| name.callers)
     }
 
     pub(crate) fn owner_of(&self, token: Token) -> TokenOwner {
@@ -189,7 +190,9 @@ impl WaiterRegistry {
         tables.tokens.remove(&token);
         if let Some(awaited) = tables.registered.get_mut(name) {
             awaited.waiters -= 1;
-            awaited.callers -= usize::from(waiter.has_caller());
+            awaited
+                .report
+                .take_if(|report| report.waiter == waiter.order());
             if awaited.waiters == 0 {
                 tables.registered.remove(name);
             }

@@ -8,10 +8,9 @@
 mod tests;
 
 use std::sync::Arc;
-use std::thread::Thread;
 use std::time::Duration;
 
-use crate::engine::lease::{Lease, deadline_from_reply};
+use crate::engine::lease::{HeldLease, deadline_from_reply};
 use crate::engine::request::Request;
 use crate::engine::waiter::grant_notice::GrantNotice;
 use crate::error::Error;
@@ -65,23 +64,10 @@ pub(crate) struct WaiterState {
     pub(crate) ask_at: Time,
     /// R21 (asking again): the longest that the last pause could be.
     pause: Duration,
-    /// The thread that sleeps until this waiter is granted.
-    sleeper: Option<Thread>,
     /// When a thread first began to wait. A caller that waits in pieces begins again and again.
     waits_since: Option<Time>,
-    pub(crate) circle_warning: CircleWarning,
-}
-
-/// The log's warning that a wait is part of a deadlock. One is enough for a wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CircleWarning {
-    None,
-    /// A circle was found while the log had a warning of the same names a short time before. `wait`
-    /// is the number of the nested wait that closes it.
-    Postponed {
-        wait: u64,
-    },
-    Logged,
+    /// When the log says next that this wait lasts.
+    report_at: Time,
 }
 
 enum Stage {
@@ -89,9 +75,9 @@ enum Stage {
     Queued,
     Forgotten,
     Confirming(GrantNotice),
-    Granted(Arc<Lease>),
+    Granted(Arc<HeldLease>),
     Unasked,
-    Given(Arc<Lease>),
+    Given(Arc<HeldLease>),
     Taken,
     Failed(Error),
     Cancelled,
@@ -102,7 +88,7 @@ enum Stage {
 pub(crate) enum WaiterAction {
     Nothing,
     /// Wake the waiter and keep the lease renewed.
-    Keep(Arc<Lease>),
+    Keep(Arc<HeldLease>),
     /// R12 (doubtful grants): send a renewal, whose reply says whether the grant still holds.
     Confirm,
     /// R4 (lost places): enqueue the waiter again, under a new token.
@@ -116,13 +102,13 @@ pub(crate) enum WaiterAction {
     /// Tell the owner that its waiter does not wait any more. R13 (unwanted grants): the lease that
     /// it was given is the owner's again.
     Leave {
-        given: Option<Arc<Lease>>,
+        given: Option<Arc<HeldLease>>,
     },
 }
 
 /// A waiter's state, as its caller finds it.
 pub(crate) enum TakeGrant {
-    Taken(Arc<Lease>),
+    Taken(Arc<HeldLease>),
     /// The grant is in doubt: [`WaiterAction::Confirm`] comes first.
     Confirm,
     Failed(Error),
@@ -145,64 +131,37 @@ impl WaiterState {
             was_forgotten: false,
             ask_at: Time::NEVER,
             pause: Duration::ZERO,
-            sleeper: None,
             waits_since: None,
-            circle_warning: CircleWarning::None,
+            report_at: Time::NEVER,
         }
     }
 
-    /// A thread begins to wait.
-    pub(crate) fn begin_wait(&mut self, thread: Thread, now: Time) {
-        self.sleeper = Some(thread);
-        self.waits_since.get_or_insert(now);
-    }
-
-    pub(crate) fn end_wait(&mut self) {
-        self.sleeper = None;
-    }
-
-    /// The warning of the circle that this nested wait closes comes later. It is not needed if
-    /// another circle of this wait is logged already.
-    pub(crate) fn postpone_circle(&mut self, wait: u64) {
-        if self.circle_warning != CircleWarning::Logged {
-            self.circle_warning = CircleWarning::Postponed { wait };
+    /// A thread begins to wait, in one piece or in several. The log says so after `long_wait`.
+    pub(crate) fn begin_wait(&mut self, now: Time, long_wait: Duration) {
+        if self.waits_since.is_none() {
+            self.waits_since = Some(now);
+            self.report_at = now + long_wait;
         }
     }
 
-    /// The circle that this nested wait closed has ended. A later wait may have closed another one.
-    pub(crate) fn end_circle(&mut self, wait: u64) {
-        if self.circle_warning == (CircleWarning::Postponed { wait }) {
-            self.circle_warning = CircleWarning::None;
-        }
+    /// When the log says next that this wait lasts.
+    pub(crate) fn report_at(&self) -> Time {
+        self.report_at
     }
 
-    /// The thread that waits for the grant now, and since when one has.
-    pub(crate) fn long_wait(&self) -> Option<(&Thread, Time)> {
-        let sleeper = self.sleeper.as_ref().filter(|_| self.awaits_grant())?;
-        Some((sleeper, self.waits_since?))
+    /// For how long threads have waited, if the log is to say so now. The next report comes when that
+    /// has doubled.
+    pub(crate) fn take_report(&mut self, now: Time) -> Option<Duration> {
+        let waited = now - self.waits_since?;
+        (now >= self.report_at).then(|| {
+            self.report_at = now + waited;
+            waited
+        })
     }
 
     /// Since when threads have waited for the grant, if it has not come.
     pub(crate) fn awaited_since(&self) -> Option<Time> {
         self.waits_since.filter(|_| self.awaits_grant())
-    }
-
-    /// Whether threads have waited for this long, in one piece or in several.
-    pub(crate) fn has_waited_for(&self, limit: Duration, now: Time) -> bool {
-        self.waits_since.is_some_and(|since| now - since >= limit)
-    }
-
-    /// When a waiter that no sync checks looks at its own wait next. A long wait is reported after
-    /// `limit`, and again when it has doubled; a postponed circle is looked for after `period`.
-    pub(crate) fn check_at(&self, now: Time, limit: Duration, period: Duration) -> Time {
-        let report = self.waits_since.map_or(Time::NEVER, |since| {
-            let waited = now - since;
-            since + if waited < limit { limit } else { waited * 2 }
-        });
-        match self.circle_warning {
-            CircleWarning::Postponed { .. } => report.min(now + period),
-            CircleWarning::None | CircleWarning::Logged => report,
-        }
     }
 
     /// Whether it has neither ended nor been granted, as far as is known here.
@@ -235,7 +194,7 @@ impl WaiterState {
 
     /// The owner gives its waiter this lease. False if the waiter does not wait any more.
     #[must_use]
-    pub(crate) fn give(&mut self, lease: &Arc<Lease>) -> bool {
+    pub(crate) fn give(&mut self, lease: &Arc<HeldLease>) -> bool {
         let waits = self.is_unasked();
         if waits {
             self.stage = Stage::Given(Arc::clone(lease));
@@ -246,7 +205,7 @@ impl WaiterState {
     /// The owner takes its lease back, because that is lost. True: the waiter waits again. False:
     /// its caller has taken it, or has left.
     #[must_use]
-    pub(crate) fn take_back(&mut self, lease: &Arc<Lease>) -> bool {
+    pub(crate) fn take_back(&mut self, lease: &Arc<HeldLease>) -> bool {
         let untaken = matches!(&self.stage, Stage::Given(given) if Arc::ptr_eq(given, lease));
         if untaken {
             self.stage = Stage::Unasked;
@@ -255,7 +214,7 @@ impl WaiterState {
     }
 
     /// A waiter whose lock was granted before it had to queue.
-    pub(crate) fn granted(lease: Arc<Lease>) -> WaiterState {
+    pub(crate) fn granted(lease: Arc<HeldLease>) -> WaiterState {
         WaiterState {
             stage: Stage::Granted(Arc::clone(&lease)),
             ..WaiterState::new(lease.token)
@@ -396,7 +355,7 @@ impl WaiterState {
         request: &Arc<Request>,
         was_queued: bool,
     ) -> WaiterAction {
-        let lease = Lease::new(Arc::clone(request), &notice.grant, notice.granted, deadline);
+        let lease = HeldLease::new(Arc::clone(request), &notice.grant, notice.granted, deadline);
         let lease = lease.noticed(noticed_at).with_not_after(self.not_after);
         let lease = Arc::new(if was_queued {
             lease.for_queued()
@@ -465,7 +424,7 @@ impl WaiterState {
     }
 
     /// The lease was lost, or has too little time left, before the caller took it.
-    pub(crate) fn on_lease_lost(&mut self, lease: &Arc<Lease>) -> WaiterAction {
+    pub(crate) fn on_lease_lost(&mut self, lease: &Arc<HeldLease>) -> WaiterAction {
         match &self.stage {
             Stage::Granted(held) if Arc::ptr_eq(held, lease) => {
                 let grant = Grant {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use loom::thread;
 
 use super::LockGroup;
-use crate::engine::{Lease, Request};
+use crate::engine::{HeldLease, Request};
 use crate::key::Key;
 use crate::loss::{LossReason, PreviousHolder};
 use crate::options::LockOptions;
@@ -34,7 +34,7 @@ fn loss_before_the_guard_of_a_group_is_seen_by_one_side() {
     });
 }
 
-fn lease() -> Lease {
+fn lease() -> HeldLease {
     let key = Key::new("fairlock", "k").expect("a valid name");
     let request = Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1);
     let grant = Grant {
@@ -46,5 +46,5 @@ fn lease() -> Lease {
         waiting: None,
     };
     let (granted, deadline) = (Time::from_nanos(50), Time::from_nanos(100));
-    Lease::new(Arc::new(request), &grant, granted, deadline)
+    HeldLease::new(Arc::new(request), &grant, granted, deadline)
 }

@@ -122,9 +122,7 @@ impl Memory {
     /// that time are lost, renewals that were due are late, and waits whose deadline has passed
     /// end. To let more than a TTL pass while locks are held, go in steps of a third of the TTL;
     /// otherwise the holders lose them. The clock goes a hundred years forward in all, and no
-    /// further. An `Instant` does not follow it: for
-    /// [`try_lock_until`](crate::LockManager::try_lock_until), an instant one second ahead is one
-    /// second ahead at the call.
+    /// further.
     ///
     /// Returns when every manager's renewal thread has done what was due by then: its renewals have
     /// replies, and its losses are reported. That takes microseconds. If a thread waits for a reply
@@ -180,7 +178,7 @@ impl Memory {
     /// optimisation.
     ///
     /// While `work` does something else, the clock runs with the host's. That includes a sleep, and a
-    /// wait for the channel of [`lost`](crate::LockGuard::lost). It does not wait for other
+    /// wait for the channel of [`lost`](crate::Lease::lost). It does not wait for other
     /// threads of your test: to one that works while `work` waits, hours may pass. A wait that
     /// nothing ever ends, as for a lock that this thread holds itself, does not return.
     ///

@@ -141,6 +141,7 @@ impl QueryConnection {
     }
 
     /// The next reply, which no command asked for. Blocks for `timeout` at most.
+    #[cfg(feature = "unstable-servers")]
     pub(in crate::store) fn receive(&mut self, timeout: Duration) -> Result<Value, StoreFault> {
         let limited = self.connection.limit_reads(timeout);
         let received = limited.and_then(|()| {

@@ -1,8 +1,9 @@
 //! A change of mind: another capacity, fewer permits, another kind of lock.
 
 use fairlock::{
-    Access, Error, Kind, LockGuard, LockManager, LockOptions, LossReason, Party, PreviousHolder,
-    Result, SemaphoreGuard, Waiter,
+    Error, Lease, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Result,
+    SemaphoreGuard, Waiter,
+    inspect::{Access, Kind, Party},
 };
 
 use super::semaphore::{comes_to_rest, end_leases, served, wait};
@@ -418,7 +419,7 @@ fn a_dead_holders_name_becomes_another_kind(backend: &Backend) {
 }
 
 #[track_caller]
-fn follows_a_lapse(next: &LockGuard, lapsed: &LockGuard) {
+fn follows_a_lapse(next: &Lease, lapsed: &Lease) {
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > lapsed.fence());
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LockOptions, LockState, PreviousHolder};
+use fairlock::{Error, LockManager, LockOptions, PreviousHolder, inspect::LockState};
 
 use super::changes::plant_dead_waiters;
 use crate::backend::{Backend, InjectedFault, on_both_stores};

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{
-    DetachedLock, Error, LockInfo, LockManager, LockOptions, LockState, LossReason, MAX_TTL,
-    PreviousHolder,
+    DetachedLock, Error, LockManager, LockOptions, LossReason, MAX_TTL, PreviousHolder,
+    inspect::{LockInfo, LockState},
 };
 
 use crate::backend::{Backend, on_both_stores};

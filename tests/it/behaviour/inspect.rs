@@ -7,8 +7,8 @@ use std::{
 };
 
 use fairlock::{
-    Error, Kind, LockInfo, LockManager, LockOptions, LockState, MAX_WAITERS_SHOWN, Party,
-    PreviousHolder, Result,
+    Error, LockManager, LockOptions, PreviousHolder, Result,
+    inspect::{Kind, LockInfo, LockState, MAX_WAITERS_SHOWN, Party},
 };
 
 use crate::backend::{Backend, on_both_stores};

@@ -11,8 +11,8 @@ use std::{
 
 use crossbeam_channel::unbounded;
 use fairlock::{
-    Error, LockGuard, LockManager, LockOptions, LockState, LossReason, MAX_LOCAL_HANDOVERS,
-    PreviousHolder, Waiter,
+    Error, LockGuard, LockManager, LockOptions, LossReason, MAX_LOCAL_HANDOVERS, PreviousHolder,
+    Waiter, inspect::LockState,
 };
 
 use crate::backend::{Backend, on_both_stores};

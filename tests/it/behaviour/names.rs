@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use fairlock::{LockManager, LockOptions, LockState};
+use fairlock::{LockManager, LockOptions, inspect::LockState};
 
 use crate::{
     backend::{Backend, on_both_stores},

@@ -11,7 +11,7 @@ use std::{
 };
 
 use crossbeam_channel::unbounded;
-use fairlock::{LockManager, LockOptions, LockState, Loss, LossReason, PreviousHolder};
+use fairlock::{LockManager, LockOptions, Loss, LossReason, PreviousHolder, inspect::LockState};
 
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::with_ttl;

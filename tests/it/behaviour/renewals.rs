@@ -57,7 +57,7 @@ fn loss_among_others(backend: &Backend, damage: impl FnOnce(&Record<'_>)) -> Los
     are_renewed(backend, others());
     are_renewed(backend, others());
     let loss = fourth.lost().recv_timeout(TTL + SLACK);
-    assert!(guards.iter().all(LockGuard::is_held));
+    assert!(guards.iter().all(|guard| guard.is_held()));
     loss.expect("its loss is reported").reason
 }
 
@@ -78,7 +78,7 @@ fn renewals_of_many_names_share_their_requests(backend: &Backend) {
         requests * 4 <= renewed,
         "{requests} requests for {renewed} renewals"
     );
-    assert!(guards.iter().all(LockGuard::is_held));
+    assert!(guards.iter().all(|guard| guard.is_held()));
 }
 
 fn a_lost_record_is_reported_and_harms_no_other_renewal(backend: &Backend) {
@@ -259,5 +259,5 @@ fn r15_renewals_together_shorten_a_lease_after_a_clock_step(backend: &Backend) {
         let end: u64 = record.fields()["e"].parse().expect("a time");
         end <= server_time(backend) + TTL.as_micros() as u64
     });
-    assert!(guards.iter().all(LockGuard::is_held));
+    assert!(guards.iter().all(|guard| guard.is_held()));
 }

@@ -8,8 +8,8 @@ use std::{
 
 use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{
-    Endpoint, Error, LockManager, LockOptions, LossReason, PreviousHolder, Result,
-    crossbeam_channel::TryRecvError,
+    Error, LockManager, LockOptions, LossReason, PreviousHolder, Result,
+    crossbeam_channel::TryRecvError, endpoint::Endpoint,
 };
 
 use crate::backend::{Backend, on_both_stores};
@@ -76,14 +76,12 @@ fn every_verb_is_closed_after_a_shutdown(backend: &Backend) {
         assert_closed(mgr.lock("n"));
         assert_closed(mgr.try_lock("n"));
         assert_closed(mgr.try_lock_for("n", ms(10)));
-        assert_closed(mgr.try_lock_until("n", Instant::now()));
         assert_closed(mgr.enqueue("n"));
         assert_closed(mgr.mutex("n").lock());
     }
     assert_closed(mutex.lock());
     assert_closed(mutex.try_lock());
     assert_closed(mutex.try_lock_for(ms(10)));
-    assert_closed(mutex.try_lock_until(Instant::now() + ms(10)));
     assert_closed(mutex.enqueue());
     assert_eq!(backend.keys("n"), [""; 0]);
     // Verbs that take nothing still answer.

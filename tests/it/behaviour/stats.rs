@@ -65,7 +65,6 @@ fn every_request_for_a_lock_counts_once_by_its_end(on: &Backend) {
         "{stats}"
     );
     assert_eq!((stats.granted, stats.missed), (5, 2), "{stats}");
-    assert_eq!(stats.wait.count(), stats.granted);
 
     let waiter = other.enqueue("last").unwrap();
     drop(other.enqueue("last").unwrap());
@@ -104,9 +103,8 @@ fn groups_count_names_when_granted_and_calls_when_not(on: &Backend) {
     let ends = stats.acquisitions;
     assert_eq!((ends.at_once, ends.after_wait), (4, 1), "{stats}");
     assert_eq!((ends.timed_out, ends.failed), (2, 0), "{stats}");
-    assert_eq!((stats.wait.count(), stats.hold.count()), (5, 5), "{stats}");
     // The wait of the whole call counts, its first try included.
-    assert!(stats.wait.max() >= MOMENT, "{stats}");
+    assert!(stats.longest_wait >= MOMENT, "{stats}");
 }
 
 /// The first try finds both taken. When the name's turn comes, it is free.
@@ -130,7 +128,6 @@ fn waits_and_holds_are_measured(on: &Backend) {
     let [ours, other] = [build(steady(on)), build(steady(on))];
     warm_up(&ours);
     warm_up(&other);
-    let before = other.stats();
     let held = ours.lock("k").unwrap();
     let waiter = other.enqueue("k").unwrap();
     on.pass(2 * MOMENT);
@@ -140,17 +137,10 @@ fn waits_and_holds_are_measured(on: &Backend) {
     let guard = until_some(SOON, "it is granted", || waiter.wait_for(MOMENT).unwrap());
     on.pass(MOMENT);
     drop(guard);
-    let holds = ours.stats().hold;
-    assert!(
-        holds.max() >= 2 * MOMENT && holds.sum() >= 2 * MOMENT,
-        "{holds}"
-    );
+    assert!(ours.stats().longest_hold >= 2 * MOMENT, "{}", ours.stats());
     let after = other.stats();
-    assert_eq!(after.wait.count(), before.wait.count() + 1, "{after}");
-    assert_eq!(after.hold.count(), before.hold.count() + 1, "{after}");
-    assert!(after.wait.max() >= 2 * MOMENT, "{after}");
-    assert!(after.wait.quantile(1.0) == after.wait.max(), "{after}");
-    assert!(after.hold.max() >= MOMENT, "{after}");
+    assert!(after.longest_wait >= 2 * MOMENT, "{after}");
+    assert!(after.longest_hold >= MOMENT, "{after}");
     assert_eq!(after.held, 0);
 }
 
@@ -191,9 +181,9 @@ fn losses_count_by_their_reasons(on: &Backend) {
     ours.shutdown(Duration::ZERO).unwrap();
     until(SOON, "it counts", || all_reasons() == [1, 1, 1, 1, 1]);
     let stats = ours.stats();
-    assert_eq!((stats.lost, stats.hold.count()), (5, 5), "{stats}");
+    assert_eq!(stats.lost, 5, "{stats}");
     // The one that expired was held for nearly a ttl.
-    assert!(stats.hold.max() >= TTL / 2, "{stats}");
+    assert!(stats.longest_hold >= TTL / 2, "{stats}");
     let reasons = [&forced, &taken, &limited, &expired, &ended].map(|guard| match guard.check() {
         Err(Error::Lost { loss, .. }) => loss.reason,
         other => panic!("{other:?}"),
@@ -201,7 +191,6 @@ fn losses_count_by_their_reasons(on: &Backend) {
     use LossReason::{Expired, Forced, MaxHold, Shutdown, Taken};
     assert_eq!(reasons, [Forced, Taken, MaxHold, Expired, Shutdown]);
     drop((forced, taken, limited, expired, ended));
-    assert_eq!(ours.stats().hold.count(), 5, "a lost lock has ended once");
 }
 
 /// How many locks were lost, as the sum and by reason: `taken`, `forced`, and all others.
@@ -258,8 +247,6 @@ fn loss_that_only_the_release_shows_counts_once(on: &Backend) {
     // Its release by the renewal thread has been answered by now.
     ours.shutdown(SOON).unwrap();
     assert_eq!(losses(&ours), (7, 1, 6, 0), "the renewal showed it first");
-    let stats = ours.stats();
-    assert_eq!(stats.hold.count(), stats.granted, "each guard ended once");
 }
 
 fn loss_that_a_late_release_shows_counts_once(on: &Backend) {
@@ -277,7 +264,6 @@ fn loss_that_a_late_release_shows_counts_once(on: &Backend) {
     until(SOON, "redis has answered", || losses(&ours).0 >= 2);
     ours.shutdown(SOON).unwrap();
     assert_eq!(losses(&ours), (2, 0, 2, 0));
-    assert_eq!(ours.stats().hold.count(), 2);
 }
 
 fn loss_of_a_release_that_is_sent_twice_counts_once(on: &Backend) {
@@ -319,14 +305,13 @@ fn renewals_are_late_by_the_time_that_redis_was_away(on: &Backend) {
         ours.stats().renewed == 2
     });
     let stats = ours.stats();
-    assert_eq!(stats.renewal_lateness.count(), 2, "{stats}");
-    assert!(stats.renewal_lateness.max() >= LATE, "{stats}");
+    let latest = stats.latest_renewal;
+    assert!(latest >= LATE, "{stats}");
     guard.renew().unwrap();
     let stats = ours.stats();
     assert_eq!(stats.renewed, 3);
     assert_eq!(
-        stats.renewal_lateness.count(),
-        2,
+        stats.latest_renewal, latest,
         "a renewal that the user makes is never due"
     );
     guard.unlock().unwrap();

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{Error, LockManager, LockOptions, LockState, LossReason, PreviousHolder};
+use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder, inspect::LockState};
 
 use crate::backend::{Backend, on_both_stores};
 use crate::managers::patient;

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockManager, LockOptions, LockState};
+use fairlock::{Error, LockManager, LockOptions, inspect::LockState};
 
 use crate::backend::{Backend, Keyspace as _, on_both_stores};
 use crate::managers;

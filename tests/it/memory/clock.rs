@@ -146,7 +146,7 @@ fn a_timed_wait_ends_when_the_clock_passes_its_deadline() {
     let _guard = ours.lock("k").unwrap();
     thread::scope(|scope| {
         let same_process = scope.spawn(|| ours.try_lock_for("k", HOUR));
-        let another = scope.spawn(|| theirs.try_lock_until("k", Instant::now() + HOUR));
+        let another = scope.spawn(|| theirs.try_lock_for("k", HOUR));
         advance_when_awaited(&memory, HOUR, "k", 2);
         until(SOON, "both end", || {
             same_process.is_finished() && another.is_finished()

@@ -11,8 +11,9 @@ use crate::model::{
     Attempt, LeaseTerm, Likelihood, ModelKind, ModelOutcome, Observation, Op, PossibleStates,
 };
 use fairlock::{
-    Error, LockGuard, LockInfo, LockManager, LockOptions, Party, ReadGuard, SemaphoreGuard, Waiter,
+    Error, Lease, LockGuard, LockManager, LockOptions, ReadGuard, SemaphoreGuard, Waiter,
     WriteGuard,
+    inspect::{LockInfo, Party},
 };
 use proptest::test_runner::TestCaseError;
 
@@ -134,9 +135,9 @@ impl AnyGuard {
 }
 
 impl Deref for AnyGuard {
-    type Target = LockGuard;
+    type Target = Lease;
 
-    fn deref(&self) -> &LockGuard {
+    fn deref(&self) -> &Lease {
         match self {
             AnyGuard::Plain(guard) => guard,
             AnyGuard::Permits(guard) => guard,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::model::ModelKind;
 use fairlock::memory::{Fault, Memory, Reply};
-use fairlock::{Endpoint, LockManager};
+use fairlock::{LockManager, endpoint::Endpoint};
 
 use super::sequence_run::CLIENTS;
 use crate::backend::with_parts;

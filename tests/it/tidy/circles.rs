@@ -70,7 +70,6 @@ const OWNERS: &[&str] = &[
     "Releasing",
     "RenewalLink",
     "RenewalThread",
-    "Reports",
     "Schedule",
     "Subscription",
     "Tasks",

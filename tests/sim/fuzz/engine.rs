@@ -13,7 +13,7 @@ use super::replies::message_text;
 use super::shapes::{grants, is_documented};
 use super::values::{SPECS, ServerFacts, answer};
 use crate::config::{Config, Settings};
-use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Tasks};
+use crate::engine::{Doubt, HeldLease, Next, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::key::Key;
 use crate::options::LockOptions;
 use crate::script::{
@@ -77,7 +77,7 @@ struct FuzzCaller {
 }
 
 struct FuzzRelease {
-    lease: Arc<Lease>,
+    lease: Arc<HeldLease>,
     call: Call,
     sent: Time,
     /// The caller has left.
@@ -92,7 +92,7 @@ struct FuzzTry {
 }
 
 struct FuzzGuard {
-    lease: Arc<Lease>,
+    lease: Arc<HeldLease>,
     was_lost: bool,
     /// The request that turns a writer into a reader, while it is in flight.
     downgrade: Option<(Call, Time)>,
@@ -493,7 +493,7 @@ impl FuzzWorld {
         grants.until = grants.until.max(from + (left - margin).as_nanos() as i128);
     }
 
-    fn add_guard(&mut self, lease: Option<Arc<Lease>>, token: Token) {
+    fn add_guard(&mut self, lease: Option<Arc<HeldLease>>, token: Token) {
         let Some(lease) = lease else { return };
         assert_eq!(lease.token, token, "a guard has the grant of another token");
         let grants = self.granted.get(&token);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MS, Run, SimEvent};
-use crate::engine::{Doubt, Handovers, Lease, Request};
+use crate::engine::{Doubt, Handovers, HeldLease, Request};
 use crate::local::{GuardEnd, TryStart};
 use crate::options::LockOptions;
 use crate::script::{Mode, Page, Token, Verb, Wait};
@@ -432,7 +432,7 @@ impl Run<'_> {
     fn start_holding(
         &mut self,
         process: &mut SimProcess,
-        (id, lease): (u64, Arc<Lease>),
+        (id, lease): (u64, Arc<HeldLease>),
         lease_kind: LeaseKind,
         hold: u64,
     ) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{MS, Run, SimEvent};
-use crate::engine::{Attempted, Doubt, Lease, Next, Request};
+use crate::engine::{Attempted, Doubt, HeldLease, Next, Request};
 use crate::local::{GuardEnd, GuardRelease, KeptLease, LinePlace};
 use crate::script::{Call, Token, Verb, Wait, wanted_behind};
 use crate::sim::breach::Breach;
@@ -113,7 +113,7 @@ impl Run<'_> {
         }
     }
 
-    fn is_borrowed(&self, process: &SimProcess, lease: &Arc<Lease>) -> bool {
+    fn is_borrowed(&self, process: &SimProcess, lease: &Arc<HeldLease>) -> bool {
         // A caller that renews or downgrades the guard borrows it.
         let borrows = |caller: &SimCaller| match &caller.state {
             CallerState::Renewing(other) | CallerState::Downgrading(other, _) => {
@@ -125,7 +125,13 @@ impl Run<'_> {
     }
 
     /// The caller drops its guard, and leaves if it may.
-    fn drop_guard(&mut self, process: &mut SimProcess, id: u64, lease: &Arc<Lease>, end: GuardEnd) {
+    fn drop_guard(
+        &mut self,
+        process: &mut SimProcess,
+        id: u64,
+        lease: &Arc<HeldLease>,
+        end: GuardEnd,
+    ) {
         self.release_guard(process, id, lease, end);
         self.leave(process, id);
     }
@@ -152,7 +158,7 @@ impl Run<'_> {
         &mut self,
         process: &mut SimProcess,
         id: u64,
-        lease: &Arc<Lease>,
+        lease: &Arc<HeldLease>,
         end: GuardEnd,
     ) {
         let started = process.local(self.now);
@@ -468,7 +474,7 @@ impl Run<'_> {
         &mut self,
         process: &mut SimProcess,
         id: u64,
-        lease: Option<Arc<Lease>>,
+        lease: Option<Arc<HeldLease>>,
     ) {
         let Some(lease) = end_try(process, id, lease) else {
             return self.end_caller(process, id);
@@ -566,7 +572,8 @@ impl Run<'_> {
 
     /// A thread of its own downgrades a guard.
     pub(super) fn downgrade_guard(&mut self, process: &mut SimProcess) {
-        let has_all = |lease: &Arc<Lease>| lease.request.spec.weight == self.setting.kind.permits();
+        let has_all =
+            |lease: &Arc<HeldLease>| lease.request.spec.weight == self.setting.kind.permits();
         let Some(lease) = process.guards().find(has_all) else {
             return;
         };
@@ -670,7 +677,11 @@ impl Run<'_> {
 }
 
 /// The line of a try learns what came of it. Returns the lease of its guard, if there is one.
-fn end_try(process: &mut SimProcess, id: u64, granted: Option<Arc<Lease>>) -> Option<Arc<Lease>> {
+fn end_try(
+    process: &mut SimProcess,
+    id: u64,
+    granted: Option<Arc<HeldLease>>,
+) -> Option<Arc<HeldLease>> {
     let caller = process.callers.get_mut(&id);
     match caller.and_then(|caller| caller.in_line.take()) {
         Some(request) => process.engine.end_try(&request, granted),

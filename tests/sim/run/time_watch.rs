@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{MS, Run};
-use crate::engine::Lease;
+use crate::engine::HeldLease;
 use crate::local::KeptLease;
 use crate::script::Token;
 use crate::sim::breach::Breach;
@@ -560,7 +560,7 @@ impl Run<'_> {
     /// P1, P6: a guard may still believe that it is held if only the server knows better. The next
     /// answered renewal ends that. A lease without renewals ends at its own
     /// end, which is at most one lease later.
-    fn is_excepted(&self, process: &SimProcess, held_since: u64, lease: &Arc<Lease>) -> bool {
+    fn is_excepted(&self, process: &SimProcess, held_since: u64, lease: &Arc<HeldLease>) -> bool {
         let is_turn = lease.lender().is_some();
         let lease = lease.renewed_lease();
         // A grant about which nobody tells the process is handed over a few times, in trouble or not.

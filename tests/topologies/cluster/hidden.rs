@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, Quorum};
+use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, endpoint::Quorum};
 
 use crate::cluster_set::ClusterSet;
 use crate::support::{Gateway, Proxy, Server, Unknown, until};
@@ -44,7 +44,7 @@ fn a_connection_is_refused_keys_of_several_slots_once() {
     assert!(first > 0, "renewals were sent together");
     renewed_by(4);
     assert_eq!(refused(server), first);
-    assert!(guards.iter().all(LockGuard::is_held));
+    assert!(guards.iter().all(|guard| guard.is_held()));
     assert_eq!(manager.stats().renewal_failures, 0);
 }
 

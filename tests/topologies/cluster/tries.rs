@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{LockManager, LockOptions, Party, Result};
+use fairlock::{LockManager, LockOptions, Result, inspect::Party};
 
 use super::manager_with;
 use crate::cluster_set::ClusterSet;

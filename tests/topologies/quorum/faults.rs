@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockManager, LockOptions, LossReason, Quorum};
+use fairlock::{Error, LockManager, LockOptions, LossReason, endpoint::Quorum};
 
 use super::set::{Set, TIMEOUT, TTL, builder, now, numbers, owner, record, take};
 use crate::support::{Proxy, SLACK, Server, contains, throughout, until};

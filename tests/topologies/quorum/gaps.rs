@@ -3,7 +3,7 @@
 
 use std::{thread, time::Duration};
 
-use fairlock::{LockManager, LockOptions, Quorum};
+use fairlock::{LockManager, LockOptions, endpoint::Quorum};
 
 use super::set::{Set, TIMEOUT, builder, owner};
 use crate::support::{SLACK, Server, throughout, until, until_some};

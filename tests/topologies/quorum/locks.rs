@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockManager, LockOptions, LockState, LossReason, PreviousHolder, Quorum};
+use fairlock::{
+    Error, LockManager, LockOptions, LossReason, PreviousHolder, endpoint::Quorum,
+    inspect::LockState,
+};
 
 use super::set::{Set, TIMEOUT, TTL, owner, record, take};
 use crate::support::{SLACK, Server, throughout, until};
@@ -102,7 +105,8 @@ fn builder_of_a_quorum_refuses_what_a_quorum_has_not() {
         assert_eq!(what, option);
     }
     // Nobody is asked, so it is refused although no node is there.
-    let nowhere = Quorum::new([1, 2, 3].map(|port| fairlock::Server::new("127.0.0.1", port)));
+    let nowhere =
+        Quorum::new([1, 2, 3].map(|port| fairlock::endpoint::Server::new("127.0.0.1", port)));
     let built = LockManager::builder(nowhere)
         .options(new().keep(TTL / 5))
         .build();

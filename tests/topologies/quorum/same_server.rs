@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use fairlock::{Error, Quorum};
+use fairlock::{Error, endpoint::Quorum};
 
 use super::set::{TIMEOUT, TTL, builder};
 use crate::support::{SLACK, Server, until};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use fairlock::{Builder, LockGuard, LockManager, LockOptions, Quorum};
+use fairlock::{Builder, LockGuard, LockManager, LockOptions, endpoint::Quorum};
 
 use crate::support::{SLACK, Server, until, until_some};
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, LossReason};
+use fairlock::{
+    Builder, Error, LockGuard, LockManager, LockOptions, LossReason, endpoint::Endpoint,
+};
 
 use super::{SOON, assert_not_replicated, build};
 use crate::cluster_set::ClusterSet;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, Sentinel};
+use fairlock::{Error, LockManager, endpoint::Sentinel};
 
 use super::common::{T, build, builder};
 use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup};

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Builder, Endpoint, Error, LockManager, LockOptions};
+use fairlock::{Builder, Error, LockManager, LockOptions, endpoint::Endpoint};
 
 use crate::sentinel_set::{FAILOVER_WITHIN, SentinelSet};
 use crate::support::{Server, until_some};

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Instant;
 
-use fairlock::Sentinel;
+use fairlock::endpoint::Sentinel;
 
 use super::common::{P, SOON, TTL, build, builder};
 use crate::sentinel_set::{SERVICE, SentinelSet};

@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 use std::thread;
 
-use fairlock::{Cluster, Error, LockManager, LockOptions, Quorum, Sentinel, TlsFailure};
+use fairlock::{
+    Error, LockManager, LockOptions, TlsFailure,
+    endpoint::{Cluster, Quorum, Sentinel},
+};
 
 use super::certificates::{Authority, Certificate, argument};
 use super::{SOON, build, start, url_of};
@@ -45,7 +48,10 @@ fn sentinel(authority: &Authority, master: SocketAddr, extra: &str) -> (Server, 
     })
 }
 
-fn builder(to: impl Into<fairlock::Endpoint>, authority: &Authority) -> fairlock::Builder {
+fn builder(
+    to: impl Into<fairlock::endpoint::Endpoint>,
+    authority: &Authority,
+) -> fairlock::Builder {
     LockManager::builder(to)
         .tls_ca(authority.pem())
         .options(LockOptions::new().ttl(SOON))

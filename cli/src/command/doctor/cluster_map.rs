@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use fairlock::Server;
-use fairlock::redis::{self, Value};
+use fairlock::endpoint::Server;
+use fairlock::servers::redis::{self, Value};
 
 use super::fault::Fault;
 use super::interview::Time;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-pub(super) use fairlock::Deployment;
+pub(super) use fairlock::servers::Deployment;
 
 use super::answer::{Answer, Info, Unknown};
 use super::fault::Fault;

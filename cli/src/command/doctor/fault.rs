@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use fairlock::redis::Value;
+use fairlock::servers::redis::Value;
 use fairlock::{Error, Step};
 
 use super::answer::Unknown;

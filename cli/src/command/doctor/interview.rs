@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fairlock::Server;
-use fairlock::redis::{self, Cmd, Value};
+use fairlock::endpoint::Server;
+use fairlock::servers::redis::{self, Cmd, Value};
 
 use super::answer::{Answer, Info, Unknown, is_older};
 use super::facts::{ClockReading, ClusterAnswers, NodeAnswers, SETTINGS, Settings, WorkAnswers};

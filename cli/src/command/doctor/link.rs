@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use fairlock::redis::{self, Cmd, Value};
-use fairlock::{Server, ServerConnection};
+use fairlock::servers::redis::{self, Cmd, Value};
+use fairlock::{endpoint::Server, servers::ServerConnection};
 
 use super::fault::{Fault, refusal};
 

@@ -1,6 +1,6 @@
 //! The rights that a user lacks for locks, as the library's own question finds them out.
 
-use fairlock::redis::{self, Cmd, Value};
+use fairlock::servers::redis::{self, Cmd, Value};
 
 use super::fault::{Fault, Lack, is_unknown_command, lack_in_script};
 use super::link::command;

@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use fairlock::redis::{self, Value};
-use fairlock::{Endpoint, Server, Servers};
+use fairlock::servers::redis::{self, Value};
+use fairlock::{
+    endpoint::{Endpoint, Server},
+    servers::Servers,
+};
 
 use super::answer::{Answer, Unknown};
 use super::facts::{NodeRole, SentinelAnswers, SentinelFacts};

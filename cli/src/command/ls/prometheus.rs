@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use fairlock::{LockInfo, LockState};
+use fairlock::inspect::{LockInfo, LockState};
 
 use crate::exit::Failure;
 use crate::output;
@@ -160,9 +160,9 @@ fn seconds(times: impl IntoIterator<Item = Duration>) -> Option<f64> {
 /// Without the number of permits, which is no part of what the kind is.
 fn kind(info: &LockInfo) -> Label<'static> {
     Label(match info.kind {
-        fairlock::Kind::Mutex => "mutex",
-        fairlock::Kind::Semaphore { .. } => "semaphore",
-        fairlock::Kind::RwLock => "rw",
+        fairlock::inspect::Kind::Mutex => "mutex",
+        fairlock::inspect::Kind::Semaphore { .. } => "semaphore",
+        fairlock::inspect::Kind::RwLock => "rw",
         _ => "other",
     })
 }

@@ -10,7 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded, never};
-use fairlock::{DEFAULT_PREFIX, Error, LockInfo, LockManager, LockState, Party};
+use fairlock::{
+    DEFAULT_PREFIX, Error, LockManager,
+    inspect::{LockInfo, LockState, Party},
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use fairlock::{
-    LockGuard, LockManager, MAX_PERMITS, Mutex, PreviousHolder, ReadGuard, Result, RwLock,
+    Lease, LockGuard, LockManager, MAX_PERMITS, Mutex, PreviousHolder, ReadGuard, Result, RwLock,
     Semaphore, SemaphoreGuard, Waiter, WriteGuard,
 };
 
@@ -172,9 +172,9 @@ impl Held {
 }
 
 impl Deref for Held {
-    type Target = LockGuard;
+    type Target = Lease;
 
-    fn deref(&self) -> &LockGuard {
+    fn deref(&self) -> &Lease {
         match self {
             Held::Mutex(guard) => guard,
             Held::Permits(guard) => guard,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use fairlock::{LockInfo, LockState, Party};
+use fairlock::inspect::{LockInfo, LockState, Party};
 use unicode_width::UnicodeWidthChar as _;
 
 use crate::printable::printable;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use fairlock::{LockInfo, LockManager};
+use fairlock::{LockManager, inspect::LockInfo};
 
 use super::Event;
 use super::seen::{Opened, Seen};

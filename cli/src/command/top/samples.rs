@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::LockState;
+use fairlock::inspect::LockState;
 
 use super::seen::{Owner, Row, Seen};
 

@@ -8,7 +8,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fairlock::{LockInfo, LockState, Party, PreviousHolder};
+use fairlock::{
+    PreviousHolder,
+    inspect::{LockInfo, LockState, Party},
+};
 
 use crate::age;
 use crate::parties::{all_holders, is_first_guard, is_taken};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fairlock::{LockState, PreviousHolder};
+use fairlock::{PreviousHolder, inspect::LockState};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::Color;

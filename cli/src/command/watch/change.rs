@@ -3,7 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use fairlock::{Access, LockInfo, LockState, Party, PreviousHolder};
+use fairlock::{
+    PreviousHolder,
+    inspect::{Access, LockInfo, LockState, Party},
+};
 use serde::Serialize;
 
 use crate::age;

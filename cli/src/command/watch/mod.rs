@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use fairlock::{Error, LockInfo, LockManager};
+use fairlock::{Error, LockManager, inspect::LockInfo};
 use serde::Serialize;
 
 use crate::connection::Connection;

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use fairlock::{LockInfo, Party};
+use fairlock::inspect::{LockInfo, Party};
 
 use super::Locks;
 use crate::command::run::label;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use fairlock::{LockInfo, Party};
+use fairlock::inspect::{LockInfo, Party};
 
 use super::Locks;
 use super::below::{Below, Sight};

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use fairlock::{Kind, LockInfo, Party};
+use fairlock::inspect::{Kind, LockInfo, Party};
 
 /// A holder of one lock stands in the queue of another, or a process for which it waits does.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clap::Args;
-use fairlock::{LockInfo, LockManager};
+use fairlock::{LockManager, inspect::LockInfo};
 
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};

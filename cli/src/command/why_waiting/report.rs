@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use fairlock::{Kind, LockInfo, LockState, Party};
+use fairlock::inspect::{Kind, LockInfo, LockState, Party};
 use serde::Serialize;
 
 use super::below::Sight;

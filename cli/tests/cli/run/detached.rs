@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use fairlock::{DetachedLock, LockState, PreviousHolder};
+use fairlock::{DetachedLock, PreviousHolder, inspect::LockState};
 use tempfile::TempDir;
 
 use super::{LONG, Run, manager, run, run_script};

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use fairlock::{LockManager, LockState};
+use fairlock::{LockManager, inspect::LockState};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use tempfile::TempDir;
 

@@ -6,7 +6,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fairlock::{Access, DEFAULT_CHECK_PERIOD, DEFAULT_OUTAGE_LIMIT, LockState};
+use fairlock::{
+    DEFAULT_CHECK_PERIOD, DEFAULT_OUTAGE_LIMIT,
+    inspect::{Access, LockState},
+};
 use rustix::process::Signal;
 
 use super::{LONG, Run, broken_program, is_held, manager, run, run_script, until_renewed, waiters};

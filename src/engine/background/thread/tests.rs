@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::config::{Config, Settings};
 use crate::engine::upkeep::Timer;
-use crate::engine::{Engine, Lease, Request};
+use crate::engine::{Engine, HeldLease, Request};
 use crate::key::Key;
 use crate::memory::Memory;
 use crate::options::LockOptions;
@@ -90,7 +90,7 @@ fn engine() -> (Arc<Engine>, RenewalThread, Played) {
     (engine, thread, played)
 }
 
-fn take(engine: &Engine) -> Arc<Lease> {
+fn take(engine: &Engine) -> Arc<HeldLease> {
     let key = Key::new("fairlock", "a").expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let taken = engine.try_acquire(&request);

@@ -13,7 +13,7 @@ use crate::store::Deadlines;
 
 const SOON: Duration = Duration::from_secs(8);
 
-fn take(engine: &Engine, name: &str) -> Arc<Lease> {
+fn take(engine: &Engine, name: &str) -> Arc<HeldLease> {
     let key = crate::key::Key::new("fairlock", name).expect("a good name");
     let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
     let taken = engine.try_acquire(&request);
@@ -21,7 +21,7 @@ fn take(engine: &Engine, name: &str) -> Arc<Lease> {
 }
 
 /// R14 (release first, then send): the lease ends here.
-fn end(engine: &Engine, lease: &Lease) -> Time {
+fn end(engine: &Engine, lease: &HeldLease) -> Time {
     let now = engine.now();
     lease.release(now).expect("it is held");
     now

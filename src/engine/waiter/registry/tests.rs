@@ -11,23 +11,26 @@ use crate::options::LockOptions;
 use crate::script::{LockSpec, Mode};
 
 #[test]
-fn report_of_an_old_wait_silences_no_newer_one() {
+fn report_of_a_wait_silences_no_waiter_that_outlasts_it() {
     let memory = Memory::new();
     let manager = LockManager::connect(&memory).expect("it is there");
-    let _held = manager.lock("k").expect("it is free");
-    let _waiter = manager.enqueue("k").expect("it is there");
-    let begins = |at: u64, waited: u64| {
-        let now = Time::from_nanos(0) + Duration::from_secs(at);
-        let waiters = &manager.engine().base.registry;
-        waiters.begin_report("k", now, Duration::from_secs(waited))
+    let waiters = &manager.engine().base.registry;
+    let key = manager.key("k").expect("a good name");
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
+    let register = || {
+        let state = WaiterState::new(Token::new());
+        waiters.register(Arc::clone(&request), state, None, Time::from_nanos(0))
     };
-    assert!(begins(1000, 640), "it has waited for long");
-    assert!(!begins(1001, 641), "not until it has doubled");
-    // The first one has gone. The next one came when the first was reported.
-    assert!(begins(1010, 10));
-    assert!(!begins(1015, 15));
-    assert!(begins(1020, 20));
-    assert!(begins(1040, 40));
+    let [first, second] = [register(), register()];
+    let begins = |waiter: &WaiterEntry, at: u64, waited: u64| {
+        let now = Time::from_nanos(0) + Duration::from_secs(at);
+        waiters.begin_report(waiter, now, Duration::from_secs(waited))
+    };
+    assert!(begins(&first, 1000, 640), "it has waited for long");
+    assert!(!begins(&second, 1001, 20), "the first speaks for it");
+    assert!(begins(&first, 1640, 1280), "it has doubled");
+    waiters.forget(&first);
+    assert!(begins(&second, 1641, 660), "the first has gone");
 }
 
 #[test]

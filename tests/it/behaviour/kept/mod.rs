@@ -26,7 +26,9 @@ mod wanted;
 
 use std::time::Duration;
 
-use fairlock::{Builder, Endpoint, LockGuard, LockManager, LockOptions, PreviousHolder, Waiter};
+use fairlock::{
+    Builder, LockGuard, LockManager, LockOptions, PreviousHolder, Waiter, endpoint::Endpoint,
+};
 
 use crate::fixtures::{build, with_ttl};
 use crate::support::SLACK;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fairlock::{LockState, PreviousHolder};
+use fairlock::{PreviousHolder, inspect::LockState};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Style;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::LockState;
+use fairlock::inspect::LockState;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
