@@ -168,7 +168,7 @@ impl LockGuard {
     /// # Errors
     /// Each error has the guard.
     /// - [`Error::Config`](crate::Error::Config): `valid_for` is not 1 ms to [`MAX_TTL`](crate::MAX_TTL), or the lock cannot
-    ///   be detached: it is a semaphore or on a quorum, or a guard of it was
+    ///   be detached: it is on a quorum, or a guard of it was
     ///   [abandoned](crate::ReentrantGuard::abandon).
     /// - [`Error::Lost`](crate::Error::Lost): you do not hold the lock any more.
     /// - [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Server`](crate::Error::Server), [`Error::NotReplicated`](crate::Error::NotReplicated): not known. You hold the

@@ -18,7 +18,7 @@ use crate::local::{LentLease, NameSlot, Running};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Mode, Secret};
 
-/// A lock that is held, of any kind. All guards deref to this, and have its methods: a
+/// A lock that is held, of any kind. The guards of one name deref to this, and have its methods: a
 /// [`LockGuard`](crate::LockGuard), a reader's, a writer's, and one of permits. So code that only
 /// looks at the lock takes a `&Lease`. It has no public constructor, and the guard around it is what
 /// you drop.

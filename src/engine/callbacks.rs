@@ -15,7 +15,7 @@ use crate::store::clock::{Clock, Time};
 
 const THREAD: &str = "fairlock-events";
 
-/// A callback waits so long for what the log says of its loss, and none does after one did in vain.
+/// A callback waits so long for what the log says of its loss, and not at all while the log is slow.
 const LOG_FIRST: Duration = Duration::from_millis(50);
 
 /// Sends callbacks to the thread, which starts before the first lock with a callback is taken.
@@ -65,7 +65,12 @@ fn run(clock: &Clock, calls: &Receiver<(OnLost, Loss)>) {
     let mut is_log_slow = false;
     while let Some((callback, loss)) = clock.receive(calls, Time::NEVER) {
         // The callback may end the process, and the log has the loss before that.
-        is_log_slow = is_log_slow || !logging::flush(LOG_FIRST);
+        let most = if is_log_slow {
+            Duration::ZERO
+        } else {
+            LOG_FIRST
+        };
+        is_log_slow = !logging::flush(most);
         if catch_unwind(AssertUnwindSafe(|| callback(&loss))).is_err() {
             log::error!(logger: Logger, "the on_lost callback of {:?} panicked", loss.lock);
         }

@@ -22,7 +22,7 @@
 //! | `callbacks` | the thread that runs `on_lost` |
 //! | `hearing` | whether the subscription is proven alive, troubles with the servers, and who is told that a lease is wanted |
 //! | `client` | the settings, the store with its clock, the counters |
-//! | `waiter` | the state machine of a waiter, the registry of all, deadlocks |
+//! | `waiter` | the state machine of a waiter, the registry of all |
 //! | `lease` | a held lock, its atomic state, and the signal of its loss |
 //! | `life` | whether the manager is open, its threads, a forked child |
 //! | `request` | what a caller asks for |

@@ -285,7 +285,7 @@ impl MultiGuard {
         self.leases.iter().map(|lease| &*lease.request.key.name)
     }
 
-    /// The fence of one of the names, like [`HeldLease::fence`](crate::Lease::fence). `None`
+    /// The fence of one of the names, like [`Lease::fence`](crate::Lease::fence). `None`
     /// for any other name.
     pub fn fence(&self, name: impl AsRef<str>) -> Option<u64> {
         self.lease(name.as_ref()).map(|lease| lease.fence())
@@ -340,10 +340,10 @@ impl MultiGuard {
 
     /// Renews all locks now, in addition to the renewal thread. Fixed leases start again.
     ///
-    /// Blocks as [`HeldLease::renew`](crate::Lease::renew), and for no longer.
+    /// Blocks as [`Lease::renew`](crate::Lease::renew), and for no longer.
     ///
     /// # Errors
-    /// As [`HeldLease::renew`](crate::Lease::renew): the first of them. If one lock is known to be
+    /// As [`Lease::renew`](crate::Lease::renew): the first of them. If one lock is known to be
     /// lost, nothing is sent. Otherwise Redis is asked for all of them, although one fails.
     pub fn renew(&self) -> Result<()> {
         self.running.engine().renew(&self.leases)

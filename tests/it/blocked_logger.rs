@@ -21,7 +21,7 @@ const T: Duration = Duration::from_secs(1);
 const H: Duration = Duration::from_millis(3500);
 
 #[test]
-fn logger_that_blocks_stops_no_renewal_and_no_loss() {
+fn logger_that_blocks_stops_no_renewal_no_loss_and_no_wait() {
     let server = Server::start();
     let mut child = Child::spawn(BLOCKED_LOGGER.0, &[&server.url()]);
     child.expect("locked", SOON);
@@ -54,7 +54,7 @@ fn blocked_logger(args: &[String]) {
     log::set_logger(&BlockedLogger).unwrap();
     log::set_max_level(log::LevelFilter::Info);
     let builder = with_ttl(args[0].as_str(), TTL).command_timeout(T);
-    let manager = build(builder.check_period(P).horizon(H));
+    let manager = build(builder.check_period(P).horizon(H).long_wait(T / 4));
     let guard = manager.lock("k").unwrap();
     report("locked");
     until(SOON, "the first renewal that fails is logged", || {
@@ -62,6 +62,8 @@ fn blocked_logger(args: &[String]) {
     });
     report("blocked");
     throughout(3 * TTL / 2, "the lock is kept", || guard.is_held());
+    // The log has it that this thread waits for itself, and that the wait lasts.
+    assert!(manager.try_lock_for("k", T).unwrap().is_none());
     report("kept");
     let loss = guard
         .lost()

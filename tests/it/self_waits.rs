@@ -170,7 +170,7 @@ fn a_thread_that_waits_for_itself_is_warned_of_once() {
         let [line] = &of(&lines, name)[..] else {
             panic!("{name}: {lines:?}")
         };
-        for part in ["WARN", "\"held\"", "\"wanted\""] {
+        for part in ["WARN", "\"held\"", "\"wanted\"", "\"worker\""] {
             assert!(line.contains(part), "{name}: no {part} in {line:?}");
         }
     }

@@ -141,11 +141,12 @@ impl QueuedWaiter {
     pub(crate) fn begin_wait(&self) {
         let acquiring = &self.acquiring;
         let mut state = self.waiter.state.lock();
-        state.begin_wait(acquiring.client.now(), acquiring.client.config().long_wait);
+        let now = acquiring.client.now();
+        state.begin_wait(now, acquiring.client.config().long_wait);
         let waits = state.awaits_grant();
         drop(state);
         if waits {
-            wait_log::warn_of_own_lock(acquiring.client.id(), &self.waiter.request);
+            wait_log::warn_of_own_lock(acquiring.client.id(), &self.waiter.request, now);
         }
     }
 
@@ -189,10 +190,15 @@ impl QueuedWaiter {
             }
             if let Some(waited) = state.take_report(now) {
                 drop(state);
-                if acquiring.registry.begin_report(waiter, now, waited) {
+                let begun = acquiring.registry.begin_report(waiter, now, waited);
+                if begun.is_ok() {
                     wait_log::warn_of_long_wait(waiter, waited);
                 }
                 state = waiter.state.lock();
+                if let Err(next_at) = begun {
+                    // If that report does not come, its waiter has gone.
+                    state.report_by(next_at + acquiring.client.config().check_period);
+                }
                 // A grant may have come by now, and its notification woke nobody.
                 continue;
             }

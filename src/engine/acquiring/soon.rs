@@ -24,7 +24,7 @@ impl Acquiring {
     /// command timeout longer.
     ///
     /// The caller has its answer already: others have the lock. So it does not fail if nobody can
-    /// queue. Unlike [`Acquiring::acquire`], this looks for no deadlock: none lasts longer.
+    /// queue. Unlike [`Acquiring::acquire`], this does not say that the thread waits for itself: none lasts longer.
     pub(crate) fn acquire_soon(
         self: &Arc<Self>,
         request: &Arc<Request>,

@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::HeldLease;
+use crate::store::clock::Time;
 
 /// Which engine keeps a lease: its address. Two engines may have locks of the same name. A lease that
 /// is held keeps its engine alive, so no other engine can have that address.
@@ -14,8 +16,6 @@ pub(crate) struct EngineId(pub(crate) usize);
 struct TakenLease {
     engine: EngineId,
     lease: Weak<HeldLease>,
-    /// The log has said that this thread waits for it.
-    is_reported: bool,
 }
 
 thread_local! {
@@ -23,6 +23,7 @@ thread_local! {
         RefCell::new(Taken {
             leases: Vec::new(),
             room: LEAST_ROOM,
+            told: None,
         })
     };
 }
@@ -32,6 +33,8 @@ struct Taken {
     leases: Vec<TakenLease>,
     /// With this many, those that are over are forgotten.
     room: usize,
+    /// What the log has said last: that this thread waits for itself, and when.
+    told: Option<(Arc<str>, Time)>,
 }
 
 impl Taken {
@@ -44,12 +47,14 @@ impl Taken {
 /// This many entries are never looked through, so a thread that takes and releases locks seldom
 /// does.
 const LEAST_ROOM: usize = 16;
+/// How long the log does not say again that a thread waits for a name that it took.
+const TOLD_FOR: Duration = Duration::from_secs(60);
 /// Of a thread that holds more locks than this, a wait searches only the newest.
 const MOST_SEARCHED: usize = 1024;
 
 /// This thread took the lease for a guard. The guard may go to another thread, which nobody sees.
 ///
-/// Every lock that is taken comes here: it costs an entry of three words, and no allocation unless a
+/// Every lock that is taken comes here: it costs an entry of two words, and no allocation unless a
 /// thread holds more locks than ever before. An entry keeps the memory of its lease until the entry
 /// is forgotten.
 pub(crate) fn note_taken(engine: EngineId, lease: &Arc<HeldLease>) {
@@ -66,32 +71,39 @@ pub(crate) fn note_taken(engine: EngineId, lease: &Arc<HeldLease>) {
         taken.leases.push(TakenLease {
             engine,
             lease: Arc::downgrade(lease),
-            is_reported: false,
         });
     });
 }
 
 /// The newest lease of this name that this thread took and still has, if a wait for the name that
-/// begins now is for such leases. `waits_for` decides, by all their permits. A lease is returned
-/// once.
+/// begins now is for such leases. `waits_for` decides, by all their permits. For a name again only after
+/// a minute: the guard may be with another thread, and this one wait for it again and again.
 pub(crate) fn first_wait_for_own(
     engine: EngineId,
-    name: &str,
+    name: &Arc<str>,
+    now: Time,
     waits_for: impl Fn(u64) -> bool,
 ) -> Option<Arc<HeldLease>> {
     let found = TAKEN.try_with(|taken| {
         let mut taken = taken.try_borrow_mut().ok()?;
-        taken.forget_ended();
-        let newest = taken.leases.iter_mut().rev().take(MOST_SEARCHED);
+        if taken.leases.len() <= MOST_SEARCHED {
+            taken.forget_ended();
+        }
+        let told = taken.told.as_ref();
+        let is_told = told.is_some_and(|(last, at)| last == name && now < *at + TOLD_FOR);
+        let newest = taken.leases.iter().rev().take(MOST_SEARCHED);
         let mut own = newest.filter_map(|taken| {
             let lease = taken.lease.upgrade()?;
-            let is_own = taken.engine == engine && *lease.request.key.name == *name;
-            is_own.then_some((lease, &mut taken.is_reported))
+            let is_own = taken.engine == engine && lease.request.key.name == *name;
+            (is_own && !lease.is_over()).then_some(lease)
         });
-        let (lease, is_reported) = own.next()?;
-        let others: u64 = own.map(|(lease, _)| u64::from(lease.permits())).sum();
-        let waits = waits_for(u64::from(lease.permits()) + others);
-        (waits && !std::mem::replace(is_reported, true)).then_some(lease)
+        let lease = own.next()?;
+        let others: u64 = own.map(|lease| u64::from(lease.permits())).sum();
+        let is_news = !is_told && waits_for(u64::from(lease.permits()) + others);
+        is_news.then(|| {
+            taken.told = Some((Arc::clone(name), now));
+            lease
+        })
     });
     found.ok().flatten()
 }

@@ -112,25 +112,30 @@ impl WaiterRegistry {
         self.count.load(Ordering::Acquire) > 0 && self.tables.lock().registered.contains_key(name)
     }
 
-    /// Whether the long wait of this waiter is to be reported now. One waiter of a name is reported,
-    /// each time that its wait has doubled: the first that waited for long, and so the oldest. So a
-    /// name on which thousands wait is in the log no more often than one on which one waits.
-    pub(crate) fn begin_report(&self, waiter: &WaiterEntry, now: Time, waited: Duration) -> bool {
+    /// The long wait of this waiter is reported now, unless another of the name is reported: then, when
+    /// that comes next. It comes each time that its wait has doubled. So a name on which thousands
+    /// wait is in the log no more often than one on which one waits.
+    pub(crate) fn begin_report(
+        &self,
+        waiter: &WaiterEntry,
+        now: Time,
+        waited: Duration,
+    ) -> Result<(), Time> {
         let mut tables = self.tables.lock();
         let Some(awaited) = tables.registered.get_mut(&waiter.request.key.name) else {
-            return false;
+            return Err(Time::NEVER);
         };
-        let is_due = awaited
-            .report
-            .as_ref()
-            .is_none_or(|report| report.waiter == waiter.order() || now >= report.next_at);
-        if is_due {
-            awaited.report = Some(LongWaitReport {
-                waiter: waiter.order(),
-                next_at: now + waited,
-            });
+        let others = awaited.report.as_ref();
+        let others =
+            others.filter(|report| report.waiter != waiter.order() && now < report.next_at);
+        if let Some(report) = others {
+            return Err(report.next_at);
         }
-        is_due
+        awaited.report = Some(LongWaitReport {
+            waiter: waiter.order(),
+            next_at: now + waited,
+        });
+        Ok(())
     }
 
     pub(crate) fn owner_of(&self, token: Token) -> TokenOwner {

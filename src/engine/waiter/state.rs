@@ -149,6 +149,11 @@ impl WaiterState {
         self.report_at
     }
 
+    /// The log may have nothing of this name from then on.
+    pub(crate) fn report_by(&mut self, at: Time) {
+        self.report_at = self.report_at.min(at);
+    }
+
     /// For how long threads have waited, if the log is to say so now. The next report comes when that
     /// has doubled.
     pub(crate) fn take_report(&mut self, now: Time) -> Option<Duration> {

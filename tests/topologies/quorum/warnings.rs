@@ -58,9 +58,12 @@ fn long_waits_and_waits_for_oneself_are_logged_without_a_queue() {
     // After 0.3 s and after 0.6 s.
     for _ in 0..2 {
         let line = child.expect("waited ", SOON);
-        assert!(line.ends_with(" for \"n\""), "{line}");
+        assert!(line.ends_with(" for \"n\" (thread \"worker\")"), "{line}");
     }
-    child.expect("this thread waits for \"n\", which it took itself", SOON);
+    child.expect(
+        "a thread waits for \"n\" (thread \"child_process\"), which it took itself",
+        SOON,
+    );
     child.expect("done", SOON);
     child.join();
 }

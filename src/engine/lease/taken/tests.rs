@@ -10,7 +10,7 @@ fn kept() -> usize {
 }
 
 fn waits_for_nothing() {
-    assert!(first_wait_for_own(EngineId(0), "x", |_| true).is_none());
+    assert!(first_wait_for_own(EngineId(0), &"x".into(), Time::NEVER, |_| true).is_none());
 }
 
 #[test]

@@ -26,11 +26,16 @@ fn report_of_a_wait_silences_no_waiter_that_outlasts_it() {
         let now = Time::from_nanos(0) + Duration::from_secs(at);
         waiters.begin_report(waiter, now, Duration::from_secs(waited))
     };
-    assert!(begins(&first, 1000, 640), "it has waited for long");
-    assert!(!begins(&second, 1001, 20), "the first speaks for it");
-    assert!(begins(&first, 1640, 1280), "it has doubled");
+    assert_eq!(begins(&first, 1000, 640), Ok(()), "it has waited for long");
+    let next_at = Time::from_nanos(0) + Duration::from_secs(1640);
+    assert_eq!(
+        begins(&second, 1001, 20),
+        Err(next_at),
+        "the first speaks for it"
+    );
+    assert_eq!(begins(&first, 1640, 1280), Ok(()), "it has doubled");
     waiters.forget(&first);
-    assert!(begins(&second, 1641, 660), "the first has gone");
+    assert_eq!(begins(&second, 1641, 660), Ok(()), "the first has gone");
 }
 
 #[test]
