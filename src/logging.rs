@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use log::{Level, Log, Metadata, Record};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, const_mutex};
 
 /// The names of all threads of fairlock begin so.
 const OURS: &str = "fairlock-";
@@ -25,7 +25,7 @@ const MOST_LINES: usize = 256;
 /// A fork may have copied the mutex while another thread had it. Then its child goes without lines.
 const AT_MOST: Duration = Duration::from_millis(10);
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue {
+static QUEUE: Mutex<Queue> = const_mutex(Queue {
     process: 0,
     lines: VecDeque::new(),
     left_out: 0,
