@@ -184,7 +184,7 @@ fn name_that_goes_to_and_fro_is_not_kept_for_a_while(backend: &Backend) {
     // From now on each lock costs what it costs without `keep`.
     let recalls = || managers.iter().map(|mgr| mgr.stats().recalls).sum::<u64>();
     let before = recalls();
-    assert!((0..5).any(|_| {
+    assert!((0..100).any(|_| {
         let requests = managers.each_ref().map(|mgr| mgr.stats().requests);
         alternate(20);
         let now = managers.each_ref().map(|mgr| mgr.stats().requests);

@@ -51,12 +51,14 @@ fn loops_over_thousands_of_names_keep_as_many_as_they_may(backend: &Backend) {
         let most = u64::from(room).min(names);
         let [_, mut full] = lap(&mgr, names);
         assert_eq!(full, 0, "each is new");
-        until(SLACK, "as many as may be are kept", || {
+        // Laps are counted, since a busy machine takes seconds for one.
+        let are_kept = (0..20).any(|_| {
             let kept;
             [kept, full] = lap(&mgr, names);
             assert!(kept <= most, "{kept} of {names}");
             kept >= most * 19 / 20
         });
+        assert!(are_kept, "as many as may be are kept");
         assert_eq!(full > 0, names > most, "{full} found no room");
         let stats = mgr.stats();
         assert_eq!((stats.recalls, stats.cold_names, stats.lost), (0, 0, 0));
