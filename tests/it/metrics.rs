@@ -326,11 +326,24 @@ fn is_the_same(page: &str, stats: &fairlock::stats::Stats) -> bool {
         ("hold", stats.granted - stats.held),
         ("connection_wait", stats.connection_waits),
     ];
+    let longest = [
+        ("wait", stats.longest_wait),
+        ("hold", stats.longest_hold),
+        ("renewal_lateness", stats.latest_renewal),
+    ];
     let is_shown = |(series, count): &(String, u64)| value(page, series) == *count as f64;
     counts.iter().all(is_shown)
         && times.iter().all(|(name, count)| {
             value(page, &format!("fairlock_{name}_seconds_count")) == *count as f64
         })
+        && longest.iter().all(|(name, longest)| {
+            value(page, &format!("fairlock_{name}_seconds_sum")) >= longest.as_secs_f64()
+        })
+        // A mean of connection waits may lose a nanosecond.
+        && (value(page, "fairlock_connection_wait_seconds_sum")
+            - stats.connection_wait_time.as_secs_f64())
+        .abs()
+            < 1e-6
 }
 
 fn managers_with_one_recorder_add_up(on: &Backend) {

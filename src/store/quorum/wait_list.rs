@@ -119,9 +119,8 @@ impl WaitList {
                 .iter()
                 .filter_map(Weak::upgrade)
                 .collect();
-            let members: Vec<&Arc<Member>> = members.iter().chain(&stand_ins).collect();
             let mut sockets: Vec<(usize, Watched)> = Vec::with_capacity(2 * members.len());
-            for (member, of) in members.iter().enumerate() {
+            for (member, of) in members.iter().chain(&stand_ins).enumerate() {
                 of.lanes.watch(|socket| sockets.push((member, socket)));
             }
             sockets.retain(|(member, socket)| !ignored.contains(&(*member, socket.lane)));
@@ -135,7 +134,10 @@ impl WaitList {
             request.end_polling();
             for at in ready {
                 let (member, socket) = &sockets[at];
-                if !members[*member].lanes.read_lane(socket.lane) {
+                let of = members
+                    .get(*member)
+                    .unwrap_or_else(|| &stand_ins[*member - members.len()]);
+                if !of.lanes.read_lane(socket.lane) {
                     ignored.push((*member, socket.lane));
                 }
             }
