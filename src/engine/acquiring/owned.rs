@@ -154,7 +154,7 @@ impl Acquiring {
 
     /// The guard of a lease that was lent has lost it: all that watch it learn so, once.
     pub(crate) fn report_loss(&self, lent: &HeldLease, loss: &Loss) {
-        if let Some(watcher) = lent.report_loss(loss) {
+        if let Some(watcher) = lent.report_loss() {
             self.holding.announce_loss(lent, loss, watcher);
         }
     }

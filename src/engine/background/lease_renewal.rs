@@ -261,7 +261,7 @@ impl LeaseRenewal {
                 return false;
             }
         }
-        let Some(watcher) = lease.report_loss(&loss) else {
+        let Some(watcher) = lease.report_loss() else {
             return false;
         };
         let lost_by = match &lease.request.owner {

@@ -433,8 +433,8 @@ impl HeldLease {
     }
 
     /// Notes the loss. The one call that did so gets the watcher, and tells it once the loss is counted.
-    pub(crate) fn report_loss(&self, loss: &Loss) -> Option<LossWatcher> {
-        self.signal.report(loss)
+    pub(crate) fn report_loss(&self) -> Option<LossWatcher> {
+        self.signal.report()
     }
 
     #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]

@@ -15,51 +15,52 @@ pub(super) struct LostSignal {
     state: Mutex<SignalState>,
 }
 
-/// | state   | meaning                                          | becomes              |
-/// |---------|--------------------------------------------------|----------------------|
-/// | Open    | no loss, and nobody has asked for the channel    | Watched, Lost, Closed |
-/// | Watched | no loss; the loss will be sent on the channel    | Lost, Closed         |
-/// | Lost    | the loss was reported                            | Closed               |
-/// | Closed  | the lease was released, or nobody will ever have it | –                 |
+/// | state    | meaning                                            | becomes                   |
+/// |----------|----------------------------------------------------|---------------------------|
+/// | Open     | no loss, and nobody has asked for the channel      | Watched, Closed           |
+/// | Watched  | no loss; the loss will be sent on the channel      | Reported, Closed          |
+/// | Reported | the loss was found; its finder counts it and sends it | Closed                 |
+/// | Closed   | the lease was released, or nobody will ever have it | –                        |
 #[derive(Default)]
 enum SignalState {
     #[default]
     Open,
     Watched(Sender<Loss>),
-    Lost(Loss),
+    Reported,
     Closed,
 }
 
 impl LostSignal {
     pub(super) fn receiver(&self) -> &Receiver<Loss> {
+        match self.receiver.get() {
+            Some(receiver) => receiver,
+            None => self.watched(&mut self.state.lock()),
+        }
+    }
+
+    /// Makes the channel, if it is not there. Only a caller that has locked the state does so.
+    fn watched(&self, state: &mut SignalState) -> &Receiver<Loss> {
         self.receiver.get_or_init(|| {
             let (sender, receiver) = bounded(1);
-            let mut state = self.state.lock();
-            match &*state {
-                SignalState::Open | SignalState::Watched(_) => {
-                    *state = SignalState::Watched(sender);
-                }
-                // The channel is new and has room for one loss, so this cannot fail.
-                SignalState::Lost(loss) => drop(sender.try_send(loss.clone())),
-                SignalState::Closed => {}
+            if matches!(state, SignalState::Open) {
+                *state = SignalState::Watched(sender);
             }
             receiver
         })
     }
 
-    /// Notes the loss. The one call that did so gets the watcher, which it has to tell.
-    pub(super) fn report(&self, loss: &Loss) -> Option<LossWatcher> {
+    /// Notes the loss. The one call that did so gets the watcher, which it has to tell. A thread that
+    /// asks for the channel in between hears of the loss when the watcher is told, and no earlier.
+    pub(super) fn report(&self) -> Option<LossWatcher> {
         let mut state = self.state.lock();
-        let before = match &*state {
-            SignalState::Open | SignalState::Watched(_) => {
-                std::mem::replace(&mut *state, SignalState::Lost(loss.clone()))
-            }
-            SignalState::Lost(_) | SignalState::Closed => return None,
-        };
-        Some(match before {
-            SignalState::Watched(sender) => LossWatcher::on(sender),
-            _ => LossWatcher::default(),
-        })
+        self.watched(&mut state);
+        if matches!(&*state, SignalState::Closed) {
+            return None;
+        }
+        match std::mem::replace(&mut *state, SignalState::Reported) {
+            SignalState::Watched(sender) => Some(LossWatcher::on(sender)),
+            _ => None,
+        }
     }
 
     /// Whether somebody has asked for the channel.
@@ -76,7 +77,7 @@ impl LostSignal {
 
     #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
     pub(super) fn is_reported(&self) -> bool {
-        matches!(&*self.state.lock(), SignalState::Lost(_))
+        matches!(&*self.state.lock(), SignalState::Reported)
     }
 }
 
@@ -94,13 +95,18 @@ mod tests {
         };
         let early = LostSignal::default();
         let receiver = early.receiver().clone();
-        let watcher = early.report(&loss).expect("it is the first");
-        assert!(early.report(&loss).is_none());
+        let watcher = early.report().expect("it is the first");
+        assert!(early.report().is_none());
         watcher.tell(&loss);
         assert_eq!(receiver.recv(), Ok(loss.clone()));
         assert!(receiver.recv().is_err());
         let late = LostSignal::default();
-        assert!(late.report(&loss).is_some());
+        let watcher = late.report().expect("it is the first");
+        assert!(
+            late.receiver().is_empty(),
+            "it heard of a loss that nobody told"
+        );
+        watcher.tell(&loss);
         assert_eq!(late.receiver().recv(), Ok(loss));
         assert!(late.receiver().recv().is_err());
         let clean = LostSignal::default();

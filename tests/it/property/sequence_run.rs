@@ -153,6 +153,8 @@ struct NamedLock {
     states: PossibleStates,
     /// All fences that were seen.
     fences: Vec<u64>,
+    /// The number of the last attempt that used the name as another kind.
+    used_as_other_kind: u16,
 }
 
 impl<'a> SequenceRun<'a> {
@@ -173,6 +175,7 @@ impl<'a> SequenceRun<'a> {
                 kind,
                 states: PossibleStates::new(kind),
                 fences: Vec::new(),
+                used_as_other_kind: 0,
             }
         };
         let names = (0..).zip(kinds).map(name).collect();
@@ -388,7 +391,8 @@ impl<'a> SequenceRun<'a> {
                 return Err(self.fail("P4: no waiter is served"));
             } else if likelihood == Likelihood::Possible {
                 // In another possible state, it is another waiter's turn.
-                self.waiters.rotate_left(at + 1);
+                let next = (at + 1).min(self.waiters.len());
+                self.waiters.rotate_left(next);
             }
         }
         for name in &self.names {
@@ -475,6 +479,7 @@ impl<'a> SequenceRun<'a> {
         };
         match taken {
             Some(guard) => {
+                self.names[name].used_as_other_kind = attempt.number;
                 self.add_guard(attempt, name, guard, Op::TryLock(attempt))?;
                 self.unlock(self.guards.len() - 1, None)
             }
@@ -530,6 +535,16 @@ impl<'a> SequenceRun<'a> {
             Likelihood::Certain => self.time_limit,
         };
         let result = waiter.wait_for(time_limit);
+        // The waiter had lost its place, and asked again while another kind of lock had the name. Then
+        // its wait ends. That it was granted the lock is excluded.
+        if matches!(result, Err(Error::WrongKind { .. }))
+            && attempt.number < self.names[name].used_as_other_kind
+            && likelihood != Likelihood::Certain
+        {
+            drop(waiter);
+            self.observe(name, Op::Cancel(attempt), ModelOutcome::Done)?;
+            return Ok(false);
+        }
         match self.expect_ok(result)? {
             Some(guard) => {
                 self.add_guard(attempt, name, guard, Op::TakeGrant(attempt))?;
