@@ -55,6 +55,8 @@ impl Child {
             ])
             .env(ROLE, role)
             .env(ARGS, args.join("\x1f"))
+            // On a busy machine, a panic that prints one takes longer than a loss may take.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
