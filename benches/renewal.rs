@@ -382,8 +382,8 @@ fn hold(args: &[String]) {
         if line == "end" {
             let stats = manager.stats();
             return vec![
-                stats.renewed,
-                stats.renewal_failures,
+                stats.renewals_confirmed,
+                stats.renewals_failed,
                 locks.iter().filter(|lock| !lock.is_held()).count() as u64,
             ];
         }

@@ -107,7 +107,7 @@ fn throttle(store: &Store) -> Outcome {
     let too_many = permits.try_acquire_many(PERMITS + 1);
     check(
         "a request for more permits than there are is an error at once",
-        matches!(too_many, Err(Error::Config { .. })),
+        matches!(too_many, Err(Error::Misused { .. })),
     )?;
     all.release_permits(PERMITS - 1)?;
     let rest = clients[1]

@@ -43,17 +43,16 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// - [`Error::Config`]: the URL is not valid, or the server is older than Redis 6.2. Or it is a
+    /// - [`Error::Misused`]: the URL is not valid, or the server is older than Redis 6.2. Or it is a
     ///   replica, or of another topology than the URL says: the error has the URL to use.
     /// - [`Error::Unavailable`]: the server cannot be reached.
-    /// - [`Error::Tls`]: the server's certificate, the client's, or the URL is not right.
-    /// - [`Error::Server`]: the server refuses, for instance because the password is wrong.
+    /// - [`Error::Refused`]: the server refuses, for instance because the password is wrong. Or the
+    ///   server's certificate, the client's, or the URL is not right.
     ///
     /// [`DEFAULT_COMMAND_TIMEOUT`]: crate::DEFAULT_COMMAND_TIMEOUT
-    /// [`Error::Config`]: crate::Error::Config
+    /// [`Error::Misused`]: crate::Error::Misused
     /// [`Error::Unavailable`]: crate::Error::Unavailable
-    /// [`Error::Tls`]: crate::Error::Tls
-    /// [`Error::Server`]: crate::Error::Server
+    /// [`Error::Refused`]: crate::Error::Refused
     pub fn connect(to: impl Into<Endpoint>) -> Result<LockManager> {
         LockManager::builder(to).build()
     }
@@ -223,10 +222,10 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`build`](Builder::build) fails with [`Error::Config`] if the endpoint has a login of its
+    /// [`build`](Builder::build) fails with [`Error::Misused`] if the endpoint has a login of its
     /// own, and with [`Error::Unavailable`] if the provider fails.
     ///
-    /// [`Error::Config`]: crate::Error::Config
+    /// [`Error::Misused`]: crate::Error::Misused
     /// [`Error::Unavailable`]: crate::Error::Unavailable
     pub fn credentials(mut self, provider: impl CredentialsProvider + 'static) -> Builder {
         self.credentials = Some(Provider::new(provider, ServerRole::Server));
@@ -240,7 +239,7 @@ impl Builder {
     /// connect timeout; then the other sentinels decide.
     ///
     /// # Errors
-    /// [`build`](Builder::build) fails with [`Error::Config`](crate::Error::Config) if the endpoint
+    /// [`build`](Builder::build) fails with [`Error::Misused`](crate::Error::Misused) if the endpoint
     /// is no Sentinel, or has a login for sentinels of its own.
     pub fn sentinel_credentials(mut self, provider: impl CredentialsProvider + 'static) -> Builder {
         self.sentinel_credentials = Some(Provider::new(provider, ServerRole::Sentinel));
@@ -255,8 +254,8 @@ impl Builder {
     /// connects within the connect timeout.
     ///
     /// # Errors
-    /// [`build`](Builder::build) fails with [`Error::Config`] if the certificates cannot be used,
-    /// or if the URL has no TLS. It fails with [`Error::Tls`] if the server's certificate does not
+    /// [`build`](Builder::build) fails with [`Error::Misused`] if the certificates cannot be used,
+    /// or if the URL has no TLS. It fails with [`Error::Refused`] if the server's certificate does not
     /// count.
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, certificates: impl AsRef<[u8]>) -> Builder {
@@ -287,8 +286,8 @@ impl Builder {
     /// connects within the connect timeout.
     ///
     /// # Errors
-    /// [`build`](Builder::build) fails with [`Error::Config`] if the certificate or the key cannot
-    /// be used, or if the URL has no TLS. It fails with [`Error::Tls`] if the server does not
+    /// [`build`](Builder::build) fails with [`Error::Misused`] if the certificate or the key cannot
+    /// be used, or if the URL has no TLS. It fails with [`Error::Refused`] if the server does not
     /// accept it.
     #[cfg(feature = "tls")]
     pub fn tls_identity(
@@ -327,7 +326,7 @@ impl Builder {
     /// Without this, a failover loses the grants that the new master had not received yet. With it,
     /// each grant is sent to the replicas before you get the lock (`WAIT` of Redis). If fewer
     /// acknowledge it in time, the lock is released and the call fails with
-    /// [`Error::NotReplicated`]. A renewal counts only if it is acknowledged, too. A guard is lost
+    /// [`Error::Unavailable`]. A renewal counts only if it is acknowledged, too. A guard is lost
     /// when the time of its last acknowledged renewal is over. Releases need no acknowledgement. So
     /// after a failover, a lock that was released just before may look taken until its ttl is over.
     ///
@@ -359,7 +358,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`build`](Builder::build) fails with [`Error::Config`] for a quorum and for a `Memory`, which
+    /// [`build`](Builder::build) fails with [`Error::Misused`] for a quorum and for a `Memory`, which
     /// have no replicas, and if the timeout does not fit.
     pub fn replica_acks(mut self, replicas: u32, timeout: Duration) -> Builder {
         self.settings.replica_acks = Some(ReplicaAcks {
@@ -398,7 +397,7 @@ impl Builder {
     /// certificates.
     ///
     /// # Errors
-    /// As [`LockManager::connect`]. [`Error::Config`](crate::Error::Config) also if settings do not
+    /// As [`LockManager::connect`]. [`Error::Misused`](crate::Error::Misused) also if settings do not
     /// fit each other. [`Error::Unavailable`](crate::Error::Unavailable) at the step
     /// [`Certificates`](crate::Step::Certificates) if a file was not read in time.
     pub fn build(self) -> Result<LockManager> {
@@ -425,7 +424,7 @@ impl Builder {
     /// Reads the files of certificates, for 2 s at most, and sends nothing.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config): the URL, the certificates, the credentials or other
+    /// [`Error::Misused`](crate::Error::Misused): the URL, the certificates, the credentials or other
     /// settings are not valid. Or the endpoint is a [`Memory`](crate::memory::Memory), which has no servers.
     #[cfg(feature = "unstable-servers")]
     #[doc(hidden)]
@@ -441,7 +440,7 @@ impl Builder {
             Location::Typed(topology) => (**topology).clone()?,
             #[cfg(feature = "memory")]
             Location::Memory(_) => {
-                return Err(Error::config("endpoint", "servers; a Memory has none"));
+                return Err(Error::setting("endpoint", "servers; a Memory has none"));
             }
         };
         let of_servers = self.credentials.clone();

@@ -148,7 +148,7 @@ impl Config {
                 shown(shortest),
                 shown(self.long_wait)
             );
-            return Err(Error::config("long_wait", message));
+            return Err(Error::setting("long_wait", message));
         }
         if self.outage_limit < self.command_timeout {
             let message = format!(
@@ -156,15 +156,15 @@ impl Config {
                 shown(self.command_timeout),
                 shown(self.outage_limit)
             );
-            return Err(Error::config("outage_limit", message));
+            return Err(Error::setting("outage_limit", message));
         }
         if !(1..=64).contains(&self.lanes) {
             let message = format!("1 to 64 lanes; it is {}", self.lanes);
-            return Err(Error::config("lanes", message));
+            return Err(Error::setting("lanes", message));
         }
         if !(1..=MOST_MAX_KEPT).contains(&self.max_kept) {
             let message = format!("1 to {MOST_MAX_KEPT} names; it is {}", self.max_kept);
-            return Err(Error::config("max_kept", message));
+            return Err(Error::setting("max_kept", message));
         }
         if let Some(acks) = self.replica_acks {
             // The reply to WAIT must come within T, as every other reply.
@@ -176,7 +176,7 @@ impl Config {
                     shown(down_to_ms(longest)),
                     shown(acks.timeout)
                 );
-                return Err(Error::config("replica_acks", message));
+                return Err(Error::setting("replica_acks", message));
             }
         }
         let needed = least_horizon(self.check_period, self.command_timeout);
@@ -186,7 +186,7 @@ impl Config {
                 shown(up_to_ms(needed)),
                 shown(self.horizon)
             );
-            return Err(Error::config("horizon", message));
+            return Err(Error::setting("horizon", message));
         }
         Ok(())
     }
@@ -204,10 +204,10 @@ impl Config {
                 shown(MAX_TTL),
                 shown(options.least_hold())
             );
-            return Err(Error::config("hold_at_least", message));
+            return Err(Error::setting("hold_at_least", message));
         }
         if options.hold_limit().is_some_and(|limit| limit.is_zero()) {
-            return Err(Error::config("max_hold", "more than zero; it is zero"));
+            return Err(Error::setting("max_hold", "more than zero; it is zero"));
         }
         check_for_one_guard(options)?;
         check_local_handovers(options)?;
@@ -218,7 +218,7 @@ impl Config {
                 "at most {MAX_LABEL} bytes, without control characters; it {}",
                 length_or_char(label, char::is_control)
             );
-            return Err(Error::config("label", message));
+            return Err(Error::setting("label", message));
         }
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Config {
                 shown(needed),
                 shown(ttl)
             );
-            return Err(Error::config("ttl", message));
+            return Err(Error::setting("ttl", message));
         };
         let message = format!(
             "at most {} with the ttl of {}, or a ttl of at least {}; it is {}",
@@ -254,7 +254,7 @@ impl Config {
             shown(needed),
             shown(*value)
         );
-        Err(Error::config(*name, message))
+        Err(Error::setting(*name, message))
     }
 
     /// The largest value of the one period that the user has set, with this ttl. `None` if there is
@@ -281,7 +281,7 @@ impl Config {
                 shown(down_to_ms(self.horizon)),
                 shown(ttl)
             );
-            return Err(Error::config("ttl", message));
+            return Err(Error::setting("ttl", message));
         }
         Ok(())
     }
@@ -293,7 +293,7 @@ impl Config {
         };
         if self.wait_on_drop {
             let message = "not with wait_on_drop, by which a drop releases the lock; set no_keep()";
-            return Err(Error::config("keep", message));
+            return Err(Error::setting("keep", message));
         }
         // So an unused lock is renewed once at most.
         let most = options.lease_length() / 3;
@@ -306,7 +306,7 @@ impl Config {
         if let Some((option, default)) = options.option_of_lent_locks() {
             let message =
                 format!("a quorum has no queue, so it does not offer this; set {default}");
-            return Err(Error::config(option, message));
+            return Err(Error::setting(option, message));
         }
         let lease = if options.is_fixed() {
             "fixed_lease"
@@ -323,7 +323,7 @@ impl Config {
                     shown(self.ttl),
                     shown(length)
                 );
-                return Err(Error::config(option, message));
+                return Err(Error::setting(option, message));
             }
         }
         Ok(())
@@ -347,7 +347,7 @@ impl Config {
                 shown(up_to_ms(needed)),
                 shown(ttl)
             );
-            return Err(Error::config("fixed_lease", message));
+            return Err(Error::setting("fixed_lease", message));
         }
         Ok(())
     }
@@ -374,7 +374,7 @@ pub(crate) fn check_valid_for(valid_for: Duration) -> Result<()> {
         shown(MAX_TTL),
         shown(valid_for)
     );
-    Err(Error::config("valid_for", message))
+    Err(Error::setting("valid_for", message))
 }
 
 /// Every local deadline is shortened by this: 1 % of the time that this host's clock counts, and
@@ -417,7 +417,7 @@ fn check_local_handovers(options: &LockOptions) -> Result<()> {
     let most = options.most_local_handovers();
     if most > MAX_LOCAL_HANDOVERS {
         let message = format!("at most {MAX_LOCAL_HANDOVERS}; it is {most}");
-        return Err(Error::config("local_handovers", message));
+        return Err(Error::setting("local_handovers", message));
     }
     Ok(())
 }
@@ -434,12 +434,12 @@ fn check_for_one_guard(options: &LockOptions) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::config(option, message))
+    Err(Error::setting(option, message))
 }
 
 fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> Result<()> {
     if value < least || value > most {
-        return Err(Error::config(
+        return Err(Error::setting(
             what,
             format!(
                 "{} to {}; it is {}",
@@ -456,7 +456,7 @@ fn check_prefix(prefix: Option<String>) -> Result<Arc<str>> {
     let prefix = prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
     let is_refused = |c: char| matches!(c, '{' | '}') || c.is_control();
     if prefix.is_empty() || prefix.len() > 128 || prefix.contains(is_refused) {
-        return Err(Error::config(
+        return Err(Error::setting(
             "prefix",
             format!(
                 "1 to 128 bytes, without braces and control characters; it {}",

@@ -109,13 +109,13 @@ impl DetachedLock {
     }
 }
 
-/// [`Error::Config`] if this is not the [text](DetachedLock::secret_text) of a detached lock, or of
+/// [`Error::Misused`] if this is not the [text](DetachedLock::secret_text) of a detached lock, or of
 /// another version. The error never has the text, which may be a secret.
 impl FromStr for DetachedLock {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<DetachedLock> {
-        let refused = |message| Error::config("detached lock", message);
+        let refused = |message| Error::setting("detached lock", message);
         match text.strip_prefix(FORM) {
             Some(rest) => DetachedLock::read(rest).ok_or_else(|| {
                 refused(format!("the text after {FORM:?} is damaged or was cut off"))

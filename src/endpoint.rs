@@ -132,7 +132,7 @@ impl Endpoint {
     fn typed(what: &str, topology: Result<Topology>) -> Endpoint {
         let checked = topology.and_then(|topology| {
             let refused = topology.check();
-            refused.map_err(|why| Error::config(what, why))
+            refused.map_err(|why| Error::setting(what, why))
         });
         Endpoint(Location::Typed(Box::new(checked)))
     }
@@ -160,7 +160,7 @@ impl fmt::Debug for Endpoint {
 ///
 /// A URL of one server is a `Server`, too: `Server::from("redis://host:6379/")`. Nothing is sent
 /// and nothing is reported before [`Builder::build`](crate::Builder::build), which blocks for at
-/// most the connect timeout. It returns [`Error::Config`] for settings that are not valid.
+/// most the connect timeout. It returns [`Error::Misused`] for settings that are not valid.
 ///
 /// ```no_run
 /// use fairlock::{LockManager, endpoint::Server};
@@ -223,7 +223,7 @@ impl<T: AsRef<str>> From<T> for Server {
     fn from(url: T) -> Server {
         Server(parse_url(url.as_ref()).and_then(|topology| match topology {
             Topology::Single(settings) => Ok(settings),
-            _ => Err(Error::config(
+            _ => Err(Error::setting(
                 "url",
                 "the URL of one server, redis:// or redis+unix://; this one names several servers",
             )),
@@ -235,7 +235,7 @@ impl<T: AsRef<str>> From<T> for Server {
 ///
 /// Some of the sentinels are enough: one that answers names the master. Nothing is sent before
 /// [`Builder::build`](crate::Builder::build), which blocks for at most the connect timeout. It
-/// returns [`Error::Config`] for settings that are not valid, and [`Error::Unavailable`] if no
+/// returns [`Error::Misused`] for settings that are not valid, and [`Error::Unavailable`] if no
 /// master is found.
 ///
 /// ```no_run
@@ -307,7 +307,7 @@ impl Sentinel {
 ///
 /// Some of the nodes are enough: one that answers names the others. Nothing is sent before
 /// [`Builder::build`](crate::Builder::build), which blocks for at most the connect timeout. It
-/// returns [`Error::Config`] for settings that are not valid, and [`Error::Unavailable`] if no node
+/// returns [`Error::Misused`] for settings that are not valid, and [`Error::Unavailable`] if no node
 /// answers.
 ///
 /// ```no_run
@@ -353,7 +353,7 @@ impl Cluster {
 ///
 /// It keeps mutexes and re-entrant mutexes only, and callers have no order. Nothing is sent before
 /// [`Builder::build`](crate::Builder::build), which blocks for at most the connect timeout. It
-/// returns [`Error::Config`] for another number of servers, for one that is named twice and for
+/// returns [`Error::Misused`] for another number of servers, for one that is named twice and for
 /// settings that are not valid. It returns [`Error::Unavailable`] if no majority can be reached.
 ///
 /// ```no_run

@@ -83,105 +83,74 @@ pub enum Error {
         cause: Arc<Box<dyn StdError + Send + Sync>>,
     },
 
-    /// Redis refused the request, and said why.
+    /// Redis refused the request, and said why. Or no TLS connection can be had, for a reason that
+    /// somebody has to remedy: a certificate, a key, or the URL.
     ///
     /// Some refusals may pass by themselves: `LOADING`, `BUSY`, `MISCONF`, `NOREPLICAS`,
     /// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `UNBLOCKED` and a full `maxclients`. A call
     /// retries them within its bound, and returns this error only at its end. It returns all other
     /// refusals at once.
+    ///
+    /// With the code `TLS` nothing was sent. [`LockManager::connect`](crate::LockManager::connect)
+    /// returns it within the connect timeout. It may also come later, for instance when the server's
+    /// certificate has expired. Then it counts as an outage: a call retries within its bound, and
+    /// returns this error at its end. The manager keeps on connecting.
     #[non_exhaustive]
-    #[error(
-        "redis{} refused{}: {code} {}",
-        at_server(server),
-        for_lock(lock),
-        message.trim_end_matches(['.', ' '])
-    )]
-    Server {
+    #[error("{}", refused(lock, server, code, message))]
+    Refused {
         /// The lock that the call was for. `None` if the call was not for a lock.
         lock: Option<Arc<str>>,
         /// The server that it is about: host and port, or the path of its socket. Several that are
         /// asked together, such as sentinels, are separated by commas. `None` if it is about no
         /// server, as in memory.
         server: Option<Arc<str>>,
-        /// The first word of the error, such as `NOPERM`, `OOM` or `WRONGPASS`.
+        /// The first word of the server's error, such as `NOPERM`, `OOM` or `WRONGPASS`. Or `TLS`.
         code: String,
-        /// The rest of the error, in the server's words. If a right is missing: the rule to add.
+        /// The rest of the error, in the server's words. If a right is missing: the rule to add. For
+        /// `TLS`: the reason, with the server's address, and the remedy.
         message: String,
     },
 
-    /// There is no TLS connection to a server, for a reason that somebody has to remedy: a
-    /// certificate, a key, or the URL. The request was not sent.
-    ///
-    /// [`LockManager::connect`](crate::LockManager::connect) returns it within the connect timeout.
-    /// It may also come later, for instance when the server's certificate has expired. Then it
-    /// counts as an outage: a call retries within its bound, and returns this error at its end. The
-    /// manager keeps on connecting.
+    /// A name, an argument or an option is not allowed, and nothing was written. Or the server cannot
+    /// be used.
     #[non_exhaustive]
-    #[error("no TLS connection to redis{}: {message}", for_lock(lock))]
-    Tls {
-        /// The lock that the call was for. `None` if the call was not for a lock.
+    #[error("{message}")]
+    Misused {
+        /// The lock that the call was for, if it is about a lock whose name is allowed.
         lock: Option<Arc<str>>,
-        /// The server that it is about: host and port, or the path of its socket. Several that are
-        /// asked together, such as sentinels, are separated by commas. `None` if it is about no
-        /// server, as in memory.
-        server: Option<Arc<str>>,
-        /// The reason.
-        reason: TlsFailure,
-        /// The details, with the server's address, and the remedy.
-        message: String,
-    },
-
-    /// The name is in use as another kind of lock: somebody holds it or waits for it, or
-    /// [`hold_at_least`](crate::LockOptions::hold_at_least) keeps it taken. As soon as nobody does,
-    /// the next call can use it as any kind.
-    #[non_exhaustive]
-    #[error("the lock {lock:?} is a {is} and cannot be used as a {asked} while it is in use")]
-    WrongKind {
-        /// The name of the lock.
-        lock: Arc<str>,
-        /// The kind that the name is in use as.
-        is: Kind,
-        /// The kind that the call asked for.
-        asked: Kind,
-    },
-
-    /// Too few replicas acknowledged the lock in time. Only with
-    /// [`Builder::replica_acks`](crate::Builder::replica_acks).
-    ///
-    /// From a call that takes the lock: you do not have it, and it is released in the background.
-    /// From [`renew`](crate::Lease::renew): you still hold it, until the time of its last
-    /// acknowledged renewal is over.
-    #[non_exhaustive]
-    #[error(
-        "only {acknowledged} of {wanted} replicas of redis{} acknowledged the lock {lock:?} in time",
-        at_server(server)
-    )]
-    NotReplicated {
-        /// The name of the lock.
-        lock: Arc<str>,
-        /// The master whose replicas they are: host and port, or the path of its socket. `None` if
-        /// it is not known.
-        server: Option<Arc<str>>,
-        /// How many replicas must acknowledge it.
-        wanted: u32,
-        /// How many did so in time.
-        acknowledged: u32,
-    },
-
-    /// An argument or an option is not allowed, and nothing was written. Or the server cannot be
-    /// used: it is too old, a replica, or of another topology than the URL says.
-    #[non_exhaustive]
-    #[error("{what}: {message}")]
-    Config {
-        /// Which argument or option. For a lock's name that is not allowed it is always `name`.
-        what: String,
-        /// The allowed value, and the value that came instead.
+        /// The mistake.
+        misuse: Misuse,
+        /// What is allowed, and what came instead. It begins with the name of the argument or the
+        /// option.
         message: String,
     },
 
     /// The manager was shut down. Or this is a forked child of the process that built the manager.
     #[error("the lock manager is closed")]
     Closed,
+}
+
+/// What was misused.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Misuse {
+    /// The name of a lock is not allowed. If a user of your program chose it, the user's request is at
+    /// fault (HTTP 400).
+    Name,
+    /// The name is in use as another kind of lock: somebody holds it or waits for it, or
+    /// [`hold_at_least`](crate::LockOptions::hold_at_least) keeps it taken. As soon as nobody does,
+    /// the next call can use it as any kind.
+    #[non_exhaustive]
+    Kind {
+        /// The kind that the name is in use as.
+        is: Kind,
+        /// The kind that the call asked for.
+        asked: Kind,
+    },
+    /// Another argument, an option or a setting is not allowed.
+    Setting,
+    /// The server cannot be used: it is too old, a replica, or of another topology than the URL says.
+    Server,
 }
 
 /// The step at which a call to Redis failed.
@@ -203,35 +172,17 @@ pub enum Step {
     /// A quorum: fewer than a majority of the nodes decided. The [cause](Error::Unavailable) says
     /// which did not, and why.
     Majority,
+    /// Too few replicas acknowledged the lock in time. Only with
+    /// [`Builder::replica_acks`](crate::Builder::replica_acks). The [cause](Error::Unavailable) says how
+    /// many did.
+    ///
+    /// From a call that takes the lock: you do not have it, and it is released in the background.
+    /// From [`renew`](crate::Lease::renew): you still hold it, until the time of its last
+    /// acknowledged renewal is over.
+    Replicas,
     /// The system started no thread, which the call needs: a limit of threads or of memory is
     /// reached. That says nothing about Redis.
     Thread,
-}
-
-/// Why there is no TLS connection to a server.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TlsFailure {
-    /// No known authority has issued the server's certificate.
-    UnknownIssuer,
-    /// The server's certificate has expired.
-    Expired,
-    /// The server's certificate is not valid yet. Or the clock of this host is wrong.
-    NotValidYet,
-    /// The server's certificate is for another host than the URL's.
-    WrongHost,
-    /// The server's certificate cannot be used, for another reason.
-    BadCertificate,
-    /// The server demands a certificate of the client, or does not accept the one that it got. This
-    /// is also what it looks like if a server closes the connection right after the handshake.
-    ClientCertificate,
-    /// The URL says TLS, and the server speaks plain text.
-    PlainServer,
-    /// The URL says plain text, and the server expects TLS.
-    TlsServer,
-    /// The handshake failed for another reason, which the message has: the two sides have no version or
-    /// cipher in common, the server ended it, or a side broke the protocol.
-    Protocol,
 }
 
 impl fmt::Display for Step {
@@ -243,23 +194,8 @@ impl fmt::Display for Step {
             Step::Send => "way to send",
             Step::Reply => "reply",
             Step::Majority => "majority",
+            Step::Replicas => "acknowledgement",
             Step::Thread => "thread",
-        })
-    }
-}
-
-impl fmt::Display for TlsFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TlsFailure::UnknownIssuer => "no known authority issued the server's certificate",
-            TlsFailure::Expired => "the server's certificate has expired",
-            TlsFailure::NotValidYet => "the server's certificate is not valid yet",
-            TlsFailure::WrongHost => "the server's certificate is for another host",
-            TlsFailure::BadCertificate => "the server's certificate cannot be used",
-            TlsFailure::ClientCertificate => "the server did not accept the client's certificate",
-            TlsFailure::PlainServer => "the server speaks plain text",
-            TlsFailure::TlsServer => "the server expects TLS",
-            TlsFailure::Protocol => "the handshake failed",
         })
     }
 }
@@ -270,50 +206,49 @@ impl Error {
     pub fn lock(&self) -> Option<&str> {
         match self {
             Error::Lost { loss } => Some(&loss.lock),
-            Error::WrongKind { lock, .. } | Error::NotReplicated { lock, .. } => Some(lock),
             Error::Unavailable { lock, .. }
-            | Error::Server { lock, .. }
-            | Error::Tls { lock, .. } => lock.as_deref(),
-            Error::Config { .. } | Error::Closed => None,
+            | Error::Refused { lock, .. }
+            | Error::Misused { lock, .. } => lock.as_deref(),
+            Error::Closed => None,
         }
     }
 
     /// Whether the same call may succeed later, though nobody changes the program or its settings.
     /// So a service may answer "try again later" (HTTP 503).
     ///
-    /// True for [`Unavailable`](Error::Unavailable) and [`NotReplicated`](Error::NotReplicated), and
-    /// for a [`Server`](Error::Server) error that may pass by itself, or with full memory (`OOM`). False for
-    /// all others. The call
-    /// itself has retried within its bound already.
+    /// True for [`Unavailable`](Error::Unavailable), and for a [refusal](Error::Refused) that may pass
+    /// by itself, or with full memory (`OOM`). False for all others. The call itself has retried within
+    /// its bound already.
     ///
     /// After a [`Lost`](Error::Lost) lock, the work under it may have to be undone or checked before
     /// it is done again. So that is not temporary, though the lock can be taken again.
     pub fn is_temporary(&self) -> bool {
         match self {
-            Error::Unavailable { .. } | Error::NotReplicated { .. } => true,
-            Error::Server { code, message, .. } => code == "OOM" || passes_by_itself(code, message),
-            Error::Lost { .. }
-            | Error::Tls { .. }
-            | Error::WrongKind { .. }
-            | Error::Config { .. }
-            | Error::Closed => false,
+            Error::Unavailable { .. } => true,
+            Error::Refused { code, message, .. } => {
+                code == "OOM" || passes_by_itself(code, message)
+            }
+            Error::Lost { .. } | Error::Misused { .. } | Error::Closed => false,
         }
     }
 
-    pub(crate) fn config(what: impl Into<String>, message: impl Into<String>) -> Error {
-        Error::Config {
-            what: what.into(),
-            message: message.into(),
+    /// An argument, an option or a setting that is not allowed.
+    pub(crate) fn setting(name: &str, message: impl fmt::Display) -> Error {
+        Error::misused(Misuse::Setting, format!("{name}: {message}"))
+    }
+
+    pub(crate) fn misused(misuse: Misuse, message: String) -> Error {
+        Error::Misused {
+            lock: None,
+            misuse,
+            message,
         }
     }
 
     /// The same error. If it is about a server that it does not name, it names this one.
     pub(crate) fn at(mut self, address: impl FnOnce() -> Option<Arc<str>>) -> Error {
         match &mut self {
-            Error::Unavailable { server, .. }
-            | Error::NotReplicated { server, .. }
-            | Error::Server { server, .. }
-            | Error::Tls { server, .. }
+            Error::Unavailable { server, .. } | Error::Refused { server, .. }
                 if server.is_none() =>
             {
                 *server = address();
@@ -351,6 +286,24 @@ pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
     ) || message.starts_with("max number of clients")
 }
 
+/// The code of a refusal without a TLS connection.
+pub(crate) const TLS: &str = "TLS";
+
+fn refused(
+    lock: &Option<Arc<str>>,
+    server: &Option<Arc<str>>,
+    code: &str,
+    message: &str,
+) -> String {
+    let lock = for_lock(lock);
+    if code == TLS {
+        // The message has the server's address.
+        return format!("no TLS connection to redis{lock}: {message}");
+    }
+    let message = message.trim_end_matches(['.', ' ']);
+    format!("redis{} refused{lock}: {code} {message}", at_server(server))
+}
+
 fn unavailable(
     lock: &Option<Arc<str>>,
     server: &Option<Arc<str>>,
@@ -374,13 +327,18 @@ fn unavailable(
         format!("the system starts no thread{lock}: a limit of threads or memory is reached")
     } else if step == Step::Certificates {
         format!("the certificates{lock} were not read in time")
+    } else if step == Step::Replicas {
+        format!(
+            "too few replicas of redis{} acknowledged in time{lock}",
+            at_server(server)
+        )
     } else {
         format!("redis{} is unavailable{lock}", at_server(server))
     };
     // A refusal comes at once, and so does the answer of a manager that knows of an outage.
     let gave_up = (waited >= Duration::from_millis(1))
         .then(|| format!("gave up after {}", time_text::measured(waited)));
-    let is_named = matches!(step, Step::Thread | Step::Certificates);
+    let is_named = matches!(step, Step::Thread | Step::Certificates | Step::Replicas);
     let no_step =
         (!is_named && !os_error.is_some_and(lacks_descriptors)).then(|| format!("no {step}"));
     let details: Vec<String> = no_step.into_iter().chain(gave_up).collect();
@@ -433,7 +391,7 @@ mod tests {
     use crate::loss::LossReason;
 
     fn server(code: &str, message: &str) -> Error {
-        Error::Server {
+        Error::Refused {
             lock: Some("n".into()),
             server: None,
             code: code.to_owned(),
@@ -452,11 +410,11 @@ mod tests {
 
     #[test]
     fn error_names_its_lock() {
-        let config = Error::config("ttl", "too short");
+        let setting = Error::setting("ttl", "too short");
         for (error, lock) in [
             (lost(), Some("n")),
             (server("OOM", ""), Some("n")),
-            (config, None),
+            (setting, None),
             (Error::Closed, None),
         ] {
             assert_eq!(error.lock(), lock, "{error}");
@@ -473,7 +431,7 @@ mod tests {
             (server("WRONGPASS", "invalid"), false),
             (lost(), false),
             (Error::Closed, false),
-            (Error::config("ttl", "too short"), false),
+            (Error::setting("ttl", "too short"), false),
         ] {
             assert_eq!(error.is_temporary(), is_temporary, "{error}");
         }

@@ -106,7 +106,7 @@ impl LockGuard {
     ///
     /// # Errors
     /// - [`Error::Lost`](crate::Error::Lost): you did not hold the lock any more.
-    /// - [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Server`](crate::Error::Server): not known. The release goes on in the
+    /// - [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused): not known. The release goes on in the
     ///   background.
     /// - [`Error::Closed`](crate::Error::Closed) in a forked child.
     pub fn unlock(self) -> Result<()> {
@@ -167,11 +167,11 @@ impl LockGuard {
     ///
     /// # Errors
     /// Each error has the guard.
-    /// - [`Error::Config`](crate::Error::Config): `valid_for` is not 1 ms to [`MAX_TTL`](crate::MAX_TTL), or the lock cannot
+    /// - [`Error::Misused`](crate::Error::Misused): `valid_for` is not 1 ms to [`MAX_TTL`](crate::MAX_TTL), or the lock cannot
     ///   be detached: it is on a quorum, or a guard of it was
     ///   [abandoned](crate::ReentrantGuard::abandon).
     /// - [`Error::Lost`](crate::Error::Lost): you do not hold the lock any more.
-    /// - [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Server`](crate::Error::Server), [`Error::NotReplicated`](crate::Error::NotReplicated): not known. You hold the
+    /// - [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused), [`Error::Unavailable`](crate::Error::Unavailable): not known. You hold the
     ///   lock for at most `valid_for`, unless a renewal confirms it until then. If the request took
     ///   effect, the renewal reports a loss. However the guard ends, the lock is released.
     /// - [`Error::Closed`](crate::Error::Closed) in a forked child.

@@ -4,7 +4,7 @@ mod display;
 mod info;
 pub(crate) mod list;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Page, Token, Verb};
@@ -21,9 +21,8 @@ impl LockManager {
     /// reader/writer lock, and two more for every 32 holders that it shows.
     ///
     /// # Errors
-    /// - [`Config`](Error::Config): the name is not allowed.
-    /// - [`WrongKind`](Error::WrongKind): this version does not know the kind.
-    /// - [`Unavailable`](Error::Unavailable), [`Server`](Error::Server): Redis did not answer, or
+    /// - [`Misused`](Error::Misused): the name is not allowed, or this version does not know the kind.
+    /// - [`Unavailable`](Error::Unavailable), [`Refused`](Error::Refused): Redis did not answer, or
     ///   refused.
     /// - [`Closed`](Error::Closed) in a forked child.
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LockInfo>> {
@@ -117,11 +116,11 @@ impl LockManager {
     /// two more for every 64 dead waiters at the head of the queue and for every 32 holders.
     ///
     /// # Errors
-    /// As [`inspect`](LockManager::inspect), and [`Server`](Error::Server) with the code `WRONGTYPE`
+    /// As [`inspect`](LockManager::inspect), and [`Refused`](Error::Refused) with the code `WRONGTYPE`
     /// if another program uses the key of the name. After [`Unavailable`](Error::Unavailable), Redis may
     /// have deleted the name, or may still delete it when the request arrives late.
     ///
-    /// Always [`Config`](Error::Config) on a [`Quorum`](crate::endpoint::Quorum), which forgets a name only by
+    /// Always [`Misused`](Error::Misused) on a [`Quorum`](crate::endpoint::Quorum), which forgets a name only by
     /// itself. A server of it that forgot a name too early could grant it under a smaller fence.
     ///
     /// ```no_run
@@ -218,8 +217,11 @@ impl LockManager {
 fn is_permit_lock(error: &Error) -> bool {
     matches!(
         error,
-        Error::WrongKind {
-            is: Kind::Semaphore { .. } | Kind::RwLock,
+        Error::Misused {
+            misuse: Misuse::Kind {
+                is: Kind::Semaphore { .. } | Kind::RwLock,
+                ..
+            },
             ..
         }
     )

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::glob::{Glob, Piece};
 
 /// The longest name of a lock, in bytes of UTF-8.
@@ -24,13 +24,11 @@ impl Key {
     /// Refuses an empty name and one of more than [`MAX_NAME`] bytes (P10).
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Key> {
         if name.is_empty() || name.len() > MAX_NAME {
-            return Err(Error::config(
-                "name",
-                format!(
-                    "a name has 1 to {MAX_NAME} bytes; this one has {}",
-                    name.len()
-                ),
-            ));
+            let message = format!(
+                "name: a name has 1 to {MAX_NAME} bytes; this one has {}",
+                name.len()
+            );
+            return Err(Error::misused(Misuse::Name, message));
         }
         let mut queue = String::with_capacity(prefix.len() + name.len() + 5);
         queue.push_str(prefix);

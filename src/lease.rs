@@ -220,7 +220,7 @@ impl Lease {
     ///
     /// # Errors
     /// - [`Error::Lost`]: you do not hold the lock any more.
-    /// - [`Error::Unavailable`], [`Error::Server`], [`Error::NotReplicated`]: you hold it for as long
+    /// - [`Error::Unavailable`], [`Error::Refused`], [`Error::Unavailable`]: you hold it for as long
     ///   as before.
     /// - [`Error::Closed`] in a forked child.
     pub fn renew(&self) -> Result<()> {
@@ -236,7 +236,7 @@ impl Lease {
         check_valid_for(valid_for)?;
         if self.unfinished.load(Ordering::Relaxed) {
             let message = "a guard of this lock was abandoned, so its work is half done";
-            return Err(Error::config("detach", message));
+            return Err(Error::setting("detach", message));
         }
         let secret = Secret::new();
         let fence = self.running.detach(&self.held, secret.owner(), valid_for)?;

@@ -468,8 +468,8 @@
 //!   wait for Redis, and it blocks for at most one command timeout.
 //! - **Nothing starves.** A waiter uses no connection. Renewals and grants have connections of their
 //!   own. A connection that is slow or dead delays only the names on its lane.
-//! - **Bad input** gets an [`Error::Config`] or [`Error::WrongKind`] that says what is allowed, and
-//!   nothing is written.
+//! - **Bad input** gets an [`Error::Misused`] that says what is allowed, and nothing is
+//!   written.
 //!
 //! # Limits
 //!
@@ -572,7 +572,7 @@ pub use lock::{
 pub use waiter::Waiter;
 
 // Errors, and the means against late writes.
-pub use error::{Error, Result, Step, TlsFailure};
+pub use error::{Error, Misuse, Result, Step};
 pub use fence::FenceGate;
 pub use loss::{Loss, LossReason, PreviousHolder};
 

@@ -63,7 +63,7 @@ pub enum LossReason {
     Expired,
     /// Redis no longer names this guard as the owner, or names it under another fence. Redis lost
     /// its data or went back to an older copy, or somebody deleted the key.
-    Taken,
+    NotOwner,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
     /// Somebody released it by force.
@@ -76,7 +76,7 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossReason::Expired => "its time ran out",
-            LossReason::Taken => "redis no longer names us as its owner",
+            LossReason::NotOwner => "redis no longer names us as its owner",
             LossReason::MaxHold => "it was held for as long as max_hold allows",
             LossReason::Forced => "it was released by force",
             LossReason::Shutdown => "the manager was shut down",

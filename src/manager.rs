@@ -42,7 +42,7 @@ impl LockManager {
     ///
     /// Never blocks; costs no connection and no thread. This call checks nothing. If the options do
     /// not fit the numbers of the manager, a call that takes a lock returns
-    /// [`Error::Config`](crate::Error::Config).
+    /// [`Error::Misused`](crate::Error::Misused).
     #[must_use = "this handle keeps its options; the returned handle has the new ones"]
     pub fn with(&self, options: LockOptions) -> LockManager {
         let mut handle = self.clone();

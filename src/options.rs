@@ -170,7 +170,7 @@ impl LockOptions {
     ///
     /// For mutexes and re-entrant mutexes that are taken one at a time: with another kind of lock, a
     /// [`fixed_lease`](LockOptions::fixed_lease), [`hold_at_least`](LockOptions::hold_at_least) or a
-    /// quorum it is an [`Error::Config`](crate::Error::Config). `try_lock` and `lock_all` take no
+    /// quorum it is an [`Error::Misused`](crate::Error::Misused). `try_lock` and `lock_all` take no
     /// part in it. At most [`MAX_LOCAL_HANDOVERS`]; default 0.
     #[must_use]
     pub const fn local_handovers(mut self, max: u32) -> LockOptions {
@@ -213,7 +213,7 @@ impl LockOptions {
     /// For mutexes and re-entrant mutexes that are taken one at a time: with another kind of lock, a
     /// [`fixed_lease`](LockOptions::fixed_lease), [`hold_at_least`](LockOptions::hold_at_least),
     /// [`wait_on_drop`](crate::Builder::wait_on_drop) or a quorum it is an
-    /// [`Error::Config`](crate::Error::Config). 1 ms to a third of the ttl; default: not kept.
+    /// [`Error::Misused`](crate::Error::Misused). 1 ms to a third of the ttl; default: not kept.
     #[must_use]
     pub const fn keep(mut self, unused: Duration) -> LockOptions {
         self.keep = Some(Some(unused));

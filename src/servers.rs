@@ -134,14 +134,14 @@ impl Server {
     /// without a login, that is the first one that accepts. Blocks for `timeout` at most.
     ///
     /// # Errors
-    /// - [`Error::Config`]: the settings are not valid.
+    /// - [`Error::Misused`]: the settings are not valid.
     /// - [`Error::Unavailable`]: the server cannot be reached, or does not answer in time.
-    /// - [`Error::Tls`]: the server's certificate, the client's, or the URL is not right.
-    /// - [`Error::Server`]: the server refuses the login or the database.
+    /// - [`Error::Refused`]: the server refuses the login or the database. Or the server's certificate,
+    ///   the client's, or the URL is not right.
     pub fn open(&self, first: &[Cmd], timeout: Duration) -> Result<(ServerConnection, Vec<Value>)> {
         let settings = self.0.as_ref().map_err(Error::clone)?;
         let checked = settings.check();
-        checked.map_err(|why| Error::config("server", why))?;
+        checked.map_err(|why| Error::setting("server", why))?;
         ServerConnection::open(settings, first, timeout)
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::lease::Lease;
 use crate::local::Running;
-use crate::stats::AcquireEnd;
+use crate::stats::Count;
 use crate::store::clock::Time;
 
 /// A place in the queue of a lock. Dropping it leaves the queue.
@@ -40,7 +40,7 @@ pub struct Waiter<G = LockGuard> {
     queued: Option<QueuedWaiter>,
     running: Arc<Running>,
     /// How the request counts if the waiter is dropped now.
-    last_end: AcquireEnd,
+    last_end: Count,
     /// Makes the guard of this kind of lock.
     into_guard: fn(LockGuard) -> G,
 }
@@ -54,7 +54,7 @@ impl<G> Waiter<G> {
         Waiter {
             queued: Some(queued),
             running: Arc::clone(running),
-            last_end: AcquireEnd::Cancelled,
+            last_end: Count::Cancelled,
             into_guard,
         }
     }
@@ -132,10 +132,10 @@ impl<G> Waiter<G> {
     ///
     /// # Errors
     /// - [`Error::Closed`] after a shutdown.
-    /// - [`Error::Unavailable`] or [`Error::Server`] after the outage limit.
-    /// - [`Error::Server`] or [`Error::WrongKind`] at once if Redis lost its data and refuses to
+    /// - [`Error::Unavailable`] or [`Error::Refused`] after the outage limit.
+    /// - [`Error::Refused`] or [`Error::Misused`] at once if Redis lost its data and refuses to
     ///   queue this waiter again.
-    /// - [`Error::NotReplicated`] if the lock came and too few replicas acknowledged it.
+    /// - [`Error::Unavailable`] if the lock came and too few replicas acknowledged it.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn wait(mut self) -> Result<G> {
         loop {
@@ -161,7 +161,7 @@ impl<G> Waiter<G> {
     ///
     /// # Errors
     /// As [`wait`](Waiter::wait). After an outage the waiter still has its place, and you may wait
-    /// again. [`Error::Config`] if this waiter has returned its guard already.
+    /// again. [`Error::Misused`] if this waiter has returned its guard already.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn wait_for(&mut self, at_most: Duration) -> Result<Option<G>> {
         let now = self.running.engine().now();
@@ -170,15 +170,15 @@ impl<G> Waiter<G> {
 
     fn wait_until(&mut self, until: Time, at_deadline: AtDeadline) -> Result<Option<G>> {
         let Some(queued) = &self.queued else {
-            return Err(Error::config(
+            return Err(Error::setting(
                 "waiter",
                 "a waiter returns one guard, and this one has returned it",
             ));
         };
         let end = queued.wait(until, at_deadline);
         self.last_end = match &end {
-            Ok(_) | Err(Error::Closed) => AcquireEnd::Cancelled,
-            Err(_) => AcquireEnd::Failed,
+            Ok(_) | Err(Error::Closed) => Count::Cancelled,
+            Err(_) => Count::Failed,
         };
         let Some(lease) = end? else {
             return Ok(None);

@@ -178,8 +178,9 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
     let row = |title: &str, [plain, ours, floor, muxed]: [String; 4]| {
         println!("  {title:<22}{plain:>16}{ours:>12}{floor:>12}{muxed:>12}");
     };
+    let granted = |stats: &Stats| stats.acquisitions_at_once + stats.acquisitions_after_wait;
     let cycle = |of: fn(&Stats) -> u64| {
-        let part = (of(&after) - of(&before)) as f64 / (after.granted - before.granted) as f64;
+        let part = (of(&after) - of(&before)) as f64 / (granted(&after) - granted(&before)) as f64;
         format!("{part:.3}")
     };
     row(

@@ -179,7 +179,8 @@ impl Measured {
         let per_cycle = |cost: u64| cost as f64 / self.cycles.max(1) as f64 / 1e3;
         let requests = self.subject.manager().map_or(2.0, |manager| {
             let stats = manager.stats();
-            stats.requests as f64 / stats.granted.max(1) as f64
+            stats.requests as f64
+                / (stats.acquisitions_at_once + stats.acquisitions_after_wait).max(1) as f64
         });
         println!(
             "  {:<22}{:>10.1}{:>10.1}{:>13}{requests:>10.3}",

@@ -5,7 +5,7 @@ use std::env;
 use std::fmt;
 use std::process::ExitCode;
 
-use fairlock::Error;
+use fairlock::{Error, Misuse};
 
 use crate::printable::printable;
 
@@ -80,17 +80,29 @@ impl fmt::Display for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let exit = match &error {
-            Error::Config { .. } | Error::WrongKind { .. } => Exit::USAGE,
+            Error::Misused { .. } => Exit::USAGE,
             Error::Lost { .. } => Exit::LOST,
             Error::Closed => Exit::INTERNAL,
             _ => Exit::NO_REDIS,
         };
-        match &error {
-            Error::Config { what, message, .. } => {
-                Failure::new(exit, format!("{}: {message}", option_of(what)))
+        match misused(&error) {
+            Some((setting, message)) => {
+                Failure::new(exit, format!("{}: {message}", option_of(setting)))
             }
-            _ => Failure::new(exit, error.to_string()),
+            None => Failure::new(exit, error.to_string()),
         }
+    }
+}
+
+/// The setting that the library refuses, and why.
+pub(crate) fn misused(error: &Error) -> Option<(&str, &str)> {
+    match error {
+        Error::Misused {
+            misuse: Misuse::Name | Misuse::Setting | Misuse::Server,
+            message,
+            ..
+        } => message.split_once(": "),
+        _ => None,
     }
 }
 

@@ -53,7 +53,7 @@ fn store_of(
 }
 
 pub(super) fn no_replicas() -> Error {
-    Error::config(
+    Error::setting(
         "replica_acks",
         "one server, Sentinel or Cluster; a quorum and a Memory have no replicas",
     )

@@ -35,7 +35,10 @@ fn horizon_and_outage_limit_follow_a_longer_command_timeout() {
 fn misfit_is_blamed_on_what_was_set() {
     let ms = Duration::from_millis;
     let of = |settings: Settings| match Config::new(settings) {
-        Err(Error::Config { what, message }) => (what, message),
+        Err(Error::Misused { message, .. }) => {
+            let (what, message) = message.split_once(": ").expect("the setting");
+            (what.to_owned(), message.to_owned())
+        }
         other => panic!("{other:?}"),
     };
     let timeout = |ms: Duration| Settings {
@@ -138,7 +141,7 @@ fn numbers_that_do_not_fit_are_refused() {
     ];
     for settings in bad {
         assert!(
-            matches!(Config::new(settings.clone()), Err(Error::Config { .. })),
+            matches!(Config::new(settings.clone()), Err(Error::Misused { .. })),
             "{settings:?}"
         );
     }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use crate::config::Config;
 use crate::engine::lease::EngineId;
 use crate::engine::life::Life;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::key::Key;
 use crate::kind::Kind;
 use crate::script::{Call, Family, Outcome};
-use crate::stats::{AcquireEnd, Meter, Stats, Traffic};
+use crate::stats::{Count, Meter, Stats, Traffic};
 use crate::store::clock::{Clock, Time};
 use crate::store::{CallResult, ConnectionWait, Deadlines, Service, Store, StoreFault};
 
@@ -82,14 +82,14 @@ impl Client {
         }
     }
 
-    /// [`Error::Config`] if the store does not keep locks of this kind.
+    /// [`Error::Misused`] if the store does not keep locks of this kind.
     pub(crate) fn check_family(&self, family: Family) -> Result<()> {
         if self.keeps(family) {
             return Ok(());
         }
         let message = "a quorum keeps mutexes and re-entrant mutexes; semaphores and reader/writer \
                        locks need one node, Sentinel or Cluster";
-        Err(Error::config("kind", message))
+        Err(Error::setting("kind", message))
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -109,12 +109,12 @@ impl Client {
     }
 
     /// A caller's request for a lock ends without it.
-    pub(crate) fn on_not_granted(&self, end: AcquireEnd) {
+    pub(crate) fn on_not_granted(&self, end: Count) {
         // As in `traffic`.
         if self.life.is_forked() {
             return;
         }
-        self.meter.on_not_granted(end);
+        self.meter.count(end);
         // No lease wakes the renewal thread, which publishes otherwise.
         self.publish_traffic();
     }
@@ -123,9 +123,12 @@ impl Client {
     pub(crate) fn on_acquire_error(&self, error: &Error) {
         match error {
             // Nothing was asked for.
-            Error::Config { .. } => {}
-            Error::Closed => self.on_not_granted(AcquireEnd::Cancelled),
-            _ => self.on_not_granted(AcquireEnd::Failed),
+            Error::Misused {
+                misuse: Misuse::Name | Misuse::Setting | Misuse::Server,
+                ..
+            } => {}
+            Error::Closed => self.on_not_granted(Count::Cancelled),
+            _ => self.on_not_granted(Count::Failed),
         }
     }
 
@@ -165,7 +168,7 @@ impl Client {
         if let Outcome::Kind(kind) = outcome {
             return self.wrong_kind(call, kind);
         }
-        Error::Server {
+        Error::Refused {
             lock: Some(call.key.name.clone()),
             server: self.store.server_of(&call.key),
             code: "PROTOCOL".to_owned(),
@@ -208,12 +211,18 @@ fn wrong_kind(call: &Call, kind: &str) -> Error {
     let asked = Kind::from_record(&call.spec.kind());
     if is == asked {
         let message = format!("the record is {kind}, which is not this version's protocol");
-        return Error::Server {
+        return Error::Refused {
             lock: Some(lock),
             server: None,
             code: "WRONGVERSION".to_owned(),
             message,
         };
     }
-    Error::WrongKind { lock, is, asked }
+    let message =
+        format!("the lock {lock:?} is a {is} and cannot be used as a {asked} while it is in use");
+    Error::Misused {
+        lock: Some(lock),
+        misuse: Misuse::Kind { is, asked },
+        message,
+    }
 }

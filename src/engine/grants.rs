@@ -14,6 +14,7 @@ use crate::engine::waiter::{
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::script::{Call, Wait};
+use crate::stats::Count;
 use crate::store::Answer;
 use crate::store::clock::Time;
 
@@ -78,8 +79,7 @@ impl Grants {
         if answer.reply.dead_waiters > 0 {
             self.client
                 .meter()
-                .dead_waiters
-                .add(answer.reply.dead_waiters);
+                .add(Count::DeadWaiters, answer.reply.dead_waiters);
         }
         for grant in &answer.reply.grants {
             self.deliver(call, GrantNotice::from_reply(*grant, answer.sent));
@@ -126,7 +126,7 @@ impl Grants {
     /// that counts.
     pub(super) fn apply_hand_over(&self, waiter: &Arc<WaiterEntry>, action: WaiterAction) {
         if matches!(action, WaiterAction::Keep(_) | WaiterAction::Confirm) {
-            self.client.meter().handed_over.add(1);
+            self.client.meter().count(Count::Handovers);
         }
         self.apply(waiter, action);
     }

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::logging::Logger;
 use crate::loss::{Loss, LossReason, LossWatcher};
 use crate::script::Call;
+use crate::stats::Count;
 use crate::store::Answer;
 use crate::store::clock::Time;
 use crate::sync::Mutex;
@@ -161,7 +162,7 @@ impl Holding {
             Ok(deadline) if renewed.extend(self.client.now(), deadline) => {
                 renewed.note_confirmed(answer.sent);
                 self.hearing.on_renewed(renewed, answer);
-                self.client.meter().renewed.add(1);
+                self.client.meter().count(Count::RenewalsConfirmed);
                 return Ok(());
             }
             // Too late. P6 (a loss stays): the lease was seen past its deadline, and is never held

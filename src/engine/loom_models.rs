@@ -51,13 +51,13 @@ fn release_renewal_and_loss_at_once_leave_one_end() {
         });
         let loss = thread::spawn({
             let state = Arc::clone(&state);
-            move || state.lose(LossReason::Taken)
+            move || state.lose(LossReason::NotOwner)
         });
         let released = state.release(EARLY);
         let _ = renewal.join().unwrap();
         let lost = loss.join().unwrap();
         assert_ne!(released.is_ok(), lost, "exactly one of the two ends it");
-        assert_eq!(state.lost(), lost.then_some(LossReason::Taken));
+        assert_eq!(state.lost(), lost.then_some(LossReason::NotOwner));
         assert_eq!(state.is_released(), !lost);
         assert!(!state.is_held(EARLY));
     });
@@ -91,7 +91,7 @@ fn loss_that_two_threads_find_is_reported_once() {
                 lease.report_loss().is_some()
             }
         };
-        let renewal = thread::spawn(find(LossReason::Taken));
+        let renewal = thread::spawn(find(LossReason::NotOwner));
         let caller = thread::spawn(find(LossReason::Expired));
         let reported = [renewal.join().unwrap(), caller.join().unwrap()];
         let times = reported.iter().filter(|reported| **reported).count();
@@ -106,7 +106,7 @@ fn released_lease_reports_no_loss() {
         let renewal = thread::spawn({
             let lease = Arc::clone(&lease);
             move || {
-                lease.lose(LossReason::Taken);
+                lease.lose(LossReason::NotOwner);
                 lease.loss().is_some() && lease.report_loss().is_some()
             }
         });

@@ -160,7 +160,7 @@ impl Names {
     /// Deletes all that the store keeps about a name that nobody uses. `false` if somebody uses it,
     /// or if its newest fence is ahead of the server's clock.
     ///
-    /// [`Error::Config`] on a quorum. There a node that forgot a name could grant it under a smaller
+    /// [`Error::Misused`] on a quorum. There a node that forgot a name could grant it under a smaller
     /// fence (P2), and a holder that lost the name could take it again by a renewal.
     ///
     /// Blocks for at most four command timeouts, and for two more each time that Redis says that
@@ -175,7 +175,7 @@ impl Names {
         if !self.client.keeps(permits.family) {
             let message = "a quorum deletes no names; it forgets a name by itself, an hour after its \
                            last use";
-            return Err(Error::config("delete", message));
+            return Err(Error::setting("delete", message));
         }
         // A vacated mutex leaves its fence in the record. The scripts of permits know that field,
         // and all keys of the name.

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::LockInfo;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::glob::Glob;
 use crate::key::{self, Key};
 use crate::manager::LockManager;
@@ -132,8 +132,11 @@ impl List {
 
 fn is_no_lock(error: &Error) -> bool {
     match error {
-        Error::WrongKind { .. } => true,
-        Error::Server { code, .. } => code == "WRONGTYPE" || code == "WRONGVERSION",
+        Error::Misused {
+            misuse: Misuse::Kind { .. },
+            ..
+        } => true,
+        Error::Refused { code, .. } => code == "WRONGTYPE" || code == "WRONGVERSION",
         _ => false,
     }
 }

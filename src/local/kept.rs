@@ -22,6 +22,7 @@ use crate::logging::Logger;
 use crate::loss::{LossReason, PreviousHolder};
 use crate::options::LockOptions;
 use crate::script::Mode;
+use crate::stats::Count;
 use crate::store::clock::Time;
 
 /// A grant whose release this thread is to send before any other request for the name.
@@ -205,7 +206,7 @@ impl Lines {
             (ended, recalls)
         });
         let (ended, recalls) = ended.unwrap_or_default();
-        self.acquiring.client().meter().recalls.add(recalls);
+        self.acquiring.client().meter().add(Count::Recalls, recalls);
         turns.iter().for_each(|turn| turn.note_wanted());
         self.release_in_background(name, ended, now);
     }
@@ -383,7 +384,7 @@ impl Lines {
     /// recorder is not ours.
     fn emit_cold_names(&self) {
         let new = self.keeper.take_new_cold();
-        self.acquiring.client().meter().cold_names.add(new);
+        self.acquiring.client().meter().add(Count::ColdNames, new);
     }
 
     /// A caller asks for this name. Whether the grant is to be kept for `keep`.
@@ -401,7 +402,7 @@ impl Lines {
         }
         let has_room = self.has_room_for(&key.name, pause, keep, now);
         if !has_room {
-            self.acquiring.client().meter().not_kept_full.add(1);
+            self.acquiring.client().meter().count(Count::NotKeptFull);
         }
         has_room
     }

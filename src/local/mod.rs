@@ -79,7 +79,7 @@ impl Running {
         self.engine.engine()
     }
 
-    /// [`Error::Config`] if this kind of lock or this store has not what the options ask for.
+    /// [`Error::Misused`] if this kind of lock or this store has not what the options ask for.
     pub(crate) fn check_options(&self, family: Family, options: &LockOptions) -> Result<()> {
         if !self.engine().client().has_queue() {
             self.engine().config().check_for_quorum(options)?;
@@ -89,7 +89,7 @@ impl Running {
                 let message = format!(
                     "only for mutexes and re-entrant mutexes; for other kinds, take a handle with {default}"
                 );
-                Err(Error::config(option, message))
+                Err(Error::setting(option, message))
             }
             _ => Ok(()),
         }
@@ -211,7 +211,7 @@ impl Running {
                 Some(_) => self.lines.detach(lease, to, valid_for),
             };
         };
-        Err(Error::config("detach", message))
+        Err(Error::setting("detach", message))
     }
 
     /// See [`Acquiring::attach`](crate::engine::Acquiring::attach). In a line of its own if the grant may be
@@ -233,12 +233,12 @@ impl Running {
         Ok(attached.expect("an attach has the lock, or an error"))
     }
 
-    /// [`Error::Config`] if this store attaches no locks.
+    /// [`Error::Misused`] if this store attaches no locks.
     pub(crate) fn check_attach(&self) -> Result<()> {
         if self.engine().client().has_queue() {
             return Ok(());
         }
-        Err(Error::config(
+        Err(Error::setting(
             "attach",
             "the locks of a quorum cannot be attached",
         ))

@@ -8,6 +8,7 @@ use super::turns::give_turn;
 use crate::engine::{Caller, Entered, LeaseOwner, QueuedWaiter, Request, WaiterEntry, WaiterOwner};
 use crate::error::{Error, Result};
 use crate::loss::PreviousHolder;
+use crate::stats::Count;
 use crate::store::clock::Time;
 
 impl Lines {
@@ -88,7 +89,7 @@ impl Lines {
             turn.note_wanted();
         }
         if let Some((member, turn)) = given {
-            self.acquiring.client().meter().kept_turns.add(1);
+            self.acquiring.client().meter().count(Count::KeptTurns);
             self.acquiring.wake_for(&member, &turn);
         }
         (queued, place)

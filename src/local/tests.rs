@@ -82,7 +82,7 @@ fn refuse(place: &Arc<WaiterEntry>) {
 }
 
 fn refused() -> Error {
-    Error::config("name", "the server refuses it")
+    Error::setting("name", "the server refuses it")
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn refused_place_fails_only_the_first_member() {
     assert!(none.is_none(), "the line has a place");
     refuse(&place);
     let failed = first.wait(Time::NEVER, AtDeadline::Cancel);
-    assert!(matches!(failed, Err(Error::Config { .. })));
+    assert!(matches!(failed, Err(Error::Misused { .. })));
     // The renewal thread has sent the line's next place.
     let turn = second.wait(Time::NEVER, AtDeadline::Cancel);
     let turn = turn.expect("it is not refused").expect("the lock is free");
     assert!(turn.is_held(engine.now()));
-    assert_eq!(manager.stats().requeued, 0, "it was not queued before");
+    assert_eq!(manager.stats().requeues, 0, "it was not queued before");
     let released = lines(&manager).release(&turn, None, Mode::Used, WantResult::Yes);
     released.expect("it was held");
 }
@@ -148,7 +148,7 @@ fn no_loss_is_reported_to_a_caller_that_left() {
     tenure.lose(LossReason::Expired);
     drop(first); // no guard was ever made
     assert_eq!(lose(lines(&manager), &tenure), Mode::Unused);
-    assert_eq!(manager.stats().lost, 0, "nobody took the turn");
+    assert_eq!(manager.stats().losses(), 0, "nobody took the turn");
 }
 
 /// As the engine says that the tenure is lost. Returns how it is released.
@@ -289,15 +289,15 @@ fn loss_that_the_last_release_of_a_tenure_finds_is_counted_once() {
     let forced = other.force_release("a", tenure.fence());
     assert!(forced.expect("redis answers"));
     let ended = lose_at_the_last_step(lines, &turn, LossReason::Forced);
-    assert_eq!(manager.stats().lost, 0, "counted where a mutex is held");
+    assert_eq!(manager.stats().losses(), 0, "counted where a mutex is held");
     let unlocked = lines.finish_turn(&turn, ended, engine.now(), WantResult::Yes);
     assert!(matches!(unlocked, Err(Error::Lost { .. })));
-    assert_eq!(manager.stats().lost, 1);
+    assert_eq!(manager.stats().losses(), 1);
     engine.report_loss(tenure);
     // Returns when the renewal thread has the reply to its release.
     memory.advance(Duration::from_millis(1));
     assert!(with_line(lines, &request(&manager), |_| ()).is_none());
-    assert_eq!(manager.stats().lost, 1, "no guard has lost it again");
+    assert_eq!(manager.stats().losses(), 1, "no guard has lost it again");
 }
 
 #[test]

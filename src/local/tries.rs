@@ -7,6 +7,7 @@ use super::state::Turn;
 use crate::engine::{HeldLease, LeaseOwner, Request};
 use crate::error::{Error, Result};
 use crate::loss::{LossReason, PreviousHolder};
+use crate::stats::Count;
 use crate::store::clock::Time;
 
 /// The state in which a try finds its line.
@@ -127,7 +128,7 @@ impl Lines {
         });
         self.send_releases(ended, now);
         if let Found::Turn(turn) = &found {
-            client.meter().kept_turns.add(1);
+            client.meter().count(Count::KeptTurns);
             self.acquiring.note_lent(turn);
         }
         found

@@ -10,6 +10,7 @@ use crate::engine::{HeldLease, Request, TakeGrant, WaiterEntry, WantResult};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Mode, Token};
+use crate::stats::Count;
 use crate::store::clock::Time;
 
 /// The lock's state after a turn.
@@ -198,7 +199,7 @@ impl Lines {
     }
 
     pub(super) fn on_passed(&self, member: &Arc<WaiterEntry>, turn: &Arc<HeldLease>) {
-        self.acquiring.client().meter().local_handovers.add(1);
+        self.acquiring.client().meter().count(Count::LocalHandovers);
         self.acquiring.wake_for(member, turn);
     }
 

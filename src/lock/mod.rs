@@ -18,7 +18,7 @@ use crate::key::Key;
 use crate::manager::LockManager;
 use crate::options::LockOptions;
 use crate::script::LockSpec;
-use crate::stats::AcquireEnd;
+use crate::stats::Count;
 
 pub use multi::{MAX_NAMES, MultiGuard};
 pub use mutex::Mutex;
@@ -87,7 +87,7 @@ fn request_to_try_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result
 fn count_end<T>(engine: &Engine, end: &Result<Option<T>>) {
     match end {
         Ok(Some(_)) => {}
-        Ok(None) => engine.client().on_not_granted(AcquireEnd::TimedOut),
+        Ok(None) => engine.client().on_not_granted(Count::TimedOut),
         Err(error) => engine.client().on_acquire_error(error),
     }
 }

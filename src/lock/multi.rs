@@ -52,7 +52,7 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock), for any of the names. After an error none is held. Also:
-    /// - [`Config`](Error::Config): there is no name, or there are more than [`MAX_NAMES`].
+    /// - [`Misused`](Error::Misused): there is no name, or there are more than [`MAX_NAMES`].
     /// - [`Lost`](Error::Lost): one was lost before all were held. Returned within a check
     ///   period and two command timeouts, which includes the release of the others.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
@@ -119,14 +119,14 @@ impl SortedKeys {
         for name in names {
             keys.insert(manager.key(name.as_ref())?);
             if keys.len() > MAX_NAMES {
-                return Err(Error::config(
+                return Err(Error::setting(
                     "names",
                     format!("at most {MAX_NAMES} different names; there are more"),
                 ));
             }
         }
         if keys.is_empty() {
-            return Err(Error::config("names", "at least one name; there is none"));
+            return Err(Error::setting("names", "at least one name; there is none"));
         }
         let mut keys: Vec<Key> = keys.into_iter().collect();
         keys.sort_unstable_by(|a, b| a.record().cmp(b.record()));
@@ -374,7 +374,7 @@ impl MultiGuard {
     /// The first error, a loss before any other. Every lock that could be released is released all
     /// the same.
     /// - [`Error::Lost`]: you did not hold one of them any more.
-    /// - [`Error::Unavailable`], [`Error::Server`]: not known. The release goes on in the
+    /// - [`Error::Unavailable`], [`Error::Refused`]: not known. The release goes on in the
     ///   background.
     /// - [`Error::Closed`] in a forked child.
     pub fn unlock(self) -> Result<()> {

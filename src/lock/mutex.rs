@@ -36,13 +36,13 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// - [`Config`](crate::Error::Config): the name or an option is not allowed. Nothing is sent.
-    /// - [`WrongKind`](crate::Error::WrongKind): the name is in use as another kind of lock.
-    /// - [`Unavailable`](crate::Error::Unavailable): Redis was silent for the outage limit.
-    /// - [`Server`](crate::Error::Server): Redis refused. Returned at once if the refusal will not
+    /// - [`Misused`](crate::Error::Misused): the name or an option is not allowed, and nothing is sent.
+    ///   Or the name is in use as another kind of lock.
+    /// - [`Unavailable`](crate::Error::Unavailable): Redis was silent for the outage limit. Or too few
+    ///   replicas acknowledged the lock, see [`replica_acks`](crate::Builder::replica_acks): then it
+    ///   is released.
+    /// - [`Refused`](crate::Error::Refused): Redis refused. Returned at once if the refusal will not
     ///   pass by itself, else after the outage limit.
-    /// - [`NotReplicated`](crate::Error::NotReplicated): too few replicas acknowledged the lock, see
-    ///   [`replica_acks`](crate::Builder::replica_acks). It is released.
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self, name: impl AsRef<str>) -> Result<LockGuard> {
@@ -126,12 +126,11 @@ impl LockManager {
     ///   whoever attached it may have died. [Take the lock anew](LockManager::lock), and look.
     ///   [`Expired`](crate::LossReason::Expired): it was valid for too short a time.
     ///   [`Forced`](crate::LossReason::Forced): somebody released it by force.
-    ///   [`Taken`](crate::LossReason::Taken): somebody has attached it before, or Redis has lost it.
-    /// - [`Config`](crate::Error::Config): an option is not allowed, the lock is of a manager with
+    ///   [`NotOwner`](crate::LossReason::NotOwner): somebody has attached it before, or Redis has lost it.
+    /// - [`Misused`](crate::Error::Misused): an option is not allowed, the lock is of a manager with
     ///   another prefix, or this is a quorum. Nothing is sent.
-    /// - [`Unavailable`](crate::Error::Unavailable), [`Server`](crate::Error::Server),
-    ///   [`NotReplicated`](crate::Error::NotReplicated): Redis did not answer, or refused. You may call
-    ///   this again, in any process: the text stays valid until its time is over. If the first request took
+    /// - [`Unavailable`](crate::Error::Unavailable), [`Refused`](crate::Error::Refused): Redis did not
+    ///   answer, or refused, or too few replicas acknowledged it. You may call this again, in any process: the text stays valid until its time is over. If the first request took
     ///   effect, that is undone in the background, and another call may return `Lost` until then.
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
@@ -146,7 +145,7 @@ impl LockManager {
     /// The mutex of this name, as a handle with the same verbs.
     ///
     /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutex return
-    /// [`Config`](crate::Error::Config).
+    /// [`Misused`](crate::Error::Misused).
     #[must_use = "this handle takes no lock until one of its verbs is called"]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex {
@@ -162,7 +161,7 @@ fn attach(manager: &LockManager, detached: &DetachedLock) -> Result<Arc<engine::
             "expected a lock with the prefix {prefix:?} of this manager; it has {:?}",
             detached.prefix
         );
-        return Err(Error::config("detached lock", message));
+        return Err(Error::setting("detached lock", message));
     }
     manager.running().check_attach()?;
     let key = manager.key(&detached.name)?;
@@ -234,7 +233,7 @@ impl Mutex {
     /// Like [`LockManager::attach`], which says how long it blocks.
     ///
     /// # Errors
-    /// As [`LockManager::attach`]. [`Config`](crate::Error::Config) also if the detached lock has
+    /// As [`LockManager::attach`]. [`Misused`](crate::Error::Misused) also if the detached lock has
     /// another name.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn attach(&self, detached: &DetachedLock) -> Result<LockGuard> {
@@ -244,7 +243,7 @@ impl Mutex {
                 self.name(),
                 detached.name()
             );
-            return Err(Error::config("detached lock", message));
+            return Err(Error::setting("detached lock", message));
         }
         self.handle.manager().attach(detached)
     }

@@ -62,7 +62,7 @@ impl LockManager {
     /// The mutex of this name, as a handle with which a thread can take it again while it holds it.
     ///
     /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutex return
-    /// [`Config`](crate::Error::Config).
+    /// [`Misused`](crate::Error::Misused).
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -153,7 +153,7 @@ impl ReentrantMutex {
     /// Like [`LockManager::attach`], for a guard that this thread can take again. Blocks as long.
     ///
     /// # Errors
-    /// As [`LockManager::attach`]. [`Config`](crate::Error::Config) also if the detached lock has
+    /// As [`LockManager::attach`]. [`Misused`](crate::Error::Misused) also if the detached lock has
     /// another name. [`Lost`](crate::Error::Lost) also if this thread has lost the lock and still has a
     /// guard.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
@@ -253,14 +253,14 @@ impl ReentrantGuard {
     /// guard of it.
     ///
     /// # Errors
-    /// As [`LockGuard::detach`]. [`Config`](crate::Error::Config) also if the
+    /// As [`LockGuard::detach`]. [`Misused`](crate::Error::Misused) also if the
     /// [`depth`](ReentrantGuard::depth) is more than 1.
     pub fn detach(self, valid_for: Duration) -> Result<DetachedLock, DetachError<ReentrantGuard>> {
         let detached = if self.depth() == 1 {
             self.held.guard.try_detach(valid_for)
         } else {
             let message = "a lock of which this thread has several guards cannot be detached";
-            Err(Error::config("detach", message))
+            Err(Error::setting("detach", message))
         };
         match detached {
             Ok(detached) => {

@@ -16,7 +16,7 @@ impl LockManager {
     /// The reader/writer lock of this name, as a handle.
     ///
     /// Never blocks; no I/O. If the name is not allowed, the verbs of the lock return
-    /// [`Config`](crate::Error::Config).
+    /// [`Misused`](crate::Error::Misused).
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -59,7 +59,7 @@ impl LockManager {
 ///   too. Readers leave nothing half done.
 /// - A reader has the same fence as the last writer. A resource that checks fences must accept it.
 /// - While somebody holds it or waits for it, a call that uses the name as another kind of lock
-///   gets [`WrongKind`](crate::Error::WrongKind).
+///   gets [`Misused`](crate::Error::Misused).
 /// - Many readers at a time cost Redis as much as many holders of a
 ///   [`Semaphore`](crate::Semaphore).
 /// - If asynchronous replication loses data, it can lose a lock; see the [limits](crate#limits) of
@@ -263,7 +263,7 @@ impl WriteGuard {
     /// # Errors
     /// After an error the guard is dropped.
     /// - [`Lost`](crate::Error::Lost): you did not hold the lock any more.
-    /// - [`Server`](crate::Error::Server): Redis refused, and the refusal will not pass by itself.
+    /// - [`Refused`](crate::Error::Refused): Redis refused, and the refusal will not pass by itself.
     /// - [`Closed`](crate::Error::Closed) in a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn downgrade(self) -> Result<ReadGuard> {

@@ -21,7 +21,7 @@ impl LockManager {
     /// permits.
     ///
     /// Never blocks; no I/O. If the name or the number is not allowed, the verbs of the semaphore
-    /// return [`Config`](Error::Config).
+    /// return [`Misused`](Error::Misused).
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -61,7 +61,7 @@ impl LockManager {
 ///   the larger number is gone, up to that many permits are held. The order stays: a waiter with a
 ///   smaller number is not overtaken by later ones with a larger number.
 /// - While somebody holds or waits for permits, a call that uses the name as another kind of lock
-///   gets [`WrongKind`](crate::Error::WrongKind).
+///   gets [`Misused`](crate::Error::Misused).
 /// - A thread that holds permits and asks for more than are left deadlocks.
 /// - [`previous_holder`](Lease::previous_holder) says how the holder that ended last ended.
 ///   That need not be the holder that had the same permits.
@@ -94,7 +94,7 @@ impl Semaphore {
     /// [`LockManager::lock`].
     ///
     /// # Errors
-    /// As [`LockManager::lock`]. [`Config`](Error::Config) also if the number of permits is not
+    /// As [`LockManager::lock`]. [`Misused`](Error::Misused) also if the number of permits is not
     /// allowed.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn acquire(&self) -> Result<SemaphoreGuard> {
@@ -125,7 +125,7 @@ impl Semaphore {
     /// as long as [`LockManager::lock`].
     ///
     /// # Errors
-    /// As [`acquire`](Semaphore::acquire). [`Config`](Error::Config) also for zero permits, and for
+    /// As [`acquire`](Semaphore::acquire). [`Misused`](Error::Misused) also for zero permits, and for
     /// more than there are.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn acquire_many(&self, permits: u32) -> Result<SemaphoreGuard> {
@@ -188,7 +188,7 @@ impl Semaphore {
                 "a semaphore has 1 to {MAX_PERMITS} permits; this one would have {}",
                 self.permits
             );
-            return Err(Error::config("permits", message));
+            return Err(Error::setting("permits", message));
         }
         if permits == 0 || permits > self.permits {
             let message = format!(
@@ -196,7 +196,7 @@ impl Semaphore {
                 self.permits,
                 self.name()
             );
-            return Err(Error::config("permits", message));
+            return Err(Error::setting("permits", message));
         }
         Ok(LockSpec::semaphore(self.permits, permits))
     }
@@ -259,9 +259,9 @@ impl SemaphoreGuard {
     ///
     /// # Errors
     /// After an error the guard holds what it held before.
-    /// - [`Config`](Error::Config): no permits, or not fewer than the guard holds.
+    /// - [`Misused`](Error::Misused): no permits, or not fewer than the guard holds.
     /// - [`Lost`](Error::Lost): you did not hold the permits any more.
-    /// - [`Server`](Error::Server): Redis refused, and the refusal will not pass by itself.
+    /// - [`Refused`](Error::Refused): Redis refused, and the refusal will not pass by itself.
     /// - [`Closed`](Error::Closed) in a forked child.
     pub fn release_permits(&mut self, permits: u32) -> Result<()> {
         if permits == 0 || permits >= self.permits {
@@ -270,7 +270,7 @@ impl SemaphoreGuard {
                  unlock() releases all",
                 self.permits
             );
-            return Err(Error::config("permits", message));
+            return Err(Error::setting("permits", message));
         }
         let kept = self.permits - permits;
         self.lease.reduce(kept)?;

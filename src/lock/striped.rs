@@ -11,7 +11,7 @@ impl LockManager {
     /// A fixed number of mutexes under one name. Each is for a part of all keys (lock striping).
     ///
     /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutexes return
-    /// [`Config`](crate::Error::Config).
+    /// [`Misused`](crate::Error::Misused).
     ///
     /// ```no_run
     /// # use std::num::NonZeroU32;

@@ -11,43 +11,18 @@ use std::ops::{Add, AddAssign};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::Stats;
+use super::count::{Count, ROWS};
 use super::facade;
 use super::metric::{self, Metric};
-use super::{Acquisitions, Losses, Stats};
 use crate::loss::LossReason;
-
-/// How a call that asks for a lock ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AcquireEnd {
-    TimedOut,
-    Cancelled,
-    Failed,
-}
 
 /// The instruments of one manager.
 pub(crate) struct Meter {
     held: Gauge,
     pub(crate) waiting: Gauge,
-    at_once: Counter,
-    after_wait: Counter,
-    timed_out: Counter,
-    cancelled: Counter,
-    failed: Counter,
-    /// In the order of [`REASONS`].
-    losses: [Counter; REASONS.len()],
-    pub(crate) handed_over: Counter,
-    pub(crate) local_handovers: Counter,
-    pub(crate) kept_turns: Counter,
-    pub(crate) recalls: Counter,
-    pub(crate) cold_names: Counter,
-    pub(crate) not_kept_full: Counter,
-    pub(crate) renewed: Counter,
-    pub(crate) renewal_failures: Counter,
-    pub(crate) requeued: Counter,
-    pub(crate) background_releases: Counter,
-    pub(crate) dead_waiters: Counter,
-    /// Calls that the engine sent again. Those of the store are in its [`Traffic`].
-    pub(crate) retries: Counter,
+    /// In the order of [`ROWS`].
+    counters: [Counter; Count::ALL],
     wait: Durations,
     hold: Durations,
     pub(crate) renewal_lateness: Durations,
@@ -59,28 +34,10 @@ impl Meter {
     pub(crate) const PUBLISHES: bool = facade::EMITS;
 
     pub(crate) fn new() -> Meter {
-        let ended = |outcome| Counter::new(metric::ACQUISITIONS.with("outcome", outcome));
         Meter {
             held: Gauge::new(metric::HELD),
             waiting: Gauge::new(metric::WAITING),
-            at_once: ended("at_once"),
-            after_wait: ended("after_wait"),
-            timed_out: ended("timed_out"),
-            cancelled: ended("cancelled"),
-            failed: ended("failed"),
-            losses: REASONS.map(|(_, label)| Counter::new(metric::LOSSES.with("reason", label))),
-            handed_over: Counter::new(metric::HANDOVERS),
-            local_handovers: Counter::new(metric::LOCAL_HANDOVERS),
-            kept_turns: Counter::new(metric::KEPT_TURNS),
-            recalls: Counter::new(metric::RECALLS),
-            cold_names: Counter::new(metric::COLD_NAMES),
-            not_kept_full: Counter::new(metric::NOT_KEPT_FULL),
-            renewed: Counter::new(metric::RENEWALS.with("outcome", "confirmed")),
-            renewal_failures: Counter::new(metric::RENEWALS.with("outcome", "failed")),
-            requeued: Counter::new(metric::REQUEUES),
-            background_releases: Counter::new(metric::BACKGROUND_RELEASES),
-            dead_waiters: Counter::new(metric::DEAD_WAITERS),
-            retries: Counter::new(metric::RETRIES),
+            counters: ROWS.map(|row| Counter::new(row.metric)),
             wait: Durations::new(metric::WAIT),
             hold: Durations::new(metric::HOLD),
             renewal_lateness: Durations::new(metric::RENEWAL_LATENESS),
@@ -88,14 +45,23 @@ impl Meter {
         }
     }
 
+    /// It happened once more.
+    pub(crate) fn count(&self, count: Count) {
+        self.add(count, 1);
+    }
+
+    pub(crate) fn add(&self, count: Count, n: u64) {
+        self.counters[count as usize].add(n);
+    }
+
     /// A caller gets a guard. `wait` is the time since it asked.
     pub(crate) fn on_granted(&self, wait: Duration, had_to_wait: bool) {
         self.held.add(1);
-        if had_to_wait {
-            self.after_wait.add(1);
+        self.count(if had_to_wait {
+            Count::AfterWait
         } else {
-            self.at_once.add(1);
-        }
+            Count::AtOnce
+        });
         self.wait.record(wait);
     }
 
@@ -108,19 +74,9 @@ impl Meter {
     /// The guard of a kept lock exists, and was counted before.
     pub(crate) fn on_lent(&self) {
         self.held.emit(1);
-        self.kept_turns.add(1);
-        self.at_once.add(1);
+        self.count(Count::KeptTurns);
+        self.count(Count::AtOnce);
         self.wait.record(Duration::ZERO);
-    }
-
-    /// A caller's request ends without the lock.
-    pub(crate) fn on_not_granted(&self, end: AcquireEnd) {
-        let counter = match end {
-            AcquireEnd::TimedOut => &self.timed_out,
-            AcquireEnd::Cancelled => &self.cancelled,
-            AcquireEnd::Failed => &self.failed,
-        };
-        counter.add(1);
     }
 
     /// A guard's lock is released. `hold` is the time since its grant.
@@ -130,21 +86,14 @@ impl Meter {
 
     /// A guard's lock is lost. `hold` is the time since its grant.
     pub(crate) fn on_lost(&self, reason: LossReason, hold: Duration) {
-        self.count_loss(reason);
+        self.count(Count::of_loss(reason));
         self.hold.record(hold);
     }
 
     /// The reply to the release of a guard's lock shows that it was lost before. How long it was
     /// held was counted when the release began.
     pub(crate) fn on_found_lost(&self, reason: LossReason) {
-        self.count_loss(reason);
-    }
-
-    fn count_loss(&self, reason: LossReason) {
-        let same = |(known, _): &(LossReason, _)| *known == reason;
-        if let Some(at) = REASONS.iter().position(same) {
-            self.losses[at].add(1);
-        }
+        self.count(Count::of_loss(reason));
     }
 
     pub(crate) fn on_guard_dropped(&self) {
@@ -163,62 +112,36 @@ impl Meter {
 
     /// All numbers, with those of the store.
     pub(crate) fn read(&self, traffic: Traffic) -> Stats {
-        let acquisitions = Acquisitions {
-            at_once: self.at_once.get(),
-            after_wait: self.after_wait.get(),
-            timed_out: self.timed_out.get(),
-            cancelled: self.cancelled.get(),
-            failed: self.failed.get(),
-        };
-        let [expired, taken, max_hold, forced, shutdown] =
-            [0, 1, 2, 3, 4].map(|at| self.losses[at].get());
-        Stats {
+        let mut stats = Stats {
             held: self.held.get(),
             waiting: self.waiting.get(),
-            granted: acquisitions.at_once + acquisitions.after_wait,
-            handed_over: self.handed_over.get(),
-            local_handovers: self.local_handovers.get(),
-            kept_turns: self.kept_turns.get(),
-            recalls: self.recalls.get(),
-            cold_names: self.cold_names.get(),
-            not_kept_full: self.not_kept_full.get(),
-            missed: acquisitions.timed_out,
-            lost: expired + taken + max_hold + forced + shutdown,
-            renewed: self.renewed.get(),
-            renewal_failures: self.renewal_failures.get(),
-            requeued: self.requeued.get(),
-            dead_waiters: self.dead_waiters.get(),
-            background_releases: self.background_releases.get(),
-            retries: self.retries.get() + traffic.retries,
-            connects: traffic.connects,
             connection_waits: traffic.connection_waits,
             connection_wait_time: traffic.connection_wait_time,
-            requests: traffic.requests,
-            acquisitions,
-            losses: Losses {
-                expired,
-                taken,
-                max_hold,
-                forced,
-                shutdown,
-            },
             longest_wait: self.wait.longest(),
             longest_hold: self.hold.longest(),
             latest_renewal: self.renewal_lateness.longest(),
+            ..Stats::default()
+        };
+        for (counter, row) in self.counters.iter().zip(&ROWS) {
+            *(row.field)(&mut stats) = counter.get();
         }
+        stats.retries += traffic.retries;
+        stats.connects = traffic.connects;
+        stats.requests = traffic.requests;
+        stats
     }
 
     /// Emits what the store's numbers have grown by, if they are to be emitted. Call it now and
     /// then: it costs nothing in a build without the feature `metrics`.
     pub(crate) fn publish(&self, traffic: impl FnOnce() -> Option<Traffic>) {
         if Meter::PUBLISHES {
-            self.published.publish(traffic, &self.retries.emitted);
+            self.published.publish(traffic, &self.counters);
         }
     }
 }
 
 /// A number that only grows.
-pub(crate) struct Counter {
+struct Counter {
     count: AtomicU64,
     emitted: facade::EmittedCounter,
 }
@@ -231,7 +154,7 @@ impl Counter {
         }
     }
 
-    pub(crate) fn add(&self, n: u64) {
+    fn add(&self, n: u64) {
         self.count.fetch_add(n, Ordering::Relaxed);
         self.emitted.add(n);
     }
@@ -309,8 +232,6 @@ impl Durations {
 
 /// The part of a store's traffic that was emitted.
 struct PublishedTraffic {
-    connects: facade::EmittedCounter,
-    requests: facade::EmittedCounter,
     connection_wait: facade::EmittedHistogram,
     /// A thread publishes. This is no mutex, since nobody waits for it: another thread goes on, and
     /// leaves it to the next call.
@@ -323,15 +244,13 @@ struct PublishedTraffic {
 impl PublishedTraffic {
     fn new() -> PublishedTraffic {
         PublishedTraffic {
-            connects: facade::EmittedCounter::new(metric::CONNECTS),
-            requests: facade::EmittedCounter::new(metric::REQUESTS),
             connection_wait: facade::EmittedHistogram::new(metric::CONNECTION_WAIT),
             is_publishing: AtomicBool::new(false),
             last: [const { AtomicU64::new(0) }; 5],
         }
     }
 
-    fn publish(&self, traffic: impl FnOnce() -> Option<Traffic>, retries: &facade::EmittedCounter) {
+    fn publish(&self, traffic: impl FnOnce() -> Option<Traffic>, counters: &[Counter]) {
         if self.is_publishing.swap(true, Ordering::Acquire) {
             return;
         }
@@ -354,13 +273,13 @@ impl PublishedTraffic {
         // A store counts the time of a wait just before the wait. So a time without a wait stays for
         // the next call.
         let wait_ns = if waits > 0 { grown(4) } else { 0 };
-        for (counter, grown) in [
-            (&self.connects, connects),
-            (&self.requests, requests),
-            (retries, resent),
+        for (count, grown) in [
+            (Count::Connects, connects),
+            (Count::Requests, requests),
+            (Count::Retries, resent),
         ] {
             if grown > 0 {
-                counter.add(grown);
+                counters[count as usize].emitted.add(grown);
             }
         }
         if let Some(mean_ns) = wait_ns.checked_div(waits) {
@@ -377,15 +296,6 @@ impl Drop for Publishing<'_> {
         self.0.store(false, Ordering::Release);
     }
 }
-
-/// Each reason, and its label.
-const REASONS: [(LossReason, &str); 5] = [
-    (LossReason::Expired, "expired"),
-    (LossReason::Taken, "taken"),
-    (LossReason::MaxHold, "max_hold"),
-    (LossReason::Forced, "forced"),
-    (LossReason::Shutdown, "shutdown"),
-];
 
 #[cfg(all(test, feature = "metrics"))]
 mod tests {
@@ -434,7 +344,7 @@ mod tests {
             ..Traffic::default()
         };
         meter.publish(|| Some(traffic));
-        meter.retries.add(1);
+        meter.count(Count::Retries);
         assert_eq!(recorder.sum("fairlock_requests_total"), 9.0);
         assert_eq!(recorder.sum("fairlock_retries_total"), 9.0);
         assert_eq!(recorder.sum("fairlock_connection_wait_seconds"), 8.0);

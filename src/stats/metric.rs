@@ -1,4 +1,4 @@
-//! The metrics of the facade: their names, and what they count. docs/METRICS.md has them for users.
+//! The metrics of the facade. Those of the counts are in [`count`](super::count).
 
 /// A metric of the facade, with at most one label.
 #[derive(Clone, Copy)]
@@ -13,7 +13,7 @@ pub(super) struct Metric {
 }
 
 impl Metric {
-    const fn new(name: &'static str, about: &'static str) -> Metric {
+    pub(super) const fn new(name: &'static str, about: &'static str) -> Metric {
         Metric {
             name,
             label: None,
@@ -25,6 +25,16 @@ impl Metric {
         Metric {
             label: Some((label, value)),
             ..self
+        }
+    }
+
+    /// The field of [`Stats`](super::Stats) with this count.
+    pub(super) fn field(&self) -> String {
+        let name = self.name.trim_start_matches("fairlock_");
+        let name = name.trim_end_matches("_total");
+        match self.label {
+            Some((_, value)) => format!("{name}_{value}"),
+            None => name.to_owned(),
         }
     }
 }
@@ -42,60 +52,6 @@ pub(super) const OLDEST_HOLD: Metric = Metric::new(
     "fairlock_oldest_hold_seconds",
     "How long the oldest guard that is alive has held its lock.",
 );
-pub(super) const ACQUISITIONS: Metric = Metric::new(
-    "fairlock_acquisitions_total",
-    "Requests for a lock, by how they ended.",
-);
-pub(super) const LOSSES: Metric = Metric::new(
-    "fairlock_losses_total",
-    "Locks that were lost before their guard released them, by reason.",
-);
-pub(super) const HANDOVERS: Metric = Metric::new(
-    "fairlock_handovers_total",
-    "Grants that came by hand-over from the holder before.",
-);
-pub(super) const LOCAL_HANDOVERS: Metric = Metric::new(
-    "fairlock_local_handovers_total",
-    "Guards that got their lock from another guard of this manager, without Redis.",
-);
-pub(super) const KEPT_TURNS: Metric = Metric::new(
-    "fairlock_kept_turns_total",
-    "Guards that got a lock that this manager had kept, without Redis.",
-);
-pub(super) const RECALLS: Metric = Metric::new(
-    "fairlock_recalls_total",
-    "Locks that this manager held or kept when others said that they want them.",
-);
-pub(super) const COLD_NAMES: Metric = Metric::new(
-    "fairlock_cold_names_total",
-    "Names that were found not worth keeping, for the next 30 to 60 s.",
-);
-pub(super) const NOT_KEPT_FULL: Metric = Metric::new(
-    "fairlock_not_kept_full_total",
-    "Calls whose lock was not kept, because as many as allowed were kept.",
-);
-pub(super) const RENEWALS: Metric = Metric::new(
-    "fairlock_renewals_total",
-    "Renewals that Redis confirmed, and those that failed and were retried.",
-);
-pub(super) const REQUEUES: Metric = Metric::new(
-    "fairlock_requeues_total",
-    "Waiters that were queued again because Redis did not know them any more.",
-);
-pub(super) const BACKGROUND_RELEASES: Metric = Metric::new(
-    "fairlock_background_releases_total",
-    "Releases of locks and of places in queues that went to the background.",
-);
-pub(super) const DEAD_WAITERS: Metric = Metric::new(
-    "fairlock_dead_waiters_total",
-    "Waiters of dead processes that calls of this process passed over.",
-);
-pub(super) const RETRIES: Metric =
-    Metric::new("fairlock_retries_total", "Calls that were sent again.");
-pub(super) const CONNECTS: Metric =
-    Metric::new("fairlock_connects_total", "Connections that were opened.");
-pub(super) const REQUESTS: Metric =
-    Metric::new("fairlock_requests_total", "Commands sent to Redis.");
 pub(super) const WAIT: Metric = Metric::new(
     "fairlock_wait_seconds",
     "From the call to the grant, for requests that got the lock.",

@@ -1,5 +1,6 @@
 //! Counts of what a manager has done, as [`LockManager::stats`](crate::LockManager::stats) returns them.
 
+mod count;
 #[cfg(feature = "metrics")]
 mod facade;
 mod meter;
@@ -16,16 +17,26 @@ use std::time::Duration;
 use metric::not_emitted as facade;
 
 use crate::time_text::measured;
+use count::ROWS;
 
-pub(crate) use meter::{AcquireEnd, Meter, Traffic};
+pub(crate) use count::Count;
+pub(crate) use meter::{Meter, Traffic};
 pub(crate) use oldest::OldestTimes;
 
 /// Counts of a manager's work since it was built. From
 /// [`LockManager::stats`](crate::LockManager::stats).
 ///
 /// The numbers are read one after the other, without a mutex. So they may not all be from the same
-/// moment: an event that happens meanwhile may be in one number and not yet in another. `granted`,
-/// `missed` and `lost` always fit `acquisitions` and `losses` of the same `Stats`.
+/// moment: an event that happens meanwhile may be in one number and not yet in another.
+///
+/// - `acquisitions_…`: how requests for a lock ended. A group of several names that is granted counts
+///   once for each name. If it is not granted, it counts once. A call with an option or a name that is
+///   not allowed ([`Error::Misused`](crate::Error::Misused)) is not counted.
+/// - `losses_…`: why locks were lost before their guard released them. Each loss counts once, under the
+///   first sign of it: a renewal, the manager's own clock, or the answer to the release. A loss that
+///   shows only in the answer to a release is the error of [`unlock`](crate::LockGuard::unlock), or a
+///   line of the log after a drop. It reaches neither [`lost`](crate::Lease::lost) nor
+///   [`on_lost`](crate::LockOptions::on_lost). A release that never gets an answer counts as no loss.
 ///
 /// With the feature `metrics`, the same events go to a recorder: see [the
 /// page](crate::pages::metrics).
@@ -40,10 +51,18 @@ pub struct Stats {
     /// [`lock`](crate::LockManager::lock) may be one for its round trip, also if the name is free.
     /// A call that may not wait is not counted.
     pub waiting: u64,
-    /// Guards that were returned to callers, at once or after a wait.
-    pub granted: u64,
+    /// Granted, and nobody else had the lock.
+    pub acquisitions_at_once: u64,
+    /// Granted after Redis had said that it was taken.
+    pub acquisitions_after_wait: u64,
+    /// It stayed taken until the time was up. A try that finds it taken is one of these.
+    pub acquisitions_timed_out: u64,
+    /// A [`Waiter`](crate::Waiter) was dropped without its lock, or the manager was shut down.
+    pub acquisitions_cancelled: u64,
+    /// The call returned another error.
+    pub acquisitions_failed: u64,
     /// Grants that came by hand-over from the holder before.
-    pub handed_over: u64,
+    pub handovers: u64,
     /// Guards that got their lock from another guard of this manager, without Redis. See
     /// [`LockOptions::local_handovers`](crate::LockOptions::local_handovers).
     pub local_handovers: u64,
@@ -57,18 +76,24 @@ pub struct Stats {
     /// Calls whose lock was not kept, because this manager kept as many as it may. See
     /// [`Builder::max_kept`](crate::Builder::max_kept).
     pub not_kept_full: u64,
-    /// Calls that returned without the lock because it was taken.
-    pub missed: u64,
-    /// Locks that were lost before their guard released them.
-    pub lost: u64,
+    /// [`LossReason::Expired`](crate::LossReason::Expired)
+    pub losses_expired: u64,
+    /// [`LossReason::NotOwner`](crate::LossReason::NotOwner)
+    pub losses_not_owner: u64,
+    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold)
+    pub losses_max_hold: u64,
+    /// [`LossReason::Forced`](crate::LossReason::Forced)
+    pub losses_forced: u64,
+    /// [`LossReason::Shutdown`](crate::LossReason::Shutdown)
+    pub losses_shutdown: u64,
     /// Renewals that Redis confirmed.
-    pub renewed: u64,
+    pub renewals_confirmed: u64,
     /// Renewals that failed and were retried. A renewal that found its connection closed is sent
     /// again on another at once. It counts only if that fails as well.
-    pub renewal_failures: u64,
+    pub renewals_failed: u64,
     /// Waiters that were queued again because Redis did not know them any more. Redis lost its
     /// data, or this process was silent for so long that it counted as dead.
-    pub requeued: u64,
+    pub requeues: u64,
     /// Waiters of dead processes that calls of this manager found at the head of a queue and passed
     /// over. Each is counted by the one manager that passed over it.
     pub dead_waiters: u64,
@@ -78,7 +103,7 @@ pub struct Stats {
     pub background_releases: u64,
     /// Calls that were sent again: their connection turned out to be closed, or Redis refused them
     /// or did not answer, and there was time left. Requests that the renewal thread repeats are not
-    /// counted here: renewals (see `renewal_failures`), releases in the background, confirmations of
+    /// counted here: renewals (see `renewals_failed`), releases in the background, confirmations of
     /// grants, and the requests for waiters. But on a quorum, each request to one node counts if
     /// its connection was closed and it is sent again.
     pub retries: u64,
@@ -97,10 +122,6 @@ pub struct Stats {
     /// new connection, and ASKING on one to a cluster. Redis's own count, in `INFO commandstats`,
     /// also has the commands that scripts run. The in-memory store counts calls and pages.
     pub requests: u64,
-    /// How requests for a lock ended.
-    pub acquisitions: Acquisitions,
-    /// Why locks were lost.
-    pub losses: Losses,
     /// The longest time from a call to its grant. For a [`Waiter`](crate::Waiter) the call is
     /// `enqueue`. A call that got no lock is not in it: a timeout says how long its caller was ready
     /// to wait, and not how long the lock was taken.
@@ -117,89 +138,32 @@ pub struct Stats {
     pub latest_renewal: Duration,
 }
 
-/// How requests for a lock ended. Part of [`Stats`].
-///
-/// A group of several names that is granted counts once for each name. If it is not granted, it
-/// counts once. A call with an option or a name that is not allowed ([`Error::Config`]) is not
-/// counted.
-///
-/// [`Error::Config`]: crate::Error::Config
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default))]
-pub struct Acquisitions {
-    /// Granted, and nobody else had the lock.
-    pub at_once: u64,
-    /// Granted after Redis had said that it was taken.
-    pub after_wait: u64,
-    /// It stayed taken until the time was up. A try that finds it taken is one of these.
-    pub timed_out: u64,
-    /// A [`Waiter`](crate::Waiter) was dropped without its lock, or the manager was shut down.
-    pub cancelled: u64,
-    /// The call returned another error.
-    pub failed: u64,
-}
-
-/// How many locks were lost for each [`LossReason`](crate::LossReason). Part of [`Stats`].
-///
-/// Each loss counts once, under the first sign of it: a renewal, the manager's own clock, or the
-/// answer to the release. A loss that shows only in the answer to a release
-/// is the error of [`unlock`](crate::LockGuard::unlock), or a line of the log after a drop. It
-/// reaches neither [`lost`](crate::Lease::lost) nor [`on_lost`](crate::LockOptions::on_lost). A
-/// release that never gets an answer counts as no loss.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default))]
-pub struct Losses {
-    /// [`LossReason::Expired`](crate::LossReason::Expired)
-    pub expired: u64,
-    /// [`LossReason::Taken`](crate::LossReason::Taken)
-    pub taken: u64,
-    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold)
-    pub max_hold: u64,
-    /// [`LossReason::Forced`](crate::LossReason::Forced)
-    pub forced: u64,
-    /// [`LossReason::Shutdown`](crate::LossReason::Shutdown)
-    pub shutdown: u64,
+#[cfg(test)]
+impl Stats {
+    /// Locks that were lost, for whatever reason.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses_expired
+            + self.losses_not_owner
+            + self.losses_max_hold
+            + self.losses_forced
+            + self.losses_shutdown
+    }
 }
 
 /// All counts on one line, and the longest times:
-/// `held 1, waiting 0, granted 7, …; longest wait 41ms, longest hold 1.5s, latest renewal 0ns`.
+/// `held 1, waiting 0, acquisitions at once 7, …; longest wait 41ms, longest hold 1.5s, latest renewal 0ns`.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = [
-            ("held", self.held),
-            ("waiting", self.waiting),
-            ("granted", self.granted),
-            ("handed over", self.handed_over),
-            ("local hand-overs", self.local_handovers),
-            ("kept turns", self.kept_turns),
-            ("recalls", self.recalls),
-            ("cold names", self.cold_names),
-            ("not kept, full", self.not_kept_full),
-            ("missed", self.missed),
-            ("cancelled", self.acquisitions.cancelled),
-            ("failed", self.acquisitions.failed),
-            ("lost", self.lost),
-            ("renewed", self.renewed),
-            ("renewal failures", self.renewal_failures),
-            ("requeued", self.requeued),
-            ("dead waiters", self.dead_waiters),
-            ("background releases", self.background_releases),
-            ("retries", self.retries),
-            ("connects", self.connects),
-            ("connection waits", self.connection_waits),
-            ("requests", self.requests),
-        ];
-        for (i, (name, count)) in counts.into_iter().enumerate() {
-            let comma = if i == 0 { "" } else { ", " };
-            write!(f, "{comma}{name} {count}")?;
+        write!(f, "held {}, waiting {}", self.held, self.waiting)?;
+        let mut counts = self.clone();
+        for row in &ROWS {
+            let count = *(row.field)(&mut counts);
+            write!(f, ", {} {count}", row.metric.field().replace('_', " "))?;
         }
         write!(
             f,
-            "; longest wait {}, longest hold {}, latest renewal {}",
+            ", connection waits {}; longest wait {}, longest hold {}, latest renewal {}",
+            self.connection_waits,
             measured(self.longest_wait),
             measured(self.longest_hold),
             measured(self.latest_renewal)

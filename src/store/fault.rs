@@ -8,7 +8,7 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
-use crate::error::{Step, TlsFailure, passes_by_itself};
+use crate::error::{Step, passes_by_itself};
 use crate::script::Malformed;
 use crate::store::refusal::Refusal;
 
@@ -43,7 +43,6 @@ pub(crate) enum StoreFault {
     },
     /// There is no TLS connection, and nothing was sent.
     Tls {
-        reason: TlsFailure,
         message: String,
         server: Option<Arc<str>>,
     },
@@ -139,9 +138,8 @@ impl StoreFault {
         }
     }
 
-    pub(super) fn tls(reason: TlsFailure, message: impl Into<String>) -> StoreFault {
+    pub(super) fn tls(message: impl Into<String>) -> StoreFault {
         StoreFault::Tls {
-            reason,
             message: message.into(),
             server: None,
         }

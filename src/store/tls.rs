@@ -109,7 +109,7 @@ fn read_file(path: &Path, what: &str, before: Option<Vec<u8>>) -> ApiResult<Vec<
     {
         return Ok(before);
     }
-    let refuse = |why: String| Error::config(what, format!("{}: {why}", path.display()));
+    let refuse = |why: String| Error::setting(what, format!("{}: {why}", path.display()));
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
@@ -235,7 +235,7 @@ impl Contents {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|e| Error::config("tls", e.to_string()))?
+            .map_err(|e| Error::setting("tls", e.to_string()))?
             .with_root_certificates(self.authorities(reading)?);
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
@@ -243,7 +243,7 @@ impl Contents {
                 let certificates = certificates_of("tls_identity", certificates)?;
                 builder
                     .with_client_auth_cert(certificates, key_of(key)?)
-                    .map_err(|e| Error::config("tls_identity", unusable(&e)))?
+                    .map_err(|e| Error::setting("tls_identity", unusable(&e)))?
             }
         };
         // Few connections are opened, and a resumed session looks at no certificate again. Some
@@ -263,7 +263,7 @@ impl Contents {
             let (added, _) = authorities.add_parsable_certificates(found.certs);
             if added == 0 {
                 let why = found.errors.first().map(|e| format!(" ({e})"));
-                return Err(Error::config(
+                return Err(Error::setting(
                     "tls_ca",
                     format!(
                         "needed here, since the system has no certificates of authorities{}",
@@ -277,7 +277,7 @@ impl Contents {
             let added = authorities.add(certificate);
             added.map_err(|e| {
                 let why = words_of(&e);
-                Error::config("tls_ca", format!("certificates; one cannot be used: {why}"))
+                Error::setting("tls_ca", format!("certificates; one cannot be used: {why}"))
             })?;
         }
         Ok(authorities)
@@ -294,7 +294,7 @@ fn certificates_of(what: &str, pem: &[u8]) -> ApiResult<Vec<CertificateDer<'stat
     found.map_err(|why| {
         let expected = "certificates in PEM, each of which begins with -----BEGIN CERTIFICATE-----";
         let why = not_pem(pem, "x509").unwrap_or(why);
-        Error::config(what, format!("{expected}; {why}"))
+        Error::setting(what, format!("{expected}; {why}"))
     })
 }
 
@@ -313,7 +313,7 @@ fn key_of(pem: &[u8]) -> ApiResult<PrivateKeyDer<'static>> {
             }
             None => "no such key was found".to_owned(),
         };
-        Error::config("tls_identity", format!("{expected}; {why}"))
+        Error::setting("tls_identity", format!("{expected}; {why}"))
     })
 }
 
@@ -334,7 +334,7 @@ fn not_pem(bytes: &[u8], command: &str) -> Option<String> {
 impl TlsSettings {
     /// Without the feature there is no TLS.
     pub(crate) fn check(&self, _timeout: Duration) -> ApiResult<()> {
-        Err(Error::config(
+        Err(Error::setting(
             "url",
             "plain text, such as redis://; TLS needs the feature `tls` of this crate",
         ))

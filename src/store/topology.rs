@@ -78,7 +78,7 @@ impl Topology {
                 "tls_identity"
             };
             let message = "for a URL with TLS, such as rediss://; this one is without";
-            return Err(Error::config(what, message));
+            return Err(Error::setting(what, message));
         }
         Ok(self)
     }
@@ -91,7 +91,7 @@ impl Topology {
         of_sentinels: Option<Provider>,
     ) -> ApiResult<Topology> {
         if of_sentinels.is_some() && !matches!(self, Topology::Sentinel(_)) {
-            return Err(Error::config(
+            return Err(Error::setting(
                 "sentinel_credentials",
                 "for a Sentinel or a redis-sentinel:// URL; this endpoint has no sentinels",
             ));
@@ -287,7 +287,7 @@ impl Login {
     /// Asks this provider from now on, if there is one.
     fn ask(&mut self, what: &str, provider: Option<Provider>) -> ApiResult<()> {
         if provider.is_some() && self.password.is_some() {
-            return Err(Error::config(
+            return Err(Error::setting(
                 what,
                 "for an endpoint without a user and a password; this one has its own: leave one out",
             ));

@@ -51,7 +51,7 @@ pub(crate) fn parse_url(text: &str) -> ApiResult<Topology> {
         let url = text.trim();
         return parse(url)
             .and_then(Topology::check)
-            .map_err(|why| Error::config("url", refusal(url, &why)));
+            .map_err(|why| Error::setting("url", refusal(url, &why)));
     }
     let count = urls.len();
     let member = |(index, url): (usize, &&str)| {
@@ -63,7 +63,7 @@ pub(crate) fn parse_url(text: &str) -> ApiResult<Topology> {
                  {other}"
             )),
         });
-        server.map_err(|why| Error::config("url", format!("URL {} of {count}: {why}", index + 1)))
+        server.map_err(|why| Error::setting("url", format!("URL {} of {count}: {why}", index + 1)))
     };
     let servers = urls
         .iter()
@@ -71,7 +71,7 @@ pub(crate) fn parse_url(text: &str) -> ApiResult<Topology> {
         .map(member)
         .collect::<ApiResult<_>>()?;
     let quorum = Topology::Quorum(servers).check();
-    quorum.map_err(|why| Error::config("url", format!("several URLs are a quorum of {why}")))
+    quorum.map_err(|why| Error::setting("url", format!("several URLs are a quorum of {why}")))
 }
 
 fn refusal(url: &str, why: &str) -> String {

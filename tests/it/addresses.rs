@@ -94,13 +94,13 @@ pub(crate) fn connects(args: &[String]) {
 
 /// Uses the lanes, the subscription and the renewal thread's connection.
 fn use_all(manager: &LockManager, name: &str) {
-    let renewed = manager.stats().renewed;
+    let renewed = manager.stats().renewals_confirmed;
     let guard = manager.lock(name).unwrap();
     let waiter = manager.enqueue(name).unwrap();
     guard.unlock().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
     until(SOON, "the held lock is renewed", || {
-        manager.stats().renewed > renewed
+        manager.stats().renewals_confirmed > renewed
     });
 }
 

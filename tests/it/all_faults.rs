@@ -13,6 +13,7 @@ use crate::fixtures::{
 };
 use crate::lost_replies::grants;
 use crate::managers::{self, assert_nothing_left, patient};
+use crate::sums::Sums;
 use crate::support::{Proxy, SLACK, Server, throughout, until};
 use crate::worker;
 
@@ -78,7 +79,7 @@ fn p9_threads_locking_several_names_share_one_connection_without_deadlock() {
             });
         }
     });
-    assert_eq!((turns.into_inner(), mgr.stats().lost), (24 * 4, 0));
+    assert_eq!((turns.into_inner(), mgr.stats().losses()), (24 * 4, 0));
     for name in &names {
         Record::of(&server, name).comes_to_rest();
     }
@@ -122,7 +123,7 @@ fn p7_acquiring_several_survives_any_lost_reply_and_grants_each_once() {
             Record::of(&server, name).comes_to_rest();
         }
     }
-    assert_eq!(ours.stats().lost, 0);
+    assert_eq!(ours.stats().losses(), 0);
 }
 
 /// Whether these bytes hold an acquire that may wait.

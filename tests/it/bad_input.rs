@@ -56,7 +56,7 @@ fn p10_an_invalid_url_is_refused_without_showing_its_password() {
         let endpoint = Endpoint::from(url.as_str());
         let error = LockManager::connect(endpoint.clone()).unwrap_err();
         assert!(
-            matches!(&error, Error::Config { what, .. } if what == "url"),
+            matches!(&error, Error::Misused { message, .. } if message.starts_with("url: ")),
             "{error:?}"
         );
         assert!(
@@ -104,7 +104,7 @@ fn p10_an_unsupported_part_of_a_url_is_refused_by_name() {
     for (url, why) in bad {
         let error = LockManager::connect(url).unwrap_err();
         assert!(
-            matches!(&error, Error::Config { what, .. } if what == "url"),
+            matches!(&error, Error::Misused { message, .. } if message.starts_with("url: ")),
             "{url}: {error:?}"
         );
         assert!(error.to_string().contains(why), "{url}: {error}");
@@ -280,7 +280,7 @@ fn a_changed_password_is_reported_by_the_next_connection() {
         );
         assert_code(&error, "WRONGPASS");
         assert!(
-            matches!(&error, Error::Server { lock: Some(lock), .. } if &**lock == "n"),
+            matches!(&error, Error::Refused { lock: Some(lock), .. } if &**lock == "n"),
             "{error:?}"
         );
         assert_no_secret(&spell_out(&error));
@@ -298,7 +298,7 @@ fn a_changed_password_is_reported_by_the_next_connection() {
 fn the_error_of_a_server_without_auth_hides_the_password() {
     let server = Server::start_with(&["--rename-command", "AUTH", ""]);
     let error = LockManager::connect(format!("{}?user=u&pass={SECRET}", server.url())).unwrap_err();
-    assert!(matches!(&error, Error::Server { .. }), "{error:?}");
+    assert!(matches!(&error, Error::Refused { .. }), "{error:?}");
     assert_no_secret(&spell_out(&error));
 }
 
@@ -465,7 +465,7 @@ fn assert_no_secret(said: &str) {
 
 #[track_caller]
 fn assert_code(error: &Error, expected: &str) {
-    let Error::Server { code, message, .. } = error else {
+    let Error::Refused { code, message, .. } = error else {
         panic!("{error:?}")
     };
     assert_eq!(code, expected, "{error:?}");
@@ -539,7 +539,7 @@ fn no_message_shows_needless_digits() {
         options(|new| new).long_wait(Duration::ZERO),
     ] {
         let error = refused.build().unwrap_err();
-        let Error::Config { message, .. } = &error else {
+        let Error::Misused { message, .. } = &error else {
             panic!("{error:?}");
         };
         // The value that was given stays as it is.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fairlock::{Builder, Error, LockGuard, LockManager, Result, Step};
 
 use crate::fixtures::{P, Record, SOON, STEADY_T, Verb, build, request, steady, warm_up, with_ttl};
+use crate::sums::Sums;
 use crate::support::{Proxy, SLACK, Server, contains, proxy, until};
 use crate::verbs_once;
 
@@ -334,7 +335,7 @@ fn p10_a_broken_record_fails_only_its_own_callers() {
         first.release();
         let refused = broken.ends().remove(0);
         assert!(
-            matches!(&refused, Err(Error::Server { code, .. }) if code == "PROTOCOL"),
+            matches!(&refused, Err(Error::Refused { code, .. }) if code == "PROTOCOL"),
             "{refused:?}"
         );
         let guards = [one, before, behind].into_iter().flat_map(Callers::guards);
@@ -422,7 +423,7 @@ fn p1_one_shared_connection_keeps_exclusion_while_it_keeps_breaking() {
         }
     });
     assert_eq!(turns.into_inner(), 24 * 8);
-    assert_eq!(ours.stats().lost, 0);
+    assert_eq!(ours.stats().losses(), 0);
     for i in 0..3 {
         Record::of(&server, &format!("k{i}")).comes_to_rest();
     }

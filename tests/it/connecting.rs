@@ -131,7 +131,7 @@ fn p6_a_loss_is_reported_on_time_while_connecting_hangs() {
     let manager = manager(relay.url());
     let guard = manager.lock("k").unwrap();
     until(SOON, "the renewal thread is connected", || {
-        manager.stats().renewed > 0
+        manager.stats().renewals_confirmed > 0
     });
     relay.hang();
     let deadline = Instant::now() + guard.remaining();

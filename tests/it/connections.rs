@@ -11,6 +11,7 @@ use fairlock::{Error, LockManager, LockOptions};
 use crate::fixtures::{
     Record, SOON, STEADY_TTL, T, Verb, build, builder, release, request, steady, warm_up,
 };
+use crate::sums::Sums;
 use crate::support::{
     Proxy, SLACK, ScriptedReply, ScriptedServer, Server, scripted_server::is, until,
 };
@@ -149,21 +150,21 @@ fn a_partly_written_request_costs_no_lease_and_no_connection() {
         .map(|name| manager.lock(name).unwrap())
         .collect();
     until(STEADY_TTL, "the renewal thread is connected", || {
-        manager.stats().renewed >= names.len() as u64
+        manager.stats().renewals_confirmed >= names.len() as u64
     });
     server.stop();
     until(STEADY_TTL / 2 + SLACK, "the next renewals fail", || {
-        manager.stats().renewal_failures >= 128
+        manager.stats().renewals_failed >= 128
     });
     server.cont();
-    let renewed = manager.stats().renewed;
+    let renewed = manager.stats().renewals_confirmed;
     until(STEADY_TTL / 2, "all leases are renewed", || {
-        manager.stats().renewed >= renewed + names.len() as u64
+        manager.stats().renewals_confirmed >= renewed + names.len() as u64
     });
     for guard in guards {
         guard.unlock().unwrap();
     }
-    assert_eq!(manager.stats().lost, 0);
+    assert_eq!(manager.stats().losses(), 0);
     assert_eq!(server.keys_without_ttl(), [""; 0]);
 }
 
@@ -179,7 +180,7 @@ fn garbage_is_an_error_and_the_next_call_is_clean() {
         let (_fake, manager) = server_with_first_reply(ScriptedReply::Raw(garbage.to_vec()));
         let end = manager.try_lock("a");
         assert!(
-            matches!(end, Err(Error::Unavailable { .. } | Error::Server { .. })),
+            matches!(end, Err(Error::Unavailable { .. } | Error::Refused { .. })),
             "{garbage:?} gave {end:?}"
         );
         let guard = manager.try_lock("a").unwrap().expect("it is free");
@@ -249,7 +250,7 @@ fn an_unexpected_reply_shape_is_an_error_never_a_grant() {
         let (_fake, manager) =
             server_that_answers(move |n| if n == 1 { granted(77) } else { shape.clone() });
         match manager.try_lock("a") {
-            Err(Error::Server { code, .. }) => assert_eq!(code, "PROTOCOL", "{shown}"),
+            Err(Error::Refused { code, .. }) => assert_eq!(code, "PROTOCOL", "{shown}"),
             other => panic!("{shown} gave {other:?}"),
         }
         let guard = manager
@@ -266,7 +267,7 @@ fn an_unexpected_reply_shape_is_an_error_never_a_grant() {
 fn p7_a_possible_grant_in_a_malformed_reply_is_abandoned() {
     let (scripted_server, manager) =
         server_with_first_reply(ScriptedReply::array([ScriptedReply::bulk("granted")]));
-    assert!(matches!(manager.try_lock("a"), Err(Error::Server { .. })));
+    assert!(matches!(manager.try_lock("a"), Err(Error::Refused { .. })));
     until(SOON, "the token is abandoned", || {
         scripted_server
             .commands()

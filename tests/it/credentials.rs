@@ -242,7 +242,7 @@ fn refused_answer_is_asked_for_once_more() {
         .credentials(|_: &CredentialsRequest| Ok(Credentials::new("u", "still wrong")))
         .build();
     assert!(
-        matches!(&wrong, Err(Error::Server { code, .. }) if code == "WRONGPASS"),
+        matches!(&wrong, Err(Error::Refused { code, .. }) if code == "WRONGPASS"),
         "{wrong:?}"
     );
     assert_eq!(refusals(), 1);

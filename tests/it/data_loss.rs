@@ -9,6 +9,7 @@ use fairlock::{LockOptions, LossReason, PreviousHolder};
 use crate::backend::Backend;
 use crate::behaviour::data_loss::loses_everything;
 use crate::fixtures::{P, Record, SOON, STEADY_TTL as TTL, Waiters, build, steady};
+use crate::sums::Sums;
 use crate::support::{SLACK, Server, until};
 
 #[test]
@@ -74,7 +75,7 @@ fn p2_fences_rise_over_a_restart_with_older_data() {
         .expect("the loss is reported");
     assert_eq!(
         (loss.reason, loss.fence),
-        (LossReason::Taken, second.fence())
+        (LossReason::NotOwner, second.fence())
     );
     // The record names a holder that released long ago. It delays the others like a crashed one.
     let mut largest = second.fence();
@@ -103,9 +104,9 @@ fn p1_unexpired_leases_survive_a_restart_that_kept_the_data() {
     }
 
     server.restart();
-    let before = holding.stats().renewed;
+    let before = holding.stats().renewals_confirmed;
     until(TTL, "the lease is renewed", || {
-        holding.stats().renewed > before
+        holding.stats().renewals_confirmed > before
     });
     holder.check().unwrap();
     assert!(queue.none_ended());
@@ -116,7 +117,7 @@ fn p1_unexpired_leases_survive_a_restart_that_kept_the_data() {
         guard.unlock().unwrap();
     }
     assert_eq!(
-        holding.stats().requeued + waiting.stats().requeued,
+        holding.stats().requeues + waiting.stats().requeues,
         0,
         "every waiter kept its place"
     );
@@ -136,10 +137,10 @@ fn a_line_keeps_its_order_when_scripts_are_forgotten() {
     let others = other.lock("b").unwrap();
     let _: String = server.query(&["SCRIPT", "FLUSH"]);
     others.unlock().unwrap();
-    let before = ours.stats().handed_over;
+    let before = ours.stats().handovers;
     drop(idle);
     let last = last.wait_for(SOON).unwrap().expect("it is the next");
-    let handed_over = ours.stats().handed_over - before;
+    let handed_over = ours.stats().handovers - before;
     assert_eq!(handed_over, 1, "the release came first");
     last.unlock().unwrap();
 }
@@ -183,7 +184,7 @@ fn no_caller_notices_scripts_flushed_in_a_loop() {
     kept.unlock().unwrap();
     let stats = managers.each_ref().map(|m| m.stats());
     assert_eq!(
-        stats.map(|s| s.lost + s.renewal_failures + s.requeued),
+        stats.map(|s| s.losses() + s.renewals_failed + s.requeues),
         [0, 0]
     );
 }

@@ -84,7 +84,7 @@ fn p8_tries_and_timed_waits_behind_endless_dead_waiters_are_none() {
         }),
     ];
     assert_none_in_time(&mgr, calls);
-    assert_eq!(mgr.stats().missed, calls.len() as u64);
+    assert_eq!(mgr.stats().acquisitions_timed_out, calls.len() as u64);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use fairlock::{
     WriteGuard,
 };
 
+use crate::sums::Sums;
 use crate::{
     managers::{assert_nothing_left, owner, patient, queue},
     permits::{Permits, Want},
@@ -160,7 +161,7 @@ pub(crate) fn forks_for_stats(args: &[String]) {
     assert!(mgr.stats().requests > 0);
     let wrong = in_child(|| {
         let stats = mgr.stats();
-        i32::from((stats.granted, stats.requests, stats.connects) != (1, 0, 0))
+        i32::from((stats.granted(), stats.requests, stats.connects) != (1, 0, 0))
     });
     report(format_args!("child {wrong}"));
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use fairlock::{LockManager, LockOptions, inspect::Access};
 
 use crate::fixtures::{P, SOON, STEADY_T, STEADY_TTL, build, steady, warm_up};
+use crate::sums::Sums;
 use crate::support::child::{Child, receive, report};
 use crate::support::{SLACK, Server, until};
 
@@ -193,7 +194,9 @@ pub(crate) fn idle_close(args: &[String]) {
     let stats = manager.stats();
     report(format_args!(
         "failures {} {} {}",
-        stats.lost, stats.renewal_failures, stats.requeued
+        stats.losses(),
+        stats.renewals_failed,
+        stats.requeues
     ));
 }
 
@@ -227,11 +230,11 @@ fn close_also(which: Close) {
 
 /// Takes a lock, does this, and lets the renewal thread renew the lock.
 fn during_a_renewal(manager: &LockManager, first: impl FnOnce()) {
-    let renewed = manager.stats().renewed;
+    let renewed = manager.stats().renewals_confirmed;
     let guard = manager.lock("renewed").unwrap();
     first();
     until(STEADY_TTL / 2 + SLACK, "the first renewal", || {
-        manager.stats().renewed > renewed
+        manager.stats().renewals_confirmed > renewed
     });
     guard.unlock().unwrap();
 }

@@ -13,6 +13,7 @@ use crate::fixtures::{
     with_ttl,
 };
 use crate::managers;
+use crate::sums::Sums;
 use crate::support::{Proxy, SLACK, Server, until};
 
 /// So long that no call times out, and no check helps out, while a test looks.
@@ -250,7 +251,7 @@ fn all_unread_releases_of_a_broken_lane_are_sent_again() {
             assert!(again.is_some(), "k{i}");
         }
     });
-    assert_eq!(s.ours.stats().lost, 0);
+    assert_eq!(s.ours.stats().losses(), 0);
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn a_lane_whose_reply_is_overdue_is_replaced() {
     guard.unlock().unwrap();
     late.release();
     is_free_within(SLACK, &s.other, "a");
-    assert_eq!(s.ours.stats().lost, 0);
+    assert_eq!(s.ours.stats().losses(), 0);
 
     // If somebody waits for the reply, the call goes out again on the next connection.
     let late = s.proxy.hold_request_when(request(Verb::Acquire, "c"));

@@ -8,6 +8,7 @@ use fairlock::{Error, LockManager, LockOptions};
 use crate::fixtures::{P, build, with_ttl};
 use crate::keeping::keep;
 use crate::log_capture;
+use crate::sums::Sums;
 use crate::support::{Child, child::Role, until, until_some};
 use crate::worker::SOON;
 
@@ -91,7 +92,7 @@ fn kept_alone(manager: &LockManager, other: &LockManager) {
     until(SOON, "all are logged", || {
         log_capture::logged("kept alone") == ALL
     });
-    assert_eq!(manager.stats().lost, ALL as u64);
+    assert_eq!(manager.stats().losses(), ALL as u64);
 }
 
 /// One lock of several is lost, and the guard of all is dropped.

@@ -13,6 +13,7 @@ use crate::fixtures::{
     P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, Waiters, build, release, request,
     steady, warm_up,
 };
+use crate::sums::Sums;
 use crate::support::proxy::ProxyFault;
 use crate::support::{Proxy, SLACK, Server, until, until_some};
 
@@ -323,12 +324,12 @@ fn p7_a_renewal_with_a_lost_reply_is_sent_again() {
     // The renewal thread's own renewals.
     let fault = s.proxy.swallow_silently_when(request(Verb::Renew, "a"));
     assert!(says(&fault.wait(TTL / 3 + SLACK), "renewed"));
-    let renewed = s.ours.stats().renewed;
+    let renewed = s.ours.stats().renewals_confirmed;
     until(TTL, "the next renewal succeeds", || {
-        s.ours.stats().renewed > renewed
+        s.ours.stats().renewals_confirmed > renewed
     });
     guard.check().unwrap();
-    assert_eq!(s.ours.stats().lost, 0);
+    assert_eq!(s.ours.stats().losses(), 0);
     guard.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
 }
@@ -457,7 +458,7 @@ fn p4_a_lost_sync_reply_delays_nobody_past_the_next_sync() {
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
-    assert_eq!(s.ours.stats().requeued, 0);
+    assert_eq!(s.ours.stats().requeues, 0);
     Record::of(&s.server, "a").comes_to_rest();
 }
 
@@ -524,7 +525,10 @@ fn p7_a_renewal_arriving_after_the_release_extends_no_lease() {
         );
         record.comes_to_rest();
     }
-    assert_eq!((lost.load(Ordering::SeqCst), s.ours.stats().lost), (0, 0));
+    assert_eq!(
+        (lost.load(Ordering::SeqCst), s.ours.stats().losses()),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -607,8 +611,8 @@ fn p7_a_grant_before_the_deadline_is_kept_and_counted_once() {
     let stats = s.ours.stats();
     assert_eq!(
         (
-            stats.granted - before.granted,
-            stats.missed - before.missed,
+            stats.granted() - before.granted(),
+            stats.acquisitions_timed_out - before.acquisitions_timed_out,
             stats.waiting
         ),
         (1, 0, 0)

@@ -77,6 +77,7 @@ mod soak_checker;
 mod stack;
 mod stats;
 mod subscription;
+mod sums;
 mod support;
 mod support_works;
 mod tidy;

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{SOON, TTL, build, builder, manager, steady, warm_up};
+use crate::sums::Sums;
 use crate::support::{Server, until};
 
 on_both_stores! {
@@ -243,12 +244,12 @@ fn what_is_emitted_is_what_stats_count(on: &Backend) {
     let forced = ours.lock("forced").unwrap();
     assert!(ours.force_release("forced", forced.fence()).unwrap());
     assert!(forced.renew().is_err());
-    until(SOON, "the loss counts", || ours.stats().lost == 1);
+    until(SOON, "the loss counts", || ours.stats().losses() == 1);
     drop(forced);
     let unlocked = ours.lock("unlocked").unwrap();
     assert!(ours.force_release("unlocked", unlocked.fence()).unwrap());
     assert!(unlocked.unlock().is_err());
-    assert_eq!(ours.stats().losses.forced, 2);
+    assert_eq!(ours.stats().losses_forced, 2);
     let waiting = ours.enqueue("k").unwrap();
     on.pass(Duration::from_millis(5));
 
@@ -290,28 +291,26 @@ fn requests_are_emitted_while_only_fixed_leases_are_taken(on: &Backend) {
 
 /// Whether the exporter shows these numbers.
 fn is_the_same(page: &str, stats: &fairlock::stats::Stats) -> bool {
-    let ends = stats.acquisitions;
-    let losses = stats.losses;
     let outcome = |end: &str| format!("fairlock_acquisitions_total{{outcome=\"{end}\"}}");
     let reason = |reason: &str| format!("fairlock_losses_total{{reason=\"{reason}\"}}");
     let renewals = |end: &str| format!("fairlock_renewals_total{{outcome=\"{end}\"}}");
     let total = |what: &str| format!("fairlock_{what}_total");
     let counts = [
-        (outcome("at_once"), ends.at_once),
-        (outcome("after_wait"), ends.after_wait),
-        (outcome("timed_out"), ends.timed_out),
-        (outcome("cancelled"), ends.cancelled),
-        (outcome("failed"), ends.failed),
-        (reason("expired"), losses.expired),
-        (reason("taken"), losses.taken),
-        (reason("max_hold"), losses.max_hold),
-        (reason("forced"), losses.forced),
-        (reason("shutdown"), losses.shutdown),
-        (renewals("confirmed"), stats.renewed),
-        (renewals("failed"), stats.renewal_failures),
-        (total("handovers"), stats.handed_over),
+        (outcome("at_once"), stats.acquisitions_at_once),
+        (outcome("after_wait"), stats.acquisitions_after_wait),
+        (outcome("timed_out"), stats.acquisitions_timed_out),
+        (outcome("cancelled"), stats.acquisitions_cancelled),
+        (outcome("failed"), stats.acquisitions_failed),
+        (reason("expired"), stats.losses_expired),
+        (reason("not_owner"), stats.losses_not_owner),
+        (reason("max_hold"), stats.losses_max_hold),
+        (reason("forced"), stats.losses_forced),
+        (reason("shutdown"), stats.losses_shutdown),
+        (renewals("confirmed"), stats.renewals_confirmed),
+        (renewals("failed"), stats.renewals_failed),
+        (total("handovers"), stats.handovers),
         (total("local_handovers"), stats.local_handovers),
-        (total("requeues"), stats.requeued),
+        (total("requeues"), stats.requeues),
         (total("dead_waiters"), stats.dead_waiters),
         (total("background_releases"), stats.background_releases),
         (total("retries"), stats.retries),
@@ -321,9 +320,9 @@ fn is_the_same(page: &str, stats: &fairlock::stats::Stats) -> bool {
         ("fairlock_waiting".to_owned(), stats.waiting),
     ];
     let times = [
-        ("wait", stats.granted),
+        ("wait", stats.granted()),
         // Each guard ends once.
-        ("hold", stats.granted - stats.held),
+        ("hold", stats.granted() - stats.held),
         ("connection_wait", stats.connection_waits),
     ];
     let longest = [
@@ -589,23 +588,21 @@ fn recorder_may_use_the_manager(on: &Backend) {
     let forced = ours.lock("forced").unwrap();
     assert!(ours.force_release("forced", forced.fence()).unwrap());
     assert!(forced.renew().is_err());
-    until(SOON, "the loss counts", || ours.stats().losses.forced == 1);
+    until(SOON, "the loss counts", || ours.stats().losses_forced == 1);
     until(SOON, "a renewal counts", || {
         on.pass(TTL / 3);
-        ours.stats().renewed > 0
+        ours.stats().renewals_confirmed > 0
     });
     let held = other.lock("granted").unwrap();
     *recorder.0.waiter.lock().unwrap() = Some(ours.enqueue("granted").unwrap());
-    let before = ours.stats().handed_over;
+    let before = ours.stats().handovers;
     held.unlock().unwrap();
-    until(SOON, "the grant counts", || {
-        ours.stats().handed_over > before
-    });
+    until(SOON, "the grant counts", || ours.stats().handovers > before);
     let waiting = ours.enqueue("k").unwrap();
     on.flush_all();
     until(SOON, "a waiter is queued again", || {
         on.pass(TTL / 3);
-        ours.stats().requeued > 0
+        ours.stats().requeues > 0
     });
     drop((guard, forced, waiting));
     assert!(recorder.0.events.load(Ordering::Relaxed) > 20);
@@ -636,14 +633,14 @@ fn recorder_that_panics_loses_its_numbers_and_nothing_else(on: &Backend) {
     assert!(forced.renew().is_err());
     forced.lost().recv_timeout(SOON).unwrap();
     let kept = ours.lock("kept").unwrap();
-    let before = ours.stats().renewed;
+    let before = ours.stats().renewals_confirmed;
     until(SOON, "a renewal counts", || {
         on.pass(TTL / 3);
-        ours.stats().renewed > before
+        ours.stats().renewals_confirmed > before
     });
     kept.unlock().unwrap();
     let stats = ours.stats();
-    assert_eq!((stats.held, stats.lost), (1, 1), "{stats}");
+    assert_eq!((stats.held, stats.losses()), (1, 1), "{stats}");
     drop(forced);
     ours.shutdown(SOON).unwrap();
     assert!(recorder.0.events.load(Ordering::Relaxed) > 10);

@@ -55,7 +55,7 @@ fn a_thirteen_second_outage_ends_only_waits_with_shorter_limits() {
         back.elapsed()
     );
     assert_eq!(
-        patient.each_ref().map(|manager| manager.stats().requeued),
+        patient.each_ref().map(|manager| manager.stats().requeues),
         [0, 0]
     );
     assert!(!holder.is_held(), "its lease lapsed during the outage");

@@ -59,7 +59,7 @@ fn refused_command_is_a_reply_and_a_refused_login_is_an_error() {
     let replies = connection.run(&unknown, PATIENT).expect("two replies");
     assert!(matches!(replies[0], Value::ServerError(_)), "{replies:?}");
     let refused = to(":wrong@").open(&[], PATIENT).unwrap_err();
-    assert!(matches!(&refused, Error::Server { code, .. } if code == "WRONGPASS"));
+    assert!(matches!(&refused, Error::Refused { code, .. } if code == "WRONGPASS"));
     assert!(
         refused.to_string().contains(&server.addr().to_string()),
         "{refused}"
@@ -106,7 +106,7 @@ fn own_commands_end_within_their_timeout() {
 #[cfg(feature = "memory")]
 fn memory_has_no_servers() {
     let refused = LockManager::builder(&fairlock::memory::Memory::new()).servers();
-    assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Misused { .. })), "{refused:?}");
 }
 
 #[test]

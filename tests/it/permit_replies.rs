@@ -12,6 +12,7 @@ use crate::fixtures::{
 };
 use crate::lost_replies::{self, Setup, lose_two_releases, says};
 use crate::permits::{AnyGuard, PermitWaiters, Permits, Want, release, request};
+use crate::sums::Sums;
 use crate::support::proxy::ProxyFault;
 use crate::support::{Proxy, SLACK, Server, contains, throughout, until};
 
@@ -277,7 +278,7 @@ fn p7_a_permit_renewal_with_a_lost_reply_is_sent_again() {
         Permits::of(&s.server, "a").comes_to_rest();
         let _: i64 = s.server.query(&["DEL", "fairlock:{a}"]);
     }
-    assert_eq!(s.ours.stats().lost, 0);
+    assert_eq!(s.ours.stats().losses(), 0);
 }
 
 #[test]
@@ -373,7 +374,7 @@ fn p7_a_kind_change_between_two_releases_is_no_loss() {
             next.unlock().unwrap();
         });
     }
-    assert_eq!(s.ours.stats().lost, 0);
+    assert_eq!(s.ours.stats().losses(), 0);
 }
 
 /// A vacate and the acquire after it are sent twice, or have no reply.
@@ -429,7 +430,7 @@ fn p4_a_permit_grant_in_a_lost_reply_costs_one_check() {
             },
         );
     }
-    assert_eq!(s.ours.stats().requeued, 0);
+    assert_eq!(s.ours.stats().requeues, 0);
 }
 
 /// One call grants to 32 waiters at most. The copy of an acquire that finds its own waiter among them
@@ -469,7 +470,7 @@ fn p4_an_acquire_sent_twice_leaves_others_to_their_next_check() {
     readers.extend(queue.expect_grants(32..40, P + SLACK));
     assert!(readers.iter().all(|reader| reader.is_held()));
     drop((readers, lapses));
-    assert_eq!(ours.stats().requeued + theirs.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues + theirs.stats().requeues, 0);
     record.comes_to_rest();
 }
 
@@ -586,7 +587,7 @@ fn p7_a_permit_renewal_arriving_after_the_release_extends_no_lease() {
         next.unlock().unwrap();
         record.comes_to_rest();
     }
-    assert_eq!(s.ours.stats().lost, 0);
+    assert_eq!(s.ours.stats().losses(), 0);
 }
 
 #[test]
@@ -619,7 +620,7 @@ fn p4_readers_and_writers_are_served_while_subscriptions_keep_dying() {
             .unwrap();
     }
     drop(kills);
-    assert_eq!(ours.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues, 0);
     Permits::of(&server, "a").comes_to_rest();
 }
 
@@ -643,6 +644,6 @@ fn p4_permit_grants_lost_on_half_open_subscriptions_cost_one_check() {
     assert!(queue.none_ended());
     both.into_iter().for_each(|guard| guard.unlock().unwrap());
     queue.expect_grant(2, P + T + SLACK).unlock().unwrap();
-    assert_eq!(ours.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues, 0);
     Permits::of(&server, "a").comes_to_rest();
 }

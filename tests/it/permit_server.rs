@@ -15,6 +15,7 @@ use crate::data_loss::evict_all;
 use crate::fixtures::{P, SOON, STEADY_TTL, T, TTL, build, manager, steady, warm_up, with_ttl};
 use crate::managers::patient;
 use crate::permits::{PermitWaiters, Permits, Want, release};
+use crate::sums::Sums;
 use crate::support::{EndLoops, Proxy, SLACK, Server, throughout, until};
 
 #[test]
@@ -55,9 +56,10 @@ fn p1_reader_and_permit_leases_survive_a_restart_with_the_data() {
     }
 
     server.restart();
-    let before = [&holding, &waiting].map(|mgr| mgr.stats().renewed);
+    let before = [&holding, &waiting].map(|mgr| mgr.stats().renewals_confirmed);
     until(STEADY_TTL, "the leases are renewed", || {
-        holding.stats().renewed >= before[0] + 3 && waiting.stats().renewed >= before[1] + 2
+        holding.stats().renewals_confirmed >= before[0] + 3
+            && waiting.stats().renewals_confirmed >= before[1] + 2
     });
     readers
         .iter()
@@ -79,11 +81,11 @@ fn p1_reader_and_permit_leases_survive_a_restart_with_the_data() {
     }
     takers.expect_grant(2, 2 * P + SLACK).unlock().unwrap();
     assert_eq!(
-        holding.stats().requeued + waiting.stats().requeued,
+        holding.stats().requeues + waiting.stats().requeues,
         0,
         "every waiter kept its place"
     );
-    assert_eq!(holding.stats().lost + waiting.stats().lost, 0);
+    assert_eq!(holding.stats().losses() + waiting.stats().losses(), 0);
     for name in ["r", "n"] {
         Permits::of(&server, name).comes_to_rest();
     }
@@ -125,7 +127,7 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
     kept.unlock().unwrap();
     let stats = managers.each_ref().map(|mgr| mgr.stats());
     assert_eq!(
-        stats.map(|s| s.lost + s.renewal_failures + s.requeued),
+        stats.map(|s| s.losses() + s.renewals_failed + s.requeues),
         [0, 0]
     );
     for name in ["r", "n"] {
@@ -164,7 +166,7 @@ fn a_server_without_memory_grants_permits_only_to_queued_waiters() {
         readers.add(mgr, want);
     }
     until(SOON, "the server knows the scripts", || {
-        ours.stats().renewed > 0
+        ours.stats().renewals_confirmed > 0
     });
     cools.renew().unwrap();
     Permits::of(&server, "lapsed").was_away(P);
@@ -182,7 +184,7 @@ fn a_server_without_memory_grants_permits_only_to_queued_waiters() {
             Want::Permits(1, 3).take(&ours, name).map(Some),
         ] {
             assert!(
-                matches!(&end, Err(Error::Server { code, .. }) if code == "OOM"),
+                matches!(&end, Err(Error::Refused { code, .. }) if code == "OOM"),
                 "{end:?}"
             );
         }
@@ -193,7 +195,7 @@ fn a_server_without_memory_grants_permits_only_to_queued_waiters() {
     let tokens = n.tokens();
     let end = Want::Permits(1, 3).take(&ours, "n");
     assert!(
-        matches!(&end, Err(Error::Server { code, .. }) if code == "OOM"),
+        matches!(&end, Err(Error::Refused { code, .. }) if code == "OOM"),
         "{end:?}"
     );
     assert_eq!(
@@ -204,9 +206,9 @@ fn a_server_without_memory_grants_permits_only_to_queued_waiters() {
 
     holder.renew().unwrap();
     // The renewal thread's renewals succeed too.
-    let renewed = ours.stats().renewed;
+    let renewed = ours.stats().renewals_confirmed;
     until(TTL, "they are renewed", || {
-        ours.stats().renewed >= renewed + 3
+        ours.stats().renewals_confirmed >= renewed + 3
     });
     holder.unlock().unwrap();
     takers.expect_grant(0, P + T + SLACK).unlock().unwrap();
@@ -218,7 +220,7 @@ fn a_server_without_memory_grants_permits_only_to_queued_waiters() {
     both.into_iter().for_each(|reader| reader.unlock().unwrap());
     readers.expect_grant(2, P + T + SLACK).unlock().unwrap();
     cools.unlock().unwrap();
-    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues + other.stats().requeues, 0);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
     for name in ["n", "r"] {
         Permits::of(&server, name).comes_to_rest();
@@ -239,7 +241,7 @@ fn a_permanently_refused_downgrade_is_reported() {
     let _: () = server.query(&["ACL", "SETUSER", "u", "-eval", "-evalsha"]);
     let end = writer.downgrade();
     assert!(
-        matches!(&end, Err(Error::Server { code, .. }) if code == "NOPERM"),
+        matches!(&end, Err(Error::Refused { code, .. }) if code == "NOPERM"),
         "{end:?}"
     );
     // It could not be released, either.
@@ -260,7 +262,7 @@ fn a_refused_release_of_some_permits_leaves_the_guard_as_it_was() {
     let _: () = server.query(&["ACL", "SETUSER", "u", "-eval", "-evalsha"]);
     let end = guard.release_permits(1);
     assert!(
-        matches!(&end, Err(Error::Server { code, .. }) if code == "NOPERM"),
+        matches!(&end, Err(Error::Refused { code, .. }) if code == "NOPERM"),
         "{end:?}"
     );
     assert!(guard.is_held() && guard.permits() == 3);
@@ -312,7 +314,7 @@ fn p9_fifty_threads_share_permits_on_one_connection_without_deadlock() {
         drop(end);
     });
     assert!(
-        mgr.stats().renewed >= 2 && mgr.stats().lost == 0,
+        mgr.stats().renewals_confirmed >= 2 && mgr.stats().losses() == 0,
         "{:?}",
         mgr.stats()
     );
@@ -398,7 +400,7 @@ fn p4_all_of_many_readers_enter_after_one_bounded_release() {
     readers.iter().for_each(|reader| reader.check().unwrap());
     drop(readers);
     queue.expect_grant(MANY, P + T + SLACK).unlock().unwrap();
-    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues + other.stats().requeues, 0);
     record.comes_to_rest();
 }
 

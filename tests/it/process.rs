@@ -14,6 +14,7 @@ use std::{
 
 use fairlock::{Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Step};
 
+use crate::sums::Sums;
 use crate::{
     fixtures::with_ttl,
     managers::{assert_nothing_left, check_period, command_timeout, manager, patient},
@@ -158,7 +159,7 @@ pub(crate) fn signalled(args: &[String]) {
     });
     held.renew().unwrap();
     held.unlock().unwrap();
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
     report(format_args!("cycles {cycles}"));
     report(format_args!("hits {}", HITS.load(Ordering::Relaxed)));
     report(format_args!("threads {}", hit.len()));
@@ -281,10 +282,10 @@ pub(crate) fn without_descriptors(args: &[String]) {
     report("served");
     drop(taken);
     set_limit(libc::RLIMIT_NOFILE, old);
-    let renewed = mgr.stats().renewed;
+    let renewed = mgr.stats().renewals_confirmed;
     let guard = mgr.lock("kept").unwrap();
     until(TTL + SLACK, "it is renewed", || {
-        mgr.stats().renewed > renewed
+        mgr.stats().renewals_confirmed > renewed
     });
     assert!(
         mgr.try_lock_for("theirs", limit).unwrap().is_none(),

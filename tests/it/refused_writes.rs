@@ -157,7 +157,7 @@ fn p8_a_try_ends_in_the_words_of_a_server_that_refuses_writes() {
                     let end = tries.join().unwrap();
                     assert!(start.elapsed() <= 2 * T + SLACK, "{}", state.code);
                     assert!(
-                        matches!(&end, Err(Error::Server { code, .. }) if code == state.code),
+                        matches!(&end, Err(Error::Refused { code, .. }) if code == state.code),
                         "{}: {end:?}",
                         state.code
                     );
@@ -186,9 +186,14 @@ fn locks_renewed_together_outlast_a_state_that_refuses_writes() {
                 };
                 // The first of them are refused together, and then each alone.
                 refused(10);
-                let renewed = manager.stats().renewed;
+                let renewed = manager.stats().renewals_confirmed;
                 refused(100);
-                assert_eq!(manager.stats().renewed, renewed, "{}", state.code);
+                assert_eq!(
+                    manager.stats().renewals_confirmed,
+                    renewed,
+                    "{}",
+                    state.code
+                );
                 send(&server, state.leave);
                 are_renewed(&manager, 2);
                 all_are_held(&manager, &guards);

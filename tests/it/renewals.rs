@@ -7,6 +7,7 @@ use std::thread;
 use fairlock::{LockGuard, LockManager, LossReason};
 
 use crate::fixtures::{SOON, STEADY_TTL as TTL, build, steady, warm_up};
+use crate::sums::Sums;
 use crate::support::proxy::ProxyFault;
 use crate::support::scripted_server::{is, next_command};
 use crate::support::{Proxy, SLACK, Server, until};
@@ -23,15 +24,15 @@ pub(crate) fn hold_many(manager: &LockManager) -> Vec<LockGuard> {
 /// Waits until as many renewals were answered as renew all of them this number of times.
 #[track_caller]
 pub(crate) fn are_renewed(manager: &LockManager, rounds: u64) {
-    let before = manager.stats().renewed;
+    let before = manager.stats().renewals_confirmed;
     until(TTL * rounds as u32 + SOON, "all are renewed", || {
-        manager.stats().renewed >= before + rounds * LOCKS
+        manager.stats().renewals_confirmed >= before + rounds * LOCKS
     });
 }
 
 #[track_caller]
 pub(crate) fn all_are_held(manager: &LockManager, guards: &[LockGuard]) {
-    assert_eq!(manager.stats().lost, 0);
+    assert_eq!(manager.stats().losses(), 0);
     assert!(guards.iter().all(|guard| guard.is_held()));
 }
 
@@ -83,7 +84,7 @@ fn renewals_go_together_after_the_server_forgot_the_scripts() {
         are_renewed(&manager, 1);
     }
     let after = manager.stats();
-    let renewed = after.renewed - before.renewed;
+    let renewed = after.renewals_confirmed - before.renewals_confirmed;
     let requests = after.requests - before.requests;
     assert!(
         requests * 4 <= renewed,

@@ -90,7 +90,7 @@ fn documented_rules(without: &str) -> Vec<&'static str> {
 
 #[track_caller]
 fn assert_names(end: Result<(), Error>, right: &str, what: &str) {
-    let Err(Error::Server { code, message, .. }) = end else {
+    let Err(Error::Refused { code, message, .. }) = end else {
         panic!("{right}, {what}: {end:?}")
     };
     assert_eq!(code, "NOPERM", "{right}, {what}: {message}");
@@ -177,7 +177,7 @@ fn all_missing_rights_are_named_at_once_with_the_channel() {
     let rules = |key| [&["resetchannels", key], &few[..]].concat();
     // The question itself is refused.
     let lacking = user(&server, "v", &rules("~other:*"));
-    let Err(Error::Server { message, .. }) = lacking.lock("a") else {
+    let Err(Error::Refused { message, .. }) = lacking.lock("a") else {
         panic!("nothing is missing")
     };
     let named = words(&message);
@@ -191,7 +191,7 @@ fn all_missing_rights_are_named_at_once_with_the_channel() {
         );
     }
     let lacking = user(&server, "u", &rules("~fairlock:{a}"));
-    let Err(Error::Server { message, .. }) = lacking.lock("a") else {
+    let Err(Error::Refused { message, .. }) = lacking.lock("a") else {
         panic!("nothing is missing")
     };
     let named = words(&message);
@@ -221,7 +221,7 @@ fn all_missing_rights_are_named_at_once_with_the_channel() {
     }
     // With either command, it is asked.
     let names_channel = |rules: &[&str]| match user(&server, "w", rules).lock("a") {
-        Err(Error::Server { message, .. }) => message.contains("&fairlock:grants:*; add"),
+        Err(Error::Refused { message, .. }) => message.contains("&fairlock:grants:*; add"),
         other => panic!("{other:?}"),
     };
     let rules = ["resetchannels", "~*", "+@all", "-publish"];
@@ -265,7 +265,7 @@ fn a_command_that_the_server_does_not_have_is_named() {
     let server = Server::start_with(&["--rename-command", "UNLINK", ""]);
     let mgr = manager(server.url());
     for (what, take) in TAKES {
-        let Err(Error::Server { code, message, .. }) = take(&mgr, "a") else {
+        let Err(Error::Refused { code, message, .. }) = take(&mgr, "a") else {
             panic!("{what}: it is not missed")
         };
         assert_eq!(code, "ERR", "{what}: {message}");

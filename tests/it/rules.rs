@@ -12,6 +12,7 @@ use crate::fixtures::{
     LOG_ALL, P, Record, SOON, T, TTL, Verb, Waiters, build, builder, log_of, log_of_all, manager,
     manager_of, micros, release, request, server_time, warm_up, with_ttl,
 };
+use crate::sums::Sums;
 use crate::support::proxy::all_of;
 use crate::support::{Proxy, SLACK, ScriptedReply, Server, throughout, until, until_some};
 
@@ -151,7 +152,9 @@ fn r5_a_late_copy_of_a_renewal_revives_no_lapsed_lease() {
         let (server, proxy, ours, _other) = cuttable();
         let _: () = server.query(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
         let guard = take(&ours);
-        until(TTL + SLACK, "all are renewed", || ours.stats().renewed >= 2);
+        until(TTL + SLACK, "all are renewed", || {
+            ours.stats().renewals_confirmed >= 2
+        });
         let renewal = until_some(TTL + SLACK, "it is renewed", || {
             let mut log = log_of_all(&server);
             // No other script has as few keys or, with two, the holders' or both records.
@@ -350,7 +353,7 @@ fn r8_a_notice_during_its_unanswered_request_is_one_grant() {
     fault.wait(SOON);
     holder.unlock().unwrap();
     let guard = waiting.join().unwrap();
-    assert_eq!(ours.stats().handed_over, 1);
+    assert_eq!(ours.stats().handovers, 1);
     assert_eq!(record.number("f"), guard.fence());
     let owner = record.owner();
     guard.renew().unwrap();
@@ -391,7 +394,7 @@ fn r10_waiters_of_a_process_with_a_lapsed_lease_are_skipped() {
     guard.unlock().unwrap();
     drop(waiter.wait().unwrap());
     until(SLACK, "its new place is counted", || {
-        dying.stats().requeued == 1
+        dying.stats().requeues == 1
     });
 }
 
@@ -454,14 +457,11 @@ fn r12_no_deadline_is_later_than_the_servers() {
     for _ in 0..3 {
         let holder = other.lock("a").unwrap();
         let waiter = ours.enqueue("a").unwrap();
-        let handed = ours.stats().handed_over;
+        let handed = ours.stats().handovers;
         holder.unlock().unwrap();
         let guard = waiter.wait().unwrap();
         earlier(&guard);
-        assert!(
-            ours.stats().handed_over > handed,
-            "the grant came by message"
-        );
+        assert!(ours.stats().handovers > handed, "the grant came by message");
         guard.unlock().unwrap();
     }
 }
@@ -529,7 +529,7 @@ fn r14_a_lease_being_released_is_neither_renewed_nor_reported_lost() {
     let held = proxy.hold_request_when(release("used", "a"));
     let unlock = thread::spawn(move || guard.unlock());
     held.wait(SOON);
-    let renewed = ours.stats().renewed;
+    let renewed = ours.stats().renewals_confirmed;
     // The record is deleted. If the lease were still renewed, this would be reported as a loss.
     let _: i64 = server.query(&["DEL", &Record::of(&server, "a").key]);
     throughout(TTL / 3 + T, "no loss is reported", || losses.1.is_empty());
@@ -541,9 +541,9 @@ fn r14_a_lease_being_released_is_neither_renewed_nor_reported_lost() {
     );
     // The release counts the loss that it finds, whichever thread has its answer.
     until(SOON, "the release finds the record gone", || {
-        ours.stats().lost == 1
+        ours.stats().losses() == 1
     });
-    assert_eq!(ours.stats().renewed, renewed);
+    assert_eq!(ours.stats().renewals_confirmed, renewed);
     assert!(
         losses.1.is_empty() && lost.recv().is_err(),
         "no loss was reported"

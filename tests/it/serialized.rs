@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_str, json, to_string};
 
+use crate::sums::Sums;
 use crate::support::Server;
 
 const HOLDER: &str = r#"{"manager":"6f1c","host":"web-1","pid":4711,"thread":"main","thread_id":4712,"label":"nightly","since":1700000000.123456,"ttl":10.0,"fixed_lease":false,"fence":1700000000123456,"permits":2,"access":{"permits":{"permits":2}},"lapsed_for":null,"last_heard":null,"hands_over":false,"keeps":false}"#;
@@ -89,7 +90,7 @@ fn every_variant_has_a_name() {
     }
     for (text, reason) in [
         (r#""expired""#, LossReason::Expired),
-        (r#""taken""#, LossReason::Taken),
+        (r#""not_owner""#, LossReason::NotOwner),
         (r#""max_hold""#, LossReason::MaxHold),
         (r#""forced""#, LossReason::Forced),
         (r#""shutdown""#, LossReason::Shutdown),
@@ -128,7 +129,7 @@ fn older_and_newer_texts_are_read() {
     assert!(!info.lapsed[0].fixed_lease);
     assert_eq!((info.served, info.holder.unwrap().lapsed_for), (0, None));
     let stats: Stats = from_str(r#"{"held":1,"added later":[]}"#).unwrap();
-    assert_eq!((stats.held, stats.granted), (1, 0));
+    assert_eq!((stats.held, stats.granted()), (1, 0));
     assert_eq!(from_str::<Shutdown>("{}").unwrap(), Shutdown::default());
     // Whole seconds need no fraction.
     let party: Party = from_str(&WAITER.replace("30.0", "30")).unwrap();

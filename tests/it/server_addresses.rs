@@ -13,9 +13,7 @@ use crate::support::{Proxy, SLACK, Server, until_some};
 /// The address that an error names, if it is about a server.
 pub(crate) fn server_of(error: &Error) -> Option<&str> {
     match error {
-        Error::Unavailable { server, .. }
-        | Error::Server { server, .. }
-        | Error::Tls { server, .. } => server.as_deref(),
+        Error::Unavailable { server, .. } | Error::Refused { server, .. } => server.as_deref(),
         _ => None,
     }
 }
@@ -191,7 +189,7 @@ fn a_missing_right_and_a_server_too_old_are_named() {
         ScriptedReply::polite(words)
     });
     let error = LockManager::connect(old.url()).unwrap_err();
-    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(matches!(error, Error::Misused { .. }), "{error:?}");
     assert!(
         error.to_string().contains(&old.addr().to_string()),
         "{error}"
@@ -238,7 +236,7 @@ fn a_reply_without_sense_is_reported_with_its_server() {
     let mgr = builder(server.url()).build().unwrap();
     let error = mgr.try_lock("n").unwrap_err();
     assert!(
-        matches!(&error, Error::Server { code, .. } if code == "PROTOCOL"),
+        matches!(&error, Error::Refused { code, .. } if code == "PROTOCOL"),
         "{error:?}"
     );
     assert_names(&error, &server.addr().to_string());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, LockOptions, LossReason};
+use fairlock::{Error, LockManager, LockOptions, LossReason, Misuse};
 
 use crate::connections::{granted, scripted_server, server_that_answers};
 use crate::fixtures::{
@@ -20,7 +20,7 @@ use crate::support::{
 #[track_caller]
 fn refused<X: std::fmt::Debug>(end: Result<X, Error>, code_is: &str, says: &str) {
     match end {
-        Err(Error::Server { code, message, .. }) => {
+        Err(Error::Refused { code, message, .. }) => {
             assert!(
                 code == code_is && message.contains(says),
                 "{code} {message}"
@@ -294,7 +294,7 @@ fn waiters_outlast_a_loading_server_and_keep_their_places() {
         until(
             SOON,
             "the server reports that it is loading",
-            || matches!(ours.try_lock("b"), Err(Error::Server { code, .. }) if code == "LOADING"),
+            || matches!(ours.try_lock("b"), Err(Error::Refused { code, .. }) if code == "LOADING"),
         );
         assert!(!restart.is_finished());
         restart.join().unwrap();
@@ -303,7 +303,7 @@ fn waiters_outlast_a_loading_server_and_keep_their_places() {
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
-    assert_eq!(ours.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues, 0);
     ours.try_lock("b")
         .unwrap()
         .expect("it is free")
@@ -342,7 +342,7 @@ fn r17_a_demoted_master_has_all_its_connections_replaced() {
     until(
         SOON,
         "the subscription and the renewal thread are connected",
-        || manager.stats().renewed > 0 && subscriptions(&server).len() == 1,
+        || manager.stats().renewals_confirmed > 0 && subscriptions(&server).len() == 1,
     );
     let ids = ids(&server);
     let subscription = subscriptions(&server);
@@ -382,7 +382,7 @@ fn a_server_without_memory_grants_locks_only_to_queued_waiters() {
     queue.add(&other);
     queue.add(&ours);
     until(SOON, "the server knows the scripts", || {
-        ours.stats().renewed > 0
+        ours.stats().renewals_confirmed > 0
     });
     let _: () = server.query(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -409,12 +409,14 @@ fn a_server_without_memory_grants_locks_only_to_queued_waiters() {
 
     holder.renew().unwrap();
     // The renewal thread's renewals succeed too.
-    let renewed = ours.stats().renewed;
-    until(TTL, "it is renewed", || ours.stats().renewed > renewed);
+    let renewed = ours.stats().renewals_confirmed;
+    until(TTL, "it is renewed", || {
+        ours.stats().renewals_confirmed > renewed
+    });
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
-    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues + other.stats().requeues, 0);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
     ours.lock("a").unwrap().unlock().unwrap();
     a.comes_to_rest();
@@ -467,9 +469,9 @@ fn r20_renewals_that_go_together_are_carried_out_without_memory() {
         .map(|i| ours.lock(format!("a{i}")).unwrap())
         .collect();
     let renewed_again = || {
-        let before = ours.stats().renewed;
+        let before = ours.stats().renewals_confirmed;
         until(2 * SOON, "all of them are renewed", || {
-            ours.stats().renewed >= before + 2 * held.len() as u64
+            ours.stats().renewals_confirmed >= before + 2 * held.len() as u64
         });
     };
     renewed_again();
@@ -477,7 +479,7 @@ fn r20_renewals_that_go_together_are_carried_out_without_memory() {
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
     renewed_again();
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(ours.stats().renewal_failures, 0);
+    assert_eq!(ours.stats().renewals_failed, 0);
 }
 
 #[test]
@@ -696,10 +698,14 @@ fn a_server_too_old_is_refused_as_a_configuration_error() {
     for version in ["6.0.16", "6.1.9", "5.0.14", "2.8"] {
         let scripted_server = says(version);
         match LockManager::connect(scripted_server.url()) {
-            Err(Error::Config { what, message, .. }) => {
+            Err(Error::Misused {
+                misuse: Misuse::Server,
+                message,
+                ..
+            }) => {
                 assert!(
-                    what == "server" && message.contains(version) && message.contains("6.2"),
-                    "{what}: {message}"
+                    message.contains(version) && message.contains("6.2"),
+                    "{message}"
                 );
             }
             other => panic!("{version} gave {other:?}"),
@@ -719,7 +725,7 @@ fn a_server_too_old_is_refused_as_a_configuration_error() {
     });
     assert!(matches!(
         LockManager::connect(ancient.url()),
-        Err(Error::Config { .. })
+        Err(Error::Misused { .. })
     ));
 }
 

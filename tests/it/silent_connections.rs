@@ -51,9 +51,9 @@ fn setup() -> Setup {
         let manager = build(builder.check_period(P).horizon(H));
         warm_up(&manager);
         let guard = manager.lock("warm").unwrap();
-        let before = manager.stats().renewed;
+        let before = manager.stats().renewals_confirmed;
         until(TTL, "the renewal thread is connected", || {
-            manager.stats().renewed > before
+            manager.stats().renewals_confirmed > before
         });
         guard.unlock().unwrap();
         manager
@@ -92,10 +92,10 @@ fn held_lock_outlasts_connections_that_died_in_silence() {
     s.proxy.forget_connections();
     let before = s.ours.stats();
     until(TTL, "it is renewed on a new connection", || {
-        s.ours.stats().renewed > before.renewed
+        s.ours.stats().renewals_confirmed > before.renewals_confirmed
     });
     assert!(guard.is_held());
-    assert_eq!(s.ours.stats().renewal_failures, before.renewal_failures);
+    assert_eq!(s.ours.stats().renewals_failed, before.renewals_failed);
     assert!(s.other.try_lock("a").unwrap().is_none());
     guard.unlock().unwrap();
     assert!(s.server.query::<Vec<String>>(&["KEYS", "*"]).len() < 20);

@@ -8,6 +8,7 @@ use fairlock::{DEFAULT_LANES, LockManager, LockOptions};
 
 use crate::fixtures::{SOON, build, steady};
 use crate::managers::{check_period, horizon, manager};
+use crate::sums::Sums;
 use crate::support::{Child, Server, until};
 use crate::worker;
 
@@ -34,7 +35,7 @@ fn calls_that_wait_for_a_connection_are_counted() {
     assert!(mgr.try_lock("k").is_err());
     let failed = mgr.stats();
     assert!(failed.connection_waits > after.connection_waits, "{failed}");
-    assert_eq!(failed.acquisitions.failed, 1, "{failed}");
+    assert_eq!(failed.acquisitions_failed, 1, "{failed}");
 }
 
 #[test]
@@ -80,10 +81,10 @@ fn healthy(what: &str, options: LockOptions, turn: impl Fn(&LockManager, usize) 
     for mgr in managers {
         let stats = mgr.stats();
         let troubles = [
-            ("failed", stats.acquisitions.failed),
-            ("lost", stats.lost),
-            ("renewal failures", stats.renewal_failures),
-            ("requeued", stats.requeued),
+            ("failed", stats.acquisitions_failed),
+            ("lost", stats.losses()),
+            ("renewal failures", stats.renewals_failed),
+            ("requeued", stats.requeues),
             ("dead waiters", stats.dead_waiters),
             ("background releases", stats.background_releases),
             ("retries", stats.retries),

@@ -28,7 +28,7 @@ fn p4_waiters_are_served_while_subscriptions_keep_dying() {
         queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
     }
     drop(kills);
-    assert_eq!(ours.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues, 0);
     Record::of(&server, "a").comes_to_rest();
 }
 
@@ -111,7 +111,7 @@ fn p4_messages_lost_on_half_open_subscriptions_cost_one_check_period() {
         holder.unlock().unwrap();
         queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     }
-    assert_eq!(ours.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues, 0);
     // A subscription that is silent for a check period is closed and replaced.
     until(SOON, "another connection is subscribed", || {
         let now = subscribers(&server);
@@ -137,7 +137,9 @@ fn stats_count_every_command_that_is_sent() {
     let guard = ours.lock("held").unwrap();
     assert_eq!(ours.list("*").count(), 1);
     agree("after a page of keys");
-    until(SOON, "it is renewed", || ours.stats().renewed > 1);
+    until(SOON, "it is renewed", || {
+        ours.stats().renewals_confirmed > 1
+    });
     agree("after renewals");
     let holder = other.lock("a").unwrap();
     let waiter = ours.enqueue("a").unwrap();
@@ -201,7 +203,7 @@ fn p4_a_subscription_that_died_idle_costs_one_check_period() {
             now.len() == 1 && now != old
         },
     );
-    assert_eq!(ours.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues, 0);
     Record::of(&server, "a").comes_to_rest();
 }
 

@@ -120,12 +120,14 @@ fn p6_a_trickling_renewal_delays_no_report_of_a_loss() {
     } = setup();
     let guard = ours.lock("a").unwrap();
     // The renewal thread's connection is open then.
-    let before = ours.stats().renewed;
-    until(TTL, "it is renewed", || ours.stats().renewed > before);
+    let before = ours.stats().renewals_confirmed;
+    until(TTL, "it is renewed", || {
+        ours.stats().renewals_confirmed > before
+    });
     proxy.trickle(PAUSE);
     let loss = ends_within(TTL + T, || guard.lost().recv_timeout(SOON + TTL).unwrap());
     assert_eq!(loss.reason, LossReason::Expired);
-    assert!(ours.stats().renewal_failures > 0);
+    assert!(ours.stats().renewals_failed > 0);
 }
 
 #[test]

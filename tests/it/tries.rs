@@ -181,7 +181,7 @@ fn p3_try_does_not_overtake_a_waiter_after_an_outage() {
             waiter.join().unwrap()
         });
         granted.unlock().unwrap();
-        assert_eq!(waits.stats().requeued, 0, "{want:?}: the place was lost");
+        assert_eq!(waits.stats().requeues, 0, "{want:?}: the place was lost");
     }
 }
 
@@ -211,7 +211,7 @@ fn p3_live_waiter_answers_the_call_of_a_try() {
     let guard = waiter.wait().unwrap();
     assert!(started.elapsed() < P, "{:?}", started.elapsed());
     guard.unlock().unwrap();
-    assert_eq!(waits.stats().requeued, 0, "the place was lost");
+    assert_eq!(waits.stats().requeues, 0, "the place was lost");
 }
 
 /// Nobody pays for the dead who does not meet them.

@@ -9,6 +9,7 @@ use fairlock::{Error, LockManager, PreviousHolder};
 use crate::fixtures::{P, Record, SOON, STEADY_T as T, build, is_free_within, steady, warm_up};
 use crate::fork::in_child;
 use crate::managers::{assert_nothing_left, patient};
+use crate::sums::Sums;
 use crate::support::child::report;
 use crate::support::{Child, SLACK, Server, until};
 
@@ -39,7 +40,7 @@ fn take_turns(ours: &LockManager, within: Duration) {
             });
         }
     });
-    assert_eq!(ours.stats().lost, 0);
+    assert_eq!(ours.stats().losses(), 0);
 }
 
 #[track_caller]
@@ -177,7 +178,7 @@ fn a_drop_before_the_server_stops_is_released_when_it_goes_on() {
         server.cont();
         is_free_within(2 * T + SLACK, &other, "a");
     }
-    assert_eq!(ours.stats().lost, 0);
+    assert_eq!(ours.stats().losses(), 0);
 }
 
 #[test]
@@ -190,13 +191,13 @@ fn an_unread_release_refused_by_a_replica_runs_on_its_promotion() {
         drop(guards);
         let refused = other.try_lock("free");
         let is_read_only =
-            matches!(&refused, Err(Error::Server { code, .. }) if code == "READONLY");
+            matches!(&refused, Err(Error::Refused { code, .. }) if code == "READONLY");
         assert!(is_read_only, "{refused:?}");
         let _: () = server.query(&["REPLICAOF", "NO", "ONE"]);
         is_free_within(2 * T + SLACK, &other, "a");
         is_free_within(2 * T + SLACK, &other, "b");
     }
-    assert_eq!(ours.stats().lost, 0);
+    assert_eq!(ours.stats().losses(), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
-use fairlock::{LockManager, LockOptions};
+use fairlock::{LockManager, LockOptions, Misuse};
 use redis::Connection;
 
 use crate::fixtures::{LOG_ALL, Record, SOON, T, Verb, log_of, manager, manager_of, warm_up};
@@ -78,7 +78,13 @@ fn other_kind_of_lock_tells_the_owner() {
     answers_with_the_message(&server, |other| {
         let refused = other.semaphore("a", 1).try_acquire();
         assert!(
-            matches!(refused, Err(fairlock::Error::WrongKind { .. })),
+            matches!(
+                refused,
+                Err(fairlock::Error::Misused {
+                    misuse: Misuse::Kind { .. },
+                    ..
+                })
+            ),
             "{refused:?}"
         );
     });

@@ -251,7 +251,7 @@ fn connect(url: &str, ttl: Duration, lanes: u32, outage_limit: Duration) -> Lock
             .build()
         {
             Ok(manager) => return manager,
-            Err(Error::Unavailable { .. } | Error::Server { .. }) => {
+            Err(Error::Unavailable { .. } | Error::Refused { .. }) => {
                 // A pause between two polls.
                 thread::sleep(Duration::from_millis(20))
             }
@@ -588,7 +588,7 @@ fn error_word(error: &Error) -> String {
     match error {
         Error::Lost { loss, .. } => format!("lost:{:?}", loss.reason),
         Error::Unavailable { step, .. } => format!("unavailable:{step:?}"),
-        Error::Server { code, .. } => format!("server:{code}"),
+        Error::Refused { code, .. } => format!("server:{code}"),
         // The injected faults must cause no other error.
         other => panic!("{other}"),
     }

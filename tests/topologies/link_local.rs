@@ -12,7 +12,7 @@ use fairlock::{
 
 use crate::support::child::{Child, Role, report};
 use crate::support::server::free_address;
-use crate::support::{Server, notes};
+use crate::support::{SLACK, Server, notes};
 
 const SOON: Duration = Duration::from_secs(30);
 const ADDRESS: &str = "fe80::7";
@@ -62,7 +62,10 @@ fn server(more: &[&str]) -> Server {
 }
 
 fn lock(step: &str, endpoint: impl Into<Endpoint>) {
-    let mgr = LockManager::connect(endpoint).unwrap_or_else(|error| panic!("{step}: {error}"));
+    let mgr = LockManager::builder(endpoint)
+        .connect_timeout(SLACK)
+        .build()
+        .unwrap_or_else(|error| panic!("{step}: {error}"));
     mgr.lock("a").unwrap().unlock().unwrap();
     report(format_args!("locked {step}"));
 }
@@ -79,7 +82,7 @@ fn at_link_local(_: &[String]) {
     let at_replica = replica.addr().port();
     let error =
         LockManager::connect(fairlock::endpoint::Server::new(&zoned, at_replica)).unwrap_err();
-    let Error::Config { message, .. } = &error else {
+    let Error::Misused { message, .. } = &error else {
         panic!("{error:?}");
     };
     // The replica names its master, by a URL that works.

@@ -25,6 +25,8 @@ mod rights;
 mod sentinel;
 mod server_addresses;
 mod silent_connections;
+#[path = "../it/sums.rs"]
+mod sums;
 #[cfg(feature = "tls")]
 mod tls;
 mod urls;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{
-    Builder, Error, LockGuard, LockManager, LockOptions, LossReason, Result, endpoint::Quorum,
+    Builder, Error, LockGuard, LockManager, LockOptions, LossReason, Result, Step, endpoint::Quorum,
 };
 
 use crate::connection_names::await_role;
@@ -76,12 +76,15 @@ fn build(builder: Builder) -> LockManager {
 #[track_caller]
 fn assert_not_replicated<G>(outcome: Result<G>, lock: &str, wanted: u32, acknowledged: u32) {
     match outcome {
-        Err(Error::NotReplicated {
+        Err(Error::Unavailable {
             lock: name,
-            wanted: n,
-            acknowledged: m,
+            step: Step::Replicas,
+            cause,
             ..
-        }) => assert_eq!((&*name, n, m), (lock, wanted, acknowledged)),
+        }) => {
+            let counts = format!("{acknowledged} of {wanted} did");
+            assert_eq!((name.as_deref(), cause.to_string()), (Some(lock), counts));
+        }
         Err(other) => panic!("another error: {other}"),
         Ok(_) => panic!("{lock} was granted"),
     }
@@ -92,7 +95,10 @@ fn assert_not_replicated<G>(outcome: Result<G>, lock: &str, wanted: u32, acknowl
 fn lock_acked(manager: &LockManager, name: &str) -> LockGuard {
     until_some(SOON, "acknowledgements come", || match manager.lock(name) {
         Ok(guard) => Some(guard),
-        Err(Error::NotReplicated { .. }) => None,
+        Err(Error::Unavailable {
+            step: Step::Replicas,
+            ..
+        }) => None,
         Err(other) => panic!("{other}"),
     })
 }
@@ -250,7 +256,13 @@ fn r18_every_kind_of_lock_needs_acks() {
     let waiter = manager.enqueue("queued");
     assert_not_replicated(waiter.and_then(|waiter| waiter.wait()), "queued", 1, 0);
     match manager.lock_all(["a", "b"]) {
-        Err(Error::NotReplicated { wanted, .. }) => assert_eq!(wanted, 1),
+        Err(Error::Unavailable {
+            step: Step::Replicas,
+            cause,
+            ..
+        }) => {
+            assert!(cause.to_string().contains(" of 1 "), "{cause}");
+        }
         other => panic!("{other:?}"),
     }
     let fixed = manager.with(LockOptions::new().fixed_lease(TTL));
@@ -323,7 +335,10 @@ fn r18_a_lock_found_by_a_check_needs_acks() {
     set.replicas[0].server.stop();
     held.unlock().unwrap();
     match waiter.wait() {
-        Err(Error::NotReplicated { .. }) => becomes_free(&other, "n"),
+        Err(Error::Unavailable {
+            step: Step::Replicas,
+            ..
+        }) => becomes_free(&other, "n"),
         other => panic!("{other:?}"),
     }
 }
@@ -376,16 +391,18 @@ fn r18_unacknowledged_renewals_lose_the_lock_at_its_deadline() {
     let set = ReplicaSet::start(1);
     let manager = acked(&set, 1);
     let guard = lock_acked(&manager, "n");
-    until(SOON, "a renewal counts", || manager.stats().renewed > 0);
+    until(SOON, "a renewal counts", || {
+        manager.stats().renewals_confirmed > 0
+    });
     set.replicas[0].server.stop();
     // One more may have been acknowledged just before.
-    let renewed = manager.stats().renewed + 1;
+    let renewed = manager.stats().renewals_confirmed + 1;
     let loss = guard.lost().recv_timeout(TTL + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::Expired);
     assert!(!guard.is_held());
     let stats = manager.stats();
-    assert!(stats.renewed <= renewed, "{stats:?}");
-    assert!(stats.renewal_failures > 0, "{stats:?}");
+    assert!(stats.renewals_confirmed <= renewed, "{stats:?}");
+    assert!(stats.renewals_failed > 0, "{stats:?}");
     becomes_free(&plain(&set), "n");
 }
 
@@ -422,7 +439,7 @@ fn r18_a_role_change_during_the_wait_grants_nothing() {
         let outcome = receiver.recv_timeout(SOON).unwrap();
         assert!(started.elapsed() < PATIENT_ACK, "it waited for the replica");
         match outcome {
-            Err(Error::Server { code, .. }) => assert_eq!(code, "UNBLOCKED"),
+            Err(Error::Refused { code, .. }) => assert_eq!(code, "UNBLOCKED"),
             other => panic!("{other:?}"),
         }
     });
@@ -501,7 +518,7 @@ fn a_missing_right_to_wait_fails_the_build() {
     let port = set.master.addr().port();
     let url = format!("redis://app:pw@127.0.0.1:{port}/");
     match builder(&url).replica_acks(1, ACK).build() {
-        Err(Error::Server { code, message, .. }) => {
+        Err(Error::Refused { code, message, .. }) => {
             assert_eq!(code, "NOPERM");
             assert!(message.contains("+wait"), "{message}");
         }
@@ -518,7 +535,9 @@ fn an_ack_timeout_that_does_not_fit_is_refused() {
             .replica_acks(1, timeout)
             .build()
         {
-            Err(Error::Config { what, .. }) => assert_eq!(what, "replica_acks"),
+            Err(Error::Misused { message, .. }) => {
+                assert!(message.starts_with("replica_acks: "), "{message}")
+            }
             other => panic!("{timeout:?}: {other:?}"),
         }
     }
@@ -532,7 +551,9 @@ fn a_quorum_has_no_replicas() {
         "redis://127.0.0.1:3",
     ]);
     match LockManager::builder(quorum).replica_acks(1, ACK).build() {
-        Err(Error::Config { what, .. }) => assert_eq!(what, "replica_acks"),
+        Err(Error::Misused { message, .. }) => {
+            assert!(message.starts_with("replica_acks: "), "{message}")
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -544,7 +565,9 @@ fn a_store_in_memory_has_no_replicas() {
         .replica_acks(1, Duration::from_millis(10))
         .build()
     {
-        Err(Error::Config { what, .. }) => assert_eq!(what, "replica_acks"),
+        Err(Error::Misused { message, .. }) => {
+            assert!(message.starts_with("replica_acks: "), "{message}")
+        }
         other => panic!("{other:?}"),
     }
 }

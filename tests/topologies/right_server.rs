@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fairlock::{
-    Error, LockManager, LockOptions,
+    Error, LockManager, LockOptions, Misuse,
     endpoint::{Endpoint, Quorum},
 };
 
@@ -42,8 +42,12 @@ fn assert_refused(to: impl Into<Endpoint>, says: &[&str]) {
     let to = to.into();
     let builder = LockManager::builder(to.clone()).connect_timeout(PATIENT);
     match builder.build() {
-        Err(Error::Config { what, message, .. }) => {
-            assert_eq!(what, "server", "{to:?}: {message}");
+        Err(Error::Misused {
+            misuse: Misuse::Server,
+            message,
+            ..
+        }) => {
+            assert!(message.starts_with("server: "), "{to:?}: {message}");
             for text in says {
                 assert!(message.contains(text), "{to:?}: {message}");
             }
@@ -66,7 +70,7 @@ fn plain_url_of_a_cluster_node_is_refused_with_its_url() {
     let builder = LockManager::builder(format!("redis://{addr}")).connect_timeout(PATIENT);
     let stranger = builder.build().unwrap_err();
     assert!(
-        matches!(&stranger, Error::Server { code, .. } if code == "NOAUTH"),
+        matches!(&stranger, Error::Refused { code, .. } if code == "NOAUTH"),
         "{stranger:?}"
     );
 }
@@ -146,7 +150,7 @@ fn a_manager_survives_the_demotion_of_its_server() {
     server.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     let refused = manager.try_lock("a").unwrap_err();
     assert!(
-        matches!(&refused, Error::Server { code, .. } if code == "READONLY"),
+        matches!(&refused, Error::Refused { code, .. } if code == "READONLY"),
         "{refused:?}"
     );
     server.query::<()>(&["REPLICAOF", "NO", "ONE"]);

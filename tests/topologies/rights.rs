@@ -103,13 +103,15 @@ fn use_everything(one: &LockManager, other: &LockManager) {
                 .unwrap()
                 .is_some_and(|info| info.waiters == 1)
         });
-        let renewed = one.stats().renewed;
-        until(SOON, "it is renewed", || one.stats().renewed > renewed);
+        let renewed = one.stats().renewals_confirmed;
+        until(SOON, "it is renewed", || {
+            one.stats().renewals_confirmed > renewed
+        });
         // Time itself is under test: the subscription is checked twice in it.
         thread::sleep(TWO_CHECKS);
         holder.unlock().unwrap();
         let next = waiting.join().unwrap().unwrap();
-        assert_eq!(other.stats().handed_over, 1);
+        assert_eq!(other.stats().handovers, 1);
         assert_eq!(one.list("*").map(Result::unwrap).count(), 1);
         assert!(one.force_release("a", next.fence()).unwrap());
     });
@@ -157,7 +159,7 @@ fn assert_each_is_named<'a>(
 #[track_caller]
 fn assert_named<T>(end: Result<T>, right: &str) {
     let error = end.err().unwrap_or_else(|| panic!("nothing needs {right}"));
-    let Error::Server { code, message, .. } = &error else {
+    let Error::Refused { code, message, .. } = &error else {
         panic!("{right}: {error:?}");
     };
     assert_eq!(code, "NOPERM", "{right}: {message}");
@@ -232,8 +234,10 @@ fn documented_rights_are_enough_with_a_quorum() {
     holder.renew().unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| other.lock("a"));
-        let renewed = one.stats().renewed;
-        until(SOON, "it is renewed", || one.stats().renewed > renewed);
+        let renewed = one.stats().renewals_confirmed;
+        until(SOON, "it is renewed", || {
+            one.stats().renewals_confirmed > renewed
+        });
         assert_eq!(one.list("*").map(Result::unwrap).count(), 1);
         holder.unlock().unwrap();
         let next = waiting.join().unwrap().unwrap();

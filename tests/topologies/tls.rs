@@ -26,6 +26,28 @@ const T: Duration = Duration::from_millis(500);
 /// For what must happen, but whose time is not under test.
 const SOON: Duration = Duration::from_secs(30);
 
+/// The words by which a refusal says why there is no TLS connection. It has one of them.
+type Reason = &'static [&'static str];
+
+const UNKNOWN_ISSUER: Reason = &["no known authority has issued"];
+const HAS_EXPIRED: Reason = &["has expired; renew it, or set this host's clock"];
+const NOT_VALID_YET: Reason = &["is not valid yet; set this host's clock"];
+const WRONG_HOST: Reason = &["is for another host", "has no subject alternative name"];
+const BAD_CERTIFICATE: Reason = &["cannot be used: "];
+const CLIENT_CERTIFICATE: Reason = &[
+    "does not accept the client's certificate, or demands one",
+    "closed the connection before its first reply",
+];
+const PLAIN_SERVER: Reason = &["does not speak TLS"];
+const TLS_SERVER: Reason = &["expects TLS"];
+const BAD_HANDSHAKE: Reason = &["; both sides need ", "TLS 1.2 or 1.3"];
+
+/// Whether there is no TLS connection, for this reason.
+fn is_tls(error: &Error, reason: Reason) -> bool {
+    matches!(error, Error::Refused { code, message, .. }
+        if code == "TLS" && reason.iter().any(|words| message.contains(words)))
+}
+
 /// A server with a port for TLS. Its plain port is for the test's own queries.
 struct TlsServer {
     authority: Authority,

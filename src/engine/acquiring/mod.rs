@@ -29,8 +29,9 @@ use crate::engine::waiter::{
     Askers, TakeGrant, WaiterAction, WaiterEntry, WaiterRegistry, WaiterState,
 };
 use crate::engine::waiting::{EnqueueOutcome, Waiting};
-use crate::error::{Error, Result, Step, passes_by_itself};
+use crate::error::{Error, Result, Step, TLS, passes_by_itself};
 use crate::script::{Token, Wait};
+use crate::stats::Count;
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 
@@ -140,7 +141,7 @@ impl Acquiring {
                     if recheck_at == until || self.client.now() >= limit || !is_transient(&error) {
                         return Err(error.after(self.client.now() - now));
                     }
-                    self.client.meter().retries.add(1);
+                    self.client.meter().count(Count::Retries);
                 }
             }
         };
@@ -240,7 +241,7 @@ impl Acquiring {
                 .map_err(|e| for_lock(e, request))?;
             match failed {
                 Some(error) if self.client.now() >= limit => return Err(error),
-                Some(_) => self.client.meter().retries.add(1),
+                Some(_) => self.client.meter().count(Count::Retries),
                 None => {}
             }
         }
@@ -302,7 +303,7 @@ impl Acquiring {
                     continue;
                 }
                 EnqueueOutcome::Again if self.client.now() < limit => {
-                    self.client.meter().retries.add(1);
+                    self.client.meter().count(Count::Retries);
                     continue;
                 }
                 EnqueueOutcome::Again => StoreFault::unavailable(
@@ -338,7 +339,7 @@ impl Acquiring {
             self.client
                 .clock()
                 .sleep_until((now + self.client.config().back_off / 4).min(limit));
-            self.client.meter().retries.add(1);
+            self.client.meter().count(Count::Retries);
         }
     }
 
@@ -375,20 +376,21 @@ impl Acquiring {
 /// Whether a retry may succeed.
 pub(crate) fn is_transient(error: &Error) -> bool {
     match error {
-        Error::Unavailable { .. } | Error::Tls { .. } => true,
-        Error::Server { code, message, .. } => passes_by_itself(code, message),
+        // Acknowledgements that are missing are an answer.
+        Error::Unavailable { step, .. } => *step != Step::Replicas,
+        Error::Refused { code, message, .. } => code == TLS || passes_by_itself(code, message),
         _ => false,
     }
 }
 
 pub(super) fn for_lock(error: Error, request: &Request) -> Error {
     match error {
-        Error::Server {
+        Error::Refused {
             server,
             code,
             message,
             ..
-        } => Error::Server {
+        } => Error::Refused {
             lock: Some(Arc::clone(&request.key.name)),
             server,
             code,

@@ -13,7 +13,7 @@ use crate::engine::waiter::{
 use crate::error::{Error, Result, Step};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 use crate::script::Token;
-use crate::stats::Meter;
+use crate::stats::{Count, Meter};
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 
@@ -312,7 +312,7 @@ impl QueuedWaiter {
             Some(error) if asked >= call.until && call.at_deadline == AtDeadline::Cancel => {
                 return Err(error);
             }
-            Some(_) => client.meter().retries.add(1),
+            Some(_) => client.meter().count(Count::Retries),
         }
         Ok(None)
     }

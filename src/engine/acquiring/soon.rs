@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Acquiring, AtDeadline, Caller, Entered};
 use crate::engine::lease::HeldLease;
 use crate::engine::request::Request;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Step};
 use crate::logging::Logger;
 use crate::store::clock::Time;
 
@@ -34,7 +34,14 @@ impl Acquiring {
             return Ok(None);
         }
         match self.wait_until(request, until) {
-            Err(error @ (Error::Unavailable { .. } | Error::Server { .. })) => {
+            // Of a grant that was not acknowledged, the caller learns.
+            Err(
+                error @ Error::Unavailable {
+                    step: Step::Replicas,
+                    ..
+                },
+            ) => Err(error),
+            Err(error @ (Error::Unavailable { .. } | Error::Refused { .. })) => {
                 let name = &request.key.name;
                 log::debug!(
                     logger: Logger,

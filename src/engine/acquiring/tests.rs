@@ -335,7 +335,7 @@ fn p10_store_of_mutexes_refuses_other_kinds_and_writes_nothing() {
         ours.rw_lock("a").enqueue_write().err(),
     ];
     for error in refused {
-        assert!(matches!(error, Some(Error::Config { .. })), "{error:?}");
+        assert!(matches!(error, Some(Error::Misused { .. })), "{error:?}");
     }
     assert_eq!(ours.stats().requests, requests, "nothing is sent");
 }

@@ -13,6 +13,7 @@ use crate::engine::waiter::{TokenOwner, WaiterAction};
 use crate::logging::Logger;
 use crate::loss::LossReason;
 use crate::script::{Call, Family, Mode};
+use crate::stats::Count;
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
@@ -192,7 +193,7 @@ impl LeaseRenewal {
         if lease.extend(now, deadline) {
             lease.note_confirmed(sent);
             let meter = self.base.client.meter();
-            meter.renewed.add(1);
+            meter.count(Count::RenewalsConfirmed);
             meter.renewal_lateness.record(now - scheduled.due_at);
             let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
             // Renewals keep their rhythm. After a long pause it starts again from now.
@@ -214,7 +215,7 @@ impl LeaseRenewal {
         // The first renewal opens the thread's connection, and the server may close it while it is
         // idle. The next attempt shows whether renewals fail.
         if !fault.is_no_outage() {
-            self.base.client.meter().renewal_failures.add(1);
+            self.base.client.meter().count(Count::RenewalsFailed);
             let name = &scheduled.lease.request.key.name;
             if self.renewals_fail {
                 log::debug!(logger: Logger, "renewing {name:?} failed again: {fault}");

@@ -10,6 +10,7 @@ use crate::engine::waiter::{GrantNotice, TokenOwner, WaiterEntry, refusal};
 use crate::engine::waiting::EnqueueOutcome;
 use crate::logging::Logger;
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb, Wait};
+use crate::stats::Count;
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
 
@@ -152,7 +153,7 @@ impl WaiterUpkeep {
             // The waiter of an owner may be sent first by this thread.
             EnqueueOutcome::Done if !is_again => {}
             EnqueueOutcome::Done => {
-                self.base.client.meter().requeued.add(1);
+                self.base.client.meter().count(Count::Requeues);
                 log::info!(
                     logger: Logger,
                     "queued for {:?} again: redis no longer knew this waiter",

@@ -78,17 +78,13 @@ fn grant_noticed_during_its_acquire_counts_as_handed_over() {
             .base
             .grants
             .deliver(&call, GrantNotice::from_reply(grant, engine.now()));
-        assert_eq!(
-            engine.client().stats().handed_over,
-            counted,
-            "it may be over"
-        );
+        assert_eq!(engine.client().stats().handovers, counted, "it may be over");
         let _ = engine
             .base
             .waiting
             .on_acquire_reply(&queued.waiter, &call, end(&grant));
         counted += 1;
-        assert_eq!(engine.client().stats().handed_over, counted);
+        assert_eq!(engine.client().stats().handovers, counted);
     };
     ends_with(&|grant| reply(&manager, waiting(grant)));
     ends_with(&|_| no_reply());
@@ -101,7 +97,7 @@ fn grant_noticed_during_its_acquire_counts_as_handed_over() {
         .base
         .waiting
         .on_acquire_reply(&queued.waiter, &call, granted);
-    assert_eq!(engine.client().stats().handed_over, counted);
+    assert_eq!(engine.client().stats().handovers, counted);
 }
 
 #[test]
@@ -117,7 +113,7 @@ fn grant_found_by_a_cancel_counts_as_handed_over() {
     let cancel = queued.begin_cancel().expect("it is queued");
     let granted = reply(&manager, Outcome::Granted(grant)).answer;
     queued.on_cancel_reply(&cancel, granted).expect("a reply");
-    assert_eq!(engine.client().stats().handed_over, 1);
+    assert_eq!(engine.client().stats().handovers, 1);
     let (queued, call, grant) = asking(&manager);
     let queue = reply(&manager, waiting(&grant));
     let _ = engine
@@ -134,7 +130,7 @@ fn grant_found_by_a_cancel_counts_as_handed_over() {
     queued
         .on_cancel_reply(&cancel, Err(fault))
         .expect("a grant");
-    assert_eq!(engine.client().stats().handed_over, 2);
+    assert_eq!(engine.client().stats().handovers, 2);
 }
 
 /// The caller asks Redis, which has been silent, and has no mutex then.

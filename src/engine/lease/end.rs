@@ -22,7 +22,7 @@ pub(crate) fn loss_from_release(
         (_, Outcome::Already) | (Mode::Unfinished, Outcome::Lapsed) if may_be_second => None,
         (_, Outcome::Lapsed) => Some(LossReason::Expired),
         (_, Outcome::Forced) => Some(LossReason::Forced),
-        _ => Some(LossReason::Taken),
+        _ => Some(LossReason::NotOwner),
     }
 }
 
@@ -45,9 +45,9 @@ pub(crate) fn renewed_until(lease: &HeldLease, answer: &Answer) -> Result<Time, 
         }
         // Redis went back to an older copy of its data, in which the token was still queued, and
         // granted it again. Others may have held the lock in between.
-        Outcome::Renewed { .. } => Err(LossReason::Taken),
+        Outcome::Renewed { .. } => Err(LossReason::NotOwner),
         Outcome::Gone { ended, how, .. } => Err(match how {
-            _ if !lease.fences().contains(ended) => LossReason::Taken,
+            _ if !lease.fences().contains(ended) => LossReason::NotOwner,
             PreviousHolder::Forced => LossReason::Forced,
             _ => LossReason::Expired,
         }),
@@ -55,7 +55,7 @@ pub(crate) fn renewed_until(lease: &HeldLease, answer: &Answer) -> Result<Time, 
             let name = &lease.request.key.name;
             let word = outcome.word();
             log::warn!(logger: Logger, "renewing {name:?}: redis sent an unexpected reply: {word}");
-            Err(LossReason::Taken)
+            Err(LossReason::NotOwner)
         }
     }
 }

@@ -91,7 +91,7 @@ mod tests {
         let loss = Loss {
             lock: "a".into(),
             fence: 1,
-            reason: LossReason::Taken,
+            reason: LossReason::NotOwner,
         };
         let early = LostSignal::default();
         let receiver = early.receiver().clone();

@@ -24,7 +24,7 @@ pub(crate) struct LeaseState {
 const RELEASED: u64 = 1;
 const REASONS: [LossReason; 5] = [
     LossReason::Expired,
-    LossReason::Taken,
+    LossReason::NotOwner,
     LossReason::MaxHold,
     LossReason::Forced,
     LossReason::Shutdown,
@@ -189,12 +189,12 @@ mod tests {
     fn only_the_first_end_counts() {
         let state = LeaseState::held_until(at(100));
         assert!(state.lose(LossReason::Forced));
-        assert!(!state.lose(LossReason::Taken));
+        assert!(!state.lose(LossReason::NotOwner));
         assert_eq!(state.release(at(1)), Err(LossReason::Forced));
         let state = LeaseState::held_until(at(100));
         assert_eq!(state.release(at(1)), Ok(()));
         assert!(
-            !state.lose(LossReason::Taken),
+            !state.lose(LossReason::NotOwner),
             "a released lease cannot be lost (R14)"
         );
         assert_eq!(state.lost(), None);

@@ -135,7 +135,7 @@ pub(in crate::engine) fn pass_refused(outcome: &Outcome) -> Option<LossReason> {
             loss_from_release(Mode::Used, outcome, false)
         }
         // The lock is gone, since the name is another kind of lock now.
-        Outcome::Kind(_) => Some(LossReason::Taken),
+        Outcome::Kind(_) => Some(LossReason::NotOwner),
         _ => None,
     }
 }

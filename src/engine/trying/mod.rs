@@ -19,6 +19,7 @@ use crate::error::{Error, Result, Step};
 use crate::key::Key;
 use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Grant, Outcome, Token, Wait};
+use crate::stats::Count;
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
@@ -229,7 +230,7 @@ impl Trying {
                 };
             }
             if failed.is_some() {
-                self.client.meter().retries.add(1);
+                self.client.meter().count(Count::Retries);
             }
         }
     }

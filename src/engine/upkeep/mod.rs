@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crate::engine::client::Client;
 use crate::engine::request::Request;
 use crate::script::{Call, Token};
+use crate::stats::Count;
 use crate::store::clock::Time;
 use waker::Waker;
 
@@ -91,7 +92,7 @@ impl Upkeep {
     /// A request about a token had no reply, or no connection, and its release is left to the renewal
     /// thread.
     pub(super) fn note_trouble(&self) {
-        self.client.meter().background_releases.add(1);
+        self.client.meter().count(Count::BackgroundReleases);
     }
 
     /// Has the renewal thread send a release, since this thread may not block. It counts only if a

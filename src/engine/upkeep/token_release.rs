@@ -195,7 +195,7 @@ mod tests {
         for outcome in outcomes {
             release.report(outcome, &meter);
         }
-        meter.read(Traffic::default()).lost
+        meter.read(Traffic::default()).losses()
     }
 
     #[test]

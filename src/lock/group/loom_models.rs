@@ -21,7 +21,7 @@ fn loss_before_the_guard_of_a_group_is_seen_by_one_side() {
         let renewal = thread::spawn({
             let (group, lease) = (Arc::clone(&group), Arc::clone(&lease));
             move || {
-                lease.lose(LossReason::Taken);
+                lease.lose(LossReason::NotOwner);
                 group.is_guarded()
             }
         });

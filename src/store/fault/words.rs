@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::StoreFault;
-use crate::error::{Error, Step, with_causes};
+use crate::error::{Error, Misuse, Step, TLS, with_causes};
 use crate::key::Key;
 
 impl StoreFault {
@@ -44,33 +44,32 @@ impl StoreFault {
                 wanted,
                 acknowledged,
                 server,
-            } => Error::NotReplicated {
-                lock: lock.unwrap_or_default(),
+            } => Error::Unavailable {
+                lock,
                 server,
-                wanted,
-                acknowledged,
+                step: Step::Replicas,
+                waited,
+                cause: Arc::new(format!("{acknowledged} of {wanted} did").into()),
             },
             StoreFault::Server {
                 code,
                 message,
                 server,
-            } => Error::Server {
+            } => Error::Refused {
                 lock,
                 server,
                 code,
                 message,
             },
-            StoreFault::Tls {
-                reason,
-                message,
-                server,
-            } => Error::Tls {
+            StoreFault::Tls { message, server } => Error::Refused {
                 lock,
                 server,
-                reason,
+                code: TLS.to_owned(),
                 message,
             },
-            StoreFault::Unfit { what, message } => Error::Config { what, message },
+            StoreFault::Unfit { what, message } => {
+                Error::misused(Misuse::Server, format!("{what}: {message}"))
+            }
         }
     }
 

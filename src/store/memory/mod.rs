@@ -210,7 +210,7 @@ impl Memory {
     }
 
     /// Deletes all keys, and with them every lock and every queue. Holders learn of it at their
-    /// next renewal ([`LossReason::Taken`](crate::LossReason::Taken)). Waiters are queued again
+    /// next renewal ([`LossReason::NotOwner`](crate::LossReason::NotOwner)). Waiters are queued again
     /// within a check period.
     pub fn flush_all(&self) {
         self.0.state.lock().server.state().keyspace = Default::default();
@@ -238,7 +238,7 @@ impl Memory {
     ///
     /// An `inspect` is a request as well. If a test must poll until a fault has happened, let it
     /// look at [`stats`](crate::LockManager::stats). `Debug` shows the faults that have not
-    /// happened yet. A refusal that may pass by itself ([`Error::Server`](crate::Error::Server)) is
+    /// happened yet. A refusal that may pass by itself ([`Error::Refused`](crate::Error::Refused)) is
     /// retried, so a single one is seldom visible.
     pub fn inject(&self, fault: Fault) {
         self.0.state.lock().faults.push_back(fault);

@@ -7,7 +7,7 @@ use redis::RedisError;
 
 use super::connection::{Connection, fault, io_kind};
 use super::probe::speaks_tls;
-use crate::error::{Step, TlsFailure};
+use crate::error::Step;
 use crate::store::fault::is_closed_kind;
 use crate::store::{ServerSettings, StoreFault};
 
@@ -37,17 +37,15 @@ pub(super) fn no_first_reply(
                  server's tls-ca-cert-file issue it"
             }
         };
-        return StoreFault::tls(
-            TlsFailure::ClientCertificate,
-            format!("{address} closed the connection before its first reply ({error}); {remedy}"),
-        );
+        return StoreFault::tls(format!(
+            "{address} closed the connection before its first reply ({error}); {remedy}"
+        ));
     }
     let has_no_sense = is_closed || kind == io::ErrorKind::InvalidData;
     match connection.socket.peer() {
-        Some(peer) if has_no_sense && !left.is_zero() && speaks_tls(peer, left) => StoreFault::tls(
-            TlsFailure::TlsServer,
-            format!("{address} expects TLS; use rediss://"),
-        ),
+        Some(peer) if has_no_sense && !left.is_zero() && speaks_tls(peer, left) => {
+            StoreFault::tls(format!("{address} expects TLS; use rediss://"))
+        }
         _ => fault(error, Step::Connect),
     }
 }

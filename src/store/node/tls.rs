@@ -29,7 +29,7 @@ use rustls::{AlertDescription, CertificateError, ClientConnection, InvalidMessag
 
 use super::probe::speaks_plain;
 use super::stream::{IoDeadline, ReadMode, Reads, SHORTEST_TIMEOUT, Stream};
-use crate::error::{Step, TlsFailure};
+use crate::error::Step;
 use crate::store::fault::CLOSED;
 use crate::store::tls_words::{alert_words, name_in, unusable_server, words_of};
 use crate::store::{Address, StoreFault, TlsSettings};
@@ -201,10 +201,9 @@ impl Handshake<'_> {
 
     fn not_tls(&self) -> StoreFault {
         let address = self.address;
-        StoreFault::tls(
-            TlsFailure::PlainServer,
-            format!("{address} does not speak TLS; its port for TLS is another, or use redis://"),
-        )
+        StoreFault::tls(format!(
+            "{address} does not speak TLS; its port for TLS is another, or use redis://"
+        ))
     }
 
     /// The fault that a failed handshake means.
@@ -213,17 +212,16 @@ impl Handshake<'_> {
         match error {
             rustls::Error::InvalidCertificate(error) => bad_certificate(error, address),
             rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => self.not_tls(),
-            rustls::Error::AlertReceived(alert) if self.is_about_client(*alert) => StoreFault::tls(
-                TlsFailure::ClientCertificate,
-                format!(
+            rustls::Error::AlertReceived(alert) if self.is_about_client(*alert) => {
+                StoreFault::tls(format!(
                     "{address} does not accept the client's certificate, or demands one ({}); {}",
                     alert_words(*alert),
                     remedy_of_client(*alert)
-                ),
-            ),
+                ))
+            }
             other => {
                 let (why, remedy) = (words_of(other), remedy_of_protocol(other));
-                StoreFault::tls(TlsFailure::Protocol, format!("{address}: {why}; {remedy}"))
+                StoreFault::tls(format!("{address}: {why}; {remedy}"))
             }
         }
     }
@@ -292,30 +290,24 @@ fn bad_certificate(error: &CertificateError, address: &Address) -> StoreFault {
         Ok(ip) => format!("IP:{ip}"),
         Err(_) => format!("DNS:{host}"),
     };
-    let (reason, message) = match error {
+    let message = match error {
         // An authority that was made anew under the same name has another key.
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => (
-            TlsFailure::UnknownIssuer,
-            format!(
-                "no known authority has issued {of}; tls_ca (--tls-ca), or SSL_CERT_FILE without \
-                 it, takes the authority's own certificate"
-            ),
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+            "no known authority has issued {of}; tls_ca (--tls-ca), or SSL_CERT_FILE without it, \
+             takes the authority's own certificate"
         ),
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
-            TlsFailure::Expired,
-            format!("{of} has expired; renew it, or set this host's clock"),
-        ),
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => (
-            TlsFailure::NotValidYet,
-            format!("{of} is not valid yet; set this host's clock, or wait until it is valid"),
-        ),
-        CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => (
-            TlsFailure::WrongHost,
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            format!("{of} has expired; renew it, or set this host's clock")
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            format!("{of} is not valid yet; set this host's clock, or wait until it is valid")
+        }
+        CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
             format!(
                 "{of} has no subject alternative name, and the common name (CN) does not count; \
                  issue one with subjectAltName={san}"
-            ),
-        ),
+            )
+        }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             let names = match error {
                 CertificateError::NotValidForNameContext { presented, .. } => {
@@ -327,17 +319,11 @@ fn bad_certificate(error: &CertificateError, address: &Address) -> StoreFault {
             let remedy = format!(
                 "use a host that it names in the URL, or issue one with subjectAltName={san}"
             );
-            (
-                TlsFailure::WrongHost,
-                format!("{of} is for another host{names}; {remedy}"),
-            )
+            format!("{of} is for another host{names}; {remedy}")
         }
-        other => (
-            TlsFailure::BadCertificate,
-            format!("{of} cannot be used: {}", unusable_server(other, &san)),
-        ),
+        other => format!("{of} cannot be used: {}", unusable_server(other, &san)),
     };
-    StoreFault::tls(reason, message)
+    StoreFault::tls(message)
 }
 
 impl TlsWriter {

@@ -9,6 +9,7 @@ use super::faults::{asks_for_rights, call_unanswered, call_with_fault, quiet};
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{P, Record, SOON, T, TTL, build, builder, manager, warm_up, with_ttl};
 use crate::managers;
+use crate::sums::Sums;
 use crate::support::{SLACK, until};
 
 on_both_stores! {
@@ -73,7 +74,11 @@ fn p6_a_grant_after_an_earlier_loss_is_released_and_reported(backend: &Backend) 
         "it was granted"
     );
     assert_eq!(
-        (ours.stats().held, ours.stats().waiting, ours.stats().lost),
+        (
+            ours.stats().held,
+            ours.stats().waiting,
+            ours.stats().losses()
+        ),
         (0, 0, 0)
     );
     come_to_rest(backend);
@@ -140,7 +145,7 @@ fn remaining_of_a_group_is_the_shortest_of_all(backend: &Backend) {
         );
         guard.unlock().unwrap();
     });
-    assert_eq!(ours.stats().renewed, 0);
+    assert_eq!(ours.stats().renewals_confirmed, 0);
 }
 
 fn p8_one_deadline_covers_all_names_together(backend: &Backend) {
@@ -266,16 +271,16 @@ fn a_short_outage_ends_no_group_wait(backend: &Backend) {
         backend.go_away();
         backend.pass(2 * T);
         backend.come_back();
-        let before = ours.stats().renewed;
+        let before = ours.stats().renewals_confirmed;
         until(TTL, "the first lock is renewed", || {
-            ours.stats().renewed > before
+            ours.stats().renewals_confirmed > before
         });
         taken.unlock().unwrap();
         let guard = waiting.join().unwrap().unwrap();
         assert!(guard.is_held());
         guard.unlock().unwrap();
     });
-    assert_eq!(ours.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues, 0);
     come_to_rest(backend);
 }
 
@@ -327,7 +332,11 @@ fn meets_each_fault(backend: &Backend, take: impl Fn(&LockManager) -> Result<Opt
         // Everything is released, well before it would lapse.
         come_to_rest(backend);
         assert_eq!(
-            (ours.stats().held, ours.stats().waiting, ours.stats().lost),
+            (
+                ours.stats().held,
+                ours.stats().waiting,
+                ours.stats().losses()
+            ),
             (0, 0, 0)
         );
         other

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{Builder, Error, LockManager, LockOptions, Result};
+use fairlock::{Builder, Error, LockManager, LockOptions, Misuse, Result};
 
 use crate::{
     backend::{Backend, Keyspace as _, on_both_stores},
@@ -31,16 +31,20 @@ on_both_stores! {
     largest_settings_build_and_work,
 }
 
-/// Requires a `Config` error about `of` whose message contains each of `allowed`.
+/// Requires a `Misused` error about `of` whose message contains each of `allowed`.
 #[track_caller]
 pub(crate) fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
-    let Err(Error::Config { what, message, .. }) = result else {
+    let Err(Error::Misused {
+        misuse, message, ..
+    }) = result
+    else {
         panic!(
-            "no Config error about {of:?} but {:?}",
+            "no misuse of {of:?} but {:?}",
             result.err().map(|e| e.to_string())
         );
     };
-    assert_eq!(what, of, "{message}");
+    assert!(message.starts_with(&format!("{of}: ")), "{message}");
+    assert_eq!(misuse == Misuse::Name, of == "name", "{message}");
     for words in allowed {
         assert!(
             message.contains(words),
@@ -328,7 +332,7 @@ fn p10_options_out_of_range_are_refused_everywhere(backend: &Backend) {
 
 #[track_caller]
 fn assert_code(error: &Error, expected: &str) {
-    let Error::Server { code, message, .. } = error else {
+    let Error::Refused { code, message, .. } = error else {
         panic!("{error:?}")
     };
     assert_eq!(code, expected, "{error:?}");

@@ -1,7 +1,7 @@
 //! A change of mind: another capacity, fewer permits, another kind of lock.
 
 use fairlock::{
-    Error, Lease, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Result,
+    Error, Lease, LockGuard, LockManager, LockOptions, LossReason, Misuse, PreviousHolder, Result,
     SemaphoreGuard, Waiter,
     inspect::{Access, Kind, Party},
 };
@@ -148,8 +148,8 @@ fn a_guard_keeps_at_least_one_permit(backend: &Backend) {
     for permits in [0, 3, 4, u32::MAX] {
         let error = guard.release_permits(permits).unwrap_err();
         assert!(
-            matches!(&error, Error::Config { what, message, .. }
-                if what == "permits" && message.contains("this guard holds 3")),
+            matches!(&error, Error::Misused { message, .. }
+                if message.starts_with("permits: ") && message.contains("this guard holds 3")),
             "{error:?}"
         );
     }
@@ -344,7 +344,11 @@ fn an_unused_name_becomes_any_kind_at_once(backend: &Backend) {
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(result: Result<T>, is: &str) {
     let error = result.unwrap_err();
-    let Error::WrongKind { is: found, .. } = &error else {
+    let Error::Misused {
+        misuse: Misuse::Kind { is: found, .. },
+        ..
+    } = &error
+    else {
         panic!("{error:?}")
     };
     assert_eq!(found.to_string(), is, "{error}");
@@ -525,7 +529,7 @@ fn a_forgotten_waiter_fails_if_its_name_cannot_change(backend: &Backend) {
     let _: i64 = backend.query(&["RPUSH", "fairlock:{n}:h", "x"]);
     let error = waiter.wait_for(SOON).expect_err("the name stays taken");
     assert!(
-        matches!(&error, Error::Server { code, .. } if code == "WRONGTYPE"),
+        matches!(&error, Error::Refused { code, .. } if code == "WRONGTYPE"),
         "{error}"
     );
 }

@@ -69,7 +69,7 @@ fn an_absent_name_counts_as_deleted(backend: &Backend) {
     let mgr = patient(backend);
     assert!(mgr.delete("n").unwrap());
     assert_eq!(backend.keys("n"), [""; 0]);
-    assert!(matches!(mgr.delete(""), Err(Error::Config { .. })));
+    assert!(matches!(mgr.delete(""), Err(Error::Misused { .. })));
 }
 
 fn a_held_name_is_not_deleted(backend: &Backend) {
@@ -215,7 +215,7 @@ fn p10_a_delete_spares_keys_that_are_not_of_a_lock(backend: &Backend) {
         let before = contents();
         let refused = mgr.delete("n");
         assert!(
-            matches!(&refused, Err(Error::Server { code, .. }) if code == "WRONGTYPE"),
+            matches!(&refused, Err(Error::Refused { code, .. }) if code == "WRONGTYPE"),
             "{want:?}: {refused:?}"
         );
         assert_eq!(contents(), before, "{want:?}");

@@ -65,7 +65,7 @@ fn detach_without_a_reply_returns_the_guard(backend: &Backend) {
         if is_renewed {
             let lost = guard.renew().unwrap_err();
             assert!(
-                matches!(&lost, Error::Lost { loss, .. } if loss.reason == LossReason::Taken),
+                matches!(&lost, Error::Lost { loss, .. } if loss.reason == LossReason::NotOwner),
                 "{lost}"
             );
         }

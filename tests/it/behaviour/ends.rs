@@ -187,9 +187,9 @@ fn a_lapsed_lease_moves_its_process_to_the_queue_end(backend: &Backend) {
     next.unlock().unwrap();
     passed_over.wait().unwrap().unlock().unwrap();
     until(SLACK, "its new queue entry is counted", || {
-        ours.stats().requeued == 1
+        ours.stats().requeues == 1
     });
-    assert_eq!(other.stats().requeued, 0);
+    assert_eq!(other.stats().requeues, 0);
     drop(guard);
     assert_nothing_left(backend, "k");
 }

@@ -9,6 +9,7 @@ use std::{
 
 use fairlock::{FenceGate, LockGuard, LockManager, LockOptions};
 
+use crate::sums::Sums;
 use crate::{
     backend::{Backend, on_both_stores},
     fixtures::{Record, SOON, server_time},
@@ -51,7 +52,7 @@ fn p1_turns_of_eight_managers_never_overlap(backend: &Backend) {
             });
         }
     });
-    let granted: u64 = managers.iter().map(|mgr| mgr.stats().granted).sum();
+    let granted: u64 = managers.iter().map(|mgr| mgr.stats().granted()).sum();
     assert_eq!(granted, (MANAGERS * THREADS * TURNS) as u64);
     Record::of(backend, "till").comes_to_rest();
 }

@@ -14,6 +14,7 @@ use fairlock::{
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{self, Record};
 use crate::managers;
+use crate::sums::Sums;
 use crate::support::{SLACK, throughout, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -175,7 +176,7 @@ fn a_clean_unlock_disconnects_the_loss_channel_at_once(backend: &Backend) {
         }
         assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
     }
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 fn p6_a_channel_requested_after_the_loss_reports_it(backend: &Backend) {
@@ -183,13 +184,13 @@ fn p6_a_channel_requested_after_the_loss_reports_it(backend: &Backend) {
     let guard = mgr.lock("n").unwrap();
     backend.delete("n");
     until(REPORTED_WITHIN, "the loss is noticed", || {
-        mgr.stats().lost == 1
+        mgr.stats().losses() == 1
     });
-    assert_loses(&guard, LossReason::Taken);
+    assert_loses(&guard, LossReason::NotOwner);
     // It stays lost, although the name is free again and a renewal would succeed.
     assert!(!guard.is_held());
     drop(guard);
-    assert_eq!(mgr.stats().lost, 1);
+    assert_eq!(mgr.stats().losses(), 1);
 }
 
 fn a_loss_can_be_selected_beside_the_work(backend: &Backend) {
@@ -208,7 +209,7 @@ fn p6_a_deleted_lock_is_lost_as_taken(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     backend.flush_all();
-    assert_loses(&guard, LossReason::Taken);
+    assert_loses(&guard, LossReason::NotOwner);
     // The drop does not write the record again.
     drop(guard);
     assert!(mgr.inspect("n").unwrap().is_none());
@@ -266,7 +267,7 @@ fn unlock_reports_a_loss_that_was_not_noticed(backend: &Backend) {
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
     backend.delete("n");
-    assert_lost(guard.unlock(), LossReason::Taken, fence);
+    assert_lost(guard.unlock(), LossReason::NotOwner, fence);
 
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
@@ -283,7 +284,7 @@ fn unlock_reports_a_loss_that_was_not_noticed(backend: &Backend) {
     next.unlock().unwrap();
 
     // The record knows of the last nine ends. After more it only shows that somebody else holds it.
-    for (times, reason) in [(9, LossReason::Expired), (10, LossReason::Taken)] {
+    for (times, reason) in [(9, LossReason::Expired), (10, LossReason::NotOwner)] {
         let guard = mgr.lock("n").unwrap();
         let fence = guard.fence();
         for _ in 0..times {
@@ -314,7 +315,7 @@ fn unlock_of_a_lock_granted_again_is_a_loss(backend: &Backend) {
         if waits {
             // An older copy of the data: this token waited there, and was served later.
             grant_again(&record, &fields, fence + 1_000);
-            assert_lost(guard.unlock(), LossReason::Taken, fence);
+            assert_lost(guard.unlock(), LossReason::NotOwner, fence);
         } else {
             assert!(other.force_release("n", fence).unwrap());
             other.lock("n").unwrap().unlock().unwrap();
@@ -333,7 +334,7 @@ fn unlock_of_a_lock_granted_again_is_a_loss(backend: &Backend) {
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
     record.set(&[("f", &(fence - 1).to_string())]);
-    assert_lost(guard.unlock(), LossReason::Taken, fence);
+    assert_lost(guard.unlock(), LossReason::NotOwner, fence);
     assert!(other.try_lock("n").unwrap().is_some());
 }
 
@@ -410,14 +411,14 @@ fn renew_extends_the_lease_and_never_shortens_it(backend: &Backend) {
     };
     backend.pass(Duration::from_millis(300));
     let before = left(&guard);
-    let renewed = mgr.stats().renewed;
+    let renewed = mgr.stats().renewals_confirmed;
     guard.renew().unwrap();
     let after = left(&guard);
     assert!(
         after.0 > before.0 && after.1 > before.1,
         "{before:?} {after:?}"
     );
-    assert_eq!(mgr.stats().renewed, renewed + 1);
+    assert_eq!(mgr.stats().renewals_confirmed, renewed + 1);
 }
 
 fn a_guard_is_renewed_after_every_handle_is_gone(backend: &Backend) {

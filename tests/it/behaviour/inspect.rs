@@ -7,7 +7,7 @@ use std::{
 };
 
 use fairlock::{
-    Error, LockManager, LockOptions, PreviousHolder, Result,
+    Error, LockManager, LockOptions, Misuse, PreviousHolder, Result,
     inspect::{Kind, LockInfo, LockState, MAX_WAITERS_SHOWN, Party},
 };
 
@@ -542,10 +542,10 @@ fn list_skips_foreign_keys(backend: &Backend) {
     let unreadable = list.take_unreadable();
     let has = |is: fn(&Error) -> bool| unreadable.iter().any(is);
     assert!(has(
-        |error| matches!(error, Error::WrongKind { lock, .. } if &**lock == "kind")
+        |error| matches!(error, Error::Misused { lock: Some(lock), misuse: Misuse::Kind { .. }, .. } if &**lock == "kind")
     ));
     assert!(has(
-        |error| matches!(error, Error::Server { lock: Some(lock), .. } if &**lock == "version")
+        |error| matches!(error, Error::Refused { lock: Some(lock), .. } if &**lock == "version")
     ));
     assert!(list.take_unreadable().is_empty());
 }
@@ -565,7 +565,7 @@ fn p10_another_kind_is_refused_by_name_without_a_write(backend: &Backend) {
     assert_refused(
         backend,
         &mgr,
-        |error| matches!(&error, Error::WrongKind { lock, is: Kind::Other(kind), .. } if &**lock == "n" && &**kind == "semaphore"),
+        |error| matches!(&error, Error::Misused { lock: Some(lock), misuse: Misuse::Kind { is: Kind::Other(kind), .. }, .. } if &**lock == "n" && &**kind == "semaphore"),
     );
 }
 
@@ -573,7 +573,7 @@ fn p10_another_version_is_refused_by_name_without_a_write(backend: &Backend) {
     let mgr = manager(backend);
     let _: () = backend.query(&["HSET", "fairlock:{n}", "k", "mutex/2", "o", "somebody"]);
     assert_refused(backend, &mgr, |error| {
-        matches!(&error, Error::Server { lock: Some(lock), code, message, .. }
+        matches!(&error, Error::Refused { lock: Some(lock), code, message, .. }
             if &**lock == "n" && code == "WRONGVERSION" && message.contains("mutex/2"))
     });
 }
@@ -614,12 +614,28 @@ fn waits_end_when_their_name_becomes_another_kind(backend: &Backend) {
     let _: () = backend.query(&["HSET", "fairlock:{n}", "k", "semaphore/1"]);
     for _ in 0..2 {
         let error = waiter.wait_for(TTL + SLACK).unwrap_err();
-        assert!(matches!(&error, Error::WrongKind { .. }), "{error:?}");
+        assert!(
+            matches!(
+                &error,
+                Error::Misused {
+                    misuse: Misuse::Kind { .. },
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
     }
     // Its holder fails too: the record now belongs to another lock.
     let error = guard.renew().unwrap_err();
     assert!(
-        matches!(&error, Error::Lost { .. } | Error::WrongKind { .. }),
+        matches!(
+            &error,
+            Error::Lost { .. }
+                | Error::Misused {
+                    misuse: Misuse::Kind { .. },
+                    ..
+                }
+        ),
         "{error:?}"
     );
 }

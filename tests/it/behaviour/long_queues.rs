@@ -33,7 +33,7 @@ fn r11_waiters_return_to_a_deleted_or_shortened_queue(backend: &Backend) {
         for waiter in 0..6 {
             queue.add(&managers[waiter % 2]);
         }
-        let requeued = || managers.iter().map(|m| m.stats().requeued).sum::<u64>();
+        let requeued = || managers.iter().map(|m| m.stats().requeues).sum::<u64>();
         let before = requeued();
         let _: redis::Value = backend.query(damage);
         if damage[1] == record.queue {

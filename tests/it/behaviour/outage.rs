@@ -12,6 +12,7 @@ use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{
     H, P, Record, SOON, T, TTL, Waiters, build, builder, manager, steady, warm_up, with_ttl,
 };
+use crate::sums::Sums;
 use crate::support::{EndLoops, SLACK, throughout, until, until_some};
 
 on_both_stores! {
@@ -213,17 +214,17 @@ fn p6_a_lease_outlives_an_outage_of_half_its_ttl(backend: &Backend) {
     backend.go_away();
     backend.pass(TTL / 2);
     until(TTL / 4, "a renewal falls into the outage", || {
-        manager.stats().renewal_failures > 0
+        manager.stats().renewals_failed > 0
     });
     backend.come_back();
     let at_its_return = manager.stats();
     until(TTL / 2, "a renewal succeeds", || {
-        manager.stats().renewed > at_its_return.renewed
+        manager.stats().renewals_confirmed > at_its_return.renewals_confirmed
     });
     let rest = (TTL + TTL / 10).saturating_sub(start.elapsed());
     throughout(rest, "it is held", || guard.is_held());
     assert!(guard.lost().is_empty());
-    assert_eq!(manager.stats().lost, 0);
+    assert_eq!(manager.stats().losses(), 0);
     guard.unlock().unwrap();
 }
 
@@ -321,7 +322,7 @@ fn p3_waiters_keep_their_order_over_an_outage(backend: &Backend) {
         "{:?}",
         back.elapsed()
     );
-    assert_eq!(managers.each_ref().map(|m| m.stats().requeued), [0, 0]);
+    assert_eq!(managers.each_ref().map(|m| m.stats().requeues), [0, 0]);
     Record::of(backend, "a").comes_to_rest();
 }
 

@@ -12,6 +12,7 @@ use crate::fixtures::{
     warm_up, with_ttl,
 };
 use crate::permits::{AnyGuard, PermitWaiters, Permits, Want};
+use crate::sums::Sums;
 use crate::support::{SLACK, until};
 
 on_both_stores! {
@@ -88,7 +89,7 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
             .expect("the loss is reported");
         assert_eq!(
             (loss.reason, loss.fence),
-            (LossReason::Taken, holder.fence())
+            (LossReason::NotOwner, holder.fence())
         );
         assert!(!holder.is_held());
     }
@@ -128,7 +129,7 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
     until(
         SLACK,
         "all but those that found free permits were queued again",
-        || managers.iter().map(|mgr| mgr.stats().requeued).sum::<u64>() + 2 >= wait.len() as u64,
+        || managers.iter().map(|mgr| mgr.stats().requeues).sum::<u64>() + 2 >= wait.len() as u64,
     );
     drop(holders);
     record.comes_to_rest();
@@ -143,14 +144,14 @@ fn p1_readers_keep_the_lock_when_record_or_queue_is_lost(backend: &Backend) {
         &[&*record.key, &*record.queue],
     ] {
         let readers = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
-        let requeued = theirs.stats().requeued;
+        let requeued = theirs.stats().requeues;
         let mut queue = PermitWaiters::of(backend, "a");
         queue.add(&theirs, Want::Write);
         queue.add(&theirs, Want::Read);
         let _: i64 = backend.query(&[&["DEL"], lost].concat());
         until(SOON, "both are queued again", || {
             (
-                theirs.stats().requeued,
+                theirs.stats().requeues,
                 record.waiters().len(),
                 record.tokens().len(),
             ) == (requeued + 2, 2, 2)
@@ -175,13 +176,13 @@ fn permits_whose_holders_are_lost_are_free_at_once(backend: &Backend) {
     let readers = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
     let mut queue = PermitWaiters::of(backend, "a");
     queue.add(&theirs, Want::Write);
-    let requeued = theirs.stats().requeued;
+    let requeued = theirs.stats().requeues;
     let start = Instant::now();
     let _: i64 = backend.query(&["DEL", &record.holders]);
     let writer = queue.expect_grant(0, P + T + SLACK);
     assert!(start.elapsed() < P + T + SLACK, "{:?}", start.elapsed());
     assert!(writer.fence() > readers[0].fence());
-    assert_eq!(theirs.stats().requeued, requeued, "it kept its place");
+    assert_eq!(theirs.stats().requeues, requeued, "it kept its place");
     for reader in &readers {
         assert_eq!(
             reader
@@ -189,7 +190,7 @@ fn permits_whose_holders_are_lost_are_free_at_once(backend: &Backend) {
                 .recv_timeout(TTL / 3 + SLACK)
                 .expect("the loss is reported")
                 .reason,
-            LossReason::Taken
+            LossReason::NotOwner
         );
     }
     writer.unlock().unwrap();
@@ -211,7 +212,7 @@ fn p10_a_wrong_key_type_refuses_permits_and_writes_nothing(backend: &Backend) {
                 want.take(&mgr, "a").map(Some),
             ] {
                 assert!(
-                    matches!(&end, Err(Error::Server { code, .. }) if code == "WRONGTYPE"),
+                    matches!(&end, Err(Error::Refused { code, .. }) if code == "WRONGTYPE"),
                     "{key}: {end:?}"
                 );
             }
@@ -242,7 +243,7 @@ fn p10_a_wrong_key_type_refuses_permits_and_writes_nothing(backend: &Backend) {
             waits.take(&mgr, "a").map(Some),
         ] {
             assert!(
-                matches!(&end, Err(Error::Server { code, .. }) if code == "WRONGTYPE"),
+                matches!(&end, Err(Error::Refused { code, .. }) if code == "WRONGTYPE"),
                 "{end:?}"
             );
         }
@@ -284,7 +285,7 @@ fn p3_waiters_for_permits_keep_their_order_over_an_outage(backend: &Backend) {
         "{:?}",
         back.elapsed()
     );
-    assert_eq!(managers.each_ref().map(|mgr| mgr.stats().requeued), [0, 0]);
+    assert_eq!(managers.each_ref().map(|mgr| mgr.stats().requeues), [0, 0]);
     Permits::of(backend, "a").comes_to_rest();
 }
 
@@ -316,7 +317,7 @@ fn r10_permits_that_lapse_in_an_outage_cost_no_place(backend: &Backend) {
         both.into_iter().for_each(|guard| guard.unlock().unwrap());
         queue.expect_grant(2, 2 * (P + T) + SLACK).unlock().unwrap();
     }
-    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues + other.stats().requeues, 0);
     record.comes_to_rest();
 }
 
@@ -477,7 +478,7 @@ fn p8_ending_permits_in_silence_takes_at_most_one_command_timeout(backend: &Back
     until(SOON, "one reader is left of the writer", || {
         Permits::of(backend, "written").used() == 1
     });
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 fn p6_permit_losses_are_reported_in_a_silent_outage(backend: &Backend) {

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LossReason, PreviousHolder};
+use fairlock::{Error, LockManager, LossReason, Misuse, PreviousHolder};
 
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{
@@ -222,7 +222,16 @@ fn p1_the_next_request_rebuilds_a_lost_record(backend: &Backend) {
         }),
         ("another kind", 2, |mgr, reader| {
             let end = mgr.semaphore("a", 3).try_acquire();
-            assert!(matches!(&end, Err(Error::WrongKind { .. })), "{end:?}");
+            assert!(
+                matches!(
+                    &end,
+                    Err(Error::Misused {
+                        misuse: Misuse::Kind { .. },
+                        ..
+                    })
+                ),
+                "{end:?}"
+            );
             assert!(Want::Write.try_take(mgr, "a").unwrap().is_none());
             Some(reader)
         }),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Select, bounded, select};
-use fairlock::{DEFAULT_TTL, Error, LockGuard, LockManager, LockOptions, Waiter};
+use fairlock::{DEFAULT_TTL, Error, LockGuard, LockManager, LockOptions, Misuse, Waiter};
 
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::managers;
@@ -226,7 +226,16 @@ fn a_refusal_makes_a_waiter_ready(backend: &Backend) {
     });
     waiter.ready().recv_timeout(TTL + SLACK).unwrap();
     let error = waiter.wait_for(Duration::ZERO).unwrap_err();
-    assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            Error::Misused {
+                misuse: Misuse::Kind { .. },
+                ..
+            }
+        ),
+        "{error:?}"
+    );
 }
 
 fn a_local_hand_over_makes_a_member_ready(backend: &Backend) {
@@ -307,7 +316,7 @@ fn a_waiter_is_ready_after_redis_lost_its_place(backend: &Backend) {
     assert!(waiter.ready().is_empty());
     backend.flush_all();
     taken(&mut waiter, TTL + SLACK).unlock().unwrap();
-    until(SLACK, "that counts", || mgr.stats().requeued == 1);
+    until(SLACK, "that counts", || mgr.stats().requeues == 1);
     drop(held);
 }
 

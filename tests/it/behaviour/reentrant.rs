@@ -130,7 +130,7 @@ fn re_entry_distinguishes_names_and_managers(backend: &Backend) {
     assert!(theirs.reentrant_mutex("a").try_lock().unwrap().is_none());
     assert!(matches!(
         ours.reentrant_mutex("").lock(),
-        Err(Error::Config { .. })
+        Err(Error::Misused { .. })
     ));
 }
 
@@ -151,7 +151,7 @@ fn only_keys_of_one_stripe_exclude_each_other(backend: &Backend) {
     // If a stripe's name could be too long or empty, no stripe can be used.
     for name in [String::new(), "x".repeat(MAX_NAME)] {
         let refused = ours.striped(&name, STRIPES).mutex("a").lock();
-        assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Misused { .. })), "{refused:?}");
     }
     let guard = mine.mutex("a").lock().unwrap();
     assert!(other.mutex("a").try_lock().unwrap().is_none());

@@ -69,10 +69,10 @@ fn renewals_of_many_names_share_their_requests(backend: &Backend) {
     are_renewed(backend, 0..LOCKS);
     // A renewal counts once its reply is there.
     until(SOON, "all of them count", || {
-        manager.stats().renewed >= before.renewed + LOCKS as u64
+        manager.stats().renewals_confirmed >= before.renewals_confirmed + LOCKS as u64
     });
     let after = manager.stats();
-    let renewed = after.renewed - before.renewed;
+    let renewed = after.renewals_confirmed - before.renewals_confirmed;
     let requests = after.requests - before.requests;
     assert!(
         requests * 4 <= renewed,
@@ -85,14 +85,14 @@ fn a_lost_record_is_reported_and_harms_no_other_renewal(backend: &Backend) {
     let reason = loss_among_others(backend, |record| {
         let _: u64 = backend.query(&["DEL", &record.key]);
     });
-    assert_eq!(reason, LossReason::Taken);
+    assert_eq!(reason, LossReason::NotOwner);
 }
 
 fn a_lock_with_another_owner_is_reported_and_harms_no_other_renewal(backend: &Backend) {
     let reason = loss_among_others(backend, |record| {
         let _: u64 = backend.query(&["HSET", &record.key, "o", &"0".repeat(32)]);
     });
-    assert_eq!(reason, LossReason::Taken);
+    assert_eq!(reason, LossReason::NotOwner);
 }
 
 fn a_damaged_record_harms_no_other_renewal(backend: &Backend) {
@@ -170,7 +170,7 @@ fn damaged_records_harm_none_of_a_thousand_other_locks(backend: &Backend) {
         .collect();
     let all = (mutexes.len() + permits.len()) as u64;
     until(TTL / 3 + SOON, "all have been renewed", || {
-        manager.stats().renewed >= all
+        manager.stats().renewals_confirmed >= all
     });
     // All over the pipelines and the calls for many.
     let mutexes_first = DAMAGES.len() - DAMAGES_OF_PERMITS;
@@ -193,7 +193,7 @@ fn damaged_records_harm_none_of_a_thousand_other_locks(backend: &Backend) {
     // Four renewals take longer than a lease.
     let renewals = 4 * (all - DAMAGES.len() as u64);
     until(2 * TTL + SOON, "the others are renewed", || {
-        manager.stats().renewed >= before.renewed + renewals
+        manager.stats().renewals_confirmed >= before.renewals_confirmed + renewals
     });
     for (number, guard) in mutexes.iter().enumerate() {
         assert!(
@@ -218,18 +218,18 @@ fn malformed_replies_about_one_name_end_no_connection(backend: &Backend) {
     queues.iter_mut().for_each(|queue| queue.add(&ours));
     let guard = ours.lock("c").unwrap();
     until(TTL / 3 + SOON, "the renewal thread is connected", || {
-        ours.stats().renewed > 0
+        ours.stats().renewals_confirmed > 0
     });
     for name in ["a", "c"] {
         Record::of(backend, name).set(&[("f", "-5")]);
     }
     let before = ours.stats();
     match guard.renew() {
-        Err(Error::Server { code, .. }) => assert_eq!(code, "PROTOCOL"),
+        Err(Error::Refused { code, .. }) => assert_eq!(code, "PROTOCOL"),
         other => panic!("{other:?}"),
     }
     until(TTL / 3 + SOON, "renewals have failed", || {
-        ours.stats().renewal_failures >= before.renewal_failures + 3
+        ours.stats().renewals_failed >= before.renewals_failed + 3
     });
     let [a, b] = holders;
     b.unlock().unwrap();

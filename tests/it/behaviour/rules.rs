@@ -63,7 +63,7 @@ fn r3_a_request_counts_as_a_sign_of_life(backend: &Backend) {
         .unwrap()
         .expect("it was not taken for dead");
     assert_eq!(record.owner(), Some(token), "in its old place");
-    assert_eq!(ours.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues, 0);
     guard.unlock().unwrap();
     record.comes_to_rest();
 }
@@ -127,7 +127,7 @@ fn r4_lost_waiters_requeue_with_new_tokens_in_order(backend: &Backend) {
         "every attempt has a token of its own"
     );
     until(SLACK, "each is counted", || {
-        ours.stats().requeued > 0 && ours.stats().requeued % 6 == 0
+        ours.stats().requeues > 0 && ours.stats().requeues % 6 == 0
     });
     holder.unlock().unwrap();
     for waiter in 0..6 {
@@ -274,7 +274,7 @@ fn r10_a_lapse_in_an_outage_costs_no_waiter_its_place(backend: &Backend) {
         queue.expect_grant(0, 2 * (P + T) + SLACK).unlock().unwrap();
         queue.expect_grant(1, 2 * (P + T) + SLACK).unlock().unwrap();
     }
-    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    assert_eq!(ours.stats().requeues + other.stats().requeues, 0);
     record.comes_to_rest();
 }
 
@@ -290,7 +290,7 @@ fn r10_a_process_does_not_take_itself_for_dead(backend: &Backend) {
     drop(leaves);
     assert_eq!(record.owner(), Some(first), "in its old place");
     waiter.wait().unwrap().unlock().unwrap();
-    assert_eq!(manager.stats().requeued, 0);
+    assert_eq!(manager.stats().requeues, 0);
 }
 
 /// Writes a record in which the lock is owned by an unknown token.
@@ -444,9 +444,9 @@ fn r15_no_other_lease_is_ever_shortened(backend: &Backend) {
     guard.renew().unwrap();
     let mut queue = Waiters::of("a");
     queue.add(&other);
-    let renewed = ours.stats().renewed;
+    let renewed = ours.stats().renewals_confirmed;
     until(TTL, "the renewal thread renews it", || {
-        ours.stats().renewed > renewed
+        ours.stats().renewals_confirmed > renewed
     });
     assert!(other.try_lock_for("a", 2 * P).unwrap().is_none());
     assert_eq!(record.number("e"), end);
@@ -528,7 +528,7 @@ fn r16_a_waiting_fixed_lease_must_outlast_a_check(backend: &Backend) {
         short.enqueue("a").err(),
         short.try_lock_for("a", T).err(),
     ] {
-        assert!(matches!(end, Some(Error::Config { .. })), "{end:?}");
+        assert!(matches!(end, Some(Error::Misused { .. })), "{end:?}");
     }
     assert!(Record::of(backend, "a").fields().is_empty());
     drop(

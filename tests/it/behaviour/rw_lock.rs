@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use fairlock::{
-    Error, LockManager, LockOptions, LossReason, PreviousHolder, ReadGuard, RwLock, Waiter,
+    Error, LockManager, LockOptions, LossReason, Misuse, PreviousHolder, ReadGuard, RwLock, Waiter,
     WriteGuard, inspect::Kind,
 };
 
@@ -128,7 +128,7 @@ fn every_verb_takes_the_lock_or_times_out(backend: &Backend) {
         assert!(n.try_read_for(soon).unwrap().is_none());
         guard.unlock().unwrap();
     }
-    assert!(matches!(mgr.rw_lock("").read(), Err(Error::Config { .. })));
+    assert!(matches!(mgr.rw_lock("").read(), Err(Error::Misused { .. })));
     comes_to_rest(backend, &mgr, "n");
 }
 
@@ -401,9 +401,12 @@ fn readers_are_shown(backend: &Backend) {
     assert!(
         matches!(
             &error,
-            Error::WrongKind {
-                is: Kind::RwLock,
-                asked: Kind::Mutex,
+            Error::Misused {
+                misuse: Misuse::Kind {
+                    is: Kind::RwLock,
+                    asked: Kind::Mutex,
+                    ..
+                },
                 ..
             }
         ),
@@ -423,7 +426,7 @@ fn a_flush_ends_readers_and_writers(backend: &Backend) {
     let writer = served(&writer);
     assert_eq!(
         reader.lost().recv_timeout(SOON).unwrap().reason,
-        LossReason::Taken
+        LossReason::NotOwner
     );
     assert!(writer.fence() > reader.fence());
     drop(writer);

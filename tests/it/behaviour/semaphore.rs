@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{
-    Error, LockManager, LockOptions, LossReason, MAX_PERMITS, PreviousHolder, Semaphore,
+    Error, LockManager, LockOptions, LossReason, MAX_PERMITS, Misuse, PreviousHolder, Semaphore,
     SemaphoreGuard,
     inspect::{Kind, LockState},
 };
@@ -14,6 +14,7 @@ use fairlock::{
 use crate::backend::{Backend, InjectedFault, Keyspace, on_both_stores};
 use crate::fixtures::{self, P, SOON, STEADY_TTL as TTL, build, steady};
 use crate::managers;
+use crate::sums::Sums;
 use crate::support::{throughout, until};
 
 on_both_stores! {
@@ -216,7 +217,7 @@ fn one_release_grants_several_waiters_of_all_processes(backend: &Backend) {
         "in their order"
     );
     assert!(waiting[4].is_empty());
-    let handed = ours.stats().handed_over + theirs.stats().handed_over;
+    let handed = ours.stats().handovers + theirs.stats().handovers;
     assert_eq!(handed, 4);
     drop(guards);
     drop(served(&waiting[4]));
@@ -265,10 +266,13 @@ fn another_kind_of_permits_is_refused_while_in_use(backend: &Backend) {
         assert!(
             matches!(
                 &error,
-                Error::WrongKind {
-                    lock,
-                    is: Kind::Semaphore { permits: 2, .. },
-                    asked: Kind::RwLock,
+                Error::Misused {
+                    lock: Some(lock),
+                    misuse: Misuse::Kind {
+                        is: Kind::Semaphore { permits: 2, .. },
+                        asked: Kind::RwLock,
+                        ..
+                    },
                     ..
                 } if &**lock == "n"
             ),
@@ -291,21 +295,36 @@ fn a_mutex_and_a_semaphore_are_distinguished(backend: &Backend) {
     let error = mgr.try_lock("n").unwrap_err();
     assert!(matches!(
         &error,
-        Error::WrongKind {
-            is: Kind::Semaphore { permits: 2, .. },
-            asked: Kind::Mutex,
+        Error::Misused {
+            misuse: Misuse::Kind {
+                is: Kind::Semaphore { permits: 2, .. },
+                asked: Kind::Mutex,
+                ..
+            },
             ..
         }
     ));
     let error = mgr.try_lock_for("n", TTL).unwrap_err();
-    assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            Error::Misused {
+                misuse: Misuse::Kind { .. },
+                ..
+            }
+        ),
+        "{error:?}"
+    );
     let _lock = mgr.lock("m").unwrap();
     let error = mgr.semaphore("m", 2).acquire().unwrap_err();
     assert!(matches!(
         &error,
-        Error::WrongKind {
-            is: Kind::Mutex,
-            asked: Kind::Semaphore { permits: 2, .. },
+        Error::Misused {
+            misuse: Misuse::Kind {
+                is: Kind::Mutex,
+                asked: Kind::Semaphore { permits: 2, .. },
+                ..
+            },
             ..
         }
     ));
@@ -325,14 +344,14 @@ fn an_impossible_number_of_permits_is_an_error(backend: &Backend) {
             n.try_acquire_many_for(permits, TTL).unwrap_err(),
         ] {
             assert!(
-                matches!(&error, Error::Config { what, .. } if what == "permits"),
+                matches!(&error, Error::Misused { message, .. } if message.starts_with("permits: ")),
                 "{error:?}"
             );
         }
     }
     assert!(matches!(
         mgr.semaphore("", 1).acquire(),
-        Err(Error::Config { .. })
+        Err(Error::Misused { .. })
     ));
     assert_eq!(mgr.stats().requests, asked);
     mgr.semaphore("n", MAX_PERMITS)
@@ -415,7 +434,7 @@ fn a_dead_process_with_many_permits_delays_others_once(backend: &Backend) {
     let next = served(&next);
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     until(SOON, "all losses are reported", || {
-        theirs.stats().lost == u64::from(MANY)
+        theirs.stats().losses() == u64::from(MANY)
     });
     drop(guards);
     next.unlock().unwrap();
@@ -448,7 +467,7 @@ fn a_flush_loses_permits_and_waiters_queue_again(backend: &Backend) {
     assert!(next.fence() > guard.fence());
     assert_eq!(
         guard.lost().recv_timeout(SOON).unwrap().reason,
-        LossReason::Taken
+        LossReason::NotOwner
     );
     next.unlock().unwrap();
     comes_to_rest(backend, &ours, "n");
@@ -467,7 +486,7 @@ fn losing_any_single_key_is_survived(backend: &Backend) {
         if key.ends_with(":h") {
             assert_eq!(
                 guard.lost().recv_timeout(SOON).unwrap().reason,
-                LossReason::Taken
+                LossReason::NotOwner
             );
         } else {
             // The holder is still known and still counts.
@@ -607,7 +626,7 @@ fn options_apply_to_permits(backend: &Backend) {
     let guard = short.semaphore("n", 2).acquire().unwrap();
     let longer = fixtures::TTL + fixtures::TTL / 4;
     throughout(longer, "it is held", || guard.is_held());
-    assert!(short.stats().renewed > 0);
+    assert!(short.stats().renewals_confirmed > 0);
     guard.renew().unwrap();
     guard.unlock().unwrap();
     comes_to_rest(backend, &mgr, "n");

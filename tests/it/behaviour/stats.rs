@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LockOptions, LossReason};
+use fairlock::{Error, LockManager, LockOptions, LossReason, Misuse};
 
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{Record, SOON, STEADY_TTL, TTL, build, manager, steady, warm_up};
+use crate::sums::Sums;
 use crate::support::{until, until_some};
 
 on_both_stores! {
@@ -43,7 +44,7 @@ fn every_request_for_a_lock_counts_once_by_its_end(on: &Backend) {
     let permits = ours.semaphore("s", 1);
     permits.acquire().unwrap().unlock().unwrap();
     // Refused before anything is asked for.
-    assert!(matches!(ours.lock(""), Err(Error::Config { .. })));
+    assert!(matches!(ours.lock(""), Err(Error::Misused { .. })));
     assert!(
         ours.semaphore("k", 2)
             .try_acquire()
@@ -52,19 +53,33 @@ fn every_request_for_a_lock_counts_once_by_its_end(on: &Backend) {
     let kept = ours.lock("mutex").unwrap();
     assert!(matches!(
         ours.semaphore("mutex", 2).try_acquire(),
-        Err(Error::WrongKind { .. })
+        Err(Error::Misused {
+            misuse: Misuse::Kind { .. },
+            ..
+        })
     ));
     drop(kept);
 
     let stats = ours.stats();
-    let ends = stats.acquisitions;
-    assert_eq!((ends.at_once, ends.after_wait), (4, 1), "{stats}");
     assert_eq!(
-        (ends.timed_out, ends.cancelled, ends.failed),
+        (stats.acquisitions_at_once, stats.acquisitions_after_wait),
+        (4, 1),
+        "{stats}"
+    );
+    assert_eq!(
+        (
+            stats.acquisitions_timed_out,
+            stats.acquisitions_cancelled,
+            stats.acquisitions_failed
+        ),
         (2, 1, 1),
         "{stats}"
     );
-    assert_eq!((stats.granted, stats.missed), (5, 2), "{stats}");
+    assert_eq!(
+        (stats.granted(), stats.acquisitions_timed_out),
+        (5, 2),
+        "{stats}"
+    );
 
     let waiter = other.enqueue("last").unwrap();
     drop(other.enqueue("last").unwrap());
@@ -79,9 +94,13 @@ fn every_request_for_a_lock_counts_once_by_its_end(on: &Backend) {
     });
     assert!(matches!(other.try_lock("k"), Err(Error::Closed)));
     drop((waiter, held));
-    let ends = other.stats().acquisitions;
+    let stats = other.stats();
     // Both waiters, the call that waited, and the call after the shutdown.
-    assert_eq!((ends.cancelled, ends.failed), (4, 0), "{}", other.stats());
+    assert_eq!(
+        (stats.acquisitions_cancelled, stats.acquisitions_failed),
+        (4, 0),
+        "{stats}"
+    );
 }
 
 fn groups_count_names_when_granted_and_calls_when_not(on: &Backend) {
@@ -100,9 +119,16 @@ fn groups_count_names_when_granted_and_calls_when_not(on: &Backend) {
         waiting.join().unwrap().unwrap();
     });
     let stats = ours.stats();
-    let ends = stats.acquisitions;
-    assert_eq!((ends.at_once, ends.after_wait), (4, 1), "{stats}");
-    assert_eq!((ends.timed_out, ends.failed), (2, 0), "{stats}");
+    assert_eq!(
+        (stats.acquisitions_at_once, stats.acquisitions_after_wait),
+        (4, 1),
+        "{stats}"
+    );
+    assert_eq!(
+        (stats.acquisitions_timed_out, stats.acquisitions_failed),
+        (2, 0),
+        "{stats}"
+    );
     // The wait of the whole call counts, its first try included.
     assert!(stats.longest_wait >= MOMENT, "{stats}");
 }
@@ -120,8 +146,12 @@ fn group_counts_a_name_found_taken_as_after_wait(on: &Backend) {
         a.unlock().unwrap();
         waiting.join().unwrap().unwrap();
     });
-    let ends = ours.stats().acquisitions;
-    assert_eq!((ends.at_once, ends.after_wait), (0, 2), "{}", ours.stats());
+    let stats = ours.stats();
+    assert_eq!(
+        (stats.acquisitions_at_once, stats.acquisitions_after_wait),
+        (0, 2),
+        "{stats}"
+    );
 }
 
 fn waits_and_holds_are_measured(on: &Backend) {
@@ -147,13 +177,13 @@ fn waits_and_holds_are_measured(on: &Backend) {
 fn losses_count_by_their_reasons(on: &Backend) {
     let ours = manager(on);
     let all_reasons = || {
-        let losses = ours.stats().losses;
+        let stats = ours.stats();
         [
-            losses.expired,
-            losses.taken,
-            losses.max_hold,
-            losses.forced,
-            losses.shutdown,
+            stats.losses_expired,
+            stats.losses_not_owner,
+            stats.losses_max_hold,
+            stats.losses_forced,
+            stats.losses_shutdown,
         ]
     };
     let forced = ours.lock("forced").unwrap();
@@ -181,24 +211,28 @@ fn losses_count_by_their_reasons(on: &Backend) {
     ours.shutdown(Duration::ZERO).unwrap();
     until(SOON, "it counts", || all_reasons() == [1, 1, 1, 1, 1]);
     let stats = ours.stats();
-    assert_eq!(stats.lost, 5, "{stats}");
+    assert_eq!(stats.losses(), 5, "{stats}");
     // The one that expired was held for nearly a ttl.
     assert!(stats.longest_hold >= TTL / 2, "{stats}");
     let reasons = [&forced, &taken, &limited, &expired, &ended].map(|guard| match guard.check() {
         Err(Error::Lost { loss, .. }) => loss.reason,
         other => panic!("{other:?}"),
     });
-    use LossReason::{Expired, Forced, MaxHold, Shutdown, Taken};
-    assert_eq!(reasons, [Forced, Taken, MaxHold, Expired, Shutdown]);
+    use LossReason::{Expired, Forced, MaxHold, NotOwner, Shutdown};
+    assert_eq!(reasons, [Forced, NotOwner, MaxHold, Expired, Shutdown]);
     drop((forced, taken, limited, expired, ended));
 }
 
-/// How many locks were lost, as the sum and by reason: `taken`, `forced`, and all others.
+/// How many locks were lost, as the sum and by reason: `not_owner`, `forced`, and all others.
 fn losses(of: &LockManager) -> (u64, u64, u64, u64) {
     let stats = of.stats();
-    let losses = stats.losses;
-    let others = losses.expired + losses.max_hold + losses.shutdown;
-    (stats.lost, losses.taken, losses.forced, others)
+    let others = stats.losses_expired + stats.losses_max_hold + stats.losses_shutdown;
+    (
+        stats.losses(),
+        stats.losses_not_owner,
+        stats.losses_forced,
+        others,
+    )
 }
 
 fn loss_that_only_the_release_shows_counts_once(on: &Backend) {
@@ -292,24 +326,24 @@ fn renewals_are_late_by_the_time_that_redis_was_away(on: &Backend) {
     let ours = build(steady(on));
     let guard = ours.lock("k").unwrap();
     on.pass(STEADY_TTL / 3 + MOMENT);
-    until(SOON, "it is renewed", || ours.stats().renewed == 1);
+    until(SOON, "it is renewed", || {
+        ours.stats().renewals_confirmed == 1
+    });
     on.go_away();
     on.pass(STEADY_TTL / 3 + LATE);
-    until(SOON, "a renewal fails", || {
-        ours.stats().renewal_failures > 0
-    });
+    until(SOON, "a renewal fails", || ours.stats().renewals_failed > 0);
     on.come_back();
     // In memory, the next attempt comes when time passes.
     until(SOON, "it is renewed again", || {
         on.pass(Duration::from_millis(20));
-        ours.stats().renewed == 2
+        ours.stats().renewals_confirmed == 2
     });
     let stats = ours.stats();
     let latest = stats.latest_renewal;
     assert!(latest >= LATE, "{stats}");
     guard.renew().unwrap();
     let stats = ours.stats();
-    assert_eq!(stats.renewed, 3);
+    assert_eq!(stats.renewals_confirmed, 3);
     assert_eq!(
         stats.latest_renewal, latest,
         "a renewal that the user makes is never due"
@@ -410,7 +444,7 @@ fn dead_waiters_that_a_requeue_passes_over_count_once(on: &Backend) {
     let left: i64 = on.query(&["EVAL", LAPSE_AND_LOSE_FIRST, "2", &key, &queue]);
     assert_eq!(left as u64, MANY);
     let _guard = waiter.wait().unwrap();
-    until(SOON, "it was queued again", || ours.stats().requeued == 1);
+    until(SOON, "it was queued again", || ours.stats().requeues == 1);
     assert_eq!(ours.stats().dead_waiters, MANY, "{}", ours.stats());
 }
 

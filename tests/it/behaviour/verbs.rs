@@ -11,6 +11,7 @@ use fairlock::{
 
 use crate::backend::{Backend, on_both_stores};
 use crate::managers;
+use crate::sums::Sums;
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -84,23 +85,23 @@ fn a_new_manager_has_only_connected(backend: &Backend) {
     // In memory there is no connection to open.
     assert_eq!(stats.connects, u64::from(backend.server().is_some()));
     let idle = Stats::default();
-    assert_eq!((stats.held, stats.waiting, stats.granted), (0, 0, 0));
+    assert_eq!((stats.held, stats.waiting, stats.granted()), (0, 0, 0));
     assert_eq!((idle.connects, idle.requests), (0, 0));
 }
 
 fn held_waiting_granted_and_missed_count_what_happens(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
-    assert_eq!((mgr.stats().held, mgr.stats().granted), (1, 1));
+    assert_eq!((mgr.stats().held, mgr.stats().granted()), (1, 1));
     assert!(mgr.stats().requests > 0);
     assert!(mgr.try_lock("n").unwrap().is_none());
-    assert_eq!(mgr.stats().missed, 1);
+    assert_eq!(mgr.stats().acquisitions_timed_out, 1);
     assert!(
         mgr.try_lock_for("n", Duration::from_millis(10))
             .unwrap()
             .is_none()
     );
-    assert_eq!(mgr.stats().missed, 2);
+    assert_eq!(mgr.stats().acquisitions_timed_out, 2);
     let waiter = mgr.enqueue("n").unwrap();
     assert_eq!(mgr.stats().waiting, 1);
     guard.unlock().unwrap();
@@ -110,9 +111,9 @@ fn held_waiting_granted_and_missed_count_what_happens(backend: &Backend) {
         (
             stats.held,
             stats.waiting,
-            stats.granted,
-            stats.handed_over,
-            stats.missed
+            stats.granted(),
+            stats.handovers,
+            stats.acquisitions_timed_out
         ),
         (1, 0, 2, 1, 2)
     );
@@ -122,7 +123,7 @@ fn held_waiting_granted_and_missed_count_what_happens(backend: &Backend) {
     let handle = mgr.with(LockOptions::new());
     drop(handle.lock("n").unwrap());
     assert_eq!(handle.stats(), mgr.stats());
-    assert_eq!(mgr.stats().granted, 3);
+    assert_eq!(mgr.stats().granted(), 3);
 }
 
 fn a_grant_by_message_counts_as_handed_over(backend: &Backend) {
@@ -131,25 +132,24 @@ fn a_grant_by_message_counts_as_handed_over(backend: &Backend) {
     let waiter = mgr.enqueue("n").unwrap();
     guard.unlock().unwrap();
     let _guard = waiter.wait().unwrap();
-    until(SLACK, "it is counted", || mgr.stats().handed_over == 1);
-    assert_eq!(other.stats().handed_over, 0);
+    until(SLACK, "it is counted", || mgr.stats().handovers == 1);
+    assert_eq!(other.stats().handovers, 0);
 }
 
 fn losses_renewals_failures_and_background_releases_are_counted(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
-    until(TTL + SLACK, "a renewal", || mgr.stats().renewed > 0);
+    until(TTL + SLACK, "a renewal", || {
+        mgr.stats().renewals_confirmed > 0
+    });
     let forced = mgr.lock("forced").unwrap();
     assert!(mgr.force_release("forced", forced.fence()).unwrap());
-    until(TTL + SLACK, "the loss", || mgr.stats().lost == 1);
+    until(TTL + SLACK, "the loss", || mgr.stats().losses() == 1);
     let before = mgr.stats();
-    assert_eq!(
-        (before.renewal_failures, before.background_releases),
-        (0, 0)
-    );
+    assert_eq!((before.renewals_failed, before.background_releases), (0, 0));
     backend.go_away();
     until(TTL + SLACK, "a renewal that fails", || {
-        mgr.stats().renewal_failures > 0
+        mgr.stats().renewals_failed > 0
     });
     assert!(matches!(guard.unlock(), Err(Error::Unavailable { .. })));
     backend.come_back();

@@ -9,6 +9,7 @@ use fairlock::{Error, LockManager, LockOptions, inspect::LockState};
 
 use crate::backend::{Backend, Keyspace as _, on_both_stores};
 use crate::managers;
+use crate::sums::Sums;
 use crate::support::{SLACK, throughout, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -136,7 +137,7 @@ fn a_grant_between_two_waits_stays_renewed(backend: &Backend) {
         guard.check().unwrap();
         guard.unlock().unwrap();
     }
-    assert_eq!(mgr.stats().requeued, 0);
+    assert_eq!(mgr.stats().requeues, 0);
 }
 
 fn a_dropped_waiter_leaves_and_the_others_keep_their_order(backend: &Backend) {
@@ -203,11 +204,11 @@ fn an_unused_grant_that_is_lost_queues_again(backend: &Backend) {
         let lost = mgr.inspect("n").unwrap().unwrap().fence;
         disaster(backend);
         let taken = other.try_lock("n").unwrap().expect("the lock is free");
-        let again = || waiter.position() == Some(1) && mgr.stats().requeued == 1;
+        let again = || waiter.position() == Some(1) && mgr.stats().requeues == 1;
         until(TTL + SLACK, "it is queued again", again);
         assert!(waiter.wait_for(ms(20)).unwrap().is_none());
         // No guard has lost anything.
-        assert_eq!(mgr.stats().lost, 0);
+        assert_eq!(mgr.stats().losses(), 0);
         let fence = taken.fence();
         taken.unlock().unwrap();
         let guard = waiter.wait_for(GRANTED_WITHIN).unwrap().unwrap();
@@ -222,7 +223,7 @@ fn an_unused_grant_that_is_lost_is_granted_again(backend: &Backend) {
     let lost = mgr.inspect("n").unwrap().unwrap().fence;
     backend.flush_all();
     until(TTL + SLACK, "it is granted again", || {
-        mgr.stats().requeued == 1
+        mgr.stats().requeues == 1
     });
     let guard = waiter.wait().unwrap();
     assert!(guard.fence() > lost);
@@ -236,7 +237,7 @@ fn a_waiter_returns_one_guard(backend: &Backend) {
     for _ in 0..2 {
         let error = waiter.wait_for(Duration::MAX).unwrap_err();
         assert!(
-            matches!(&error, Error::Config { what, .. } if what == "waiter"),
+            matches!(&error, Error::Misused { message, .. } if message.starts_with("waiter: ")),
             "{error:?}"
         );
     }

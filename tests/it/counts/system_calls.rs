@@ -196,9 +196,9 @@ fn hold(url: &str, operation: &str, locks: u64) {
         .map(|i| mgr.lock(format!("k{i}")).unwrap())
         .collect();
     let renewed = |times: u64| {
-        let all = mgr.stats().renewed + times * locks;
+        let all = mgr.stats().renewals_confirmed + times * locks;
         until(SOON, "every lease is renewed", || {
-            mgr.stats().renewed >= all
+            mgr.stats().renewals_confirmed >= all
         });
     };
     // The first renewals make the script known to the server.

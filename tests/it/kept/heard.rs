@@ -13,6 +13,7 @@ use crate::behaviour::kept::{
 };
 use crate::fixtures::{SOON, build, warm_up};
 use crate::keeping::{costs_nothing, keep};
+use crate::sums::Sums;
 use crate::support::{EndLoops, Proxy, SLACK, Server, until};
 use crate::worker;
 
@@ -103,7 +104,7 @@ fn deaf_keeper(stays_deaf: bool) {
             drop(theirs.expect("the keeper knows that it is deaf"));
         }
     });
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 /// A keeper that hears nothing asks Redis for each lock.
@@ -212,7 +213,7 @@ fn keepers_and_plain_managers_exclude_each_other() {
         }
     });
     for mgr in &managers {
-        assert_eq!(mgr.stats().lost, 0);
+        assert_eq!(mgr.stats().losses(), 0);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::behaviour::kept::{P, SHORT_TTL, builder, gets, keeper, keeping, plain
 use crate::fixtures::{SOON, build};
 use crate::keeping::{costs_nothing, keep};
 use crate::managers::owner;
+use crate::sums::Sums;
 use crate::support::{SLACK, Server, throughout, until};
 
 /// A closed connection casts doubt on what is kept. It says nothing of what others want.
@@ -48,10 +49,10 @@ fn kept_lock_in_use_outlives_its_keep_time_and_its_ttl() {
     let info = mgr.inspect("a").unwrap().unwrap();
     let after = mgr.stats();
     // A machine that is too busy to use it in time may end it.
-    if after.cold_names == before.cold_names && after.renewal_failures == before.renewal_failures {
+    if after.cold_names == before.cold_names && after.renewals_failed == before.renewals_failed {
         assert_eq!(info.fence, fence);
     }
-    assert_eq!(after.lost, 0);
+    assert_eq!(after.losses(), 0);
 }
 
 /// The names that are held in Redis, among those of a test.
@@ -89,7 +90,7 @@ fn at_most_1024_names_are_kept_and_the_rest_released() {
     for name in &names {
         drop(gets(&other, name, SLACK));
     }
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 /// Its user has no right to the channel, so nobody could tell it that they wait.
@@ -104,7 +105,7 @@ fn user_without_the_channel_locks_and_keeps_nothing() {
         drop(mgr.try_lock("a").unwrap().expect("it is free"));
     }
     let stats = mgr.stats();
-    assert_eq!((stats.kept_turns, stats.lost), (0, 0));
+    assert_eq!((stats.kept_turns, stats.losses()), (0, 0));
     assert!(stats.connects < 15, "{stats}");
     until(SLACK, "it is free", || {
         other.try_lock("a").unwrap().is_some()

@@ -13,6 +13,7 @@ use crate::behaviour::kept::{KEEP, gets, keeper, patient, plain};
 use crate::fixtures::{build, with_ttl};
 use crate::fork::in_child;
 use crate::keeping::{costs_nothing, keep};
+use crate::sums::Sums;
 use crate::support::child::{Role, receive, report};
 use crate::support::{Child, SLACK, Server, until};
 use crate::worker::SOON;
@@ -257,7 +258,7 @@ fn excludes(args: &[String]) {
         });
         loops.into_iter().map(|one| one.join().unwrap()).sum()
     });
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
     report(format_args!("overlaps {overlaps}"));
 }
 

@@ -9,6 +9,7 @@ use fairlock::{LockManager, LockOptions, PreviousHolder};
 use crate::behaviour::kept::{P, SHORT_TTL, T, gets, keeper, patient, plain, short};
 use crate::fixtures::{Record, SOON, Verb, is_free_within, manager_of, request, server_time};
 use crate::keeping::{costs_nothing, keep};
+use crate::sums::Sums;
 use crate::support::{EndLoops, Proxy, SLACK, Server, Shifted, until};
 
 /// Locks and drops the name in a loop until the flag is set.
@@ -32,7 +33,7 @@ fn killed_subscription_of_a_keeper_costs_others_one_check() {
         assert!(killed >= 1);
         drop(gets(&other, name, P + T + SLACK));
     }
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 #[test]
@@ -54,7 +55,7 @@ fn keeper_whose_subscriptions_keep_dying_keeps_others_not_waiting() {
         }
     });
     drop(kills);
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 /// A connection that failed may have been to a server that serves no more: the kept lock is
@@ -75,7 +76,7 @@ fn killed_connections_end_no_kept_lock_wrongly() {
         guard.unlock().unwrap();
         is_free_within(SLACK, &other, "a");
     }
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 /// Connections have failed, as when another server takes over, and that one does not know the lock.
@@ -102,7 +103,7 @@ fn failed_connections_stop_lending_until_a_renewal() {
         theirs.check().unwrap();
         theirs.unlock().unwrap();
     }
-    assert_eq!(other.stats().lost, 0);
+    assert_eq!(other.stats().losses(), 0);
 }
 
 /// Redis has lost the record. Fences go on rising, and the keeper learns of it with its next renewal.
@@ -191,7 +192,7 @@ fn flushed_scripts_delay_no_release_of_a_kept_lock() {
         let _: String = server.query(&["SCRIPT", "FLUSH"]);
         drop(gets(&other, name, SLACK));
     }
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 /// A server without memory refuses new locks. A kept one costs it nothing.
@@ -216,7 +217,7 @@ fn kept_locks_work_on_a_server_without_memory() {
     for name in ["a", "b"] {
         drop(gets(&other, name, SOON));
     }
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 const HALF_AN_HOUR: i64 = 30 * 60 * 1_000_000;
@@ -258,7 +259,7 @@ fn kept_lock_is_released_after_a_backward_clock_step() {
     keep(&mgr, "a");
     assert!(mgr.lock("a").unwrap().fence() > fence);
     drop(gets(&other, "a", P + T + SLACK));
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 /// The message comes on the subscription while the reply to the grant is on its way.
@@ -362,7 +363,7 @@ fn restarted_server_without_the_record_ends_kept_locks() {
     let fence = theirs.fence();
     drop(theirs);
     assert!(mgr.lock("a").unwrap().fence() > fence);
-    assert_eq!(other.stats().lost, 0);
+    assert_eq!(other.stats().losses(), 0);
 }
 
 /// Redis is silent for a while. Kept locks go on while their leases last, and fail no call.
@@ -383,7 +384,7 @@ fn kept_locks_work_while_redis_is_silent_for_a_moment() {
     assert_eq!(mgr.stats().kept_turns, before + turns);
     server.cont();
     drop(gets(&other, "a", SOON));
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
     let before = PreviousHolder::Released;
     assert_eq!(mgr.lock("a").unwrap().previous_holder(), before);
 }

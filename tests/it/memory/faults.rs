@@ -62,7 +62,7 @@ fn two_managers_hand_over_like_two_processes() {
         guard = waiter.wait().unwrap();
         assert!(guard.fence() > fence);
     }
-    assert_eq!(ours.stats().handed_over + theirs.stats().handed_over, 200);
+    assert_eq!(ours.stats().handovers + theirs.stats().handovers, 200);
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn a_refusal_keeps_its_own_words_and_happens_once() {
         "OOM command not allowed when used memory > 'maxmemory'.".to_owned(),
     ));
     match mgr.try_lock("k") {
-        Err(Error::Server { code, message, .. }) => {
+        Err(Error::Refused { code, message, .. }) => {
             assert_eq!(
                 (code.as_str(), message.as_str()),
                 ("OOM", "command not allowed when used memory > 'maxmemory'.")

@@ -11,7 +11,7 @@ use crate::model::{
     Attempt, LeaseTerm, Likelihood, ModelKind, ModelOutcome, Observation, Op, PossibleStates,
 };
 use fairlock::{
-    Error, Lease, LockGuard, LockManager, LockOptions, ReadGuard, SemaphoreGuard, Waiter,
+    Error, Lease, LockGuard, LockManager, LockOptions, Misuse, ReadGuard, SemaphoreGuard, Waiter,
     WriteGuard,
     inspect::{LockInfo, Party},
 };
@@ -327,7 +327,7 @@ impl<'a> SequenceRun<'a> {
             }
             StepKind::Misuse => {
                 let result = misuse(self.manager(step), &self.names[name].text, step.pick);
-                let outcome = if matches!(result, Err(Error::Config { .. })) {
+                let outcome = if matches!(result, Err(Error::Misused { .. })) {
                     ModelOutcome::Forbidden
                 } else {
                     ModelOutcome::Done
@@ -474,7 +474,10 @@ impl<'a> SequenceRun<'a> {
                 .map(|guard| guard.map(AnyGuard::Plain)),
         };
         let taken = match taken {
-            Err(Error::WrongKind { .. }) => None,
+            Err(Error::Misused {
+                misuse: Misuse::Kind { .. },
+                ..
+            }) => None,
             result => self.expect_ok(result)?,
         };
         match taken {
@@ -537,8 +540,13 @@ impl<'a> SequenceRun<'a> {
         let result = waiter.wait_for(time_limit);
         // The waiter had lost its place, and asked again while another kind of lock had the name. Then
         // its wait ends. That it was granted the lock is excluded.
-        if matches!(result, Err(Error::WrongKind { .. }))
-            && attempt.number < self.names[name].used_as_other_kind
+        if matches!(
+            result,
+            Err(Error::Misused {
+                misuse: Misuse::Kind { .. },
+                ..
+            })
+        ) && attempt.number < self.names[name].used_as_other_kind
             && likelihood != Likelihood::Certain
         {
             drop(waiter);

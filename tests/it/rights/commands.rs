@@ -156,7 +156,7 @@ fn misfits(command: &str, needed_by: &[Use], may_fail: &[Use], ends: Ends) -> Ve
         }
         let said = error.to_string().to_lowercase();
         let mut words = said.split(|letter: char| !letter.is_alphanumeric());
-        let is_named = matches!(error, Error::Server { .. }) && words.any(|word| word == command);
+        let is_named = matches!(error, Error::Refused { .. }) && words.any(|word| word == command);
         (!is_named).then(|| format!("it is not named: {shown}"))
     };
     ends.into_iter().filter_map(misfit).collect()

@@ -199,7 +199,7 @@ impl Run<'_> {
     pub(super) fn check_losses_counted(&self) -> Result<(), Breach> {
         let lost = |process: &SimProcess| {
             let meter = process.engine.engine().client().meter();
-            meter.read(Traffic::default()).lost
+            meter.read(Traffic::default()).losses()
         };
         let lost: u64 = self.processes.iter().flatten().map(lost).sum();
         if lost > 0 && !self.watch.fault_seen && !self.watch.may_lose {

@@ -77,7 +77,7 @@ fn a_stopped_master_delays_no_renewal_of_the_others() {
     }
     let free: Vec<String> = (1..3).map(|master| set.name_on(master, 50)).collect();
     until(period + SLACK, "all masters have seen renewals", || {
-        manager.stats().renewed >= 60
+        manager.stats().renewals_confirmed >= 60
     });
     set.node(0).stop();
     let mut least = ttl;
@@ -172,7 +172,7 @@ fn cluster_that_is_down_is_waited_for() {
     });
     let started = Instant::now();
     let refused = manager.try_lock(&name).expect_err("the cluster is down");
-    let Error::Server { code, .. } = refused else {
+    let Error::Refused { code, .. } = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(code, "CLUSTERDOWN");

@@ -36,7 +36,7 @@ fn a_connection_is_refused_keys_of_several_slots_once() {
         .collect();
     let renewed_by = |rounds: u64| {
         until(3 * TTL, "all are renewed", || {
-            manager.stats().renewed >= rounds * LOCKS
+            manager.stats().renewals_confirmed >= rounds * LOCKS
         });
     };
     renewed_by(1);
@@ -45,7 +45,7 @@ fn a_connection_is_refused_keys_of_several_slots_once() {
     renewed_by(4);
     assert_eq!(refused(server), first);
     assert!(guards.iter().all(|guard| guard.is_held()));
-    assert_eq!(manager.stats().renewal_failures, 0);
+    assert_eq!(manager.stats().renewals_failed, 0);
 }
 
 fn builder(url: &str) -> Builder {
@@ -79,15 +79,17 @@ fn a_cluster_behind_one_address_is_used_by_its_plain_url() {
                     .unwrap()
                     .is_some_and(|info| info.waiters == 1)
             });
-            until(3 * TTL, "all are renewed", || one.stats().renewed >= 24);
+            until(3 * TTL, "all are renewed", || {
+                one.stats().renewals_confirmed >= 24
+            });
             for guard in guards {
                 guard.unlock().unwrap();
             }
             waiting.join().unwrap().unwrap().unlock().unwrap();
         });
-        assert_eq!(one.stats().renewal_failures, 0, "{unknown:?}");
+        assert_eq!(one.stats().renewals_failed, 0, "{unknown:?}");
         // A message from another server of the cluster came through the proxy.
-        assert_eq!(other.stats().handed_over, 1, "{unknown:?}");
+        assert_eq!(other.stats().handovers, 1, "{unknown:?}");
 
         let url = format!("redis-cluster://{}", proxy.addr());
         let refused = builder(&url).build().unwrap_err().to_string();
@@ -109,7 +111,7 @@ fn a_node_of_a_cluster_is_no_proxy_for_want_of_a_right() {
     set.node(0).query::<()>(&[&user[..], &rules].concat());
     let url = format!("redis://u:p@{}", set.node(0).addr());
     match builder(&url).build() {
-        Err(Error::Config { message, .. }) => {
+        Err(Error::Misused { message, .. }) => {
             assert!(message.contains("redis-cluster://"), "{message}");
         }
         other => panic!("{other:?}"),
@@ -126,7 +128,7 @@ fn a_quorum_takes_no_cluster_behind_one_address() {
     let urls = servers.iter().map(Server::url).chain([proxy.url()]);
     let built = LockManager::builder(Quorum::new(urls)).build();
     match built {
-        Err(Error::Config { message, .. }) => assert!(message.contains("cluster"), "{message}"),
+        Err(Error::Misused { message, .. }) => assert!(message.contains("cluster"), "{message}"),
         other => panic!("{other:?}"),
     }
 }

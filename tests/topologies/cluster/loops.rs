@@ -97,7 +97,7 @@ fn call_for_a_slot_that_no_node_serves_ends_in_time() {
             assert!(took <= bound + SLACK, "{what} took {took:?}");
             assert_calm((requests, connections), took, 1);
             let text = error.to_string();
-            assert!(matches!(error, Error::Server { .. }), "{what}: {text}");
+            assert!(matches!(error, Error::Refused { .. }), "{what}: {text}");
             assert!(text.contains("no node serves slot"), "{what}: {text}");
         };
         ended("lock", LIMIT + 2 * T, &|| manager.lock(name).map(drop));

@@ -377,7 +377,7 @@ fn waiter_is_ready_although_its_slot_moves_for_long() {
         .expect("the limit is over");
     let refused = waiter.wait_for(Duration::ZERO);
     let is_undecided =
-        |error: &Error| matches!(error, Error::Server { code, .. } if code == "TRYAGAIN");
+        |error: &Error| matches!(error, Error::Refused { code, .. } if code == "TRYAGAIN");
     assert!(refused.as_ref().is_err_and(is_undecided), "{refused:?}");
     set.move_keys(slot, 0, 1);
     set.end_migration(slot, 1);
@@ -500,5 +500,5 @@ fn queue_is_written_anew_in_a_migrating_slot() {
     let granted = last.wait_for(Duration::from_secs(10));
     let guard = granted.expect("no error").expect("it is the next");
     guard.unlock().expect("it is held");
-    assert_eq!(other.stats().requeued, 0);
+    assert_eq!(other.stats().requeues, 0);
 }

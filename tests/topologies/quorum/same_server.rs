@@ -79,7 +79,7 @@ fn one_server_at_two_addresses_is_refused() {
             let urls = [one.url(), other.url(), twin.clone()];
             let refused = builder(Quorum::new(urls)).uptime_check(check).build();
             let error = refused.expect_err("it would have two votes");
-            assert!(matches!(error, Error::Config { .. }), "{error}");
+            assert!(matches!(error, Error::Misused { .. }), "{error}");
             let text = error.to_string();
             let names = format!("redis://127.0.0.1:{port} and {twin} are the same server");
             assert!(text.contains(&names), "{text}");

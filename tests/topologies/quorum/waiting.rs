@@ -11,6 +11,7 @@ use fairlock::{Error, LockGuard, LockManager, Waiter};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 use super::set::{Set, TIMEOUT, TTL, record};
+use crate::sums::Sums;
 use crate::support::{SLACK, Server, until};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -64,7 +65,7 @@ fn waiting_callers_all_get_the_lock_one_by_one() {
     for server in &set.servers {
         assert_eq!(leftovers(server), (vec![record("x")], 0));
     }
-    let granted: u64 = managers.iter().map(|m| m.stats().granted).sum();
+    let granted: u64 = managers.iter().map(|m| m.stats().granted()).sum();
     assert_eq!(granted, 60);
 }
 
@@ -282,7 +283,7 @@ fn waiter_of_a_quorum_asks_again_after_a_refusal() {
     allow("-evalsha");
     for _ in 0..2 {
         let refused = waiter.wait_for(MINUTE);
-        assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
     }
     allow("+evalsha");
     taken_by_channel(&mut waiter).unlock().expect("it is held");
@@ -344,7 +345,7 @@ fn other_kinds_are_refused_on_a_quorum_without_a_request() {
         manager.rw_lock("x").enqueue_read().err(),
     ];
     for error in refused {
-        assert!(matches!(error, Some(Error::Config { .. })), "{error:?}");
+        assert!(matches!(error, Some(Error::Misused { .. })), "{error:?}");
     }
     assert_eq!(manager.stats().requests, requests);
     let again = manager.reentrant_mutex("x");

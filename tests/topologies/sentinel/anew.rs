@@ -173,8 +173,10 @@ fn lower_epochs_for_the_same_master_change_nothing() {
     for sentinel in &mut set.sentinels {
         replace(sentinel, &set.nodes[current], 0, "");
     }
-    let renewed = mgr.stats().renewed;
-    until(SOON, "it is renewed", || mgr.stats().renewed > renewed);
+    let renewed = mgr.stats().renewals_confirmed;
+    until(SOON, "it is renewed", || {
+        mgr.stats().renewals_confirmed > renewed
+    });
     held.unlock().unwrap();
     // The next master is followed as soon as a majority names it.
     let last = 3 - current;

@@ -260,7 +260,7 @@ fn waiters_keep_their_places_in_a_failover() {
         assert_eq!((order[0].0, order[1].0), (1, 2));
         assert!(order[0].1 < order[1].1);
     });
-    assert_eq!(first.stats().requeued + second.stats().requeued, 0);
+    assert_eq!(first.stats().requeues + second.stats().requeues, 0);
 }
 
 /// R12 (doubtful grants): the new master may have another clock, and a message of the old one may be

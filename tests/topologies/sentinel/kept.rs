@@ -10,6 +10,7 @@ use super::common::{P, SOON, T, TTL as SHORT_TTL, build, builder, manager};
 use super::lost_data::{cut_off_replicas, replace_master};
 use crate::keeping::{costs_nothing, keep};
 use crate::sentinel_set::{FAILOVER_WITHIN, SentinelSet};
+use crate::sums::Sums;
 use crate::support::{EndLoops, SLACK, until};
 
 /// Leases outlast a failover.
@@ -46,7 +47,7 @@ fn kept_lock_outlives_a_failover_and_others_get_it() {
     until(SOON, "it is confirmed", || {
         costs_nothing(&mgr, || drop(mgr.lock("b").unwrap()))
     });
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 /// The new master knows nothing of the grant. Nothing of it is lent once the master is another one.
@@ -109,11 +110,11 @@ fn keepers_and_others_go_on_across_an_ordered_failover() {
             set.sentinels[0].query(&["SENTINEL", "FAILOVER", crate::sentinel_set::SERVICE]);
         set.await_other_master(&set.all(), &set.nodes[0]);
         for mgr in &managers {
-            let granted = mgr.stats().granted;
+            let granted = mgr.stats().granted();
             // A release may be lost. Then the new master names a holder that had released already, for
             // a TTL.
             until(SHORT_TTL + SOON, "each goes on", || {
-                mgr.stats().granted > granted + 10
+                mgr.stats().granted() > granted + 10
             });
         }
         drop(end);

@@ -42,7 +42,7 @@ fn grant_that_was_not_replicated_is_reported_as_lost() {
         "both clocks are this machine's"
     );
     let loss = guard.lost().recv_timeout(P + SLACK).unwrap();
-    assert_eq!(loss.reason, LossReason::Taken);
+    assert_eq!(loss.reason, LossReason::NotOwner);
     assert!(!guard.is_held());
     assert!(next.is_held());
 }
@@ -59,7 +59,7 @@ fn waiters_that_were_not_replicated_queue_again() {
         let waits = scope.spawn(|| place.wait());
         let new = replace_master(&set);
         until(SOON, "the waiter is queued again", || {
-            waiter.stats().requeued == 1 && new.query::<i64>(&["LLEN", "fairlock:{a}:q"]) == 1
+            waiter.stats().requeues == 1 && new.query::<i64>(&["LLEN", "fairlock:{a}:q"]) == 1
         });
         let fence = guard.fence();
         drop(guard);

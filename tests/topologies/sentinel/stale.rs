@@ -36,7 +36,7 @@ fn sentinel_that_names_the_old_master_is_not_believed() {
     });
     // Connections end, so that the sentinels are asked for sure.
     new.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    let renewed = mgr.stats().renewed;
+    let renewed = mgr.stats().renewals_confirmed;
     let started = Instant::now();
     while started.elapsed() < 2 * P {
         mgr.lock("a").unwrap().unlock().unwrap();
@@ -44,7 +44,7 @@ fn sentinel_that_names_the_old_master_is_not_believed() {
     }
     // In the old master it is unknown, and would be lost.
     until(TTL / 3 + T + SLACK, "it is renewed", || {
-        mgr.stats().renewed > renewed
+        mgr.stats().renewals_confirmed > renewed
     });
     assert!(new.query::<i64>(&["PTTL", "fairlock:{held}"]) > 0);
     assert!(held.is_held(), "{:?}", held.lost().try_recv());

@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, TlsFailure};
+use fairlock::{Error, LockManager};
 
 use super::certificates::{EXPIRED, HERE, argument};
-use super::{SOON, T, TTL, TlsServer, build, builder, url_of};
+use super::{HAS_EXPIRED, SOON, T, TTL, TlsServer, build, builder, is_tls, url_of};
 use crate::support::{Proxy, SLACK, until, until_some};
 
 /// The pause before each byte of a reply. A record has many.
@@ -201,14 +201,5 @@ fn certificate_that_expires_later_is_an_outage_with_a_name() {
 
 #[track_caller]
 fn assert_expired(error: &Error) {
-    assert!(
-        matches!(
-            error,
-            Error::Tls {
-                reason: TlsFailure::Expired,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(is_tls(error, HAS_EXPIRED), "{error:?}");
 }

@@ -11,6 +11,7 @@ use fairlock::{LockManager, LockOptions, PreviousHolder};
 use super::certificates::argument;
 use super::{SOON, T, TTL, TlsServer, build, builder, patient};
 use crate::connection_names::await_role;
+use crate::sums::Sums;
 use crate::support::child::{Role, report};
 use crate::support::{Child, Proxy, SLACK, until, until_some};
 
@@ -117,7 +118,7 @@ fn many_threads_share_one_lane() {
             });
         }
     });
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
     assert!(turns.into_inner() >= THREADS);
 }
 
@@ -130,14 +131,16 @@ fn renewals_go_on_over_reconnects() {
     let ends_at = Instant::now() + 2 * TTL;
     let mut resets = 0;
     while Instant::now() < ends_at {
-        let before = mgr.stats().renewed;
+        let before = mgr.stats().renewals_confirmed;
         if resets % 2 == 0 {
             proxy.reset_all();
         } else {
             proxy.close_all();
         }
         resets += 1;
-        until(TTL, "it is renewed", || mgr.stats().renewed > before);
+        until(TTL, "it is renewed", || {
+            mgr.stats().renewals_confirmed > before
+        });
     }
     assert!(guard.is_held() && resets >= 3, "{resets}");
     guard.unlock().unwrap();

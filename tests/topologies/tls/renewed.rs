@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, Step, TlsFailure};
+use fairlock::{Error, Step};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::certificates::{Authority, argument};
-use super::{SOON, TTL, TlsServer, build, builder};
+use super::{SOON, TTL, TlsServer, UNKNOWN_ISSUER, build, builder, is_tls};
 use crate::support::{SLACK, until};
 
 #[test]
@@ -78,7 +78,7 @@ fn half_written_certificates_leave_those_before_in_use() {
     ours.lock("a").unwrap().unlock().unwrap();
     let absent = builder(&server.url()).tls_ca_file(&ca).build();
     assert!(
-        matches!(&absent, Err(fairlock::Error::Config { what, .. }) if what == "tls_ca"),
+        matches!(&absent, Err(fairlock::Error::Misused { message, .. }) if message.starts_with("tls_ca: ")),
         "{absent:?}"
     );
 }
@@ -141,12 +141,6 @@ fn pipe_in_the_place_of_a_file_leaves_the_last_certificates() {
     kill_all();
     until(SOON, "the file is read again", || {
         let refused = ours.try_lock("a").err();
-        matches!(
-            refused,
-            Some(Error::Tls {
-                reason: TlsFailure::UnknownIssuer,
-                ..
-            })
-        )
+        refused.is_some_and(|error| is_tls(&error, UNKNOWN_ISSUER))
     });
 }

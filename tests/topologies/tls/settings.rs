@@ -2,30 +2,31 @@
 
 use std::time::Instant;
 
-use fairlock::{Builder, Error, TlsFailure};
+use fairlock::{Builder, Error};
 
 use super::certificates::{Authority, EXPIRED, HERE, NOT_YET_VALID, VALID};
-use super::{T, TTL, TlsServer, build, builder};
+use super::{
+    BAD_CERTIFICATE, BAD_HANDSHAKE, CLIENT_CERTIFICATE, HAS_EXPIRED, NOT_VALID_YET, PLAIN_SERVER,
+    Reason, T, TLS_SERVER, TTL, TlsServer, UNKNOWN_ISSUER, WRONG_HOST, build, builder, is_tls,
+};
 use crate::support::{SLACK, Server, until};
 
-/// The reason why no manager is built, and the message. It comes within the connect timeout.
+/// The message that says why no manager is built. It comes within the connect timeout.
 #[track_caller]
-fn refused(builder: Builder) -> (TlsFailure, String) {
+fn refused(builder: Builder, reason: Reason) -> String {
     let started = Instant::now();
     let error = builder.build().expect_err("no manager");
     let took = started.elapsed();
     assert!(took <= T + SLACK, "{took:?}: {error}");
-    match &error {
-        Error::Tls { reason, .. } => (*reason, error.to_string()),
-        other => panic!("{other:?}"),
-    }
+    assert!(is_tls(&error, reason), "{error:?}");
+    error.to_string()
 }
 
 /// The error in the settings, which no server was asked about.
 #[track_caller]
 fn unfit(builder: Builder) -> String {
     match builder.build().expect_err("no manager") {
-        Error::Config { what, message, .. } => format!("{what}: {message}"),
+        Error::Misused { message, .. } => message,
         other => panic!("{other:?}"),
     }
 }
@@ -41,8 +42,7 @@ fn certificate_of_an_unknown_authority_is_refused() {
     let server = TlsServer::start();
     // An authority of the same name, made anew, is another as well.
     for other in [Authority::named("other"), Authority::new()] {
-        let (reason, message) = refused(builder(&server.url()).tls_ca(other.pem()));
-        assert_eq!(reason, TlsFailure::UnknownIssuer);
+        let message = refused(builder(&server.url()).tls_ca(other.pem()), UNKNOWN_ISSUER);
         assert!(message.contains("tls_ca (--tls-ca)"), "{message}");
         assert!(message.contains(&server.addr.to_string()), "{message}");
     }
@@ -52,9 +52,9 @@ fn certificate_of_an_unknown_authority_is_refused() {
 fn the_systems_authorities_do_not_know_a_private_one() {
     let server = TlsServer::start();
     match builder(&server.url()).build().expect_err("no manager") {
-        Error::Tls { reason, .. } => assert_eq!(reason, TlsFailure::UnknownIssuer),
+        error @ Error::Refused { .. } => assert!(is_tls(&error, UNKNOWN_ISSUER), "{error:?}"),
         // A system without any certificates.
-        Error::Config { what, .. } => assert_eq!(what, "tls_ca"),
+        Error::Misused { message, .. } => assert!(message.starts_with("tls_ca: ")),
         other => panic!("{other:?}"),
     }
 }
@@ -62,20 +62,19 @@ fn the_systems_authorities_do_not_know_a_private_one() {
 #[test]
 fn expired_certificate_is_refused() {
     let server = server_with(HERE, EXPIRED);
-    assert_eq!(refused(server.builder()).0, TlsFailure::Expired);
+    refused(server.builder(), HAS_EXPIRED);
 }
 
 #[test]
 fn certificate_that_is_not_valid_yet_is_refused() {
     let server = server_with(HERE, NOT_YET_VALID);
-    assert_eq!(refused(server.builder()).0, TlsFailure::NotValidYet);
+    refused(server.builder(), NOT_VALID_YET);
 }
 
 #[test]
 fn certificate_for_another_host_is_refused() {
     let server = server_with("DNS:elsewhere.example,IP:127.0.0.2", VALID);
-    let (reason, message) = refused(server.builder());
-    assert_eq!(reason, TlsFailure::WrongHost);
+    let message = refused(server.builder(), WRONG_HOST);
     assert!(
         message.contains(": elsewhere.example, 127.0.0.2; "),
         "{message}"
@@ -90,8 +89,7 @@ fn common_name_does_not_count_and_the_message_says_so() {
         TlsServer::with_certificate(authority, &certificate, &["--tls-auth-clients", "no"]);
     let by_name = format!("rediss://localhost:{}/", server.addr.port());
     for (url, name) in [(server.url(), "IP:127.0.0.1"), (by_name, "DNS:localhost")] {
-        let (reason, message) = refused(builder(&url).tls_ca(server.authority.pem()));
-        assert_eq!(reason, TlsFailure::WrongHost);
+        let message = refused(builder(&url).tls_ca(server.authority.pem()), WRONG_HOST);
         for part in [
             "no subject alternative name",
             "(CN)",
@@ -109,8 +107,10 @@ fn self_signed_certificate_is_refused_with_the_remedy() {
     let plain = authority.self_signed("");
     let start = |certificate| super::start(&authority, certificate, &["--tls-auth-clients", "no"]);
     let (_server, addr) = start(&plain);
-    let (reason, message) = refused(builder(&super::url_of(addr)).tls_ca(plain.pem()));
-    assert_eq!(reason, TlsFailure::BadCertificate);
+    let message = refused(
+        builder(&super::url_of(addr)).tls_ca(plain.pem()),
+        BAD_CERTIFICATE,
+    );
     assert!(
         message.contains("an authority's own (CA:TRUE)"),
         "{message}"
@@ -139,8 +139,7 @@ fn version_1_is_named_with_what_to_do() {
     }
     assert!(!message.contains("key"), "the key is right: {message}");
     let server = TlsServer::with_certificate(authority, &old, &["--tls-auth-clients", "no"]);
-    let (reason, message) = refused(server.builder());
-    assert_eq!(reason, TlsFailure::BadCertificate);
+    let message = refused(server.builder(), BAD_CERTIFICATE);
     for part in ["version 1", "version 3", "subjectAltName=IP:127.0.0.1"] {
         assert!(message.contains(part), "{part}: {message}");
     }
@@ -153,12 +152,12 @@ fn each_refused_client_certificate_has_its_remedy() {
             TlsServer::start_with(&["--tls-auth-clients", "yes", "--tls-protocols", version]);
         for dates in [EXPIRED, NOT_YET_VALID] {
             let client = server.authority.issue("old", "DNS:client", dates);
-            let (reason, message) = refused(
+            let message = refused(
                 server
                     .builder()
                     .tls_identity(client.pem(), client.key_pem()),
+                CLIENT_CERTIFICATE,
             );
-            assert_eq!(reason, TlsFailure::ClientCertificate, "{version}");
             let of_expired = ["certificate expired", "renew"];
             if dates == EXPIRED {
                 assert!(
@@ -205,7 +204,7 @@ fn server_that_resumes_no_session_costs_no_lock() {
 #[test]
 fn certificate_for_the_name_does_not_count_for_the_address() {
     let server = server_with("DNS:localhost", VALID);
-    assert_eq!(refused(server.builder()).0, TlsFailure::WrongHost);
+    refused(server.builder(), WRONG_HOST);
     let by_name = format!("rediss://localhost:{}/", server.addr.port());
     build(builder(&by_name).tls_ca(server.authority.pem()));
 }
@@ -215,8 +214,7 @@ fn plain_server_behind_a_tls_url_is_named_as_such() {
     let server = Server::tcp_with(&["--requirepass", "secret"]);
     let authority = Authority::new();
     let url = format!("rediss://:secret@{}/", server.addr());
-    let (reason, message) = refused(builder(&url).tls_ca(authority.pem()));
-    assert_eq!(reason, TlsFailure::PlainServer);
+    let message = refused(builder(&url).tls_ca(authority.pem()), PLAIN_SERVER);
     assert!(message.contains("redis://"), "{message}");
     // The password did not go out in plain text.
     let mut own = redis::Client::open(format!("redis://:secret@{}/", server.addr()))
@@ -236,8 +234,7 @@ fn plain_server_behind_a_tls_url_is_named_as_such() {
 #[test]
 fn tls_server_behind_a_plain_url_is_named_as_such() {
     let server = TlsServer::start();
-    let (reason, message) = refused(builder(&format!("redis://{}/", server.addr)));
-    assert_eq!(reason, TlsFailure::TlsServer);
+    let message = refused(builder(&format!("redis://{}/", server.addr)), TLS_SERVER);
     assert!(message.contains("rediss://"), "{message}");
 }
 
@@ -246,8 +243,7 @@ fn missing_client_certificate_is_named_as_such() {
     for version in ["TLSv1.2", "TLSv1.3"] {
         let server =
             TlsServer::start_with(&["--tls-auth-clients", "yes", "--tls-protocols", version]);
-        let (reason, message) = refused(server.builder());
-        assert_eq!(reason, TlsFailure::ClientCertificate, "{version}");
+        let message = refused(server.builder(), CLIENT_CERTIFICATE);
         assert!(
             message.contains("tls_identity (--tls-cert and --tls-key)"),
             "{message}"
@@ -262,8 +258,10 @@ fn client_certificate_of_another_authority_is_named_as_such() {
             TlsServer::start_with(&["--tls-auth-clients", "yes", "--tls-protocols", version]);
         let elsewhere = Authority::new();
         let other = elsewhere.client();
-        let (reason, _) = refused(server.builder().tls_identity(other.pem(), other.key_pem()));
-        assert_eq!(reason, TlsFailure::ClientCertificate, "{version}");
+        refused(
+            server.builder().tls_identity(other.pem(), other.key_pem()),
+            CLIENT_CERTIFICATE,
+        );
     }
 }
 
@@ -293,8 +291,7 @@ fn no_version_in_common_is_an_error_of_its_own() {
         "--tls-ciphers",
         "AES128-SHA",
     ]);
-    let (reason, message) = refused(server.builder());
-    assert_eq!(reason, TlsFailure::Protocol);
+    let message = refused(server.builder(), BAD_HANDSHAKE);
     assert!(message.contains("TLS 1.2 or 1.3"), "{message}");
 }
 

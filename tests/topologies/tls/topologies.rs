@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::thread;
 
 use fairlock::{
-    Error, LockManager, LockOptions, TlsFailure,
+    Error, LockManager, LockOptions,
     endpoint::{Cluster, Quorum, Sentinel},
 };
 
 use super::certificates::{Authority, Certificate, argument};
-use super::{SOON, build, start, url_of};
+use super::{CLIENT_CERTIFICATE, Reason, SOON, UNKNOWN_ISSUER, build, is_tls, start, url_of};
 use crate::support::server::free_address;
 use crate::support::{Server, until, until_some};
 
@@ -73,7 +73,7 @@ fn sentinels_and_their_master_are_reached_through_tls() {
     assert!(!master.clients().is_empty());
 
     let wrong = builder(&to, &Authority::named("other")).build();
-    assert_is(wrong.expect_err("no manager"), TlsFailure::UnknownIssuer);
+    assert_is(wrong.expect_err("no manager"), UNKNOWN_ISSUER);
 }
 
 #[test]
@@ -83,10 +83,7 @@ fn sentinel_that_demands_a_client_certificate_says_so() {
     let (_sentinel, sentinel_at) = sentinel(&authority, at, "tls-auth-clients yes");
     let to = format!("rediss-sentinel://{sentinel_at}/{SERVICE}");
     let refused = builder(&to, &authority).build();
-    assert_is(
-        refused.expect_err("no manager"),
-        TlsFailure::ClientCertificate,
-    );
+    assert_is(refused.expect_err("no manager"), CLIENT_CERTIFICATE);
     let client = authority.client();
     let accepted = builder(&to, &authority).tls_identity(client.pem(), client.key_pem());
     build(accepted).lock("a").unwrap().unlock().unwrap();
@@ -131,15 +128,12 @@ fn all_nodes_of_a_cluster_are_reached_through_tls() {
     assert!(other.lock("a").unwrap().is_held());
 
     let wrong = builder(format!("rediss-cluster://{at}"), &Authority::named("other")).build();
-    assert_is(wrong.expect_err("no manager"), TlsFailure::UnknownIssuer);
+    assert_is(wrong.expect_err("no manager"), UNKNOWN_ISSUER);
 }
 
 #[track_caller]
-fn assert_is(error: Error, expected: TlsFailure) {
-    assert!(
-        matches!(&error, Error::Tls { reason, .. } if *reason == expected),
-        "{error:?}"
-    );
+fn assert_is(error: Error, expected: Reason) {
+    assert!(is_tls(&error, expected), "{error:?}");
 }
 
 /// The readers of a quorum wait for all sockets at once. Bytes that are decrypted already make no
@@ -170,5 +164,5 @@ fn a_quorum_is_reached_through_tls() {
         }
     });
     let wrong = builder(urls(), &Authority::named("other")).build();
-    assert_is(wrong.expect_err("no manager"), TlsFailure::UnknownIssuer);
+    assert_is(wrong.expect_err("no manager"), UNKNOWN_ISSUER);
 }

@@ -52,10 +52,7 @@ fn correct(setting: &str) -> String {
 /// The server that the error is about, if it names one.
 fn server_of(error: &Error) -> Option<&str> {
     match error {
-        Error::Unavailable { server, .. }
-        | Error::NotReplicated { server, .. }
-        | Error::Server { server, .. }
-        | Error::Tls { server, .. } => server.as_deref(),
+        Error::Unavailable { server, .. } | Error::Refused { server, .. } => server.as_deref(),
         _ => None,
     }
 }
@@ -67,7 +64,7 @@ fn message_and_remedy(error: &Error) -> (String, String) {
         Error::Unavailable { .. } => message
             .find("; no Redis runs there: ")
             .or_else(|| message.find("; no sentinel runs there: ")),
-        Error::Tls { .. } => message.find("; "),
+        Error::Refused { code, .. } if code == "TLS" => message.find("; "),
         _ => None,
     };
     match end {
@@ -79,19 +76,22 @@ fn message_and_remedy(error: &Error) -> (String, String) {
 /// The remedy for an error whose message has none.
 fn remedy(error: &Error) -> String {
     let text = match error {
+        Error::Unavailable {
+            step: Step::Replicas,
+            ..
+        } => "INFO replication: is a replica away or slow?",
         Error::Unavailable { step, cause, .. } => {
             let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
             unavailable(*step, kind)
         }
-        Error::Server { code, message, .. } => refused(code, message),
+        Error::Refused { code, message, .. } => refused(code, message),
         // The message says how old the server is, and names no other one.
-        Error::Config { what, message, .. }
-            if what == "server" && message.starts_with("redis ") =>
-        {
+        Error::Misused { message, .. } if message.starts_with("server: redis ") => {
             "upgrade the server, or use another one"
         }
-        Error::Config { what, .. } => return correct(what),
-        Error::NotReplicated { .. } => "INFO replication: is a replica away or slow?",
+        Error::Misused { .. } if let Some((setting, _)) = crate::exit::misused(error) => {
+            return correct(setting);
+        }
         _ => "docs/OPERATIONS.md",
     };
     text.to_owned()

@@ -48,7 +48,7 @@ impl Fault {
     /// The code of the server's error, if it is one.
     pub(super) fn code(&self) -> Option<&str> {
         match self {
-            Fault::Refused { code, .. } | Fault::Library(Error::Server { code, .. }) => Some(code),
+            Fault::Refused { code, .. } | Fault::Library(Error::Refused { code, .. }) => Some(code),
             _ => None,
         }
     }

@@ -31,6 +31,7 @@ use anstyle::{AnsiColor, Style};
 use clap::Args;
 use fairlock::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_PREFIX, Error, LockOptions, MIN_TTL,
+    Misuse,
 };
 
 use crate::connection::Connection;
@@ -142,7 +143,7 @@ impl Doctor {
 /// Whether the command line is wrong, and no server was asked. A server that cannot be used is
 /// another matter: the finding says what it is.
 fn is_usage(error: &Error) -> bool {
-    matches!(error, Error::Config { what, .. } if !matches!(what.as_str(), "server" | "endpoint"))
+    matches!(error, Error::Misused { misuse, .. } if *misuse != Misuse::Server)
 }
 
 /// The remedy stands below its finding, under the message.

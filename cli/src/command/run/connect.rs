@@ -108,7 +108,9 @@ pub(super) fn failure(error: Error) -> Failure {
 pub(super) fn passes_by_itself(error: &Error) -> bool {
     match error {
         // Behind a name that moves to the new master, it is the old one until then.
-        Error::Config { what, message, .. } => what == "server" && message.contains("is a replica"),
+        Error::Misused { message, .. } => {
+            message.starts_with("server: ") && message.contains("is a replica")
+        }
         error => error.is_temporary(),
     }
 }

@@ -347,8 +347,8 @@ impl Run {
     /// The library says in its own words which times do not fit each other.
     fn refused(&self, error: Error, connection: &Connection) -> Failure {
         let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
-        if let Error::Config { what, message, .. } = &error
-            && (matches!(&**what, "ttl" | "horizon") || message.contains("with the ttl of"))
+        if let Some((what, message)) = exit::misused(&error)
+            && (matches!(what, "ttl" | "horizon") || message.contains("with the ttl of"))
             && let Some(timeout) = connection.command_timeout()
             && let fitting = timeout.saturating_mul(TTL_PER_TIMEOUT)
             && ttl < fitting

@@ -232,7 +232,7 @@ impl<'a> Supervisor<'a> {
         match reason {
             // It is too late to be dead before others have the lock. So the grace is worth more
             // than a moment. A stopped command would not use it.
-            LossReason::Forced | LossReason::Taken if !self.is_stopped => {
+            LossReason::Forced | LossReason::NotOwner if !self.is_stopped => {
                 if self.stage == Stage::Running {
                     self.terminate();
                 }

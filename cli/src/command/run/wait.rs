@@ -374,7 +374,10 @@ impl Wait {
             Ok(info) => Ok(Waited::Busy(holder_of(info.as_ref()))),
             // Redis has just said that the lock is taken.
             Err(_) if self.settings.is_zero() => Ok(Waited::Busy(String::new())),
-            Err(error) if passes_by_itself(&error) || matches!(error, Error::Tls { .. }) => {
+            Err(error)
+                if passes_by_itself(&error)
+                    || matches!(&error, Error::Refused { code, .. } if code == "TLS") =>
+            {
                 Err(error)
             }
             // It answers, so the lock is taken.

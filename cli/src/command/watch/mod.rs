@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use fairlock::{Error, LockManager, inspect::LockInfo};
+use fairlock::{Error, LockManager, Misuse, inspect::LockInfo};
 use serde::Serialize;
 
 use crate::connection::Connection;
@@ -126,7 +126,13 @@ impl Watch {
 /// After the first look the name and the settings are known to be good. So even a refusal comes
 /// from the server's state, for instance from a master that has become a replica.
 fn is_outage(error: &Error) -> bool {
-    !matches!(error, Error::WrongKind { .. } | Error::Closed)
+    !matches!(
+        error,
+        Error::Misused {
+            misuse: Misuse::Kind { .. },
+            ..
+        } | Error::Closed
+    )
 }
 
 /// The server's time. A look at a name that nobody uses does not show it, and neither does an

@@ -41,7 +41,7 @@ fn run_round(engine: &Engine, thread: &mut RenewalThread) {
 }
 
 fn lost(engine: &Engine) -> u64 {
-    engine.client().stats().lost
+    engine.client().stats().losses()
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{keeper, plain};
 use crate::backend::{Backend, on_both_stores};
 use crate::keeping::keep;
+use crate::sums::Sums;
 use crate::support::{SLACK, until};
 
 on_both_stores! {
@@ -30,7 +31,7 @@ fn lock_of_a_handle_that_keeps_is_detached(backend: &Backend) {
         assert!(guard.fence() > fence);
         guard.unlock().unwrap();
     }
-    assert_eq!(mgr.stats().lost, 0);
+    assert_eq!(mgr.stats().losses(), 0);
 }
 
 fn waiters_of_a_detached_turn_keep_their_order(backend: &Backend) {

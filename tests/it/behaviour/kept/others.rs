@@ -11,6 +11,7 @@ use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::build;
 use crate::keeping::keep;
 use crate::managers;
+use crate::sums::Sums;
 use crate::support::{EndLoops, SLACK, throughout, until};
 
 on_both_stores! {
@@ -37,7 +38,7 @@ fn another_manager_gets_a_kept_lock_in_a_message_time(backend: &Backend) {
         (
             mgr.stats().recalls,
             mgr.stats().cold_names,
-            mgr.stats().lost
+            mgr.stats().losses()
         ),
         (3, 0, 0)
     );

@@ -96,7 +96,7 @@ const NEW: LockOptions = LockOptions::new();
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, words: &[&str]) {
     let error = result.expect_err("it is refused");
-    assert!(matches!(error, Error::Config { .. }), "{error:?}");
+    assert!(matches!(error, Error::Misused { .. }), "{error:?}");
     let text = error.to_string();
     for word in words {
         assert!(text.contains(word), "{word:?} in {text:?}");

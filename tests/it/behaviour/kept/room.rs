@@ -8,6 +8,7 @@ use super::{KEEP, builder, gets, keeping, patient};
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::build;
 use crate::keeping::{costs_nothing, keep};
+use crate::sums::Sums;
 use crate::support::{SLACK, throughout, until};
 
 on_both_stores! {
@@ -56,7 +57,7 @@ fn loops_over_thousands_of_names_keep_as_many_as_they_may(backend: &Backend) {
         assert!(are_kept, "as many as may be are kept");
         assert_eq!(full > 0, names > most, "{full} found no room");
         let stats = mgr.stats();
-        assert_eq!((stats.recalls, stats.cold_names, stats.lost), (0, 0, 0));
+        assert_eq!((stats.recalls, stats.cold_names, stats.losses()), (0, 0, 0));
     }
 }
 
@@ -86,7 +87,7 @@ fn name_in_use_takes_the_room_of_one_that_is_not(backend: &Backend) {
     for name in &old {
         drop(gets(&patient(backend), name, SLACK));
     }
-    assert_eq!((mgr.stats().cold_names, mgr.stats().lost), (0, 0));
+    assert_eq!((mgr.stats().cold_names, mgr.stats().losses()), (0, 0));
 }
 
 fn names_with_a_handle_or_a_guard_make_no_room(backend: &Backend) {
@@ -154,7 +155,7 @@ fn threads_that_find_the_last_room_keep_no_more(backend: &Backend) {
 fn number_of_kept_names_has_a_range(backend: &Backend) {
     for names in [0, 1_000_001, u32::MAX] {
         let error = builder(backend).max_kept(names).build().unwrap_err();
-        assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        assert!(matches!(error, Error::Misused { .. }), "{error:?}");
         let text = error.to_string();
         assert!(
             text.contains("max_kept") && text.contains("1 to 1000000"),
