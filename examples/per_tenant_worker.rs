@@ -9,7 +9,7 @@
 //! request. If another process wants the lock, Redis tells the pool, which releases it at once, or at
 //! the end of the job that is running.
 //!
-//! Here the pool does jobs for half a second without `keep`, and for half a second with it. Then
+//! Here the pool does jobs for half a second without `keep_idle`, and for half a second with it. Then
 //! another process takes the lock of each tenant. Last, the pool shuts down, which releases all that
 //! it keeps. A process that ends without that leaves its kept locks taken until their ttl is over.
 //!
@@ -70,7 +70,7 @@ fn per_tenant_worker(store: &Store) -> Outcome {
     println!("{THREADS} threads do jobs for {TENANTS} tenants.");
     let plain = work(&pool, &tenants)?;
     plain.print("without keep");
-    let keeping = pool.with(LockOptions::new().keep(UNUSED));
+    let keeping = pool.with(LockOptions::new().keep_idle(UNUSED));
     // The first lock of a name is a plain one. And nothing is kept before the pool knows that it will
     // hear of others, which takes up to a check period.
     until("a lock is kept", || {

@@ -34,7 +34,7 @@ const TIME_FOR_FILES: Duration = Duration::from_secs(2);
 impl LockManager {
     /// Connects to a Redis with all defaults: `builder(to).build()`.
     ///
-    /// Opens one connection. Blocks for at most the connect timeout ([`DEFAULT_COMMAND_TIMEOUT`]).
+    /// Opens one connection. Blocks for at most the connect timeout (500 ms).
     ///
     /// ```no_run
     /// let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -49,7 +49,6 @@ impl LockManager {
     /// - [`Error::Refused`]: the server refuses, for instance because the password is wrong. Or the
     ///   server's certificate, the client's, or the URL is not right.
     ///
-    /// [`DEFAULT_COMMAND_TIMEOUT`]: crate::DEFAULT_COMMAND_TIMEOUT
     /// [`Error::Misused`]: crate::Error::Misused
     /// [`Error::Unavailable`]: crate::Error::Unavailable
     /// [`Error::Refused`]: crate::Error::Refused
@@ -82,7 +81,7 @@ pub struct Builder {
 
 impl Builder {
     /// How the names of keys and channels begin: 1 to 128 bytes, without braces and control
-    /// characters. Default [`DEFAULT_PREFIX`](crate::DEFAULT_PREFIX).
+    /// characters. Default `fairlock`.
     pub fn prefix(mut self, prefix: impl AsRef<str>) -> Builder {
         self.settings.prefix = Some(prefix.as_ref().to_owned());
         self
@@ -102,21 +101,20 @@ impl Builder {
     ///
     /// Many threads can have calls on one lane at the same time, so few lanes are best. A slow or
     /// dead connection delays only the names on its lane, and on the first lane also
-    /// [`list`](LockManager::list). 1 to 64; default [`DEFAULT_LANES`](crate::DEFAULT_LANES).
+    /// [`list`](LockManager::list). 1 to 64; default 2.
     pub fn lanes(mut self, lanes: u32) -> Builder {
         self.settings.lanes = Some(lanes);
         self
     }
 
-    /// How many locks the manager [keeps](LockOptions::keep) at a time. A lock that it may keep after
+    /// How many locks the manager [keeps](LockOptions::keep_idle) at a time. A lock that it may keep after
     /// its guard counts while the guard lives, too.
     ///
     /// Each is renewed until it is released. If the manager ends without
     /// [`shutdown`](LockManager::shutdown), all of them stay taken for a ttl. A lock that finds no room
-    /// costs what it costs without `keep`, and counts in
+    /// costs what it costs without `keep_idle`, and counts in
     /// [`not_kept_full`](crate::stats::Stats::not_kept_full). A kept lock that is used less often than that one
-    /// makes room for it: see [`keep`](LockOptions::keep). 1 to 1,000,000; default
-    /// [`DEFAULT_MAX_KEPT`](crate::DEFAULT_MAX_KEPT).
+    /// makes room for it: see [`keep_idle`](LockOptions::keep_idle). 1 to 1,000,000; default 1024.
     pub fn max_kept(mut self, locks: u32) -> Builder {
         self.settings.max_kept = Some(locks);
         self
@@ -147,15 +145,14 @@ impl Builder {
     }
 
     /// How long a reply may take (T). 1 ms to [`MAX_TTL`](crate::MAX_TTL); default
-    /// [`DEFAULT_COMMAND_TIMEOUT`](crate::DEFAULT_COMMAND_TIMEOUT), or a tenth of the ttl if that
-    /// is less.
+    /// 500 ms, or a tenth of the ttl if that is less.
     pub fn command_timeout(mut self, timeout: Duration) -> Builder {
         self.settings.command_timeout = Some(timeout);
         self
     }
 
     /// How often a process checks each name that it waits for (P). 1 ms to
-    /// [`MAX_TTL`](crate::MAX_TTL); default [`DEFAULT_CHECK_PERIOD`](crate::DEFAULT_CHECK_PERIOD),
+    /// [`MAX_TTL`](crate::MAX_TTL); default 1 s,
     /// or an eighth of the ttl if that is less.
     pub fn check_period(mut self, period: Duration) -> Builder {
         self.settings.check_period = Some(period);
@@ -163,8 +160,7 @@ impl Builder {
     }
 
     /// How long a silent process keeps its places in queues (H). From P + 3 T to 2/3 − 1/10 of the
-    /// ttl; default [`DEFAULT_HORIZON`](crate::DEFAULT_HORIZON), or half of the ttl if that is
-    /// less.
+    /// ttl; default 5 s, or half of the ttl if that is less.
     pub fn horizon(mut self, horizon: Duration) -> Builder {
         self.settings.horizon = Some(horizon);
         self
@@ -172,8 +168,7 @@ impl Builder {
 
     /// How long Redis may go without a successful reply before a wait ends with an error.
     ///
-    /// At least the command timeout. With `Duration::MAX` a wait outlasts every outage. Default
-    /// [`DEFAULT_OUTAGE_LIMIT`](crate::DEFAULT_OUTAGE_LIMIT).
+    /// At least the command timeout. With `Duration::MAX` a wait outlasts every outage. Default 10 s.
     pub fn outage_limit(mut self, limit: Duration) -> Builder {
         self.settings.outage_limit = Some(limit);
         self
@@ -187,7 +182,7 @@ impl Builder {
     /// none.
     ///
     /// At least 1 ms; `Duration::MAX` turns it off. Default
-    /// [`DEFAULT_LONG_WAIT`](crate::DEFAULT_LONG_WAIT).
+    /// 10 s.
     pub fn long_wait(mut self, limit: Duration) -> Builder {
         self.settings.long_wait = Some(limit);
         self

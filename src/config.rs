@@ -10,25 +10,25 @@ use crate::options::{
 use crate::time_text::{down_to_ms, setting as shown, up_to_ms};
 
 /// How long Redis may go without a successful reply before a wait ends with an error.
-pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a wait may last before the log has a warning of it.
-pub const DEFAULT_LONG_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_LONG_WAIT: Duration = Duration::from_secs(10);
 /// How many connections short calls share.
-pub const DEFAULT_LANES: u32 = 2;
+pub(crate) const DEFAULT_LANES: u32 = 2;
 /// How many locks are kept after their guards at a time.
-pub const DEFAULT_MAX_KEPT: u32 = 1024;
+pub(crate) const DEFAULT_MAX_KEPT: u32 = 1024;
 /// The most that [`Builder::max_kept`](crate::Builder::max_kept) allows.
 pub(crate) const MOST_MAX_KEPT: usize = 1_000_000;
 /// The prefix of keys and channels.
-pub const DEFAULT_PREFIX: &str = "fairlock";
+pub(crate) const DEFAULT_PREFIX: &str = "fairlock";
 /// How long a reply may take: this, or a tenth of the ttl if that is less.
-pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often a process checks each name that it waits for: this, or an eighth of the ttl if that is
 /// less.
-pub const DEFAULT_CHECK_PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const DEFAULT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a silent process keeps its places in queues: this, or half of the ttl if that is less.
 /// Never less than a check period and three command timeouts.
-pub const DEFAULT_HORIZON: Duration = Duration::from_secs(5);
+pub(crate) const DEFAULT_HORIZON: Duration = Duration::from_secs(5);
 
 /// The settings of a [`Builder`](crate::Builder), as the user made them. [`Config::new`] derives
 /// the rest from the ttl.
@@ -292,12 +292,13 @@ impl Config {
             return Ok(());
         };
         if self.wait_on_drop {
-            let message = "not with wait_on_drop, by which a drop releases the lock; set no_keep()";
-            return Err(Error::setting("keep", message));
+            let message =
+                "not with wait_on_drop, by which a drop releases the lock; set no_keep_idle()";
+            return Err(Error::setting("keep_idle", message));
         }
         // So an unused lock is renewed once at most.
         let most = options.lease_length() / 3;
-        check_range("keep", keep, Duration::from_millis(1), most)
+        check_range("keep_idle", keep, Duration::from_millis(1), most)
     }
 
     /// Refuses options that a quorum has not: it has no queue, and a node that restarts has no vote for

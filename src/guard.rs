@@ -61,7 +61,7 @@ use crate::script::Mode;
 ///
 /// # Drop
 /// Releases the lock and hands it to the first waiter. With
-/// [`keep`](crate::LockOptions::keep) it may keep the lock for the next guard of this manager instead,
+/// [`keep_idle`](crate::LockOptions::keep_idle) it may keep the lock for the next guard of this manager instead,
 /// and then sends nothing. Never panics. Mostly it writes the release
 /// to an open connection and returns without waiting for the reply. Then, when drop returns:
 /// - The lease has ended in this process. It is not renewed any more, and cannot be lost.

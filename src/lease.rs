@@ -186,7 +186,7 @@ impl Lease {
     /// holder can release it at a good moment, and take it again behind them.
     ///
     /// Others are known if the lock was taken with [`notify_wanted`](crate::LockOptions::notify_wanted)
-    /// or is [kept](crate::LockOptions::keep). Then this turns true a message after they wait, or up to
+    /// or is [kept](crate::LockOptions::keep_idle). Then this turns true a message after they wait, or up to
     /// a check period later if the message is lost. With
     /// [`local_handovers`](crate::LockOptions::local_handovers) alone, only waiters of this manager are
     /// known; without any of these options, none. Once it is true it stays so, also if they do not

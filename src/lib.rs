@@ -350,7 +350,7 @@
 //! # Keep a lock between jobs
 //!
 //! Mostly one process locks the same name many times in a row, and no other process wants it. With
-//! [`keep`](LockOptions::keep) the manager keeps the lock after the drop, and the next lock costs no
+//! [`keep_idle`](LockOptions::keep_idle) the manager keeps the lock after the drop, and the next lock costs no
 //! request. When another process wants the name, Redis tells the manager, which lets go:
 //!
 //! ```no_run
@@ -359,7 +359,7 @@
 //!
 //! # fn bill(_: &str, _fence: u64) {}
 //! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
-//! let customers = mgr.with(LockOptions::new().keep(Duration::from_secs(2)));
+//! let customers = mgr.with(LockOptions::new().keep_idle(Duration::from_secs(2)));
 //! for item in ["paper", "ink", "glue"] {
 //!     let guard = customers.lock("customer:ann")?;
 //!     bill(item, guard.fence());
@@ -551,14 +551,8 @@ pub mod sim;
 
 // The manager.
 pub use builder::Builder;
-pub use config::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
-    DEFAULT_LONG_WAIT, DEFAULT_MAX_KEPT, DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX,
-};
 pub use manager::{LockManager, Shutdown};
-pub use options::{
-    DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
-};
+pub use options::{LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
 
 // The locks, and what they give.
 pub use detached::{DetachError, DetachedLock};

@@ -27,4 +27,4 @@
 //! - It can simulate the faults in [`Fault`], a server outage and the passing of time. To test
 //!   other faults of a network or a server, use a real one.
 
-pub use crate::store::memory::{Fault, Memory, Reply};
+pub use crate::store::memory::{Fault, Memory};

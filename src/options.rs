@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::loss::Loss;
 
 /// How long a lock outlives its last renewal, unless [`LockOptions::ttl`] sets another time.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// The shortest ttl of a renewed lock. Also the shortest fixed lease of a lock that a caller may
 /// wait for.
 pub const MIN_TTL: Duration = Duration::from_secs(1);
@@ -50,11 +50,11 @@ pub(crate) type OnLost = Arc<dyn Fn(&Loss) + Send + Sync>;
 ///
 /// | option | default | how to get the default back on a handle |
 /// |---|---|---|
-/// | [`ttl`](LockOptions::ttl) or [`fixed_lease`](LockOptions::fixed_lease) | a ttl of [`DEFAULT_TTL`] | `ttl(DEFAULT_TTL)` |
+/// | [`ttl`](LockOptions::ttl) or [`fixed_lease`](LockOptions::fixed_lease) | a ttl of 10 s | `ttl(Duration::from_secs(10))` |
 /// | [`max_hold`](LockOptions::max_hold) | no limit | [`no_max_hold`](LockOptions::no_max_hold) |
 /// | [`hold_at_least`](LockOptions::hold_at_least) | zero | `hold_at_least(Duration::ZERO)` |
 /// | [`local_handovers`](LockOptions::local_handovers) | none | `local_handovers(0)` |
-/// | [`keep`](LockOptions::keep) | not kept | [`no_keep`](LockOptions::no_keep) |
+/// | [`keep_idle`](LockOptions::keep_idle) | not kept | [`no_keep_idle`](LockOptions::no_keep_idle) |
 /// | [`notify_wanted`](LockOptions::notify_wanted) | no | `notify_wanted(false)` |
 /// | [`label`](LockOptions::label) | empty | `label("")` |
 /// | [`on_lost`](LockOptions::on_lost) | no callback | [`no_on_lost`](LockOptions::no_on_lost) |
@@ -105,7 +105,7 @@ impl LockOptions {
     /// holder can cause.
     ///
     /// The manager renews the lock every third of the ttl. [`MIN_TTL`] to [`MAX_TTL`], in whole
-    /// milliseconds; default [`DEFAULT_TTL`]. Managers that share a name should use the same ttl.
+    /// milliseconds; default 10 s. Managers that share a name should use the same ttl.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> LockOptions {
         self.lease = Some(LeaseLength::Renewed(ttl));
@@ -207,7 +207,7 @@ impl LockOptions {
     /// waiter of this manager gets it. [`abandon`](crate::LockGuard::abandon) and a drop in a panic keep
     /// nothing.
     ///
-    /// Calls with `keep`, the same ttl and the same `local_handovers` share a kept lock. Any other call
+    /// Calls with `keep_idle`, the same ttl and the same `local_handovers` share a kept lock. Any other call
     /// for the name, `lock_all` included, has it released first.
     ///
     /// For mutexes and re-entrant mutexes that are taken one at a time: with another kind of lock, a
@@ -215,14 +215,14 @@ impl LockOptions {
     /// [`wait_on_drop`](crate::Builder::wait_on_drop) or a quorum it is an
     /// [`Error::Misused`](crate::Error::Misused). 1 ms to a third of the ttl; default: not kept.
     #[must_use]
-    pub const fn keep(mut self, unused: Duration) -> LockOptions {
+    pub const fn keep_idle(mut self, unused: Duration) -> LockOptions {
         self.keep = Some(Some(unused));
         self
     }
 
     /// Keeps no lock after its guard was dropped, even if the handle that gets these options does.
     #[must_use]
-    pub const fn no_keep(mut self) -> LockOptions {
+    pub const fn no_keep_idle(mut self) -> LockOptions {
         self.keep = Some(None);
         self
     }
@@ -235,9 +235,9 @@ impl LockOptions {
     ///
     /// Every [`LockGuard`](crate::LockGuard) of such a handle is told, in whichever way it came: by
     /// `lock`, a try, a [`Waiter`](crate::Waiter), a hand-over or
-    /// [`attach`](crate::LockManager::attach). With [`keep`](LockOptions::keep) alone, guards are told
+    /// [`attach`](crate::LockManager::attach). With [`keep_idle`](LockOptions::keep_idle) alone, guards are told
     /// while the manager keeps the name. A [`MultiGuard`](crate::MultiGuard) is never told. The option
-    /// changes no order: each caller has a place of its own, unless `keep` or `local_handovers` say
+    /// changes no order: each caller has a place of its own, unless `keep_idle` or `local_handovers` say
     /// otherwise.
     ///
     /// For mutexes and re-entrant mutexes that are taken one at a time, as
@@ -340,7 +340,7 @@ impl LockOptions {
         if self.most_local_handovers() > 0 {
             Some(("local_handovers", "local_handovers(0)"))
         } else if self.keep_time().is_some() {
-            Some(("keep", "no_keep()"))
+            Some(("keep_idle", "no_keep_idle()"))
         } else if self.notifies_wanted() {
             Some(("notify_wanted", "notify_wanted(false)"))
         } else {
@@ -369,7 +369,7 @@ impl fmt::Debug for LockOptions {
             .field("max_hold", &self.hold_limit())
             .field("hold_at_least", &self.least_hold())
             .field("local_handovers", &self.most_local_handovers())
-            .field("keep", &self.keep_time())
+            .field("keep_idle", &self.keep_time())
             .field("notify_wanted", &self.notifies_wanted())
             .field("label", &self.label_text())
             .field("on_lost", &self.callback().is_some())
@@ -409,10 +409,14 @@ mod tests {
                 new().local_handovers(2),
                 new().local_handovers(0),
             ],
-            [new().keep(SHORT), new().keep(LONG), new().no_keep()],
+            [
+                new().keep_idle(SHORT),
+                new().keep_idle(LONG),
+                new().no_keep_idle(),
+            ],
             [
                 new().notify_wanted(true),
-                new().notify_wanted(true).keep(SHORT).no_keep(),
+                new().notify_wanted(true).keep_idle(SHORT).no_keep_idle(),
                 new().notify_wanted(false),
             ],
             [new().label("a"), new().label("b"), new().label("")],

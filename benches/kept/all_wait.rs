@@ -22,7 +22,7 @@ const HOLD: Duration = Duration::from_micros(300);
 /// The managers' wishes. The first is what the others are measured against.
 const KINDS: [(&str, LockOptions); 3] = [
     ("without keep", LockOptions::new()),
-    ("keep", LockOptions::new().keep(KEEP)),
+    ("keep", LockOptions::new().keep_idle(KEEP)),
     // Never cold: each hand-over has what a kept lock needs.
     ("notify_wanted", LockOptions::new().notify_wanted(true)),
 ];

@@ -12,7 +12,7 @@
 //!   that sends SET NX PX and a compare-and-delete script. The time is that of the two calls alone, less
 //!   the time of reading the clock.
 //! - `crowd`: 32 threads, each on a name of its own, with work of 1 µs; and 8 threads on one name. Beside
-//!   them, the same locks without `keep`, the floor, and a `parking_lot::FairMutex`. rueidislock
+//!   them, the same locks without `keep_idle`, the floor, and a `parking_lot::FairMutex`. rueidislock
 //!   has its figure for 32 threads in `peers`, where Go is installed.
 //! - `turns`: two processes lock one name by turns, r times in a row each, on this host and over a link
 //!   of 1 ms (link/proxy.rs). The first turns are not measured: in them a process may find out that the
@@ -94,7 +94,7 @@ fn main() {
 
 /// A manager that keeps its locks.
 fn keeper(url: &str) -> LockManager {
-    support::manager(url, None).with(LockOptions::new().keep(KEEP))
+    support::manager(url, None).with(LockOptions::new().keep_idle(KEEP))
 }
 
 /// Locks this name until it is kept.

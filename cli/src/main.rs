@@ -22,6 +22,7 @@ mod age;
 mod args;
 mod command;
 mod connection;
+mod defaults;
 mod duration;
 mod exit;
 mod first_process;

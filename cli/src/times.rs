@@ -1,11 +1,9 @@
 //! Times as people read them. All of them are the server's: this machine's clock may be off.
 
+use crate::defaults::DEFAULT_HORIZON;
 use std::time::{Duration, SystemTime};
 
-use fairlock::{
-    DEFAULT_HORIZON,
-    inspect::{LockInfo, Party},
-};
+use fairlock::inspect::{LockInfo, Party};
 
 use crate::age;
 use crate::parties::all_holders;

@@ -10,11 +10,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairlock::LockManager;
 use fairlock::memory::{Fault, Memory};
-use fairlock::{DEFAULT_TTL, LockManager};
 
 use crate::billing::{BILLING, Billed, bill};
 use crate::bills::{Bills, State};
+
+/// The default ttl.
+const TTL: Duration = Duration::from_secs(10);
 
 const CUSTOMERS: [&str; 3] = ["ann", "bob", "cid"];
 
@@ -68,7 +71,7 @@ pub(crate) fn stops_when_the_lock_is_lost_during_the_work() {
         if customer == "bob" {
             memory.lapse(BILLING);
             // A renewal is due by then, and finds that the lease has ended.
-            memory.advance(DEFAULT_TTL / 3);
+            memory.advance(TTL / 3);
         }
     });
     assert_eq!(billed.unwrap(), Billed::StoppedAt("bob".to_owned()));
@@ -82,7 +85,7 @@ pub(crate) fn stops_when_suspended_for_longer_than_the_ttl() {
     let billed = bill(&ours, &bills, &CUSTOMERS, |customer| {
         if customer == "bob" {
             // The guard reads the clock, so there is nothing to wait for.
-            memory.advance(DEFAULT_TTL);
+            memory.advance(TTL);
         }
     });
     assert_eq!(billed.unwrap(), Billed::StoppedAt("bob".to_owned()));
@@ -145,7 +148,7 @@ pub(crate) fn continues_through_a_short_outage_of_redis() {
     let billed = bill(&ours, &bills, &CUSTOMERS, |customer| match customer {
         "ann" => {
             memory.go_down();
-            memory.advance(DEFAULT_TTL / 2);
+            memory.advance(TTL / 2);
         }
         "cid" => memory.come_back(),
         _ => {}

@@ -1,4 +1,5 @@
 use super::*;
+use crate::options::DEFAULT_TTL;
 
 fn with_ttl(ms: u64) -> Settings {
     Settings {
@@ -144,5 +145,66 @@ fn numbers_that_do_not_fit_are_refused() {
             matches!(Config::new(settings.clone()), Err(Error::Misused { .. })),
             "{settings:?}"
         );
+    }
+}
+
+#[test]
+fn documented_defaults_and_ranges_match_the_code() {
+    let page = include_str!("../../docs/CONFIGURATION.md");
+    // How a setting is derived, for the columns of shorter TTLs. The unit tests check the
+    // derivation itself.
+    let derived = |default: Duration, part: u32| {
+        [5, 2, 1].map(|s| human(default.min(Duration::from_secs(s) / part)))
+    };
+    let row = |default: Duration, part: u32| derived(default, part).join(", ");
+    let (t, p, h) = (
+        DEFAULT_COMMAND_TIMEOUT,
+        DEFAULT_CHECK_PERIOD,
+        DEFAULT_HORIZON,
+    );
+    let rows = [
+        format!(
+            "| `ttl` | {} | {} to {} |",
+            human(DEFAULT_TTL),
+            human(MIN_TTL),
+            human(MAX_TTL)
+        ),
+        format!(
+            "| `fixed_lease` | none | {} to {} by `try_lock`;",
+            human(MIN_FIXED_LEASE),
+            human(MAX_TTL)
+        ),
+        format!("| `hold_at_least` | 0 s | 0 s to {} |", human(MAX_TTL)),
+        format!("| `label` | none | {MAX_LABEL} bytes"),
+        format!("| `prefix` | `{DEFAULT_PREFIX}` |"),
+        format!("| `lanes` | {DEFAULT_LANES} |"),
+        format!(
+            "| `command_timeout`, T | {}, or a tenth of the ttl | 1 ms to 24 h | {} |",
+            human(t),
+            row(t, 10)
+        ),
+        format!("| `connect_timeout` | T | 1 ms to 24 h | {} |", row(t, 10)),
+        format!(
+            "| `check_period`, P | {}, or an eighth of the ttl | 1 ms to 24 h | {} |",
+            human(p),
+            row(p, 8)
+        ),
+        format!(
+            "| `horizon`, H | {}, or half of the ttl; P + 3 T ",
+            human(h)
+        ),
+        format!("from P + 3 T to 0.566 of the ttl | {} |", row(h, 2)),
+        format!("| `outage_limit` | {}; T ", human(DEFAULT_OUTAGE_LIMIT)),
+        format!("| `long_wait` | {} | from 1 ms;", human(DEFAULT_LONG_WAIT)),
+    ];
+    let absent: Vec<_> = rows.into_iter().filter(|row| !page.contains(row)).collect();
+    assert!(absent.is_empty(), "docs/CONFIGURATION.md lacks {absent:#?}");
+}
+
+fn human(d: Duration) -> String {
+    match d.as_millis() {
+        ms if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
+        ms if ms >= 1000 => format!("{} s", ms as f64 / 1000.0),
+        ms => format!("{ms} ms"),
     }
 }

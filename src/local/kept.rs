@@ -387,7 +387,7 @@ impl Lines {
         self.acquiring.client().meter().add(Count::ColdNames, new);
     }
 
-    /// A caller asks for this name. Whether the grant is to be kept for `keep`.
+    /// A caller asks for this name. Whether the grant is to be kept for `keep_idle`.
     pub(super) fn is_worth_keeping(&self, key: &Key, keep: Duration) -> bool {
         let now = self.acquiring.client().now();
         self.emit_cold_names();
@@ -420,7 +420,7 @@ impl Lines {
     }
 }
 
-/// A grant that no guard had for this time is not kept any longer. It is less than `keep`, since the look
+/// A grant that no guard had for this time is not kept any longer. It is less than `keep_idle`, since the look
 /// may come late.
 fn unused_after(keep: Duration) -> Duration {
     keep * 3 / 4

@@ -167,7 +167,7 @@ impl Lines {
         lines
     }
 
-    /// The uses of a grant for a caller with these options. It is to be kept for `keep`, if at all.
+    /// The uses of a grant for a caller with these options. It is to be kept for `keep_idle`, if at all.
     ///
     /// Callers share a line, and so a place in the queue, if they hand the lock over, or may keep it: also
     /// while this manager does not keep the name, so that it has one place at all times. A caller that is

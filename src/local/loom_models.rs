@@ -38,7 +38,7 @@ enum Did {
 }
 
 fn options() -> LockOptions {
-    LockOptions::new().keep(Duration::from_secs(3))
+    LockOptions::new().keep_idle(Duration::from_secs(3))
 }
 
 fn request() -> Arc<Request> {

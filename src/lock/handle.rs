@@ -1,11 +1,12 @@
 //! The handle that every kind of lock wraps, and the verbs that all kinds share.
 
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::{count_end, request_for_one, request_to_try_one};
 use crate::engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::lease::Lease;
@@ -19,17 +20,39 @@ use crate::waiter::Waiter;
 #[derive(Clone)]
 pub(super) struct Handle {
     manager: LockManager,
-    /// The name alone if it is not allowed: then the verbs say why.
-    key: std::result::Result<Key, Arc<str>>,
+    key: std::result::Result<Key, RefusedName>,
     /// The slot of a name that is kept.
     slot: OnceLock<PinnedSlot>,
 }
 
+/// A name that is not allowed. The verbs say why.
+#[derive(Clone)]
+pub(super) struct RefusedName {
+    pub(super) name: Arc<str>,
+    pub(super) why: Error,
+}
+
+/// Nobody changes the error.
+impl UnwindSafe for RefusedName {}
+impl RefUnwindSafe for RefusedName {}
+
 impl Handle {
     pub(super) fn new(manager: &LockManager, name: &str) -> Handle {
+        let key = manager.key(name).map_err(|why| RefusedName {
+            name: name.into(),
+            why,
+        });
         Handle {
             manager: manager.clone(),
-            key: manager.key(name).map_err(|_| name.into()),
+            key,
+            slot: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn refused(manager: &LockManager, refused: RefusedName) -> Handle {
+        Handle {
+            manager: manager.clone(),
+            key: Err(refused),
             slot: OnceLock::new(),
         }
     }
@@ -37,7 +60,7 @@ impl Handle {
     pub(super) fn name(&self) -> &str {
         match &self.key {
             Ok(key) => &key.name,
-            Err(name) => name,
+            Err(RefusedName { name, .. }) => name,
         }
     }
 
@@ -48,7 +71,7 @@ impl Handle {
     pub(super) fn key(&self) -> Result<Key> {
         match &self.key {
             Ok(key) => Ok(key.clone()),
-            Err(name) => self.manager.key(name),
+            Err(RefusedName { why, .. }) => Err(why.clone()),
         }
     }
 
@@ -58,7 +81,7 @@ impl Handle {
             manager: &self.manager,
             name: match &self.key {
                 Ok(key) => Name::Key(key),
-                Err(name) => Name::Text(name),
+                Err(RefusedName { why, .. }) => Name::Refused(why),
             },
             slot: Some(&self.slot),
             spec,
@@ -78,6 +101,7 @@ pub(super) struct Wanted<'a> {
 enum Name<'a> {
     Text(&'a str),
     Key(&'a Key),
+    Refused(&'a Error),
 }
 
 impl<'a> Wanted<'a> {
@@ -143,6 +167,7 @@ impl<'a> Wanted<'a> {
         let name = match self.name {
             Name::Text(name) => name,
             Name::Key(key) => &key.name,
+            Name::Refused(_) => return None,
         };
         if self.spec.family != Family::Mutex {
             return None;
@@ -158,6 +183,7 @@ impl<'a> Wanted<'a> {
         match self.name {
             Name::Text(name) => self.manager.key(name),
             Name::Key(key) => Ok(key.clone()),
+            Name::Refused(why) => Err(why.clone()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::{Handle, Wanted};
+use super::handle::{Handle, RefusedName, Wanted};
 use super::request_to_try_one;
 use crate::detached::DetachedLock;
 use crate::engine;
@@ -115,7 +115,7 @@ impl LockManager {
     /// lock stays taken for as long as [`hold_at_least`](crate::LockOptions::hold_at_least) says, of the
     /// guard that detached it or of this handle, whichever ends later.
     /// As after a try, [`notify_wanted`](crate::LockOptions::notify_wanted) and
-    /// [`keep`](crate::LockOptions::keep) apply, and
+    /// [`keep_idle`](crate::LockOptions::keep_idle) apply, and
     /// [`local_handovers`](crate::LockOptions::local_handovers) does not: callers that wait here have
     /// their place in the queue.
     ///
@@ -188,6 +188,12 @@ pub struct Mutex {
 }
 
 impl Mutex {
+    pub(super) fn refused(manager: &LockManager, refused: RefusedName) -> Mutex {
+        Mutex {
+            handle: Handle::refused(manager, refused),
+        }
+    }
+
     /// The name of the lock.
     pub fn name(&self) -> &str {
         self.handle.name()

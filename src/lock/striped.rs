@@ -1,33 +1,40 @@
 //! A fixed number of mutexes for many keys.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::Mutex;
+use super::handle::RefusedName;
+use crate::error::Error;
 use crate::manager::LockManager;
 
 impl LockManager {
     /// A fixed number of mutexes under one name. Each is for a part of all keys (lock striping).
     ///
-    /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutexes return
-    /// [`Misused`](crate::Error::Misused).
+    /// Never blocks; no I/O. If the name is not allowed, or there is no stripe, the verbs of the
+    /// mutexes return [`Misused`](crate::Error::Misused).
     ///
     /// ```no_run
-    /// # use std::num::NonZeroU32;
-    /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
-    /// let accounts = mgr.striped("accounts", const { NonZeroU32::new(64).unwrap() });
+    /// #     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+    /// let accounts = mgr.striped("accounts", 64);
     /// let _guard = accounts.mutex(b"4711").lock()?;
     /// # Ok::<(), fairlock::Error>(())
     /// ```
     #[must_use = "this handle takes no lock until one of its verbs is called"]
-    pub fn striped(&self, name: impl AsRef<str>, stripes: NonZeroU32) -> Striped {
+    pub fn striped(&self, name: impl AsRef<str>, stripes: u32) -> Striped {
         let name = name.as_ref();
-        let longest = format!("{name}:{}", stripes.get() - 1);
-        let refused = [name, &longest]
-            .into_iter()
-            .find(|name| self.key(name).is_err())
-            .map(Arc::from);
+        let longest = format!("{name}:{}", stripes.saturating_sub(1));
+        let why = if stripes == 0 {
+            Some(Error::setting("stripes", "at least one; there is none"))
+        } else {
+            [name, &longest]
+                .into_iter()
+                .find_map(|name| self.key(name).err())
+        };
+        let refused = why.map(|why| RefusedName {
+            name: name.into(),
+            why,
+        });
         Striped {
             manager: self.clone(),
             name: name.into(),
@@ -62,16 +69,16 @@ impl LockManager {
 pub struct Striped {
     manager: LockManager,
     name: Arc<str>,
-    stripes: NonZeroU32,
-    /// A name that is not allowed, if a stripe would have one. Its mutex refuses every verb.
-    refused: Option<Arc<str>>,
+    stripes: u32,
+    /// Why no stripe can be used. Then their mutexes refuse every verb.
+    refused: Option<RefusedName>,
 }
 
 impl Striped {
     /// The mutex of a key, which it shares with the other keys of its stripe. Never blocks.
     pub fn mutex(&self, key: impl AsRef<[u8]>) -> Mutex {
         match &self.refused {
-            Some(refused) => self.manager.mutex(refused),
+            Some(refused) => Mutex::refused(&self.manager, refused.clone()),
             None => self
                 .manager
                 .mutex(format!("{}:{}", self.name, self.stripe(key))),
@@ -83,11 +90,11 @@ impl Striped {
         let hash = fnv_1a(key.as_ref());
         // Without the fold, a low bit of the hash depends only on low bits of the key. Then keys
         // like `7:7` share few stripes.
-        ((hash >> 32) ^ hash) as u32 % self.stripes
+        ((hash >> 32) ^ hash) as u32 % self.stripes.max(1)
     }
 
     /// How many stripes there are.
-    pub fn stripes(&self) -> NonZeroU32 {
+    pub fn stripes(&self) -> u32 {
         self.stripes
     }
 }

@@ -67,7 +67,7 @@ pub struct Stats {
     /// [`LockOptions::local_handovers`](crate::LockOptions::local_handovers).
     pub local_handovers: u64,
     /// Guards that got a lock that this manager had kept, without Redis. See
-    /// [`LockOptions::keep`](crate::LockOptions::keep).
+    /// [`LockOptions::keep`](crate::LockOptions::keep_idle).
     pub kept_turns: u64,
     /// How often others said that they want a lock that this manager holds or keeps.
     pub recalls: u64,

@@ -10,10 +10,11 @@ use std::{convert::Infallible, panic::resume_unwind, sync::Arc, thread, time::Du
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use fairlock::endpoint::Endpoint;
 #[cfg(feature = "memory")]
-use fairlock::memory::{Fault, Memory, Reply};
+use fairlock::memory::{Fault, Memory};
 use fairlock_tests::ROOT;
 use redis::{FromRedisValue, Value, from_redis_value};
 
+use crate::reply::{Commands, Reply};
 use crate::support::{Proxy, Server, contains};
 
 /// Makes two tests of each claim: `claim::on_redis` and `claim::in_memory`. A claim is a function
@@ -321,7 +322,9 @@ impl Keyspace for Backend {
         match self {
             Backend::Redis(server, _) => server.query(command),
             #[cfg(feature = "memory")]
-            Backend::Memory(memory) => as_value(command, memory.command(command)),
+            Backend::Memory(memory) => memory
+                .run_command(command)
+                .unwrap_or_else(|words| panic!("{command:?} failed: {words}")),
         }
     }
 
@@ -340,24 +343,6 @@ impl Keyspace for Backend {
             #[cfg(feature = "memory")]
             Backend::Memory(_) => panic!("the in-memory store tells no expiry"),
         }
-    }
-}
-
-#[cfg(feature = "memory")]
-#[track_caller]
-fn as_value(command: &[&str], reply: Reply) -> Value {
-    match reply {
-        Reply::Nil => Value::Nil,
-        Reply::Int(n) => Value::Int(n),
-        Reply::Text(text) => Value::BulkString(text.into_bytes()),
-        Reply::List(items) => Value::Array(
-            items
-                .into_iter()
-                .map(|item| as_value(command, item))
-                .collect(),
-        ),
-        Reply::Error(words) => panic!("{command:?} failed: {words}"),
-        other => panic!("{command:?} was answered {other:?}"),
     }
 }
 

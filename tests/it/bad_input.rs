@@ -527,7 +527,7 @@ fn no_message_shows_needless_digits() {
         builder().options(change(LockOptions::new().ttl(Duration::from_secs(5))))
     };
     for refused in [
-        options(|new| new.keep(Duration::from_secs(2))),
+        options(|new| new.keep_idle(Duration::from_secs(2))),
         options(|new| new.ttl(ms(2333))).command_timeout(third),
         options(|new| new).horizon(ms(7)).check_period(ms(10) / 3),
         options(|new| new)

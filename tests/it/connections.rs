@@ -384,7 +384,7 @@ pub(crate) fn granted(fence: i64) -> ScriptedReply {
         ScriptedReply::integer(0),
         ScriptedReply::integer(fence),
         ScriptedReply::integer(now),
-        ScriptedReply::integer(fairlock::DEFAULT_TTL.as_micros() as i64),
+        ScriptedReply::integer(crate::fixtures::DEFAULT_TTL.as_micros() as i64),
         ScriptedReply::integer(-1),
     ])
 }

@@ -1,13 +1,14 @@
 //! Locks that are held when a thread or a process ends. On Redis alone: the holders are separate
 //! processes.
 
+use crate::fixtures::DEFAULT_TTL;
 use std::{
     cell::RefCell,
     thread,
     time::{Duration, Instant},
 };
 
-use fairlock::{DEFAULT_TTL, LockGuard, PreviousHolder};
+use fairlock::{LockGuard, PreviousHolder};
 
 use crate::{
     managers::{assert_nothing_left, check_period, manager, owner},

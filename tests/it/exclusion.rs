@@ -1,6 +1,7 @@
 //! P1 and P2 across processes: one holder at a time, each with a larger fence than all before it.
 //! On Redis alone, which the processes share.
 
+use crate::fixtures::DEFAULT_TTL;
 use std::{
     fs::{self, File},
     io::Write as _,
@@ -10,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{DEFAULT_TTL, MIN_TTL};
+use fairlock::MIN_TTL;
 
 use crate::{
     managers::{assert_nothing_left, manager, patient},

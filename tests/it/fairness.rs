@@ -1,8 +1,7 @@
 //! P3: first come, first served, across processes. On Redis alone, which they share.
 
+use crate::fixtures::DEFAULT_TTL;
 use std::{sync::Mutex, thread};
-
-use fairlock::DEFAULT_TTL;
 
 use crate::{
     managers::{patient, queue},

@@ -13,6 +13,14 @@ use crate::support::scripted_server::{is, next_command};
 use crate::support::{Server, packed, until, until_some};
 
 /// The settings of most tests: short, yet with a timeout that a busy machine seldom misses.
+// What a manager does unless its builder says otherwise.
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const DEFAULT_CHECK_PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const DEFAULT_HORIZON: Duration = Duration::from_secs(5);
+pub(crate) const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_LANES: u32 = 2;
+
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 pub(crate) const T: Duration = Duration::from_millis(400);
 pub(crate) const P: Duration = Duration::from_millis(250);

@@ -2,6 +2,7 @@
 //! last handle. On Redis alone: the tests count connections and requests on the server, and threads
 //! in a child process.
 
+use crate::fixtures::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL};
 use std::{
     fs,
     sync::{Arc, Mutex, mpsc},
@@ -9,9 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, LockGuard, LockManager, LockOptions,
-};
+use fairlock::{LockGuard, LockManager, LockOptions};
 
 use crate::{
     managers::{manager, queue},

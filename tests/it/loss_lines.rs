@@ -82,7 +82,7 @@ fn unnoticed(manager: LockManager, name: &str) {
 
 /// No guard has the lock: its manager keeps it.
 fn kept_alone(manager: &LockManager, other: &LockManager) {
-    let manager = manager.with(LockOptions::new().keep(TTL / 5));
+    let manager = manager.with(LockOptions::new().keep_idle(TTL / 5));
     for number in 0..ALL {
         let name = format!("kept alone {number}");
         keep(&manager, &name);

@@ -60,6 +60,7 @@ mod property;
 mod proxies;
 mod refused_writes;
 mod renewals;
+mod reply;
 mod rights;
 mod rules;
 mod self_waits;

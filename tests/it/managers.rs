@@ -1,11 +1,9 @@
 //! Managers with a given TTL, and a lock's record as Redis has it.
 
+use crate::fixtures::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON};
 use std::{collections::BTreeMap, time::Duration};
 
-use fairlock::{
-    Builder, DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, LockManager,
-    endpoint::Endpoint,
-};
+use fairlock::{Builder, LockManager, endpoint::Endpoint};
 
 use crate::backend::Keyspace;
 use crate::fixtures::{build, with_ttl};

@@ -56,7 +56,7 @@ fn locks_of_each_kind_are_kept_on_a_full_server() {
     let write = mgr.rw_lock("write").write().unwrap();
     let permits = mgr.semaphore("permits", 3).acquire_many(2).unwrap();
     let group = mgr.lock_all(["g1", "g2"]).unwrap();
-    let keeping = mgr.with(LockOptions::new().keep(TTL / 10));
+    let keeping = mgr.with(LockOptions::new().keep_idle(TTL / 10));
     let kept = keeping.lock("kept").unwrap();
     let lending = mgr.with(LockOptions::new().local_handovers(8));
     let lent = lending.lock("lent").unwrap();

@@ -1,8 +1,9 @@
 //! An outage with the default timings. On Redis alone, since real time must pass.
 
+use crate::fixtures::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_OUTAGE_LIMIT};
 use std::time::{Duration, Instant};
 
-use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_OUTAGE_LIMIT, Error, LockManager};
+use fairlock::{Error, LockManager};
 
 use crate::fixtures::{
     P, Record, SOON, T, Verb, Waiters, build, builder, manager, request, warm_up,

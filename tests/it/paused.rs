@@ -1,9 +1,10 @@
 //! Processes that are paused past the end of their leases, or past their turns. On Redis alone,
 //! which processes share.
 
+use crate::fixtures::DEFAULT_TTL;
 use std::{thread, time::Duration};
 
-use fairlock::{DEFAULT_TTL, FenceGate, PreviousHolder};
+use fairlock::{FenceGate, PreviousHolder};
 
 use crate::{
     managers::{check_period, command_timeout, manager, record},

@@ -84,7 +84,7 @@ fn transient_refusals_are_retried_within_the_bound() {
 fn p8_lasting_transient_refusals_end_in_the_servers_words() {
     const OUTAGE: Duration = Duration::from_secs(1);
     // With a short timeout, a loaded machine could end the call with a timeout instead.
-    const T: Duration = fairlock::DEFAULT_COMMAND_TIMEOUT;
+    const T: Duration = crate::fixtures::DEFAULT_COMMAND_TIMEOUT;
     thread::scope(|scope| {
         for (code, words) in TRANSIENT {
             scope.spawn(move || {

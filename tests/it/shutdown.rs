@@ -1,9 +1,10 @@
 //! A manager shuts down while a request is in flight, or before its process exits. On Redis alone:
 //! a proxy holds the request back, and the holder is a separate process.
 
+use crate::fixtures::DEFAULT_TTL;
 use std::{process, time::Duration};
 
-use fairlock::{DEFAULT_TTL, Error, LockManager, LockOptions, PreviousHolder};
+use fairlock::{Error, LockManager, LockOptions, PreviousHolder};
 
 use crate::{
     backend::Backend,

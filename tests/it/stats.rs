@@ -1,10 +1,11 @@
 //! Numbers of `Stats` that move when connections break and processes die. On Redis alone: the
 //! in-memory store has neither.
 
+use crate::fixtures::DEFAULT_LANES;
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{DEFAULT_LANES, LockManager, LockOptions};
+use fairlock::{LockManager, LockOptions};
 
 use crate::fixtures::{SOON, build, steady};
 use crate::managers::{check_period, horizon, manager};
@@ -158,7 +159,7 @@ fn healthy_service_that_hands_over_or_keeps_counts_no_trouble() {
             }
         });
     });
-    let keep = LockOptions::new().keep(Duration::from_secs(1));
+    let keep = LockOptions::new().keep_idle(Duration::from_secs(1));
     healthy("kept by threads", keep.clone(), |mgr, _| {
         thread::scope(|scope| {
             for _ in 0..3 {

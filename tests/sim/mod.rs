@@ -123,7 +123,7 @@
 //!   its ttl.
 //! - P3: a kept lease ends within 3 ms from when another waiter came, until something goes wrong in a
 //!   run. After that it ends in 2 P + T, one look and one request.
-//! - A kept lease ends when it was unused for `keep` and two requests.
+//! - A kept lease ends when it was unused for `keep_idle` and two requests.
 //! - P5, while an undisturbed waiter waits: the lock stays with a crashed, paused or cut-off
 //!   process for at most ttl + P + 2 T and one step of grace.
 //! - P5: if what is free, or held by leases that are over, is enough for the first waiter, it gets

@@ -16,7 +16,7 @@ fn caller_releases_what_was_recalled_before_it_asks() {
     let engine = manager.engine();
     manager.note_proof(engine.now());
     let key = Key::new("fairlock", "a").expect("a good name");
-    let options = LockOptions::new().keep(Duration::from_secs(3));
+    let options = LockOptions::new().keep_idle(Duration::from_secs(3));
     let handovers = Handovers {
         most: 0,
         spare_fences: MAX_LOCAL_HANDOVERS,

@@ -370,7 +370,7 @@ impl WorkerThread {
         }
         if matches!(request, LockRequest::Kept) {
             // The guards of a kept lock have the same options, so nothing is asked for the next one.
-            options = LockOptions::new().ttl(self.ttl).keep(self.ttl / 4);
+            options = LockOptions::new().ttl(self.ttl).keep_idle(self.ttl / 4);
         }
         let manager = self.manager.with(options);
         let rw = manager.rw_lock(name);

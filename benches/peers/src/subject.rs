@@ -138,7 +138,7 @@ fn fairlock(url: &str, release: Release) -> Box<dyn Subject> {
     let options = LockOptions::new().ttl(TTL);
     let options = match release {
         Release::Local => options.local_handovers(LOCAL_HANDOVERS),
-        Release::Keep => options.keep(KEEP),
+        Release::Keep => options.keep_idle(KEEP),
         Release::Drop | Release::Unlock => options,
     };
     let builder = LockManager::builder(url).options(options);

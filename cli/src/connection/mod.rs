@@ -8,6 +8,7 @@ mod hand_down;
 mod login;
 mod url;
 
+use crate::defaults::{DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL};
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -15,8 +16,7 @@ use std::time::Duration;
 
 use clap::{Args, Command};
 use fairlock::{
-    Builder, DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, LockManager, LockOptions, MAX_TTL,
-    credentials::PasswordFile, endpoint::Endpoint,
+    Builder, LockManager, LockOptions, MAX_TTL, credentials::PasswordFile, endpoint::Endpoint,
 };
 use humantime::format_duration;
 

@@ -16,6 +16,9 @@ mod bench;
 #[path = "../../../tests/topologies/tls/certificates.rs"]
 mod certificates;
 mod connection;
+#[allow(dead_code, reason = "the program uses all")]
+#[path = "../../src/defaults.rs"]
+mod defaults;
 mod doctor;
 mod documented;
 mod generated;

@@ -11,11 +11,12 @@ use crate::engine::{AtDeadline, QueuedWaiter, Request};
 use crate::error::Error;
 use crate::local::Running;
 use crate::manager::LockManager;
-use crate::memory::{Fault, Memory, Reply};
+use crate::memory::{Fault, Memory};
 use crate::options::LockOptions;
 use crate::script::{CallerId, LockSpec, Token};
 use crate::store::clock::Time;
 use crate::store::memory::Session;
+use redis::Value;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// The time that a loaded machine may take for a step.
@@ -59,8 +60,17 @@ fn until_asleep(queued: &QueuedWaiter) {
     }
 }
 
-fn fields(memory: &Memory, key: &str) -> Reply {
-    memory.command(&["HGETALL", key])
+fn fields(memory: &Memory, key: &str) -> Vec<Value> {
+    match memory.run_command(&["HGETALL", key]) {
+        Ok(Value::Array(fields)) => fields,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn assert_no_queue(memory: &Memory) {
+    let length = memory.run_command(&["LLEN", "fairlock:{a}:q"]);
+    assert_eq!(length, Ok(Value::Int(0)));
 }
 
 #[test]
@@ -94,13 +104,8 @@ fn r21_waiters_leave_nothing_in_the_store() {
         !ours.engine().subscription.is_started(),
         "nobody subscribes"
     );
-    assert_eq!(memory.command(&["LLEN", "fairlock:{a}:q"]), Reply::Int(0));
-    let Reply::List(now) = fields(&memory, "fairlock:{a}") else {
-        panic!("there is a record")
-    };
-    let Reply::List(before) = before else {
-        panic!("there was a record")
-    };
+    assert_no_queue(&memory);
+    let now = fields(&memory, "fairlock:{a}");
     assert_eq!(now.len(), before.len(), "{now:?}, before {before:?}");
     // A pause is a random part of 500 ms, at least a quarter. The first pauses are shorter, and the
     // last request is the one at the deadline. A sync once per second would make 60 more.
@@ -293,7 +298,7 @@ fn lock_lost_before_it_is_taken_is_asked_for_again() {
     memory.advance(Duration::from_secs(4));
     let early = waiter.wait_for(Duration::ZERO).expect("it answers");
     assert!(early.is_none());
-    assert_eq!(memory.command(&["LLEN", "fairlock:{a}:q"]), Reply::Int(0));
+    assert_no_queue(&memory);
     guard.unlock().expect("it was held");
     let guard = memory.fast_forward(|| waiter.wait_for(MINUTE));
     assert!(guard.expect("it answers").is_some());

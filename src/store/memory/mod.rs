@@ -93,22 +93,6 @@ pub enum Fault {
     LoseMessage,
 }
 
-/// The reply to a command. See [`Memory::command`].
-#[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
-    /// The key, field or element does not exist.
-    Nil,
-    /// A number.
-    Int(i64),
-    /// A text or a status. Bytes that are not UTF-8 are replaced.
-    Text(String),
-    /// The command was refused.
-    Error(String),
-    /// Several replies.
-    List(Vec<Reply>),
-}
-
 impl Memory {
     /// A server that holds no lock.
     pub fn new() -> Memory {
@@ -245,24 +229,12 @@ impl Memory {
     }
 
     /// Runs one Redis command, for tests that look at the stored data, or damage it. Works also
-    /// while the server is [down](Memory::go_down), and no injected fault applies to it.
-    ///
-    /// Knows the commands that fairlock's scripts use, and EVAL and EVALSHA: TIME, HGET, HMGET,
-    /// HGETALL, HKEYS, HEXISTS, HLEN, HSET, HDEL, LLEN, LINDEX, LRANGE, LPOP, RPOP, RPUSH, DEL,
-    /// UNLINK, PEXPIREAT, PTTL, PUBLISH. The crate's docs/PROTOCOL.md describes the stored data.
-    ///
-    /// ```
-    /// use fairlock::memory::{Memory, Reply};
-    ///
-    /// let memory = Memory::new();
-    /// assert_eq!(memory.command(&["RPUSH", "list", "a", "b"]), Reply::Int(2));
-    /// assert_eq!(memory.command(&["LPOP", "list"]), Reply::Text("a".into()));
-    /// ```
-    pub fn command(&self, words: &[&str]) -> Reply {
-        match self.0.run(&bytes_of(words)) {
-            Ok(value) => reply(value),
-            Err(error) => Reply::Error(error),
-        }
+    /// while the server is [down](Memory::go_down), and no injected fault applies to it. An error is
+    /// the server's, in its words.
+    #[cfg(any(test, feature = "unstable-servers"))]
+    #[doc(hidden)]
+    pub fn run_command(&self, words: &[&str]) -> Result<Value, String> {
+        self.0.run(&bytes_of(words))
     }
 }
 
@@ -286,15 +258,4 @@ impl fmt::Debug for Memory {
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Not a `From`, which would make another crate's type a part of this crate's public API.
-fn reply(value: Value) -> Reply {
-    match value {
-        Value::Int(n) => Reply::Int(n),
-        Value::BulkString(bytes) => Reply::Text(String::from_utf8_lossy(&bytes).into_owned()),
-        Value::SimpleString(text) => Reply::Text(text),
-        Value::Array(values) => Reply::List(values.into_iter().map(reply).collect()),
-        _ => Reply::Nil,
-    }
 }

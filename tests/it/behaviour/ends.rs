@@ -1,5 +1,6 @@
 //! The ways in which a holding ends, other than by a drop on the same thread.
 
+use crate::fixtures::DEFAULT_TTL;
 use std::{
     mem,
     sync::mpsc,
@@ -7,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{DEFAULT_TTL, Error, LockManager, LockOptions, LossReason, PreviousHolder};
+use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
 use crate::{
     backend::{Backend, on_both_stores},

@@ -105,7 +105,7 @@ fn p2_a_fence_gate_refuses_an_overtaken_holder(backend: &Backend) {
 /// Each grant of these reserves as many fences as it may.
 fn lending(mgr: &LockManager) -> [LockManager; 2] {
     [
-        mgr.with(LockOptions::new().keep(Duration::from_secs(10))),
+        mgr.with(LockOptions::new().keep_idle(Duration::from_secs(10))),
         mgr.with(LockOptions::new().local_handovers(65_535)),
     ]
 }

@@ -1,5 +1,6 @@
 //! P3: first come, first served, and nobody overtakes the queue.
 
+use crate::fixtures::DEFAULT_TTL;
 use std::{
     mem,
     sync::{
@@ -10,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{DEFAULT_TTL, LockManager, LockOptions, Waiter};
+use fairlock::{LockManager, LockOptions, Waiter};
 
 use crate::{
     backend::{Backend, on_both_stores},

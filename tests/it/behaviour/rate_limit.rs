@@ -107,7 +107,7 @@ fn service_sees_no_more_calls_than_the_limit(backend: &Backend) {
     let margin = Duration::from_millis(250);
     let came = Mutex::new(Vec::new());
     let limiters: Vec<Limiter> = (0..4)
-        .map(|_| manager(backend, fairlock::DEFAULT_TTL))
+        .map(|_| manager(backend, crate::fixtures::DEFAULT_TTL))
         .map(|process| Limiter::new(&process, "api", LIMIT as u32, second, margin))
         .collect();
     thread::scope(|scope| {

@@ -1,12 +1,13 @@
 //! A waiter in `select!`: its channel says when to look.
 
+use crate::fixtures::DEFAULT_TTL;
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, Select, bounded, select};
-use fairlock::{DEFAULT_TTL, Error, LockGuard, LockManager, LockOptions, Misuse, Waiter};
+use fairlock::{Error, LockGuard, LockManager, LockOptions, Misuse, Waiter};
 
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::managers;

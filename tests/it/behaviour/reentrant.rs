@@ -1,11 +1,11 @@
 //! A mutex that its holding thread can take again, and many keys mapped to few mutexes.
 
-use std::num::NonZeroU32;
 use std::thread;
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, MAX_NAME};
 
+use super::bad_input::assert_config;
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{Record, SOON};
 use crate::managers;
@@ -135,7 +135,7 @@ fn re_entry_distinguishes_names_and_managers(backend: &Backend) {
 }
 
 fn only_keys_of_one_stripe_exclude_each_other(backend: &Backend) {
-    const STRIPES: NonZeroU32 = NonZeroU32::new(4).unwrap();
+    const STRIPES: u32 = 4;
     let (ours, theirs) = (manager(backend), manager(backend));
     let (mine, other) = (
         ours.striped("accounts", STRIPES),
@@ -153,6 +153,8 @@ fn only_keys_of_one_stripe_exclude_each_other(backend: &Backend) {
         let refused = ours.striped(&name, STRIPES).mutex("a").lock();
         assert!(matches!(refused, Err(Error::Misused { .. })), "{refused:?}");
     }
+    let refused = ours.striped("accounts", 0).mutex("a").lock();
+    assert_config(refused, "stripes", &["at least one"]);
     let guard = mine.mutex("a").lock().unwrap();
     assert!(other.mutex("a").try_lock().unwrap().is_none());
     drop(

@@ -73,7 +73,7 @@ pub(super) const OPERATIONS: &[(&str, Prepare)] = &[
         hand_overs(vec![quiet(url).with(options)])
     }),
     ("mutex that is kept: lock + drop", |url| {
-        let manager = quiet(url).with(LockOptions::new().keep(Duration::from_secs(200)));
+        let manager = quiet(url).with(LockOptions::new().keep_idle(Duration::from_secs(200)));
         let mutex = manager.mutex("k");
         until(SOON, "it is kept", || {
             drop(mutex.lock().unwrap());

@@ -39,7 +39,7 @@ fn lost_wanted_message_costs_one_check_period() {
 fn without_any_message_a_renewal_tells_the_keeper() {
     let server = Server::start();
     let ttl = SHORT_TTL;
-    let mgr = short(server.url(), LockOptions::new().keep(ttl / 3));
+    let mgr = short(server.url(), LockOptions::new().keep_idle(ttl / 3));
     let other = plain(server.url());
     warm_up(&other);
     keep(&mgr, "a");
@@ -192,7 +192,7 @@ fn keepers_and_plain_managers_exclude_each_other() {
     let managers = [
         build(builder(server.url())).with(keeping()),
         plain(server.url()),
-        build(builder(server.url())).with(keeping().keep(KEEP / 5)),
+        build(builder(server.url())).with(keeping().keep_idle(KEEP / 5)),
     ];
     let owners = [(); 4].map(|()| AtomicBool::new(false));
     thread::scope(|scope| {
@@ -244,7 +244,7 @@ fn guard_learns_of_a_waiter_by_its_renewal_when_messages_are_lost() {
     for notified in [true, false] {
         let options = match notified {
             true => LockOptions::new().notify_wanted(true),
-            false => LockOptions::new().keep(ttl / 3),
+            false => LockOptions::new().keep_idle(ttl / 3),
         };
         let mgr = short(server.url(), options);
         let name = format!("n{notified}");

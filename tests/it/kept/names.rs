@@ -38,7 +38,7 @@ fn kept_lock_in_use_outlives_its_keep_time_and_its_ttl() {
     let server = Server::start();
     let keep_time = Duration::from_millis(400);
     let ttl = SHORT_TTL;
-    let mgr = short(server.url(), LockOptions::new().keep(keep_time));
+    let mgr = short(server.url(), LockOptions::new().keep_idle(keep_time));
     keep(&mgr, "a");
     let before = mgr.stats();
     let fence = mgr.inspect("a").unwrap().unwrap().fence;
@@ -117,7 +117,7 @@ fn user_without_the_channel_locks_and_keeps_nothing() {
 #[test]
 fn manager_without_keep_needs_no_subscription_for_free_locks() {
     let server = Server::start();
-    let mgr = build(builder(server.url()).options(keeping().no_keep()));
+    let mgr = build(builder(server.url()).options(keeping().no_keep_idle()));
     let pings = server.calls("ping");
     for _ in 0..50 {
         drop(mgr.lock("a").unwrap());

@@ -43,7 +43,7 @@ fn keeping_process(server: &Server, names: &[&str]) -> Child {
 /// | `end HOW`   | exits                                           |                 |
 fn keeps(args: &[String]) {
     static LEFT: OnceLock<LockManager> = OnceLock::new();
-    let options = LockOptions::new().keep(TTL / 3);
+    let options = LockOptions::new().keep_idle(TTL / 3);
     let mgr = build(with_ttl(args[0].as_str(), TTL)).with(options);
     while let Some(line) = receive() {
         let (verb, what) = line.split_once(' ').unwrap();
@@ -235,7 +235,7 @@ fn excludes(args: &[String]) {
     let keep: u64 = args[2].parse().unwrap();
     let options = match keep {
         0 => LockOptions::new(),
-        ms => LockOptions::new().keep(Duration::from_millis(ms)),
+        ms => LockOptions::new().keep_idle(Duration::from_millis(ms)),
     };
     let mgr = build(with_ttl(args[0].as_str(), TTL)).with(options);
     report("ready");
@@ -268,7 +268,7 @@ fn restarted_keeper_waits_for_its_old_self() {
     let server = Server::start();
     let mut child = keeping_process(&server, &["a"]);
     child.kill();
-    let mgr = keeper(server.url()).with(LockOptions::new().keep(KEEP));
+    let mgr = keeper(server.url()).with(LockOptions::new().keep_idle(KEEP));
     let guard = mgr.try_lock_for("a", TTL + SLACK).unwrap();
     drop(guard.expect("its lease is over"));
     keep(&mgr, "a");

@@ -111,7 +111,7 @@ fn failed_connections_stop_lending_until_a_renewal() {
 fn fences_rise_across_flushall_while_a_lock_is_kept() {
     let server = Server::start();
     let ttl = SHORT_TTL;
-    let mgr = short(server.url(), LockOptions::new().keep(ttl / 3));
+    let mgr = short(server.url(), LockOptions::new().keep_idle(ttl / 3));
     let other = plain(server.url());
     for name in ["a", "b", "c"] {
         keep(&mgr, name);
@@ -228,7 +228,7 @@ fn kept_lock_lapses_by_a_forward_clock_step() {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let ttl = SHORT_TTL;
-    let mgr = short(server.url(), LockOptions::new().keep(ttl / 3));
+    let mgr = short(server.url(), LockOptions::new().keep_idle(ttl / 3));
     let other = plain(server.url());
     keep(&mgr, "a");
     let last = mgr.lock("a").unwrap().fence();

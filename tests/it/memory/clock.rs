@@ -12,10 +12,11 @@ use std::{
 
 use fairlock::{
     Error, LockManager, LockOptions, LossReason, PreviousHolder,
-    memory::{Fault, Memory, Reply},
+    memory::{Fault, Memory},
 };
 
 use super::SOON;
+use crate::reply::{Commands, Reply};
 use crate::support::{EndLoops, SLACK, until};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -46,12 +47,12 @@ fn p6_a_lease_not_renewed_in_time_is_reported_lost() {
     let mgr = LockManager::connect(&memory).unwrap();
     let guard = mgr.lock("k").unwrap();
     let started = Instant::now();
-    memory.advance(fairlock::DEFAULT_TTL);
+    memory.advance(crate::fixtures::DEFAULT_TTL);
     assert!(!guard.is_held());
     let loss = guard.lost().recv_timeout(SOON).unwrap();
     assert_eq!(loss.reason, LossReason::Expired);
     assert!(
-        started.elapsed() < fairlock::DEFAULT_TTL / 3,
+        started.elapsed() < crate::fixtures::DEFAULT_TTL / 3,
         "that did not come from the advanced clock"
     );
     let next = LockManager::connect(&memory)
@@ -71,10 +72,10 @@ fn p4_a_lost_message_costs_at_most_one_check_period() {
     for _ in 0..5 {
         let guard = holder.lock("k").unwrap();
         let mut waiter = waiting.enqueue("k").unwrap();
-        memory.advance(fairlock::DEFAULT_CHECK_PERIOD * 3 / 2);
+        memory.advance(crate::fixtures::DEFAULT_CHECK_PERIOD * 3 / 2);
         memory.inject(Fault::LoseMessage);
         guard.unlock().unwrap();
-        memory.advance(fairlock::DEFAULT_CHECK_PERIOD);
+        memory.advance(crate::fixtures::DEFAULT_CHECK_PERIOD);
         waiter
             .wait_for(Duration::ZERO)
             .unwrap()
@@ -93,14 +94,14 @@ fn due_work_is_done_when_advance_returns() {
         let guard = managers[round % 3].lock(&name).unwrap();
         let kept = managers[(round + 1) % 3].lock("kept").unwrap();
         assert!(memory.lapse(&name));
-        memory.advance(fairlock::DEFAULT_TTL / 3);
+        memory.advance(crate::fixtures::DEFAULT_TTL / 3);
         assert!(
             !guard.is_held(),
             "round {round}: its renewal found the loss"
         );
         assert_eq!(guard.lost().try_recv().unwrap().reason, LossReason::Expired);
         assert!(
-            kept.remaining() > fairlock::DEFAULT_TTL / 2,
+            kept.remaining() > crate::fixtures::DEFAULT_TTL / 2,
             "round {round}: it was renewed"
         );
     }
@@ -119,7 +120,7 @@ fn advance_may_be_called_from_a_loss_callback() {
     });
     let mgr = LockManager::connect(&memory).unwrap().with(options);
     let guards = [mgr.lock("a").unwrap(), mgr.lock("b").unwrap()];
-    memory.advance(fairlock::DEFAULT_TTL);
+    memory.advance(crate::fixtures::DEFAULT_TTL);
     for _ in &guards {
         reported.recv_timeout(SOON).unwrap();
     }
@@ -131,14 +132,14 @@ fn renewals_keep_up_with_a_clock_that_steps() {
     let mgr = LockManager::connect(&memory).unwrap();
     let guard = mgr.lock("k").unwrap();
     for step in 1..=20 {
-        memory.advance(fairlock::DEFAULT_TTL / 3);
+        memory.advance(crate::fixtures::DEFAULT_TTL / 3);
         assert!(
             mgr.stats().renewals_confirmed >= step,
             "the renewal that was due"
         );
     }
     assert!(guard.is_held());
-    assert!(guard.remaining() > fairlock::DEFAULT_TTL / 2);
+    assert!(guard.remaining() > crate::fixtures::DEFAULT_TTL / 2);
     guard.unlock().unwrap();
 }
 
@@ -323,7 +324,7 @@ fn the_furthest_jump_hangs_nobody() {
         fences.is_sorted() && guard.fence() < fences[0],
         "{fences:?}"
     );
-    assert!(ours.lock("k").unwrap().remaining() > fairlock::DEFAULT_TTL / 2);
+    assert!(ours.lock("k").unwrap().remaining() > crate::fixtures::DEFAULT_TTL / 2);
     ours.shutdown(Duration::ZERO).unwrap();
 }
 

@@ -4,7 +4,7 @@
 
 use std::{cell::RefCell, fs, iter, path::Path, time::SystemTime};
 
-use fairlock::memory::{Memory, Reply};
+use fairlock::memory::Memory;
 use fairlock_tests::ROOT;
 use proptest::{
     collection::vec,
@@ -14,6 +14,7 @@ use proptest::{
 };
 use redis::Value;
 
+use crate::reply::{Commands, Reply};
 use crate::support::{Server, is_redis_7, until};
 
 #[test]

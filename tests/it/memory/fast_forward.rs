@@ -93,7 +93,10 @@ fn an_outage_ends_a_wait_and_a_lost_reply_a_call() {
         panic!("{end:?}")
     };
     assert_eq!(step, Step::Reply);
-    assert!(waited >= fairlock::DEFAULT_COMMAND_TIMEOUT, "{waited:?}");
+    assert!(
+        waited >= crate::fixtures::DEFAULT_COMMAND_TIMEOUT,
+        "{waited:?}"
+    );
     // The unknown grant is rolled back in the background, which takes no wait.
     let next = at_once(&memory, || theirs.lock("k").unwrap());
     assert_eq!(next.previous_holder(), PreviousHolder::Unknown);

@@ -1,12 +1,13 @@
 //! Outages, losses and injected faults: each takes effect as documented, and fairlock reacts as it
 //! does on Redis.
 
+use crate::fixtures::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL};
+use crate::reply::{Commands, Reply};
 use std::{thread, time::Duration};
 
 use fairlock::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, Error, LockManager, LockOptions,
-    LossReason, PreviousHolder, Step,
-    memory::{Fault, Memory, Reply},
+    Error, LockManager, LockOptions, LossReason, PreviousHolder, Step,
+    memory::{Fault, Memory},
 };
 
 use super::SOON;
@@ -79,7 +80,7 @@ fn a_lapse_is_reported_to_its_holder_and_its_successor() {
         .expect("it is the first in the queue");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(guard.is_held(), "the holder does not know yet");
-    memory.advance(fairlock::DEFAULT_TTL / 3);
+    memory.advance(crate::fixtures::DEFAULT_TTL / 3);
     assert_eq!(
         guard.lost().recv_timeout(SOON).unwrap().reason,
         LossReason::Expired
@@ -114,7 +115,7 @@ fn a_lapse_after_a_silence_frees_the_lock_at_once() {
     let owner = memory.command(&["HGET", "fairlock:{k}", "o"]);
     let (_first, _second) = (theirs.enqueue("k").unwrap(), ours.enqueue("k").unwrap());
     memory.go_down();
-    memory.advance(fairlock::DEFAULT_TTL / 2);
+    memory.advance(crate::fixtures::DEFAULT_TTL / 2);
     assert!(memory.lapse("k"));
     assert_ne!(
         memory.command(&["HGET", "fairlock:{k}", "o"]),
@@ -179,11 +180,11 @@ fn a_lease_survives_an_outage_until_its_deadline() {
     let mgr = LockManager::connect(&memory).unwrap();
     let guard = mgr.lock("k").unwrap();
     memory.go_down();
-    memory.advance(fairlock::DEFAULT_TTL / 2);
+    memory.advance(crate::fixtures::DEFAULT_TTL / 2);
     assert!(guard.is_held());
     let error = guard.renewal_error().expect("its renewal has failed");
     assert_eq!(error.lock(), Some("k"), "{error}");
-    memory.advance(fairlock::DEFAULT_TTL / 2);
+    memory.advance(crate::fixtures::DEFAULT_TTL / 2);
     assert!(!guard.is_held());
     assert_eq!(
         guard.lost().recv_timeout(SOON).unwrap().reason,

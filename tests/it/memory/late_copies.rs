@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use fairlock::{
     Error, LockManager, LockOptions,
-    memory::{Fault, Memory, Reply},
+    memory::{Fault, Memory},
 };
 
 use super::SOON;
+use crate::reply::{Commands, Reply};
 use crate::support::until;
 
 const HOUR: Duration = Duration::from_secs(3600);

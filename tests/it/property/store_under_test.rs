@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::model::ModelKind;
-use fairlock::memory::{Fault, Memory, Reply};
+use crate::reply::{Commands, Reply};
+use fairlock::memory::{Fault, Memory};
 use fairlock::{LockManager, endpoint::Endpoint};
 
 use super::sequence_run::CLIENTS;

@@ -3,13 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
-};
-
-use fairlock::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_LANES,
-    DEFAULT_LONG_WAIT, DEFAULT_OUTAGE_LIMIT, DEFAULT_PREFIX, DEFAULT_TTL, MAX_LABEL, MAX_TTL,
-    MIN_FIXED_LEASE, MIN_TTL,
 };
 
 use super::{code::code_of, none, place, read, root};
@@ -59,60 +52,6 @@ fn log_lines_are_documented_with_their_level() {
         &wrong,
         "docs/OPERATIONS.md and the log messages in src differ",
     );
-}
-
-#[test]
-fn documented_defaults_and_ranges_match_the_code() {
-    let page =
-        fs::read_to_string(root().join("docs/CONFIGURATION.md")).expect("docs/CONFIGURATION.md");
-    // How a setting is derived, for the columns of shorter TTLs. The unit tests check the
-    // derivation itself.
-    let derived = |default: Duration, part: u32| {
-        [5, 2, 1].map(|s| human(default.min(Duration::from_secs(s) / part)))
-    };
-    let row = |default: Duration, part: u32| derived(default, part).join(", ");
-    let (t, p, h) = (
-        DEFAULT_COMMAND_TIMEOUT,
-        DEFAULT_CHECK_PERIOD,
-        DEFAULT_HORIZON,
-    );
-    let rows = [
-        format!(
-            "| `ttl` | {} | {} to {} |",
-            human(DEFAULT_TTL),
-            human(MIN_TTL),
-            human(MAX_TTL)
-        ),
-        format!(
-            "| `fixed_lease` | none | {} to {} by `try_lock`;",
-            human(MIN_FIXED_LEASE),
-            human(MAX_TTL)
-        ),
-        format!("| `hold_at_least` | 0 s | 0 s to {} |", human(MAX_TTL)),
-        format!("| `label` | none | {MAX_LABEL} bytes"),
-        format!("| `prefix` | `{DEFAULT_PREFIX}` |"),
-        format!("| `lanes` | {DEFAULT_LANES} |"),
-        format!(
-            "| `command_timeout`, T | {}, or a tenth of the ttl | 1 ms to 24 h | {} |",
-            human(t),
-            row(t, 10)
-        ),
-        format!("| `connect_timeout` | T | 1 ms to 24 h | {} |", row(t, 10)),
-        format!(
-            "| `check_period`, P | {}, or an eighth of the ttl | 1 ms to 24 h | {} |",
-            human(p),
-            row(p, 8)
-        ),
-        format!(
-            "| `horizon`, H | {}, or half of the ttl; P + 3 T ",
-            human(h)
-        ),
-        format!("from P + 3 T to 0.566 of the ttl | {} |", row(h, 2)),
-        format!("| `outage_limit` | {}; T ", human(DEFAULT_OUTAGE_LIMIT)),
-        format!("| `long_wait` | {} | from 1 ms;", human(DEFAULT_LONG_WAIT)),
-    ];
-    let absent: Vec<_> = rows.into_iter().filter(|row| !page.contains(row)).collect();
-    none(&absent, "docs/CONFIGURATION.md lacks");
 }
 
 /// All Rust code in `docs/` is compiled with the documentation, which has a module for each page.
@@ -369,12 +308,4 @@ fn without_arguments(format: &str) -> String {
             .1;
     }
     words + rest
-}
-
-fn human(d: Duration) -> String {
-    match d.as_millis() {
-        ms if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
-        ms if ms >= 1000 => format!("{} s", ms as f64 / 1000.0),
-        ms => format!("{ms} ms"),
-    }
 }

@@ -527,7 +527,7 @@ impl Run<'_> {
         };
         let options = options.local_handovers(max);
         match self.setting.keep {
-            Some(keep) if !hold.is_multiple_of(4) => options.keep(keep),
+            Some(keep) if !hold.is_multiple_of(4) => options.keep_idle(keep),
             _ => options,
         }
     }

@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(30);
 
 fn keeper(set: &ClusterSet) -> LockManager {
-    manager_with(set, TTL).with(LockOptions::new().keep(TTL / 3))
+    manager_with(set, TTL).with(LockOptions::new().keep_idle(TTL / 3))
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn idle_keeper_of_a_cluster_proves_its_subscription_by_one_message() {
     let set = ClusterSet::start_with(3, 0, &[]);
     let (period, timeout) = (Duration::from_millis(250), Duration::from_millis(500));
     let builder = LockManager::builder(set.url())
-        .options(LockOptions::new().ttl(TTL).keep(TTL / 3))
+        .options(LockOptions::new().ttl(TTL).keep_idle(TTL / 3))
         .check_period(period)
         .command_timeout(timeout);
     let mgr = builder.build().expect("the cluster is in order");
@@ -118,7 +118,7 @@ fn keepers_and_others_exclude_each_other_while_a_slot_moves() {
             .build()
             .expect("the cluster is in order")
     };
-    let keeping = LockOptions::new().keep(TTL / 3);
+    let keeping = LockOptions::new().keep_idle(TTL / 3);
     let managers = [
         patient().with(keeping.clone()),
         patient().with(keeping),

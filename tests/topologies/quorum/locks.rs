@@ -35,7 +35,11 @@ fn quorum_refuses_to_keep_locks_and_to_notify_of_waiters() {
     let set = Set::start(3);
     let manager = set.manager();
     for (options, option, unset) in [
-        (LockOptions::new().keep(TTL / 5), "keep", "no_keep()"),
+        (
+            LockOptions::new().keep_idle(TTL / 5),
+            "keep_idle",
+            "no_keep_idle()",
+        ),
         (
             LockOptions::new().notify_wanted(true),
             "notify_wanted",
@@ -64,7 +68,7 @@ fn builder_of_a_quorum_refuses_what_a_quorum_has_not() {
     let set = Set::start(3);
     let manager = set.manager();
     for (options, words) in [
-        (new().keep(TTL / 5), ["keep", "no_keep()"]),
+        (new().keep_idle(TTL / 5), ["keep_idle", "no_keep_idle()"]),
         (
             new().local_handovers(2),
             ["local_handovers", "local_handovers(0)"],
@@ -108,7 +112,7 @@ fn builder_of_a_quorum_refuses_what_a_quorum_has_not() {
     let nowhere =
         Quorum::new([1, 2, 3].map(|port| fairlock::endpoint::Server::new("127.0.0.1", port)));
     let built = LockManager::builder(nowhere)
-        .options(new().keep(TTL / 5))
+        .options(new().keep_idle(TTL / 5))
         .build();
     assert!(matches!(built, Err(Error::Misused { .. })), "{built:?}");
 }

@@ -11,7 +11,7 @@ use crate::sums::Sums;
 use crate::support::{SLACK, until};
 
 fn keeping(mgr: &LockManager, unused: Duration) -> LockManager {
-    mgr.with(LockOptions::new().keep(unused))
+    mgr.with(LockOptions::new().keep_idle(unused))
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn keeper(set: &SentinelSet) -> LockManager {
 }
 
 fn keeper_for(set: &SentinelSet, ttl: Duration) -> LockManager {
-    let options = LockOptions::new().ttl(ttl).keep(ttl / 6);
+    let options = LockOptions::new().ttl(ttl).keep_idle(ttl / 6);
     build(builder(set.url()).options(options))
 }
 

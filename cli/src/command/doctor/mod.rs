@@ -25,14 +25,12 @@ mod link;
 mod rights;
 mod sentinel;
 
+use crate::defaults::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_PREFIX};
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
-use fairlock::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_PREFIX, Error, LockOptions, MIN_TTL,
-    Misuse,
-};
+use fairlock::{Error, LockOptions, MIN_TTL, Misuse};
 
 use crate::connection::Connection;
 use crate::duration;

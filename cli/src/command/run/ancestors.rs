@@ -4,6 +4,7 @@
 //! the ancestor may have ended, or be on another Redis. So Redis is asked whether the lock is held
 //! under the fence that the variable has.
 
+use crate::defaults::DEFAULT_PREFIX;
 use std::os::fd::OwnedFd;
 use std::process;
 use std::thread;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded, never};
 use fairlock::{
-    DEFAULT_PREFIX, Error, LockManager,
+    Error, LockManager,
     inspect::{LockInfo, LockState, Party},
 };
 use rustix::event::{PollFd, PollFlags, poll};

@@ -1,10 +1,11 @@
 //! Redis at the start of a run: it may not be up yet.
 
+use crate::defaults::DEFAULT_COMMAND_TIMEOUT;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Builder, DEFAULT_COMMAND_TIMEOUT, Error, LockManager, Result};
+use fairlock::{Builder, Error, LockManager, Result};
 
 use crate::exit::{Exit, Failure};
 

@@ -18,12 +18,13 @@ mod tree;
 mod wait;
 mod waiting_line;
 
+use crate::defaults::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL};
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use crossbeam_channel::never;
-use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, Error, LockManager, LockOptions};
+use fairlock::{Error, LockManager, LockOptions};
 use humantime::format_duration;
 
 use crate::connection::{Connection, TTL_PER_TIMEOUT};

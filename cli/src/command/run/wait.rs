@@ -1,11 +1,12 @@
 //! How the command waits for its lock.
 
+use crate::defaults::DEFAULT_OUTAGE_LIMIT;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, never, select, tick, unbounded};
-use fairlock::{Builder, DEFAULT_OUTAGE_LIMIT, DetachedLock, Error, LockManager};
+use fairlock::{Builder, DetachedLock, Error, LockManager};
 
 use super::ancestors::{Ancestor, Ancestors, Verdict, verdict};
 use super::connect::{Connecting, passes_by_itself, retry};

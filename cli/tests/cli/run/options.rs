@@ -1,15 +1,13 @@
 //! The options of `fairlock run`, and the environment that the command gets.
 
+use crate::defaults::{DEFAULT_CHECK_PERIOD, DEFAULT_OUTAGE_LIMIT};
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fairlock::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_OUTAGE_LIMIT,
-    inspect::{Access, LockState},
-};
+use fairlock::inspect::{Access, LockState};
 use rustix::process::Signal;
 
 use super::{LONG, Run, broken_program, is_held, manager, run, run_script, until_renewed, waiters};

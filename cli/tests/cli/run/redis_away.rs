@@ -1,10 +1,10 @@
 //! Redis is away when `fairlock run` starts, and comes back, or does not.
 
+use crate::defaults::DEFAULT_OUTAGE_LIMIT;
 use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fairlock::DEFAULT_OUTAGE_LIMIT;
 use rustix::process::Signal;
 
 use super::{LONG, Run};

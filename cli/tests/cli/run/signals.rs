@@ -96,7 +96,7 @@ fn signals_end_a_wait_and_leave_the_queue() {
 fn wait_can_be_ended_while_redis_is_silent() {
     let server = Server::start();
     let _guard = manager(&server).lock("a").expect("free");
-    let timeout = format!("{}ms", fairlock::DEFAULT_COMMAND_TIMEOUT.as_millis());
+    let timeout = format!("{}ms", crate::defaults::DEFAULT_COMMAND_TIMEOUT.as_millis());
     let args = ["--command-timeout", &timeout, "--wait", "1h", "a"];
     let mut run = Run::script(&server, &args, "echo ran");
     until(LONG, "queued", || waiters(&server, "a") == 1);
@@ -105,7 +105,7 @@ fn wait_can_be_ended_while_redis_is_silent() {
     let start = std::time::Instant::now();
     assert_eq!(run.ended().code, Some(143));
     // A shutdown of the manager: the time for guards, three command timeouts, and the last handle.
-    let bound = fairlock::DEFAULT_COMMAND_TIMEOUT * 5 + SLACK;
+    let bound = crate::defaults::DEFAULT_COMMAND_TIMEOUT * 5 + SLACK;
     assert!(start.elapsed() < bound, "{:?}", start.elapsed());
     server.cont();
 }

@@ -171,7 +171,7 @@ fn max_hold_counts_for_each_guard_of_a_kept_lock(backend: &Backend) {
 fn reporting(backend: &Backend) -> (LockManager, Arc<AtomicU64>) {
     let reported = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&reported);
-    let options = LockOptions::new().keep(TTL / 3).on_lost(move |_| {
+    let options = LockOptions::new().keep_idle(TTL / 3).on_lost(move |_| {
         counter.fetch_add(1, Ordering::SeqCst);
     });
     (short(backend, options), reported)

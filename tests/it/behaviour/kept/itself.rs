@@ -113,32 +113,32 @@ fn handles_with_other_options_take_a_kept_name(backend: &Backend) {
                     .is_some()
             }),
             ("no_keep", |m, n| {
-                with(m, NEW.no_keep()).try_lock(n).unwrap().is_some()
+                with(m, NEW.no_keep_idle()).try_lock(n).unwrap().is_some()
             }),
             ("no_keep, waiting", |m, n| {
-                with(m, NEW.no_keep())
+                with(m, NEW.no_keep_idle())
                     .try_lock_for(n, SHORT)
                     .unwrap()
                     .is_some()
             }),
             ("no_keep, enqueued", |m, n| {
-                let mut waiter = with(m, NEW.no_keep()).enqueue(n).unwrap();
+                let mut waiter = with(m, NEW.no_keep_idle()).enqueue(n).unwrap();
                 waiter.wait_for(SHORT).unwrap().is_some()
             }),
             ("no_keep, local_handovers", |m, n| {
-                let other = with(m, NEW.no_keep().local_handovers(5));
+                let other = with(m, NEW.no_keep_idle().local_handovers(5));
                 other.try_lock_for(n, SHORT).unwrap().is_some()
             }),
             ("no_keep, notify_wanted", |m, n| {
-                let other = with(m, NEW.no_keep().notify_wanted(true));
+                let other = with(m, NEW.no_keep_idle().notify_wanted(true));
                 other.try_lock(n).unwrap().is_some()
             }),
             ("fixed_lease", |m, n| {
-                let other = with(m, NEW.no_keep().fixed_lease(TTL));
+                let other = with(m, NEW.no_keep_idle().fixed_lease(TTL));
                 other.try_lock(n).unwrap().is_some()
             }),
             ("hold_at_least", |m, n| {
-                let other = with(m, NEW.no_keep().hold_at_least(SHORT));
+                let other = with(m, NEW.no_keep_idle().hold_at_least(SHORT));
                 other.try_lock_for(n, SLACK).unwrap().is_some()
             }),
             ("max_hold", |m, n| {
@@ -181,7 +181,7 @@ fn lock_all_takes_kept_names_and_leaves_none_behind(backend: &Backend) {
 /// A permit of another kind needs the name free.
 fn name_changes_its_kind_while_it_is_kept(backend: &Backend) {
     let mgr = keeper(backend);
-    let plain_handle = mgr.with(LockOptions::new().no_keep());
+    let plain_handle = mgr.with(LockOptions::new().no_keep_idle());
     for _ in 0..3 {
         keep(&mgr, "a");
         let permits = plain_handle.semaphore("a", 3);
@@ -212,12 +212,12 @@ fn handles_that_keep_differently_share_a_name(backend: &Backend) {
     let mgr = keeper(backend);
     let handles = [
         mgr.clone(),
-        mgr.with(LockOptions::new().keep(KEEP / 2)),
+        mgr.with(LockOptions::new().keep_idle(KEEP / 2)),
         mgr.with(LockOptions::new().ttl(2 * TTL)),
         mgr.with(LockOptions::new().local_handovers(3)),
         mgr.with(LockOptions::new().label("x")),
         mgr.with(keeping().max_hold(TTL)),
-        mgr.with(LockOptions::new().no_keep()),
+        mgr.with(LockOptions::new().no_keep_idle()),
     ];
     let mut last = 0;
     for i in 0..200 {

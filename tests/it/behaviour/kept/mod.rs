@@ -45,7 +45,7 @@ pub(crate) fn builder(to: impl Into<Endpoint>) -> Builder {
 }
 
 pub(crate) fn keeping() -> LockOptions {
-    LockOptions::new().keep(KEEP)
+    LockOptions::new().keep_idle(KEEP)
 }
 
 /// A manager that keeps its locks.

@@ -88,7 +88,7 @@ fn no_end_but_a_recall_makes_a_name_cold(backend: &Backend) {
     }
     // Nobody used them.
     let keep_time = SHORT_TTL / 6;
-    let short = short(backend, LockOptions::new().keep(keep_time));
+    let short = short(backend, LockOptions::new().keep_idle(keep_time));
     keep(&short, "warm");
     for _ in 0..3 {
         for _ in 0..3 {
@@ -104,7 +104,7 @@ fn no_end_but_a_recall_makes_a_name_cold(backend: &Backend) {
 fn no_call_of_its_own_manager_makes_a_name_cold(backend: &Backend) {
     let mgr = keeper(backend);
     keep(&mgr, "warm");
-    let others = mgr.with(LockOptions::new().no_keep());
+    let others = mgr.with(LockOptions::new().no_keep_idle());
     let soon = Duration::from_millis(5);
     let ways: [(&str, Asks<'_>); 6] = [
         ("try_lock", &|name| {
@@ -182,7 +182,7 @@ fn name_that_goes_to_and_fro_is_not_kept_for_a_while(backend: &Backend) {
     for mgr in &managers {
         assert!(mgr.stats().cold_names >= 1, "{:?}", mgr.stats());
     }
-    // From now on each lock costs what it costs without `keep`.
+    // From now on each lock costs what it costs without `keep_idle`.
     let recalls = || managers.iter().map(|mgr| mgr.stats().recalls).sum::<u64>();
     let before = recalls();
     assert!((0..100).any(|_| {
@@ -229,7 +229,7 @@ fn name_that_was_worth_keeping_is_kept_again_after_a_recall(backend: &Backend) {
 fn name_that_is_locked_too_seldom_is_not_kept(backend: &Backend) {
     let (mgr, other) = (keeper(backend), plain(backend));
     keep(&mgr, "warm");
-    let seldom = mgr.with(LockOptions::new().keep(Duration::from_millis(20)));
+    let seldom = mgr.with(LockOptions::new().keep_idle(Duration::from_millis(20)));
     for _ in 0..5 {
         drop(seldom.lock("a").unwrap());
         until(SLACK, "it is free", || {
@@ -242,7 +242,7 @@ fn name_that_is_locked_too_seldom_is_not_kept(backend: &Backend) {
 
 fn unused_kept_lock_is_released_after_its_time(backend: &Backend) {
     let keep_time = SHORT_TTL / 3;
-    let mgr = short(backend, LockOptions::new().keep(keep_time));
+    let mgr = short(backend, LockOptions::new().keep_idle(keep_time));
     keep(&mgr, "a");
     let used = Instant::now();
     let renewed = mgr.stats().renewals_confirmed;

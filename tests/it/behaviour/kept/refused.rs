@@ -1,9 +1,10 @@
 //! Options that do not fit to kept locks are refused before Redis is asked, and the message says how
 //! to unset them.
 
+use crate::fixtures::DEFAULT_TTL;
 use std::time::Duration;
 
-use fairlock::{DEFAULT_TTL, Error, LockManager, LockOptions};
+use fairlock::{Error, LockManager, LockOptions};
 
 use super::{KEEP, TTL, builder, plain};
 use crate::backend::{Backend, on_both_stores};
@@ -26,8 +27,12 @@ type Change = fn(LockOptions) -> LockOptions;
 /// unset one. The numbers are out of range for each other, too: that is not the reason.
 fn pairs_that_cannot_go_together_are_refused_at_once(backend: &Backend) {
     let lent = [
-        (NEW.keep(Duration::from_secs(2)), "keep", "no_keep()"),
-        (NEW.keep(Duration::MAX), "keep", "no_keep()"),
+        (
+            NEW.keep_idle(Duration::from_secs(2)),
+            "keep_idle",
+            "no_keep_idle()",
+        ),
+        (NEW.keep_idle(Duration::MAX), "keep_idle", "no_keep_idle()"),
         (
             NEW.notify_wanted(true),
             "notify_wanted",
@@ -71,15 +76,18 @@ fn pairs_that_cannot_go_together_are_refused_at_once(backend: &Backend) {
         }
     }
     let waits = || builder(backend).wait_on_drop(true);
-    let words = ["keep", "wait_on_drop", "no_keep()"];
+    let words = ["keep_idle", "wait_on_drop", "no_keep_idle()"];
     for keep in [KEEP, Duration::MAX] {
-        assert_refused(waits().options(NEW.keep(keep)).build().map(drop), &words);
-        assert_refused(build(waits()).with(NEW.keep(keep)).lock("a"), &words);
+        assert_refused(
+            waits().options(NEW.keep_idle(keep)).build().map(drop),
+            &words,
+        );
+        assert_refused(build(waits()).with(NEW.keep_idle(keep)).lock("a"), &words);
     }
     // These go together.
     for options in [
         NEW.ttl(TTL)
-            .keep(KEEP)
+            .keep_idle(KEEP)
             .local_handovers(2)
             .notify_wanted(true)
             .max_hold(TTL),
@@ -110,7 +118,7 @@ fn keep_out_of_range_is_refused(backend: &Backend) {
         (TTL / 3, TTL),
         (Duration::from_secs(20), 2 * TTL),
     ] {
-        let options = NEW.ttl(ttl).keep(keep);
+        let options = NEW.ttl(ttl).keep_idle(keep);
         drop(mgr.with(options.clone()).lock("a").unwrap());
         build(builder(backend).options(options));
     }
@@ -123,16 +131,16 @@ fn keep_out_of_range_is_refused(backend: &Backend) {
         TTL,
         Duration::MAX,
     ] {
-        let options = NEW.ttl(TTL).keep(keep);
+        let options = NEW.ttl(TTL).keep_idle(keep);
         let handle = mgr.with(options.clone());
-        assert_refused(handle.lock("a"), &["keep"]);
-        assert_refused(handle.try_lock("a"), &["keep"]);
-        assert_refused(handle.enqueue("a"), &["keep"]);
-        assert_refused(handle.mutex("a").lock(), &["keep"]);
-        assert_refused(handle.reentrant_mutex("a").lock().map(drop), &["keep"]);
+        assert_refused(handle.lock("a"), &["keep_idle"]);
+        assert_refused(handle.try_lock("a"), &["keep_idle"]);
+        assert_refused(handle.enqueue("a"), &["keep_idle"]);
+        assert_refused(handle.mutex("a").lock(), &["keep_idle"]);
+        assert_refused(handle.reentrant_mutex("a").lock().map(drop), &["keep_idle"]);
         assert_refused(
             builder(backend).options(options).build().map(drop),
-            &["keep"],
+            &["keep_idle"],
         );
     }
     backend.come_back();
@@ -141,12 +149,12 @@ fn keep_out_of_range_is_refused(backend: &Backend) {
 fn keep_of_a_third_of_any_ttl_is_taken(backend: &Backend) {
     let mgr = plain(backend);
     for ttl in [DEFAULT_TTL, TTL, Duration::from_millis(10_001)] {
-        drop(mgr.with(NEW.ttl(ttl).keep(ttl / 3)).lock("a").unwrap());
+        drop(mgr.with(NEW.ttl(ttl).keep_idle(ttl / 3)).lock("a").unwrap());
     }
 }
 
 fn keep_beside_options_that_end_leases_otherwise_is_refused(backend: &Backend) {
-    let mgr = plain(backend).with(NEW.keep(KEEP));
+    let mgr = plain(backend).with(NEW.keep_idle(KEEP));
     let handles = [
         (mgr.with(NEW.fixed_lease(TTL)), "fixed lease"),
         (
@@ -155,17 +163,23 @@ fn keep_beside_options_that_end_leases_otherwise_is_refused(backend: &Backend) {
         ),
     ];
     for (handle, option) in handles {
-        assert_refused(handle.lock("a"), &["keep", "no_keep()", option]);
-        assert_refused(handle.try_lock("a"), &["keep", "no_keep()", option]);
-        assert_refused(handle.enqueue("a"), &["keep", "no_keep()", option]);
-        drop(handle.with(NEW.no_keep()).lock("a").unwrap());
+        assert_refused(handle.lock("a"), &["keep_idle", "no_keep_idle()", option]);
+        assert_refused(
+            handle.try_lock("a"),
+            &["keep_idle", "no_keep_idle()", option],
+        );
+        assert_refused(
+            handle.enqueue("a"),
+            &["keep_idle", "no_keep_idle()", option],
+        );
+        drop(handle.with(NEW.no_keep_idle()).lock("a").unwrap());
     }
 }
 
 fn keep_and_notify_wanted_are_refused_for_permits(backend: &Backend) {
     let mgr = plain(backend);
     for (options, words) in [
-        (NEW.keep(KEEP), ["keep", "no_keep()"]),
+        (NEW.keep_idle(KEEP), ["keep_idle", "no_keep_idle()"]),
         (
             NEW.notify_wanted(true),
             ["notify_wanted", "notify_wanted(false)"],
@@ -183,16 +197,25 @@ fn keep_and_notify_wanted_are_refused_for_permits(backend: &Backend) {
 
 fn keep_is_refused_where_drop_waits(backend: &Backend) {
     let waiting = || builder(backend).wait_on_drop(true);
-    let built = waiting().options(NEW.keep(KEEP)).build();
-    assert_refused(built.map(drop), &["keep", "wait_on_drop", "no_keep()"]);
-    let mgr = build(waiting()).with(NEW.keep(KEEP));
-    assert_refused(mgr.lock("a"), &["keep", "wait_on_drop", "no_keep()"]);
-    assert_refused(mgr.try_lock("a"), &["keep", "wait_on_drop", "no_keep()"]);
+    let built = waiting().options(NEW.keep_idle(KEEP)).build();
+    assert_refused(
+        built.map(drop),
+        &["keep_idle", "wait_on_drop", "no_keep_idle()"],
+    );
+    let mgr = build(waiting()).with(NEW.keep_idle(KEEP));
+    assert_refused(
+        mgr.lock("a"),
+        &["keep_idle", "wait_on_drop", "no_keep_idle()"],
+    );
+    assert_refused(
+        mgr.try_lock("a"),
+        &["keep_idle", "wait_on_drop", "no_keep_idle()"],
+    );
 }
 
 fn handle_that_unsets_keep_works_with_all_of_these(backend: &Backend) {
-    let keeps: LockManager = plain(backend).with(NEW.keep(KEEP).notify_wanted(true));
-    let mgr = keeps.with(NEW.no_keep().notify_wanted(false));
+    let keeps: LockManager = plain(backend).with(NEW.keep_idle(KEEP).notify_wanted(true));
+    let mgr = keeps.with(NEW.no_keep_idle().notify_wanted(false));
     drop(mgr.semaphore("s", 3).acquire().unwrap());
     drop(mgr.rw_lock("r").read().unwrap());
     drop(mgr.with(NEW.fixed_lease(TTL)).lock("a").unwrap());

@@ -119,7 +119,11 @@ fn names_with_a_handle_or_a_guard_make_no_room(backend: &Backend) {
 
 fn guards_that_are_only_told_take_no_room(backend: &Backend) {
     let mgr = with_room(backend, 2);
-    let told = mgr.with(fairlock::LockOptions::new().no_keep().notify_wanted(true));
+    let told = mgr.with(
+        fairlock::LockOptions::new()
+            .no_keep_idle()
+            .notify_wanted(true),
+    );
     let guards = ["a", "b", "c"].map(|name| told.lock(name).unwrap());
     keep(&mgr, "d");
     keep(&mgr, "e");

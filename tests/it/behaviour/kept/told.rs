@@ -38,7 +38,7 @@ const WAYS: [Way; 10] = [
         m.mutex(n).try_lock().unwrap().unwrap()
     }),
     ("a grant that was waited for", |m, n| {
-        let before = m.with(NEW.no_keep().notify_wanted(false)).lock(n);
+        let before = m.with(NEW.no_keep_idle().notify_wanted(false)).lock(n);
         let waiter = m.enqueue(n).unwrap();
         drop(before.unwrap());
         granted(waiter)
@@ -64,9 +64,9 @@ fn told(backend: &Backend) -> Vec<(&'static str, LockManager)> {
     let mgr = plain(backend);
     let notified = NEW.notify_wanted(true);
     vec![
-        ("keep", mgr.with(NEW.keep(KEEP))),
+        ("keep", mgr.with(NEW.keep_idle(KEEP))),
         ("notify_wanted", mgr.with(notified.clone())),
-        ("both", mgr.with(notified.clone().keep(KEEP))),
+        ("both", mgr.with(notified.clone().keep_idle(KEEP))),
         ("with hand-overs", mgr.with(notified.local_handovers(3))),
     ]
 }
@@ -129,7 +129,7 @@ fn try_that_meets_another_try_is_told(backend: &Backend) {
 
 fn attached_lock_is_kept_as_any_other(backend: &Backend) {
     let (mgr, other) = (plain(backend), patient(backend));
-    let keeps = mgr.with(NEW.keep(KEEP));
+    let keeps = mgr.with(NEW.keep_idle(KEEP));
     keep(&keeps, "warm");
     until(
         SLACK,
@@ -151,10 +151,10 @@ fn attached_lock_is_kept_as_any_other(backend: &Backend) {
 fn attached_lock_leaves_its_process_the_places_behind_it(backend: &Backend) {
     let (mgr, other) = (plain(backend), patient(backend));
     for options in [
-        NEW.keep(KEEP),
+        NEW.keep_idle(KEEP),
         NEW.notify_wanted(true),
         NEW.local_handovers(2),
-        NEW.notify_wanted(true).keep(KEEP).local_handovers(2),
+        NEW.notify_wanted(true).keep_idle(KEEP).local_handovers(2),
     ] {
         let handle = mgr.with(options);
         let detached = other.lock("a").unwrap().detach(KEEP).unwrap();
@@ -204,7 +204,7 @@ fn callers_that_are_told_have_a_place_each(backend: &Backend) {
 /// Neither a new name nor a cold one is kept. What changes over time is not the order.
 fn callers_of_a_name_that_is_not_kept_share_a_place(backend: &Backend) {
     let (mgr, other) = (plain(backend), plain(backend));
-    let keeps = mgr.with(NEW.keep(KEEP));
+    let keeps = mgr.with(NEW.keep_idle(KEEP));
     keep(&keeps, "warm");
     for _ in 0..6 {
         assert_eq!(order(&keeps, &other), [0, 2, 1]);

@@ -141,7 +141,7 @@ fn each_verb_takes_the_kept_lock(backend: &Backend) {
 
 fn handle_without_keep_keeps_nothing(backend: &Backend) {
     let (mgr, other) = (keeper(backend), plain(backend));
-    let without = mgr.with(LockOptions::new().no_keep());
+    let without = mgr.with(LockOptions::new().no_keep_idle());
     for _ in 0..20 {
         drop(without.lock("a").unwrap());
     }
@@ -248,7 +248,7 @@ fn waiter_for_a_kept_lock_is_ready_at_once(backend: &Backend) {
 /// A guard is alive for longer than an unused lock is kept. So nobody has asked Redis for that long.
 fn callers_queue_behind_those_that_wait_for_a_kept_lock(backend: &Backend) {
     let unused = P / 2;
-    let mgr = plain(backend).with(LockOptions::new().keep(unused));
+    let mgr = plain(backend).with(LockOptions::new().keep_idle(unused));
     keep(&mgr, "a");
     let guard = mgr.lock("a").unwrap();
     let mut waiters = vec![mgr.enqueue("a").unwrap()];
