@@ -12,7 +12,7 @@ use std::env;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use fairlock::{LockManager, endpoint::Quorum};
+use fairlock::{LockManager, endpoint::Endpoint};
 use rustix::event::{PollFd, PollFlags, poll};
 use support::{Redis, now, rounds, server};
 
@@ -27,7 +27,7 @@ fn main() {
     );
     let servers = [server(), server(), server()];
     let single = LockManager::connect(&servers[0].url).expect("a Redis that answers");
-    let quorum = LockManager::builder(Quorum::new(servers.iter().map(|server| &server.url)))
+    let quorum = LockManager::builder(Endpoint::quorum(servers.iter().map(|server| &server.url)))
         .uptime_check(false)
         .build()
         .expect("three that answer");

@@ -14,7 +14,6 @@ use crate::config::{Config, ReplicaAcks, Settings};
 use crate::credentials::{CredentialsProvider, ServerRole};
 use crate::endpoint::{Endpoint, Location};
 #[cfg(feature = "memory")]
-use crate::error::Error;
 use crate::error::Result;
 use crate::local::Running;
 use crate::manager::LockManager;
@@ -25,7 +24,7 @@ use crate::servers::Servers;
 use crate::store::Pem;
 #[cfg(feature = "memory")]
 use crate::store::memory::Session;
-use crate::store::{Provider, Store, TlsSettings, Topology, parse_url};
+use crate::store::{Provider, Store, TlsSettings, Topology};
 
 /// For the first read of all files of certificates. A busy host, or a disk that sleeps, may take longer than
 /// a server is given to answer.
@@ -228,7 +227,7 @@ impl Builder {
     }
 
     /// The same for the logins at sentinels, which have users of their own. Default: the login of
-    /// the [`Sentinel`](crate::endpoint::Sentinel), or none.
+    /// the [`Endpoint`], or none.
     ///
     /// The provider is asked for each new connection to a sentinel. It may block for half of the
     /// connect timeout; then the other sentinels decide.
@@ -430,14 +429,7 @@ impl Builder {
 
     /// The endpoint's topology with this builder's certificates and providers.
     fn topology(&self) -> Result<Topology> {
-        let topology = match &self.endpoint.0 {
-            Location::Url(url) => parse_url(url)?,
-            Location::Typed(topology) => (**topology).clone()?,
-            #[cfg(feature = "memory")]
-            Location::Memory(_) => {
-                return Err(Error::setting("endpoint", "servers; a Memory has none"));
-            }
-        };
+        let topology = self.endpoint.topology()?;
         let of_servers = self.credentials.clone();
         let of_sentinels = self.sentinel_credentials.clone();
         let topology = topology.with_credentials(of_servers, of_sentinels)?;

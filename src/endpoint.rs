@@ -1,4 +1,4 @@
-//! Where the locks of a manager live: a URL, or the same with types.
+//! Where the locks of a manager live: a URL, or the same by calls.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,15 +29,19 @@ use crate::store::{
 ///
 /// So one variable configures any topology. `Display` shows these URLs again, without logins.
 ///
-/// Or the same with types: a [`Server`], a [`Sentinel`], a [`Cluster`], a [`Quorum`]. With the
-/// feature `memory` also a `&Memory`. [`Builder::build`](crate::Builder::build) reports what is wrong
-/// with an endpoint, and `str::parse` does so for a text at once.
+/// Or the same by calls, so that a password needs no encoding. They also add to a URL. With the
+/// feature `memory` also a `&Memory`. Nothing is sent before [`Builder::build`](crate::Builder::build).
+/// It reports what is wrong with an endpoint, and `str::parse` does so for a text at once.
 ///
 /// ```
 /// use fairlock::endpoint::Endpoint;
 ///
 /// let quorum: Endpoint = "redis://:secret@a redis://:secret@b redis://:secret@c".parse()?;
 /// assert_eq!(quorum.to_string(), "redis://a:6379 redis://b:6379 redis://c:6379");
+///
+/// let sentinels = [("sentinel-1", 26379), ("sentinel-2", 26379), ("sentinel-3", 26379)];
+/// let service = Endpoint::sentinel("mymaster", sentinels).password("p@ss:word");
+/// assert!(service.to_string().ends_with("/mymaster"));
 /// # Ok::<(), fairlock::Error>(())
 /// ```
 #[derive(Clone)]
@@ -47,7 +51,6 @@ pub struct Endpoint(pub(crate) Location);
 pub(crate) enum Location {
     /// As the user wrote it. Not checked yet, and it may contain a password.
     Url(String),
-    /// Checked.
     Typed(Box<Result<Topology>>),
     #[cfg(feature = "memory")]
     Memory(Memory),
@@ -73,13 +76,11 @@ impl FromStr for Endpoint {
 /// The URL without the login, or the URLs of a quorum.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parsed = match &self.0 {
-            Location::Url(text) => &parse_url(text),
-            Location::Typed(checked) => &**checked,
-            #[cfg(feature = "memory")]
-            Location::Memory(_) => return f.write_str("in memory"),
-        };
-        match parsed {
+        #[cfg(feature = "memory")]
+        if let Location::Memory(_) = &self.0 {
+            return f.write_str("in memory");
+        }
+        match self.topology() {
             Ok(topology) => f.write_str(&topology.url()),
             Err(_) => f.write_str("not a URL"),
         }
@@ -93,305 +94,174 @@ impl From<&Memory> for Endpoint {
     }
 }
 
-/// The address, as errors show it: host and port, or the path of a unix socket.
-impl fmt::Display for Server {
+/// Shows the addresses, never a password.
+impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Ok(settings) => settings.address.fmt(f),
-            Err(_) => f.write_str("not valid"),
+        #[cfg(feature = "memory")]
+        if let Location::Memory(_) = &self.0 {
+            return f.write_str("Endpoint(in memory)");
         }
-    }
-}
-
-impl From<Server> for Endpoint {
-    fn from(server: Server) -> Endpoint {
-        Endpoint::typed("server", server.0.map(Topology::Single))
-    }
-}
-
-impl From<Sentinel> for Endpoint {
-    fn from(sentinel: Sentinel) -> Endpoint {
-        Endpoint::typed("sentinel", Ok(Topology::Sentinel(sentinel.0)))
-    }
-}
-
-impl From<Cluster> for Endpoint {
-    fn from(cluster: Cluster) -> Endpoint {
-        Endpoint::typed("cluster", Ok(Topology::Cluster(cluster.0)))
-    }
-}
-
-impl From<Quorum> for Endpoint {
-    fn from(quorum: Quorum) -> Endpoint {
-        let servers: Result<Vec<_>> = quorum.0.into_iter().map(|server| server.0).collect();
-        Endpoint::typed("quorum", servers.map(Topology::Quorum))
+        match self.topology() {
+            Ok(topology) => write!(f, "Endpoint({topology})"),
+            Err(_) => f.write_str("Endpoint(not valid)"),
+        }
     }
 }
 
 impl Endpoint {
-    fn typed(what: &str, topology: Result<Topology>) -> Endpoint {
-        let checked = topology.and_then(|topology| {
-            let refused = topology.check();
-            refused.map_err(|why| Error::setting(what, why))
-        });
-        Endpoint(Location::Typed(Box::new(checked)))
-    }
-}
-
-/// Shows the addresses, never a password.
-impl fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Location::Url(url) => match parse_url(url) {
-                Ok(topology) => write!(f, "Endpoint({topology})"),
-                Err(_) => f.write_str("Endpoint(not a URL)"),
-            },
-            Location::Typed(checked) => match &**checked {
-                Ok(topology) => write!(f, "Endpoint({topology})"),
-                Err(_) => f.write_str("Endpoint(not valid)"),
-            },
-            #[cfg(feature = "memory")]
-            Location::Memory(_) => f.write_str("Endpoint(in memory)"),
-        }
-    }
-}
-
-/// One Redis server. It is an [`Endpoint`] alone, and a member of a [`Quorum`].
-///
-/// A URL of one server is a `Server`, too: `Server::from("redis://host:6379/")`. Nothing is sent
-/// and nothing is reported before [`Builder::build`](crate::Builder::build), which blocks for at
-/// most the connect timeout. It returns [`Error::Misused`] for settings that are not valid.
-///
-/// ```no_run
-/// use fairlock::{LockManager, endpoint::Server};
-///
-/// let server = Server::new("redis.internal", 6379).password("secret").database(2);
-/// let mgr = LockManager::connect(server)?;
-/// # Ok::<(), fairlock::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct Server(pub(crate) Result<ServerSettings>);
-
-impl Server {
-    /// A server at this host and port. The host is a name, an IPv4 address or an IPv6 address.
-    pub fn new(host: impl AsRef<str>, port: u16) -> Server {
-        Server::at(tcp(host, port))
+    /// One server, at this host and port. The host is a name, an IPv4 address or an IPv6 address.
+    pub fn server(host: impl AsRef<str>, port: u16) -> Endpoint {
+        Endpoint::at(tcp(host, port))
     }
 
-    /// A server on this host, at a unix socket.
-    pub fn unix(path: impl Into<PathBuf>) -> Server {
-        Server::at(Address::Unix(path.into()))
+    /// One server on this host, at a unix socket.
+    pub fn unix(path: impl Into<PathBuf>) -> Endpoint {
+        Endpoint::at(Address::Unix(path.into()))
     }
 
-    fn at(address: Address) -> Server {
-        let login = Login::default();
-        Server(Ok(ServerSettings { address, login }))
+    /// The master of a service that sentinels watch: the service by its name, and the sentinels by
+    /// host and port. Some of the sentinels are enough: one that answers names the master.
+    pub fn sentinel<H: AsRef<str>>(
+        service: impl Into<String>,
+        sentinels: impl IntoIterator<Item = (H, u16)>,
+    ) -> Endpoint {
+        Endpoint::typed(Ok(Topology::Sentinel(SentinelSettings {
+            sentinels: tcp_all(sentinels),
+            service: service.into(),
+            sentinel_login: Login::default(),
+            login: Login::default(),
+        })))
     }
 
-    /// The user to log in as. Needs a [password](Server::password). Default: the server's default
-    /// user.
-    pub fn user(self, user: impl Into<String>) -> Server {
-        self.with(|login| login.user = Some(user.into()))
+    /// The masters of the cluster to which these nodes belong, each by host and port. Some of the nodes
+    /// are enough: one that answers names the others.
+    pub fn cluster<H: AsRef<str>>(nodes: impl IntoIterator<Item = (H, u16)>) -> Endpoint {
+        Endpoint::typed(Ok(Topology::Cluster(ClusterSettings {
+            seeds: tcp_all(nodes),
+            login: Login::default(),
+        })))
     }
 
-    /// The password. Default: no login.
-    pub fn password(self, password: impl Into<String>) -> Server {
-        self.with(|login| login.password = Some(password.into()))
-    }
-
-    /// The number of the database. Default 0.
-    pub fn database(self, database: u32) -> Server {
-        self.with(|login| login.database = database.into())
-    }
-
-    /// Encrypts the connections. Needs the feature `tls`. Default: plain text.
-    pub fn tls(self) -> Server {
-        self.with(|login| login.tls = Some(Arc::default()))
-    }
-
-    /// Changes the login, unless the server's URL was not understood.
-    fn with(mut self, change: impl FnOnce(&mut Login)) -> Server {
-        if let Ok(settings) = &mut self.0 {
-            change(&mut settings.login);
-        }
-        self
-    }
-}
-
-/// The URL of one server.
-impl<T: AsRef<str>> From<T> for Server {
-    fn from(url: T) -> Server {
-        Server(parse_url(url.as_ref()).and_then(|topology| match topology {
+    /// Independent masters, of which a majority decides (Redlock): 3 or 5 endpoints of one server each,
+    /// for instance URLs. None may be a replica of another one.
+    ///
+    /// It keeps mutexes and re-entrant mutexes only, and callers have no order.
+    pub fn quorum<S: Into<Endpoint>>(servers: impl IntoIterator<Item = S>) -> Endpoint {
+        let one = |server: S| match server.into().unchecked()? {
             Topology::Single(settings) => Ok(settings),
             _ => Err(Error::setting(
                 "url",
                 "the URL of one server, redis:// or redis+unix://; this one names several servers",
             )),
-        }))
-    }
-}
-
-/// The master of a service that sentinels watch.
-///
-/// Some of the sentinels are enough: one that answers names the master. Nothing is sent before
-/// [`Builder::build`](crate::Builder::build), which blocks for at most the connect timeout. It
-/// returns [`Error::Misused`] for settings that are not valid, and [`Error::Unavailable`] if no
-/// master is found.
-///
-/// ```no_run
-/// use fairlock::{LockManager, endpoint::Sentinel};
-///
-/// let sentinels = [("sentinel-1", 26379), ("sentinel-2", 26379), ("sentinel-3", 26379)];
-/// let mgr = LockManager::connect(Sentinel::new("mymaster", sentinels).password("secret"))?;
-/// # Ok::<(), fairlock::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct Sentinel(SentinelSettings);
-
-impl Sentinel {
-    /// The service by its name, and the sentinels by host and port.
-    pub fn new<H: AsRef<str>>(
-        service: impl Into<String>,
-        sentinels: impl IntoIterator<Item = (H, u16)>,
-    ) -> Sentinel {
-        Sentinel(SentinelSettings {
-            sentinels: tcp_all(sentinels),
-            service: service.into(),
-            sentinel_login: Login::default(),
-            login: Login::default(),
-        })
+        };
+        let servers: Result<Vec<_>> = servers.into_iter().map(one).collect();
+        Endpoint::typed(servers.map(Topology::Quorum))
     }
 
-    /// The user to log in as at the master. Needs a [password](Sentinel::password). Default: the
-    /// server's default user.
-    pub fn user(mut self, user: impl Into<String>) -> Sentinel {
-        self.0.login.user = Some(user.into());
-        self
+    /// The user to log in as, at every server that holds locks. Needs a [password](Endpoint::password).
+    /// Default: the server's default user.
+    pub fn user(self, user: impl Into<String>) -> Endpoint {
+        let user = user.into();
+        self.with_logins("user", |login| login.user = Some(user.clone()))
     }
 
-    /// The password at the master. Default: no login.
-    pub fn password(mut self, password: impl Into<String>) -> Sentinel {
-        self.0.login.password = Some(password.into());
-        self
+    /// The password at every server that holds locks. Default: no login.
+    pub fn password(self, password: impl Into<String>) -> Endpoint {
+        let password = password.into();
+        self.with_logins("password", |login| login.password = Some(password.clone()))
     }
 
-    /// The number of the database. Default 0.
-    pub fn database(mut self, database: u32) -> Sentinel {
-        self.0.login.database = database.into();
-        self
+    /// The number of the database. Default 0. A cluster has no other.
+    pub fn database(self, database: u32) -> Endpoint {
+        self.with_logins("database", |login| login.database = database.into())
     }
 
     /// The user to log in as at the sentinels. Needs a
-    /// [password](Sentinel::sentinel_password). Default: the sentinel's default user.
-    pub fn sentinel_user(mut self, user: impl Into<String>) -> Sentinel {
-        self.0.sentinel_login.user = Some(user.into());
-        self
+    /// [password](Endpoint::sentinel_password). Default: the sentinel's default user.
+    pub fn sentinel_user(self, user: impl Into<String>) -> Endpoint {
+        self.with_sentinels("sentinel_user", |login| login.user = Some(user.into()))
     }
 
     /// The password at the sentinels. Default: no login there.
-    pub fn sentinel_password(mut self, password: impl Into<String>) -> Sentinel {
-        self.0.sentinel_login.password = Some(password.into());
-        self
-    }
-
-    /// Encrypts the connections, to the sentinels and to the master. Needs the feature `tls`.
-    /// Default: plain text.
-    pub fn tls(mut self) -> Sentinel {
-        self.0.login.tls = Some(Arc::default());
-        self.0.sentinel_login.tls.clone_from(&self.0.login.tls);
-        self
-    }
-}
-
-/// The masters of a cluster.
-///
-/// Some of the nodes are enough: one that answers names the others. Nothing is sent before
-/// [`Builder::build`](crate::Builder::build), which blocks for at most the connect timeout. It
-/// returns [`Error::Misused`] for settings that are not valid, and [`Error::Unavailable`] if no node
-/// answers.
-///
-/// ```no_run
-/// use fairlock::{LockManager, endpoint::Cluster};
-///
-/// let nodes = [("node-1", 7000), ("node-2", 7000)];
-/// let mgr = LockManager::connect(Cluster::new(nodes).user("billing").password("secret"))?;
-/// # Ok::<(), fairlock::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct Cluster(ClusterSettings);
-
-impl Cluster {
-    /// The cluster to which these nodes belong, each by host and port.
-    pub fn new<H: AsRef<str>>(nodes: impl IntoIterator<Item = (H, u16)>) -> Cluster {
-        Cluster(ClusterSettings {
-            seeds: tcp_all(nodes),
-            login: Login::default(),
+    pub fn sentinel_password(self, password: impl Into<String>) -> Endpoint {
+        self.with_sentinels("sentinel_password", |login| {
+            login.password = Some(password.into())
         })
     }
 
-    /// The user to log in as, at every node. Needs a [password](Cluster::password). Default: the
-    /// server's default user.
-    pub fn user(mut self, user: impl Into<String>) -> Cluster {
-        self.0.login.user = Some(user.into());
-        self
+    /// Encrypts all connections, also those to sentinels. Needs the feature `tls`. Default: plain text.
+    pub fn tls(self) -> Endpoint {
+        self.with("tls", |topology| {
+            for login in topology.logins() {
+                login.tls = Some(Arc::default());
+            }
+            Ok(())
+        })
     }
 
-    /// The password at every node. Default: no login.
-    pub fn password(mut self, password: impl Into<String>) -> Cluster {
-        self.0.login.password = Some(password.into());
-        self
+    fn at(address: Address) -> Endpoint {
+        let login = Login::default();
+        Endpoint::typed(Ok(Topology::Single(ServerSettings { address, login })))
     }
 
-    /// Encrypts the connections. Needs the feature `tls`. Default: plain text.
-    pub fn tls(mut self) -> Cluster {
-        self.0.login.tls = Some(Arc::default());
-        self
+    fn typed(topology: Result<Topology>) -> Endpoint {
+        Endpoint(Location::Typed(Box::new(topology)))
     }
-}
 
-/// Independent masters, of which a majority decides (Redlock): 3 or 5 of them.
-///
-/// It keeps mutexes and re-entrant mutexes only, and callers have no order. Nothing is sent before
-/// [`Builder::build`](crate::Builder::build), which blocks for at most the connect timeout. It
-/// returns [`Error::Misused`] for another number of servers, for one that is named twice and for
-/// settings that are not valid. It returns [`Error::Unavailable`] if no majority can be reached.
-///
-/// ```no_run
-/// use fairlock::{LockManager, endpoint::Quorum};
-///
-/// let quorum = Quorum::new(["redis://a.internal", "redis://b.internal", "redis://c.internal"]);
-/// let mgr = LockManager::connect(quorum)?;
-/// # Ok::<(), fairlock::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct Quorum(Vec<Server>);
-
-impl Quorum {
-    /// These servers, as URLs or as [`Server`]s. None may be a replica of another one.
-    pub fn new<S: Into<Server>>(servers: impl IntoIterator<Item = S>) -> Quorum {
-        Quorum(servers.into_iter().map(Into::into).collect())
+    /// The servers, checked.
+    pub(crate) fn topology(&self) -> Result<Topology> {
+        let topology = self.clone().unchecked()?;
+        let kind = topology.kind();
+        topology.check().map_err(|why| Error::setting(kind, why))
     }
-}
 
-macro_rules! show_addresses {
-    ($($type:ident),+) => {$(
-        /// Shows the addresses, never a password.
-        impl fmt::Debug for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let endpoint = Endpoint::from(self.clone());
-                if let Location::Typed(checked) = &endpoint.0
-                    && let Ok(topology) = &**checked
-                {
-                    write!(f, concat!(stringify!($type), "({})"), topology)
-                } else {
-                    f.write_str(concat!(stringify!($type), "(not valid)"))
+    fn unchecked(self) -> Result<Topology> {
+        match self.0 {
+            Location::Url(url) => parse_url(&url),
+            Location::Typed(topology) => *topology,
+            #[cfg(feature = "memory")]
+            Location::Memory(_) => Err(Error::setting("endpoint", "servers; a Memory has none")),
+        }
+    }
+
+    fn with(
+        self,
+        option: &str,
+        change: impl FnOnce(&mut Topology) -> Result<(), &str>,
+    ) -> Endpoint {
+        Endpoint::typed(self.unchecked().and_then(|mut topology| {
+            change(&mut topology).map_err(|why| Error::setting(option, why))?;
+            Ok(topology)
+        }))
+    }
+
+    /// Changes each login at a server that holds locks.
+    fn with_logins(self, option: &str, mut change: impl FnMut(&mut Login)) -> Endpoint {
+        self.with(option, |topology| {
+            match topology {
+                Topology::Single(server) => change(&mut server.login),
+                Topology::Sentinel(settings) => change(&mut settings.login),
+                Topology::Cluster(settings) => change(&mut settings.login),
+                Topology::Quorum(servers) => {
+                    servers
+                        .iter_mut()
+                        .for_each(|server| change(&mut server.login));
                 }
             }
-        }
-    )+};
-}
+            Ok(())
+        })
+    }
 
-show_addresses!(Server, Sentinel, Cluster, Quorum);
+    fn with_sentinels(self, option: &str, change: impl FnOnce(&mut Login)) -> Endpoint {
+        self.with(option, |topology| match topology {
+            Topology::Sentinel(settings) => {
+                change(&mut settings.sentinel_login);
+                Ok(())
+            }
+            _ => Err("for sentinels; this endpoint has none"),
+        })
+    }
+}
 
 pub(crate) fn tcp(host: impl AsRef<str>, port: u16) -> Address {
     let host = host.as_ref();

@@ -120,7 +120,7 @@ impl LockManager {
     /// if another program uses the key of the name. After [`Unavailable`](Error::Unavailable), Redis may
     /// have deleted the name, or may still delete it when the request arrives late.
     ///
-    /// Always [`Misused`](Error::Misused) on a [`Quorum`](crate::endpoint::Quorum), which forgets a name only by
+    /// Always [`Misused`](Error::Misused) on a [quorum](crate::endpoint::Endpoint::quorum), which forgets a name only by
     /// itself. A server of it that forgot a name too early could grant it under a smaller fence.
     ///
     /// ```no_run

@@ -486,7 +486,7 @@
 //! - A thread that takes a name twice deadlocks, except with a [`ReentrantMutex`]. So does a reader
 //!   that asks to write.
 //! - A failover of Sentinel or Cluster loses the grants that were not replicated, unless all replicas
-//!   must acknowledge them ([`Builder::replica_acks`]). A [`Quorum`](endpoint::Quorum) keeps only mutexes, and no queue.
+//!   must acknowledge them ([`Builder::replica_acks`]). A [quorum](endpoint::Endpoint::quorum) keeps only mutexes, and no queue.
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::endpoint::{Server, tcp};
+use crate::endpoint::{Endpoint, Location, tcp};
 use crate::error::{Error, Result};
 pub use crate::store::server_connection::ServerConnection;
 use crate::store::server_connection::{Cmd, Value};
@@ -66,10 +66,10 @@ impl Servers {
             addresses.map(|at| server(at, login)).collect()
         };
         match &self.0 {
-            Topology::Single(server) => vec![Server(Ok(server.clone()))],
+            Topology::Single(server) => vec![Server(server.clone())],
             Topology::Sentinel(settings) => all(&settings.sentinels, &settings.sentinel_login),
             Topology::Cluster(settings) => all(&settings.seeds, &settings.login),
-            Topology::Quorum(servers) => servers.iter().cloned().map(Ok).map(Server).collect(),
+            Topology::Quorum(servers) => servers.iter().cloned().map(Server).collect(),
         }
     }
 
@@ -102,17 +102,47 @@ impl Servers {
 }
 
 fn server(address: Address, login: &Login) -> Server {
-    Server(Ok(ServerSettings {
+    Server(ServerSettings {
         address,
         login: login.clone(),
-    }))
+    })
+}
+
+/// A server, and how to log in there.
+#[derive(Clone)]
+pub struct Server(ServerSettings);
+
+/// The address, as errors show it: host and port, or the path of a unix socket.
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.address.fmt(f)
+    }
+}
+
+/// Shows the address, never a password.
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({self})")
+    }
+}
+
+/// This server alone.
+impl From<Server> for Endpoint {
+    fn from(server: Server) -> Endpoint {
+        Endpoint(Location::Typed(Box::new(Ok(Topology::Single(server.0)))))
+    }
 }
 
 impl Server {
-    /// The host: a name, or an address without brackets. `None` for a unix socket, and for settings
-    /// that are not valid.
+    /// The same server, with this database.
+    pub fn database(mut self, database: u32) -> Server {
+        self.0.login.database = database.into();
+        self
+    }
+
+    /// The host: a name, or an address without brackets. `None` for a unix socket.
     pub fn host(&self) -> Option<&str> {
-        match &self.0.as_ref().ok()?.address {
+        match &self.0.address {
             Address::Tcp(host, _) => Some(host),
             Address::Unix(_) => None,
         }
@@ -121,8 +151,7 @@ impl Server {
     /// The user that connections log in as, for rules of an ACL. If a
     /// [provider](crate::credentials::CredentialsProvider) names it: the user of its last answer.
     pub fn login_name(&self) -> String {
-        let settings = self.0.as_ref().ok();
-        let named = settings.and_then(|settings| settings.login.shown_user());
+        let named = self.0.login.shown_user();
         named.unwrap_or_else(|| "default".to_owned())
     }
 
@@ -139,7 +168,7 @@ impl Server {
     /// - [`Error::Refused`]: the server refuses the login or the database. Or the server's certificate,
     ///   the client's, or the URL is not right.
     pub fn open(&self, first: &[Cmd], timeout: Duration) -> Result<(ServerConnection, Vec<Value>)> {
-        let settings = self.0.as_ref().map_err(Error::clone)?;
+        let settings = &self.0;
         let checked = settings.check();
         checked.map_err(|why| Error::setting("server", why))?;
         ServerConnection::open(settings, first, timeout)
@@ -164,7 +193,7 @@ mod tests {
     }
 
     fn login(server: &Server) -> Login {
-        server.0.as_ref().expect("it is valid").login.clone()
+        server.0.login.clone()
     }
 
     #[test]

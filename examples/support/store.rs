@@ -3,7 +3,7 @@
 #[cfg(feature = "memory")]
 use std::env;
 
-use fairlock::endpoint::{Endpoint, Quorum};
+use fairlock::endpoint::Endpoint;
 #[cfg(feature = "memory")]
 use fairlock::memory::Memory;
 
@@ -63,7 +63,7 @@ impl From<&Store> for Endpoint {
 pub(crate) fn endpoint(urls: &str) -> Endpoint {
     let each: Vec<&str> = urls.split_whitespace().collect();
     match each[..] {
-        [_, _, ..] => Quorum::new(each).into(),
+        [_, _, ..] => Endpoint::quorum(each).into(),
         _ => urls.into(),
     }
 }

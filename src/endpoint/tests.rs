@@ -26,30 +26,33 @@ fn logins(endpoint: impl Into<Endpoint>) -> Vec<(Option<String>, Option<String>,
 
 #[test]
 fn a_url_has_the_same_login_as_its_typed_form() {
-    let server = Server::new("a", 1).user("u").password("p#1").database(2);
+    let server = Endpoint::server("a", 1)
+        .user("u")
+        .password("p#1")
+        .database(2);
     assert_eq!(logins("redis://u:p%231@a:1/2"), logins(server.clone()));
     assert_eq!(logins("unix:///s?user=u&pass=p%231&db=2"), logins(server));
-    let password = Server::new("a", 1).password("p:1");
+    let password = Endpoint::server("a", 1).password("p:1");
     assert_eq!(logins("redis://:p%3A1@a"), logins(password.clone()));
     assert_eq!(logins("redis://:p:1@a"), logins(password));
-    let sentinel = Sentinel::new("m", [("a", 1)]).user("u").password("p");
+    let sentinel = Endpoint::sentinel("m", [("a", 1)]).user("u").password("p");
     let url = "redis-sentinel://u:p@a/m/2";
     assert_eq!(logins(url), logins(sentinel.clone().database(2)));
     let url = "redis-sentinel://u:p@a/m?sentinelUsername=s&sentinelPassword=q%26";
     let finder = sentinel.sentinel_user("s").sentinel_password("q&");
     assert_eq!(logins(url), logins(finder));
-    let cluster = Cluster::new([("a", 1)]).user("u").password("p");
+    let cluster = Endpoint::cluster([("a", 1)]).user("u").password("p");
     assert_eq!(logins("redis-cluster://u:p@a"), logins(cluster));
 }
 
 #[test]
 #[cfg(feature = "tls")]
 fn tls_is_for_all_servers_of_an_endpoint() {
-    let (server, cluster) = (Server::new("a", 1), Cluster::new([("a", 1)]));
-    let sentinel = Sentinel::new("m", [("a", 1)]);
+    let (server, cluster) = (Endpoint::server("a", 1), Endpoint::cluster([("a", 1)]));
+    let sentinel = Endpoint::sentinel("m", [("a", 1)]);
     for (url, typed) in [
         ("rediss://a", logins(server.tls())),
-        ("valkeys://a", logins(Server::from("rediss://b"))),
+        ("valkeys://a", logins(Endpoint::from("rediss://b"))),
         ("rediss-sentinel://a/m", logins(sentinel.tls())),
         ("valkeys-cluster://a", logins(cluster.tls())),
     ] {
@@ -79,12 +82,13 @@ fn zone_of_a_link_local_address_goes_through_a_url_and_back() {
         assert_eq!(endpoint.to_string(), shown);
         assert_eq!(shown.parse::<Endpoint>().expect(shown).to_string(), shown);
     }
-    for typed in [Server::new("fe80::7%lo", 7), Server::new("[fe80::7%lo]", 7)] {
-        assert_eq!(typed.to_string(), "[fe80::7%lo]:7");
-        assert_eq!(
-            Endpoint::from(typed).to_string(),
-            "redis://[fe80::7%25lo]:7"
-        );
+    for typed in [
+        Endpoint::server("fe80::7%lo", 7),
+        Endpoint::server("[fe80::7%lo]", 7),
+    ] {
+        let topology = typed.topology().expect("it is valid");
+        assert_eq!(format!("{topology}"), "[fe80::7%lo]:7");
+        assert_eq!(typed.to_string(), "redis://[fe80::7%25lo]:7");
     }
 }
 

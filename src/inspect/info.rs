@@ -97,7 +97,7 @@ pub struct LockInfo {
     /// has left or died. A lock that is taken without waiting adds nothing.
     ///
     /// 0 without a queue: nobody has waited yet, Redis has lost the queue, or it is a lock of a
-    /// [`Quorum`](crate::endpoint::Quorum).
+    /// [quorum](crate::endpoint::Endpoint::quorum).
     #[cfg_attr(feature = "serde", serde(default))]
     pub served: u64,
 }

@@ -11,7 +11,7 @@ use super::{Address, ServerSettings, StoreFault};
 use crate::error::Result;
 
 /// A connection to one server, for commands of the program's own: see
-/// [`Server::open`](crate::endpoint::Server::open).
+/// [`Server::open`](crate::servers::Server::open).
 ///
 /// The library uses other connections for its locks. A connection that returned an error is in an
 /// unknown state: open another one.

@@ -27,6 +27,16 @@ pub(crate) enum Topology {
 }
 
 impl Topology {
+    /// As errors name it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Topology::Single(_) => "server",
+            Topology::Sentinel(_) => "sentinel",
+            Topology::Cluster(_) => "cluster",
+            Topology::Quorum(_) => "quorum",
+        }
+    }
+
     /// Refuses what no server of the topology could be reached with, and says why.
     pub(crate) fn check(self) -> Result<Topology, String> {
         match &self {
@@ -109,7 +119,7 @@ impl Topology {
         Ok(self)
     }
 
-    fn logins(&mut self) -> Vec<&mut Login> {
+    pub(crate) fn logins(&mut self) -> Vec<&mut Login> {
         match self {
             Topology::Single(server) => vec![&mut server.login],
             Topology::Sentinel(settings) => {

@@ -9,10 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{
-    Error, LockManager, LockOptions, Step,
-    endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server as Settings},
-};
+use fairlock::{Error, LockManager, LockOptions, Step, endpoint::Endpoint};
 use proptest::prop_assert;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -332,8 +329,8 @@ fn no_password_is_shown_by_errors_builders_and_managers() {
     TestRunner::new(config)
         .run(&(password, password), |(own, of_sentinels)| {
             let encoded: String = own.bytes().map(|byte| format!("%{byte:02X}")).collect();
-            let one = Settings::new(&host, port).user("u").password(&own);
-            let sentinel = Sentinel::new("m", at())
+            let one = Endpoint::server(&host, port).user("u").password(&own);
+            let sentinel = Endpoint::sentinel("m", at())
                 .password(&own)
                 .sentinel_password(&of_sentinels);
             let all = [
@@ -345,12 +342,12 @@ fn no_password_is_shown_by_errors_builders_and_managers() {
                 ))),
                 shown(one.clone().into()),
                 shown(sentinel.into()),
-                shown(Cluster::new(at()).password(&own).into()),
+                shown(Endpoint::cluster(at()).password(&own).into()),
                 shown(
-                    Quorum::new([
+                    Endpoint::quorum([
                         one,
-                        Settings::new("127.0.0.2", port).password(&own),
-                        Settings::new("127.0.0.3", port).password(&own),
+                        Endpoint::server("127.0.0.2", port).password(&own),
+                        Endpoint::server("127.0.0.3", port).password(&own),
                     ])
                     .into(),
                 ),
@@ -372,7 +369,7 @@ fn no_password_is_shown_by_errors_builders_and_managers() {
 fn manager_with_password() -> LockManager {
     let polite = ScriptedServer::start(ScriptedReply::polite);
     let (host, port) = (polite.addr().ip().to_string(), polite.addr().port());
-    LockManager::connect(Settings::new(host, port).password(SECRET)).unwrap()
+    LockManager::connect(Endpoint::server(host, port).password(SECRET)).unwrap()
 }
 
 #[test]

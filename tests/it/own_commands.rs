@@ -4,7 +4,11 @@
 use std::time::{Duration, Instant};
 
 use fairlock::servers::redis::{self, Value, cmd};
-use fairlock::{Error, LockManager, endpoint::Server as Settings, servers::ServerConnection};
+use fairlock::{
+    Error, LockManager,
+    endpoint::Endpoint,
+    servers::{Server as Settings, ServerConnection},
+};
 
 use crate::fixtures::T;
 use crate::support::server::free_address;
@@ -13,8 +17,8 @@ use crate::support::{SLACK, Server};
 /// The time of a command that is answered, on a loaded machine.
 const PATIENT: Duration = Duration::from_secs(20);
 
-fn server_of(url: &str) -> Settings {
-    let servers = LockManager::builder(url).servers();
+fn server_of(endpoint: impl Into<Endpoint>) -> Settings {
+    let servers = LockManager::builder(endpoint).servers();
     servers.expect("the URL is valid").named().remove(0)
 }
 
@@ -94,7 +98,7 @@ fn own_commands_end_within_their_timeout() {
     let settings = server_of(&server.url());
     bounded(&mut || settings.open(&[cmd("PING")], T).map(drop));
     server.cont();
-    let nowhere = Settings::new("127.0.0.1", free_address().port());
+    let nowhere = server_of(Endpoint::server("127.0.0.1", free_address().port()));
     let refused = nowhere.open(&[], PATIENT);
     assert!(
         matches!(refused, Err(Error::Unavailable { .. })),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LockOptions, endpoint::Server as Settings};
+use fairlock::{Error, LockManager, LockOptions, endpoint::Endpoint};
 
 use crate::fixtures::{T, builder};
 use crate::support::scripted_server::{ScriptedReply, ScriptedServer, is};
@@ -41,7 +41,7 @@ fn a_server_that_cannot_be_reached_is_named() {
             "{error}"
         );
     }
-    let error = LockManager::connect(Settings::unix("/nowhere/redis.sock")).unwrap_err();
+    let error = LockManager::connect(Endpoint::unix("/nowhere/redis.sock")).unwrap_err();
     assert_names(&error, "/nowhere/redis.sock");
     // The port is shown although it is the default one, and an IPv6 address has its brackets.
     let error = LockManager::connect("redis://nowhere.invalid").unwrap_err();
@@ -147,8 +147,8 @@ fn a_server_that_refuses_is_named() {
 fn letters_of_a_refused_login_that_do_not_show_are_named() {
     let server = Server::tcp_with(&["--requirepass", "right"]);
     let (host, port) = (server.addr().ip().to_string(), server.addr().port());
-    let settings = Settings::new(host, port);
-    let said = |settings: Settings| LockManager::connect(settings).unwrap_err().to_string();
+    let settings = Endpoint::server(host, port);
+    let said = |settings: Endpoint| LockManager::connect(settings).unwrap_err().to_string();
     for (password, end) in [
         ("right\n", "ends with an end of line"),
         ("right\r\n", "ends with an end of line"),

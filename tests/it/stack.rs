@@ -5,10 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{
-    LockManager, LockOptions,
-    endpoint::{Endpoint, Quorum},
-};
+use fairlock::{LockManager, LockOptions, endpoint::Endpoint};
 
 use crate::fixtures::{build, with_ttl};
 use crate::log_capture;
@@ -50,7 +47,7 @@ pub(crate) fn small_stack(args: &[String]) {
     log::set_max_level(log::LevelFilter::Trace);
     let is_quorum = store.contains(' ');
     let store: Endpoint = match is_quorum {
-        true => Quorum::new(store.split(' ')).into(),
+        true => Endpoint::quorum(store.split(' ')).into(),
         false => log_capture::store(store),
     };
     let connect = move || {

@@ -14,7 +14,7 @@ use std::{
 
 use fairlock::{
     Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, SemaphoreGuard, WriteGuard,
-    endpoint::{Endpoint, Quorum},
+    endpoint::Endpoint,
 };
 
 use crate::{
@@ -240,7 +240,7 @@ pub(crate) fn work(args: &[String]) {
 fn connect(url: &str, ttl: Duration, lanes: u32, outage_limit: Duration) -> LockManager {
     loop {
         let endpoint = if url.contains(' ') {
-            Endpoint::from(Quorum::new(url.split(' ')))
+            Endpoint::from(Endpoint::quorum(url.split(' ')))
         } else {
             Endpoint::from(url)
         };

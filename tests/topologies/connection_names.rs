@@ -3,7 +3,7 @@
 use std::process;
 use std::time::Duration;
 
-use fairlock::{LockManager, LockOptions, endpoint::Quorum};
+use fairlock::{LockManager, LockOptions, endpoint::Endpoint};
 
 use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::SentinelSet;
@@ -75,7 +75,7 @@ fn masters_of_a_cluster_show_each_connection() {
 #[test]
 fn nodes_of_a_quorum_show_each_connection() {
     let servers = [Server::start(), Server::start(), Server::start()];
-    let quorum = Quorum::new(servers.iter().map(Server::url));
+    let quorum = Endpoint::quorum(servers.iter().map(Server::url));
     let builder = LockManager::builder(quorum)
         .options(options().ttl(Duration::from_secs(3)))
         .connect_timeout(Duration::from_secs(3))

@@ -8,7 +8,7 @@ use std::thread;
 use fairlock::{
     Builder, Error, LockManager, LockOptions, Step,
     credentials::{Credentials, CredentialsError, CredentialsRequest},
-    endpoint::{Endpoint, Quorum},
+    endpoint::Endpoint,
 };
 
 use crate::cluster_set::ClusterSet;
@@ -61,7 +61,7 @@ fn rotated_password_costs_no_lock_on_a_quorum() {
     let set = Set::start(3);
     let urls = set.servers.iter().map(Server::url);
     let servers: Vec<&Server> = set.servers.iter().collect();
-    rotation_costs_no_lock(Quorum::new(urls), &servers);
+    rotation_costs_no_lock(Endpoint::quorum(urls), &servers);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn provider_that_gives_nothing_is_blamed_on_each_topology() {
     };
     provided(&|| server.url().into(), "one server");
     let set = Set::start(3);
-    let quorum = || Quorum::new(set.servers.iter().map(Server::url)).into();
+    let quorum = || Endpoint::quorum(set.servers.iter().map(Server::url)).into();
     provided(&quorum, "a quorum");
     let cluster = ClusterSet::start();
     provided(&|| cluster.url().into(), "a cluster");

@@ -5,10 +5,7 @@ use std::env;
 use std::process::Command;
 use std::time::Duration;
 
-use fairlock::{
-    Error, LockManager,
-    endpoint::{Cluster, Endpoint, Sentinel},
-};
+use fairlock::{Error, LockManager, endpoint::Endpoint};
 
 use crate::support::child::{Child, Role, report};
 use crate::support::server::free_address;
@@ -80,8 +77,7 @@ fn at_link_local(_: &[String]) {
 
     let replica = server(&["--replicaof", &zoned, &port.to_string()]);
     let at_replica = replica.addr().port();
-    let error =
-        LockManager::connect(fairlock::endpoint::Server::new(&zoned, at_replica)).unwrap_err();
+    let error = LockManager::connect(Endpoint::server(&zoned, at_replica)).unwrap_err();
     let Error::Misused { message, .. } = &error else {
         panic!("{error:?}");
     };
@@ -94,7 +90,7 @@ fn at_link_local(_: &[String]) {
     let more = ["--bind", "127.0.0.1", &zoned];
     let sentinel = Server::sentinel_with(free_address(), &config, &more).expect("it starts");
     let sentinels = [(&zoned, sentinel.addr().port())];
-    lock("sentinel", Sentinel::new("m", sentinels));
+    lock("sentinel", Endpoint::sentinel("m", sentinels));
 
     let cluster = server(&["--cluster-enabled", "yes", "--cluster-announce-ip", ADDRESS]);
     let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
@@ -103,5 +99,8 @@ fn at_link_local(_: &[String]) {
         .chain(slots.iter().map(String::as_str))
         .collect();
     cluster.query::<()>(&add);
-    lock("cluster", Cluster::new([(&zoned, cluster.addr().port())]));
+    lock(
+        "cluster",
+        Endpoint::cluster([(&zoned, cluster.addr().port())]),
+    );
 }

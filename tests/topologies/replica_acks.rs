@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{
-    Builder, Error, LockGuard, LockManager, LockOptions, LossReason, Result, Step, endpoint::Quorum,
+    Builder, Error, LockGuard, LockManager, LockOptions, LossReason, Result, Step,
+    endpoint::Endpoint,
 };
 
 use crate::connection_names::await_role;
@@ -545,7 +546,7 @@ fn an_ack_timeout_that_does_not_fit_is_refused() {
 
 #[test]
 fn a_quorum_has_no_replicas() {
-    let quorum = Quorum::new([
+    let quorum = Endpoint::quorum([
         "redis://127.0.0.1:1",
         "redis://127.0.0.1:2",
         "redis://127.0.0.1:3",

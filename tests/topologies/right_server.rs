@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{
-    Error, LockManager, LockOptions, Misuse,
-    endpoint::{Endpoint, Quorum},
-};
+use fairlock::{Error, LockManager, LockOptions, Misuse, endpoint::Endpoint};
 
 use crate::support::server::free_address;
 use crate::support::{Server, until};
@@ -131,7 +128,7 @@ fn a_quorum_names_the_member_that_is_no_master() {
         (&sentinel, "is a sentinel"),
     ] {
         let urls = [&masters[0], &masters[1], other].map(Server::url);
-        assert_refused(Quorum::new(urls), &[&format!("{} {is}", other.addr())]);
+        assert_refused(Endpoint::quorum(urls), &[&format!("{} {is}", other.addr())]);
     }
 }
 

@@ -4,10 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{
-    Builder, Error, LockGuard, LockManager, LockOptions, Result,
-    endpoint::{Endpoint, Quorum},
-};
+use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, Result, endpoint::Endpoint};
 
 use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::{SentinelSet, SentinelSetup};
@@ -220,7 +217,7 @@ fn documented_rights_are_enough_with_a_quorum() {
         let urls = servers
             .iter()
             .map(|server| format!("{}{login}", server.url()));
-        builder(Quorum::new(urls)).build()
+        builder(Endpoint::quorum(urls)).build()
     };
     let user = "?user=u&pass=p";
     set_user(&servers, &rights, "");

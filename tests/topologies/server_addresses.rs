@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{
-    Error, LockManager, LockOptions, Step,
-    endpoint::{Quorum, Sentinel},
-};
+use fairlock::{Error, LockManager, LockOptions, Step, endpoint::Endpoint};
 
 use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup};
@@ -48,7 +45,7 @@ fn the_sentinel_or_the_master_that_failed_is_named() {
     let all: Vec<(String, u16)> = sentinels
         .map(|addr| (addr.ip().to_string(), addr.port()))
         .collect();
-    let to = || Sentinel::new(SERVICE, all.clone());
+    let to = || Endpoint::sentinel(SERVICE, all.clone());
     let master = address(&set.nodes[0]);
     let refused = builder(to().password("wrong")).build().unwrap_err();
     assert_eq!(server_of(&refused), master);
@@ -149,7 +146,7 @@ fn the_master_whose_replicas_are_missing_is_named() {
 #[test]
 fn each_failed_node_of_a_quorum_is_named() {
     let servers = [Server::start(), Server::tcp(), Server::tcp()];
-    let mgr = builder(Quorum::new(servers.iter().map(Server::url)));
+    let mgr = builder(Endpoint::quorum(servers.iter().map(Server::url)));
     let mgr = mgr.build().unwrap();
     mgr.lock("a").unwrap().unlock().unwrap();
     servers[1].stop();

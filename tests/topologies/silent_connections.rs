@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::endpoint::{Quorum, Sentinel};
+use fairlock::endpoint::Endpoint;
 
 use crate::cluster_set::ClusterSet;
 use crate::support::notes::left_out;
@@ -26,7 +26,7 @@ fn sentinels_and_their_master_may_be_forgotten_by_a_router() {
     );
     let sentinel = Server::sentinel_at(free_address(), &config).expect("the port is free");
     let sentinels = Proxy::to(sentinel.addr());
-    let service = Sentinel::new(SERVICE, [("127.0.0.1", sentinels.addr().port())]);
+    let service = Endpoint::sentinel(SERVICE, [("127.0.0.1", sentinels.addr().port())]);
     check(&builder(service), 4, &[OF_MUTEXES, OF_QUEUES], || {
         master.forget_connections();
         sentinels.forget_connections();
@@ -75,7 +75,7 @@ fn nodes_of_a_quorum_may_be_forgotten_by_a_router() {
             .iter()
             .map(|server| Proxy::to(server.addr()))
             .collect();
-        let quorum = Quorum::new(proxies.iter().map(Proxy::url));
+        let quorum = Endpoint::quorum(proxies.iter().map(Proxy::url));
         // The servers have just started.
         let builder = builder(quorum).uptime_check(false);
         // The lanes of callers and those of the renewal thread.

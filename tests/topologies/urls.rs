@@ -1,10 +1,7 @@
 //! URLs and typed endpoints of every topology. A URL is the same as its typed form, and the refusal of
 //! a bad one names the part that is wrong.
 
-use fairlock::{
-    Error, LockManager,
-    endpoint::{Cluster, Endpoint, Quorum, Sentinel, Server},
-};
+use fairlock::{Error, LockManager, endpoint::Endpoint};
 
 const SECRET: &str = "hunter2-pa55phrase";
 
@@ -15,18 +12,18 @@ fn shown(endpoint: impl Into<Endpoint>) -> String {
 
 #[test]
 fn a_url_names_the_same_servers_as_its_typed_form() {
-    let single = |host, port| Endpoint::from(Server::new(host, port));
+    let single = |host, port| Endpoint::from(Endpoint::server(host, port));
     let sentinel =
-        |hosts: &[(&str, u16)]| Endpoint::from(Sentinel::new("mymaster", hosts.to_vec()));
-    let cluster = |hosts: &[(&str, u16)]| Endpoint::from(Cluster::new(hosts.to_vec()));
+        |hosts: &[(&str, u16)]| Endpoint::from(Endpoint::sentinel("mymaster", hosts.to_vec()));
+    let cluster = |hosts: &[(&str, u16)]| Endpoint::from(Endpoint::cluster(hosts.to_vec()));
     let same = [
         ("redis://host", single("host", 6379)),
         ("valkey://host:1/", single("host", 1)),
         (" REDIS://[::1]:1/2 ", single("::1", 1)),
         ("redis://[::1]", single("[::1]", 6379)),
-        ("redis+unix:///tmp/s", Server::unix("/tmp/s").into()),
-        ("valkey+unix:///tmp/s", Server::unix("/tmp/s").into()),
-        ("unix:///tmp/a%20b?db=1", Server::unix("/tmp/a b").into()),
+        ("redis+unix:///tmp/s", Endpoint::unix("/tmp/s").into()),
+        ("valkey+unix:///tmp/s", Endpoint::unix("/tmp/s").into()),
+        ("unix:///tmp/a%20b?db=1", Endpoint::unix("/tmp/a b").into()),
         ("redis-sentinel://a/mymaster", sentinel(&[("a", 26379)])),
         (
             "redis-sentinel://u:p@a:1,b/mymaster/3",
@@ -69,7 +66,7 @@ fn several_urls_in_one_text_are_a_quorum() {
         "rediss://b:1/2",
         "redis+unix:///tmp/a%20b?db=1",
     ];
-    let typed = shown(Quorum::new(urls));
+    let typed = shown(Endpoint::quorum(urls));
     for text in [urls.join(" "), format!("\t{}  ", urls.join(" \n "))] {
         assert_eq!(shown(&text), typed);
         let endpoint: Endpoint = text.parse().unwrap();
@@ -210,7 +207,7 @@ fn a_url_with_tls_is_refused_without_the_feature() {
             format!("url: {expected} needs the feature `tls` of fairlock")
         );
     }
-    let error = LockManager::connect(Server::new("a", 1).tls()).unwrap_err();
+    let error = LockManager::connect(Endpoint::server("a", 1).tls()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "server: TLS needs the feature `tls` of fairlock"
@@ -219,44 +216,47 @@ fn a_url_with_tls_is_refused_without_the_feature() {
 
 #[test]
 fn a_typed_endpoint_is_checked_at_build() {
-    let servers = |count: u16| Quorum::new((1..=count).map(|port| Server::new("a", port)));
+    let servers =
+        |count: u16| Endpoint::quorum((1..=count).map(|port| Endpoint::server("a", port)));
     let bad: [(Endpoint, &str, &str); 12] = [
-        (Server::new("", 1).into(), "server", "host is missing"),
-        (Server::new("a", 0).into(), "server", "1 to 65535"),
+        (Endpoint::server("", 1).into(), "server", "host is missing"),
+        (Endpoint::server("a", 0).into(), "server", "1 to 65535"),
         (
-            Server::new("redis://a", 1).into(),
+            Endpoint::server("redis://a", 1).into(),
             "server",
             "without a scheme",
         ),
-        (Server::new("::", 1).into(), "server", "every address"),
-        (Server::unix("").into(), "server", "path is missing"),
+        (Endpoint::server("::", 1).into(), "server", "every address"),
+        (Endpoint::unix("").into(), "server", "path is missing"),
         (
-            Server::new("a", 1).user("u").into(),
+            Endpoint::server("a", 1).user("u").into(),
             "server",
             "needs a password",
         ),
         (
-            Server::from("redis-cluster://a").into(),
+            Endpoint::from("redis-cluster://a").into(),
             "url",
             "the URL of one server",
         ),
         (
-            Sentinel::new("", [("a", 1)]).into(),
+            Endpoint::sentinel("", [("a", 1)]).into(),
             "sentinel",
             "the service",
         ),
         (
-            Sentinel::new("m", [("a", 1); 0]).into(),
+            Endpoint::sentinel("m", [("a", 1); 0]).into(),
             "sentinel",
             "at least one sentinel",
         ),
         (
-            Sentinel::new("m", [("a", 1)]).sentinel_user("u").into(),
+            Endpoint::sentinel("m", [("a", 1)])
+                .sentinel_user("u")
+                .into(),
             "sentinel",
             "needs a password",
         ),
         (
-            Cluster::new([("a", 1); 0]).into(),
+            Endpoint::cluster([("a", 1); 0]).into(),
             "cluster",
             "at least one node",
         ),
@@ -270,9 +270,9 @@ fn a_typed_endpoint_is_checked_at_build() {
         assert_refused(endpoint, what, why);
     }
     let twice = ["redis://a:1", "redis://b:1", "redis://a:1/2"];
-    assert_refused(Quorum::new(twice), "quorum", "a:1 is twice");
+    assert_refused(Endpoint::quorum(twice), "quorum", "a:1 is twice");
     let unread = ["redis://a", "redis://b", "redis://c:d"];
-    assert_refused(Quorum::new(unread), "url", "from 1 to 65535");
+    assert_refused(Endpoint::quorum(unread), "url", "from 1 to 65535");
 }
 
 #[track_caller]
@@ -288,11 +288,11 @@ fn assert_refused(endpoint: impl Into<Endpoint>, what: &str, why: &str) {
 
 #[test]
 fn a_quorum_is_a_list_of_urls_or_servers() {
-    let urls = Quorum::new(["redis://a", "redis://b:1", "redis+unix:///c"]);
-    let servers = Quorum::new([
-        Server::new("a", 6379),
-        Server::new("b", 1),
-        Server::unix("/c"),
+    let urls = Endpoint::quorum(["redis://a", "redis://b:1", "redis+unix:///c"]);
+    let servers = Endpoint::quorum([
+        Endpoint::server("a", 6379),
+        Endpoint::server("b", 1),
+        Endpoint::unix("/c"),
     ]);
     assert_eq!(shown(urls), "Endpoint(quorum a:6379,b:1,/c)");
     assert_eq!(format!("{servers:?}"), "Quorum(quorum a:6379,b:1,/c)");
@@ -324,14 +324,14 @@ fn a_refused_url_never_shows_what_may_be_a_password() {
 
 #[test]
 fn no_endpoint_shows_a_password() {
-    let server = Server::new("a", 1).user("u").password(SECRET);
-    let sentinel = Sentinel::new("m", [("a", 1)])
+    let server = Endpoint::server("a", 1).user("u").password(SECRET);
+    let sentinel = Endpoint::sentinel("m", [("a", 1)])
         .user("u")
         .password(SECRET)
         .sentinel_user("s")
         .sentinel_password(SECRET);
-    let cluster = Cluster::new([("a", 1)]).user("u").password(SECRET);
-    let quorum = Quorum::new([server.clone(), Server::unix("/s").password(SECRET)]);
+    let cluster = Endpoint::cluster([("a", 1)]).user("u").password(SECRET);
+    let quorum = Endpoint::quorum([server.clone(), Endpoint::unix("/s").password(SECRET)]);
     let mut all = format!("{server:?} {sentinel:?} {cluster:?} {quorum:?}");
     let urls = [
         format!("redis://u:{SECRET}@a"),

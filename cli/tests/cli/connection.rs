@@ -111,7 +111,7 @@ fn locks_of_a_cluster_are_found() {
 fn several_urls_are_a_quorum() {
     let servers = [Server::start(), Server::start(), Server::start()];
     let urls = servers.each_ref().map(Server::url);
-    let manager = LockManager::builder(fairlock::endpoint::Quorum::new(&urls))
+    let manager = LockManager::builder(fairlock::endpoint::Endpoint::quorum(&urls))
         // The servers have just started.
         .uptime_check(false)
         .build()

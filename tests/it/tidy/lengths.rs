@@ -24,7 +24,7 @@ const MAX_FOR_USERS: usize = 26_000;
 const LIMITS: [(&str, usize, usize); 5] = [
     ("README.md", 130, 900),
     ("ARCHITECTURE.md", 200, usize::MAX),
-    ("CHANGELOG.md", 75, usize::MAX),
+    ("CHANGELOG.md", 120, usize::MAX),
     ("docs/SAFETY.md", usize::MAX, 2_500),
     ("docs/BENCHMARKS.md", usize::MAX, 1_500),
 ];

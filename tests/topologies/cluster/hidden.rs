@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, endpoint::Quorum};
+use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, endpoint::Endpoint};
 
 use crate::cluster_set::ClusterSet;
 use crate::support::{Gateway, Proxy, Server, Unknown, until};
@@ -126,7 +126,7 @@ fn a_quorum_takes_no_cluster_behind_one_address() {
     let proxy = Gateway::without(set.node(0).addr(), &["CLUSTER"], unknown);
     let servers = [Server::tcp(), Server::tcp()];
     let urls = servers.iter().map(Server::url).chain([proxy.url()]);
-    let built = LockManager::builder(Quorum::new(urls)).build();
+    let built = LockManager::builder(Endpoint::quorum(urls)).build();
     match built {
         Err(Error::Misused { message, .. }) => assert!(message.contains("cluster"), "{message}"),
         other => panic!("{other:?}"),

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockManager, LockOptions, LossReason, endpoint::Quorum};
+use fairlock::{Error, LockManager, LockOptions, LossReason, endpoint::Endpoint};
 
 use super::set::{Set, TIMEOUT, TTL, builder, now, numbers, owner, record, take};
 use crate::support::{Proxy, SLACK, Server, contains, throughout, until};
@@ -65,7 +65,7 @@ fn reset_connections_delay_nobody() {
         .iter()
         .map(|server| Proxy::to(server.addr()))
         .collect();
-    let manager = builder(Quorum::new(proxies.iter().map(Proxy::url)));
+    let manager = builder(Endpoint::quorum(proxies.iter().map(Proxy::url)));
     let manager = manager.build().expect("all can be reached");
     assert_grants(&manager, "all are well");
     let faults: Vec<_> = proxies[..2]
@@ -227,7 +227,7 @@ fn late_copy_of_an_acquire_takes_nothing() {
     let set = Set::of((0..3).map(|_| thread::spawn(Server::tcp)));
     let proxy = Proxy::to(set.servers[2].addr());
     let urls = [set.servers[0].url(), set.servers[1].url(), proxy.url()];
-    let manager = builder(Quorum::new(urls))
+    let manager = builder(Endpoint::quorum(urls))
         .build()
         .expect("all can be reached");
     set.warm_up(&manager, "x");
@@ -256,7 +256,7 @@ fn late_grant_is_released_with_the_lock() {
     let set = Set::of((0..3).map(|_| thread::spawn(Server::tcp)));
     let proxy = Proxy::to(set.servers[2].addr());
     let urls = [set.servers[0].url(), set.servers[1].url(), proxy.url()];
-    let manager = builder(Quorum::new(urls))
+    let manager = builder(Endpoint::quorum(urls))
         .build()
         .expect("all can be reached");
     set.warm_up(&manager, "x");
@@ -279,7 +279,7 @@ fn renewal_under_way_takes_nothing_for_good() {
     let proxy = Proxy::to(set.servers[2].addr());
     let urls = [set.servers[0].url(), set.servers[1].url(), proxy.url()];
     // Long, so that the renewal that is held back is not too late on a loaded machine.
-    let manager = builder(Quorum::new(urls))
+    let manager = builder(Endpoint::quorum(urls))
         .options(LockOptions::new().ttl(TTL * 2))
         .command_timeout(Duration::from_secs(1))
         .build()

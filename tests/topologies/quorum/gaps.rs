@@ -3,7 +3,7 @@
 
 use std::{thread, time::Duration};
 
-use fairlock::{LockManager, LockOptions, endpoint::Quorum};
+use fairlock::{LockManager, LockOptions, endpoint::Endpoint};
 
 use super::set::{Set, TIMEOUT, builder, owner};
 use crate::support::{SLACK, Server, throughout, until, until_some};
@@ -70,7 +70,7 @@ fn node_that_was_taken_during_a_grant_gets_the_lock_soon() {
     // Two servers that only the other holder knows give it a majority with the third.
     let beside = [Server::start(), Server::start()];
     let urls = [set.servers[2].url(), beside[0].url(), beside[1].url()];
-    let (one, other) = (manager(set.quorum()), manager(Quorum::new(urls)));
+    let (one, other) = (manager(set.quorum()), manager(Endpoint::quorum(urls)));
     let held = other.lock("a").expect("it is free");
     until(SLACK, "it is on all its nodes", || {
         let all = [&set.servers[2], &beside[0], &beside[1]];

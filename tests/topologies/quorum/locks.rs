@@ -7,7 +7,7 @@ use std::{
 };
 
 use fairlock::{
-    Error, LockManager, LockOptions, LossReason, PreviousHolder, endpoint::Quorum,
+    Error, LockManager, LockOptions, LossReason, PreviousHolder, endpoint::Endpoint,
     inspect::LockState,
 };
 
@@ -109,8 +109,7 @@ fn builder_of_a_quorum_refuses_what_a_quorum_has_not() {
         assert!(message.starts_with(&format!("{option}: ")), "{message}");
     }
     // Nobody is asked, so it is refused although no node is there.
-    let nowhere =
-        Quorum::new([1, 2, 3].map(|port| fairlock::endpoint::Server::new("127.0.0.1", port)));
+    let nowhere = Endpoint::quorum([1, 2, 3].map(|port| Endpoint::server("127.0.0.1", port)));
     let built = LockManager::builder(nowhere)
         .options(new().keep_idle(TTL / 5))
         .build();

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use fairlock::{Error, endpoint::Quorum};
+use fairlock::{Error, endpoint::Endpoint};
 
 use super::set::{TIMEOUT, TTL, builder};
 use crate::support::{SLACK, Server, until};
@@ -77,7 +77,7 @@ fn one_server_at_two_addresses_is_refused() {
     for twin in [name.clone(), format!("{name}/1")] {
         for check in [true, false] {
             let urls = [one.url(), other.url(), twin.clone()];
-            let refused = builder(Quorum::new(urls)).uptime_check(check).build();
+            let refused = builder(Endpoint::quorum(urls)).uptime_check(check).build();
             let error = refused.expect_err("it would have two votes");
             assert!(matches!(error, Error::Misused { .. }), "{error}");
             let text = error.to_string();
@@ -94,7 +94,9 @@ fn address_that_moves_to_another_voter_loses_its_vote() {
     let [one, other, third] = &servers;
     let moving = VirtualAddress::of(third);
     let urls = || [one.url(), other.url(), moving.url()];
-    let manager = builder(Quorum::new(urls())).build().expect("three servers");
+    let manager = builder(Endpoint::quorum(urls()))
+        .build()
+        .expect("three servers");
     manager.lock("a").unwrap().unlock().unwrap();
     moving.move_to(one);
     // Its next connection shows where it leads.
@@ -147,7 +149,7 @@ fn server_that_hides_its_id_keeps_its_vote() {
     for server in &servers {
         server.query::<()>(&["ACL", "SETUSER", "default", "-info"]);
     }
-    let manager = builder(Quorum::new(servers.each_ref().map(Server::url))).build();
+    let manager = builder(Endpoint::quorum(servers.each_ref().map(Server::url))).build();
     let manager = manager.expect("the rights are enough without the uptime check");
     manager.lock("a").unwrap().unlock().unwrap();
 }

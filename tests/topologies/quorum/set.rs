@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use fairlock::{Builder, LockGuard, LockManager, LockOptions, endpoint::Quorum};
+use fairlock::{Builder, LockGuard, LockManager, LockOptions, endpoint::Endpoint};
 
 use crate::support::{SLACK, Server, until, until_some};
 
@@ -36,7 +36,7 @@ impl Set {
     }
 
     pub(crate) fn quorum(&self) -> Quorum {
-        Quorum::new(self.servers.iter().map(Server::url))
+        Endpoint::quorum(self.servers.iter().map(Server::url))
     }
 
     /// The servers have just started, so the uptime check is off.

@@ -3,7 +3,7 @@
 
 use std::{thread, time::Duration};
 
-use fairlock::endpoint::Quorum;
+use fairlock::endpoint::Endpoint;
 
 use super::set::{Set, builder};
 use crate::support::{
@@ -37,7 +37,10 @@ impl log::Log for Report {
 fn warnings(args: &[String]) {
     log::set_logger(&Report).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
-    let manager = builder(Quorum::new(args)).long_wait(LONG).build().unwrap();
+    let manager = builder(Endpoint::quorum(args))
+        .long_wait(LONG)
+        .build()
+        .unwrap();
     let guard = manager.lock("n").unwrap();
     thread::scope(|scope| {
         let named = thread::Builder::new().name("worker".to_owned());

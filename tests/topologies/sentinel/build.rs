@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, endpoint::Sentinel};
+use fairlock::{Error, LockManager, endpoint::Endpoint};
 
 use super::common::{T, build, builder};
 use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup};
@@ -27,7 +27,7 @@ fn sentinels(set: &SentinelSet) -> Vec<(String, u16)> {
 #[test]
 fn unknown_service_is_named() {
     let set = SentinelSet::start();
-    let error = refused(Sentinel::new("yourmaster", sentinels(&set)));
+    let error = refused(Endpoint::sentinel("yourmaster", sentinels(&set)));
     let Error::Misused { message, .. } = error else {
         panic!("{error}");
     };
@@ -38,7 +38,7 @@ fn unknown_service_is_named() {
 #[test]
 fn each_sentinel_that_does_not_answer_is_named() {
     // Nobody listens on the first port, and no name server knows the second name.
-    let error = refused(Sentinel::new(
+    let error = refused(Endpoint::sentinel(
         SERVICE,
         [("127.0.0.1", 9), ("nowhere.invalid", 26379)],
     ));
@@ -55,7 +55,7 @@ fn sentinel_that_cannot_be_resolved_is_passed_over() {
     let set = SentinelSet::start();
     let mut all = vec![("nowhere.invalid".to_owned(), 26379)];
     all.extend(sentinels(&set));
-    let mgr = build(builder(Sentinel::new(SERVICE, all)));
+    let mgr = build(builder(Endpoint::sentinel(SERVICE, all)));
     mgr.lock("a").unwrap().unlock().unwrap();
 }
 
@@ -65,7 +65,7 @@ fn wrong_password_of_sentinels_is_reported() {
         sentinel_lines: &["requirepass right"],
         ..SentinelSetup::default()
     });
-    let to = || Sentinel::new(SERVICE, sentinels(&set));
+    let to = || Endpoint::sentinel(SERVICE, sentinels(&set));
     for (endpoint, expected) in [
         (to().sentinel_password("wrong"), "WRONGPASS"),
         (to(), "NOAUTH"),
@@ -89,7 +89,7 @@ fn wrong_password_of_the_master_is_reported() {
         node_args: &["--requirepass", "right", "--masterauth", "right"],
         sentinel_lines: &[&format!("sentinel auth-pass {SERVICE} right")],
     });
-    let to = || Sentinel::new(SERVICE, sentinels(&set));
+    let to = || Endpoint::sentinel(SERVICE, sentinels(&set));
     let error = refused(to().password("wrong"));
     assert!(
         matches!(&error, Error::Refused { code, .. } if code == "WRONGPASS"),
@@ -103,7 +103,7 @@ fn wrong_password_of_the_master_is_reported() {
 fn master_that_is_down_is_named_by_its_address() {
     let set = SentinelSet::start();
     set.nodes[0].kill();
-    let error = refused(Sentinel::new(SERVICE, sentinels(&set)));
+    let error = refused(Endpoint::sentinel(SERVICE, sentinels(&set)));
     let Error::Unavailable { cause, .. } = &error else {
         panic!("{error}");
     };

@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::Instant;
 
-use fairlock::endpoint::Sentinel;
+use fairlock::endpoint::Endpoint;
 
 use super::common::{P, SOON, TTL, build, builder};
 use crate::sentinel_set::{SERVICE, SentinelSet};
 use crate::support::{Proxy, until};
 
 fn through(proxy: &Proxy) -> Sentinel {
-    Sentinel::new(SERVICE, [("127.0.0.1", proxy.addr().port())])
+    Endpoint::sentinel(SERVICE, [("127.0.0.1", proxy.addr().port())])
 }
 
 #[test]

@@ -3,10 +3,7 @@
 use std::net::SocketAddr;
 use std::thread;
 
-use fairlock::{
-    Error, LockManager, LockOptions,
-    endpoint::{Cluster, Quorum, Sentinel},
-};
+use fairlock::{Error, LockManager, LockOptions, endpoint::Endpoint};
 
 use super::certificates::{Authority, Certificate, argument};
 use super::{CLIENT_CERTIFICATE, Reason, SOON, UNKNOWN_ISSUER, build, is_tls, start, url_of};
@@ -67,7 +64,7 @@ fn sentinels_and_their_master_are_reached_through_tls() {
     let mgr = build(builder(&to, &authority));
     mgr.lock("a").unwrap().unlock().unwrap();
     let host = (sentinel_at.ip().to_string(), sentinel_at.port());
-    let typed = Sentinel::new(SERVICE, [host]).tls();
+    let typed = Endpoint::sentinel(SERVICE, [host]).tls();
     let other = build(builder(typed, &authority));
     assert!(other.lock("a").unwrap().is_held());
     assert!(!master.clients().is_empty());
@@ -123,7 +120,7 @@ fn all_nodes_of_a_cluster_are_reached_through_tls() {
         mgr.lock(format!("name{i}")).unwrap().unlock().unwrap();
     }
     assert!(nodes.iter().all(|(node, _)| !node.clients().is_empty()));
-    let typed = Cluster::new([(at.ip().to_string(), at.port())]).tls();
+    let typed = Endpoint::cluster([(at.ip().to_string(), at.port())]).tls();
     let other = build(builder(typed, &authority));
     assert!(other.lock("a").unwrap().is_held());
 
@@ -145,7 +142,7 @@ fn a_quorum_is_reached_through_tls() {
     let nodes: Vec<_> = (0..3)
         .map(|_| server(&authority, &["--tls-auth-clients", "no"]))
         .collect();
-    let urls = || Quorum::new(nodes.iter().map(|(_, at)| url_of(*at)));
+    let urls = || Endpoint::quorum(nodes.iter().map(|(_, at)| url_of(*at)));
     // The servers have just started.
     let manager = || build(builder(urls(), &authority).uptime_check(false));
     let (mgr, other) = (manager(), manager());

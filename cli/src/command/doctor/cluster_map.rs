@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fairlock::endpoint::Server;
+use fairlock::servers::Server;
 use fairlock::servers::redis::{self, Value};
 
 use super::fault::Fault;

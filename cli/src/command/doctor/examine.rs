@@ -4,7 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::unbounded;
-use fairlock::{Step, endpoint::Server, servers::Servers};
+use fairlock::{
+    Step,
+    servers::{Server, Servers},
+};
 
 use super::cluster_map::{masters, slot_map};
 use super::facts::{Deployment, Facts, NodeAnswers, NodeFacts, NodeRole};

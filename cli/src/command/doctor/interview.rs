@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fairlock::endpoint::Server;
+use fairlock::servers::Server;
 use fairlock::servers::redis::{self, Cmd, Value};
 
 use super::answer::{Answer, Info, Unknown, is_older};

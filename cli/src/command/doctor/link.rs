@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use fairlock::servers::redis::{self, Cmd, Value};
-use fairlock::{endpoint::Server, servers::ServerConnection};
+use fairlock::servers::{Server, ServerConnection};
 
 use super::fault::{Fault, refusal};
 

@@ -4,10 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use fairlock::servers::redis::{self, Value};
-use fairlock::{
-    endpoint::{Endpoint, Server},
-    servers::Servers,
-};
+use fairlock::{endpoint::Endpoint, servers::Server, servers::Servers};
 
 use super::answer::{Answer, Unknown};
 use super::facts::{NodeRole, SentinelAnswers, SentinelFacts};
