@@ -1,12 +1,11 @@
 -- Purpose: the part of a sync that compares the list with the record. R11 (missing keys): a list
 --   that is shorter than the record says has lost entries, and nobody's place in it is known any
---   more. Each waiter has an entry. So the list is too short, too, if it has fewer entries than the
---   record has waiters, whatever it counts: an older version may have miscounted them.
+--   more.
 -- Expects: the record part before it · length: of the list · waiter: the record of the newest token
 -- KEYS: as in the record part
 -- ARGV: as in the record part
 -- Returns: nothing
-if length < math.max(entries, waiter_records, waiter and 1 or 0) then
+if length < math.max(entries, waiter and 1 or 0) then
   --include queue_forget.lua
   waiter = nil
 end

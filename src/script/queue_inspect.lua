@@ -12,11 +12,8 @@ for i = 1, #tokens do
     local waiter_manager = string.match(waiter, '^%d+ %d+ (%S+)') or ''
     if not unheard_for[waiter_manager] then
       local stamp = redis.call('HGET', record_key, 'm:' .. waiter_manager)
-      -- An older version does not write when it made the stamp. Then the time is at least that since
-      -- the last look of anybody.
-      local heard_ago = unseen_for
-      if stamp and #stamp == 24 then heard_ago = now - struct.unpack('<d', string.sub(stamp, 17)) end
-      unheard_for[waiter_manager] = stamp and math.max(0, heard_ago) or -1
+      unheard_for[waiter_manager] = stamp
+        and math.max(0, now - struct.unpack('<d', string.sub(stamp, 17))) or -1
     end
     seen[#seen + 1] = waiter
     seen[#seen + 1] = unheard_for[waiter_manager]

@@ -7,8 +7,8 @@
 -- The field holds, in this order: entries (in the list), waiter_records ('w:' fields), looked_at
 -- (when served_time was brought up to date), served_time (R2), last_ticket (given out),
 -- served_ticket, queue_expires_at (in s). A stamp, the field 'm:<manager>', holds the served time
--- up to which that manager counts as alive, and the server time at which these stamps began.
--- Then comes the server time of the stamp itself, which older versions do not write.
+-- up to which that manager counts as alive, the server time at which these stamps began, and that of
+-- the stamp itself.
 local QUEUE, STAMP = '<I4I4ddddI4', '<dd'
 local entries, waiter_records, looked_at, served_time = 0, 0, now, 0
 local last_ticket, served_ticket, queue_expires_at = 0, 0, 0

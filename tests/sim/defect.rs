@@ -202,7 +202,7 @@ impl Defect {
                 "",
             )],
             Defect::R11 => &[(
-                "if length < math.max(entries, waiter_records, waiter and 1 or 0) then",
+                "if length < math.max(entries, waiter and 1 or 0) then",
                 "if false then",
             )],
             Defect::Grace => &[("~= string.format('%.0f', fence) then", "~= '' then")],

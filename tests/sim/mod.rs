@@ -189,8 +189,6 @@ mod exceptions;
 mod executed_call;
 pub mod fuzz;
 mod lane;
-#[cfg(test)]
-mod mixed_versions;
 #[allow(dead_code, unused_imports, reason = "the property test uses the rest")]
 #[path = "../model/mod.rs"]
 mod model;

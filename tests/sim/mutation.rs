@@ -30,20 +30,8 @@ pub(crate) const COUNTS_WHAT_IS_LEFT: [ScriptMutation; 2] = [
         instead: "if false then",
     },
     ScriptMutation {
-        line: "if length < math.max(entries, waiter_records, waiter and 1 or 0) then",
+        line: "if length < math.max(entries, waiter and 1 or 0) then",
         instead: "if length < entries then",
-    },
-];
-
-/// The scripts of a version that tells no owner that somebody waits for its lock.
-pub(crate) const TELLS_NOTHING: [ScriptMutation; 2] = [
-    ScriptMutation {
-        line: "if not is_told then",
-        instead: "if false then",
-    },
-    ScriptMutation {
-        line: "if new_spare ~= '' and new_spare + 0 >= 65536 then",
-        instead: "if false then",
     },
 ];
 

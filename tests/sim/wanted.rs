@@ -69,23 +69,6 @@ impl Name {
         self.run(&call, &words)
     }
 
-    /// The same by scripts that are what `alter` makes of the shipped ones.
-    pub(super) fn reply_by(
-        &mut self,
-        manager: usize,
-        verb: Verb,
-        alter: &dyn Fn(&str) -> String,
-    ) -> ScriptReply {
-        let call = self.call(verb);
-        let form = Form {
-            by_source: true,
-            ..self.form
-        };
-        let mut words = words_of(&call.command(&caller_id(manager), form, u64::MAX));
-        words[1] = alter(str::from_utf8(&words[1]).expect("a source")).into_bytes();
-        self.run(&call, &words)
-    }
-
     fn run(&mut self, call: &Call, words: &[Bytes]) -> ScriptReply {
         self.now += 1;
         let value = self.server.run(self.now, words).expect("no error");

@@ -90,16 +90,13 @@ fn seen_of_mutex(family: Family, fields: &[Value], value: &Value) -> ParseResult
         request,
         label,
         waiters,
-        rest @ ..,
+        last,
+        queue @ ..,
     ] = fields
     else {
         return Err(malformed("seen with the fields of a mutex", value));
     };
-    // Older scripts do not send this number, and the waiters' records follow at once.
-    let (last, queue) = match rest {
-        [last @ Value::Int(_), queue @ ..] => (number(last)?, queue),
-        queue => (0, queue),
-    };
+    let last = number(last)?;
     let (served, ended) = match family {
         Family::Quorum => (0, last),
         Family::Mutex | Family::Permit => (last, 0),
@@ -141,12 +138,8 @@ fn seen_of_permits(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
     let (holders, rest) = length
         .and_then(|length| rest.split_at_checked(length))
         .ok_or_else(wrong)?;
-    // Older scripts do not send these two numbers.
-    let (how, served, queue) = match rest {
-        [how @ Value::Int(_), served @ Value::Int(_), queue @ ..] => {
-            (previous(how)?, number(served)?, queue)
-        }
-        queue => (PreviousHolder::Unknown, 0, queue),
+    let [how, served, queue @ ..] = rest else {
+        return Err(wrong());
     };
     let holders = holders.chunks(4).map(|holder| match holder {
         [left, cools, permits, text] => holder_of_permits(left, cools, permits, text),
@@ -159,31 +152,28 @@ fn seen_of_permits(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
         holders: holders.collect::<ParseResult<_>>()?,
         waiters: number(waiters)?,
         queue: all_waiters(queue, |waiter| text(waiter).map(params::without_capacity))?,
-        previous: how,
+        previous: previous(how)?,
         ended: 0,
-        served,
+        served: number(served)?,
     })
 }
 
-/// Each waiter's record, and then for how long nobody has heard of its process, or -1. Older scripts
-/// send the records alone.
+/// Each waiter's record, and then for how long nobody has heard of its process, or -1.
 fn all_waiters(
     values: &[Value],
     request: impl Fn(&Value) -> ParseResult<String>,
 ) -> ParseResult<Vec<InspectedWaiter>> {
-    let mut waiters: Vec<InspectedWaiter> = Vec::new();
-    for value in values {
-        match (value, waiters.last_mut()) {
-            (Value::Int(micros), Some(waiter)) => {
-                waiter.last_heard = u64::try_from(*micros).ok().map(Duration::from_micros);
-            }
-            _ => waiters.push(InspectedWaiter {
-                request: request(value)?,
-                last_heard: None,
-            }),
-        }
-    }
-    Ok(waiters)
+    let one = |pair: &[Value]| match pair {
+        [record, Value::Int(micros)] => Ok(InspectedWaiter {
+            request: request(record)?,
+            last_heard: u64::try_from(*micros).ok().map(Duration::from_micros),
+        }),
+        _ => Err(malformed(
+            "a waiter's record and a time",
+            &Value::Array(pair.to_vec()),
+        )),
+    };
+    values.chunks(2).map(one).collect()
 }
 
 /// The text is `kind capacity fence`, and then a request as a waiter's record has it.

@@ -230,13 +230,13 @@ fn malformed_lookups_of_permits_are_refused() {
 #[test]
 fn malformed_inspections_of_permits_are_refused() {
     let seen = |count: u8, holder: &str| {
-        let end = format!(":1000|:0|:2|+{holder}|");
+        let end = format!(":1000|:0|:2|+{holder}|:-1|:0|");
         parse_of_permits(
             Verb::Inspect {
                 waiters: 9,
                 from: 0,
             },
-            &format!("*11|+seen|:7|:0|+semaphore/1 5|:9|:0|:{count}|{end}"),
+            &format!("*13|+seen|:7|:0|+semaphore/1 5|:9|:0|:{count}|{end}"),
         )
     };
     let good = "semaphore/1 5 9 0 5 m 1000 0 0 2 host";

@@ -11,7 +11,6 @@ use crate::support::{SLACK, until};
 on_both_stores! {
     r11_waiters_return_to_a_deleted_or_shortened_queue,
     r11_waiters_return_to_a_queue_lost_before_others_leave,
-    r11_waiters_return_although_a_record_counts_no_entries,
     r11_a_list_without_a_record_is_no_queue,
     r19_waiters_leaving_mid_queue_leave_no_trace,
     r19_the_last_waiter_to_leave_removes_dead_entries,
@@ -101,24 +100,6 @@ fn loses_its_queue<G: Send>(
             });
         }
     });
-}
-
-/// An older version of the scripts could leave a record so.
-fn r11_waiters_return_although_a_record_counts_no_entries(backend: &Backend) {
-    let managers = [manager(backend), manager(backend)];
-    let record = Record::of(backend, "a");
-    let holder = managers[0].lock("a").unwrap();
-    let mut queue = Waiters::of("a");
-    queue.add(&managers[0]);
-    queue.add(&managers[1]);
-    let _: i64 = backend.query(&["DEL", &record.queue]);
-    record.set(&[("n", "0")]);
-    drop(holder);
-    for _ in 0..2 {
-        let (_, guard) = queue.next_end(SOON);
-        guard.unwrap().unlock().unwrap();
-    }
-    record.comes_to_rest();
 }
 
 fn r11_a_list_without_a_record_is_no_queue(backend: &Backend) {

@@ -102,19 +102,10 @@ fn check_reply(call: &Call, value: &Value, reply: ScriptReply) {
             info.queue.len() <= known && (info.state != LockState::Free || info.holder.is_none()),
             "{info:?}"
         );
-        // An older script does not send these.
-        let before_queue = match parts.get(3 + fields) {
-            Some(Value::Int(_)) => before_queue(call.spec.family).len(),
-            _ => 0,
-        };
-        assert_eq!(parts.len(), 3 + fields + before_queue + known);
+        let before_queue = before_queue(call.spec.family).len();
+        assert_eq!(parts.len(), 3 + fields + before_queue + 2 * known);
         let last = parts.get(2 + fields + before_queue);
-        let served = if before_queue == 0 {
-            0
-        } else {
-            last.map_or(0, number)
-        };
-        assert_eq!(info.served, served, "{info:?}");
+        assert_eq!(info.served, last.map_or(0, number), "{info:?}");
     }
 }
 

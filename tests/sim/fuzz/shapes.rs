@@ -58,14 +58,13 @@ pub(super) const SHAPES: [(&str, &str, &str); 37] = [
     ("vacate", "refused", ""),
     ("vacate", "kind", "s"),
 ];
-/// The same for inspections. After `seen` come the fields of [`before_queue`], unless the script is an
-/// older one, and then the queue.
+/// The same for inspections. After `seen` come the fields of [`before_queue`], and then the queue.
 pub(super) const SEEN: [(&str, &str, &str); 3] = [
     ("inspect", "seen", "snnikssn"),
     ("inspect", "absent", ""),
     ("inspect", "kind", "s"),
 ];
-/// The fields of `seen` before the queue, by family. Either all are there, or none.
+/// The fields of `seen` before the queue, by family.
 pub(super) fn before_queue(family: Family) -> &'static str {
     match family {
         Family::Permit => "kn",
@@ -251,13 +250,13 @@ fn are_holders_and_queue(count: &Value, rest: &[Value]) -> bool {
         && is_queue(Family::Permit, queue)
 }
 
-/// The waiters' records, and the fields before them.
+/// The waiters' records, each with a time, and the fields before them.
 fn is_queue(family: Family, parts: &[Value]) -> bool {
-    let are_records = |parts: &[Value]| parts.iter().all(|part| is(part, b's'));
     let letters = before_queue(family);
-    let newer = parts.split_at_checked(letters.len());
-    are_records(parts)
-        || newer.is_some_and(|(fields, queue)| are(fields, letters) && are_records(queue))
+    let parts = parts.split_at_checked(letters.len());
+    parts.is_some_and(|(fields, queue)| {
+        are(fields, letters) && queue.chunks(2).all(|waiter| are(waiter, "si"))
+    })
 }
 
 /// `kind capacity fence ticket granted-at …`

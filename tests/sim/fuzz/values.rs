@@ -113,7 +113,7 @@ pub(super) fn answer(call: &Call, facts: &ServerFacts<'_>, input: &mut FuzzInput
         }
         _ => {
             let (status, letters) = input.choose(&shapes_of(call));
-            let each = if status == "seen" { "a" } else { GRANT };
+            let each = if status == "seen" { "ai" } else { GRANT };
             let is_mutex = call.spec.family == Family::Mutex;
             let mut rest: Vec<_> = (0..input.below(8).saturating_sub(5))
                 .flat_map(|_| {
@@ -144,7 +144,7 @@ pub(super) fn answer(call: &Call, facts: &ServerFacts<'_>, input: &mut FuzzInput
                 parts[3] = Value::Int(holders as i64);
                 parts.extend((0..holders).flat_map(|_| fields(HOLDER, facts, input)));
             }
-            if status == "seen" && !input.one_in(4) {
+            if status == "seen" {
                 parts.extend(fields(before_queue(call.spec.family), facts, input));
             }
             let parts = parts.into_iter().chain(rest);

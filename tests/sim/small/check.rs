@@ -42,7 +42,7 @@ pub(super) fn script(
     }
     grants_are_reported(before, execution)?;
     if setting.keepers > 0 {
-        owner_is_told(setting, before, request, execution)?;
+        owner_is_told(before, request, execution)?;
     }
     previous_holder(setting, before, request, execution)?;
     if setting.family() == Family::Permit {
@@ -208,9 +208,8 @@ fn grants_are_reported(before: &RecordState, execution: &Execution) -> Result<()
 }
 
 /// P3: an owner that hears is told that somebody waits, and nobody else. It is told once in a tick,
-/// and with its grant if others wait by then. Old scripts tell nobody.
+/// and with its grant if others wait by then.
 fn owner_is_told(
-    setting: &SmallSetting,
     before: &RecordState,
     request: SmallRequest,
     execution: &Execution,
@@ -226,7 +225,7 @@ fn owner_is_told(
     if let Some(told) = execution.wanted.iter().find(|told| !is_true(told)) {
         return Err(format!("P3: {told:?} is told, and the record is {after:?}"));
     }
-    let Some(owner) = owner.filter(|_| !setting.is_old(request.token().client)) else {
+    let Some(owner) = owner else {
         return Ok(());
     };
     let was_told = before.told == Told::Last && before.holder(owner.token).is_some();

@@ -51,7 +51,7 @@ pub(super) fn check_world(world: &SmallWorld) -> Result<(), String> {
 fn keepers_know(world: &SmallWorld) -> Result<(), String> {
     let setting = &world.setting;
     let record = &world.record;
-    if world.is_disturbed || setting.has_old_scripts {
+    if world.is_disturbed {
         return Ok(());
     }
     let mut waiting = record.queue.iter();

@@ -23,11 +23,6 @@ fn keepers_without_faults_break_nothing() {
 }
 
 #[test]
-fn keepers_beside_old_scripts_break_nothing() {
-    assert_holds(keepers().with_old_scripts(), NONE, usize::MAX);
-}
-
-#[test]
 fn keepers_with_one_fault_break_nothing() {
     for budget in [
         Budget {
@@ -52,27 +47,25 @@ fn keepers_with_one_fault_break_nothing() {
 
 #[test]
 fn keepers_with_several_faults_break_nothing() {
-    for setting in [keepers(), keepers().with_old_scripts()] {
-        for budget in [
-            Budget {
-                messages: 2,
-                cancels: 1,
-                ..NONE
-            },
-            Budget {
-                messages: 1,
-                crashes: 1,
-                forces: 1,
-                ..NONE
-            },
-            Budget {
-                messages: 1,
-                delays: 2,
-                ..NONE
-            },
-        ] {
-            assert_holds(setting, budget, limit_or(LIMIT));
-        }
+    for budget in [
+        Budget {
+            messages: 2,
+            cancels: 1,
+            ..NONE
+        },
+        Budget {
+            messages: 1,
+            crashes: 1,
+            forces: 1,
+            ..NONE
+        },
+        Budget {
+            messages: 1,
+            delays: 2,
+            ..NONE
+        },
+    ] {
+        assert_holds(keepers(), budget, limit_or(LIMIT));
     }
 }
 

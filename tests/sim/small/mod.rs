@@ -5,8 +5,7 @@
 //! of which each process asks for one permit or several. A writer may downgrade to one permit at
 //! any moment. With local hand-overs, a grant of the mutex reserves several fences, and the guards
 //! of its process use as many of them as they like. Some processes may keep the mutex after its guard was
-//! dropped, and let go of it when they hear that others wait. The third may have older scripts, which
-//! tell nobody.
+//! dropped, and let go of it when they hear that others wait.
 //!
 //! # How it works
 //!

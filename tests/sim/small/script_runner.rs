@@ -17,7 +17,7 @@ use crate::key::Key;
 use crate::script::{
     Call, CallerId, Grant, Mode, Outcome, Page, ScriptReply, Verb, Wait, wanted_behind,
 };
-use crate::sim::mutation::{REWRITES_EARLY, ScriptMutation, TELLS_NOTHING, server_with};
+use crate::sim::mutation::{REWRITES_EARLY, ScriptMutation, server_with};
 use crate::store::memory::server::ScriptServer;
 
 const PREFIX: &str = "f";
@@ -26,8 +26,6 @@ const PREFIX: &str = "f";
 /// does, so the result can be looked up the next time.
 pub(super) struct ScriptRunner {
     server: ScriptServer,
-    /// That of a process with older scripts.
-    old_server: Option<ScriptServer>,
     setting: SmallSetting,
     keys: RecordKeys,
     caller_ids: Vec<CallerId>,
@@ -46,7 +44,6 @@ impl ScriptRunner {
         };
         ScriptRunner {
             server: server_with(&mutations),
-            old_server: setting.has_old_scripts.then(|| server_with(&TELLS_NOTHING)),
             setting,
             keys: RecordKeys {
                 setting,
@@ -90,10 +87,7 @@ impl ScriptRunner {
         arrival: Arrival,
     ) -> Result<Execution, String> {
         let call = self.call(request);
-        let server = match &mut self.old_server {
-            Some(old) if self.setting.is_old(request.token().client) => old,
-            _ => &mut self.server,
-        };
+        let server = &mut self.server;
         self.keys.write(server, record);
         // R5 (dated requests): a client sends a request in this tick and gives it up before the
         // next.

@@ -26,8 +26,6 @@ pub(crate) struct SmallSetting {
     /// How many of the processes keep the lock after its guard was dropped, until others want it. These
     /// come first.
     pub(super) keepers: u8,
-    /// The last process has the scripts of a version that tells no owner that somebody waits.
-    pub(super) has_old_scripts: bool,
 }
 
 impl Default for SmallSetting {
@@ -48,7 +46,6 @@ impl SmallSetting {
             fences_ahead: false,
             rewrites_early: false,
             keepers: 0,
-            has_old_scripts: false,
         }
     }
 
@@ -88,14 +85,6 @@ impl SmallSetting {
         SmallSetting { keepers, ..self }
     }
 
-    /// The last process has older scripts.
-    pub(crate) fn with_old_scripts(self) -> SmallSetting {
-        SmallSetting {
-            has_old_scripts: true,
-            ..self
-        }
-    }
-
     pub(super) fn keeps(&self, client: u8) -> bool {
         client < self.keepers
     }
@@ -109,14 +98,9 @@ impl SmallSetting {
         }
     }
 
-    pub(super) fn is_old(&self, client: u8) -> bool {
-        self.has_old_scripts && client + 1 == CLIENTS
-    }
-
     /// Clients with the same number are alike.
-    pub(super) fn sort_of(&self, client: u8) -> (u32, bool, bool) {
-        let others = !self.keeps(client);
-        (self.permits(client), others, self.is_old(client))
+    pub(super) fn sort_of(&self, client: u8) -> (u32, bool) {
+        (self.permits(client), !self.keeps(client))
     }
 
     /// Each renewal comes alone.
@@ -217,14 +201,9 @@ impl fmt::Display for SmallSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             ModelKind::Mutex if self.keepers > 0 => {
-                let scripts = if self.has_old_scripts {
-                    ", old scripts"
-                } else {
-                    ""
-                };
                 write!(
                     f,
-                    "mutex, {} keep for {} more turns{scripts}",
+                    "mutex, {} keep for {} more turns",
                     self.keepers, self.spare
                 )
             }
