@@ -19,8 +19,6 @@ mod history;
 mod history_writer;
 mod resource;
 mod rng;
-#[path = "../it/sums.rs"]
-mod sums;
 #[path = "../it/support/mod.rs"]
 mod support;
 #[allow(dead_code, reason = "some of it is for the target `partitions`")]

@@ -13,7 +13,7 @@ const TTL: Duration = Duration::from_secs(60);
 /// The longest pause between two requests at that ttl.
 const BACK_OFF: Duration = Duration::from_millis(500);
 
-fn manager(quorum: Quorum) -> LockManager {
+fn manager(quorum: Endpoint) -> LockManager {
     let options = LockOptions::new().ttl(TTL);
     let built = builder(quorum).options(options).build();
     built.expect("a majority can be reached")

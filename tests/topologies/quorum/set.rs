@@ -35,7 +35,7 @@ impl Set {
         }
     }
 
-    pub(crate) fn quorum(&self) -> Quorum {
+    pub(crate) fn quorum(&self) -> Endpoint {
         Endpoint::quorum(self.servers.iter().map(Server::url))
     }
 
@@ -79,7 +79,7 @@ impl Set {
     }
 }
 
-pub(crate) fn builder(quorum: Quorum) -> Builder {
+pub(crate) fn builder(quorum: Endpoint) -> Builder {
     LockManager::builder(quorum)
         .options(LockOptions::new().ttl(TTL))
         .command_timeout(TIMEOUT)

@@ -9,7 +9,7 @@ use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup};
 use crate::support::SLACK;
 
 #[track_caller]
-fn refused(endpoint: Sentinel) -> Error {
+fn refused(endpoint: Endpoint) -> Error {
     let started = Instant::now();
     let refused = builder(endpoint).build();
     let took = started.elapsed();

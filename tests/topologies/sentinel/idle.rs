@@ -9,7 +9,7 @@ use super::common::{P, SOON, TTL, build, builder};
 use crate::sentinel_set::{SERVICE, SentinelSet};
 use crate::support::{Proxy, until};
 
-fn through(proxy: &Proxy) -> Sentinel {
+fn through(proxy: &Proxy) -> Endpoint {
     Endpoint::sentinel(SERVICE, [("127.0.0.1", proxy.addr().port())])
 }
 
