@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, ReplicaAcks, Settings};
-use crate::credentials::{CredentialsProvider, ServerRole};
+use crate::credentials::CredentialsProvider;
 use crate::endpoint::{Endpoint, Location};
 #[cfg(feature = "memory")]
 use crate::error::Result;
@@ -222,7 +222,7 @@ impl Builder {
     /// [`Error::Misused`]: crate::Error::Misused
     /// [`Error::Unavailable`]: crate::Error::Unavailable
     pub fn credentials(mut self, provider: impl CredentialsProvider + 'static) -> Builder {
-        self.credentials = Some(Provider::new(provider, ServerRole::Server));
+        self.credentials = Some(Provider::new(provider, false));
         self
     }
 
@@ -236,7 +236,7 @@ impl Builder {
     /// [`build`](Builder::build) fails with [`Error::Misused`](crate::Error::Misused) if the endpoint
     /// is no Sentinel, or has a login for sentinels of its own.
     pub fn sentinel_credentials(mut self, provider: impl CredentialsProvider + 'static) -> Builder {
-        self.sentinel_credentials = Some(Provider::new(provider, ServerRole::Sentinel));
+        self.sentinel_credentials = Some(Provider::new(provider, true));
         self
     }
 

@@ -74,7 +74,7 @@ impl fmt::Debug for Credentials {
 pub struct CredentialsRequest {
     pub(crate) server: Arc<str>,
     pub(crate) host_and_port: Option<(String, u16)>,
-    pub(crate) role: ServerRole,
+    pub(crate) is_for_sentinel: bool,
     pub(crate) was_refused: bool,
 }
 
@@ -94,9 +94,9 @@ impl CredentialsRequest {
         self.host_and_port.as_ref().map(|(_, port)| *port)
     }
 
-    /// The sort of server.
-    pub fn role(&self) -> ServerRole {
-        self.role
+    /// Whether it is a sentinel. Otherwise it keeps locks, or is a replica of such a server.
+    pub fn is_for_sentinel(&self) -> bool {
+        self.is_for_sentinel
     }
 
     /// Whether the server has just refused the last answer. A provider that keeps its answers must
@@ -104,16 +104,6 @@ impl CredentialsRequest {
     pub fn was_refused(&self) -> bool {
         self.was_refused
     }
-}
-
-/// The sort of server that credentials are for.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ServerRole {
-    /// It keeps locks, or is a replica of such a server.
-    Server,
-    /// It is a sentinel.
-    Sentinel,
 }
 
 /// The reason why a provider has no credentials. It becomes the cause of an
@@ -275,7 +265,7 @@ mod tests {
         CredentialsRequest {
             server: "h:1".into(),
             host_and_port: Some(("h".to_owned(), 1)),
-            role: ServerRole::Server,
+            is_for_sentinel: false,
             was_refused: false,
         }
     }

@@ -11,9 +11,10 @@ use crossbeam_channel::Receiver;
 
 use crate::config::check_valid_for;
 use crate::detached::DetachedLock;
-use crate::engine::{self, WantResult, warn_of_drop};
+use crate::engine::{self, Engine, WantResult, warn_of_drop};
 use crate::error::{Error, Result};
 use crate::fence::as_i64;
+use crate::key::Key;
 use crate::local::{LentLease, NameSlot, Running};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Mode, Secret};
@@ -249,6 +250,14 @@ impl Lease {
     }
 
     /// The lock is detached, so Drop has nothing to release.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        self.running.engine()
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.held.request.key
+    }
+
     pub(crate) fn forget_detached(mut self) {
         self.unlocked = true;
     }

@@ -185,7 +185,7 @@ impl fmt::Debug for Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::{Credentials, CredentialsRequest, ServerRole};
+    use crate::credentials::{Credentials, CredentialsRequest};
     use crate::store::{Provider, parse_url};
 
     fn servers(urls: &str) -> Servers {
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn provider_is_asked_for_servers_and_not_for_sentinels() {
         let answer = |_: &CredentialsRequest| Ok(Credentials::new("u", "p"));
-        let provider = Provider::new(answer, ServerRole::Server);
+        let provider = Provider::new(answer, false);
         let topology = servers("redis-sentinel://h/m").0;
         let servers = Servers(
             topology

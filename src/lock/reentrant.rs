@@ -10,10 +10,13 @@ use std::time::Duration;
 
 use super::Mutex;
 use crate::detached::{DetachError, DetachedLock};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
+use crate::script::LockSpec;
+use crate::waiter::Waiter;
 
 /// The locks that a thread holds re-entrantly. There are few, so a search through all is cheap.
 type HeldLocks = Vec<(LockId, Weak<HeldLock>)>;
@@ -31,6 +34,13 @@ thread_local! {
 struct LockId {
     engine: usize,
     key: Key,
+}
+
+impl LockId {
+    fn new(engine: &Arc<Engine>, key: Key) -> LockId {
+        let engine = Arc::as_ptr(engine).addr();
+        LockId { engine, key }
+    }
 }
 
 /// A lock that this thread holds, shared by all guards of it.
@@ -121,7 +131,7 @@ impl ReentrantMutex {
     pub fn lock(&self) -> Result<ReentrantGuard> {
         match self.held_here()? {
             Some(guard) => Ok(guard),
-            None => self.keep(self.mutex.lock()?),
+            None => Ok(ReentrantGuard::of(self.mutex.lock()?)),
         }
     }
 
@@ -150,6 +160,18 @@ impl ReentrantMutex {
         self.take(|mutex| mutex.try_lock_for(at_most))
     }
 
+    /// Takes a place in the queue at once, and lets the caller wait later. Blocks as long as
+    /// [`LockManager::enqueue`]. The thread that takes the guard from the waiter may take the lock
+    /// again. If it has a guard already, it waits for itself.
+    ///
+    /// # Errors
+    /// As [`LockManager::enqueue`].
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
+    pub fn enqueue(&self) -> Result<Waiter<ReentrantGuard>> {
+        let wanted = self.mutex.handle.with_spec(LockSpec::MUTEX);
+        wanted.enqueue(ReentrantGuard::of)
+    }
+
     /// Like [`LockManager::attach`], for a guard that this thread can take again. Blocks as long.
     ///
     /// # Errors
@@ -159,7 +181,7 @@ impl ReentrantMutex {
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn attach(&self, detached: &DetachedLock) -> Result<ReentrantGuard> {
         self.held_here()?;
-        self.keep(self.mutex.attach(detached)?)
+        Ok(ReentrantGuard::of(self.mutex.attach(detached)?))
     }
 
     fn take(
@@ -168,12 +190,13 @@ impl ReentrantMutex {
     ) -> Result<Option<ReentrantGuard>> {
         match self.held_here()? {
             Some(guard) => Ok(Some(guard)),
-            None => take(&self.mutex)?.map(|guard| self.keep(guard)).transpose(),
+            None => Ok(take(&self.mutex)?.map(ReentrantGuard::of)),
         }
     }
 
     fn held_here(&self) -> Result<Option<ReentrantGuard>> {
-        let id = self.id()?;
+        let handle = &self.mutex.handle;
+        let id = LockId::new(handle.manager().engine(), handle.key()?);
         let held = HELD.with(|locks| {
             let locks = locks.borrow();
             locks
@@ -183,23 +206,6 @@ impl ReentrantMutex {
         });
         held.map(|held| held.guard.check().map(|()| ReentrantGuard { held }))
             .transpose()
-    }
-
-    fn keep(&self, guard: LockGuard) -> Result<ReentrantGuard> {
-        let id = self.id()?;
-        let held = Rc::new(HeldLock {
-            guard,
-            _remove: RemoveDead,
-        });
-        HELD.with(|locks| locks.borrow_mut().push((id, Rc::downgrade(&held))));
-        Ok(ReentrantGuard { held })
-    }
-
-    fn id(&self) -> Result<LockId> {
-        Ok(LockId {
-            engine: Arc::as_ptr(self.mutex.handle.manager().engine()).addr(),
-            key: self.mutex.handle.key()?,
-        })
     }
 }
 
@@ -232,6 +238,17 @@ pub struct ReentrantGuard {
 }
 
 impl ReentrantGuard {
+    /// This thread may take the lock of the guard again.
+    fn of(guard: LockGuard) -> ReentrantGuard {
+        let id = LockId::new(guard.lease.engine(), guard.lease.key().clone());
+        let held = Rc::new(HeldLock {
+            guard,
+            _remove: RemoveDead,
+        });
+        HELD.with(|locks| locks.borrow_mut().push((id, Rc::downgrade(&held))));
+        ReentrantGuard { held }
+    }
+
     /// How many guards of the lock this thread has.
     pub fn depth(&self) -> usize {
         Rc::strong_count(&self.held)

@@ -7,23 +7,26 @@ use parking_lot::Mutex;
 
 use super::clock::{Clock, Time};
 use super::foreign::{ForeignCalls, NoResult};
-use crate::credentials::{Credentials, CredentialsProvider, CredentialsRequest, ServerRole};
+use crate::credentials::{Credentials, CredentialsProvider, CredentialsRequest};
 
-/// A source of credentials for servers of one role.
+/// A source of credentials: for sentinels, or for the servers that keep locks.
 #[derive(Clone)]
 pub(crate) struct Provider {
     source: Arc<dyn CredentialsProvider>,
-    pub(super) role: ServerRole,
+    pub(super) is_for_sentinels: bool,
     calls: ForeignCalls,
     /// The user of its last answer, for messages.
     last_user: Arc<Mutex<Option<String>>>,
 }
 
 impl Provider {
-    pub(crate) fn new(source: impl CredentialsProvider + 'static, role: ServerRole) -> Provider {
+    pub(crate) fn new(
+        source: impl CredentialsProvider + 'static,
+        is_for_sentinels: bool,
+    ) -> Provider {
         Provider {
             source: Arc::new(source),
-            role,
+            is_for_sentinels,
             calls: ForeignCalls::default(),
             last_user: Arc::default(),
         }
@@ -55,7 +58,7 @@ impl Provider {
 impl fmt::Debug for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Provider")
-            .field("role", &self.role)
+            .field("is_for_sentinels", &self.is_for_sentinels)
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, bounded};
 use fairlock::{
     Error, LockManager, Step,
-    credentials::{Credentials, CredentialsError, CredentialsRequest, PasswordFile, ServerRole},
+    credentials::{Credentials, CredentialsError, CredentialsRequest, PasswordFile},
 };
 
 use crate::fixtures::{P, SOON, STEADY_T, STEADY_TTL, Waiters, build, steady, warm_up};
@@ -141,7 +141,7 @@ fn provider_is_asked_for_each_connection_with_its_server() {
         assert_eq!(request.server(), server.addr().to_string());
         assert_eq!(request.host(), Some("127.0.0.1"));
         assert_eq!(request.port(), Some(server.addr().port()));
-        assert_eq!(request.role(), ServerRole::Server);
+        assert!(!request.is_for_sentinel());
         assert!(!request.was_refused());
     }
 }

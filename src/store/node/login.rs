@@ -111,7 +111,7 @@ impl NodeLogin {
                 Address::Tcp(host, port) => Some((host.clone(), *port)),
                 Address::Unix(_) => None,
             },
-            role: provider.role,
+            is_for_sentinel: provider.is_for_sentinels,
             was_refused,
         };
         let asked = self.clock.now();

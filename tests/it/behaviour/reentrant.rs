@@ -20,6 +20,7 @@ on_both_stores! {
     a_lost_lock_refuses_re_entry_until_its_guards_go,
     handles_of_one_manager_share_re_entry,
     re_entry_distinguishes_names_and_managers,
+    waiter_returns_a_guard_that_its_thread_can_take_again,
     only_keys_of_one_stripe_exclude_each_other,
 }
 
@@ -132,6 +133,32 @@ fn re_entry_distinguishes_names_and_managers(backend: &Backend) {
         ours.reentrant_mutex("").lock(),
         Err(Error::Misused { .. })
     ));
+}
+
+fn waiter_returns_a_guard_that_its_thread_can_take_again(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
+    let held = theirs.lock("n").unwrap();
+    let mutex = ours.reentrant_mutex("n");
+    let mut waiter = mutex.enqueue().unwrap();
+    assert!(waiter.wait_for(Duration::ZERO).unwrap().is_none());
+    held.unlock().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let outer = waiter.wait_for(SOON).unwrap().expect("it is its turn");
+            let before = ours.stats().requests;
+            let inner = mutex.lock().unwrap();
+            assert_eq!((inner.depth(), ours.stats().requests), (2, before));
+            drop(outer);
+            assert!(theirs.try_lock("n").unwrap().is_none());
+            inner.unlock().unwrap();
+        });
+    });
+    theirs
+        .try_lock("n")
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
 }
 
 fn only_keys_of_one_stripe_exclude_each_other(backend: &Backend) {
