@@ -63,14 +63,6 @@ impl Column {
     pub(crate) const fn at_least(self, least: usize) -> Column {
         Column { least, ..self }
     }
-
-    /// Takes its share of a wide window, too.
-    pub(crate) const fn filling(self) -> Column {
-        Column {
-            fills: true,
-            ..self
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -93,14 +85,6 @@ impl Table {
         debug_assert_eq!(row.len(), self.columns.len());
         let shown = row.iter().map(|cell| printable(cell).into_owned());
         self.rows.push(shown.collect());
-    }
-
-    /// Puts a sign behind the title of a column.
-    pub(crate) fn mark(&mut self, title: &str, sign: char) {
-        let marked = self.columns.iter().position(|column| column.title == title);
-        if let Some(at) = marked {
-            self.rows[0][at].push(sign);
-        }
     }
 
     /// The titles and the rows. With a width, no line is longer, and no column is empty. Without
@@ -273,26 +257,5 @@ mod tests {
     fn cells_stay_on_their_line() {
         let shown = lines(&table(&[["a\nb", "1s", "\x1b[31m"]]), Some(80));
         assert_eq!(shown[1], "a\\nb    1s  \\u{1b}[31m");
-    }
-
-    #[test]
-    fn columns_that_fill_share_the_window_whatever_is_in_them() {
-        let columns = [
-            Column::text("NAME", 6, 0).filling(),
-            Column::number("HELD", 1).at_least(6),
-            Column::text("HOLDER", 6, 2).filling(),
-        ];
-        for name in ["n", "invoices:42"] {
-            let mut table = Table::new(&columns);
-            table.add([name, "1s", "web-1:4711"].map(str::to_owned).to_vec());
-            table.mark("HELD", '▾');
-            let titles = lines(&table, Some(31)).remove(0);
-            assert_eq!(titles, "NAME          HELD▾  HOLDER");
-            assert_eq!(lines(&table, Some(12)).remove(0), "NAME");
-            let row = table.cells(Some(31)).last().expect("a row");
-            let width: usize = row.iter().map(|(_, cell)| cell.width() + 2).sum();
-            assert_eq!(width, 31 + 2, "{row:?}");
-        }
-        assert_eq!(lines(&Table::new(&columns), Some(31)).len(), 1);
     }
 }

@@ -100,6 +100,13 @@ impl Terminal {
             .alternate_screen()
     }
 
+    /// Whether the first cell has a colour.
+    pub(crate) fn is_colored(&self) -> bool {
+        let parser = self.screen.lock().expect("the screen");
+        let cell = parser.screen().cell(0, 0);
+        cell.is_some_and(|cell| cell.fgcolor() != vt100::Color::Default)
+    }
+
     /// Whether the program gets each key at once, and the terminal echoes none.
     pub(crate) fn is_raw(&self) -> bool {
         let modes = tcgetattr(&self.keyboard).expect("modes").local_modes;
@@ -140,6 +147,14 @@ impl Terminal {
     #[track_caller]
     pub(crate) fn shows(&self, what: &str) {
         until(Duration::from_secs(20), what, || self.text().contains(what));
+    }
+
+    /// Waits until the screen does not show this any more.
+    #[track_caller]
+    pub(crate) fn hides(&self, what: &str) {
+        until(Duration::from_secs(20), what, || {
+            !self.text().contains(what)
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! `fairlock top`, in a pseudo-terminal.
 
 use std::io::Read as _;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
 use fairlock::{LockGuard, LossReason};
@@ -15,20 +15,14 @@ use crate::terminal::{self, Terminal};
 const SOON: Duration = Duration::from_secs(20);
 const ESCAPE: &str = "\x1b";
 const ENTER: &str = "\r";
-/// For a test that waits until this is over, twice.
-const BRIEF: [&str; 2] = ["--command-timeout", "2s"];
 
 fn top(server: &Server, args: &[&str]) -> Terminal {
     let args = [&["top", "--interval", "100ms"], args].concat();
-    Terminal::start(&fairlock(server, &args), 24, 100)
+    Terminal::start(&fairlock(server, &args), 24, 140)
 }
 
 fn hold(server: &Server, label: &str, name: &str) -> LockGuard {
     labelled(server, label).lock(name).expect("free")
-}
-
-fn signal(terminal: &Terminal, signal: Signal) {
-    kill_process(Pid::from_child(&terminal.program), signal).expect("it runs");
 }
 
 #[track_caller]
@@ -41,22 +35,22 @@ fn is_restored(terminal: &Terminal) {
 fn top_shows_a_held_name_and_its_queue() {
     let server = Server::start();
     let guard = hold(&server, "nightly", "invoices:42");
+    let _other = hold(&server, "", "reports");
     let first = labelled(&server, "first").enqueue("invoices:42");
     let second = labelled(&server, "second").enqueue("invoices:42");
-    let mut terminal = top(&server, &[]);
+    let mut terminal = top(&server, &["invoices:*"]);
     terminal.shows("invoices:42");
-    terminal.shows("1 name: 1 held, 1 awaited, 0 lapsed");
+    terminal.shows("names: 1, held: 1, awaited: 1, lapsed: 0");
     terminal.shows("nightly");
-    assert!(terminal.is_alternate() && terminal.is_raw());
+    assert!(terminal.is_alternate() && terminal.is_raw() && terminal.is_colored());
     terminal.press(ENTER);
-    terminal.shows("QUEUE");
     terminal.shows("2. ");
     let text = terminal.text();
-    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}\n{text}"));
-    let order = [
-        "HOLDERS", "nightly", "QUEUE", "1. ", "first", "2. ", "second",
-    ];
-    assert!(order.map(at).is_sorted(), "{text}");
+    let mut rest = &*text;
+    for part in "HOLDERS|held for |nightly|QUEUE|1. |first|2. |second".split('|') {
+        let at = rest.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
+        rest = &rest[at..];
+    }
     // Handed over to the first waiter.
     guard.unlock().expect("held");
     terminal.shows("1 waiting");
@@ -69,89 +63,68 @@ fn top_shows_a_held_name_and_its_queue() {
 }
 
 #[test]
-fn top_sorts_and_filters_by_keys() {
+fn top_sorts_filters_and_helps_without_color() {
     let server = Server::start();
     let _old = hold(&server, "one", "zebra");
     let _new = hold(&server, "two", "apple");
-    let mut terminal = top(&server, &["--sort", "name"]);
-    terminal.shows("zebra");
-    let is_first = |terminal: &Terminal, first: &str, then: &str| {
+    let mut command = fairlock(&server, &["top", "--interval", "100ms", "--sort", "name"]);
+    let mut terminal = Terminal::start(command.env("NO_COLOR", "1"), 24, 100);
+    let zebra_is_above = |terminal: &Terminal| {
         let text = terminal.text();
-        let (first, then) = (text.find(first), text.find(then));
-        first.is_some() && then.is_some() && first < then
+        Some(text.find("zebra")? < text.find("apple")?)
     };
-    until(SOON, "by name", || is_first(&terminal, "apple", "zebra"));
-    terminal.press("r");
-    until(SOON, "reversed", || is_first(&terminal, "zebra", "apple"));
-    terminal.press("r4");
+    for (keys, expected) in [("", false), ("r", true), ("r4", true)] {
+        terminal.press(keys);
+        until(SOON, keys, || zebra_is_above(&terminal) == Some(expected));
+    }
     terminal.shows("HELD▾");
-    until(SOON, "by age", || is_first(&terminal, "zebra", "apple"));
     terminal.press("/TWO");
-    terminal.shows("filter: TWO_");
-    until(SOON, "filtered", || !terminal.text().contains("zebra"));
-    assert!(terminal.text().contains("apple"));
+    terminal.hides("zebra");
     terminal.press(ESCAPE);
     terminal.shows("zebra");
     terminal.press("?");
     terminal.shows("ctrl-z");
     // The help takes the key.
     terminal.press("q");
-    until(SOON, "no help", || !terminal.text().contains("ctrl-z"));
+    terminal.hides("ctrl-z");
+    assert!(!terminal.is_colored());
     terminal.press("\x03");
     assert_eq!(terminal.ends(), Some(0));
 }
 
 #[test]
-fn top_lists_only_names_that_match() {
-    let server = Server::start();
-    let _one = hold(&server, "", "invoices:42");
-    let _other = hold(&server, "", "reports");
-    let terminal = top(&server, &["invoices:*"]);
-    terminal.shows("1 name: 1 held");
-    assert!(!terminal.text().contains("reports"));
-}
-
-#[test]
-fn forced_release_happens_only_after_its_confirmation() {
-    let server = Server::start();
-    let guard = hold(&server, "nightly", "invoices:42");
-    let mut terminal = top(&server, &[]);
-    terminal.shows("invoices:42");
-    for no in ["n", "\r", ESCAPE, "\x1b[200~y\x1b[201~"] {
-        terminal.press("f");
-        terminal.shows("Release by force?");
-        terminal.shows(&format!("fence {}", guard.fence()));
-        terminal.press(no);
-        terminal.shows("nothing was released");
-        terminal.press("j");
-        terminal.shows("q quit");
-    }
-    guard.renew().expect("nobody took it");
-    terminal.press("f");
-    terminal.shows("Release by force?");
-    terminal.press("y");
-    terminal.shows("released \"invoices:42\" by force");
-    terminal.shows("0 names");
-    // It would learn of it at the next renewal.
-    guard.renew().expect_err("it is released");
-    let loss = guard.lost().recv_timeout(SOON).expect("a loss");
-    assert_eq!(loss.reason, LossReason::Forced);
-}
-
-#[test]
-fn forced_release_spares_a_holder_that_came_later() {
+fn forced_release_needs_its_confirmation_and_spares_later_holders() {
     let server = Server::start();
     let guard = hold(&server, "first", "invoices:42");
     let mut terminal = top(&server, &[]);
     terminal.shows("invoices:42");
-    terminal.press("f");
-    terminal.shows("Release by force?");
+    let ask = |terminal: &mut Terminal, fence: u64| {
+        terminal.press("jf");
+        terminal.shows("Release by force?");
+        terminal.shows(&format!("fence {fence}"));
+    };
+    for no in [ESCAPE, "\x1b[200~y\x1b[201~"] {
+        ask(&mut terminal, guard.fence());
+        terminal.press(no);
+        terminal.shows("nothing was released");
+    }
+    guard.renew().expect("nobody took it");
+    ask(&mut terminal, guard.fence());
     guard.unlock().expect("held");
     let later = hold(&server, "second", "invoices:42");
     terminal.shows("has changed since");
     terminal.press("y");
     terminal.shows("not released");
     later.renew().expect("still held");
+    terminal.shows("second");
+    ask(&mut terminal, later.fence());
+    terminal.press("y");
+    terminal.shows("released \"invoices:42\" by force");
+    terminal.shows("names: 0");
+    // It would learn of it at the next renewal.
+    later.renew().expect_err("it is released");
+    let loss = later.lost().recv_timeout(SOON).expect("a loss");
+    assert_eq!(loss.reason, LossReason::Forced);
 }
 
 #[test]
@@ -159,38 +132,29 @@ fn signals_end_top_and_restore_the_terminal() {
     let server = Server::start();
     for (sent, code) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
         let mut terminal = top(&server, &[]);
-        terminal.shows("0 names");
-        signal(&terminal, sent);
+        terminal.shows("names: 0");
+        kill_process(Pid::from_child(&terminal.program), sent).expect("it runs");
         assert_eq!(terminal.ends(), Some(code));
         is_restored(&terminal);
     }
 }
 
 #[test]
-fn killed_server_is_shown_and_quitting_restores_the_terminal() {
-    let server = Server::start();
-    let mut terminal = top(&server, &BRIEF);
-    terminal.shows("0 names");
-    server.kill();
-    terminal.shows("Redis does not answer");
-    terminal.press("q");
-    assert_eq!(terminal.ends(), Some(0));
-    is_restored(&terminal);
-}
-
-#[test]
 fn outage_is_shown_until_redis_answers_again() {
     let server = Server::start();
     let _guard = hold(&server, "nightly", "invoices:42");
-    let terminal = top(&server, &BRIEF);
+    let mut terminal = top(&server, &["--command-timeout", "2s"]);
     terminal.shows("invoices:42");
     server.stop();
-    terminal.shows("Redis does not answer");
+    terminal.shows("Failing for ");
     assert!(terminal.text().contains("invoices:42"), "the last look");
     server.cont();
-    until(SOON, "no outage", || {
-        !terminal.text().contains("does not answer")
-    });
+    terminal.hides("Failing for ");
+    server.kill();
+    terminal.shows("Failing for ");
+    terminal.press("q");
+    assert_eq!(terminal.ends(), Some(0));
+    is_restored(&terminal);
 }
 
 #[test]
@@ -200,7 +164,7 @@ fn keys_work_while_redis_is_silent_and_over_a_slow_link() {
     // A look that hangs goes on for longer than this test waits for anything.
     let mut command = without_server(&["top", "--interval", "100ms", "--command-timeout", "1m"]);
     let mut terminal = Terminal::start(command.env("FAIRLOCK_URL", proxy.url()), 24, 100);
-    terminal.shows("0 names");
+    terminal.shows("names: 0");
     proxy.delay(Duration::from_millis(100));
     let guard = hold(&server, "nightly", "invoices:42");
     terminal.shows("invoices:42");
@@ -222,33 +186,22 @@ fn keys_work_while_redis_is_silent_and_over_a_slow_link() {
 }
 
 #[test]
-fn top_draws_every_size_of_the_window() {
+fn every_window_is_drawn_and_keys_behind_it_read() {
     let server = Server::start();
     let _guard = hold(&server, "nightly", "invoices:42");
     let mut terminal = top(&server, &[]);
     terminal.shows("nightly");
-    for (rows, columns) in [(5, 20), (2, 3), (1, 1), (60, 200)] {
+    for (rows, columns) in [(5, 20), (2, 3), (1, 1)] {
         terminal.resize(rows, columns);
-        until(SOON, "a frame of that size", || match columns {
-            0..=10 => !terminal.text().contains("nightly"),
-            _ => terminal.text().contains("invoices"),
-        });
+        terminal.hides("nightly");
     }
+    terminal.resize(60, 200);
     terminal.shows("LEFT");
-    terminal.press("q");
-    assert_eq!(terminal.ends(), Some(0));
-}
-
-#[test]
-fn key_after_a_resize_and_a_long_text_are_read_at_once() {
-    let server = Server::start();
-    let mut terminal = top(&server, &[]);
-    terminal.shows("0 names");
     terminal.resize(30, 90);
     terminal.press("?");
     terminal.shows("ctrl-z");
     terminal.press("q");
-    until(SOON, "no help", || !terminal.text().contains("ctrl-z"));
+    terminal.hides("ctrl-z");
     // More than one read, and its last key counts.
     terminal.press(&("j".repeat(1500) + "?"));
     terminal.shows("ctrl-z");
@@ -291,9 +244,7 @@ fn suspended_top_comes_back_with_its_screen() {
             !terminal.is_alternate() && terminal.text().trim_end().ends_with("ready>")
         });
         terminal.press("clear\r");
-        until(SOON, "an empty screen", || {
-            !terminal.text().contains("Stopped")
-        });
+        terminal.hides("Stopped");
     }
     terminal.press("exit\r");
     assert_eq!(terminal.ends(), Some(0));
@@ -301,23 +252,12 @@ fn suspended_top_comes_back_with_its_screen() {
 
 /// Whether a job of the shell in this terminal is there, and all its processes are stopped.
 fn is_job_stopped(terminal: &Terminal) -> bool {
-    let shell = Pid::from_child(&terminal.program).as_raw_nonzero().get();
-    let mut states = Vec::new();
-    for process in std::fs::read_dir("/proc").expect("Linux") {
-        let path = process.expect("a process").path().join("stat");
-        // It is gone, or it is no process.
-        let Ok(stat) = std::fs::read_to_string(path) else {
-            continue;
-        };
-        let (start, rest) = stat.rsplit_once(')').expect("a name in brackets");
-        // The state, the parent, the group and the session.
-        let fields: Vec<&str> = rest.split_whitespace().take(4).collect();
-        let is_shell = start.starts_with(&format!("{shell} ("));
-        if !is_shell && fields[3] == shell.to_string() {
-            states.push(fields[0].to_owned());
-        }
-    }
-    !states.is_empty() && states.iter().all(|state| state == "T")
+    let shell = terminal.program.id().to_string();
+    let listed = end(Command::new("ps").args(["-o", "pid=,state=", "-s", &shell])).stdout;
+    let others = listed.lines().map(str::split_whitespace);
+    let mut states =
+        others.filter_map(|mut line| (line.next() != Some(&*shell)).then(|| line.next())?);
+    states.next() == Some("T") && states.all(|state| state == "T")
 }
 
 /// No shell with job control is there, as in a container. The session's leader is a shell in the
@@ -350,12 +290,17 @@ fn top_goes_on_where_no_shell_could_continue_it() {
 }
 
 #[test]
-fn top_without_a_terminal_exits_64() {
+fn without_a_terminal_or_with_an_odd_interval_it_exits_64() {
     let server = Server::start();
-    let ended = end(&mut fairlock(&server, &["top"]));
-    assert_eq!(ended.code, Some(64), "{ended:?}");
-    assert!(ended.stderr.contains("terminal"), "{ended:?}");
-    assert_eq!(ended.stdout, "");
+    for (args, why) in [
+        (&["top"][..], "terminal"),
+        (&["top", "--interval", "99ms"], "100ms to 1d"),
+        (&["top", "--interval", "500000000000y"], "--interval"),
+    ] {
+        let ended = end(&mut fairlock(&server, args));
+        assert_eq!((ended.code, &*ended.stdout), (Some(64), ""), "{ended:?}");
+        assert!(ended.stderr.contains(why), "{ended:?}");
+    }
 }
 
 /// It is not the controlling terminal, so no signal says that it is gone.
@@ -363,15 +308,14 @@ fn top_without_a_terminal_exits_64() {
 fn closed_terminal_ends_top() {
     let server = Server::start();
     let (mut keyboard, opened) = terminal::pair();
-    let terminal = || opened.try_clone().expect("a copy");
-    let mut command = Command::new("setsid");
+    let copy = || opened.try_clone().expect("a copy");
+    // It is killed if it goes on.
+    let mut command = Command::new("timeout");
+    command.args(["--foreground", "--signal=KILL", "60", "setsid"]);
     command.args([env!("CARGO_BIN_EXE_fairlock"), "top"]);
     give_environment(&mut command, &fairlock(&server, &[]));
-    command
-        .stdin(terminal())
-        .stdout(terminal())
-        .stderr(terminal());
-    let mut program = Reaped(command.spawn().expect("setsid of util-linux"));
+    command.stdin(copy()).stdout(copy()).stderr(copy());
+    let mut program = command.spawn().expect("timeout of coreutils");
     drop((command, opened));
     let mut shown = Vec::new();
     // Each read ends: the program draws once a second.
@@ -382,28 +326,6 @@ fn closed_terminal_ends_top() {
         String::from_utf8_lossy(&shown).contains("NAME")
     });
     drop(keyboard);
-    let status = until_some(SOON, "it ends", || program.0.try_wait().expect("its state"));
+    let status = until_some(SOON, "it ends", || program.try_wait().expect("its state"));
     assert_eq!(status.code(), Some(129));
-}
-
-/// Killed at the end of its test, whatever the outcome.
-struct Reaped(Child);
-
-impl Drop for Reaped {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn an_interval_below_100ms_or_above_a_day_is_refused() {
-    let server = Server::start();
-    for interval in ["99ms", "500000000000y"] {
-        let command = fairlock(&server, &["top", "--interval", interval]);
-        let mut terminal = Terminal::start(&command, 24, 100);
-        let ended = || terminal.program.try_wait().expect("it is ours");
-        let status = until_some(SOON, "it ends", ended);
-        assert_eq!(status.code(), Some(64), "{interval}");
-    }
 }

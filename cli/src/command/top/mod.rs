@@ -1,41 +1,38 @@
 //! `fairlock top`: all locks, live.
 //!
 //! The main loop draws, and waits for events: keys, looks at Redis, signals. Threads of their own
-//! make the events, so that nothing delays the keys. The view, what keys change in it, and the
-//! frame are pure.
+//! make the events, so that nothing delays the keys. The view, and what keys change in it, are pure,
+//! and so is the drawing.
 
 mod draw;
-mod key;
 mod look;
-mod order;
-#[cfg(test)]
-mod samples;
-mod screen;
-mod seen;
-mod signal;
+mod row;
+mod terminal;
 #[cfg(test)]
 mod tests;
 mod view;
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossterm::event::Event as Input;
+use fairlock::LockManager;
+use ratatui::Frame;
+use rustix::process::{Signal, kill_current_process_group};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGTSTP, SIGWINCH};
+use signal_hook::low_level::emulate_default_handler;
 
 use crate::connection::Connection;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::job;
-use draw::{Palette, Setting};
-use key::Key;
-use look::{Look, Looker, Trouble};
-use order::Column;
-use screen::Screen;
-use seen::Opened;
-use signal::Signal;
+use look::Look;
+use row::Column;
+use terminal::Screen;
 use view::{Action, View};
 
 /// Shows the busiest locks, live
@@ -65,197 +62,141 @@ const TICK: Duration = Duration::from_secs(1);
 /// An event that the main loop waits for.
 #[derive(Debug)]
 enum Event {
-    Key(Key),
-    /// The terminal is gone.
-    KeyboardGone,
-    Signal(Signal),
-    /// A look runs, and has found this many names.
-    Looking(usize),
-    Looked(Result<Look, Trouble>),
-    LookedAtOne(Arc<str>, Result<Option<Box<Opened>>, Trouble>),
-    Released(Arc<str>, Result<bool, Trouble>),
+    Input(Input),
+    Signal(i32),
+    Looked(fairlock::Result<Look>),
+    Released(Arc<str>, fairlock::Result<bool>),
 }
 
 impl Top {
     /// Runs until a key or a signal ends it.
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
-        if !screen::is_there() {
+        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Err(Failure::usage(
                 "top needs a terminal for its keys and its screen; `fairlock ls` prints once",
             ));
         }
-        let manager = connection.manager()?;
-        let (events, incoming) = unbounded();
-        signal::listen(events.clone())?;
-        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let setting = Setting {
-            server: connection.addresses()?,
-            interval: self.interval,
-            palette: if no_color {
-                Palette::Plain
-            } else {
-                Palette::Colors
-            },
-        };
-        let looker = Looker {
-            manager,
-            glob: self.glob.clone(),
-            interval: self.interval,
-            events: events.clone(),
-        };
+        let (manager, server) = (connection.manager()?, connection.addresses()?);
         // Lines of the log would be written over the screen, and the header says what is wrong.
         log::set_max_level(log::LevelFilter::Off);
-        let screen = Screen::enter().map_err(no_terminal)?;
-        thread::spawn(move || key::read_all(&events));
-        Loop::new(screen, setting, looker, self.sort).run(&incoming)
+        let (events, incoming) = unbounded();
+        let ended = Screen::enter(&events).and_then(|screen| {
+            let glob = self.glob.clone();
+            let main = Loop {
+                screen,
+                view: View::new(server, self.sort),
+                wake: look::start(manager.clone(), glob, self.interval, events.clone()),
+                manager,
+                events,
+                is_stopping: false,
+            };
+            main.run(&incoming)
+        });
+        ended.map_err(|error| Failure::internal(format!("the terminal cannot be used: {error}")))
     }
-}
-
-fn no_terminal(error: io::Error) -> Failure {
-    Failure::internal(format!("the terminal cannot be used: {error}"))
 }
 
 /// The main loop, and what it acts on.
 struct Loop {
     screen: Screen,
-    setting: Setting,
     view: View,
-    looker: Looker,
-    /// Makes the thread that looks at all names look soon. If this is gone, the thread ends.
+    manager: LockManager,
+    events: Sender<Event>,
+    /// Makes the thread that looks do so at once. If this is gone, the thread ends.
     wake: Sender<()>,
-    /// While it exists, a thread looks at the name that is open.
-    watching: Option<Sender<()>>,
     /// The terminal is restored, and the signal that stops the job is on its way.
     is_stopping: bool,
 }
 
-/// Why the main loop ends.
-struct End(Exit);
-
 impl Loop {
-    fn new(screen: Screen, setting: Setting, looker: Looker, sort: Column) -> Loop {
-        let (wake, woken) = bounded(1);
-        looker.clone().watch_all(woken);
-        Loop {
-            screen,
-            setting,
-            view: View::new(sort),
-            looker,
-            wake,
-            watching: None,
-            is_stopping: false,
-        }
-    }
-
-    /// The main loop: draws, then waits for what changes the view.
-    fn run(mut self, incoming: &Receiver<Event>) -> Result<Exit, Failure> {
+    /// Draws, then waits for what changes the view.
+    fn run(mut self, incoming: &Receiver<Event>) -> io::Result<Exit> {
         loop {
+            let view = &mut self.view;
+            let draw = |frame: &mut Frame| draw::draw(frame, view, Instant::now());
             // The terminal went away, and its signal did not come yet, or is ignored.
-            if !self.is_stopping && self.draw().is_err() {
-                return Ok(Exit::of_signal(signal::HANGUP));
+            if !self.is_stopping && self.screen.draw(draw).is_err() {
+                return Ok(Exit::of_signal(SIGHUP));
             }
             // Ages grow on the screen although nothing happens.
             let Ok(first) = incoming.recv_timeout(TICK) else {
                 continue;
             };
-            let mut asks_unseen = false;
+            let mut is_drawn = self.view.asks();
             for event in std::iter::once(first).chain(incoming.try_iter()) {
                 // A key that was pressed before the question was drawn is no answer to it. After
                 // ctrl-z, ctrl-l would clear the shell's screen.
-                if (asks_unseen || self.is_stopping) && matches!(event, Event::Key(_)) {
+                let is_early = self.is_stopping || (self.view.asks() && !is_drawn);
+                if is_early && matches!(event, Event::Input(_)) {
                     continue;
                 }
-                let asked = self.view.asks();
-                if let Some(End(exit)) = self.on_event(event).map_err(no_terminal)? {
+                if let Some(exit) = self.on_event(event)? {
                     return Ok(exit);
                 }
-                asks_unseen |= !asked && self.view.asks();
+                is_drawn &= self.view.asks();
             }
         }
     }
 
-    fn draw(&mut self) -> io::Result<()> {
-        let (view, setting) = (&mut self.view, &self.setting);
-        self.screen
-            .draw(|frame| draw::draw(frame, view, setting, Instant::now()))
-    }
-
-    fn on_event(&mut self, event: Event) -> io::Result<Option<End>> {
-        let now = Instant::now();
+    /// Returns the exit code if the program ends.
+    fn on_event(&mut self, event: Event) -> io::Result<Option<Exit>> {
         match event {
-            Event::Key(key) => {
-                if let Some(action) = self.view.on_key(key) {
-                    return self.act(action);
+            Event::Input(input) => return Ok(self.on_input(input)),
+            Event::Signal(number @ (SIGTSTP | SIGCONT)) => {
+                if number == SIGTSTP && self.can_stop() {
+                    terminal::restore();
+                    // Returns when a shell continues this process.
+                    emulate_default_handler(SIGTSTP)?;
                 }
-            }
-            Event::KeyboardGone => return Ok(Some(End(Exit::of_signal(signal::HANGUP)))),
-            Event::Signal(Signal::End(number)) => return Ok(Some(End(Exit::of_signal(number)))),
-            Event::Signal(Signal::Stop) => self.stop()?,
-            Event::Signal(Signal::Continue) => {
                 // When a process is continued, the kernel discards a stop that is on its way.
                 self.is_stopping = false;
                 self.screen.take_again()?;
             }
             // The next frame finds the new size.
-            Event::Signal(Signal::Resize) => {}
-            Event::Looking(found) => self.view.looks.found = Some(found),
-            Event::Looked(looked) => self.view.on_look(looked, now),
-            Event::LookedAtOne(name, seen) => self.view.on_look_at_one(&name, seen, now),
+            Event::Signal(SIGWINCH) => {}
+            Event::Signal(number) => return Ok(Some(Exit::of_signal(number))),
+            Event::Looked(Ok(look)) => self.view.on_look(look),
+            Event::Looked(Err(error)) => self.view.on_failure(error, Instant::now()),
             Event::Released(name, released) => {
                 self.view.on_released(&name, released);
-                self.look_soon();
+                // The thread ends only after this loop.
+                let _ = self.wake.send(());
             }
         }
         Ok(None)
     }
 
-    fn act(&mut self, action: Action) -> io::Result<Option<End>> {
-        match action {
-            Action::Quit => return Ok(Some(End(Exit::OK))),
-            Action::Suspend if job::can_be_continued() => {
+    fn on_input(&mut self, input: Input) -> Option<Exit> {
+        match self.view.on_input(input)? {
+            Action::Quit => return Some(Exit::OK),
+            Action::Suspend if self.can_stop() => {
                 // Before a script around this program stops. Then its shell takes the terminal, and
                 // this process could not restore it any more.
-                screen::restore();
+                terminal::restore();
                 self.is_stopping = true;
-                signal::stop_group();
+                // The whole job, as the terminal does for ctrl-z outside raw mode: a script that
+                // waits for this process has to stop as well, or its shell would not come back.
+                let _ = kill_current_process_group(Signal::TSTP);
             }
-            Action::Suspend => self.say_no_shell(),
-            Action::Redraw => self.screen.forget()?,
-            Action::Watch(name) => self.watch(name),
-            Action::Unwatch => self.watching = None,
-            Action::Release(name, fence) => self.looker.clone().release(name, fence),
+            Action::Suspend => {}
+            Action::Redraw => self.screen.forget(),
+            Action::Release(name, fence) => {
+                let (manager, events) = (self.manager.clone(), self.events.clone());
+                thread::spawn(move || {
+                    let released = manager.force_release(&name, fence);
+                    // If the main loop has ended, nobody wants to know.
+                    let _ = events.send(Event::Released(name, released));
+                });
+            }
         }
-        Ok(None)
+        None
     }
 
-    /// Stops as the terminal's Ctrl-Z asks, until a shell continues this process.
-    fn stop(&mut self) -> io::Result<()> {
-        if job::can_be_continued() {
-            screen::restore();
-            signal::stop_here();
-        } else {
-            self.say_no_shell();
+    fn can_stop(&mut self) -> bool {
+        let can = job::can_be_continued();
+        if !can {
+            self.view.notice = Some("there is no shell to suspend to".to_owned());
         }
-        self.is_stopping = false;
-        self.screen.take_again()
-    }
-
-    fn say_no_shell(&mut self) {
-        self.view.notice = Some("there is no shell to suspend to".to_owned());
-    }
-
-    fn watch(&mut self, name: Arc<str>) {
-        let (watching, stop) = bounded(1);
-        self.watching = Some(watching);
-        self.looker.clone().watch_one(name, stop);
-    }
-
-    fn look_soon(&mut self) {
-        // If the message before was not read yet, that look comes late enough as well.
-        let _ = self.wake.try_send(());
-        let name = self.view.opened.as_ref().map(|opened| &opened.name);
-        if let Some(name) = name.cloned() {
-            self.watch(name);
-        }
+        can
     }
 }

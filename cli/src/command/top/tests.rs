@@ -3,349 +3,300 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fairlock::{PreviousHolder, inspect::LockState};
+use crossterm::event::{Event as Input, KeyCode, KeyEvent, KeyModifiers};
+use fairlock::{Error, inspect::LockState};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::style::Color;
+use serde_json::{Value, json};
 
-use super::draw::{Palette, Setting, draw};
-use super::key::Key;
-use super::look::{Look, Trouble};
-use super::order::Column;
-use super::samples::{owner, seen};
-use super::seen::{Opened, Seen};
+use super::draw::draw;
+use super::look::Look;
+use super::row::{Column, Row};
 use super::view::{Action, Mode, View};
 
-const fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
+/// A holder with this fence, or a waiter, since so many seconds.
+fn party(host: &str, age: f64, fence: Option<u64>) -> Value {
+    json!({
+        "manager": "m", "host": host, "pid": 4711, "thread": "main", "thread_id": 7,
+        "label": "nightly", "since": 1000.0 - age, "ttl": 10.0, "fence": fence, "permits": 1,
+        "access": "owner", "last_heard": 0.1
+    })
 }
 
-fn look(names: Vec<Seen>) -> Look {
+/// A mutex with these parties, as seen at this moment.
+fn row_of(name: &str, holders: &[Value], queue: &[Value], at: Instant) -> Row {
+    let info = json!({
+        "name": name, "seen_at": 1000.0, "kind": "mutex", "state": "held", "fence": 700,
+        "holder": holders.first(), "holders": holders, "time_left": 8.0,
+        "waiters": queue.len(), "queue": queue, "served": 10
+    });
+    Row::new(serde_json::from_value(info).expect("a lock"), at)
+}
+
+/// Process 4711 on web-1 has held it for 12 s, and nobody waits.
+fn row(name: &str) -> Row {
+    let holder = party("web-1", 12.0, Some(700));
+    row_of(name, &[holder], &[], Instant::now())
+}
+
+fn look(rows: Vec<Row>) -> Look {
     Look {
-        names,
+        rows,
         round_trip: Duration::from_micros(250),
-        server_time: Some(std::time::UNIX_EPOCH + seconds(45_005)),
-        pause: seconds(1),
-        took: Duration::ZERO,
+        period: Duration::from_secs(1),
         ended: Instant::now(),
     }
 }
 
-/// A view of these names, sorted by name.
-fn view(names: Vec<Seen>) -> View {
-    let mut view = View::new(Column::Name);
-    view.on_look(Ok(look(names)), Instant::now());
-    view.page = 3;
+/// A view of these rows, in the order of their names.
+fn view(rows: Vec<Row>) -> View {
+    let mut view = View::new("redis.internal:6379".to_owned(), Column::Name);
+    view.on_look(look(rows));
     view
 }
 
-fn named(names: &[&str]) -> Vec<Seen> {
-    names.iter().map(|name| seen(name)).collect()
+fn press(view: &mut View, code: KeyCode) -> Option<Action> {
+    view.on_input(Input::Key(code.into()))
 }
 
-fn press(view: &mut View, keys: &str) -> Vec<Action> {
-    keys.chars()
-        .filter_map(|key| view.on_key(Key::Char(key)))
-        .collect()
+fn type_text(view: &mut View, keys: &str) -> Vec<Action> {
+    let pressed = keys.chars().map(|key| press(view, KeyCode::Char(key)));
+    pressed.flatten().collect()
 }
 
-fn setting(palette: Palette) -> Setting {
-    Setting {
-        server: "redis.internal:6379".to_owned(),
-        interval: seconds(1),
-        palette,
-    }
+fn names(view: &View) -> String {
+    view.shown().iter().map(|row| &*row.info.name).collect()
 }
 
 fn frame(view: &mut View, columns: u16, rows: u16, now: Instant) -> String {
-    let setting = setting(Palette::Plain);
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a terminal");
-    let drawn = terminal.draw(|frame| draw(frame, view, &setting, now));
-    drawn.expect("a frame");
+    terminal
+        .draw(|frame| draw(frame, view, now))
+        .expect("a frame");
     match columns {
         0 => String::new(),
         _ => terminal.backend().to_string(),
     }
 }
 
-#[test]
-fn frame_shows_names_holders_and_numbers() {
-    let mut lapsed = seen("reports");
-    lapsed.state = LockState::Lapsed;
-    let mut awaited = seen("invoices:42");
-    awaited.waiters = 3;
-    awaited.is_awaited = true;
-    awaited.oldest_wait = Some(seconds(184));
-    let mut view = view(vec![lapsed, awaited]);
-    let frame = frame(&mut view, 110, 8, Instant::now());
-    let line = |text: &str| {
-        let found = frame.lines().find(|line| line.contains(text));
-        found.unwrap_or_else(|| panic!("no {text:?} in\n{frame}"))
-    };
-    assert!(line("redis.internal:6379").contains("round trip 0.25 ms"));
-    assert!(line("12:30:05 UTC").contains("a look each 1s"), "{frame}");
-    line("2 names: 1 held, 1 awaited, 1 lapsed");
-    for part in [" 3 ", "3m 04s", "12s", "web-1:4711 nightly"] {
-        assert!(line("invoices:42").contains(part), "{part}: {frame}");
-    }
-    assert!(line("reports").contains("lapsed"), "{frame}");
-    line("q quit");
-}
-
-#[test]
-fn plain_palette_has_no_color() {
-    for (palette, has_color) in [(Palette::Plain, false), (Palette::Colors, true)] {
-        let mut view = view(named(&["a"]));
-        press(&mut view, "f");
-        let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal");
-        let setting = setting(palette);
-        let drawn = terminal.draw(|frame| draw(frame, &mut view, &setting, Instant::now()));
-        drawn.expect("a frame");
-        let mut cells = terminal.backend().buffer().content().iter();
-        let colored = cells.any(|cell| (cell.fg, cell.bg) != (Color::Reset, Color::Reset));
-        assert_eq!(colored, has_color, "{palette:?}");
+/// A frame of a usual window shows each of these parts, in this order.
+#[track_caller]
+fn shows(view: &mut View, now: Instant, parts: &str) {
+    let frame = frame(view, 110, 14, now);
+    let mut rest = &*frame;
+    for part in parts.split('|') {
+        let found = rest.find(part);
+        rest = &rest[found.unwrap_or_else(|| panic!("no {part:?} in\n{frame}"))..];
     }
 }
 
 #[test]
-fn ages_grow_between_looks_by_the_local_clock() {
-    let mut view = view(named(&["a"]));
-    let later = Instant::now() + seconds(30);
-    assert!(frame(&mut view, 80, 8, later).contains("42s"));
+fn frame_shows_names_holders_and_growing_ages() {
+    let now = Instant::now();
+    let mut lapsed = row("reports");
+    lapsed.info.state = LockState::Lapsed;
+    let waiter = party("web-2", 154.0, None);
+    let holder = party("web-1", 12.0, Some(700));
+    let mut view = view(vec![lapsed, row_of("a\x1b[31m", &[holder], &[waiter], now)]);
+    shows(
+        &mut view,
+        Instant::now() + Duration::from_secs(30),
+        "redis.internal:6379|trip 250.0µs|data 30s old|a look each 1.0s|\
+         names: 2, held: 1, awaited: 1, lapsed: 1|\
+         a\\u{1b}[31m| 1 |3m 04s|42s|0.0s|web-1:4711 nightly|reports|lapsed|last: web-1|q quit",
+    );
 }
 
 #[test]
 fn every_window_size_can_be_drawn() {
-    let mut modes = Vec::new();
     for keys in ["", "/漢字", "?", "f"] {
-        let mut view = view(named(&[
-            "a",
-            "漢字漢字漢字漢字漢字漢字漢字漢字",
-            "b\x1b[31m",
-        ]));
-        press(&mut view, keys);
-        modes.push(view);
-    }
-    let mut opened = view(named(&["a"]));
-    opened.on_key(Key::Enter);
-    opened.on_look_at_one("a", Ok(Some(open("a", 3))), Instant::now());
-    modes.push(opened);
-    modes.push(View::new(Column::Busy));
-    for view in &mut modes {
-        for (columns, rows) in [
-            (20, 5),
-            (1, 1),
-            (0, 0),
-            (5, 2),
-            (40, 10),
-            (300, 90),
-            (3, 40),
-        ] {
-            frame(view, columns, rows, Instant::now());
+        for opens in [false, true] {
+            let wide = "漢字漢字漢字漢字漢字漢字漢字漢字";
+            let mut view = view(vec![row(wide), row("b\x1b[31m")]);
+            if opens {
+                press(&mut view, KeyCode::Enter);
+            }
+            type_text(&mut view, keys);
+            for columns in [0, 1, 3, 20, 40, 120] {
+                let rows = [0, 1, 2, 5, 10, 24].into_iter();
+                rows.for_each(|rows| drop(frame(&mut view, columns, rows, Instant::now())));
+            }
         }
     }
 }
 
 #[test]
 fn low_window_shows_rows_and_the_question() {
-    let mut view = view(named(&["invoices:42"]));
+    let mut view = view(vec![row("invoices:42")]);
     assert!(frame(&mut view, 20, 5, Instant::now()).contains("invoices"));
-    press(&mut view, "f");
+    type_text(&mut view, "f");
     let question = frame(&mut view, 40, 10, Instant::now());
-    assert!(question.contains("web-1:4711"), "{question}");
-    assert!(question.contains("y: release"), "{question}");
-}
-
-fn open(name: &str, waiters: u64) -> Box<Opened> {
-    Box::new(Opened {
-        seen: Seen {
-            waiters,
-            ..seen(name)
-        },
-        previous: PreviousHolder::Lapsed,
-        holders: vec![owner("web-1", seconds(12))],
-        queue: (0..waiters)
-            .map(|at| owner(&format!("web-{}", at + 2), seconds(9 - at)))
-            .collect(),
-    })
+    for part in ["y: release it", "fence 700", "web-1"] {
+        assert!(question.contains(part), "{question}");
+    }
 }
 
 #[test]
 fn open_name_shows_its_queue_in_order() {
-    let mut view = view(named(&["a"]));
-    assert_eq!(view.on_key(Key::Enter), Some(Action::Watch("a".into())));
-    view.on_look_at_one("a", Ok(Some(open("a", 3))), Instant::now());
-    let frame = frame(&mut view, 80, 12, Instant::now());
-    let at = |text: &str| {
-        frame
-            .find(text)
-            .unwrap_or_else(|| panic!("{text}\n{frame}"))
-    };
-    let order = [
-        "HOLDERS", "web-1", "QUEUE", "1. web-2", "2. web-3", "3. web-4",
-    ];
-    assert!(order.map(at).is_sorted(), "{frame}");
-    assert!(frame.contains("the holder before lapsed"), "{frame}");
-    assert_eq!(view.on_key(Key::Escape), Some(Action::Unwatch));
-    assert!(view.opened.is_none());
-}
-
-#[test]
-fn waiter_that_is_not_heard_of_is_marked() {
-    let mut view = view(named(&["a"]));
-    view.on_key(Key::Enter);
-    let mut opened = open("a", 2);
-    opened.queue[1].silent = Some("last heard 12m ago".to_owned());
-    view.on_look_at_one("a", Ok(Some(opened)), Instant::now());
-    let frame = frame(&mut view, 80, 12, Instant::now());
-    assert_eq!(frame.matches("last heard 12m ago").count(), 1, "{frame}");
-}
-
-#[test]
-fn long_queue_scrolls_to_its_last_waiter() {
-    let mut view = view(named(&["a"]));
-    view.on_key(Key::Enter);
-    let mut long = open("a", 0);
-    long.queue = vec![owner("web-9", seconds(1)); 500];
-    view.on_look_at_one("a", Ok(Some(long)), Instant::now());
-    frame(&mut view, 80, 12, Instant::now());
-    view.on_key(Key::End);
-    assert!(frame(&mut view, 80, 12, Instant::now()).contains("500. web-9"));
-    view.on_key(Key::Home);
-    assert!(frame(&mut view, 80, 12, Instant::now()).contains("HOLDERS"));
+    let now = Instant::now();
+    let holder = party("web-1", 12.0, Some(700));
+    let mut queue = vec![party("web-2", 9.0, None); 500];
+    queue[1]["last_heard"] = json!(720.0);
+    let mut view = view(vec![row_of("a", &[holder], &queue, now)]);
+    press(&mut view, KeyCode::Enter);
+    let silent = "2. waits for 9.0s, 12m 00s ago, silent|web-2|3. waits for 9.0s: ";
+    let parts = format!("HOLDERS|held for 12s: |web-1|QUEUE|1. waits for 9.0s: |{silent}");
+    shows(&mut view, now, &parts);
+    press(&mut view, KeyCode::End);
+    shows(&mut view, now, "500. |web-2");
+    press(&mut view, KeyCode::Home);
+    shows(&mut view, now, "HOLDERS");
+    view.on_look(look(vec![]));
+    shows(&mut view, now, "It is free");
+    assert_eq!(press(&mut view, KeyCode::Esc), None);
+    shows(&mut view, now, "names: 0|NAME");
 }
 
 #[test]
 fn cursor_stays_on_its_name_when_rows_move() {
-    let mut view = view(named(&["b", "c"]));
-    view.on_key(Key::Down);
-    assert_eq!(view.selected.as_deref(), Some("c"));
-    view.on_look(Ok(look(named(&["a", "b", "c", "d"]))), Instant::now());
-    let shown = view.shown();
-    assert_eq!(view.position(&shown), 2);
+    let mut view = view(vec![row("b"), row("c")]);
+    press(&mut view, KeyCode::Down);
+    view.on_look(look(["a", "b", "c", "d"].map(row).to_vec()));
+    assert_eq!(view.cursor(&view.shown()), 2);
 }
 
 #[test]
 fn filter_is_live_and_escape_ends_it() {
-    let mut view = view(named(&["invoices", "reports"]));
-    press(&mut view, "/rep");
-    assert_eq!(view.shown().len(), 1);
-    assert!(frame(&mut view, 80, 8, Instant::now()).contains("filter: rep_"));
+    let mut view = view(vec![row("i"), row("r")]);
+    type_text(&mut view, "/R");
+    shows(&mut view, Instant::now(), "filter: R_");
+    assert_eq!(names(&view), "r");
     // In the filter these are letters and no commands.
-    assert_eq!(press(&mut view, "qf"), []);
-    assert_eq!(view.shown().len(), 0);
-    view.on_key(Key::Escape);
-    assert_eq!(view.shown().len(), 2);
-    press(&mut view, "/inv");
-    view.on_key(Key::Enter);
-    assert_eq!(view.shown().len(), 1);
-    assert_eq!(view.on_key(Key::Escape), None);
-    assert_eq!(view.shown().len(), 2);
-    assert_eq!(view.on_key(Key::Escape), Some(Action::Quit));
+    assert_eq!(type_text(&mut view, "qf"), []);
+    assert_eq!(names(&view), "");
+    press(&mut view, KeyCode::Esc);
+    for (text, found) in [("WEB-1", "ir"), ("471", "ir"), ("Nightly", "ir"), ("x", "")] {
+        type_text(&mut view, "/");
+        view.on_input(Input::Paste(text.to_owned()));
+        press(&mut view, KeyCode::Enter);
+        assert_eq!(names(&view), found, "{text}");
+        assert_eq!(press(&mut view, KeyCode::Esc), None);
+        assert_eq!(names(&view), "ir");
+    }
 }
 
 #[test]
 fn keys_sort_by_every_column_both_ways() {
-    let mut view = view(named(&["a", "b"]));
-    for (key, column) in "123456".chars().zip(Column::ALL) {
-        press(&mut view, &key.to_string());
-        assert_eq!(view.order.column, column);
+    let now = Instant::now();
+    let rows = [
+        ("b", 3.0, "web-2", 5.0, 7.0, 1, 6),
+        ("a", 1.0, "web-3", 6.0, 3.0, 3, 5),
+        ("c", 2.0, "web-1", 4.0, 8.0, 2, 4),
+    ];
+    let rows = rows.map(|(name, rate, host, held, waited, waiters, left)| {
+        let queue = vec![party("web-9", waited, None); waiters];
+        let mut row = row_of(name, &[party(host, held, Some(7))], &queue, now);
+        row.info.time_left = Duration::from_secs(left);
+        row.rate = Some(rate);
+        row
+    });
+    let mut view = view(rows.to_vec());
+    let sorted = ["bca", "acb", "cba", "abc", "cba", "abc", "bac"];
+    for (key, sorted) in "1234567".chars().zip(sorted) {
+        press(&mut view, KeyCode::Char(key));
+        assert_eq!(names(&view), sorted, "{:?}", view.column);
+        type_text(&mut view, "r");
+        assert_eq!(names(&view), sorted.chars().rev().collect::<String>());
+        type_text(&mut view, "r");
     }
-    assert_eq!(&*view.shown()[0].seen.name, "a");
-    press(&mut view, "r");
-    assert_eq!(&*view.shown()[0].seen.name, "b");
-    press(&mut view, "s");
-    assert_eq!(view.order.column, Column::Busy);
-    press(&mut view, "S");
-    assert_eq!(view.order.column, Column::Name);
+    type_text(&mut view, "s");
+    assert_eq!(view.column, Column::Busy);
+    type_text(&mut view, "S");
+    assert_eq!(view.column, Column::Left);
 }
 
 #[test]
 fn release_needs_the_letter_y_and_has_the_fence_shown() {
-    let release = || Action::Release(Arc::from("a"), 700);
-    for (key, action) in [
-        (Key::Char('y'), Some(release())),
-        (Key::Char('n'), None),
-        (Key::Enter, None),
-        (Key::Escape, None),
-        (Key::Pasted("y".to_owned()), None),
+    let now = Instant::now();
+    let alt_y = KeyEvent::new(KeyCode::Char('y'), KeyModifiers::ALT);
+    let release = Action::Release(Arc::from("a"), 700);
+    for (answer, action) in [
+        (Input::Key(KeyCode::Char('y').into()), Some(release)),
+        (Input::Key(KeyCode::Char('n').into()), None),
+        (Input::Key(KeyCode::Enter.into()), None),
+        (Input::Key(KeyCode::Esc.into()), None),
+        (Input::Key(alt_y), None),
+        (Input::Paste("y".to_owned()), None),
     ] {
-        let mut view = view(named(&["a"]));
-        assert_eq!(press(&mut view, "f"), []);
-        let question = frame(&mut view, 80, 20, Instant::now());
-        assert!(question.contains("web-1:4711"), "{question}");
-        assert!(question.contains("fence 700"), "{question}");
+        let mut view = view(vec![row("a")]);
+        assert_eq!(type_text(&mut view, "f"), []);
+        shows(&mut view, now, "fence 700|web-1|Until it renews or unlocks");
         // A look between the question and the answer does not change the fence.
-        let next = Seen {
-            fence: 701,
-            holder: Some(super::seen::Owner {
-                fence: Some(701),
-                ..owner("web-2", seconds(0))
-            }),
-            ..seen("a")
-        };
-        view.on_look(Ok(look(vec![next])), Instant::now());
-        let question = frame(&mut view, 80, 20, Instant::now());
-        assert!(question.contains("has changed since"), "{question}");
-        assert_eq!(view.on_key(key.clone()), action, "{key:?}");
+        let next = party("web-2", 0.0, Some(701));
+        view.on_look(look(vec![row_of("a", &[next], &[], now)]));
+        shows(&mut view, now, "fence 700|web-1|has changed since");
+        assert_eq!(view.on_input(answer.clone()), action, "{answer:?}");
         assert_eq!(view.mode, Mode::Browsing);
     }
 }
 
 #[test]
-fn free_and_lapsed_names_are_not_released() {
+fn one_of_several_holders_is_chosen_and_none_of_a_free_name() {
+    let holder = party("web-1", 12.0, Some(700));
+    let other = party("web-7", 1.0, Some(555));
+    let several = row_of("a", &[holder, other], &[], Instant::now());
     for state in [LockState::Free, LockState::Lapsed] {
-        let mut view = view(vec![Seen { state, ..seen("a") }]);
-        assert_eq!(press(&mut view, "f"), []);
-        assert_eq!(view.mode, Mode::Browsing);
-        assert!(view.notice.is_some_and(|notice| notice.contains("nobody")));
+        let mut row = several.clone();
+        row.info.state = state;
+        assert_eq!(type_text(&mut view(vec![row]), "fy"), []);
     }
-}
-
-#[test]
-fn one_of_several_holders_is_chosen_first() {
-    let mut view = view(vec![Seen {
-        holders: 2,
-        ..seen("a")
-    }]);
-    assert_eq!(press(&mut view, "f"), [Action::Watch("a".into())]);
-    let mut opened = open("a", 1);
-    opened.holders.push(super::seen::Owner {
-        fence: Some(555),
-        ..owner("web-7", seconds(1))
-    });
-    view.on_look_at_one("a", Ok(Some(opened)), Instant::now());
-    view.on_key(Key::Down);
-    assert_eq!(press(&mut view, "fy"), [Action::Release("a".into(), 555)]);
+    let mut view = view(vec![several]);
+    type_text(&mut view, "f");
+    shows(&mut view, Instant::now(), "HOLDERS|several hold it");
+    let released = type_text(&mut view, "jfy");
+    assert_eq!(released, [Action::Release("a".into(), 555)]);
 }
 
 #[test]
 fn outage_is_shown_with_the_age_of_the_data() {
-    let mut view = view(named(&["a"]));
+    let mut view = view(vec![row("a")]);
     let now = Instant::now();
-    let failed = || {
-        let why = "no reply, and many more words than there is room for".to_owned();
-        let what = "Redis does not answer";
-        Err(Trouble { what, why })
-    };
-    view.on_look(failed(), now + seconds(5));
-    view.on_look(failed(), now + seconds(60));
-    let shown = frame(&mut view, 80, 8, now + seconds(65));
-    assert!(
-        shown.contains("Redis does not answer, for 1m 00s"),
-        "{shown}"
-    );
-    assert!(shown.contains("data 1m 05s old  no reply"), "{shown}");
-    assert!(shown.contains("\"a "), "the old rows stay: {shown}");
-    view.on_look(Ok(look(named(&["a"]))), now + seconds(70));
-    assert!(!frame(&mut view, 80, 8, now).contains("does not answer"));
+    let after = |seconds| now + Duration::from_secs(seconds);
+    view.on_failure(Error::Closed, after(5));
+    view.on_failure(Error::Closed, after(60));
+    let parts = "data 1m 05s old|Failing for 1m 00s: |web-1";
+    shows(&mut view, after(65), parts);
+    view.on_look(look(vec![row("a")]));
+    shows(&mut view, after(65), "names: 1");
+}
+
+#[test]
+fn rates_come_from_two_looks() {
+    // Nothing; hand-overs; a grant without a queue, and with a new queue.
+    let looks = [
+        (10, 700, 0.0),
+        (16, 709, 3.0),
+        (10, 709, 0.5),
+        (2, 709, 0.5),
+    ];
+    for (served, fence, rate) in looks {
+        let mut info = row("a").info;
+        let now = Instant::now();
+        let before = Row::new(info.clone(), now);
+        (info.served, info.fence) = (served, fence);
+        let mut later = Row::new(info, now + Duration::from_secs(2));
+        later.count_since(&before);
+        assert_eq!((before.rate, later.rate), (None, Some(rate)));
+    }
 }
 
 #[test]
 fn ctrl_c_quits_from_everywhere() {
+    let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     for keys in ["", "/", "?", "f"] {
-        let mut view = view(named(&["a"]));
-        press(&mut view, keys);
-        assert_eq!(view.on_key(Key::Control('c')), Some(Action::Quit), "{keys}");
+        let mut view = view(vec![row("a")]);
+        type_text(&mut view, keys);
+        let action = view.on_input(Input::Key(ctrl_c));
+        assert_eq!(action, Some(Action::Quit), "{keys}");
     }
 }

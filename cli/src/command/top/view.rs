@@ -1,75 +1,59 @@
-//! The contents of the screen, and what a key changes. Pure: no I/O, and the time is passed in.
+//! What the screen shows, and what a key changes in it. Pure: no I/O, and the time is passed in.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::key::Key;
-use super::look::{Look, Trouble};
-use super::order::{self, Column, Order};
-use super::seen::{self, Opened, Owner, Row, Seen};
+use crossterm::event::{Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use fairlock::Error;
+use fairlock::inspect::Party;
+use ratatui::widgets::TableState;
+
+use super::look::Look;
+use super::row::{Column, Row};
 use crate::parties::is_taken;
 
 /// All that is shown.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct View {
-    /// All names of the last look that succeeded, in the chosen order.
-    pub(super) rows: Vec<Row>,
-    pub(super) order: Order,
+    /// The Redis, without passwords.
+    pub(super) server: String,
+    /// The names of the last looks that succeeded.
+    pub(super) rows: BTreeMap<Arc<str>, Row>,
+    pub(super) column: Column,
+    pub(super) is_reversed: bool,
     /// Only rows with this text are shown.
     pub(super) filter: String,
     pub(super) mode: Mode,
-    pub(super) opened: Option<OpenedName>,
-    /// The name under the cursor, wherever its row is after a look.
+    /// The name that is open.
+    pub(super) opened: Option<Arc<str>>,
+    /// The name under the cursor, wherever its row is after a look. If it is gone, the cursor stays
+    /// where it was.
     pub(super) selected: Option<Arc<str>>,
-    /// Where that row was. If the name is gone, the cursor stays there.
-    pub(super) selected_at: usize,
-    /// The first row on the screen, and how many fit. Drawing keeps them right.
-    pub(super) first: usize,
-    pub(super) page: usize,
-    pub(super) looks: Looks,
+    /// The cursor and the first row on the screen: of the table, and of the name that is open.
+    pub(super) table: TableState,
+    pub(super) lines: TableState,
+    /// How many rows fit. Drawing sets it.
+    pub(super) page: u16,
+    /// The last look that succeeded, without its rows.
+    pub(super) last: Option<Look>,
+    /// Why the looks since then failed, and since when.
+    pub(super) outage: Option<(Instant, Error)>,
     /// The outcome of the last key, until the next key.
     pub(super) notice: Option<String>,
 }
 
 /// The meaning of keys.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) enum Mode {
+    #[default]
     Browsing,
     /// Keys are the text of the filter.
     Filtering,
     Help,
-    /// A lock will be released by force, if the next key is `y`.
-    Confirming(Box<Release>),
-}
-
-/// A release by force, as the question shows it.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Release {
-    pub(super) name: Arc<str>,
-    pub(super) fence: u64,
-    pub(super) holder: Owner,
-    pub(super) waiters: u64,
-}
-
-/// The name that is open. `Err` has the reason why nothing is known yet.
-#[derive(Debug)]
-pub(super) struct OpenedName {
-    pub(super) name: Arc<str>,
-    pub(super) seen: Result<Option<Box<Opened>>, String>,
-    /// The row under the cursor: the holders come first, then the queue.
-    pub(super) selected: usize,
-    pub(super) first: usize,
-}
-
-/// Notes of the header about the looks.
-#[derive(Debug, Default)]
-pub(super) struct Looks {
-    /// The last look that succeeded, without its names.
-    pub(super) last: Option<Look>,
-    /// How many names the look that runs now has found, if it takes long.
-    pub(super) found: Option<usize>,
-    /// Why the looks since then failed, and since when.
-    pub(super) outage: Option<(Instant, Trouble)>,
+    /// A lock will be released by force, if the next key is `y`: the name and the holder as they were
+    /// when the question came.
+    Confirming(Box<(Row, Party)>),
 }
 
 /// Work for the main loop.
@@ -78,241 +62,162 @@ pub(super) enum Action {
     Quit,
     Suspend,
     Redraw,
-    /// Look at the name that is open now.
-    Watch(Arc<str>),
-    /// Look at no single name any more.
-    Unwatch,
     Release(Arc<str>, u64),
 }
 
 impl View {
-    pub(super) fn new(column: Column) -> View {
+    pub(super) fn new(server: String, column: Column) -> View {
         View {
-            rows: Vec::new(),
-            order: Order::by(column),
-            filter: String::new(),
-            mode: Mode::Browsing,
-            opened: None,
-            selected: None,
-            selected_at: 0,
-            first: 0,
-            page: 1,
-            looks: Looks::default(),
-            notice: None,
+            server,
+            column,
+            ..View::default()
         }
     }
 
-    /// The rows that pass the filter.
+    /// The rows that pass the filter, in the chosen order. Equal ones are in the order of their
+    /// names, so that they stay in place.
     pub(super) fn shown(&self) -> Vec<&Row> {
-        let is_shown = |row: &&Row| order::matches(row, &self.filter);
-        self.rows.iter().filter(is_shown).collect()
+        let rows = self.rows.values();
+        let mut shown: Vec<&Row> = rows.filter(|row| row.matches(&self.filter)).collect();
+        shown.sort_by(|a, b| match self.is_reversed {
+            false => self.column.compare(a, b),
+            true => self.column.compare(b, a),
+        });
+        shown
     }
 
-    pub(super) fn on_look(&mut self, looked: Result<Look, Trouble>, now: Instant) {
-        self.looks.found = None;
-        match looked {
-            Ok(mut look) => {
-                self.rows = seen::rows(&self.rows, std::mem::take(&mut look.names));
-                self.sort();
-                self.looks.last = Some(look);
-                self.looks.outage = None;
-            }
-            Err(trouble) => self.looks.fail(trouble, now),
+    /// Where the cursor is in the table: on its name, or where that was.
+    pub(super) fn cursor(&self, shown: &[&Row]) -> usize {
+        let is_selected = |row: &&Row| Some(&row.info.name) == self.selected.as_ref();
+        let at = shown.iter().position(is_selected).or(self.table.selected());
+        at.unwrap_or(0).min(shown.len().saturating_sub(1))
+    }
+
+    /// The row of the name that is open, or the one under the cursor.
+    pub(super) fn row(&self) -> Option<&Row> {
+        if let Some(name) = &self.opened {
+            return self.rows.get(name);
         }
+        let shown = self.shown();
+        shown.get(self.cursor(&shown)).copied()
     }
 
-    pub(super) fn on_look_at_one(
-        &mut self,
-        name: &str,
-        seen: Result<Option<Box<Opened>>, Trouble>,
-        now: Instant,
-    ) {
-        let Some(opened) = self.opened.as_mut().filter(|opened| *opened.name == *name) else {
-            return;
-        };
-        match seen {
-            Ok(seen) => opened.seen = Ok(seen),
-            // The rows stay on the screen. The header says that it grows old.
-            Err(trouble) => {
-                if opened.seen.is_err() {
-                    opened.seen = Err(trouble.why.clone());
-                }
-                self.looks.fail(trouble, now);
+    pub(super) fn on_look(&mut self, mut look: Look) {
+        let before = std::mem::take(&mut self.rows);
+        for mut row in std::mem::take(&mut look.rows) {
+            if let Some(before) = before.get(&row.info.name) {
+                row.count_since(before);
             }
+            self.rows.insert(Arc::clone(&row.info.name), row);
         }
+        (self.last, self.outage) = (Some(look), None);
     }
 
-    pub(super) fn on_released(&mut self, name: &str, released: Result<bool, Trouble>) {
+    pub(super) fn on_failure(&mut self, error: Error, now: Instant) {
+        let since = self.outage.as_ref().map_or(now, |(since, _)| *since);
+        self.outage = Some((since, error));
+    }
+
+    pub(super) fn on_released(&mut self, name: &str, released: fairlock::Result<bool>) {
         self.notice = Some(match released {
             Ok(true) => format!("released {name:?} by force"),
             Ok(false) => format!("not released: {name:?} is free, or has another holder by now"),
-            Err(trouble) => format!("not released, as far as known: {}", trouble.why),
+            Err(error) => format!("not released, as far as known: {error}"),
         });
     }
 
-    fn sort(&mut self) {
-        let order = self.order;
-        self.rows.sort_by(|a, b| order.compare(a, b));
-    }
-
-    pub(super) fn on_key(&mut self, key: Key) -> Option<Action> {
-        match key {
-            Key::Control('c') => return Some(Action::Quit),
-            Key::Control('z') => return Some(Action::Suspend),
-            Key::Control('l') => return Some(Action::Redraw),
-            _ => {}
-        }
-        match std::mem::replace(&mut self.mode, Mode::Browsing) {
-            Mode::Filtering => {
-                self.on_filter_key(key);
+    pub(super) fn on_input(&mut self, input: Input) -> Option<Action> {
+        match input {
+            Input::Key(key) if key.kind != KeyEventKind::Release => self.on_key(key),
+            // It is never taken for commands: it could force a release.
+            Input::Paste(text) if self.mode == Mode::Filtering => {
+                self.filter.extend(text.chars().filter(|c| !c.is_control()));
                 None
             }
+            Input::Paste(_) => self.on_key(KeyCode::Null.into()),
+            _ => None,
+        }
+    }
+
+    fn on_key(&mut self, key: KeyEvent) -> Option<Action> {
+        let code = match (key.code, key.modifiers) {
+            (KeyCode::Char('c'), KeyModifiers::CONTROL) => return Some(Action::Quit),
+            (KeyCode::Char('z'), KeyModifiers::CONTROL) => return Some(Action::Suspend),
+            (KeyCode::Char('l'), KeyModifiers::CONTROL) => return Some(Action::Redraw),
+            (code, KeyModifiers::NONE | KeyModifiers::SHIFT) => code,
+            // An escape and a letter in one read are one key, with alt. The letter alone could confirm
+            // a question that the escape was to end.
+            _ => KeyCode::Null,
+        };
+        match std::mem::take(&mut self.mode) {
+            Mode::Browsing => self.on_command(code),
+            Mode::Filtering => self.on_filter_key(code),
             Mode::Help => None,
-            Mode::Confirming(release) => self.on_answer(&key, &release),
-            Mode::Browsing => {
-                self.notice = None;
-                match self.opened {
-                    Some(_) => self.on_key_in_name(key),
-                    None => self.on_key_in_table(key),
-                }
+            Mode::Confirming(asked) if code == KeyCode::Char('y') => {
+                let (row, holder) = *asked;
+                self.notice = Some(format!("releasing {:?} …", row.info.name));
+                let fence = holder.fence.unwrap_or(row.info.fence);
+                Some(Action::Release(row.info.name, fence))
+            }
+            Mode::Confirming(_) => {
+                self.notice = Some("nothing was released".to_owned());
+                None
             }
         }
     }
 
-    fn on_filter_key(&mut self, key: Key) {
-        self.mode = Mode::Filtering;
-        match key {
-            Key::Char(letter) => self.filter.push(letter),
-            Key::Pasted(text) => self.filter.extend(text.chars().filter(|c| !c.is_control())),
-            Key::Control('u') => self.filter.clear(),
-            Key::Backspace => {
-                self.filter.pop();
-            }
-            Key::Enter => self.mode = Mode::Browsing,
-            Key::Escape => {
+    fn on_filter_key(&mut self, code: KeyCode) -> Option<Action> {
+        match code {
+            KeyCode::Char(letter) => self.filter.push(letter),
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Enter => return None,
+            KeyCode::Esc => {
                 self.filter.clear();
-                self.mode = Mode::Browsing;
+                return None;
             }
-            _ => self.move_selection(&key),
+            _ => self.move_cursor(code),
         }
-    }
-
-    fn on_answer(&mut self, key: &Key, release: &Release) -> Option<Action> {
-        if *key == Key::Char('y') {
-            self.notice = Some(format!("releasing {:?} …", release.name));
-            return Some(Action::Release(Arc::clone(&release.name), release.fence));
-        }
-        self.notice = Some("nothing was released".to_owned());
+        self.mode = Mode::Filtering;
         None
     }
 
-    fn on_key_in_table(&mut self, key: Key) -> Option<Action> {
-        let column = self.order.column;
-        match key {
-            Key::Char('q') => return Some(Action::Quit),
-            Key::Escape if self.filter.is_empty() => return Some(Action::Quit),
-            Key::Escape => self.filter.clear(),
-            Key::Char('?' | 'h') => self.mode = Mode::Help,
-            Key::Char('/') => self.mode = Mode::Filtering,
-            Key::Char('s') | Key::Right => self.sort_by(Order::by(column.next())),
-            Key::Char('S') | Key::Left => self.sort_by(Order::by(column.previous())),
-            Key::Char(digit @ '1'..='6') => {
-                self.sort_by(Order::by(Column::ALL[digit as usize - '1' as usize]));
-            }
-            Key::Char('r') => self.sort_by(self.order.reversed()),
-            Key::Char('f') => return self.ask_about_row(),
-            Key::Enter => return self.open(),
-            key => self.move_selection(&key),
-        }
-        None
-    }
-
-    fn on_key_in_name(&mut self, key: Key) -> Option<Action> {
-        match key {
-            Key::Char('q') | Key::Escape | Key::Backspace | Key::Left => {
+    fn on_command(&mut self, code: KeyCode) -> Option<Action> {
+        self.notice = None;
+        match (code, &self.opened) {
+            (KeyCode::Char('?' | 'h'), _) => self.mode = Mode::Help,
+            (KeyCode::Char('f'), _) => self.ask(),
+            (KeyCode::Char('q') | KeyCode::Esc | KeyCode::Backspace | KeyCode::Left, Some(_)) => {
                 self.opened = None;
-                return Some(Action::Unwatch);
             }
-            Key::Char('?' | 'h') => self.mode = Mode::Help,
-            Key::Char('f') => self.ask_about_holder(),
-            key => {
-                let page = self.page;
-                if let Some(opened) = &mut self.opened {
-                    opened.selected = moved(&key, opened.selected, page, opened.parties());
-                }
+            (_, Some(_)) => moved(&mut self.lines, code, self.page),
+            (KeyCode::Char('q'), None) => return Some(Action::Quit),
+            // It does not end the program: an arrow key on a slow line begins with an escape.
+            (KeyCode::Esc, None) => self.filter.clear(),
+            (KeyCode::Char('/'), None) => self.mode = Mode::Filtering,
+            (KeyCode::Char('s') | KeyCode::Right, None) => self.column = self.column.step(1),
+            (KeyCode::Char('S') | KeyCode::Left, None) => self.column = self.column.step(6),
+            (KeyCode::Char(digit @ '1'..='7'), None) => {
+                self.column = Column::Busy.step(digit as usize - '1' as usize);
             }
+            (KeyCode::Char('r'), None) => self.is_reversed = !self.is_reversed,
+            (KeyCode::Enter, None) => self.open(),
+            (_, None) => self.move_cursor(code),
         }
         None
     }
 
-    fn sort_by(&mut self, order: Order) {
-        self.order = order;
-        self.sort();
+    fn move_cursor(&mut self, code: KeyCode) {
+        self.table.select(Some(self.cursor(&self.shown())));
+        moved(&mut self.table, code, self.page);
+        self.selected = None;
+        self.selected = self.row().map(|row| Arc::clone(&row.info.name));
     }
 
-    fn move_selection(&mut self, key: &Key) {
-        let shown = self.shown();
-        let at = moved(key, self.position(&shown), self.page, shown.len());
-        let selected = shown.get(at).map(|row| Arc::clone(&row.seen.name));
-        (self.selected, self.selected_at) = (selected, at);
-    }
-
-    /// Where the cursor is: on its name, or where that was.
-    pub(super) fn position(&self, shown: &[&Row]) -> usize {
-        let is_selected = |row: &&Row| Some(&row.seen.name) == self.selected.as_ref();
-        let at = shown.iter().position(is_selected);
-        at.unwrap_or(self.selected_at.min(shown.len().saturating_sub(1)))
-    }
-
-    /// The row under the cursor.
-    fn row(&self) -> Option<&Row> {
-        let shown = self.shown();
-        shown.get(self.position(&shown)).copied()
-    }
-
-    fn open(&mut self) -> Option<Action> {
-        let name = Arc::clone(&self.row()?.seen.name);
-        self.selected = Some(Arc::clone(&name));
-        self.opened = Some(OpenedName {
-            name: Arc::clone(&name),
-            seen: Err("asking Redis …".to_owned()),
-            selected: 0,
-            first: 0,
-        });
-        Some(Action::Watch(name))
-    }
-
-    /// If there are several holders, one has to be chosen first: that opens the name.
-    fn ask_about_row(&mut self) -> Option<Action> {
-        let seen = self.row()?.seen.clone();
-        if seen.holders > 1 {
-            self.notice = Some("several hold it: choose one, then press f again".to_owned());
-            return self.open();
-        }
-        let holder = seen.holder.clone();
-        self.ask(&seen, holder);
-        None
-    }
-
-    fn ask_about_holder(&mut self) {
-        let Some(OpenedName {
-            seen: Ok(Some(opened)),
-            selected,
-            ..
-        }) = &self.opened
-        else {
-            return;
-        };
-        let chosen = match opened.holders.get(*selected) {
-            None if opened.seen.holders > 1 => {
-                self.notice = Some("several hold it: choose one, then press f again".to_owned());
-                return;
-            }
-            None => opened.holders.first(),
-            chosen => chosen,
-        };
-        let (seen, holder) = (opened.seen.clone(), chosen.cloned());
-        self.ask(&seen, holder);
+    fn open(&mut self) {
+        self.opened = self.row().map(|row| Arc::clone(&row.info.name));
+        self.selected = self.opened.clone();
+        // The line behind the heading: the first holder.
+        self.lines = TableState::new().with_selected(1);
     }
 
     /// Whether the next key answers a question.
@@ -320,55 +225,38 @@ impl View {
         matches!(self.mode, Mode::Confirming(_))
     }
 
-    fn ask(&mut self, seen: &Seen, holder: Option<Owner>) {
-        match holder.filter(|holder| is_taken(seen.state) && holder.lapsed_for.is_none()) {
-            None => self.notice = Some(format!("nobody holds {:?}", seen.name)),
-            Some(holder) => {
-                self.mode = Mode::Confirming(Box::new(Release {
-                    name: Arc::clone(&seen.name),
-                    fence: holder.fence.unwrap_or(seen.fence),
-                    holder,
-                    waiters: seen.waiters,
-                }));
+    /// Asks whether to release the lock. If there are several holders, one has to be chosen first:
+    /// that opens the name.
+    fn ask(&mut self) {
+        let Some(row) = self.row() else { return };
+        let holders = match is_taken(row.info.state) {
+            true => &row.info.holders[..],
+            false => &[],
+        };
+        let line = self.opened.as_ref().and(self.lines.selected());
+        let chosen = line.and_then(|line| holders.get(line.checked_sub(1)?));
+        match (chosen, holders) {
+            (None, []) => self.notice = Some(format!("nobody holds {:?}", row.info.name)),
+            (Some(holder), _) | (None, [holder]) => {
+                self.mode = Mode::Confirming(Box::new((row.clone(), holder.clone())));
+            }
+            (None, _) => {
+                self.open();
+                self.notice = Some("several hold it: choose one, then press f again".to_owned());
             }
         }
     }
 }
 
-impl OpenedName {
-    /// How many holders and waiters there are to choose from.
-    fn parties(&self) -> usize {
-        match &self.seen {
-            Ok(Some(opened)) => opened.holders.len() + opened.queue.len(),
-            _ => 0,
-        }
+/// Moves a cursor. Drawing keeps it within its rows.
+fn moved(cursor: &mut TableState, code: KeyCode, page: u16) {
+    match code {
+        KeyCode::Up | KeyCode::Char('k') => cursor.select_previous(),
+        KeyCode::Down | KeyCode::Char('j') => cursor.select_next(),
+        KeyCode::PageUp => cursor.scroll_up_by(page),
+        KeyCode::PageDown => cursor.scroll_down_by(page),
+        KeyCode::Home | KeyCode::Char('g') => cursor.select_first(),
+        KeyCode::End | KeyCode::Char('G') => cursor.select_last(),
+        _ => {}
     }
-}
-
-impl Looks {
-    /// The outage goes on, or begins.
-    fn fail(&mut self, trouble: Trouble, now: Instant) {
-        let since = self.outage.as_ref().map_or(now, |(since, _)| *since);
-        self.outage = Some((since, trouble));
-    }
-
-    /// How old the rows are.
-    pub(super) fn age(&self, now: Instant) -> Option<Duration> {
-        let last = self.last.as_ref()?;
-        Some(now.saturating_duration_since(last.ended))
-    }
-}
-
-/// The row that a key leads to, of so many.
-fn moved(key: &Key, from: usize, page: usize, rows: usize) -> usize {
-    let to = match key {
-        Key::Up | Key::Char('k') => from.saturating_sub(1),
-        Key::Down | Key::Char('j') => from + 1,
-        Key::PageUp | Key::Control('b') => from.saturating_sub(page),
-        Key::PageDown | Key::Control('f') => from + page,
-        Key::Home | Key::Char('g') => 0,
-        Key::End | Key::Char('G') => usize::MAX,
-        _ => from,
-    };
-    to.min(rows.saturating_sub(1))
 }

@@ -1,156 +1,203 @@
 //! Follows a chain of waits through what was seen of the locks. It asks nobody.
+//!
+//! A holder waits where its own thread waits. A run waits for the processes of its command, too: on
+//! this host `/proc` shows which processes are below one, and a run on any host writes into its
+//! label which run is around it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use fairlock::inspect::{LockInfo, Party};
+use fairlock::inspect::{Kind, LockInfo, Party};
 
 use super::Locks;
-use super::below::{Below, Sight};
-use super::circles::{Circle, Wait, circles};
-use crate::parties::{Place, is_same_thread, live_holders, places};
+use super::report::{Deadlock, Report, Wait};
+use crate::command::run::label;
+use crate::parties::{Place, fence_of, is_same_thread, live_holders, places};
+use crate::processes::Descent;
+use crate::times;
 
-/// The waits are followed through this many names, one behind the other. Only a program that goes
-/// wrong has longer chains.
-const MOST_LINKS: usize = 200;
+/// The waits are followed through this many names. Only a program that goes wrong has longer chains.
+const MOST_NAMES: usize = 200;
+/// More runs inside each other than this are a circle of labels that people wrote.
+const MOST_AROUND: usize = 100;
 
-/// A name and what is behind it: its holders, the names for which they wait, and so on.
+/// The locks, and the processes of this host, as they were a moment ago.
 #[derive(Debug)]
-pub(super) struct Chain<'a> {
-    pub(super) first: &'a str,
-    /// The locks of the chain, the first name first. Each once.
-    pub(super) locks: Vec<&'a LockInfo>,
-    pub(super) waits: Vec<Wait<'a>>,
-    pub(super) deadlocks: Vec<Circle<'a>>,
+pub(super) struct Scene<'a> {
+    locks: &'a Locks,
+    host: String,
+    descent: Option<Descent>,
 }
 
-impl<'a> Chain<'a> {
-    pub(super) fn follow(first: &'a str, locks: &'a Locks, sight: &'a Sight) -> Chain<'a> {
-        let mut search = Search {
-            queues: Queues::of(locks, sight),
-            seen: HashSet::new(),
-            chain: Chain {
-                first,
-                locks: Vec::new(),
-                waits: Vec::new(),
-                deadlocks: Vec::new(),
-            },
-        };
-        if let Some(info) = locks.get(first) {
-            search.look_behind(info, 1);
+impl<'a> Scene<'a> {
+    pub(super) fn new(locks: &'a Locks) -> Scene<'a> {
+        let name = rustix::system::uname();
+        Scene {
+            locks,
+            // As the library writes it.
+            host: name.nodename().to_string_lossy().replace(' ', "-"),
+            descent: Descent::read(),
         }
-        search.chain.deadlocks = circles(&search.chain.waits);
-        search.chain
     }
 
-    /// The waits of this holder of this lock.
-    pub(super) fn waits_of(
-        &self,
-        lock: &LockInfo,
-        holder: &Party,
-    ) -> impl Iterator<Item = &Wait<'a>> {
-        let of_holder = move |wait: &&Wait<'a>| {
-            wait.holds.name == lock.name && std::ptr::eq(wait.holder, holder)
-        };
-        self.waits.iter().filter(of_holder)
-    }
-}
-
-struct Search<'a> {
-    queues: Queues<'a>,
-    seen: HashSet<&'a str>,
-    chain: Chain<'a>,
-}
-
-impl<'a> Search<'a> {
-    /// `links`: how many locks lead here, this one included.
-    fn look_behind(&mut self, lock: &'a LockInfo, links: usize) {
-        self.seen.insert(&lock.name);
-        self.chain.locks.push(lock);
-        for holder in live_holders(lock) {
-            for wait in self.queues.waits_of(lock, holder) {
-                let next = wait.waits_for;
-                self.chain.waits.push(wait);
-                if links < MOST_LINKS && !self.seen.contains(&*next.name) {
-                    self.look_behind(next, links + 1);
+    /// What is behind a name: its holders, the names for which they wait, and so on.
+    pub(super) fn follow(&'a self, name: &'a str) -> Report<'a> {
+        let mut found: Vec<&LockInfo> = self.locks.get(name).into_iter().collect();
+        let mut waits = Vec::new();
+        for at in 0..MOST_NAMES {
+            let Some(&lock) = found.get(at) else { break };
+            for holder in live_holders(lock) {
+                let places = self.locks.values().flat_map(places);
+                waits.extend(places.filter_map(|place| self.wait(lock, holder, place)));
+            }
+            for wait in &waits {
+                if found.iter().all(|lock| lock.name != wait.waits_for.name) {
+                    found.push(wait.waits_for);
                 }
+            }
+        }
+        // Circles that may end without help are of no interest beside one that cannot.
+        let certain = deadlocks(&waits, true);
+        Report {
+            name,
+            locks: found,
+            deadlocks: match certain.is_empty() {
+                true => deadlocks(&waits, false),
+                false => certain,
+            },
+            waits,
+            scene: self,
+        }
+    }
+
+    /// The wait of a holder at a place in a queue, if it waits there.
+    fn wait(&self, holds: &'a LockInfo, holder: &'a Party, place: Place<'a>) -> Option<Wait<'a>> {
+        let Place { lock, waiter, .. } = place;
+        let is_same_process = (&holder.host, holder.pid) == (&waiter.host, waiter.pid);
+        let is_related = is_same_process || holder.manager == waiter.manager;
+        // A process lets go of a lock that it keeps, also for another thread of its own.
+        let is_other = holder.thread_id != waiter.thread_id;
+        let is_behind_itself = holder.keeps && is_other && holds.name == lock.name;
+        let own = is_same_thread(holder, waiter).filter(|_| is_related && !is_behind_itself);
+        Some(Wait {
+            holds,
+            waits_for: lock,
+            position: place.position,
+            waited: times::waited(lock, waiter).as_secs_f64(),
+            certain: own.or_else(|| self.waits_for_process(holds, holder, waiter))?,
+            holder,
+            through: own.is_none().then_some(waiter),
+            // A second reader waits only behind a writer, and that writer waits for the first.
+            free: match lock.kind {
+                Kind::Semaphore { permits, .. } => permits.saturating_sub(waiter.permits),
+                _ => 0,
+            },
+        })
+    }
+
+    /// Whether the run that holds this lock waits for the waiter's process: surely, maybe (`false`),
+    /// or not at all (`None`).
+    fn waits_for_process(&self, holds: &LockInfo, holder: &Party, waiter: &Party) -> Option<bool> {
+        // A process of the library does other work than to wait for its children.
+        is_run(holder).then_some(())?;
+        let seen = self.processes_of(holder).and(self.processes_of(waiter));
+        let mut above = seen
+            .map(|descent| descent.above(waiter.pid))
+            .into_iter()
+            .flatten();
+        if let Some((_, is_in_session)) = above.find(|(pid, _)| *pid == holder.pid) {
+            // A run waits for its command, and then for the rest of its session.
+            return Some(is_in_session);
+        }
+        let fence = fence_of(holds, holder);
+        self.is_inside(waiter, (&holds.name, fence)).then_some(())?;
+        // The readers of a lock share a fence, so the label does not say which one it is below.
+        let with_fence = live_holders(holds).filter(|other| fence_of(holds, other) == fence);
+        let is_only_one = with_fence.count() == 1;
+        // If both are here, the waiter has left the processes of the run.
+        match seen {
+            None => Some(is_only_one),
+            Some(_) => is_only_one.then_some(false),
+        }
+    }
+
+    /// The processes of this host, if this one is among them.
+    fn processes_of(&self, party: &Party) -> Option<&Descent> {
+        let is_here = |descent: &&Descent| party.host == self.host && descent.has(party.pid);
+        self.descent.as_ref().filter(is_here)
+    }
+
+    /// Whether a process of the holder's command may wait unseen.
+    pub(super) fn may_miss_waits_of(&self, holder: &Party) -> bool {
+        is_run(holder) && self.processes_of(holder).is_none()
+    }
+
+    /// Whether the labels of the waiter, and of the runs around it, lead to this name and fence.
+    fn is_inside(&self, waiter: &Party, run: (&str, u64)) -> bool {
+        let mut inner = Some(waiter);
+        for _ in 0..MOST_AROUND {
+            let around = inner.and_then(|inner| label::around(&inner.label));
+            let Some((name, fence)) = around.filter(|around| *around != run) else {
+                return around.is_some();
+            };
+            inner = self.locks.get(name).and_then(|lock| {
+                let mut holders = live_holders(lock);
+                holders.find(|holder| fence_of(lock, holder) == fence)
+            });
+        }
+        false
+    }
+}
+
+/// Whether `fairlock run` holds it.
+fn is_run(holder: &Party) -> bool {
+    holder.thread == label::THREAD
+}
+
+/// The circles of waits. In a certain one, each wait lasts for as long as the next one.
+fn deadlocks<'a>(waits: &[Wait<'a>], certain: bool) -> Vec<Deadlock<'a>> {
+    let (mut seen, mut found) = (HashSet::new(), Vec::new());
+    for at in 0..waits.len() {
+        walk(waits, certain, &mut vec![at], &mut seen, &mut found);
+    }
+    found
+}
+
+/// A depth-first walk: a wait leads to those of the holders of its lock. The first one that comes
+/// twice on a path closes a circle.
+fn walk<'a>(
+    waits: &[Wait<'a>],
+    certain: bool,
+    path: &mut Vec<usize>,
+    seen: &mut HashSet<usize>,
+    found: &mut Vec<Deadlock<'a>>,
+) {
+    let at = path[path.len() - 1];
+    if let Some(start) = path.iter().position(|before| *before == at)
+        && start < path.len() - 1
+    {
+        let circle = path[start..path.len() - 1].iter();
+        let locks = circle.map(|at| waits[*at].clone()).collect();
+        found.push(Deadlock { certain, locks });
+    } else if seen.insert(at) {
+        let wait = &waits[at];
+        for (next, other) in waits.iter().enumerate() {
+            let lasts = wait.certain && other.holder.permits > wait.free;
+            if wait.waits_for.name == other.holds.name && (lasts || !certain) {
+                path.push(next);
+                walk(waits, certain, path, seen, found);
+                path.pop();
             }
         }
     }
 }
 
-/// The places in all queues, by who has them.
-struct Queues<'a> {
-    by_manager: HashMap<&'a str, Vec<Place<'a>>>,
-    by_process: HashMap<(&'a str, u32), Vec<Place<'a>>>,
-    below: Below<'a>,
-}
-
-impl<'a> Queues<'a> {
-    fn of(locks: &'a Locks, sight: &'a Sight) -> Queues<'a> {
-        let mut queues = Queues {
-            by_manager: HashMap::new(),
-            by_process: HashMap::new(),
-            below: Below::of(locks.values().flat_map(places), locks, sight),
-        };
-        for place in locks.values().flat_map(places) {
-            let waiter = place.waiter;
-            let of_manager = queues.by_manager.entry(&waiter.manager).or_default();
-            of_manager.push(place);
-            let process = (&*waiter.host, waiter.pid);
-            queues.by_process.entry(process).or_default().push(place);
-        }
-        queues
-    }
-
-    /// The waits of the thread that holds a lock, and those of the processes below it.
-    fn waits_of(&self, holds: &'a LockInfo, holder: &'a Party) -> Vec<Wait<'a>> {
-        let own = self.by_manager.get(&*holder.manager);
-        let process = (&*holder.host, holder.pid);
-        let others = self.by_process.get(&process).into_iter().flatten();
-        let others = others.filter(|place| place.waiter.manager != holder.manager);
-        // A process lets go of a lock that it keeps, also for another thread of its own.
-        let is_behind_itself = |place: &&Place<'_>| {
-            let is_other = holder.thread_id != place.waiter.thread_id;
-            holder.keeps && is_other && place.lock.name == holds.name
-        };
-        let places = own.into_iter().flatten().chain(others);
-        let places = places.filter(|place| !is_behind_itself(place));
-        let waits = places.filter_map(|place| {
-            Some(Wait {
-                holds,
-                holder,
-                waits_for: place.lock,
-                waiter: place.waiter,
-                position: place.position,
-                is_below: false,
-                is_certain: is_same_thread(holder, place.waiter)?,
-            })
-        });
-        let below = self.below.places_of(holds, holder).into_iter();
-        let below = below.map(|(place, is_certain)| Wait {
-            holds,
-            holder,
-            waits_for: place.lock,
-            waiter: place.waiter,
-            position: place.position,
-            is_below: true,
-            is_certain,
-        });
-        waits.chain(below).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, LazyLock};
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
 
     use super::*;
-
-    static NO_SIGHT: LazyLock<Sight> = LazyLock::new(Sight::nothing);
-
-    fn follow<'a>(first: &'a str, locks: &'a Locks) -> Chain<'a> {
-        Chain::follow(first, locks, &NO_SIGHT)
-    }
 
     /// `name: holders < waiters`, for instance `x: a < b`. A party is a letter, or `3*a` with
     /// permits; a capital letter has no number, as of an older version. `a!` passes the lock from
@@ -160,180 +207,120 @@ mod tests {
             let (name, rest) = text.split_once(": ").expect("a name");
             let (holders, waiters) = rest.split_once('<').expect("holders and waiters");
             let kind = match name.split_once('/') {
-                Some((_, permits)) => format!(r#"{{"semaphore": {{"permits": {permits}}}}}"#),
-                None => "\"mutex\"".to_owned(),
+                Some((_, permits)) => {
+                    let permits: u32 = permits.parse().expect("a number");
+                    json!({"semaphore": {"permits": permits}})
+                }
+                None => json!("mutex"),
             };
-            let parties = |text: &str| {
-                let parties: Vec<String> = text.split_whitespace().map(party).collect();
-                format!("[{}]", parties.join(","))
-            };
-            let state = if holders.trim().is_empty() {
-                "free"
-            } else {
-                "held"
-            };
-            let json = format!(
-                r#"{{"name": "{name}", "seen_at": 2.0, "kind": {kind}, "state": "{state}",
-                "fence": 7, "holder": null, "holders": {},
-                "time_left": 9.5, "waiters": {}, "queue": {}}}"#,
-                parties(holders),
-                waiters.split_whitespace().count(),
-                parties(waiters)
-            );
-            let info: LockInfo = serde_json::from_str(&json).expect("a lock");
+            let parties = |text: &str| text.split_whitespace().map(party).collect::<Vec<_>>();
+            let info = json!({
+                "name": name, "seen_at": 2.0, "kind": kind, "fence": 7, "holder": null,
+                "state": if holders.trim().is_empty() { "free" } else { "held" },
+                "holders": parties(holders), "time_left": 9.5,
+                "waiters": parties(waiters).len(), "queue": parties(waiters)
+            });
+            let info: LockInfo = serde_json::from_value(info).expect("a lock");
             (Arc::clone(&info.name), info)
         };
         texts.iter().map(parse).collect()
     }
 
-    fn party(text: &str) -> String {
+    /// `a` and `a2` are one thread, with two managers.
+    fn party(text: &str) -> Value {
         let (permits, thread) = text.split_once('*').unwrap_or(("1", text));
-        let keeps = thread.ends_with("!!");
-        let hands_over = thread.ends_with('!');
-        let thread = thread.trim_end_matches('!');
-        // `a` and `a2` are one thread, with two managers.
         let letter = thread.chars().next().expect("a letter");
-        let id = match letter {
-            'A'..='Z' => "null".to_owned(),
-            _ => u32::from(letter).to_string(),
+        let id = (!letter.is_uppercase()).then_some(u32::from(letter));
+        let permits: u32 = permits.parse().expect("a number");
+        json!({
+            "manager": thread[letter.len_utf8()..].trim_end_matches('!'), "host": "h", "pid": 1,
+            "thread": letter, "thread_id": id, "label": "", "since": 1.0, "ttl": 10.0, "fence": 7,
+            "permits": permits, "access": "owner", "lapsed_for": null,
+            "hands_over": thread.ends_with('!'), "keeps": thread.ends_with("!!")
+        })
+    }
+
+    /// Compares the names and the number of waits of a chain, and its circles: `!` is behind a certain
+    /// one, and `?` behind another.
+    #[track_caller]
+    fn check(texts: &[&str], from: &str, expected: (&str, usize, &str)) {
+        let locks = locks(texts);
+        let scene = Scene::new(&locks);
+        let report = scene.follow(from);
+        let names: Vec<&str> = report.locks.iter().map(|lock| &*lock.name).collect();
+        let circle = |deadlock: &Deadlock| {
+            let held = deadlock.locks.iter().map(|wait| &*wait.holds.name);
+            let sign = if deadlock.certain { "!" } else { "?" };
+            held.collect::<Vec<_>>().join(" ") + sign
         };
-        let manager = thread.get(1..).unwrap_or_default();
-        format!(
-            r#"{{"manager": "m{manager}", "host": "h", "pid": 1, "thread": "{letter}",
-            "thread_id": {id}, "label": "", "since": 1.0, "ttl": 10.0, "fence": 7,
-            "permits": {permits}, "access": "owner", "lapsed_for": null,
-            "hands_over": {hands_over}, "keeps": {keeps}}}"#
-        )
-    }
-
-    fn names(chain: &Chain<'_>) -> Vec<String> {
-        chain
-            .locks
-            .iter()
-            .map(|lock| lock.name.to_string())
-            .collect()
-    }
-
-    fn circles(chain: &Chain<'_>) -> Vec<(String, bool)> {
-        let circles = chain.deadlocks.iter();
-        let shown = circles.map(|circle| (circle.names().join(" "), circle.is_certain));
-        shown.collect()
+        let circles: Vec<String> = report.deadlocks.iter().map(circle).collect();
+        let found = (&*names.join(" "), report.waits.len(), &*circles.join(", "));
+        assert_eq!(found, expected, "{texts:?}");
     }
 
     #[test]
-    fn chain_ends_at_a_holder_that_does_not_wait() {
-        let locks = locks(&["x: a < z", "y: b < a", "z: c < b", "other: d < e"]);
-        let chain = follow("x", &locks);
-        assert_eq!(names(&chain), ["x", "y", "z"]);
-        assert_eq!(circles(&chain), []);
-        assert_eq!(chain.waits.len(), 2);
+    fn chain_ends_at_holders_that_do_not_wait() {
+        let locks = ["x: a < z", "y: b < a", "z: c < b", "other: d < e"];
+        check(&locks, "x", ("x y z", 2, ""));
+        let every_holder = ["s/4: a 2*b c < d", "x: e < a", "y: f < c"];
+        check(&every_holder, "s/4", ("s/4 x y", 2, ""));
+        let reached_twice = ["s/9: a b < c", "x: d < a b", "y: e < d"];
+        check(&reached_twice, "s/9", ("s/9 x y", 3, ""));
     }
 
     #[test]
     fn circle_is_found_from_outside_and_from_within() {
-        let locks = locks(&["w: d < ", "x: a < b d", "y: b < c", "z: c < a"]);
-        for (from, circle) in [("w", "x z y"), ("x", "x z y"), ("y", "y x z")] {
-            let chain = follow(from, &locks);
-            assert_eq!(circles(&chain), [(circle.to_owned(), true)], "{from}");
-        }
-    }
-
-    #[test]
-    fn thread_that_waits_for_itself_is_a_circle() {
-        let locks = locks(&["x: a < b a"]);
-        let chain = follow("x", &locks);
-        assert_eq!(circles(&chain), [("x".to_owned(), true)]);
-        assert_eq!(chain.waits[0].position, 2);
-    }
-
-    #[test]
-    fn every_holder_of_permits_is_followed() {
-        let locks = locks(&["s/4: a 2*b c < d", "x: e < a", "y: f < c"]);
-        let chain = follow("s/4", &locks);
-        assert_eq!(names(&chain), ["s/4", "x", "y"]);
+        let locks = ["w: d < ", "x: a < b d", "y: b < c", "z: c < a"];
+        check(&locks, "w", ("w x z y", 4, "x z y!"));
+        check(&locks, "x", ("x z y", 3, "x z y!"));
+        check(&locks, "y", ("y x z", 3, "y x z!"));
+        check(&["x: a < b a"], "x", ("x", 1, "x!"));
     }
 
     #[test]
     fn circle_through_permits_that_others_can_release_is_not_certain() {
-        for (semaphore, is_certain) in [("s/4: a b < c", false), ("s/4: 3*a < 2*c", true)] {
-            let locks = locks(&[semaphore, "x: c < a"]);
-            let chain = follow("s/4", &locks);
-            assert_eq!(circles(&chain), [("s/4 x".to_owned(), is_certain)]);
-        }
+        let uncertain = ["s/4: a b < c", "x: c < a"];
+        check(&uncertain, "s/4", ("s/4 x", 2, "s/4 x?"));
+        let certain = ["s/4: 3*a < 2*c", "x: c < a"];
+        check(&certain, "s/4", ("s/4 x", 2, "s/4 x!"));
     }
 
     #[test]
     fn certain_circle_through_another_holder_is_found_from_everywhere() {
-        let locks = locks(&["s/4: a 3*b < 2*c", "x: c < a b"]);
-        for from in ["s/4", "x"] {
-            let chain = follow(from, &locks);
-            assert_eq!(circles(&chain), [("x s/4".to_owned(), true)], "{from}");
-        }
+        let locks = ["s/4: a 3*b < 2*c", "x: c < a b"];
+        check(&locks, "s/4", ("s/4 x", 3, "x s/4!"));
+        check(&locks, "x", ("x s/4", 3, "x s/4!"));
     }
 
     #[test]
-    fn circles_that_share_a_name_are_all_found() {
-        let locks = locks(&[
-            "s/2: a b < c",
-            "x: c < a",
-            "y: d < b",
-            "z: e < d",
-            "w: b < e",
-        ]);
-        let chain = follow("s/2", &locks);
-        let expected = [("y z w".to_owned(), true), ("s/2 x".to_owned(), false)];
-        assert_eq!(circles(&chain), expected);
+    fn certain_circle_hides_an_uncertain_one() {
+        let certain = ["y: d < b", "z: e < d", "w: b < e"];
+        let locks = [&["s/2: a b < c", "x: c < a"], &certain[..]].concat();
+        check(&locks, "s/2", ("s/2 x y z w", 6, "y z w!"));
     }
 
     #[test]
-    fn older_versions_and_other_managers_make_a_circle_uncertain() {
-        for other in ["x: A < b", "x: a2 < b"] {
-            let back = if other.contains('A') {
-                "y: b < A"
-            } else {
-                "y: b < a"
-            };
-            let locks = locks(&[other, back]);
-            let chain = follow("x", &locks);
-            assert_eq!(circles(&chain), [("x y".to_owned(), false)], "{other}");
-        }
-    }
-
-    #[test]
-    fn thread_of_a_lock_that_is_passed_on_makes_a_circle_uncertain() {
-        // The last one is another thread of the keeper's process.
-        for (other, back) in [
+    fn thread_that_is_not_surely_the_same_makes_a_circle_uncertain() {
+        for (one, other) in [
+            ("x: A < b", "y: b < A"),
+            ("x: a2 < b", "y: b < a"),
             ("x: a! < b", "y: b < a"),
             ("x: a < b", "y: b < a!"),
             ("x: a!! < b", "y: b < a"),
+            // Another thread of the keeper's process.
             ("x: a!! < b", "y: b < c"),
         ] {
-            let locks = locks(&[other, back]);
-            let chain = follow("x", &locks);
-            assert_eq!(circles(&chain), [("x y".to_owned(), false)], "{other}");
+            check(&[one, other], "x", ("x y", 2, "x y?"));
         }
-        let locks = locks(&["x: a! < b", "y: b < c"]);
-        assert_eq!(circles(&follow("x", &locks)), []);
-    }
-
-    #[test]
-    fn name_that_is_reached_twice_is_followed_once() {
-        let locks = locks(&["s/9: a b < c", "x: d < a b", "y: e < d"]);
-        let chain = follow("s/9", &locks);
-        assert_eq!(names(&chain), ["s/9", "x", "y"]);
-        assert_eq!(chain.waits.len(), 3);
+        check(&["x: a! < b", "y: b < c"], "x", ("x", 0, ""));
     }
 
     #[test]
     fn long_chain_is_cut() {
-        let texts: Vec<String> = (0..500)
-            .map(|at| format!("n{at}: {} < {}", thread(at), thread(at.wrapping_sub(1))))
-            .collect();
-        fn thread(at: u32) -> char {
-            char::from_u32(0x4e00_u32.wrapping_add(at)).unwrap_or('z')
-        }
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let locks = locks(&texts);
-        assert_eq!(follow("n0", &locks).locks.len(), MOST_LINKS);
+        let thread = |at: u32| char::from_u32(0x4e00 + at).expect("a letter");
+        let texts = (0..500).map(|at| format!("n{at}: {} < {}", thread(at + 1), thread(at)));
+        let texts: Vec<String> = texts.collect();
+        let locks = locks(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(Scene::new(&locks).follow("n0").waits.len(), MOST_NAMES);
     }
 }

@@ -1,10 +1,7 @@
 //! `fairlock why-waiting`.
 
-mod below;
 mod chain;
-mod circles;
 mod report;
-mod shell;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +9,13 @@ use std::sync::Arc;
 use clap::Args;
 use fairlock::{LockManager, inspect::LockInfo};
 
+use crate::command::run::label;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::parties;
+use crate::parties::{is_in_use, live_holders};
 
-use below::Sight;
-use chain::Chain;
+use chain::Scene;
 
 /// Follows the chain of waits from a lock to the holders that all wait for, and names a deadlock
 #[derive(Debug, Args)]
@@ -47,38 +44,29 @@ type Locks = BTreeMap<Arc<str>, LockInfo>;
 impl WhyWaiting {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
         let manager = connection.manager()?;
-        let Some(first) = manager.inspect(&self.name)?.filter(parties::is_in_use) else {
+        let Some(first) = manager.inspect(&self.name)?.filter(is_in_use) else {
             crate::note::note_line!("fairlock: nobody holds {:?} or waits for it", self.name);
             return Ok(Exit::NO);
         };
-        let mut locks = Locks::from([(Arc::clone(&first.name), first.clone())]);
-        if parties::live_holders(&first).next().is_some() {
-            locks.extend(awaited(&manager)?);
-            locks.insert(Arc::clone(&first.name), first.clone());
-        }
+        let mut locks = awaited(&manager)?;
+        locks.insert(Arc::clone(&first.name), first);
         // The names were not seen at the same moment. A wait that was over before the next began
         // looks like a part of a circle, but a deadlock stays. So a second look decides.
-        let sight = Sight::from_this_host();
-        let circles = Chain::follow(&first.name, &locks, &sight).deadlocks;
-        let names: Vec<Arc<str>> = circles.iter().flat_map(|circle| circle.names()).collect();
-        for name in names {
+        for name in Scene::new(&locks).follow(&self.name).deadlocked() {
             match manager.inspect(&*name)? {
                 Some(info) => drop(locks.insert(name, info)),
                 None => drop(locks.remove(&name)),
             }
         }
-        let sight = Sight::from_this_host();
-        let chain = Chain::follow(&first.name, &locks, &sight);
-        let exit = if chain.deadlocks.iter().any(|circle| circle.is_certain) {
-            Exit::DEADLOCK
-        } else {
-            Exit::OK
-        };
+        let scene = Scene::new(&locks);
+        let report = scene.follow(&self.name);
+        let is_certain = report.deadlocks.iter().any(|deadlock| deadlock.certain);
+        let exit = if is_certain { Exit::DEADLOCK } else { Exit::OK };
         output::set_exit_unread(exit);
         if self.json {
-            output::json(&report::Report::of(&chain))?;
+            output::json(&report)?;
         } else {
-            report::print(&chain, &sight)?;
+            report.to_string().lines().try_for_each(output::line)?;
         }
         Ok(exit)
     }
@@ -90,7 +78,8 @@ fn awaited(manager: &LockManager) -> Result<Locks, Failure> {
     let mut locks = Locks::new();
     for info in manager.list("*") {
         let info = info?;
-        if info.waiters > 0 || below::is_held_inside_a_run(&info) {
+        let is_inside = live_holders(&info).any(|holder| label::around(&holder.label).is_some());
+        if info.waiters > 0 || is_inside {
             locks.insert(Arc::clone(&info.name), info);
         }
     }
