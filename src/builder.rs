@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use crate::config::{Config, ReplicaAcks, Settings};
 use crate::credentials::CredentialsProvider;
-use crate::endpoint::{Endpoint, Location};
+use crate::endpoint::Endpoint;
 #[cfg(feature = "memory")]
+use crate::endpoint::Location;
 use crate::error::Result;
 use crate::local::Running;
 use crate::manager::LockManager;

@@ -4,11 +4,11 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, CommandFactory as _, Parser};
+use clap::{ArgAction, Parser};
 
 use crate::command::Command;
-use crate::connection::{self, Connection};
-use crate::exit::{Exit, without_urls};
+use crate::connection::Connection;
+use crate::exit::{Exit, given, without_urls};
 use crate::note::note;
 use crate::output;
 
@@ -29,16 +29,20 @@ pub(crate) struct Cli {
 impl Cli {
     /// Reads this process's command line.
     pub(crate) fn read() -> Result<Cli, clap::Error> {
-        match Cli::try_parse() {
-            Err(error) if error.kind() == ErrorKind::DisplayHelp => Err(brief_help(error)),
-            Err(error) => Err(with_tip(error)),
-            read => read,
-        }
+        Cli::try_parse().map_err(with_tip)
     }
 }
 
-/// The same error. If it is about `run` without `--`, it says where the command belongs.
+/// The same error with what the user has to know: which variable has a wrong value, and where the
+/// command of `run` belongs.
 fn with_tip(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) {
+        let option = argument.split(' ').next().unwrap_or_default();
+        let named = given(option);
+        if named != option {
+            error.insert(ContextKind::InvalidArg, ContextValue::String(named));
+        }
+    }
     let is_about_command = matches!(
         error.kind(),
         ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument
@@ -50,17 +54,6 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
         error.insert(ContextKind::Suggested, tip);
     }
     error
-}
-
-/// The same help, in which the options of the connection do not bury those of a command.
-fn brief_help(help: clap::Error) -> clap::Error {
-    let mut root = Cli::command();
-    // Hands the global options to the commands.
-    root.build();
-    let mut root = root.mut_subcommands(connection::brief);
-    root.try_get_matches_from_mut(env::args_os())
-        .err()
-        .unwrap_or(help)
 }
 
 /// Prints clap's message. Help and version are no errors; all else is wrong usage.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use fairlock::{Error, Misuse};
 
+use crate::note::note_line;
 use crate::printable::printable;
 
 /// The code that the process ends with. The names are those of sysexits.h where it has one.
@@ -61,12 +62,10 @@ impl Failure {
     pub(crate) fn internal(message: impl Into<String>) -> Failure {
         Failure::new(Exit::INTERNAL, message)
     }
-}
 
-impl Failure {
     /// Says it on standard error. Without a reader, the exit code still says it.
     pub(crate) fn report(&self) -> ExitCode {
-        crate::note::note_line!("fairlock: {}", printable(&self.message));
+        note_line!("fairlock: {}", printable(&self.message));
         self.exit.into()
     }
 }
@@ -109,61 +108,32 @@ pub(crate) fn misused(error: &Error) -> Option<(&str, &str)> {
 /// How a user of the command line says what the library calls so.
 pub(crate) fn option_of(setting: &str) -> String {
     match setting {
-        "url" | "quorum" | "server" | "endpoint" => place(),
-        // A URL has the service in it.
-        "service" if place().to_ascii_lowercase().ends_with("url") => place(),
-        "service" => given("--master"),
-        "prefix" => given("--prefix"),
-        "command_timeout" | "connect_timeout" => given("--command-timeout"),
-        "replica_acks" => format!(
-            "{} and {}",
-            given("--replica-acks"),
-            given("--replica-timeout")
-        ),
+        "url" | "quorum" | "server" | "endpoint" | "service" => given("--url"),
+        "connect_timeout" => given("--command-timeout"),
         "credentials" => given("--password-file"),
-        "tls" => given("--tls"),
-        "tls_ca" => given("--tls-ca"),
-        "tls_identity" => format!("{} and {}", given("--tls-cert"), given("--tls-key")),
-        "ttl" => "--ttl".to_owned(),
-        "hold_at_least" => "--hold-at-least".to_owned(),
-        "max_hold" => "--max-hold".to_owned(),
+        "replica_acks" => given("--replica-acks") + " and --replica-timeout",
+        "tls_identity" => given("--tls-cert") + " and --tls-key",
+        "prefix" | "command_timeout" | "tls_ca" | "ttl" | "hold_at_least" | "max_hold" => {
+            given(&format!("--{}", setting.replace('_', "-")))
+        }
         other => other.to_owned(),
     }
 }
 
-/// This option, or its variable if that has the value.
+/// This option, or its variable if that has the value: FAIRLOCK_TLS_CA for `--tls-ca`.
 pub(crate) fn given(option: &str) -> String {
-    let variable = variable_of(option);
-    if !is_given(option) && env::var_os(&variable).is_some() {
+    let words = option.trim_start_matches('-').replace('-', "_");
+    let variable = format!("FAIRLOCK_{}", words.to_ascii_uppercase());
+    let mut before_command = env::args_os().take_while(|word| word != "--");
+    let is_option = before_command.any(|word| {
+        let rest = word.to_str().and_then(|word| word.strip_prefix(option));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    });
+    if !is_option && env::var_os(&variable).is_some() {
         variable
     } else {
         option.to_owned()
     }
-}
-
-/// `--tls-ca` is FAIRLOCK_TLS_CA.
-fn variable_of(option: &str) -> String {
-    let words = option.trim_start_matches('-').replace('-', "_");
-    format!("FAIRLOCK_{}", words.to_ascii_uppercase())
-}
-
-fn is_given(option: &str) -> bool {
-    let mut before_command = env::args_os().take_while(|word| word != "--");
-    before_command.any(|word| {
-        let rest = word.to_str().and_then(|word| word.strip_prefix(option));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-    })
-}
-
-/// The option that says where the locks live, or the variable. The library reads a URL in any case.
-fn place() -> String {
-    const PLACES: [&str; 3] = ["--url", "--sentinel", "--cluster"];
-    let option = PLACES.into_iter().find(|option| is_given(option));
-    let of_variable = || {
-        let is_set = |option: &&str| env::var_os(variable_of(option)).is_some();
-        PLACES.into_iter().find(is_set)
-    };
-    given(option.or_else(of_variable).unwrap_or("--url"))
 }
 
 impl From<&Failure> for Exit {

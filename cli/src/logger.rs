@@ -1,7 +1,6 @@
 //! The library's log lines, on standard error.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +19,6 @@ const FLUSH: Duration = Duration::from_millis(500);
 /// Ctrl-S must not stop the thread that renews the locks.
 struct Logger {
     queue: Sender<Entry>,
-    lost: Arc<AtomicU64>,
 }
 
 enum Entry {
@@ -28,23 +26,24 @@ enum Entry {
     Flush(Sender<()>),
 }
 
+/// How many lines found no place in the queue since the last time it was empty.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
 /// Prints what the library logs from now on: errors, and with each `-v` more. A command under cron
 /// has its output mailed, so a warning that nobody asked for would be noise.
 pub(crate) fn start(verbose: u8) {
-    let level = match verbose {
-        0 => LevelFilter::Error,
-        1 => LevelFilter::Info,
-        _ => LevelFilter::Trace,
-    };
-    let (logger, entries) = Logger::new();
-    let lost = Arc::clone(&logger.lost);
+    let (queue, entries) = bounded(CAPACITY);
     // Without the thread nothing is logged, and the command runs all the same.
     let _ = thread::Builder::new().name("log".into()).spawn(move || {
-        without_ttou(|| write_all(&entries, &lost, &mut anstream::stderr()));
+        without_ttou(|| write_all(&entries, &mut anstream::stderr()));
     });
     // Nobody else in this process sets one.
-    if log::set_logger(Box::leak(Box::new(logger))).is_ok() {
-        log::set_max_level(level);
+    if log::set_logger(Box::leak(Box::new(Logger { queue }))).is_ok() {
+        log::set_max_level(match verbose {
+            0 => LevelFilter::Error,
+            1 => LevelFilter::Info,
+            _ => LevelFilter::Trace,
+        });
     }
 }
 
@@ -52,14 +51,6 @@ pub(crate) fn start(verbose: u8) {
 /// process ends or becomes another program.
 pub(crate) fn flush() {
     log::logger().flush();
-}
-
-impl Logger {
-    fn new() -> (Logger, Receiver<Entry>) {
-        let (queue, entries) = bounded(CAPACITY);
-        let lost = Arc::default();
-        (Logger { queue, lost }, entries)
-    }
 }
 
 impl Log for Logger {
@@ -78,7 +69,7 @@ impl Log for Logger {
             };
             let line = format!("fairlock: {level}: {}\n", record.args());
             if let Err(TrySendError::Full(_)) = self.queue.try_send(Entry::Line(line)) {
-                self.lost.fetch_add(1, Ordering::Relaxed);
+                LOST.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -93,22 +84,19 @@ impl Log for Logger {
     }
 }
 
-fn write_all(entries: &Receiver<Entry>, lost: &AtomicU64, output: &mut impl Write) {
+fn write_all(entries: &Receiver<Entry>, output: &mut impl Write) {
     for entry in entries {
         // Nothing can be done about a line that cannot be written.
         if let Entry::Line(line) = &entry {
             let _ = output.write_all(line.as_bytes());
         }
-        if entries.is_empty() {
-            match lost.swap(0, Ordering::Relaxed) {
-                0 => {}
-                lost => {
-                    let _ = writeln!(
-                        output,
-                        "fairlock: warning: {lost} lines of the log were lost"
-                    );
-                }
-            }
+        if entries.is_empty()
+            && let lost @ 1.. = LOST.swap(0, Ordering::Relaxed)
+        {
+            let _ = writeln!(
+                output,
+                "fairlock: warning: {lost} lines of the log were lost"
+            );
         }
         if let Entry::Flush(written) = entry {
             let _ = written.send(());
@@ -122,7 +110,8 @@ mod tests {
 
     #[test]
     fn lines_that_find_no_place_are_counted() {
-        let (logger, entries) = Logger::new();
+        let (queue, entries) = bounded(CAPACITY);
+        let logger = Logger { queue };
         for number in 0..CAPACITY + 3 {
             logger.log(
                 &Record::builder()
@@ -131,10 +120,9 @@ mod tests {
                     .build(),
             );
         }
-        let Logger { queue, lost } = logger;
-        drop(queue);
+        drop(logger);
         let mut output = Vec::new();
-        write_all(&entries, &lost, &mut output);
+        write_all(&entries, &mut output);
         let output = String::from_utf8(output).expect("text");
         let last: Vec<&str> = output.lines().skip(CAPACITY - 1).collect();
         assert_eq!(

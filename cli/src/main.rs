@@ -4,7 +4,7 @@
 //! doctor asks the servers by itself, for what no lock needs to know.
 //!
 //! - `command/` has a file or a folder for each command.
-//! - `connection/` turns options and variables into the text of a URL, which the library judges.
+//! - `connection.rs` has the options that say which Redis. The library judges their URL.
 //! - `command/doctor/`: questions to all servers at once become facts, and the facts findings.
 //! - `command/run/`: one loop, in `supervisor.rs`, decides all while the command runs. It reads the
 //!   guard's time left, and waits for Redis only after a stop: it renews the lock then. `run` is
@@ -35,7 +35,6 @@ mod output;
 mod parties;
 mod printable;
 mod processes;
-mod progress;
 mod signal_mask;
 mod table;
 mod times;
@@ -56,7 +55,7 @@ fn main() -> ExitCode {
     if cli.command.leaves_signals_alone() {
         first_process::end_by_signals();
     }
-    let ended = cli.command.run(cli.connection, Cli::command);
+    let ended = cli.command.run(&cli.connection, Cli::command);
     logger::flush();
     match ended {
         Ok(exit) => exit.into(),

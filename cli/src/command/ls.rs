@@ -3,18 +3,22 @@
 mod prometheus;
 
 use std::cmp::Reverse;
-use std::time::Duration;
+use std::io::{self, IsTerminal as _};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use fairlock::inspect::{Kind, LockInfo, LockState, Party};
+use crossbeam_channel::{RecvTimeoutError, bounded};
+use fairlock::inspect::{LockInfo, LockState, Party};
+use fairlock::{Error, LockManager};
 
 use crate::age;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
+use crate::note::{note, note_line};
 use crate::output;
 use crate::parties;
-use crate::progress::Progress;
-use crate::table::{Column, Table};
+use crate::table::Table;
 use crate::times;
 
 /// Lists the locks that are held, awaited or lapsed
@@ -80,72 +84,66 @@ Examples:
 Several filters: a name must pass all of them. A window too narrow for all columns
 shows the most important ones. Into a pipe goes every column, and nothing is cut.";
 
-const COLUMNS: [Column; 16] = [
-    Column::text("NAME", 12, 0),
-    Column::word("KIND", 10),
-    Column::word("STATE", 1),
-    Column::number("HELD", 2),
-    Column::number("LEFT", 8),
-    Column::number("WAITERS", 3),
-    Column::number("WAITED", 7),
-    Column::word("HEARD", 9),
-    Column::text("LABEL", 6, 4),
-    Column::text("HOST", 8, 5),
-    Column::number("PID", 6),
-    Column::text("THREAD", 6, 14),
-    Column::word("AS", 11),
-    Column::number("HOLDERS", 12),
-    Column::number("FENCE", 15),
-    Column::word("PREVIOUS", 13),
+const COLUMNS: [&str; 11] = [
+    "NAME", "STATE", ">HELD", ">WAITERS", ">WAITED", "HOST", ">PID", "LABEL", ">LEFT", "HEARD",
+    "KIND",
 ];
+
+/// How long a search may take before a line says that it goes on.
+const SEARCH: Duration = Duration::from_secs(1);
 
 impl Ls {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
         output::end_when_unread();
         let manager = connection.manager()?;
-        let mut list = manager.list(&self.glob);
-        let mut infos = Vec::new();
-        let mut failed = None;
-        let progress = Progress::start();
-        loop {
-            let next = list.next();
-            for error in list.take_unreadable() {
-                progress.make_room();
-                crate::note::note_line!("fairlock: warning: {error}");
-            }
-            match next {
-                None => break,
-                Some(Err(error)) => {
-                    failed = Some(error);
-                    break;
-                }
-                Some(Ok(info)) if !self.admits(&info) => {}
-                Some(Ok(info)) => {
-                    progress.found();
-                    if self.json && self.sort.is_none() {
-                        progress.make_room();
-                        output::json(&info)?;
-                    } else {
-                        infos.push(info);
-                    }
-                }
-            }
+        let (mut infos, mut warnings) = (Vec::new(), Vec::new());
+        let searched = if self.prints_at_once() {
+            self.search(&manager, &mut warnings, |info| output::json(&info))
+        } else {
+            saying_so(|| {
+                self.search(&manager, &mut warnings, |info| {
+                    infos.push(info);
+                    Ok(())
+                })
+            })
+        };
+        for warning in warnings {
+            note_line!("fairlock: warning: {warning}");
         }
-        drop(progress);
         self.sort(&mut infos);
         if self.prometheus {
             // A part of the names would look like a change of all numbers.
-            return match failed {
-                Some(error) => Err(error.into()),
-                None if self.totals => prometheus::print_totals(&infos).map(|()| Exit::OK),
-                None => prometheus::print(&infos).map(|()| Exit::OK),
-            };
-        }
-        // The names that were found are printed, whatever became of the rest.
-        if !infos.is_empty() || failed.is_none() {
+            if searched.is_ok() {
+                output::line(prometheus::page(&infos, self.totals))?;
+            }
+        } else if !infos.is_empty() || searched.is_ok() {
+            // The names that were found are printed, whatever became of the rest.
             self.print(&infos)?;
         }
-        failed.map_or(Ok(Exit::OK), |error| Err(error.into()))
+        searched.map(|()| Exit::OK)
+    }
+
+    fn prints_at_once(&self) -> bool {
+        self.json && self.sort.is_none()
+    }
+
+    /// Goes through all names, until it fails. What is no lock that this version knows is a warning.
+    fn search(
+        &self,
+        manager: &LockManager,
+        warnings: &mut Vec<Error>,
+        mut found: impl FnMut(LockInfo) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut list = manager.list(&self.glob);
+        loop {
+            let next = list.next();
+            warnings.extend(list.take_unreadable());
+            match next.transpose()? {
+                None => return Ok(()),
+                Some(info) if self.admits(&info) => found(info)?,
+                Some(_) => {}
+            }
+        }
     }
 
     fn admits(&self, info: &LockInfo) -> bool {
@@ -177,15 +175,34 @@ impl Ls {
         }
         let width = output::width();
         if infos.is_empty() && width.is_some() {
-            crate::note::note_line!("nothing is held, awaited or lapsed here");
+            note_line!("nothing is held, awaited or lapsed here");
             return Ok(());
         }
         let mut table = Table::new(&COLUMNS);
-        for info in infos {
-            table.add(row(info));
-        }
+        infos.iter().for_each(|info| table.add(row(info)));
         output::table(&table, width)
     }
+}
+
+/// Searches. If that takes long, a line on the terminal says so until it has ended.
+fn saying_so<T>(search: impl FnOnce() -> T) -> T {
+    if !io::stderr().is_terminal() {
+        return search();
+    }
+    thread::scope(|scope| {
+        let (searching, ended) = bounded::<()>(0);
+        scope.spawn(move || {
+            let started = Instant::now();
+            while ended.recv_timeout(SEARCH) == Err(RecvTimeoutError::Timeout) {
+                let seconds = started.elapsed().as_secs();
+                note!("\r\x1b[Kgoing through all keys: {seconds}s");
+            }
+            note!("\r\x1b[K");
+        });
+        let found = search();
+        drop(searching);
+        found
+    })
 }
 
 fn is_older(info: &LockInfo, least: Duration) -> bool {
@@ -198,43 +215,23 @@ fn is_older(info: &LockInfo, least: Duration) -> bool {
 fn row(info: &LockInfo) -> Vec<String> {
     let holder = times::oldest_holder(info);
     let of = |show: &dyn Fn(&Party) -> String| holder.map(show).unwrap_or_default();
-    let [label, host, pid, thread, access] = holder.map(parties::cells).unwrap_or_default();
+    let heard = times::last_heard(info).map(times::heard);
     vec![
         info.name.to_string(),
-        kind(&info.kind),
         match parties::is_kept(info) {
             true => "held/kept".to_owned(),
             false => info.state.to_string(),
         },
         of(&|holder| age::short(times::held(info, holder))),
-        of(&|holder| left(info, holder)),
         info.waiters.to_string(),
         times::oldest_wait(info).map(age::short).unwrap_or_default(),
-        times::last_heard(info)
-            .map(times::heard)
-            .unwrap_or_default(),
-        label,
-        host,
-        pid,
-        thread,
-        access,
-        match info.holders.len() {
-            0 | 1 => String::new(),
-            many => many.to_string(),
-        },
-        of(&|holder| parties::fence_of(info, holder).to_string()),
-        info.previous_holder.to_string(),
+        of(&|holder| holder.host.clone()),
+        of(&|holder| holder.pid.to_string()),
+        of(&|holder| holder.label.clone()),
+        of(&|holder| left(info, holder)),
+        heard.unwrap_or_default(),
+        info.kind.to_string(),
     ]
-}
-
-/// `mutex`, `semaphore(3)`, `rw`: short, and without a space.
-fn kind(kind: &Kind) -> String {
-    match kind {
-        Kind::Mutex => "mutex".to_owned(),
-        Kind::Semaphore { permits, .. } => format!("semaphore({permits})"),
-        Kind::RwLock => "rw".to_owned(),
-        other => other.to_string(),
-    }
 }
 
 /// The time left, or with a minus the time since the lease of a lapsed holder ended.

@@ -1,12 +1,10 @@
 //! `fairlock man`: the man pages.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Command};
-use clap_mangen::Man as Page;
-use clap_mangen::roff::{Roff, roman};
+use clap_mangen::{Man as Page, generate_to};
 
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -25,80 +23,21 @@ pub(crate) struct Man {
 
 impl Man {
     /// `program` is the whole command line.
-    pub(crate) fn run(&self, mut program: Command) -> Result<Exit, Failure> {
-        program.build();
-        match &self.directory {
-            None => output::line(String::from_utf8_lossy(&page(&program)).trim_end())?,
-            Some(directory) => write_all(&program, directory).map_err(|error| {
+    pub(crate) fn run(&self, program: Command) -> Result<Exit, Failure> {
+        // The pages have the options that the short help leaves out, too.
+        let program = program.mut_args(|argument| argument.hide_short_help(false));
+        if let Some(directory) = &self.directory {
+            let written = fs::create_dir_all(directory);
+            let written = written.and_then(|()| generate_to(program, directory));
+            written.map_err(|error| {
                 Failure::usage(format!("cannot write to {}: {error}", directory.display()))
-            })?,
+            })?;
+        } else {
+            let mut page = Vec::new();
+            // No write to memory fails.
+            let _ = Page::new(program).render(&mut page);
+            output::line(String::from_utf8_lossy(&page).trim_end())?;
         }
         Ok(Exit::OK)
     }
-}
-
-fn write_all(root: &Command, directory: &Path) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
-    for command in [root].into_iter().chain(root.get_subcommands()) {
-        let name = Page::new(command.clone()).get_filename();
-        fs::write(directory.join(name), page(command))?;
-    }
-    Ok(())
-}
-
-/// The text of a command's page, in roff.
-fn page(command: &Command) -> Vec<u8> {
-    // The page is the long help: it has the options that the short help leaves out.
-    let command = command
-        .clone()
-        .mut_args(|argument| argument.hide_short_help(false));
-    let rest = command.get_after_help().map(ToString::to_string);
-    // The usage of the help. The page's own would begin with the connection's options, one by one.
-    let usage = command.clone().render_usage().to_string();
-    let command = command.override_usage(usage.trim_start_matches("Usage: ").to_owned());
-    let page = Page::new(command.clone()).manual("fairlock").source("");
-    let mut text = Vec::new();
-    let has_subcommands = command.has_subcommands();
-    // No write to memory fails.
-    let _ = page
-        .render_title(&mut text)
-        .and_then(|()| page.render_name_section(&mut text))
-        .and_then(|()| page.render_synopsis_section(&mut text))
-        .and_then(|()| page.render_description_section(&mut text))
-        .and_then(|()| page.render_options_section(&mut text))
-        .and_then(|()| match has_subcommands {
-            true => page.render_subcommands_section(&mut text),
-            false => Ok(()),
-        })
-        .and_then(|()| further_sections(&rest.unwrap_or_default()).to_writer(&mut text));
-    text
-}
-
-/// The part of the help behind the options, such as `Examples:`. A line with a colon at its end
-/// begins a section. Indented lines stay as they are, since man would fill them to paragraphs.
-fn further_sections(text: &str) -> Roff {
-    let mut roff = Roff::new();
-    let mut is_literal = false;
-    for line in text.lines() {
-        let is_indented = line.starts_with(' ');
-        if is_indented != is_literal && !line.is_empty() {
-            roff.control(if is_indented { "nf" } else { "fi" }, []);
-            is_literal = is_indented;
-        }
-        match line.strip_suffix(':') {
-            Some(heading) if !is_indented => {
-                roff.control("SH", [heading.to_uppercase().as_str()]);
-            }
-            _ if line.is_empty() => {
-                roff.control("PP", []);
-            }
-            _ => {
-                roff.text([roman(line)]);
-            }
-        }
-    }
-    if is_literal {
-        roff.control("fi", []);
-    }
-    roff
 }

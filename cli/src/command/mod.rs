@@ -9,7 +9,6 @@ mod release;
 mod run;
 mod show;
 mod top;
-mod watch;
 mod why_waiting;
 
 use clap::Subcommand;
@@ -22,7 +21,6 @@ pub(crate) enum Command {
     Run(run::Run),
     Ls(ls::Ls),
     Show(show::Show),
-    Watch(watch::Watch),
     WhyWaiting(why_waiting::WhyWaiting),
     Top(top::Top),
     Release(release::Release),
@@ -41,27 +39,20 @@ impl Command {
     /// `program` makes the whole command line, of which this is one command.
     pub(crate) fn run(
         &self,
-        mut connection: Connection,
+        connection: &Connection,
         program: fn() -> clap::Command,
     ) -> Result<Exit, Failure> {
-        match self {
-            // They use no connection, so they need none of its variables.
-            Command::Completions(completions) => return completions.run(program()),
-            Command::Man(man) => return man.run(program()),
-            _ => connection.read_variables()?,
-        }
-        let connection = &connection;
         match self {
             Command::Run(run) => run.run(connection),
             Command::Ls(ls) => ls.run(connection),
             Command::Show(show) => show.run(connection),
-            Command::Watch(watch) => watch.run(connection),
             Command::WhyWaiting(why_waiting) => why_waiting.run(connection),
             Command::Top(top) => top.run(connection),
             Command::Release(release) => release.run(connection),
             Command::Doctor(doctor) => doctor.run(connection),
             Command::Bench(bench) => bench.run(connection),
-            Command::Completions(_) | Command::Man(_) => unreachable!("it has run above"),
+            Command::Completions(completions) => completions.run(program()),
+            Command::Man(man) => man.run(program()),
         }
     }
 }

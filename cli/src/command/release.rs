@@ -1,7 +1,7 @@
 //! `fairlock release`.
 
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _};
-use std::time::Duration;
 
 use clap::Args;
 use fairlock::inspect::{LockInfo, LockState, Party};
@@ -10,6 +10,7 @@ use humantime::format_duration;
 use crate::age;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
+use crate::note::{note, note_line};
 use crate::output;
 use crate::parties::is_taken;
 use crate::printable::printable;
@@ -54,156 +55,96 @@ impl Release {
         let Some(info) = info.filter(|info| is_taken(info.state)) else {
             return no(format_args!("{:?} is free already", self.name));
         };
-        let fence = match (self.fence, &fences(&info)[..]) {
-            (Some(wanted), held) if !held.contains(&wanted) => {
-                return no(format_args!(
-                    "{:?} has another fence by now: {}",
-                    self.name,
-                    join(held)
-                ));
-            }
-            (Some(wanted), _) => wanted,
-            (None, [only]) => *only,
-            (None, held) => {
+        let fences = info.holders.iter().filter_map(|holder| holder.fence);
+        let fences: BTreeSet<u64> = fences.collect();
+        let shown = fences.iter().map(u64::to_string).collect::<Vec<_>>();
+        let (name, shown) = (&self.name, shown.join(", "));
+        let fence = match self.fence {
+            Some(fence) if fences.contains(&fence) => fence,
+            Some(_) => return no(format_args!("{name:?} has another fence by now: {shown}")),
+            None if fences.len() > 1 => {
                 return Err(Failure::usage(format!(
-                    "{:?} has several holders: name one by its --fence (see `fairlock show`): {}",
-                    self.name,
-                    join(held)
+                    "{name:?} has several holders: name one by its --fence (see `fairlock show`): \
+                     {shown}"
                 )));
             }
+            None => fences.first().copied().unwrap_or(info.fence),
         };
         explain(&info, fence);
         if !self.yes && !is_confirmed()? {
-            return no(format_args!("{:?} stays as it is", self.name));
+            return no(format_args!("{name:?} stays as it is"));
         }
         if !manager.force_release(&self.name, fence)? {
             return no(format_args!(
-                "{:?} is free already, or its fence is no longer {fence}",
-                self.name
+                "{name:?} is free already, or its fence is no longer {fence}"
             ));
         }
-        output::line(format_args!("released {:?}, fence {fence}", self.name))?;
+        output::line(format_args!("released {name:?}, fence {fence}"))?;
         Ok(Exit::OK)
     }
 }
 
 fn no(why: impl std::fmt::Display) -> Result<Exit, Failure> {
-    crate::note::note_line!("fairlock: not released: {why}");
+    note_line!("fairlock: not released: {why}");
     Ok(Exit::NO)
-}
-
-/// Their fences, each once.
-fn fences(info: &LockInfo) -> Vec<u64> {
-    let mut fences: Vec<u64> = info
-        .holders
-        .iter()
-        .filter_map(|holder| holder.fence)
-        .collect();
-    fences.sort_unstable();
-    fences.dedup();
-    fences
-}
-
-fn join(fences: &[u64]) -> String {
-    let fences: Vec<String> = fences.iter().map(u64::to_string).collect();
-    fences.join(", ")
-}
-
-/// Shows who loses the lock, and says when each of them will notice.
-fn explain(info: &LockInfo, fence: u64) {
-    let losers: Vec<&Party> = info
-        .holders
-        .iter()
-        .filter(|holder| holder.fence == Some(fence))
-        .collect();
-    // The time left is that of the lock, so it may be that of another holder.
-    let at_most = if losers.len() < info.holders.len() {
-        "at most "
-    } else {
-        ""
-    };
-    crate::note::note_line!(
-        "{}: {}, {}, fence {fence}, {at_most}{} left, {} waiting",
-        printable(&info.name),
-        info.kind,
-        info.state,
-        age::short(info.time_left),
-        info.waiters
-    );
-    for holder in losers.iter().take(LOSERS_SHOWN) {
-        crate::note::note_line!(
-            "  {}, for {}",
-            printable(&holder.to_string()),
-            age::short(times::held(info, holder))
-        );
-    }
-    if losers.len() > LOSERS_SHOWN {
-        crate::note::note_line!("  and {} more", losers.len() - LOSERS_SHOWN);
-    }
-    if losers.len() > 1 {
-        crate::note::note_line!("They share this fence: all {} lose the lock.", losers.len());
-    }
-    crate::note::note_line!("{}", notice(info, &losers));
 }
 
 /// How many of those that share a fence are named before the question.
 const LOSERS_SHOWN: usize = 10;
 
+/// Shows who loses the lock, and says when each of them will notice.
+fn explain(info: &LockInfo, fence: u64) {
+    let has_fence = |holder: &&Party| holder.fence == Some(fence);
+    let losers: Vec<&Party> = info.holders.iter().filter(has_fence).collect();
+    let LockInfo {
+        kind,
+        state,
+        waiters,
+        ..
+    } = info;
+    // The time left is that of the lock, so it may be that of another holder.
+    let left = format!("at most {}", age::short(info.time_left));
+    let name = printable(&info.name);
+    note_line!("{name}: {kind}, {state}, fence {fence}, {left} left, {waiters} waiting");
+    for holder in losers.iter().take(LOSERS_SHOWN) {
+        let (who, held) = (holder.to_string(), times::held(info, holder));
+        note_line!("  {}, for {}", printable(&who), age::short(held));
+    }
+    if losers.len() > 1 {
+        note_line!("They share this fence: all {} lose the lock.", losers.len());
+    }
+    note_line!("{}", notice(info.state, &losers, &left));
+}
+
 /// The text that says what the holders will notice, and when.
-fn notice(info: &LockInfo, losers: &[&Party]) -> String {
-    if info.state == LockState::Cooling {
-        return "Its holder has released it already, and notices nothing.".to_owned();
+fn notice(state: LockState, losers: &[&Party], left: &str) -> String {
+    match state {
+        LockState::Cooling => "Its holder has released it already, and notices nothing.".to_owned(),
+        LockState::Detached => {
+            "No process holds it. Its bearer notices when it attaches the lock.".to_owned()
+        }
+        _ => {
+            let renewed = losers.iter().filter(|holder| !holder.fixed_lease);
+            let first = match renewed.map(|holder| holder.ttl).max() {
+                Some(ttl) => format!(
+                    "The holder notices at its next renewal, within {} (a third of its ttl, {}) and \
+                     one request.\nIf it cannot reach Redis, it",
+                    times::about(ttl / 3),
+                    format_duration(ttl)
+                ),
+                None => "The lease is fixed. Unless the holder unlocks or renews, it".to_owned(),
+            };
+            format!(
+                "{first} notices when its lease would have ended, within {left}.\n\
+                 Until then it believes that it holds the lock: only fences protect the data."
+            )
+        }
     }
-    if info.state == LockState::Detached {
-        return "No process holds it. Its bearer notices when it attaches the lock.".to_owned();
-    }
-    let (fixed, renewed): (Vec<&Party>, Vec<&Party>) =
-        losers.iter().partition(|holder| holder.fixed_lease);
-    let mut lines = Vec::new();
-    if let Some(ttl) = longest_ttl(&renewed) {
-        lines.push(format!(
-            "The holder notices at its next renewal, within {} (a third of its ttl, {}) and one \
-             request.",
-            times::about(ttl / 3),
-            format_duration(ttl)
-        ));
-        lines.push(format!(
-            "If it cannot reach Redis, it notices when its lease would have ended, within {}.",
-            lease_end(info, &renewed, ttl)
-        ));
-    }
-    if let Some(ttl) = longest_ttl(&fixed) {
-        lines.push(format!(
-            "A holder with a fixed lease notices only when it unlocks, renews, or its lease would \
-             have ended, within {}.",
-            lease_end(info, &fixed, ttl)
-        ));
-    }
-    lines.push(
-        "Until then it believes that it holds the lock: only fences protect the data.".to_owned(),
-    );
-    lines.join("\n")
-}
-
-fn longest_ttl(holders: &[&Party]) -> Option<Duration> {
-    holders.iter().map(|holder| holder.ttl).max()
-}
-
-/// The time within which the leases of these holders end, whose longest ttl this is. Redis shows
-/// only the time left of the longest lease of the lock, and that may be another holder's. A lease
-/// is longer than its ttl only with `hold_at_least`, which Redis does not show.
-fn lease_end(info: &LockInfo, holders: &[&Party], ttl: Duration) -> String {
-    let left = age::short(info.time_left);
-    if info.time_left <= ttl || holders.len() == info.holders.len() {
-        return left;
-    }
-    let ttl = times::about(ttl);
-    format!("{ttl}, or within {left} if it has a longer hold_at_least")
 }
 
 /// Asks on the terminal. No answer is a no.
 fn is_confirmed() -> Result<bool, Failure> {
-    crate::note::note!("Release it? [y/N] ");
+    note!("Release it? [y/N] ");
     let mut answer = String::new();
     io::stdin()
         .read_line(&mut answer)

@@ -1,5 +1,10 @@
 //! `fairlock show`.
 
+mod change;
+mod follow;
+
+use std::time::Duration;
+
 use clap::Args;
 use fairlock::{
     PreviousHolder,
@@ -9,20 +14,35 @@ use humantime::format_duration;
 
 use crate::age;
 use crate::connection::Connection;
+use crate::duration;
 use crate::exit::{Exit, Failure};
+use crate::note::note_line;
 use crate::output;
-use crate::parties::{all_holders, cells, is_kept};
+use crate::parties::{all_holders, cells, fence_of, is_kept};
 use crate::printable::printable;
-use crate::table::{Column, Table};
+use crate::table::Table;
 use crate::times;
 
-/// Shows a lock: its holders and its queue
+/// Shows a lock: its holders and its queue, or each change of them
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Show {
     /// The name of the lock.
     name: String,
-    /// One JSON object.
+    /// A line for each change, until a signal ends it or nobody reads on. The name may be free.
+    #[arg(long)]
+    follow: bool,
+    /// With --follow: the time between two looks, 100ms to 1d. Changes between two looks that undo
+    /// each other are not seen.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1s",
+        requires = "follow"
+    )]
+    #[arg(value_parser = duration::interval)]
+    interval: Duration,
+    /// One JSON object, or with --follow one per line.
     #[arg(long)]
     json: bool,
 }
@@ -31,38 +51,29 @@ const EXAMPLES: &str = "\
 Examples:
   fairlock show invoices:42
   fairlock show invoices:42 --json | jq '.queue[].host'
+  fairlock show invoices:42 --follow
+  fairlock show invoices:42 --follow --interval 100ms --json | jq -r '[.at, .event] | @tsv'
 
 Exits with 1 if nobody holds the name or waits for it, and nobody's lease lapsed.";
 
-const HOLDERS: [Column; 9] = [
-    Column::text("LABEL", 6, 3),
-    Column::text("HOST", 8, 0),
-    Column::number("PID", 1),
-    Column::text("THREAD", 6, 4),
-    Column::word("AS", 2),
-    Column::number("HELD", 2),
-    Column::number("LAPSED", 3),
-    Column::word("LEASE", 6),
-    Column::number("FENCE", 5),
+const HOLDERS: [&str; 9] = [
+    "LABEL", "HOST", ">PID", "THREAD", "AS", ">HELD", ">LAPSED", "LEASE", ">FENCE",
 ];
-
-const QUEUE: [Column; 9] = [
-    Column::number("#", 0),
-    Column::text("LABEL", 6, 3),
-    Column::text("HOST", 8, 0),
-    Column::number("PID", 1),
-    Column::text("THREAD", 6, 4),
-    Column::word("FOR", 2),
-    Column::number("WAITED", 2),
-    Column::word("HEARD", 3),
-    Column::word("LEASE", 6),
+const QUEUE: [&str; 9] = [
+    ">#", "LABEL", "HOST", ">PID", "THREAD", "FOR", ">WAITED", "HEARD", "LEASE",
 ];
 
 impl Show {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
+        if self.follow {
+            output::end_when_unread();
+        }
         let manager = connection.manager()?;
+        if self.follow {
+            return self.follow(&manager);
+        }
         let Some(info) = manager.inspect(&self.name)? else {
-            crate::note::note_line!("fairlock: {:?} is not in use", self.name);
+            note_line!("fairlock: {:?} is not in use", self.name);
             return Ok(Exit::NO);
         };
         if self.json {
@@ -76,28 +87,21 @@ impl Show {
 
 fn print(info: &LockInfo) -> Result<(), Failure> {
     let width = output::width();
-    let kind = info.kind.to_string();
-    output::line(format_args!("name      {}", printable(&info.name)))?;
-    output::line(format_args!("kind      {}", printable(&kind)))?;
-    output::line(format_args!("state     {}", state(info)))?;
-    output::line(format_args!("fence     {}", info.fence))?;
-    output::line(format_args!("previous  {}", previous(info)))?;
-    output::line(format_args!(
-        "seen at   {}, by the server's clock",
-        times::moment(info.seen_at)
-    ))?;
+    for (what, value) in [
+        ("name", info.name.to_string()),
+        ("kind", info.kind.to_string()),
+        ("state", state(info)),
+        ("fence", info.fence.to_string()),
+        ("previous", previous(info)),
+        ("seen at", times::moment(info.seen_at)),
+    ] {
+        output::line(format_args!("{what:<8}  {}", printable(&value)))?;
+    }
     if all_holders(info).next().is_some() {
-        let (live, lapsed) = (info.holders.len(), info.lapsed.len());
-        let and_lapsed = match lapsed {
-            0 => String::new(),
-            _ => format!(", and {lapsed} that lapsed"),
-        };
-        output::line(match (info.state, live.max(lapsed)) {
-            (LockState::Held, _) if live == 1 => format!("\n1 holder{and_lapsed}"),
-            (LockState::Held, _) => format!("\n{live} holders{and_lapsed}"),
-            (LockState::Detached, _) => "\ndetached by".to_owned(),
-            (_, 1) => "\nlast holder".to_owned(),
-            (_, many) => format!("\nlast {many} holders"),
+        output::line(match info.state {
+            LockState::Held => "\nheld by",
+            LockState::Detached => "\ndetached by",
+            _ => "\nlast held by",
         })?;
         output::table(&holders(info), width)?;
     }
@@ -125,12 +129,8 @@ fn state(info: &LockInfo) -> String {
         }
         LockState::Cooling => format!("cooling: released, but kept from others for {left}"),
         LockState::Lapsed => {
-            let ago = info
-                .lapsed
-                .iter()
-                .filter_map(|holder| holder.lapsed_for)
-                .min();
-            let ago = age::short(ago.unwrap_or_default());
+            let ago = info.lapsed.iter().filter_map(|holder| holder.lapsed_for);
+            let ago = age::short(ago.min().unwrap_or_default());
             format!("lapsed: its lease ended {ago} ago without a release, and anybody can take it")
         }
         LockState::Free if !times::is_awaited(info) => {
@@ -160,9 +160,7 @@ fn holders(info: &LockInfo) -> Table {
             age::short(times::held(info, holder)),
             holder.lapsed_for.map(lapsed).unwrap_or_default(),
             lease(holder),
-            holder
-                .fence
-                .map_or(String::new(), |fence| fence.to_string()),
+            fence_of(info, holder).to_string(),
         ];
         table.add([&cells(holder)[..], &more].concat());
     }

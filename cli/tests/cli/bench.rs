@@ -9,7 +9,6 @@ use serde_json::Value;
 use crate::look::labelled;
 use crate::process::{end, fairlock};
 use crate::support::{Server, until, until_some};
-use crate::terminal::Terminal;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -23,22 +22,6 @@ fn bench(server: &Server, args: &[&str]) -> Command {
 
 fn keys(server: &Server) -> Vec<String> {
     server.query(&["KEYS", "*"])
-}
-
-/// As after `| true`.
-#[test]
-fn bench_ends_when_nobody_reads() {
-    let server = Server::start();
-    let mut command = bench(&server, &["--duration", "1h"]);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("fairlock");
-    drop(child.stdout.take());
-    let code = until_some(SOON, "its end", || child.try_wait().expect("a child"));
-    assert_eq!(code.code(), Some(0));
-    assert!(keys(&server).is_empty(), "{:?}", keys(&server));
 }
 
 #[test]
@@ -75,27 +58,19 @@ fn bench_prints_each_measurement_next_to_the_round_trip() {
 }
 
 #[test]
-fn bench_prints_a_table_for_people() {
+fn bench_prints_a_table_and_spares_the_locks_of_others() {
     let server = Server::start();
     // Keys contain these characters in another form.
+    let guard = labelled(&server, "").lock("{a}%").expect("free");
+    let before = keys(&server);
     let args = ["--duration", "20ms", "--threads", "1", "--names", "{a}%"];
     let ended = end(&mut bench(&server, &args));
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    for part in ["p99", "lock + unlock", "hand-over", "requests"] {
+    for part in ["p99", "lock_unlock", "hand_over", "requests"] {
         assert!(ended.stdout.contains(part), "{part}: {ended:?}");
     }
-    assert_eq!(keys(&server), [""; 0]);
-}
-
-#[test]
-fn bench_shows_on_a_terminal_how_far_it_is() {
-    let server = Server::start();
-    let bench = bench(&server, &["--duration", "100ms"]);
-    let mut terminal = Terminal::start(&bench, 30, 110);
-    terminal.shows("round 2 of 5: ");
-    assert_eq!(terminal.ends(), Some(0));
-    terminal.shows("requests were sent");
-    assert!(!terminal.text().contains("of 5"), "{}", terminal.text());
+    assert_eq!(keys(&server), before);
+    guard.renew().expect("still held");
 }
 
 #[test]
@@ -133,25 +108,6 @@ fn bench_that_measures_ends_when_nobody_reads() {
 }
 
 #[test]
-fn bench_spares_the_locks_of_others() {
-    let server = Server::start();
-    let guard = labelled(&server, "").lock("fairlock-bench").expect("free");
-    let before = keys(&server);
-    let ended = end(&mut bench(&server, &["--duration", "10ms"]));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert_eq!(keys(&server), before);
-    guard.renew().expect("still held");
-}
-
-#[test]
-fn bench_without_a_server_exits_69() {
-    let server = Server::start();
-    server.kill();
-    let ended = end(&mut bench(&server, &[]));
-    assert_eq!(ended.code, Some(69), "{ended:?}");
-}
-
-#[test]
 fn bench_ends_with_an_error_when_its_server_dies() {
     let server = Server::start();
     // An error comes after two timeouts, so these are short. The usual ones would be over before
@@ -166,6 +122,8 @@ fn bench_ends_with_an_error_when_its_server_dies() {
     server.kill();
     let status = until_some(SOON, "it ends", || process.try_wait().expect("its state"));
     assert_eq!(status.code(), Some(69));
+    let ended = end(&mut bench(&server, &[]));
+    assert_eq!(ended.code, Some(69), "{ended:?}");
 }
 
 #[test]

@@ -33,9 +33,6 @@ pub(crate) fn listed(command: &mut Command) -> String {
     ended.stdout
 }
 
-/// Arguments, variables, and what the message has.
-type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str);
-
 /// The command with these variables.
 fn with_variables(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = without_server(args);
@@ -76,154 +73,79 @@ fn option_goes_before_the_variable_on_either_side() {
 }
 
 #[test]
-fn locks_behind_sentinels_are_found() {
-    let set = SentinelSet::start();
-    let _held = hold(&set.url(), "watched");
-    let hosts = set.hosts();
-    let option = ["ls", "--json", "--sentinel", &hosts, "--master", "mymaster"];
-    // An option that says where the locks are replaces each variable that does.
-    let other = [("FAIRLOCK_URL", "redis://127.0.0.1:1/")];
-    assert!(listed(&mut with_variables(&option, &other)).contains("watched"));
-    let variables = [
-        ("FAIRLOCK_SENTINEL", &*hosts),
-        ("FAIRLOCK_MASTER", "mymaster"),
-    ];
-    assert!(listed(&mut with_variables(&["ls", "--json"], &variables)).contains("watched"));
-    refused(&["ls", "--master", "nobody"], &variables, "--master");
-}
-
-#[test]
-fn locks_of_a_cluster_are_found() {
-    let set = ClusterSet::start();
-    let _held = hold(&set.url(), "sharded");
-    let hosts = set.nodes()[..2]
-        .iter()
-        .map(|node| node.addr().to_string())
-        .collect::<Vec<_>>()
-        .join(",");
-    let option = ["ls", "--json", "--cluster", &hosts];
-    assert!(listed(&mut with_variables(&option, &[])).contains("sharded"));
-    let variables = [("FAIRLOCK_CLUSTER", &*hosts)];
-    assert!(listed(&mut with_variables(&["ls", "--json"], &variables)).contains("sharded"));
-}
-
-#[test]
-fn several_urls_are_a_quorum() {
+fn url_of_each_topology_is_an_option_and_a_variable() {
+    let (sentinels, cluster) = (SentinelSet::start(), ClusterSet::start());
     let servers = [Server::start(), Server::start(), Server::start()];
     let urls = servers.each_ref().map(Server::url);
-    let manager = LockManager::builder(fairlock::endpoint::Endpoint::quorum(&urls))
+    let quorum = LockManager::builder(fairlock::endpoint::Endpoint::quorum(&urls))
         // The servers have just started.
         .uptime_check(false)
         .build()
         .expect("a manager");
-    let _guard = manager.lock("voted").expect("the lock");
-    let [a, b, c] = &urls;
-    let option = ["ls", "--json", "--url", a, "--url", b, "--url", c];
-    assert!(listed(&mut with_variables(&option, &[])).contains("voted"));
+    let _guard = quorum.lock("shared").expect("the lock");
+    let _held = [sentinels.url(), cluster.url()].map(|url| hold(&url, "shared"));
+    let nodes = cluster.nodes()[..2].iter();
+    let nodes: Vec<String> = nodes.map(|node| node.addr().to_string()).collect();
     let several = urls.join(" ");
-    assert!(
-        listed(&mut with_variables(
-            &["ls", "--json", "--url", &several],
-            &[]
-        ))
-        .contains("voted")
-    );
-    let variables = [("FAIRLOCK_URL", &*several)];
-    assert!(listed(&mut with_variables(&["ls", "--json"], &variables)).contains("voted"));
+    for url in [
+        format!("redis-sentinel://{}/mymaster", sentinels.hosts()),
+        format!("redis-cluster://{}", nodes.join(",")),
+        several,
+    ] {
+        let option = ["ls", "--json", "--url", &url];
+        let other = [("FAIRLOCK_URL", "redis://127.0.0.1:1/")];
+        assert!(listed(&mut with_variables(&option, &other)).contains("shared"));
+        let variable = [("FAIRLOCK_URL", &*url)];
+        assert!(listed(&mut with_variables(&["ls", "--json"], &variable)).contains("shared"));
+    }
+    let [a, b, c] = &urls;
+    let apart = [
+        "--url", a, "ls", "--json", "--url", a, "--url", b, "--url", c,
+    ];
+    assert!(listed(&mut with_variables(&apart, &[])).contains("shared"));
     refused(&["ls", "--url", a, "--url", b], &[], "3 or 5 servers");
 }
 
+/// A secret that was made with `echo` has an end of line, and so has a file of variables with the
+/// line ends of Windows.
 #[test]
-fn error_names_the_option_or_variable_of_the_place() {
-    let begins = |args: &[&str], variables: &[(&str, &str)], begin: &str| {
-        let ended = refused(args, variables, begin);
-        let begin = format!("fairlock: {begin}");
-        assert!(ended.stderr.starts_with(&begin), "{ended:?}");
-    };
-    begins(&["ls", "--url", "h"], &[], "--url: ");
-    begins(&["ls", "--url=h"], &[("FAIRLOCK_CLUSTER", "h")], "--url: ");
-    begins(&["ls", "--cluster", "h:x"], &[], "--cluster: ");
-    begins(
-        &["ls", "--sentinel", "h:x", "--master", "m"],
-        &[],
-        "--sentinel: ",
-    );
-    begins(&["ls"], &[("FAIRLOCK_URL", "h")], "FAIRLOCK_URL: ");
-    begins(
-        &["ls"],
-        &[("FAIRLOCK_CLUSTER", "h:x")],
-        "FAIRLOCK_CLUSTER: ",
-    );
-    let sentinel = [("FAIRLOCK_SENTINEL", "h:x"), ("FAIRLOCK_MASTER", "m")];
-    begins(&["ls"], &sentinel, "FAIRLOCK_SENTINEL: ");
-    let inner = ["run", "a", "--", "cmp", "--url"];
-    begins(&inner, &[("FAIRLOCK_URL", "h")], "FAIRLOCK_URL: ");
-}
-
-#[test]
-fn password_comes_from_a_file_or_a_variable() {
+fn password_comes_from_a_file_or_a_variable_without_its_end_of_line() {
     let dir = TempDir::new().expect("a directory");
-    let path = file(&dir, "password", &format!("{PASSWORD}\n"));
-    let user = ["ACL", "SETUSER", "u", "on", "~*", "&*", "+@all"];
     for server in [Server::start(), Server::tcp()] {
-        let url = server.url();
+        let user = ["ACL", "SETUSER", "u", "on", "~*", "&*", "+@all"];
         let _: () = server.query(&[&user[..], &[&format!(">{PASSWORD}")]].concat());
         let _: () = server.query(&["ACL", "SETUSER", "default", &format!(">{PASSWORD}")]);
-        let option = ["ls", "--url", &url, "--password-file", &path];
-        let named = [&option[..], &["--user", "u"]].concat();
-        listed(&mut with_variables(&option, &[]));
-        listed(&mut with_variables(&named, &[]));
-        let url = [("FAIRLOCK_URL", &*url)];
-        for login in [
-            &[("FAIRLOCK_PASSWORD", PASSWORD)][..],
-            &[("FAIRLOCK_PASSWORD_FILE", &path)],
-            &[("FAIRLOCK_PASSWORD", PASSWORD), ("FAIRLOCK_USER", "u")],
-        ] {
-            listed(&mut with_variables(&["ls"], &[&url[..], login].concat()));
+        for end_of_line in ["", "\n", "\r\n", "\r"] {
+            let with_end = |text: &str| format!("{text}{end_of_line}");
+            let path = file(&dir, "password", &with_end(PASSWORD));
+            let (url, user) = (with_end(&server.url()), with_end("u"));
+            let (password, in_file) = (with_end(PASSWORD), with_end(&path));
+            let (timeout, url) = (with_end("2s"), ("FAIRLOCK_URL", &*url));
+            let (timeout, user) = (
+                ("FAIRLOCK_COMMAND_TIMEOUT", &*timeout),
+                ("FAIRLOCK_USER", &*user),
+            );
+            for login in [
+                ("FAIRLOCK_PASSWORD", &*password),
+                ("FAIRLOCK_PASSWORD_FILE", &in_file),
+            ] {
+                listed(&mut with_variables(&["ls"], &[url, login, timeout]));
+                listed(&mut with_variables(&["ls"], &[url, login, user]));
+            }
+            let options = ["ls", "--user", user.1, "--password-file", &path];
+            listed(&mut with_variables(&options, &[url]));
         }
-        let wrong = [url[0], ("FAIRLOCK_PASSWORD", "secret")];
-        let ended = end(&mut with_variables(&["ls"], &wrong));
+        let (url, wrong) = (server.url(), ("FAIRLOCK_PASSWORD", "secret"));
+        let ended = end(&mut with_variables(
+            &["ls"],
+            &[("FAIRLOCK_URL", &url), wrong],
+        ));
         assert_eq!(ended.code, Some(69), "{ended:?}");
         assert!(ended.stderr.contains("WRONGPASS"), "{ended:?}");
         assert!(!ended.stderr.contains("secret"), "{ended:?}");
     }
-}
-
-/// A secret that was made with `echo`, or a file of variables with the line ends of Windows.
-#[test]
-fn an_end_of_line_in_a_setting_is_left_out() {
-    let dir = TempDir::new().expect("a directory");
-    let server = Server::tcp();
-    let user = ["ACL", "SETUSER", "u", "on", "~*", "&*", "+@all", ">p"];
-    let _: () = server.query(&[&user[..], &[&format!(">{PASSWORD}")]].concat());
-    let _: () = server.query(&["ACL", "SETUSER", "default", "off"]);
-    for end_of_line in ["", "\n", "\r\n", "\r"] {
-        let with_end = |text: &str| format!("{text}{end_of_line}");
-        let path = file(&dir, "password", &with_end(PASSWORD));
-        let (url, user) = (with_end(&server.url()), with_end("u"));
-        let (timeout, url) = (with_end("2s"), [("FAIRLOCK_URL", &*url)]);
-        for (name, value) in [
-            ("FAIRLOCK_PASSWORD", with_end(PASSWORD)),
-            ("FAIRLOCK_PASSWORD_FILE", with_end(&path)),
-        ] {
-            let variables = [
-                ("FAIRLOCK_USER", &*user),
-                ("FAIRLOCK_COMMAND_TIMEOUT", &*timeout),
-                (name, &*value),
-            ];
-            listed(&mut with_variables(
-                &["ls"],
-                &[&url[..], &variables].concat(),
-            ));
-        }
-        let options = ["ls", "--user", &user, "--password-file", &path];
-        listed(&mut with_variables(&options, &url));
-    }
     let lines = [("FAIRLOCK_PASSWORD", "a\nb\n")];
-    refused(&["ls"], &lines, "FAIRLOCK_PASSWORD has more lines than one");
-    for line in ["\n", "\r\n"] {
-        refused(&["ls"], &[("FAIRLOCK_PASSWORD", line)], "empty");
-    }
+    refused(&["ls"], &lines, "FAIRLOCK_PASSWORD is more than one line");
 }
 
 /// Some commands need the login more than once, and a pipe has it once.
@@ -281,90 +203,76 @@ fn password_file_is_read_again_while_a_run_holds_its_lock() {
 }
 
 #[test]
-fn login_of_a_url_goes_before_the_variables() {
-    let server = Server::tcp_with(&["--requirepass", "right"]);
-    let url = server.url().replace("://", "://:right@");
-    let variables = [("FAIRLOCK_URL", &*url), ("FAIRLOCK_PASSWORD", "wrong")];
-    listed(&mut with_variables(&["ls"], &variables));
+fn two_logins_exit_64() {
     let dir = TempDir::new().expect("a directory");
     let path = file(&dir, "password", "wrong");
-    let twice = ["ls", "--password-file", &path];
-    refused(&twice, &variables[..1], "already");
+    let url = [("FAIRLOCK_URL", "redis://:right@127.0.0.1:1/")];
+    refused(&["ls", "--password-file", &path], &url, "leave one out");
+    let both = [url[0], ("FAIRLOCK_PASSWORD", "wrong")];
+    refused(&["ls"], &both, "leave one out");
 }
 
 #[test]
-fn wrong_combinations_exit_64() {
+fn wrong_options_exit_64_and_the_message_names_them() {
     let dir = TempDir::new().expect("a directory");
     let empty = file(&dir, "empty", "\n");
     let lines = file(&dir, "lines", "a\nb\n");
-    let cases: [Case; 23] = [
-        (&["ls", "--url", "x", "--cluster", "h:1"], &[], "--cluster"),
-        // Apart, clap sees no conflict.
-        (&["--url", "x", "ls", "--cluster", "h:1"], &[], "give one"),
-        (&["ls", "--sentinel", "h:1"], &[], "needs --master"),
-        (&["ls", "--master", "m"], &[], "needs --sentinel"),
-        (&["ls", "--sentinel", "h:1/m", "--master", "m"], &[], "HOST"),
-        (&["ls", "--cluster", "p@h:1"], &[], "HOST:PORT"),
-        (&["ls", "--url", "localhost:6379"], &[], "redis://"),
-        (&["ls", "--url", " "], &[], "empty"),
-        (&["ls", "--user", "u"], &[], "needs a password"),
-        (&["ls", "--password-file", &empty], &[], "it is empty"),
-        (&["ls", "--password-file", &lines], &[], "more lines"),
-        (&["ls", "--password-file", "/no/file"], &[], "/no/file"),
-        (&["ls", "--replica-timeout", "1s"], &[], "--replica-acks"),
-        (&["ls", "--command-timeout", "5"], &[], "--command-timeout"),
-        (
-            &["ls", "--command-timeout", "3h 1ms"],
-            &[],
-            "--command-timeout can be 3h",
-        ),
-        (
-            &["ls", "--command-timeout", "500000000000y"],
-            &[],
-            "--command-timeout can",
-        ),
-        (&["ls", "--prefix", "{"], &[], "--prefix"),
-        (&["ls"], &[("FAIRLOCK_URL", "")], "FAIRLOCK_URL is empty"),
-        (&["ls"], &[("FAIRLOCK_PASSWORD", "")], "empty"),
-        (
-            &["ls"],
-            &[("FAIRLOCK_COMMAND_TIMEOUT", "soon")],
-            "FAIRLOCK_COMMAND_TIMEOUT",
-        ),
-        (&["ls"], &[("FAIRLOCK_TLS", "maybe")], "FAIRLOCK_TLS"),
-        (
-            &["ls"],
-            &[("FAIRLOCK_REPLICA_ACKS", "-1")],
-            "FAIRLOCK_REPLICA_ACKS",
-        ),
-        (
-            &["ls"],
-            &[("FAIRLOCK_URL", "redis://h"), ("FAIRLOCK_CLUSTER", "h:1")],
-            "give one",
-        ),
-    ];
-    for (args, variables, message) in cases {
-        refused(args, variables, message);
+    for (args, message) in [
+        (&["--url", "localhost:6379"][..], "--url: "),
+        (&["--url=h"], "--url: "),
+        (&["--url", " "], "--url: "),
+        (&["--url", "redis-sentinel://h/%01"], "--url: "),
+        (&["--url", "redis://[fe80::7%25]/"], "zone"),
+        (&["--url", "redis://[2001::7%25lo]/"], "zone"),
+        (&["--user", "u"], "needs a password"),
+        (&["--password-file", &empty], "--password-file: "),
+        (&["--password-file", &lines], "more lines"),
+        (&["--password-file", "/no/file"], "/no/file"),
+        (&["--replica-timeout", "1s"], "--replica-acks"),
+        (&["--command-timeout", "5"], "--command-timeout"),
+        (&["--command-timeout", "3h 1ms"], "3h at most"),
+        (&["--command-timeout", "500000000000y"], "3h at most"),
+        (&["--prefix", "{"], "--prefix: "),
+        (&["--prefix", ""], "'--prefix <PREFIX>': empty"),
+    ] {
+        refused(&[&["ls"], args].concat(), &[], message);
     }
 }
 
 #[test]
-fn variable_without_sense_harms_no_option_that_overrides_it() {
-    let server = Server::start();
-    for (variable, option) in [
-        ("FAIRLOCK_COMMAND_TIMEOUT", &["--command-timeout", "2s"][..]),
-        ("FAIRLOCK_REPLICA_ACKS", &["--replica-acks", "0"]),
+fn wrong_variables_exit_64_and_the_message_names_them() {
+    for (name, value) in [
+        ("URL", "h"),
+        ("URL", "redis-sentinel://h/%01"),
+        ("PREFIX", "{"),
+        ("COMMAND_TIMEOUT", "soon"),
+        ("COMMAND_TIMEOUT", "4h"),
+        ("REPLICA_ACKS", "-1"),
     ] {
-        let url = server.url();
-        let args = [&["ls", "--url", &url], option].concat();
-        let ended = end(&mut with_variables(&args, &[(variable, "no sense")]));
-        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let name = format!("FAIRLOCK_{name}");
+        refused(&["ls"], &[(&name, value)], &name);
+        let inner = ["run", "a", "--", "cmp", "--url", "--prefix"];
+        refused(&inner, &[(&name, value)], &name);
     }
-    let ended = end(&mut with_variables(
-        &["man", "--help"],
-        &[("FAIRLOCK_COMMAND_TIMEOUT", "")],
-    ));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for name in [
+        "URL",
+        "USER",
+        "PASSWORD",
+        "PASSWORD_FILE",
+        "TLS_CA",
+        "TLS_CERT",
+        "TLS_KEY",
+        "PREFIX",
+        "COMMAND_TIMEOUT",
+        "REPLICA_ACKS",
+        "REPLICA_TIMEOUT",
+    ] {
+        let name = format!("FAIRLOCK_{name}");
+        let ended = refused(&["ls"], &[(&name, "")], &name);
+        assert!(ended.stderr.contains("empty"), "{ended:?}");
+    }
+    let option = ["ls", "--prefix", "{"];
+    refused(&option, &[("FAIRLOCK_PREFIX", "good")], "--prefix: ");
 }
 
 #[test]
@@ -372,7 +280,6 @@ fn no_message_shows_a_password() {
     for (args, variables) in [
         (&["ls", "--url", "redis://u:secret@h:x/"][..], &[][..]),
         (&["ls", "--url", "secret"], &[]),
-        (&["ls", "--cluster", "u:secret@h:1"], &[]),
         (&["redis://:secret@h/", "ls"], &[]),
         (&["redis://:s@secret@h/", "ls"], &[]),
         (&["ls", "--password=secret"], &[]),
@@ -413,7 +320,7 @@ fn message_about_a_url_in_the_wrong_place_names_that_place() {
     let url = "redis+unix:///s?pass=secret";
     let message = "invalid value 'redis+unix://...' for '--command-timeout <DURATION>'";
     refused(&["ls", "--command-timeout", url], &[], message);
-    let message = "invalid value 'redis+unix://...' for FAIRLOCK_COMMAND_TIMEOUT";
+    let message = "invalid value 'redis+unix://...' for 'FAIRLOCK_COMMAND_TIMEOUT'";
     refused(&["ls"], &[("FAIRLOCK_COMMAND_TIMEOUT", url)], message);
     refused(
         &["ls", "*", url],
@@ -423,27 +330,18 @@ fn message_about_a_url_in_the_wrong_place_names_that_place() {
 }
 
 #[test]
-fn silent_server_ends_a_command_within_the_timeout() {
-    let server = ScriptedServer::start(|_| ScriptedReply::Silent);
-    let url = server.url();
-    let started = Instant::now();
-    let ended = end(&mut with_variables(
-        &["ls", "--url", &url, "--command-timeout", "100ms"],
-        &[],
-    ));
+fn any_command_timeout_needs_no_other_option() {
+    let silent = ScriptedServer::start(|_| ScriptedReply::Silent);
+    let (url, started) = (silent.url(), Instant::now());
+    let args = ["ls", "--url", &url, "--command-timeout", "100ms"];
+    let ended = end(&mut with_variables(&args, &[]));
     assert_eq!(ended.code, Some(69), "{ended:?}");
     let most = Duration::from_millis(100) + SLACK;
     assert!(started.elapsed() < most, "{:?}", started.elapsed());
-}
-
-#[test]
-fn long_timeout_needs_no_other_option() {
     let server = Server::start();
     for timeout in ["1333ms", "2s", "1m", "3h"] {
-        listed(&mut fairlock(
-            &server,
-            &["ls", "--command-timeout", timeout],
-        ));
+        let args = ["ls", "--command-timeout", timeout];
+        listed(&mut fairlock(&server, &args));
     }
 }
 
@@ -451,8 +349,8 @@ fn long_timeout_needs_no_other_option() {
 fn prefix_separates_locks() {
     let server = Server::start();
     let _held = hold(&server.url(), "default");
-    let variables = [("FAIRLOCK_URL", &*server.url()), ("FAIRLOCK_PREFIX", "own")];
-    let names = listed(&mut with_variables(&["ls", "--json"], &variables));
+    let mut command = fairlock(&server, &["ls", "--json"]);
+    let names = listed(command.env("FAIRLOCK_PREFIX", "own"));
     assert!(!names.contains("default"), "{names}");
 }
 
@@ -501,139 +399,14 @@ fn verbose_prints_the_warnings_of_the_library() {
 }
 
 #[test]
-fn each_empty_variable_is_named() {
-    for name in [
-        "URL",
-        "SENTINEL",
-        "MASTER",
-        "CLUSTER",
-        "USER",
-        "PASSWORD",
-        "PASSWORD_FILE",
-        "TLS",
-        "TLS_CA",
-        "TLS_CERT",
-        "TLS_KEY",
-        "PREFIX",
-        "COMMAND_TIMEOUT",
-        "REPLICA_ACKS",
-        "REPLICA_TIMEOUT",
-    ] {
-        let name = format!("FAIRLOCK_{name}");
-        for empty in ["", "\n"] {
-            let mut variables = vec![(&*name, empty)];
-            if name == "FAIRLOCK_MASTER" {
-                variables.push(("FAIRLOCK_SENTINEL", "h:1"));
-            }
-            refused(&["ls"], &variables, &format!("{name} is empty"));
-        }
-    }
-}
-
-#[test]
-fn message_names_the_place_that_gave_the_value() {
-    for (args, variables, message) in [
-        (
-            &["ls", "--url", "redis-sentinel://h/%01"][..],
-            &[][..],
-            "fairlock: --url: ",
-        ),
-        (
-            &["ls"],
-            &[("FAIRLOCK_URL", "redis-sentinel://h/%01")],
-            "fairlock: FAIRLOCK_URL: ",
-        ),
-        (
-            &["ls"],
-            &[("FAIRLOCK_PREFIX", "{")],
-            "fairlock: FAIRLOCK_PREFIX: ",
-        ),
-        (
-            &["ls", "--prefix", "{"],
-            &[("FAIRLOCK_PREFIX", "good")],
-            "fairlock: --prefix: ",
-        ),
-        (
-            &["ls"],
-            &[("FAIRLOCK_COMMAND_TIMEOUT", "4h")],
-            "FAIRLOCK_COMMAND_TIMEOUT can be 3h",
-        ),
-        (
-            &["ls"],
-            &[("FAIRLOCK_REPLICA_TIMEOUT", "1s")],
-            "FAIRLOCK_REPLICA_TIMEOUT needs --replica-acks",
-        ),
-        (
-            &["ls"],
-            &[("FAIRLOCK_CLUSTER", "p@h:1")],
-            "FAIRLOCK_CLUSTER: HOST:PORT",
-        ),
-        (
-            &["ls"],
-            &[("FAIRLOCK_TLS", "true"), ("FAIRLOCK_URL", "unix:///s")],
-            "leave out FAIRLOCK_TLS",
-        ),
-    ] {
-        refused(args, variables, message);
-    }
-}
-
-#[test]
 fn service_that_nobody_knows_is_blamed_on_its_place() {
-    let sentinel = ScriptedServer::start(|words| {
-        let is_question = words[0].eq_ignore_ascii_case(b"SENTINEL");
-        match is_question {
+    let sentinel =
+        ScriptedServer::start(|words| match words[0].eq_ignore_ascii_case(b"SENTINEL") {
             true => ScriptedReply::Raw(b"*-1\r\n".to_vec()),
             false => ScriptedReply::polite(words),
-        }
-    });
-    let at = sentinel.addr().to_string();
-    let url = format!("redis-sentinel://{at}/nobody");
-    for (args, variables, message) in [
-        (
-            &["ls", "--url", &url][..],
-            &[][..],
-            "--url: one that the sentinels watch",
-        ),
-        (
-            &["ls"],
-            &[("FAIRLOCK_URL", &*url)],
-            "FAIRLOCK_URL: one that",
-        ),
-        (
-            &["ls", "--sentinel", &at, "--master", "nobody"],
-            &[],
-            "--master: one that",
-        ),
-        (
-            &["ls", "--sentinel", &at],
-            &[("FAIRLOCK_MASTER", "nobody")],
-            "FAIRLOCK_MASTER: one that",
-        ),
-    ] {
-        refused(args, variables, message);
-    }
-}
-
-#[test]
-fn zone_of_a_link_local_address_is_understood() {
-    for args in [
-        &["ls", "--url", "redis://[fe80::7%25nolink]:7777/"][..],
-        &["ls", "--url", "redis://[fe80::7%nolink]:7777/"],
-        &["ls", "--cluster", "[fe80::7%nolink]:7777"],
-        &[
-            "ls",
-            "--sentinel",
-            "[fe80::7%25nolink]:7777",
-            "--master",
-            "m",
-        ],
-    ] {
-        let ended = end(&mut with_variables(args, &[]));
-        assert_eq!(ended.code, Some(69), "{ended:?}");
-        let at = "[fe80::7%nolink]:7777";
-        assert!(ended.stderr.contains(at), "{ended:?}");
-    }
-    refused(&["ls", "--url", "redis://[fe80::7%25]/"], &[], "zone");
-    refused(&["ls", "--url", "redis://[2001::7%25lo]/"], &[], "zone");
+        });
+    let url = format!("redis-sentinel://{}/nobody", sentinel.addr());
+    refused(&["ls", "--url", &url], &[], "--url: one that");
+    let variable = [("FAIRLOCK_URL", &*url)];
+    refused(&["ls"], &variable, "FAIRLOCK_URL: one that");
 }

@@ -21,6 +21,7 @@ mod connection;
 mod defaults;
 mod doctor;
 mod documented;
+mod follow;
 mod generated;
 mod last_heard;
 mod look;
@@ -35,7 +36,6 @@ mod tls;
 mod top;
 mod topologies;
 mod usage;
-mod watch;
 mod why_waiting;
 
 /// Not a test: worker processes begin here, see [`support::Child`].

@@ -5,16 +5,22 @@ use std::time::Duration;
 use fairlock::{LockManager, LockOptions, LossReason};
 
 use crate::look::{fairlock, labelled, until_awaited};
-use crate::process::end;
+use crate::process::{Ended, end};
 use crate::support::{SLACK, Server};
 use crate::terminal::Terminal;
 
-fn manager(server: &Server) -> LockManager {
-    labelled(server, "nightly")
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// It is released without a question, or not: by the exit code.
+#[track_caller]
+fn release(server: &Server, args: &[&str], code: i32) -> Ended {
+    let ended = end(&mut fairlock(server, &[&["release"], args].concat()));
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    ended
 }
 
 #[test]
-fn a_yes_on_the_terminal_takes_the_lock_away() {
+fn yes_on_the_terminal_takes_the_lock_away() {
     let server = Server::start();
     // Short, so that the holder soon notices.
     let ttl = Duration::from_secs(6);
@@ -24,57 +30,41 @@ fn a_yes_on_the_terminal_takes_the_lock_away() {
     let guard = builder.build().unwrap().lock("n").unwrap();
     let mut terminal = Terminal::start(&fairlock(&server, &["release", "n"]), 20, 100);
     terminal.shows("Release it? [y/N]");
-    let text = terminal.text();
+    let (text, fence) = (terminal.text(), guard.fence().to_string());
     let pid = std::process::id().to_string();
-    for part in [
-        "\"nightly\"",
-        &pid,
-        &guard.fence().to_string(),
-        "within 2.0s",
-        "fences",
-    ] {
+    for part in ["\"nightly\"", &pid, &fence, "within 2.0s", "fences"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(guard.is_held());
     terminal.press("y\r");
     terminal.shows("released \"n\"");
     assert_eq!(terminal.program.wait().unwrap().code(), Some(0));
-    let loss = guard
-        .lost()
-        .recv_timeout(ttl / 3 + SLACK * 2)
-        .expect("it notices");
-    assert_eq!(loss.reason, LossReason::Forced);
+    let loss = guard.lost().recv_timeout(ttl / 3 + SLACK * 2);
+    assert_eq!(loss.expect("it notices").reason, LossReason::Forced);
 }
 
 #[test]
-fn any_other_answer_leaves_the_lock_alone() {
+fn any_other_answer_or_fence_leaves_the_lock_alone() {
     let server = Server::start();
-    let guard = manager(&server).lock("n").unwrap();
-    for answer in ["\r", "n\r", "yellow\r", "\x04"] {
-        let mut terminal = Terminal::start(&fairlock(&server, &["release", "n"]), 20, 100);
+    let manager = labelled(&server, "nightly");
+    let guard = manager.lock("n").unwrap();
+    let ask = || {
+        let terminal = Terminal::start(&fairlock(&server, &["release", "n"]), 20, 100);
         terminal.shows("[y/N]");
+        terminal
+    };
+    for answer in ["\r", "n\r", "yellow\r", "\x04"] {
+        let mut terminal = ask();
         terminal.press(answer);
-        assert_eq!(
-            terminal.program.wait().unwrap().code(),
-            Some(1),
-            "{answer:?}"
-        );
-        terminal.shows("not released");
+        let status = terminal.program.wait().unwrap();
+        assert_eq!(status.code(), Some(1), "{answer:?}");
     }
     guard.renew().unwrap();
-}
-
-#[test]
-fn a_fence_that_changed_while_asking_is_refused() {
-    let server = Server::start();
-    let manager = manager(&server);
-    let guard = manager.lock("n").unwrap();
-    let mut terminal = Terminal::start(&fairlock(&server, &["release", "n"]), 20, 100);
-    terminal.shows("[y/N]");
+    // Its fence changes while it asks.
+    let mut terminal = ask();
     guard.unlock().unwrap();
     let next = manager.lock("n").unwrap();
     terminal.press("y\r");
-    terminal.shows("not released");
     assert_eq!(terminal.program.wait().unwrap().code(), Some(1));
     next.renew().unwrap();
 }
@@ -82,52 +72,33 @@ fn a_fence_that_changed_while_asking_is_refused() {
 #[test]
 fn scripts_must_say_yes() {
     let server = Server::start();
-    let guard = manager(&server).lock("n").unwrap();
-    let ended = end(&mut fairlock(&server, &["release", "n"]));
-    assert_eq!(ended.code, Some(64), "{ended:?}");
-    assert!(ended.stderr.contains("--yes"), "{ended:?}");
+    let guard = labelled(&server, "").lock("n").unwrap();
+    let refused = release(&server, &["n"], 64);
+    assert!(refused.stderr.contains("--yes"), "{refused:?}");
+    let (fence, other) = (guard.fence().to_string(), (guard.fence() - 1).to_string());
+    let refused = release(&server, &["n", "--yes", "--fence", &other], 1);
+    assert!(refused.stderr.contains(&fence), "{refused:?}");
     guard.renew().unwrap();
-    let other = (guard.fence() - 1).to_string();
-    let ended = end(&mut fairlock(
-        &server,
-        &["release", "n", "--yes", "--fence", &other],
-    ));
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(
-        ended.stderr.contains(&guard.fence().to_string()),
-        "{ended:?}"
-    );
-    guard.renew().unwrap();
-    let fence = guard.fence().to_string();
-    let ended = end(&mut fairlock(
-        &server,
-        &["release", "n", "--yes", "--fence", &fence],
-    ));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    release(&server, &["n", "--yes", "--fence", &fence], 0);
     guard.renew().unwrap_err();
-    let again = end(&mut fairlock(&server, &["release", "n", "--yes"]));
-    assert_eq!(again.code, Some(1), "{again:?}");
+    let again = release(&server, &["n", "--yes"], 1);
     assert!(again.stderr.contains("free already"), "{again:?}");
 }
 
 #[test]
-fn a_holder_of_permits_is_named_by_its_fence() {
+fn holder_of_permits_is_named_by_its_fence() {
     let server = Server::start();
-    let manager = manager(&server);
-    let semaphore = manager.semaphore("s", 3);
-    let (one, two) = (semaphore.acquire().unwrap(), semaphore.acquire().unwrap());
-    let ended = end(&mut fairlock(&server, &["release", "s", "--yes"]));
-    assert_eq!(ended.code, Some(64), "{ended:?}");
+    let manager = labelled(&server, "");
+    let long = manager.with(LockOptions::new().fixed_lease(HOUR));
+    let one = manager.semaphore("s", 3).acquire().unwrap();
+    let two = long.semaphore("s", 3).acquire().unwrap();
+    let refused = release(&server, &["s", "--yes"], 64);
     let fences = [one.fence(), two.fence()].map(|fence| fence.to_string());
-    assert!(
-        fences.iter().all(|fence| ended.stderr.contains(fence)),
-        "{ended:?}"
-    );
-    let ended = end(&mut fairlock(
-        &server,
-        &["release", "s", "--yes", "--fence", &fences[0]],
-    ));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let is_named = |fence: &String| refused.stderr.contains(fence);
+    assert!(fences.iter().all(is_named), "{refused:?}");
+    let released = release(&server, &["s", "--yes", "--fence", &fences[0]], 0);
+    // The lock shows only the longest lease, which is the other holder's.
+    assert!(released.stderr.contains("at most 59m"), "{released:?}");
     one.renew().unwrap_err();
     two.renew().unwrap();
 }
@@ -135,13 +106,9 @@ fn a_holder_of_permits_is_named_by_its_fence() {
 #[test]
 fn all_readers_lose_their_lock_and_are_named() {
     let server = Server::start();
-    let (manager, other) = (manager(&server), labelled(&server, "other"));
-    let readers = [
-        manager.rw_lock("r").read().unwrap(),
-        other.rw_lock("r").read().unwrap(),
-    ];
-    let ended = end(&mut fairlock(&server, &["release", "r", "--yes"]));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let (manager, other) = (labelled(&server, "nightly"), labelled(&server, "other"));
+    let readers = [&manager, &other].map(|manager| manager.rw_lock("r").read().unwrap());
+    let ended = release(&server, &["r", "--yes"], 0);
     for part in ["\"nightly\"", "\"other\"", "all 2 lose the lock"] {
         assert!(ended.stderr.contains(part), "{part}: {ended:?}");
     }
@@ -151,56 +118,24 @@ fn all_readers_lose_their_lock_and_are_named() {
 }
 
 #[test]
-fn a_fixed_lease_and_a_cooling_have_words_of_their_own() {
+fn holder_is_told_when_it_notices() {
     let server = Server::start();
-    let manager = manager(&server);
-    let fixed = manager.with(LockOptions::new().fixed_lease(Duration::from_secs(3600)));
-    let _guard = fixed.lock("fixed").unwrap();
+    let manager = labelled(&server, "nightly");
+    let least = manager.with(LockOptions::new().hold_at_least(HOUR));
+    let _guard = least.lock("prolonged").unwrap();
+    let fixed = manager.with(LockOptions::new().fixed_lease(HOUR));
+    let _fixed = fixed.lock("fixed").unwrap();
     let waiter = manager.enqueue("fixed").unwrap();
     until_awaited(&manager, "fixed", 1);
-    let ended = end(&mut fairlock(&server, &["release", "fixed", "--yes"]));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stderr.contains("only when it unlocks"), "{ended:?}");
-    assert!(!ended.stderr.contains("next renewal"), "{ended:?}");
+    least.lock("cooling").unwrap().unlock().unwrap();
+    for (name, part) in [
+        ("prolonged", "would have ended, within at most 59m"),
+        ("fixed", "The lease is fixed."),
+        ("cooling", "notices nothing"),
+    ] {
+        let ended = release(&server, &[name, "--yes"], 0);
+        assert!(ended.stderr.contains(part), "{ended:?}");
+    }
     drop(waiter.wait().expect("the next waiter has it"));
-    let cooling = manager.with(LockOptions::new().hold_at_least(Duration::from_secs(3600)));
-    cooling.lock("cooling").unwrap().unlock().unwrap();
-    let ended = end(&mut fairlock(&server, &["release", "cooling", "--yes"]));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stderr.contains("notices nothing"), "{ended:?}");
     assert!(manager.inspect("cooling").unwrap().is_none());
-}
-
-#[test]
-fn a_holder_of_permits_notices_by_the_end_of_its_own_lease() {
-    let server = Server::start();
-    let renewed = manager(&server);
-    let short = renewed.semaphore("s", 2).acquire().unwrap();
-    let hour = LockOptions::new().fixed_lease(Duration::from_secs(3600));
-    let _long = renewed.with(hour).semaphore("s", 2).acquire().unwrap();
-    let fence = short.fence().to_string();
-    let args = ["release", "s", "--yes", "--fence", &fence];
-    let ended = end(&mut fairlock(&server, &args));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    // The lock shows only the longest lease, which is the other holder's.
-    for part in ["at most 59m", "would have ended, within 50s, or within 59m"] {
-        assert!(ended.stderr.contains(part), "{part}: {ended:?}");
-    }
-    let ended = end(&mut fairlock(&server, &["release", "s", "--yes"]));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    for part in [", 59m", "have ended, within 59m"] {
-        assert!(ended.stderr.contains(part), "{part}: {ended:?}");
-    }
-}
-
-#[test]
-fn hold_at_least_prolongs_the_lease_that_a_holder_believes_in() {
-    let server = Server::start();
-    let hour = LockOptions::new().hold_at_least(Duration::from_secs(3600));
-    let guard = manager(&server).with(hour).lock("n").unwrap();
-    assert!(guard.remaining() > Duration::from_secs(3000));
-    let ended = end(&mut fairlock(&server, &["release", "n", "--yes"]));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    let part = "would have ended, within 59m";
-    assert!(ended.stderr.contains(part), "{ended:?}");
 }

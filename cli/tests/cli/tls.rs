@@ -43,10 +43,19 @@ fn start_with(authority: &Authority, own: &Certificate) -> (Server, String) {
     panic!("twenty times a port was taken; the last server said: {why}");
 }
 
-/// `fairlock ls`, with time for a busy machine to read the system's certificates.
-fn patient_ls(args: &[&str]) -> Command {
-    let mut command = without_server(&["ls", "--command-timeout", "10s"]);
-    command.args(args);
+/// A command, with time for a busy machine to read the system's certificates.
+fn patient(args: &[&str]) -> Command {
+    let mut command = without_server(args);
+    command.args(["--command-timeout", "10s"]);
+    command
+}
+
+/// The same with a certificate for this server.
+fn with_certificate(args: &[&str], authority: &Authority, client: &Certificate) -> Command {
+    let mut command = patient(args);
+    command.args(["--tls-ca", argument(&authority.file())]);
+    command.args(["--tls-cert", argument(&client.certificate)]);
+    command.args(["--tls-key", argument(&client.key)]);
     command
 }
 
@@ -59,37 +68,25 @@ fn options_or_variables_encrypt_the_connections() {
         .expect("the lock");
     let (ca, client) = (authority.file(), authority.client());
     let (plain, encrypted) = (format!("redis://{host}/"), format!("rediss://{host}/"));
-    let files = [
-        ("ca", argument(&ca)),
-        ("cert", argument(&client.certificate)),
-        ("key", argument(&client.key)),
-    ];
-    let options = files.map(|(name, file)| [format!("--tls-{name}"), file.to_owned()]);
-    let variables = files.map(|(name, file)| {
-        let name = format!("FAIRLOCK_TLS_{}", name.to_ascii_uppercase());
-        (name, file)
-    });
-    let by_options = |args: &[&str]| {
-        let mut command = patient_ls(&["--json"]);
-        command.args(options.as_flattened()).args(args);
-        command
-    };
-    for args in [&["--url", &encrypted][..], &["--url", &plain, "--tls"]] {
-        assert!(listed(&mut by_options(args)).contains("encrypted"));
-    }
-    let mut by_variables = patient_ls(&["--json"]);
-    by_variables.envs(variables.clone());
-    by_variables.env("FAIRLOCK_URL", &plain);
-    by_variables.env("FAIRLOCK_TLS", "true");
-    assert!(listed(&mut by_variables).contains("encrypted"));
-
-    let unused = end(&mut by_options(&["--url", &plain]));
+    let ls = ["ls", "--json", "--url", &encrypted];
+    let mut options = with_certificate(&ls, &authority, &client);
+    assert!(listed(&mut options).contains("encrypted"));
+    let mut variables = patient(&["ls", "--json"]);
+    variables.env("FAIRLOCK_URL", &encrypted);
+    variables.env("FAIRLOCK_TLS_CA", argument(&ca));
+    variables.env("FAIRLOCK_TLS_CERT", argument(&client.certificate));
+    variables.env("FAIRLOCK_TLS_KEY", argument(&client.key));
+    assert!(listed(&mut variables).contains("encrypted"));
+    let ls = ["ls", "--url", &plain];
+    let unused = end(&mut with_certificate(&ls, &authority, &client));
     assert_eq!(unused.code, Some(64), "{unused:?}");
-    assert!(unused.stderr.contains("--tls"), "{unused:?}");
-    let mut stranger = patient_ls(&["--url", &encrypted, "--tls-ca", argument(&ca)]);
-    let refused = end(&mut stranger);
-    assert_eq!(refused.code, Some(69), "{refused:?}");
-    assert!(refused.stderr.contains("certificate"), "{refused:?}");
+    for command in ["ls", "doctor"] {
+        let args = [command, "--url", &encrypted, "--tls-ca", argument(&ca)];
+        let refused = end(&mut patient(&args));
+        assert_eq!(refused.code, Some(69), "{refused:?}");
+        let output = refused.stdout + &refused.stderr;
+        assert!(output.contains("certificate"), "{output}");
+    }
 }
 
 #[test]
@@ -97,76 +94,50 @@ fn wrong_options_of_tls_exit_64() {
     let authority = Authority::new();
     let (ca, client) = (authority.file(), authority.client());
     let (certificate, key) = (argument(&client.certificate), argument(&client.key));
-    for (args, message) in [
-        (&["--tls-cert", certificate][..], "--tls-key"),
-        (&["--tls-key", key], "--tls-cert"),
-        (&["--tls-ca", "/no/file"], "/no/file"),
-        (&["--tls-ca", key], "--tls-ca"),
+    let (plain, encrypted) = ("redis://127.0.0.1:1/", "rediss://127.0.0.1:1/");
+    for (url, args, message) in [
+        (encrypted, &["--tls-cert", certificate][..], "--tls-key"),
+        (encrypted, &["--tls-key", key], "--tls-cert"),
+        (encrypted, &["--tls-ca", "/no/file"], "/no/file"),
+        (encrypted, &["--tls-ca", key], "--tls-ca"),
         (
+            encrypted,
             &["--tls-cert", certificate, "--tls-key", certificate],
             "--tls-key",
         ),
         (
+            encrypted,
             &["--tls-cert", argument(&ca), "--tls-key", key],
             "--tls-cert",
         ),
+        (plain, &["--tls-ca", argument(&ca)], "rediss://"),
+        (
+            plain,
+            &["--tls-cert", certificate, "--tls-key", key],
+            "rediss://",
+        ),
     ] {
-        let mut command = patient_ls(&["--url", "rediss://127.0.0.1:1/"]);
-        let ended = end(command.args(args));
+        let ended = end(patient(&["ls", "--url", url]).args(args));
         assert_eq!(ended.code, Some(64), "{args:?}: {ended:?}");
         assert!(ended.stderr.contains(message), "{message}: {ended:?}");
     }
-    for args in [
-        &["--tls-ca", argument(&ca)][..],
-        &["--tls-cert", certificate, "--tls-key", key],
-    ] {
-        let mut command = without_server(&["ls", "--url", "redis://127.0.0.1:1/"]);
-        let ended = end(command.args(args));
-        assert_eq!(ended.code, Some(64), "{args:?}: {ended:?}");
-        let begin = format!("fairlock: {}", args[0]);
-        assert!(ended.stderr.starts_with(&begin), "{ended:?}");
-        assert!(ended.stderr.contains("rediss://"), "{ended:?}");
-    }
-    let socket = ["ls", "--tls", "--url", "redis+unix:///s"];
-    let ended = end(&mut without_server(&socket));
-    assert_eq!(ended.code, Some(64), "{ended:?}");
 }
 
 #[test]
-fn bench_leaves_no_key_behind_over_tls() {
-    let authority = Authority::new();
-    let (server, host) = start(&authority);
-    let (ca, client) = (authority.file(), authority.client());
-    let url = format!("rediss://{host}/");
-    let mut bench = without_server(&["bench", "--duration", "20ms", "--url", &url]);
-    bench.args(["--command-timeout", "10s", "--tls-ca", argument(&ca)]);
-    bench.args(["--tls-cert", argument(&client.certificate)]);
-    let ended = end(bench.args(["--tls-key", argument(&client.key)]));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert_eq!(ended.stderr.lines().count(), 1, "no warning: {ended:?}");
-    assert_eq!(server.query::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
-}
-
-#[test]
-fn doctor_asks_the_servers_over_tls() {
+fn bench_and_doctor_ask_the_servers_over_tls() {
     let authority = Authority::new();
     let (server, host) = start(&authority);
     server.query::<()>(&["CONFIG", "SET", "appendonly", "yes"]);
-    let (ca, client) = (authority.file(), authority.client());
-    let url = format!("rediss://{host}/");
-    let mut doctor = without_server(&["doctor", "--url", &url, "--command-timeout", "10s"]);
-    doctor.args(["--tls-ca", argument(&ca)]);
-    doctor.args(["--tls-cert", argument(&client.certificate)]);
-    let ended = end(doctor.args(["--tls-key", argument(&client.key)]));
+    let (client, url) = (authority.client(), format!("rediss://{host}/"));
+    let bench = ["bench", "--duration", "20ms", "--url", &url];
+    let ended = end(&mut with_certificate(&bench, &authority, &client));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.stderr.lines().count(), 1, "no warning: {ended:?}");
+    assert_eq!(server.query::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
+    let doctor = ["doctor", "--url", &url];
+    let ended = end(&mut with_certificate(&doctor, &authority, &client));
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stdout.contains("13 ok, 0 warnings"), "{ended:?}");
-    let without = ["doctor", "--url", &url, "--tls-ca", argument(&ca)];
-    let refused = end(&mut without_server(&without));
-    assert_eq!(refused.code, Some(69), "{refused:?}");
-    assert!(
-        refused.stdout.contains("--tls-cert and --tls-key"),
-        "{refused:?}"
-    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Help, versions and wrong command lines.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::time::Duration;
 
 use fairlock::LockManager;
@@ -17,13 +17,22 @@ fn unknown_option_exits_64() {
     assert!(ended.stderr.contains("--no-such-option"), "{ended:?}");
 }
 
+/// If a change of a help is meant, `fairlock COMMAND -h` writes the new file.
 #[test]
-fn help_exits_0_and_names_every_command() {
-    let ended = end(&mut without_server(&["--help"]));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    for command in COMMANDS {
-        assert!(ended.stdout.contains(command), "{command}: {ended:?}");
+fn help_of_a_command_is_as_its_golden_file_has_it() {
+    for command in ["ls", "show", "release", "bench", "completions", "man"] {
+        let ended = end(&mut without_server(&[command, "-h"]));
+        assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
+        let golden = format!(
+            "{}/tests/cli/golden/{command}.txt",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let golden = fs::read_to_string(golden).expect("the file is in the repository");
+        assert_eq!(ended.stdout, golden, "{command}");
     }
+    let ended = end(&mut without_server(&["--help"]));
+    let is_named = |command: &&str| ended.stdout.contains(*command);
+    assert!(COMMANDS.iter().all(is_named), "{ended:?}");
 }
 
 #[test]
@@ -62,8 +71,8 @@ fn output_that_cannot_be_written_ends_with_70() {
         &["ls", "--prometheus", "--totals"],
         &["show", "a"],
         &["show", "a", "--json"],
-        &["watch", "a"],
-        &["watch", "a", "--json"],
+        &["show", "a", "--follow"],
+        &["show", "a", "--follow", "--json"],
         &["why-waiting", "a"],
         &["why-waiting", "a", "--json"],
         &["doctor"],

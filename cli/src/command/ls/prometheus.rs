@@ -1,12 +1,10 @@
 //! The list in Prometheus's text format, for a collector that reads files.
 
-use std::fmt::{self, Write as _};
+use std::ops::Add as _;
 use std::time::Duration;
 
-use fairlock::inspect::{LockInfo, LockState};
+use fairlock::inspect::{Kind, LockInfo, LockState};
 
-use crate::exit::Failure;
-use crate::output;
 use crate::parties::live_holders;
 use crate::times;
 
@@ -18,168 +16,85 @@ const STATES: [LockState; 5] = [
     LockState::Free,
 ];
 
-/// A gauge with a series for each name, and its value for a name that has one.
-struct NameGauge {
-    name: &'static str,
-    help: &'static str,
-    /// The gauge over all names. Another name, so that a sum over names does not count it.
-    total: (&'static str, &'static str, Total),
-    value: fn(&LockInfo) -> Option<f64>,
-}
+/// The end of a gauge's name, its help, and its value for a name that has one. The gauge begins with
+/// `fairlock_lock_` for a name, and `fairlock_locks_` for all: a sum over names must not count the
+/// total.
+type Gauge = (&'static str, &'static str, fn(&LockInfo) -> Option<f64>);
 
-#[derive(Clone, Copy)]
-enum Total {
-    Sum,
-    Largest,
-}
-
-const NAME_GAUGES: [NameGauge; 5] = [
-    NameGauge {
-        name: "fairlock_lock_holders",
-        help: "Holders of the name whose lease has not lapsed.",
-        total: (
-            "fairlock_locks_holders",
-            "Holders of all names whose lease has not lapsed.",
-            Total::Sum,
-        ),
-        value: |info| Some(live_holders(info).count() as f64),
-    },
-    NameGauge {
-        name: "fairlock_lock_waiters",
-        help: "Waiters for the name.",
-        total: (
-            "fairlock_locks_waiters",
-            "Waiters for all names.",
-            Total::Sum,
-        ),
-        value: |info| Some(info.waiters as f64),
-    },
-    NameGauge {
-        name: "fairlock_lock_hold_seconds",
-        help: "How long the oldest holder has held the name.",
-        total: (
-            "fairlock_locks_hold_seconds",
-            "How long the oldest holder of any name has held it.",
-            Total::Largest,
-        ),
-        value: |info| seconds(info.holders.iter().map(|holder| times::held(info, holder))),
-    },
-    NameGauge {
-        name: "fairlock_lock_wait_seconds",
-        help: "How long the oldest waiter has waited for the name.",
-        total: (
-            "fairlock_locks_wait_seconds",
-            "How long the oldest waiter for any name has waited.",
-            Total::Largest,
-        ),
-        value: |info| seconds(times::oldest_wait(info)),
-    },
-    NameGauge {
-        name: "fairlock_lock_lapsed_seconds",
-        help: "How long ago the oldest lease of the name that was not released ended.",
-        total: (
-            "fairlock_locks_lapsed_seconds",
-            "How long ago the oldest lease of any name that was not released ended.",
-            Total::Largest,
-        ),
-        value: |info| seconds(info.lapsed.iter().filter_map(|holder| holder.lapsed_for)),
-    },
+const GAUGES: [Gauge; 5] = [
+    ("holders", "Holders whose lease has not lapsed", |info| {
+        Some(live_holders(info).count() as f64)
+    }),
+    ("waiters", "Waiters", |info| Some(info.waiters as f64)),
+    ("hold_seconds", "Time since the oldest grant", |info| {
+        longest(info.holders.iter().map(|holder| times::held(info, holder)))
+    }),
+    (
+        "wait_seconds",
+        "Time since the oldest waiter came",
+        |info| longest(times::oldest_wait(info)),
+    ),
+    (
+        "lapsed_seconds",
+        "Time since the first lease ended without a release",
+        |info| longest(info.lapsed.iter().filter_map(|holder| holder.lapsed_for)),
+    ),
 ];
 
-/// Prints all in one go: a reader gets a whole page or none.
-pub(super) fn print(infos: &[LockInfo]) -> Result<(), Failure> {
-    output::line(Page(infos).to_string().trim_end())
-}
-
-/// Prints the sums alone.
-pub(super) fn print_totals(infos: &[LockInfo]) -> Result<(), Failure> {
-    output::line(Totals(infos).to_string().trim_end())
-}
-
-struct Page<'a>(&'a [LockInfo]);
-
-impl fmt::Display for Page<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Page(infos) = self;
-        write_states(f, infos)?;
-        for gauge in &NAME_GAUGES {
-            head(f, gauge.name, gauge.help)?;
-            for info in *infos {
-                if let Some(value) = (gauge.value)(info) {
-                    let (name, kind) = (Label(&info.name), kind(info));
-                    writeln!(
-                        f,
-                        "{}{{name=\"{name}\",kind=\"{kind}\"}} {value}",
-                        gauge.name
-                    )?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-struct Totals<'a>(&'a [LockInfo]);
-
-impl fmt::Display for Totals<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Totals(infos) = self;
-        write_states(f, infos)?;
-        for gauge in &NAME_GAUGES {
-            let (name, help, total) = gauge.total;
-            let values = infos.iter().filter_map(|info| (gauge.value)(info));
-            let value = match total {
-                // The sum of none would be -0.
-                Total::Sum => values.fold(0.0, |sum, value| sum + value),
-                Total::Largest => values.fold(0.0, f64::max),
-            };
-            head(f, name, help)?;
-            writeln!(f, "{name} {value}")?;
-        }
-        Ok(())
-    }
-}
-
-fn write_states(f: &mut fmt::Formatter<'_>, infos: &[LockInfo]) -> fmt::Result {
-    head(f, "fairlock_locks", "Names that are listed, by state.")?;
-    STATES.into_iter().try_for_each(|state| {
+/// The whole page: with a series for each name, or with the totals alone.
+pub(super) fn page(infos: &[LockInfo], only_totals: bool) -> String {
+    let mut lines = vec![head("fairlock_locks", "Names that are listed, by state")];
+    for state in STATES {
         let count = infos.iter().filter(|info| info.state == state).count();
-        writeln!(f, "fairlock_locks{{state=\"{state}\"}} {count}")
-    })
+        lines.push(format!("fairlock_locks{{state=\"{state}\"}} {count}"));
+    }
+    for (name, help, value) in GAUGES {
+        let values = infos.iter().filter_map(|info| Some((info, value(info)?)));
+        if only_totals {
+            // The total of times is the longest.
+            let name = format!("fairlock_locks_{name}");
+            let total = match name.ends_with("seconds") {
+                true => f64::max,
+                false => f64::add,
+            };
+            let all = values.map(|(_, value)| value).fold(0.0, total);
+            lines.extend([
+                head(&name, &format!("{help}, of all names")),
+                format!("{name} {all}"),
+            ]);
+        } else {
+            let name = format!("fairlock_lock_{name}");
+            lines.push(head(&name, &format!("{help}, by name")));
+            lines.extend(values.map(|(info, value)| {
+                let (of, kind) = (escaped(&info.name), kind(info));
+                format!("{name}{{name=\"{of}\",kind=\"{kind}\"}} {value}")
+            }));
+        }
+    }
+    lines.join("\n")
 }
 
-fn head(f: &mut fmt::Formatter<'_>, name: &str, help: &str) -> fmt::Result {
-    writeln!(f, "# HELP {name} {help}\n# TYPE {name} gauge")
+fn head(name: &str, help: &str) -> String {
+    format!("# HELP {name} {help}.\n# TYPE {name} gauge")
 }
 
 /// The longest, in seconds.
-fn seconds(times: impl IntoIterator<Item = Duration>) -> Option<f64> {
+fn longest(times: impl IntoIterator<Item = Duration>) -> Option<f64> {
     times.into_iter().max().map(|time| time.as_secs_f64())
 }
 
 /// Without the number of permits, which is no part of what the kind is.
-fn kind(info: &LockInfo) -> Label<'static> {
-    Label(match info.kind {
-        fairlock::inspect::Kind::Mutex => "mutex",
-        fairlock::inspect::Kind::Semaphore { .. } => "semaphore",
-        fairlock::inspect::Kind::RwLock => "rw",
+fn kind(info: &LockInfo) -> &'static str {
+    match info.kind {
+        Kind::Mutex => "mutex",
+        Kind::Semaphore { .. } => "semaphore",
+        Kind::RwLock => "rw",
         _ => "other",
-    })
+    }
 }
 
-/// A label's value, escaped.
-struct Label<'a>(&'a str);
-
-impl fmt::Display for Label<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '\\' => f.write_str("\\\\")?,
-                '"' => f.write_str("\\\"")?,
-                '\n' => f.write_str("\\n")?,
-                c => f.write_char(c)?,
-            }
-        }
-        Ok(())
-    }
+/// A label's value.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+    text.replace('\n', "\\n")
 }

@@ -1,0 +1,305 @@
+//! Which Redis, and how: the options that all commands share. Each has a variable, which clap reads.
+
+use crate::defaults::{DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL};
+use std::env::{self, VarError};
+use std::ffi::OsString;
+use std::path::{Path, absolute};
+use std::process::Command;
+use std::sync::{OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use fairlock::{
+    Builder, LockManager, LockOptions, MAX_TTL,
+    credentials::{Credentials, CredentialsRequest, PasswordFile},
+    endpoint::Endpoint,
+};
+use humantime::format_duration;
+
+use crate::duration;
+use crate::exit::{Exit, Failure, given};
+
+/// How long replicas may take to acknowledge a lock. It fits every command timeout from 200 ms.
+const DEFAULT_REPLICA_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The longest command timeout that fits the library's default horizon: 5 s, less a check period,
+/// for three commands.
+const LONGEST_TIMEOUT_OF_DEFAULTS: Duration = Duration::from_millis(1333);
+
+/// A ttl of this many timeouts fits them, however long they are.
+pub(crate) const TTL_PER_TIMEOUT: u32 = 8;
+
+/// No ttl fits a longer timeout.
+const MAX_TIMEOUT: Duration = Duration::from_secs(MAX_TTL.as_secs() / TTL_PER_TIMEOUT as u64);
+
+/// How long the first read of the password's file may take. A file system that is gone
+/// answers none, and a program that writes into a pipe may ask its user first.
+const LONGEST_READ: Duration = Duration::from_secs(10);
+
+#[derive(Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct Connection {
+    /// Where the locks live: redis://, rediss:// (TLS), redis+unix://,
+    /// redis-sentinel://HOST,HOST/MASTER or redis-cluster://HOST,HOST. Repeat it for a quorum, or
+    /// put spaces between its URLs
+    #[arg(long, global = true, env = "FAIRLOCK_URL", hide_env_values = true)]
+    #[arg(default_value = "redis://127.0.0.1/", value_parser = line)]
+    url: Vec<String>,
+    /// The user to log in as. Needs a password
+    #[arg(long, global = true, env = "FAIRLOCK_USER", hide_short_help = true)]
+    #[arg(value_name = "NAME", value_parser = line)]
+    user: Option<String>,
+    /// A file with the password. There is no option for the password itself, since every user of
+    /// this host could read it. FAIRLOCK_PASSWORD can have it
+    #[arg(long, global = true, env = "FAIRLOCK_PASSWORD_FILE")]
+    #[arg(hide_short_help = true, value_name = "FILE", value_parser = line)]
+    password_file: Option<String>,
+    /// The authorities whose certificates count, in PEM, in place of the system's
+    #[cfg(feature = "tls")]
+    #[arg(long, global = true, env = "FAIRLOCK_TLS_CA", hide_short_help = true)]
+    #[arg(value_name = "FILE", value_parser = line)]
+    tls_ca: Option<String>,
+    /// The client's own certificate, in PEM
+    #[cfg(feature = "tls")]
+    #[arg(long, global = true, env = "FAIRLOCK_TLS_CERT", hide_short_help = true)]
+    #[arg(value_name = "FILE", value_parser = line)]
+    tls_cert: Option<String>,
+    /// The key of the client's certificate, in PEM and not encrypted
+    #[cfg(feature = "tls")]
+    #[arg(long, global = true, env = "FAIRLOCK_TLS_KEY", hide_short_help = true)]
+    #[arg(value_name = "FILE", value_parser = line)]
+    tls_key: Option<String>,
+    /// How the names of keys begin. Programs that share locks share it [default: fairlock]
+    #[arg(long, global = true, env = "FAIRLOCK_PREFIX", hide_short_help = true)]
+    #[arg(value_parser = line)]
+    prefix: Option<String>,
+    /// How long Redis may take to connect and to answer a request, such as 2s
+    /// [default: 500ms, or a tenth of the TTL if that is less]
+    #[arg(long, global = true, env = "FAIRLOCK_COMMAND_TIMEOUT")]
+    #[arg(hide_short_help = true, value_name = "DURATION", value_parser = timeout)]
+    command_timeout: Option<Duration>,
+    /// Take a lock only when N replicas have acknowledged it
+    #[arg(long, global = true, env = "FAIRLOCK_REPLICA_ACKS")]
+    #[arg(hide_short_help = true, value_name = "N")]
+    replica_acks: Option<u32>,
+    /// How long the replicas may take, at most half of --command-timeout [default: 100ms]
+    #[arg(long, global = true, env = "FAIRLOCK_REPLICA_TIMEOUT")]
+    #[arg(hide_short_help = true, value_name = "DURATION", value_parser = duration::parse)]
+    replica_timeout: Option<Duration>,
+    /// The file of the password, once it is read. It may be a pipe, which has it once.
+    #[arg(skip)]
+    read: OnceLock<PasswordFile>,
+}
+
+impl Connection {
+    /// A manager with the defaults of these options. Blocks for at most the connect timeout,
+    /// and for one command timeout more if replicas must acknowledge locks.
+    pub(crate) fn manager(&self) -> Result<LockManager, Failure> {
+        Ok(self.builder()?.build()?)
+    }
+
+    /// A builder for a manager with further settings. Does not connect. Its ttl fits the command
+    /// timeout: a command that takes locks for others sets its own.
+    pub(crate) fn builder(&self) -> Result<Builder, Failure> {
+        let mut builder = self.with_login(LockManager::builder(self.url.join(" ")))?;
+        if let Some(prefix) = &self.prefix {
+            builder = builder.prefix(prefix);
+        }
+        if let Some(timeout) = self.command_timeout {
+            builder = builder.command_timeout(timeout);
+            if timeout > LONGEST_TIMEOUT_OF_DEFAULTS {
+                // The user knows nothing of the other times that the library wants to fit: take
+                // some that do.
+                let horizon = timeout.saturating_mul(4);
+                builder = builder
+                    .horizon(horizon)
+                    .outage_limit(horizon.max(DEFAULT_OUTAGE_LIMIT))
+                    .options(LockOptions::new().ttl(self.ttl()));
+            }
+        }
+        match (self.replica_acks, self.replica_timeout) {
+            (None, Some(_)) => {
+                return Err(Failure::usage("--replica-timeout needs --replica-acks"));
+            }
+            (None, None) => {}
+            (Some(replicas), timeout) => {
+                let timeout = timeout.unwrap_or(DEFAULT_REPLICA_TIMEOUT);
+                builder = builder.replica_acks(replicas, timeout);
+            }
+        }
+        #[cfg(feature = "tls")]
+        {
+            if let Some(file) = &self.tls_ca {
+                builder = builder.tls_ca_file(file);
+            }
+            match (&self.tls_cert, &self.tls_key) {
+                (None, None) => {}
+                (Some(certificate), Some(key)) => {
+                    builder = builder.tls_identity_files(certificate, key);
+                }
+                _ => {
+                    return Err(Failure::usage(
+                        "--tls-cert needs --tls-key, and the reverse",
+                    ));
+                }
+            }
+        }
+        Ok(builder)
+    }
+
+    /// The ttl of the builder's locks.
+    pub(crate) fn ttl(&self) -> Duration {
+        match self.command_timeout {
+            Some(timeout) if timeout > LONGEST_TIMEOUT_OF_DEFAULTS => {
+                timeout.saturating_mul(TTL_PER_TIMEOUT).max(DEFAULT_TTL)
+            }
+            _ => DEFAULT_TTL,
+        }
+    }
+
+    /// How long Redis may take to connect and to answer, if an option or a variable says so.
+    pub(crate) fn command_timeout(&self) -> Option<Duration> {
+        self.command_timeout
+    }
+
+    /// How many replicas must acknowledge a lock.
+    pub(crate) fn replica_acks(&self) -> u32 {
+        self.replica_acks.unwrap_or(0)
+    }
+
+    pub(crate) fn prefix(&self) -> Option<&str> {
+        self.prefix.as_deref()
+    }
+
+    /// The addresses of the servers, for a title. Nothing of the login is in it.
+    pub(crate) fn addresses(&self) -> Result<String, Failure> {
+        let shown = format!("{:?}", Endpoint::from(self.url.join(" ")));
+        let shown = shown.strip_prefix("Endpoint(");
+        let shown = shown.and_then(|shown| shown.strip_suffix(')'));
+        Ok(shown.unwrap_or("?").to_owned())
+    }
+
+    /// The options of this process as variables, so that a fairlock below it goes to the same
+    /// Redis. A password stays where it was: in its file, in its variable or in the URL.
+    pub(crate) fn variables(&self) -> Result<Variables, Failure> {
+        let time = |time: Option<Duration>| Some(format_duration(time?).to_string().into());
+        let text = |text: &Option<String>| text.as_ref().map(OsString::from);
+        let acks = self.replica_acks.map(|acks| acks.to_string().into());
+        Ok(Variables(Vec::from([
+            ("FAIRLOCK_URL", Some(self.url.join(" ").into())),
+            ("FAIRLOCK_USER", text(&self.user)),
+            ("FAIRLOCK_PASSWORD_FILE", file(self.password_file.as_ref())),
+            #[cfg(feature = "tls")]
+            ("FAIRLOCK_TLS_CA", file(self.tls_ca.as_ref())),
+            #[cfg(feature = "tls")]
+            ("FAIRLOCK_TLS_CERT", file(self.tls_cert.as_ref())),
+            #[cfg(feature = "tls")]
+            ("FAIRLOCK_TLS_KEY", file(self.tls_key.as_ref())),
+            ("FAIRLOCK_PREFIX", text(&self.prefix)),
+            ("FAIRLOCK_COMMAND_TIMEOUT", time(self.command_timeout)),
+            ("FAIRLOCK_REPLICA_ACKS", acks),
+            ("FAIRLOCK_REPLICA_TIMEOUT", time(self.replica_timeout)),
+        ])))
+    }
+
+    /// The builder with the login that is not in the URL. A file goes before the variable.
+    fn with_login(&self, builder: Builder) -> Result<Builder, Failure> {
+        if let Some(path) = &self.password_file {
+            let file = match self.read.get() {
+                Some(file) => file.clone(),
+                None => read_password(path)?,
+            };
+            let file = self.read.get_or_init(|| file).clone();
+            return Ok(builder.credentials(match &self.user {
+                Some(user) => file.user(user),
+                None => file,
+            }));
+        }
+        let credentials = match (&self.user, variable("FAIRLOCK_PASSWORD")?) {
+            (Some(user), Some(password)) => Credentials::new(user, password),
+            (None, Some(password)) => Credentials::password(password),
+            (None, None) => return Ok(builder),
+            (Some(_), None) => {
+                let message = "a user needs a password: --password-file or FAIRLOCK_PASSWORD";
+                return Err(Failure::usage(message));
+            }
+        };
+        Ok(builder.credentials(move |_: &CredentialsRequest| Ok(credentials.clone())))
+    }
+}
+
+/// The variables of a child about the connection. `None`: it has none, or inherits it.
+pub(crate) struct Variables(Vec<(&'static str, Option<OsString>)>);
+
+impl Variables {
+    pub(crate) fn give_to(&self, command: &mut Command) {
+        for (name, value) in &self.0 {
+            match value {
+                Some(value) => _ = command.env(name, value),
+                // It has the value of ours, or is a pipe that was read by now.
+                None => _ = command.env_remove(name),
+            }
+        }
+    }
+}
+
+/// The path for a child, which may have another working directory.
+fn file(path: Option<&String>) -> Option<OsString> {
+    // A pipe has been read by now, and standard input is the child's.
+    let path = path.map(Path::new).filter(|path| path.is_file())?;
+    Some(absolute(path).unwrap_or_else(|_| path.to_owned()).into())
+}
+
+/// Reads the file once, so that a wrong one is reported before anything connects. It is read again
+/// for each connection.
+fn read_password(path: &str) -> Result<PasswordFile, Failure> {
+    let option = given("--password-file");
+    let file = PasswordFile::new(path);
+    let (sender, ended) = mpsc::channel();
+    let read = file.clone();
+    thread::spawn(move || sender.send(read.read().map(drop)));
+    match ended.recv_timeout(LONGEST_READ) {
+        Ok(read) => read.map_err(|error| Failure::usage(format!("{option}: {error}")))?,
+        Err(_) => {
+            let why = format!("{option}: {path}: it was not read within {LONGEST_READ:?}");
+            return Err(Failure::new(Exit::NO_REDIS, why));
+        }
+    }
+    Ok(file)
+}
+
+/// The value of a variable that is no option.
+pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
+    match env::var(name) {
+        Ok(value) => match line(&value) {
+            Ok(value) => Ok(Some(value)),
+            Err(why) => Err(Failure::usage(format!("{name} is {why}"))),
+        },
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(Failure::usage(format!("{name} is no UTF-8 text"))),
+    }
+}
+
+/// The text without an end of line: a file of variables with the line ends of Windows has one, and
+/// a secret that was made with `echo`. An empty text was meant to have a value, and the default
+/// would be another Redis.
+fn line(text: &str) -> Result<String, &'static str> {
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err("empty; give it a value or leave it out"),
+        line if line.contains('\n') => Err("more than one line"),
+        line => Ok(line.to_owned()),
+    }
+}
+
+/// For clap: reads the command timeout.
+fn timeout(text: &str) -> Result<Duration, String> {
+    let timeout = duration::parse(text)?;
+    if timeout > MAX_TIMEOUT {
+        return Err(format!(
+            "it can be {} at most",
+            format_duration(MAX_TIMEOUT)
+        ));
+    }
+    Ok(timeout)
+}
