@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
+use crate::printable::printable;
 use crate::signal_mask::without_ttou;
 
 /// How many lines wait for a standard error that takes none. Further lines are lost.
 const CAPACITY: usize = 1024;
 /// How long the end of the process waits for it.
 const FLUSH: Duration = Duration::from_millis(500);
+/// The target of what the program itself prints.
+const PLAIN: &str = "fairlock-cli";
 
 /// Hands the lines to a thread that writes them: a full pipe or a terminal that is stopped with
 /// Ctrl-S must not stop the thread that renews the locks.
@@ -53,6 +56,17 @@ pub(crate) fn flush() {
     log::logger().flush();
 }
 
+/// Prints a message of the program, in order with the lines of the log: a terminal that takes no
+/// output must not delay a signal to a command, either.
+pub(crate) fn say(text: &str) {
+    print(&format!("fairlock: {}\n", printable(text)));
+}
+
+/// Prints the text as it is.
+pub(crate) fn print(text: &str) {
+    log::error!(target: PLAIN, "{text}");
+}
+
 impl Log for Logger {
     /// Other libraries stay silent: what they log is nothing that a user can act on.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -60,7 +74,9 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if self.enabled(record.metadata()) {
+        if record.target() == PLAIN {
+            let _ = self.queue.try_send(Entry::Line(record.args().to_string()));
+        } else if self.enabled(record.metadata()) {
             let level = match record.level() {
                 Level::Error => "error",
                 Level::Warn => "warning",

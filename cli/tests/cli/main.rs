@@ -41,8 +41,5 @@ mod why_waiting;
 /// Not a test: worker processes begin here, see [`support::Child`].
 #[test]
 fn child_process() {
-    support::child::play(&[
-        run::service_manager::SERVES_A_SOCKET,
-        why_waiting::HOLDS_AND_WAITS,
-    ]);
+    support::child::play(&[why_waiting::HOLDS_AND_WAITS]);
 }

@@ -1,5 +1,7 @@
 //! The binary as a process: what it prints, and how it ends.
 
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use std::process::{Command, Output, Stdio};
 use std::sync::Once;
 
@@ -14,8 +16,11 @@ pub(crate) fn fairlock(server: &Server, args: &[&str]) -> Command {
 
 /// The binary, with a clean environment and no server.
 pub(crate) fn without_server(args: &[&str]) -> Command {
-    static DEFAULT_SIGNALS: Once = Once::new();
-    DEFAULT_SIGNALS.call_once(default_signals);
+    static START: Once = Once::new();
+    START.call_once(|| {
+        default_signals();
+        leave_terminal();
+    });
     let mut command = Command::new(env!("CARGO_BIN_EXE_fairlock"));
     command.args(args);
     for (name, _) in std::env::vars_os() {
@@ -43,6 +48,15 @@ fn default_signals() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
         // SAFETY: the default action runs no code of this process.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// On a terminal, the binary shares it with its command. The tests must not depend on where they
+/// are started.
+fn leave_terminal() {
+    if let Ok(terminal) = File::open("/dev/tty") {
+        // SAFETY: the call reads and writes no memory.
+        unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) };
     }
 }
 

@@ -5,26 +5,22 @@
 //! under the fence that the variable has.
 
 use crate::defaults::DEFAULT_PREFIX;
-use std::os::fd::OwnedFd;
 use std::process;
-use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded, never};
+use crossbeam_channel::{Receiver, never};
 use fairlock::{
     Error, LockManager,
-    inspect::{LockInfo, LockState, Party},
+    inspect::{LockInfo, LockState},
 };
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::label;
 use super::lock::{Held, Share};
 use crate::connection::variable;
 use crate::exit::Failure;
-use crate::job;
-use crate::processes::{self, Stat};
+use crate::parties::fence_of;
+use crate::processes::{Process, is_above_this};
 
 /// A JSON list, the outermost run first.
 pub(super) const VARIABLE: &str = "FAIRLOCK_HELD";
@@ -32,12 +28,12 @@ pub(super) const VARIABLE: &str = "FAIRLOCK_HELD";
 /// A lock that a run around this one holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ancestor {
-    name: String,
+    pub(super) name: String,
     prefix: String,
-    access: Access,
+    share: Share,
     pub(super) fence: u64,
     /// The process of the run, on whichever host.
-    pid: u32,
+    pub(super) pid: u32,
     /// When that process started. `None` where the system does not say.
     start: Option<u64>,
     /// How long its command may take to end, in milliseconds. Its lock outlives it for longer.
@@ -46,19 +42,12 @@ pub(super) struct Ancestor {
     pub(super) previous: String,
 }
 
-/// How much of its lock a run has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Access {
-    Mutex,
-    Reader,
-    Writer,
-    Permits(u32),
-}
-
 /// The locks of all runs around this one.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Ancestors(Vec<Ancestor>);
+#[derive(Debug, Clone)]
+pub(super) struct Ancestors {
+    all: Vec<Ancestor>,
+    prefix: String,
+}
 
 /// Whether a run can wait for a lock.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,58 +62,54 @@ pub(super) enum Verdict {
 }
 
 impl Ancestors {
-    pub(super) fn read() -> Result<Ancestors, Failure> {
-        let Some(text) = variable(VARIABLE)? else {
-            return Ok(Ancestors::default());
-        };
-        let list = serde_json::from_str(&text).map_err(|error| {
+    pub(super) fn read(prefix: Option<&str>) -> Result<Ancestors, Failure> {
+        let text = variable(VARIABLE)?.unwrap_or_else(|| "[]".to_owned());
+        let all = serde_json::from_str(&text).map_err(|error| {
             Failure::usage(format!(
                 "{VARIABLE} is not as fairlock wrote it ({error}); unset it"
             ))
         })?;
-        Ok(Ancestors(list))
+        let prefix = prefix.unwrap_or(DEFAULT_PREFIX).to_owned();
+        Ok(Ancestors { all, prefix })
     }
 
-    /// The value of the variable for a command under this lock.
-    pub(super) fn and(
-        &self,
-        held: &Held,
-        prefix: Option<&str>,
-        share: Share,
-        grace: Duration,
-    ) -> String {
-        let mut all = self.0.clone();
-        all.push(Ancestor {
+    /// The lock of this run.
+    pub(super) fn under(&self, held: &Held, share: Share, grace: Duration) -> Ancestor {
+        Ancestor {
             name: held.name().to_owned(),
-            prefix: prefix.unwrap_or(DEFAULT_PREFIX).to_owned(),
-            access: Access::of(share),
+            prefix: self.prefix.clone(),
+            share,
             fence: held.fence(),
             pid: process::id(),
-            start: Stat::start_of(process::id()),
+            start: Process::own().map(|own| own.start),
             grace: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
             previous: held.previous_holder().to_string(),
-        });
-        serde_json::to_string(&all).unwrap_or_default()
+        }
+    }
+
+    /// The value of the variable for a command inside these, and this one.
+    pub(super) fn and(mut self, own: Ancestor) -> String {
+        self.all.push(own);
+        serde_json::to_string(&self.all).unwrap_or_default()
     }
 
     /// The label of a run inside these, which says where it is: so `why-waiting` and people can
     /// follow it.
     pub(super) fn label(&self, label: String) -> String {
-        match self.0.last() {
+        match self.all.last() {
             Some(innermost) => label::inside(label, &innermost.name, innermost.fence),
             None => label,
         }
     }
 
     /// Watches the runs that this one is below. If one of them is killed, so that it cannot end
-    /// this one, a message comes.
-    pub(super) fn watch(&self) -> Orphaned {
-        let watched = self.0.iter().filter(|ancestor| ancestor.reaches_us());
-        let grace = watched.clone().map(|ancestor| ancestor.grace).min();
-        Orphaned {
-            received: deaths_of(watched.filter_map(|ancestor| ancestor.process())),
-            grace: Duration::from_millis(grace.unwrap_or(u64::MAX)),
-        }
+    /// this one, a message comes. Within the time, all that this one started must be dead then: the
+    /// other's lock ends with its ttl.
+    pub(super) fn watch(&self) -> (Receiver<()>, Duration) {
+        let watched: Vec<&Ancestor> = self.all.iter().filter(|run| run.reaches_us()).collect();
+        let grace = watched.iter().map(|run| run.grace).min();
+        let grace = Duration::from_millis(grace.unwrap_or(u64::MAX));
+        (death_of_one(&watched), grace)
     }
 
     /// Those of the name that hold it now. Asks Redis if there may be one. The innermost is last.
@@ -132,11 +117,9 @@ impl Ancestors {
         &self,
         manager: &LockManager,
         name: &str,
-        prefix: Option<&str>,
     ) -> Result<Vec<Ancestor>, Error> {
-        let prefix = prefix.unwrap_or(DEFAULT_PREFIX);
-        let mut holding: Vec<Ancestor> = self.0.clone();
-        holding.retain(|ancestor| ancestor.name == name && ancestor.prefix == prefix);
+        let mut holding = self.all.clone();
+        holding.retain(|ancestor| ancestor.name == name && ancestor.prefix == self.prefix);
         if !holding.is_empty() {
             let info = manager.inspect(name)?;
             holding.retain(|ancestor| info.as_ref().is_some_and(|info| ancestor.is_in(info)));
@@ -145,88 +128,63 @@ impl Ancestors {
     }
 }
 
-/// The death of a run around this one. Its lock ends with its ttl.
-pub(super) struct Orphaned {
-    pub(super) received: Receiver<()>,
-    /// Within this time, all that it started must be dead.
-    pub(super) grace: Duration,
-}
-
 /// A message when one of the processes ends. Linux alone has this.
 #[cfg(target_os = "linux")]
-fn deaths_of(processes: impl Iterator<Item = OwnedFd>) -> Receiver<()> {
-    let processes: Vec<OwnedFd> = processes.collect();
+fn death_of_one(runs: &[&Ancestor]) -> Receiver<()> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    let open = |run: &&Ancestor| {
+        let pid = Pid::from_raw(run.pid.cast_signed())?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // The number may have been used again before.
+        run.reaches_us().then_some(process)
+    };
+    let processes: Vec<_> = runs.iter().filter_map(open).collect();
     if processes.is_empty() {
         return never();
     }
-    let (sender, received) = bounded(1);
+    let (sender, received) = crossbeam_channel::bounded(1);
+    let watch = move || {
+        let ended = |process| PollFd::new(process, PollFlags::IN);
+        let mut polled: Vec<PollFd<'_>> = processes.iter().map(ended).collect();
+        while poll(&mut polled, None).is_err() {}
+        let _ = sender.send(());
+    };
     // Without the thread nobody watches, as on other systems.
-    let started = thread::Builder::new()
-        .name("ancestors".into())
-        .spawn(move || {
-            let ended = |process| PollFd::new(process, PollFlags::IN);
-            let mut polled: Vec<PollFd<'_>> = processes.iter().map(ended).collect();
-            while poll(&mut polled, None) == Err(Errno::INTR) {}
-            let _ = sender.send(());
-        });
-    if started.is_ok() { received } else { never() }
+    let thread = std::thread::Builder::new().name("ancestors".into());
+    thread.spawn(watch).map_or_else(|_| never(), |_| received)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn deaths_of(_: impl Iterator<Item = OwnedFd>) -> Receiver<()> {
+fn death_of_one(_: &[&Ancestor]) -> Receiver<()> {
     never()
 }
 
 impl Ancestor {
-    /// A handle of the process, which the number alone is not.
-    fn process(&self) -> Option<OwnedFd> {
-        #[cfg(target_os = "linux")]
-        {
-            use rustix::process::{Pid, PidfdFlags, pidfd_open};
-            let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
-            let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-            // The number may have been used again before.
-            self.reaches_us().then_some(process)
-        }
-        #[cfg(not(target_os = "linux"))]
-        None
-    }
-
     fn is_in(&self, info: &LockInfo) -> bool {
-        if info.state != LockState::Held {
-            return false;
-        }
-        let is_this = |party: &Party| {
-            let fence = party.fence.unwrap_or(info.fence);
-            (fence, party.pid) == (self.fence, self.pid)
-        };
-        info.holders.iter().any(is_this)
-    }
-
-    /// The process of the run.
-    pub(super) fn pid(&self) -> u32 {
-        self.pid
+        info.state == LockState::Held
+            && info
+                .holders
+                .iter()
+                .any(|party| (fence_of(info, party), party.pid) == (self.fence, self.pid))
     }
 
     /// Whether that run can end what this one starts, before its lock can be another's. It reaches
     /// all processes below it in its session.
     fn reaches_us(&self) -> bool {
-        let is_here = Stat::start_of(self.pid) == self.start;
-        is_here && i32::try_from(self.pid).is_ok_and(job::is_in_our_session)
-    }
-
-    fn permits(&self) -> u32 {
-        match self.access {
-            Access::Permits(count) => count,
-            _ => 0,
-        }
+        let Some(own) = Process::own() else {
+            return true;
+        };
+        Process::of(self.pid.cast_signed())
+            .is_some_and(|run| Some(run.start) == self.start && run.session == own.session)
     }
 
     /// Refuses to join a run that could not end the command in time.
     pub(super) fn check_joinable(&self) -> Result<(), Failure> {
         let where_it_is = if !self.reaches_us() {
             "it is in another session or container"
-        } else if !processes::is_above_this(self.pid) {
+        } else if !is_above_this(self.pid.cast_signed()) {
             // Somebody may have copied the variable elsewhere.
             "it has not started this process, nor a process above this one"
         } else {
@@ -241,23 +199,12 @@ impl Ancestor {
 
     /// Whether its lock protects what a run with this share wants to do.
     pub(super) fn covers(&self, share: Share) -> bool {
-        match (self.access, share) {
-            (Access::Mutex, Share::Alone)
-            | (Access::Writer, Share::Reader | Share::Writer)
-            | (Access::Reader, Share::Reader) => true,
-            (Access::Permits(held), Share::Permits(wanted)) => wanted.take <= held,
+        match (self.share, share) {
+            (Share::Alone, Share::Alone)
+            | (Share::Writer, Share::Reader | Share::Writer)
+            | (Share::Reader, Share::Reader) => true,
+            (Share::Permits(held), Share::Permits(wanted)) => wanted.take <= held.take,
             _ => false,
-        }
-    }
-}
-
-impl Access {
-    fn of(share: Share) -> Access {
-        match share {
-            Share::Alone => Access::Mutex,
-            Share::Permits(permits) => Access::Permits(permits.take),
-            Share::Reader => Access::Reader,
-            Share::Writer => Access::Writer,
         }
     }
 }
@@ -267,20 +214,24 @@ pub(super) fn verdict(holding: &[Ancestor], share: Share) -> Verdict {
     let Some(innermost) = holding.last().cloned() else {
         return Verdict::Free;
     };
-    let has = |access| holding.iter().any(|ancestor| ancestor.access == access);
+    let has = |share| holding.iter().any(|ancestor| ancestor.share == share);
     // Where the kinds differ, Redis refuses the name.
     let is_excluded = match share {
-        Share::Alone => has(Access::Mutex),
-        Share::Reader => has(Access::Writer),
-        Share::Writer => has(Access::Reader) || has(Access::Writer),
+        Share::Alone => has(Share::Alone),
+        Share::Reader => has(Share::Writer),
+        Share::Writer => has(Share::Reader) || has(Share::Writer),
         Share::Permits(wanted) => {
-            let held: u32 = holding.iter().map(Ancestor::permits).sum();
+            let held = holding.iter().map(|ancestor| match ancestor.share {
+                Share::Permits(held) => held.take,
+                _ => 0,
+            });
+            let held: u32 = held.sum();
             held > 0 && held.saturating_add(wanted.take) > wanted.of
         }
     };
     if is_excluded {
         Verdict::Never(innermost)
-    } else if matches!(share, Share::Reader) && has(Access::Reader) {
+    } else if share == Share::Reader && has(Share::Reader) {
         Verdict::OnlyAtOnce(innermost)
     } else {
         Verdict::Free
@@ -292,11 +243,11 @@ mod tests {
     use super::super::lock::Permits;
     use super::*;
 
-    fn holding(access: Access) -> Ancestor {
+    fn holding(share: Share) -> Ancestor {
         Ancestor {
             name: "a".into(),
             prefix: "fairlock".into(),
-            access,
+            share,
             fence: 7,
             pid: 9,
             start: None,
@@ -308,44 +259,31 @@ mod tests {
     #[test]
     fn run_never_waits_for_a_lock_that_excludes_it() {
         let permits = |take, of| Share::Permits(Permits { take, of });
-        for (access, share, waits) in [
-            (Access::Mutex, Share::Alone, false),
-            (Access::Writer, Share::Reader, false),
-            (Access::Writer, Share::Writer, false),
-            (Access::Reader, Share::Writer, false),
-            (Access::Permits(2), permits(1, 2), false),
-            (Access::Permits(1), permits(1, 2), true),
+        for (held, share, waits) in [
+            (Share::Alone, Share::Alone, false),
+            (Share::Writer, Share::Reader, false),
+            (Share::Writer, Share::Writer, false),
+            (Share::Reader, Share::Writer, false),
+            (permits(2, 2), permits(1, 2), false),
+            (permits(1, 2), permits(1, 2), true),
             // Redis refuses these: the name is another kind of lock.
-            (Access::Mutex, Share::Reader, true),
-            (Access::Permits(1), Share::Alone, true),
+            (Share::Alone, Share::Reader, true),
+            (permits(1, 2), Share::Alone, true),
         ] {
-            let ancestor = holding(access);
-            let expected = if waits {
-                Verdict::Free
-            } else {
-                Verdict::Never(ancestor.clone())
+            let ancestor = holding(held);
+            let expected = match waits {
+                true => Verdict::Free,
+                false => Verdict::Never(ancestor.clone()),
             };
-            assert_eq!(verdict(&[ancestor], share), expected, "{access:?}");
+            assert_eq!(verdict(&[ancestor], share), expected, "{held:?}");
         }
-        let reader = holding(Access::Reader);
+        let reader = holding(Share::Reader);
         let expected = Verdict::OnlyAtOnce(reader.clone());
         assert_eq!(verdict(&[reader], Share::Reader), expected);
         assert_eq!(verdict(&[], Share::Alone), Verdict::Free);
-    }
-
-    #[test]
-    fn permits_of_all_ancestors_count() {
-        let two = [holding(Access::Permits(1)), holding(Access::Permits(1))];
-        let permits = |of| Share::Permits(Permits { take: 1, of });
-        assert_eq!(verdict(&two, permits(3)), Verdict::Free);
-        assert!(matches!(verdict(&two, permits(2)), Verdict::Never(_)));
-    }
-
-    #[test]
-    fn list_is_read_as_it_was_written() {
-        let list = vec![holding(Access::Mutex), holding(Access::Permits(3))];
-        let text = serde_json::to_string(&list).expect("text");
-        let read: Vec<Ancestor> = serde_json::from_str(&text).expect("a list");
-        assert_eq!(read, list);
+        // The permits of all count.
+        let two = [holding(permits(1, 3)), holding(permits(1, 3))];
+        assert_eq!(verdict(&two, permits(1, 3)), Verdict::Free);
+        assert!(matches!(verdict(&two, permits(1, 2)), Verdict::Never(_)));
     }
 }

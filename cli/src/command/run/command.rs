@@ -1,118 +1,83 @@
-//! The command as it is started, or as it joins the run around it.
+//! The command as it is started, or as it takes the place of this process.
 
-use std::convert::Infallible;
+use std::env;
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{self, Command};
 
-use fairlock::DetachedLock;
-
-use super::foreground::Foreground;
-use super::lock::Held;
-use super::tree::Tree;
-use super::{ancestors, exec, program};
+use super::ancestors::Ancestor;
+use super::program;
 use crate::connection::{Connection, Variables};
 use crate::exit::Failure;
 use crate::logger;
 
 /// The variable with the text of a detached lock. It is a secret, so it is never an argument.
 pub(super) const DETACHED: &str = "FAIRLOCK_DETACHED";
-
-/// The fate of that variable in the command's environment.
-pub(super) enum Handed {
-    /// Nothing: a command further inside may be the one that attaches it.
-    Unchanged,
-    /// The command is the one.
-    Over(DetachedLock),
-    /// The lock is attached, and the text is of no more use.
-    Spent,
-}
-
-impl Handed {
-    fn give_to(&self, command: &mut Command) {
-        match self {
-            Handed::Unchanged => {}
-            Handed::Over(lock) => _ = command.env(DETACHED, lock.secret_text()),
-            Handed::Spent => _ = command.env_remove(DETACHED),
-        }
-    }
-}
+pub(super) const FENCE: &str = "FAIRLOCK_FENCE";
+/// Variables by which systemd says for which process its sockets and its watchdog are. A program
+/// that finds the number of another process there leaves them alone.
+const OF_SYSTEMD: [&str; 2] = ["LISTEN_PID", "WATCHDOG_PID"];
 
 /// The environment of a command: its variables about the lock, and about Redis.
 pub(super) struct Environment {
-    pub(super) name: String,
-    pub(super) fence: u64,
-    pub(super) previous: String,
-    /// The locks of all runs around the command. `None`: as they are.
-    pub(super) ancestors: Option<String>,
-    pub(super) connection: Variables,
-    pub(super) detached: Handed,
+    connection: Variables,
+    /// `None`: the variable is removed.
+    others: Vec<(&'static str, Option<String>)>,
 }
 
 impl Environment {
-    /// For a command under this lock. `ancestors` has this one, too.
-    pub(super) fn under(
-        held: &Held,
-        ancestors: String,
-        connection: &Connection,
-        detached: Handed,
-    ) -> Result<Environment, Failure> {
+    /// For a command under this lock.
+    pub(super) fn new(lock: &Ancestor, connection: &Connection) -> Result<Environment, Failure> {
         Ok(Environment {
-            name: held.name().to_owned(),
-            fence: held.fence(),
-            previous: held.previous_holder().to_string(),
-            ancestors: Some(ancestors),
             connection: connection.variables()?,
-            detached,
+            others: vec![
+                ("FAIRLOCK_NAME", Some(lock.name.clone())),
+                (FENCE, Some(lock.fence.to_string())),
+                ("FAIRLOCK_PREVIOUS", Some(lock.previous.clone())),
+            ],
         })
     }
 
-    fn command(&self, words: &[OsString]) -> Command {
+    pub(super) fn with(mut self, name: &'static str, value: Option<String>) -> Environment {
+        self.others.push((name, value));
+        self
+    }
+
+    /// The words as a command. The C library has the shell run a script without `#!`.
+    pub(super) fn command(&self, words: &[OsString]) -> Command {
+        let this = process::id().to_string();
+        let is_own = |name: &&str| env::var(name).is_ok_and(|value| value == this);
+        let own: String = OF_SYSTEMD
+            .into_iter()
+            .filter(is_own)
+            .map(|name| format!("{name}=$$ "))
+            .collect();
         let mut command = Command::new(&words[0]);
+        if !own.is_empty() {
+            // They are meant for the command, and only its own process knows its number.
+            command = Command::new("/bin/sh");
+            command
+                .args(["-c", &format!("export {own}; exec \"$@\""), "sh"])
+                .arg(&words[0]);
+            // The number of the process in another form. Programs check it only if it is there.
+            command.env_remove("LISTEN_PIDFDID");
+        }
         command.args(&words[1..]);
         self.connection.give_to(&mut command);
-        self.detached.give_to(&mut command);
-        command
-            .env("FAIRLOCK_NAME", &self.name)
-            .env("FAIRLOCK_FENCE", self.fence.to_string())
-            .env("FAIRLOCK_PREVIOUS", &self.previous);
-        if let Some(ancestors) = &self.ancestors {
-            command.env(ancestors::VARIABLE, ancestors);
+        for (name, value) in &self.others {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
         }
         command
     }
-}
 
-/// Starts the command with its environment, in a process group of its own. It dies with this
-/// process. Standard input and output are ours, and the foreground is passed on.
-pub(super) fn start(
-    words: &[OsString],
-    environment: &Environment,
-    foreground: Option<&Foreground>,
-) -> io::Result<Tree> {
-    program::execute(words, |words| {
-        let mut command = environment.command(words);
-        command.process_group(0);
-        exec::die_with_us(&mut command);
-        if let Some(taking) = foreground.and_then(Foreground::taking_by_a_child) {
-            exec::take_terminal(&mut command, taking);
-        }
-        exec::exactly(&mut command, program::files(&words[0]));
-        Tree::start(command, foreground)
-    })
-}
-
-/// Replaces this process by the command. The run around it looks after the command as after all
-/// that it started. Returns only if the command cannot be executed.
-pub(super) fn become_it(words: &[OsString], environment: &Environment) -> Failure {
-    logger::flush();
-    let executed = program::execute::<Infallible>(words, |words| {
-        let mut command = environment.command(words);
-        exec::exactly(&mut command, program::files(&words[0]));
-        Err(command.exec())
-    });
-    match executed {
-        Err(error) => program::failure(&words[0], &error),
+    /// Replaces this process by the command. The run around it looks after the command as after all
+    /// that it started. Returns only if the command cannot be executed.
+    pub(super) fn become_command(&self, words: &[OsString]) -> Failure {
+        logger::flush();
+        let error = self.command(words).exec();
+        program::failure(&words[0], &error)
     }
 }

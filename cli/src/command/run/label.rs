@@ -2,18 +2,35 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::thread;
 
+use crossbeam_channel::bounded;
 use fairlock::MAX_LABEL;
+
+use crate::exit::Failure;
+use crate::signal_mask::without_ttou;
 
 /// The thread that takes the lock. It lives for as long as the run does.
 pub(in crate::command) const THREAD: &str = "fairlock-run";
 
-/// Keeps the calling thread until the process ends: Redis and `fairlock ls` name the thread that
-/// took the lock, and people look for it.
-pub(super) fn stay() -> ! {
-    loop {
-        std::thread::park();
-    }
+/// Runs this on a thread of that name, which then stays until the process ends: Redis and
+/// `fairlock ls` name the thread that took the lock, and people look for it.
+pub(super) fn on_its_thread<T: Send + 'static>(
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let (sender, ended) = bounded(1);
+    thread::Builder::new()
+        .name(THREAD.into())
+        // It starts threads of the library, which log.
+        .spawn(move || {
+            without_ttou(|| sender.send(run()).map_err(drop)).unwrap_or(());
+            loop {
+                thread::park();
+            }
+        })
+        .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
+    let failed = |_| Failure::internal("the wait ended without a result");
+    ended.recv().map_err(failed)
 }
 
 /// The label of a run inside another one, which holds this name. Left as it is if it would be too

@@ -2,47 +2,42 @@
 
 mod ancestors;
 mod command;
-mod connect;
-mod detached;
-mod exec;
-mod foreground;
 pub(super) mod label;
 mod lock;
-mod messages;
 mod program;
 mod release;
 mod signals;
 mod supervisor;
+mod terminal;
 mod times;
 mod tree;
 mod wait;
-mod waiting_line;
 
 use crate::defaults::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL};
+use std::cell::Cell;
+use std::env;
 use std::ffi::OsString;
-use std::time::Duration;
+use std::io::{self, IsTerminal as _};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use crossbeam_channel::never;
-use fairlock::{Error, LockManager, LockOptions};
+use fairlock::{Builder, DetachedLock, LockManager, LockOptions, MAX_TTL};
 use humantime::format_duration;
 
-use crate::connection::{Connection, TTL_PER_TIMEOUT};
-use crate::duration::{self, whole_ms};
-use crate::exit::{self, Exit, Failure};
-use crate::signal_mask::without_ttou;
+use crate::connection::Connection;
+use crate::duration;
+use crate::exit::{Exit, Failure};
+use crate::logger;
 
-use ancestors::{Ancestor, Ancestors, Orphaned};
-use command::{Environment, Handed};
-use foreground::Foreground;
+use ancestors::{Ancestor, Ancestors};
+use command::{DETACHED, Environment, FENCE};
 use lock::{Held, Permits, Share};
-use messages::Messages;
-use release::Release;
 use signals::Signals;
-use supervisor::{Rules, Supervisor};
+use supervisor::supervise;
+use terminal::Terminal;
 use times::Times;
-use wait::{WaitSettings, Waited, Wanted};
-use waiting_line::Shown;
+use tree::Tree;
+use wait::{Shown, Stop, Wait, Waited};
 
 /// How long the connection may take, unless `--command-timeout` says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -67,7 +62,7 @@ The command finds FAIRLOCK_NAME, FAIRLOCK_FENCE and FAIRLOCK_PREVIOUS in its env
 a fairlock inside it needs: FAIRLOCK_HELD, and the options of the connection as variables.";
 
 /// Runs a command while holding a lock
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// The name of the lock.
@@ -77,14 +72,8 @@ pub(crate) struct Run {
     command: Vec<OsString>,
     /// Wait for at most this time, for Redis and then for the lock. Default: 10s for Redis, and
     /// without end for the lock.
-    #[arg(
-        short,
-        long,
-        visible_alias = "timeout",
-        value_name = "D",
-        conflicts_with = "no_wait"
-    )]
-    #[arg(value_parser = duration::parse)]
+    #[arg(short, long, visible_alias = "timeout", conflicts_with = "no_wait")]
+    #[arg(value_name = "D", value_parser = duration::parse)]
     wait: Option<Duration>,
     /// Do not wait for the lock.
     #[arg(short, long)]
@@ -123,7 +112,7 @@ pub(crate) struct Run {
     reenter: bool,
     /// Hand the lock to the command, which attaches it within this time. The command finds it in
     /// FAIRLOCK_DETACHED, and takes the place of this process.
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    #[arg(long, value_name = "D", value_parser = valid_for)]
     #[arg(conflicts_with_all = ["permits", "shared", "exclusive", "max_hold", "grace", "reenter"])]
     detach: Option<Duration>,
     /// Take over the lock that another process has detached, ahead of all that wait. It is in
@@ -141,13 +130,6 @@ pub(crate) struct Run {
     quiet: bool,
 }
 
-/// A lock, and what its command is to know.
-struct Taken {
-    held: Held,
-    orphaned: Orphaned,
-    environment: Environment,
-}
-
 /// The fate of the command if its lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnLoss {
@@ -157,56 +139,145 @@ enum OnLoss {
     Ignore,
 }
 
+/// The library would say so after the wait.
+fn valid_for(text: &str) -> Result<Duration, String> {
+    let time = duration::parse(text)?;
+    let range = Duration::from_millis(1)..=MAX_TTL;
+    let wrong = || format!("from 1ms to {}", format_duration(MAX_TTL));
+    range.contains(&time).then_some(time).ok_or_else(wrong)
+}
+
 impl Run {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
-        let times = Times::new(self.ttl.unwrap_or(DEFAULT_TTL), self.grace, self.max_hold)?;
+        let times = Times::new(self.ttl(), self.grace, self.max_hold)?;
         // Before a wait that may take hours.
         program::check(&self.command[0])?;
         // The first process of a container gets no signal that it has no handler for.
         let signals = Signals::start()?;
-        let messages = Messages::start();
-        let settings = self.wait_settings();
-        let explain = |error| self.refused(error, connection);
-        let ancestors = Ancestors::read()?;
+        let ancestors = Ancestors::read(connection.prefix())?;
         let orphaned = ancestors.watch();
-        let wanted = Wanted {
-            orphaned: orphaned.received.clone(),
-            ..self.wanted(connection, &times, ancestors.clone())?
+        let wait = Wait {
+            run: self.clone(),
+            ancestors: ancestors.clone(),
+            attached: self.attached()?,
+            builder: self.builder(connection, &times, &ancestors)?,
+            signals: signals.received.clone(),
+            orphaned: orphaned.0.clone(),
+            start: Instant::now(),
+            is_shown: Cell::new(false),
         };
-        match wait::wait_for(wanted, settings, &signals, &messages, explain)? {
-            Waited::Granted(granted) => {
-                let (held, manager) = granted.take();
-                if self.detach.is_some() {
-                    return self.start_detached(held, &manager, connection, &signals, &messages);
-                }
-                let all = ancestors.and(&held, connection.prefix(), self.share(), times.grace);
-                let taken = Taken {
-                    environment: Environment::under(&held, all, connection, self.handed())?,
-                    orphaned,
-                    held,
-                };
-                self.run_holding(taken, &manager, times, &signals, &messages)
-            }
-            Waited::Joined(ancestor) => {
+        let (held, manager) = match label::on_its_thread(move || wait.run())? {
+            Ok(Waited::Granted(held, manager)) => (held, manager),
+            Ok(Waited::Joined(ancestor)) => {
                 ancestor.check_joinable()?;
-                drop(messages);
-                self.join(&ancestor, connection, &signals)
-            }
-            Waited::ForItself(ancestor) => Err(self.waits_for_itself(&ancestor)),
-            Waited::Busy(holder) => {
-                if settings.shown != Shown::Nothing {
-                    messages.say(format!("{}: busy{holder}", self.name));
+                if let Err(signal) = signals.early() {
+                    return Ok(signals::end_by(signal));
                 }
-                Ok(Exit(self.conflict_exit_code))
+                let environment = Environment::new(&ancestor, connection)?;
+                return Err(environment.become_command(&self.command));
             }
-            Waited::Signal(signal) => {
-                drop(messages);
-                Ok(signals::end_by(
-                    signal.number(),
-                    Foreground::find().as_ref(),
-                ))
+            Ok(Waited::ForItself(ancestor)) => return Err(self.waits_for_itself(&ancestor)),
+            Ok(Waited::Busy(holder)) => {
+                if self.shown() != Shown::Nothing {
+                    self.say(&format!("busy{holder}"));
+                }
+                return Ok(Exit(self.conflict_exit_code));
+            }
+            // To the library, a replica is an error of the URL. A run has waited for its promotion,
+            // as for any Redis that is away.
+            Err(Stop::Error(error)) if wait::passes(&error) => {
+                return Err(Failure::new(
+                    Exit::NO_REDIS,
+                    Failure::from(error).to_string(),
+                ));
+            }
+            Err(Stop::Error(error)) => return Err(error.into()),
+            Err(Stop::Signal(signal)) => return Ok(signals::end_by(signal)),
+            Err(Stop::Orphaned) => {
+                return Err(
+                    self.lost("the run around this one has died, so the command does not start")
+                );
+            }
+        };
+        signals.receive_stops();
+        // Much may have happened since the grant: the host may have slept.
+        let is_late = held.check().is_err() || held.remaining() <= times.left_at_term();
+        if let Err(signal) = signals.early() {
+            held.release_unused(&manager);
+            return Ok(signals::end_by(signal));
+        }
+        let own = ancestors.under(&held, self.share(), times.grace);
+        let environment = Environment::new(&own, connection)?;
+        if let Some(valid_for) = self.detach {
+            return Err(self.hand_over(held, valid_for, &manager, environment)?);
+        }
+        if is_late {
+            held.release_unused(&manager);
+            return Err(
+                self.lost("the lock was not renewed in time, so the command does not start")
+            );
+        }
+        let mut environment = environment.with(ancestors::VARIABLE, Some(ancestors.and(own)));
+        if self.attach {
+            // Its text is of no more use.
+            environment = environment.with(DETACHED, None);
+        }
+        let terminal = Terminal::find();
+        match Tree::start(environment.command(&self.command), terminal.is_some()) {
+            Ok(tree) => {
+                let ended = supervise(self, &held, tree, terminal, &signals, times, orphaned);
+                Ok(release::after(self, &ended, held, &manager))
+            }
+            Err(error) => {
+                held.release_unused(&manager);
+                Err(program::failure(&self.command[0], &error))
             }
         }
+    }
+
+    /// Detaches the lock, and replaces this process by the command, which finds it in the variable.
+    /// Nothing is left to do here: no process has the lock until the command attaches it.
+    fn hand_over(
+        &self,
+        held: Held,
+        valid_for: Duration,
+        manager: &LockManager,
+        environment: Environment,
+    ) -> Result<Failure, Failure> {
+        let Held::Mutex(guard) = held else {
+            return Err(Failure::internal("only a mutex can be detached"));
+        };
+        // An error drops the guard, and so releases the lock.
+        let lock = guard.detach(valid_for).map_err(fairlock::Error::from)?;
+        let failure = environment
+            .with(DETACHED, Some(lock.secret_text()))
+            .with(FENCE, Some(lock.fence().to_string()))
+            .become_command(&self.command);
+        // The command could not be executed.
+        if let Ok(guard) = manager.attach(&lock) {
+            Held::Mutex(guard).release_unused(manager);
+        }
+        Ok(failure)
+    }
+
+    /// The lock in the variable, if this run takes it over.
+    fn attached(&self) -> Result<Option<DetachedLock>, Failure> {
+        if !self.attach {
+            return Ok(None);
+        }
+        let wrong = |text: &str| Failure::usage(format!("{DETACHED}: {text}"));
+        let text = env::var(DETACHED).map_err(|_| wrong("--attach needs a detached lock in it"))?;
+        let lock = text.trim_end_matches(['\n', '\r']).parse::<DetachedLock>();
+        // The error does not have the text.
+        let lock = lock.map_err(|error| wrong(&error.to_string()))?;
+        if lock.name() != self.name {
+            return Err(wrong(&format!(
+                "it has the lock {:?}, not {:?}",
+                lock.name(),
+                self.name
+            )));
+        }
+        Ok(Some(lock))
     }
 
     /// The error for a lock that a run around this one holds.
@@ -216,107 +287,32 @@ impl Run {
         } else {
             Exit::USAGE
         };
-        let remedy = if !self.reenter {
-            "--reenter joins that run"
-        } else {
-            "it holds less than this one wants, so this one cannot join it"
+        let remedy = match self.reenter {
+            false => "--reenter joins that run",
+            true => "it holds less than this one wants, so this one cannot join it",
         };
+        let Ancestor {
+            name, pid, fence, ..
+        } = ancestor;
         let text = format!(
-            "{}: held by the run around this one (pid {}, fence {}), so it would wait for itself; \
-             {remedy}",
-            self.name,
-            ancestor.pid(),
-            ancestor.fence
+            "{name}: held by the run around this one (pid {pid}, fence {fence}), so it would wait \
+             for itself; {remedy}"
         );
         Failure::new(exit, text)
     }
 
-    /// Runs the command as a part of the run around this one, in place of this process.
-    fn join(
-        &self,
-        ancestor: &Ancestor,
-        connection: &Connection,
-        signals: &Signals,
-    ) -> Result<Exit, Failure> {
-        if let Err(signal) = signals.early() {
-            let foreground = Foreground::find();
-            return Ok(signals::end_by(signal.number(), foreground.as_ref()));
-        }
-        let environment = Environment {
-            name: self.name.clone(),
-            fence: ancestor.fence,
-            previous: ancestor.previous.clone(),
-            ancestors: None,
-            connection: connection.variables()?,
-            detached: Handed::Unchanged,
-        };
-        Err(command::become_it(&self.command, &environment))
-    }
-
-    fn run_holding(
-        &self,
-        taken: Taken,
-        manager: &LockManager,
-        times: Times,
-        signals: &Signals,
-        messages: &Messages,
-    ) -> Result<Exit, Failure> {
-        let Taken {
-            held,
-            orphaned,
-            environment,
-        } = taken;
-        let foreground = Foreground::find();
-        let receives = signals.receive_stops();
-        let early = match signals.early() {
-            Ok(early) => early,
-            Err(signal) => {
-                held.release_unused(manager);
-                return Ok(signals::end_by(signal.number(), foreground.as_ref()));
-            }
-        };
-        // Much may have happened since the grant: the host may have slept.
-        if held.check().is_err() || held.remaining() <= times.left_at_term() {
-            held.release_unused(manager);
-            let text = "the lock was not renewed in time, so the command does not start";
-            return Err(Failure::new(Exit::LOST, format!("{}: {text}", self.name)));
-        }
-        let start = || command::start(&self.command, &environment, foreground.as_ref());
-        let tree = match receives.and_then(|()| start()) {
-            Ok(tree) => tree,
-            Err(error) => {
-                held.release_unused(manager);
-                return Err(program::failure(&self.command[0], &error));
-            }
-        };
-        let rules = Rules {
-            times,
-            orphaned,
-            on_loss: self.on_loss,
-        };
-        let supervisor = Supervisor::new(&held, tree, foreground, rules, messages);
-        let ended = without_ttou(|| supervisor.run(signals, early));
-        let release = Release {
-            on_loss: self.on_loss,
-            manager,
-            only_after_success: self.only_after_success,
-        };
-        Ok(release.after(&ended, held, messages))
-    }
-
-    /// The lock, and a manager that is not connected yet.
-    fn wanted(
+    /// A manager that is not connected yet.
+    fn builder(
         &self,
         connection: &Connection,
         times: &Times,
-        ancestors: Ancestors,
-    ) -> Result<Wanted, Failure> {
-        let label = match &self.label {
-            Some(label) => label.clone(),
-            None => label::of_program(&self.command[0]),
-        };
-        let label = ancestors.label(label);
-        let mut options = LockOptions::new().ttl(times.ttl).label(label);
+        ancestors: &Ancestors,
+    ) -> Result<Builder, Failure> {
+        let label = self.label.clone();
+        let label = label.unwrap_or_else(|| label::of_program(&self.command[0]));
+        let mut options = LockOptions::new()
+            .ttl(times.ttl)
+            .label(ancestors.label(label));
         if let Some(least) = self.hold_at_least {
             options = options.hold_at_least(least);
         }
@@ -324,73 +320,50 @@ impl Run {
             options = options.max_hold(limit);
         }
         let timeout = connection.command_timeout();
-        let mut builder = connection.builder()?.options(options);
-        if let Some(wait) = self.wait {
+        // The library derives it from the ttl. That of a short ttl is too short for a connection
+        // with TLS to another continent.
+        let connect = timeout.unwrap_or(CONNECT_TIMEOUT);
+        let builder = connection
+            .builder()?
+            .options(options)
+            .connect_timeout(connect);
+        Ok(match self.wait {
             // An outage does not end a wait before its time.
-            let timeout = timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT);
-            builder = builder.outage_limit(wait.max(timeout));
-        }
-        Ok(Wanted {
-            name: self.name.clone(),
-            share: self.share(),
-            prefix: connection.prefix().map(str::to_owned),
-            orphaned: never(),
-            ancestors,
-            reenters: self.reenter,
-            attached: self.attached()?,
-            builder,
-            // The library derives it from the ttl. That of a short ttl is too short for a
-            // connection with TLS to another continent.
-            connect_timeout: timeout.unwrap_or(CONNECT_TIMEOUT),
+            Some(wait) => {
+                builder.outage_limit(wait.max(timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT)))
+            }
+            None => builder,
         })
     }
 
-    /// The library says in its own words which times do not fit each other.
-    fn refused(&self, error: Error, connection: &Connection) -> Failure {
-        let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
-        if let Some((what, message)) = exit::misused(&error)
-            && (matches!(what, "ttl" | "horizon") || message.contains("with the ttl of"))
-            && let Some(timeout) = connection.command_timeout()
-            && let fitting = timeout.saturating_mul(TTL_PER_TIMEOUT)
-            && ttl < fitting
-        {
-            let option = exit::given("--command-timeout");
-            let given = match self.ttl {
-                Some(_) => "--ttl",
-                None => "the default --ttl",
-            };
-            return Failure::usage(format!(
-                "{given} {} is too short for {option} {}: make it {}, or {option} {}",
-                format_duration(ttl),
-                format_duration(timeout),
-                format_duration(fitting),
-                format_duration(whole_ms(ttl / TTL_PER_TIMEOUT))
-            ));
-        }
-        connect::failure(error)
+    fn ttl(&self) -> Duration {
+        self.ttl.unwrap_or(DEFAULT_TTL)
     }
 
     fn share(&self) -> Share {
-        match &self.permits {
-            Some(permits) => Share::Permits(*permits),
+        match self.permits {
+            Some(permits) => Share::Permits(permits),
             None if self.shared => Share::Reader,
             None if self.exclusive => Share::Writer,
             None => Share::Alone,
         }
     }
 
-    fn wait_settings(&self) -> WaitSettings {
-        let shown = match self.quiet {
-            true => Shown::Nothing,
-            false => Shown::by_stderr(),
-        };
-        WaitSettings {
-            at_most: if self.no_wait {
-                Some(Duration::ZERO)
-            } else {
-                self.wait
-            },
-            shown,
+    /// On a terminal, or with `-v`. Cron mails every line that a job prints.
+    fn shown(&self) -> Shown {
+        match (self.quiet, log::max_level()) {
+            (true, _) => Shown::Nothing,
+            _ if io::stderr().is_terminal() => Shown::Always,
+            (_, level) if level >= log::LevelFilter::Info => Shown::Once,
+            _ => Shown::Nothing,
         }
+    }
+
+    fn lost(&self, text: &str) -> Failure {
+        Failure::new(Exit::LOST, format!("{}: {text}", self.name))
+    }
+
+    fn say(&self, text: &str) {
+        logger::say(&format!("{}: {text}", self.name));
     }
 }

@@ -1,88 +1,83 @@
 //! The signals that this process receives, in a channel.
 
-use std::io;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
-use rustix::process::{Signal, kill_current_process_group};
-use signal_hook::iterator::{Handle, Signals as Incoming};
-use signal_hook::low_level::emulate_default_handler;
+use libc::{
+    SIGBUS, SIGCHLD, SIGCONT, SIGFPE, SIGHUP, SIGILL, SIGINT, SIGKILL, SIGQUIT, SIGSEGV, SIGSTOP,
+    SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use rustix::process::{Signal, getpid};
+use signal_hook::flag::register_usize;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
+use signal_hook::iterator::{Handle, SignalsInfo};
+use signal_hook::low_level::{emulate_default_handler, raise};
 
-use super::foreground::Foreground;
 use crate::exit::{Exit, Failure};
 use crate::logger;
-use crate::processes::SignalSet;
 
 /// They end a wait for the lock, and go to the command once it runs.
-const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+const ENDING: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
 /// They only go to the command. Before it runs, they do nothing.
-const FOR_THE_COMMAND: [Signal; 2] = [Signal::USR1, Signal::USR2];
-/// They would end this process by themselves, and the command would get KILL without a warning. So
-/// they end the run in good order.
-///
-/// ILL, FPE, SEGV and BUS are not here: a process with such a fault cannot go on. Rust ignores
-/// PIPE.
-const FATAL: &[Signal] = &[
-    Signal::TRAP,
-    Signal::ABORT,
-    Signal::ALARM,
-    Signal::XCPU,
-    Signal::XFSZ,
-    Signal::VTALARM,
-    Signal::PROF,
-    Signal::SYS,
-    #[cfg(target_os = "linux")]
-    Signal::IO,
-    #[cfg(target_os = "linux")]
-    Signal::POWER,
-    #[cfg(target_os = "linux")]
-    Signal::STKFLT,
+const FOR_THE_COMMAND: [i32; 2] = [SIGUSR1, SIGUSR2];
+/// The terminal sends them to a whole job, which stops.
+const STOPPING: [i32; 3] = [SIGTSTP, SIGTTIN, SIGTTOU];
+const OTHERS: [i32; 2] = [SIGCONT, SIGCHLD];
+/// Nobody can handle the first two. A process with one of the next four faults cannot go on. The
+/// last two do nothing by themselves.
+const NOT_RECEIVED: [i32; 8] = [
+    SIGKILL, SIGSTOP, SIGILL, SIGFPE, SIGSEGV, SIGBUS, SIGURG, SIGWINCH,
 ];
+
+/// How long the message of a CONT takes, which has continued this process.
+const DELIVERY: Duration = Duration::from_millis(200);
 
 /// A signal that this process has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Received(i32);
+pub(super) struct Received {
+    pub(super) number: i32,
+    /// The kernel has sent it, and not a process.
+    is_from_kernel: bool,
+}
 
 impl Received {
-    /// `None` for a real-time signal.
-    pub(super) fn signal(self) -> Option<Signal> {
-        Signal::from_named_raw(self.0)
-    }
-
-    pub(super) fn number(self) -> i32 {
-        self.0
-    }
-
     /// Whether a wait for the lock ends with it.
     pub(super) fn ends_a_wait(self) -> bool {
-        self.is_one_of(&ENDING) || self.ends_a_run()
+        ENDING.contains(&self.number) || self.ends_a_run()
     }
 
-    /// Whether it ends the command in good order, and the run.
+    /// Whether it would end this process by itself, and the command would get KILL without a
+    /// warning. So it ends the command in good order, and the run.
     pub(super) fn ends_a_run(self) -> bool {
-        self.is_one_of(FATAL) || self.signal().is_none()
+        let others = [&ENDING[..], &FOR_THE_COMMAND, &STOPPING, &OTHERS];
+        !others.iter().any(|signals| signals.contains(&self.number))
     }
 
-    /// The signal, if a running command gets it.
+    pub(super) fn stops_a_job(self) -> bool {
+        STOPPING.contains(&self.number)
+    }
+
+    /// Whether it is Ctrl-C or Ctrl-\, which the terminal sends to a whole group.
+    pub(super) fn is_typed(self) -> bool {
+        self.is_from_kernel && matches!(self.number, SIGINT | SIGQUIT)
+    }
+
+    /// The signal, if a command gets it from here.
     pub(super) fn for_the_command(self) -> Option<Signal> {
-        let is_passed_on = self.is_one_of(&ENDING)
-            || self.is_one_of(&FOR_THE_COMMAND)
-            || self.signal() == Some(Signal::TSTP);
-        self.signal().filter(|_| is_passed_on)
-    }
-
-    fn is_one_of(self, signals: &[Signal]) -> bool {
-        self.signal()
-            .is_some_and(|signal| signals.contains(&signal))
+        Signal::from_named_raw(self.number).filter(|signal| *signal != Signal::CHILD)
     }
 }
 
-/// The real-time signals, which end a process that has no handler for them.
-fn real_time() -> impl Iterator<Item = i32> {
+/// All signals. Those of the C library itself are between the two ranges.
+fn all() -> impl Iterator<Item = i32> {
     #[cfg(target_os = "linux")]
-    return libc::SIGRTMIN()..=libc::SIGRTMAX();
+    return (1..32).chain(libc::SIGRTMIN()..=libc::SIGRTMAX());
     #[cfg(not(target_os = "linux"))]
-    return std::iter::empty();
+    return 1..32;
 }
 
 /// The signals that this process receives from now on. None of them ends the process any more.
@@ -91,102 +86,127 @@ pub(super) struct Signals {
     handle: Handle,
     /// They were ignored when this process began, and stay so. The command ignores them too: so
     /// `nohup` and a script's `&` keep their meaning.
-    ignored: SignalSet,
+    ignored: u64,
+    /// Whether CONT came last, and not a signal that stops a job: the channel has signals by their
+    /// numbers, not by their times.
+    is_continued: Arc<AtomicUsize>,
 }
 
 impl Signals {
     pub(super) fn start() -> Result<Signals, Failure> {
         let failed = |error| Failure::internal(format!("cannot receive signals: {error}"));
-        let ignored = SignalSet::ignored();
-        let named = ENDING.iter().chain(&FOR_THE_COMMAND).chain(FATAL);
-        let all = named.map(|signal| signal.as_raw()).chain(real_time());
-        let wanted = all.filter(|number| !ignored.contains(*number));
-        let always = [Signal::CONT, Signal::CHILD].map(Signal::as_raw);
-        let mut incoming = Incoming::new(wanted.chain(always)).map_err(failed)?;
+        let ignored = ignored();
+        let is_wanted = |number: &i32| {
+            let is_ignored = contains(ignored, *number) && !OTHERS.contains(number);
+            !is_ignored && !NOT_RECEIVED.contains(number) && !STOPPING.contains(number)
+        };
+        let wanted = all().filter(is_wanted);
+        let mut incoming = SignalsInfo::<WithRawSiginfo>::new(wanted).map_err(failed)?;
         let handle = incoming.handle();
-        let of_thread = handle.clone();
         let (sender, received) = unbounded();
-        thread::Builder::new()
-            .name("signals".into())
-            .spawn(move || {
-                while !of_thread.is_closed() {
-                    let look = incoming.wait().map(Received);
-                    for signal in in_order_sent(look.collect()) {
-                        if sender.send(signal).is_err() {
-                            return;
-                        }
-                    }
+        let forward = move || {
+            while !incoming.is_closed() {
+                for info in incoming.wait() {
+                    let _ = sender.send(Received {
+                        number: info.si_signo,
+                        is_from_kernel: info.si_code > 0,
+                    });
                 }
-            })
-            .map_err(failed)?;
+            }
+        };
+        let thread = thread::Builder::new().name("signals".into());
+        thread.spawn(forward).map_err(failed)?;
         Ok(Signals {
             received,
             handle,
             ignored,
+            is_continued: Arc::default(),
         })
     }
 
-    /// Receives TSTP too, for the command. Without a command, it just stops this process.
-    pub(super) fn receive_stops(&self) -> io::Result<()> {
-        if self.ignored.contains(Signal::TSTP.as_raw()) {
-            return Ok(());
+    /// Receives the signals that stop a job, too, for the command. Without a command, they just
+    /// stop this process.
+    pub(super) fn receive_stops(&self) {
+        let is_ignored = |number: &i32| contains(self.ignored, *number);
+        for number in STOPPING.into_iter().filter(|number| !is_ignored(number)) {
+            // An error would leave it as it is.
+            let _ = self.handle.add_signal(number);
+            let _ = register_usize(number, Arc::clone(&self.is_continued), 0);
         }
-        self.handle.add_signal(Signal::TSTP.as_raw())
+        let _ = register_usize(SIGCONT, Arc::clone(&self.is_continued), 1);
     }
 
-    /// The signals that came between the grant and the start of the command. `Err`: one of them
-    /// ends the run before it.
+    /// Looks at the signals that came between the grant and the start of the command. `Err`: one of
+    /// them ends the run before it.
     ///
-    /// USR1 and USR2 are dropped, as during the wait. A program that has just begun has no handler
-    /// for them yet, and they would end it.
-    pub(super) fn early(&self) -> Result<Vec<Received>, Received> {
-        let mut all: Vec<Received> = self.received.try_iter().collect();
-        if let Some(signal) = all.iter().find(|signal| signal.ends_a_wait()) {
-            return Err(*signal);
+    /// All others are dropped, as during the wait. A program that has just begun has no handler for
+    /// them yet, and they would end it.
+    pub(super) fn early(&self) -> Result<(), Received> {
+        let mut all = self.received.try_iter();
+        all.find(|signal| signal.ends_a_wait()).map_or(Ok(()), Err)
+    }
+
+    /// A stop begins that no signal to this process has asked for.
+    pub(super) fn expect_stop(&self) {
+        self.is_continued.store(0, Ordering::SeqCst);
+    }
+
+    /// Stops this process until somebody continues it. Returns what it received meanwhile, without
+    /// what belongs to this stop: another Ctrl-Z of before, and the CONT.
+    pub(super) fn stop_here(&self) -> Vec<Received> {
+        let is_continued = || self.is_continued.load(Ordering::SeqCst) != 0;
+        // A shell may have continued the job by now.
+        if !is_continued() {
+            // It reaches this thread, so it takes effect before the call returns.
+            let _ = raise(SIGSTOP);
         }
-        all.retain(|signal| !signal.is_one_of(&FOR_THE_COMMAND));
-        Ok(all)
+        let is_cont = |received: &Received| received.number == SIGCONT;
+        let mut all: Vec<Received> = Vec::new();
+        while !all.last().is_some_and(is_cont)
+            && let Ok(received) = self.received.recv_timeout(DELIVERY)
+        {
+            all.push(received);
+        }
+        all.retain(|received| !received.stops_a_job() && !is_cont(received));
+        if !is_continued() {
+            // Somebody has stopped the job again.
+            all.push(Received {
+                number: SIGTSTP,
+                is_from_kernel: true,
+            });
+        }
+        all
     }
 }
 
-/// The signals of one look, with a TSTP before a CONT.
-///
-/// A look finds signals by their numbers, where CONT comes first. But it was sent last: if a TSTP
-/// comes after it, the kernel drops the CONT, unless its handler has run by then. A suspension ends
-/// with that CONT, so a TSTP that stayed behind it would stop the command again.
-fn in_order_sent(mut look: Vec<Received>) -> Vec<Received> {
-    look.sort_by_key(|signal| signal.signal() == Some(Signal::CONT));
-    look
-}
-
-/// The end of a run that the signal of this number has ended: 128 + n.
+/// The end of a run that this signal has ended: 128 + n.
 ///
 /// After Ctrl-C on a terminal, the process ends by the signal itself, which shells show as 130,
 /// too. Only then does a shell end its loop or its script.
-pub(super) fn end_by(number: i32, foreground: Option<&Foreground>) -> Exit {
-    if number == Signal::INT.as_raw() && foreground.is_some_and(Foreground::is_ours) {
-        logger::flush();
-        // Returns only if the signal could not be raised.
-        let _ = emulate_default_handler(number);
+pub(super) fn end_by(received: Received) -> Exit {
+    if received.is_typed() && received.number == SIGINT {
+        end_by_ctrl_c();
     }
-    Exit::of_signal(number)
+    Exit::of_signal(received.number)
 }
 
-/// Does what the terminal does on Ctrl-C. The command's group had the terminal, so a script around
-/// this process has not received the signal yet.
-pub(super) fn interrupt_our_group() {
-    let _ = kill_current_process_group(Signal::INT);
+/// Returns if the signal cannot end this process, as the first one of a container.
+pub(super) fn end_by_ctrl_c() {
+    logger::flush();
+    if !getpid().is_init() {
+        let _ = emulate_default_handler(SIGINT);
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The signals that this process ignores, as Linux lists them. Empty elsewhere: no safe call of
+/// the standard library or of a crate here asks for them.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
 
-    #[test]
-    fn stop_comes_before_the_continuation_of_the_same_look() {
-        let received = |signal: Signal| Received(signal.as_raw());
-        let look = [Signal::CHILD, Signal::CONT, Signal::TSTP].map(received);
-        let order = [Signal::CHILD, Signal::TSTP, Signal::CONT].map(received);
-        assert_eq!(in_order_sent(look.to_vec()), order);
-    }
+fn contains(mask: u64, number: i32) -> bool {
+    mask & (1 << (number - 1)) != 0
 }

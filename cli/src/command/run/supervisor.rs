@@ -1,25 +1,23 @@
 //! Looks after the command while it runs under its lock.
 
-mod stops;
-
-use std::io;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{never, select};
-use fairlock::{Error, Loss, LossReason};
+use crossbeam_channel::{Receiver, never, select};
+use fairlock::{Error, LossReason};
 use humantime::format_duration;
 use rustix::process::Signal;
 
-use super::OnLoss;
-use super::ancestors::Orphaned;
-use super::foreground::Foreground;
 use super::lock::Held;
-use super::messages::Messages;
 use super::signals::{Received, Signals};
+use super::terminal::Terminal;
 use super::times::Times;
-use super::tree::{End, Life, Tree};
+use super::tree::{End, Tree};
+use super::{OnLoss, Run};
+use crate::age::short;
 use crate::exit::Failure;
-use stops::HadTerminal;
+use crate::job::can_be_continued;
+use crate::logger;
+use crate::processes::Process;
 
 /// The longest sleep. The time left of a lease goes on while the host sleeps, and a timer does not.
 const LOOK: Duration = Duration::from_secs(1);
@@ -27,150 +25,120 @@ const LOOK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 
 pub(super) struct Supervisor<'a> {
+    run: &'a Run,
     held: &'a Held,
     tree: Tree,
-    foreground: Option<Foreground>,
+    signals: &'a Signals,
+    /// The terminal, whose group the command shares with this process.
+    terminal: Option<Terminal>,
     times: Times,
-    on_loss: OnLoss,
-    orphaned: Orphaned,
-    messages: &'a Messages,
     granted: Instant,
-    stage: Stage,
-    /// Set once the lock is lost.
-    loss: Option<Loss>,
+    /// Once the command got TERM for its lock.
+    kill_at: Option<Instant>,
+    is_lost: bool,
     cut: Option<Cut>,
-    /// The command was stopped, and we have not continued it.
-    is_stopped: bool,
-    /// We stopped with the command. `Some`: whether its group had the terminal.
-    suspended: Option<HadTerminal>,
-    /// The warning about it is given once.
+    /// The warning of a stop is given once.
     has_warned: bool,
 }
 
-/// When to end a command before its time.
-pub(super) struct Rules {
-    pub(super) times: Times,
-    pub(super) orphaned: Orphaned,
-    pub(super) on_loss: OnLoss,
-}
-
-/// How far the end of the command is.
-///
-/// | stage     | becomes                                                                     |
-/// |-----------|-----------------------------------------------------------------------------|
-/// | `Running` | `Ending`: TERM was sent · `Killed`: KILL was sent                           |
-/// | `Ending`  | `Killed`: the grace is over, or only the margin is left of the lease        |
-/// | `Killed`  | –                                                                           |
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Running,
-    Ending { kill_at: Instant },
-    Killed,
-}
-
 /// How a run ended: all processes of the command are dead.
-#[derive(Debug)]
 pub(super) struct Ended {
     pub(super) end: End,
     /// Why the command was ended before its time, if it was. A loss that was ignored counts, too.
     pub(super) cut: Option<Cut>,
-    /// The command ended by Ctrl-C, while its group had the terminal.
     pub(super) by_ctrl_c: bool,
 }
 
 /// Why a command was ended before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    Lost,
+    /// Its lock was lost, was about to be, or was held for long enough.
+    Lock,
     /// The lock was lost, and the command was to go on.
     Ignored,
-    NotRenewed,
-    MaxHold,
-    /// A run around this one has died, and its lock ends.
-    Orphaned,
     /// A signal of this number came that would have ended fairlock alone.
     Signal(i32),
 }
 
-impl<'a> Supervisor<'a> {
-    pub(super) fn new(
-        held: &'a Held,
-        tree: Tree,
-        foreground: Option<Foreground>,
-        rules: Rules,
-        messages: &'a Messages,
-    ) -> Supervisor<'a> {
-        Supervisor {
-            held,
-            tree,
-            foreground,
-            times: rules.times,
-            on_loss: rules.on_loss,
-            orphaned: rules.orphaned,
-            messages,
-            granted: Instant::now(),
-            stage: Stage::Running,
-            loss: None,
-            cut: None,
-            is_stopped: false,
-            suspended: None,
-            has_warned: false,
+/// Looks after the command until it and all of its processes are dead. `orphaned` says that a run
+/// around this one has died, which can end nothing then before its lock is another's. Within that
+/// time all must be dead.
+pub(super) fn supervise(
+    run: &Run,
+    held: &Held,
+    tree: Tree,
+    terminal: Option<Terminal>,
+    signals: &Signals,
+    times: Times,
+    (mut orphaned, grace): (Receiver<()>, Duration),
+) -> Ended {
+    let mut this = Supervisor {
+        run,
+        held,
+        tree,
+        signals,
+        terminal,
+        times,
+        granted: Instant::now(),
+        kill_at: None,
+        is_lost: false,
+        cut: None,
+        has_warned: false,
+    };
+    for early in signals.received.try_iter() {
+        match early.for_the_command() {
+            // The process of the command may have taken it for us, before it executed the command.
+            Some(signal) if early.is_typed() => this.tree.signal(signal),
+            _ => this.on_signal(early),
         }
     }
-
-    /// The main loop: until the command and all of its processes are dead.
-    pub(super) fn run(mut self, signals: &Signals, early: Vec<Received>) -> Ended {
-        for signal in early {
-            self.on_signal(signal);
+    let mut lost = held.lost().clone();
+    loop {
+        if let Some(signal) = this.tree.reap() {
+            this.on_stop(signal);
         }
-        let mut lost = self.held.lost().clone();
-        loop {
-            if let Some(signal) = self.tree.reap() {
-                self.on_stop(signal);
+        if this.tree.is_dead()
+            && let Some(end) = this.tree.end
+        {
+            return this.finish(end);
+        }
+        this.act();
+        select! {
+            recv(signals.received) -> signal => signal.into_iter().for_each(|signal| this.on_signal(signal)),
+            // It only wakes us: `act` looks at the guard. Then the channel is disconnected, and
+            // would wake us for ever.
+            recv(lost) -> _ => lost = never(),
+            recv(orphaned) -> _ => {
+                orphaned = never();
+                this.times.grace = this.times.grace.min(grace);
+                this.cut(Cut::Lock, Signal::TERM, "the run around this one has died");
             }
-            if let Some(end) = self.tree_end() {
-                return self.finish(end);
-            }
-            self.act();
-            select! {
-                recv(signals.received) -> signal => {
-                    if let Ok(signal) = signal {
-                        self.on_signal(signal);
-                    }
-                }
-                // It only wakes us: `act` looks at the guard. Then the channel is disconnected,
-                // and would wake us for ever.
-                recv(lost) -> _ => lost = never(),
-                recv(self.orphaned.received) -> _ => self.on_orphaned(),
-                default(self.pause()) => {}
-            }
+            default(this.pause()) => {}
         }
     }
+}
 
+impl Supervisor<'_> {
     /// Does what is due.
     fn act(&mut self) {
-        if self.stage == Stage::Killed {
+        if self.tree.is_killed {
             return;
         }
         self.look_at_lock();
-        if let Stage::Ending { kill_at } = self.stage
-            && Instant::now() >= kill_at
-        {
-            self.kill();
-        }
-        if self.stage != Stage::Running {
-            return;
-        }
-        if let Some(limit) = self.times.max_hold
+        if self.kill_at.is_some_and(|at| Instant::now() >= at) {
+            self.tree.kill();
+        } else if self.kill_at.is_none()
+            && let Some(limit) = self.times.max_hold
             && self.granted.elapsed() >= limit
         {
-            self.cut(Cut::MaxHold);
             let limit = format_duration(limit);
             // With `--on-loss ignore` the lock may have been lost before.
-            self.say(&format!(
-                "--max-hold {limit} is over, and the command is ended"
-            ));
-        } else if self.tree.end().is_some() {
+            self.cut(
+                Cut::Lock,
+                Signal::TERM,
+                &format!("--max-hold {limit} is over"),
+            );
+        } else if self.kill_at.is_none() && self.tree.end.is_some() {
             // The command has ended, and some process that it started has not. Without the lock
             // it would go on as if it were protected.
             self.terminate();
@@ -178,197 +146,189 @@ impl<'a> Supervisor<'a> {
     }
 
     fn look_at_lock(&mut self) {
-        if self.loss.is_some() {
+        if self.is_lost {
             return;
         }
         if let Err(Error::Lost { loss, .. }) = self.held.check() {
-            return self.on_lost(loss);
+            self.is_lost = true;
+            return self.on_lost(loss.reason);
         }
-        let left = self.held.remaining();
-        if self.on_loss == OnLoss::Ignore || left > self.left_at_next_step() {
-            return;
-        }
-        if left <= self.times.margin {
-            self.cut.get_or_insert(Cut::NotRenewed);
-            self.kill();
-            self.say_why("the lock cannot be renewed", "the command was killed");
-        } else {
-            self.cut(Cut::NotRenewed);
-            self.say_why("the lock cannot be renewed", "the command is ended");
-        }
-    }
-
-    /// How much of the lease is left when the command gets its next signal for it.
-    fn left_at_next_step(&self) -> Duration {
-        // A stopped command does not see TERM, and its lock may still be renewed.
-        if self.stage == Stage::Running && self.suspended.is_none() {
-            self.times.left_at_term()
-        } else {
-            self.times.margin
+        if self.spare().is_zero() {
+            let error = self.held.renewal_error().map(Failure::from);
+            let why = error.map_or_else(String::new, |error| format!(" ({error})"));
+            let is_late = self.held.remaining() <= self.times.margin;
+            let signal = if is_late { Signal::KILL } else { Signal::TERM };
+            self.cut(
+                Cut::Lock,
+                signal,
+                &format!("the lock cannot be renewed{why}"),
+            );
         }
     }
 
-    /// A run around this one is dead, and can end nothing before its lock is another's.
-    fn on_orphaned(&mut self) {
-        self.orphaned.received = never();
-        self.times.grace = self.times.grace.min(self.orphaned.grace);
-        if self.stage != Stage::Killed {
-            self.cut(Cut::Orphaned);
-            self.say("the run around this one has died, and the command is ended");
+    /// The time until the command gets its next signal for the lease, if nothing renews it.
+    fn spare(&self) -> Duration {
+        if self.run.on_loss == OnLoss::Ignore || self.is_lost {
+            return Duration::MAX;
         }
+        let left_then = match self.kill_at {
+            None => self.times.left_at_term(),
+            Some(_) => self.times.margin,
+        };
+        self.held.remaining().saturating_sub(left_then)
     }
 
-    fn on_lost(&mut self, loss: Loss) {
-        let reason = loss.reason;
-        self.loss = Some(loss);
-        if self.on_loss == OnLoss::Ignore {
+    fn on_lost(&mut self, reason: LossReason) {
+        let why = format!("the lock is lost ({reason})");
+        if self.run.on_loss == OnLoss::Ignore {
             self.cut.get_or_insert(Cut::Ignored);
-            self.say(&format!(
-                "the lock is lost, and the command goes on: {reason}"
-            ));
-            return;
+            return self.run.say(&format!("{why}, and the command goes on"));
         }
-        self.cut.get_or_insert(Cut::Lost);
-        match reason {
+        let command = self.tree.command();
+        let sees_term = command.is_none_or(|command| !command.is_stopped());
+        let signal = match reason {
             // It is too late to be dead before others have the lock. So the grace is worth more
-            // than a moment. A stopped command would not use it.
-            LossReason::Forced | LossReason::NotOwner if !self.is_stopped => {
-                if self.stage == Stage::Running {
-                    self.terminate();
-                }
-                self.say(&format!(
-                    "the lock is lost, and the command is ended: {reason}"
-                ));
-            }
-            // The grace was before the loss.
-            _ => {
-                self.kill();
-                self.say(&format!(
-                    "the lock is lost, and the command was killed: {reason}"
-                ));
-            }
-        }
+            // than a moment.
+            LossReason::Forced | LossReason::NotOwner if sees_term => Signal::TERM,
+            // The grace was before the loss. A stopped process that gets KILL never runs again.
+            _ => Signal::KILL,
+        };
+        self.cut(Cut::Lock, signal, &why);
     }
 
-    fn cut(&mut self, cut: Cut) {
+    /// Ends the command by TERM, and KILL after the grace, or by KILL.
+    fn cut(&mut self, cut: Cut, signal: Signal, why: &str) {
+        if self.tree.is_killed {
+            return;
+        }
         // A loss that was ignored has ended nothing.
         if matches!(self.cut, None | Some(Cut::Ignored)) {
             self.cut = Some(cut);
         }
-        self.terminate();
+        let then = if signal == Signal::KILL {
+            self.tree.kill();
+            "was killed"
+        } else {
+            self.terminate();
+            "is ended"
+        };
+        self.run.say(&format!("{why}, and the command {then}"));
     }
 
     fn terminate(&mut self) {
-        let sent = self.tree.terminate();
-        self.check_sent(Signal::TERM, sent);
-        self.stage = Stage::Ending {
-            kill_at: Instant::now() + self.times.grace,
-        };
-    }
-
-    /// A stopped process that gets KILL never runs again, unlike with TERM and CONT.
-    fn kill(&mut self) {
-        let sent = self.tree.kill();
-        self.check_sent(Signal::KILL, sent);
-        self.stage = Stage::Killed;
-    }
-
-    fn send(&mut self, signal: Signal) {
-        let sent = self.tree.signal(signal);
-        self.check_sent(signal, sent);
-    }
-
-    fn check_sent(&self, signal: Signal, sent: io::Result<()>) {
-        if let Err(error) = sent {
-            self.say(&format!("cannot send signal {}: {error}", signal.as_raw()));
+        let kill_at = Instant::now() + self.times.grace;
+        if self.kill_at.is_none() {
+            self.tree.terminate();
         }
+        self.kill_at = Some(self.kill_at.map_or(kill_at, |before| before.min(kill_at)));
     }
 
     fn pause(&self) -> Duration {
-        let mut pause = LOOK;
-        if self.tree.end().is_some() || self.stage == Stage::Killed {
-            pause = POLL;
+        if self.tree.is_killed {
+            return POLL;
         }
-        match self.stage {
-            Stage::Running => {
-                if let Some(limit) = self.times.max_hold {
-                    pause = pause.min(limit.saturating_sub(self.granted.elapsed()));
-                }
-            }
-            Stage::Ending { kill_at } => {
-                pause = pause.min(kill_at.saturating_duration_since(Instant::now()));
-            }
-            Stage::Killed => return pause,
-        }
-        if self.on_loss == OnLoss::Term && self.loss.is_none() {
-            let left = self.held.remaining();
-            pause = pause.min(left.saturating_sub(self.left_at_next_step()));
-        }
-        pause
+        let next_step = match (self.kill_at, self.times.max_hold) {
+            (Some(kill_at), _) => kill_at.saturating_duration_since(Instant::now()),
+            (None, Some(limit)) => limit.saturating_sub(self.granted.elapsed()),
+            (None, None) => LOOK,
+        };
+        let is_polled = self.tree.end.is_some();
+        let pause = if is_polled { POLL } else { LOOK };
+        pause.min(next_step).min(self.spare())
     }
 
     fn on_signal(&mut self, received: Received) {
+        // This process may have been stopped: without a lock, CONT must not reach the command.
+        self.act();
         if received.ends_a_run() {
-            if self.stage == Stage::Running {
-                let number = received.number();
-                self.cut(Cut::Signal(number));
-                self.say(&format!("signal {number} ends the command"));
+            if self.kill_at.is_none() {
+                let number = received.number;
+                self.cut(
+                    Cut::Signal(number),
+                    Signal::TERM,
+                    &format!("signal {number} has come"),
+                );
             }
-            return;
-        }
-        let signal = received.signal();
-        if signal == Some(Signal::CONT) {
-            self.on_continue();
-        } else if signal == Some(Signal::TSTP) && self.suspended.is_some() {
-            // It came before the CONT that ends the suspension: from the suspension itself, or from
-            // another fairlock of the same job.
+        } else if received.stops_a_job() && self.terminal.is_some() {
+            // The kernel stops nobody where nobody could continue it.
+            if can_be_continued() {
+                self.suspend();
+            }
+        } else if self.terminal.is_some() && received.is_typed() {
+            // The kernel has sent it to the command, too.
         } else if let Some(signal) = received.for_the_command() {
-            self.send(signal);
+            self.tree.signal(signal);
         }
     }
 
-    /// How the command ended, if none of its processes is alive.
-    fn tree_end(&mut self) -> Option<End> {
-        let life = self.tree.life();
-        let end = self.tree.end()?;
-        match life {
-            Life::Alive => None,
-            Life::Foreign => {
-                self.say("processes of another user are left, and cannot be ended");
-                Some(end)
-            }
-            Life::Dead => Some(end),
+    /// The command was stopped by this signal.
+    fn on_stop(&mut self, signal: Signal) {
+        let in_foreground =
+            |process: Option<Process>| process.is_some_and(|it| it.is_in_foreground());
+        let has_terminal = || in_foreground(Process::own()) || in_foreground(self.tree.command());
+        if self.terminal.is_none() || signal == Signal::STOP && !has_terminal() {
+            // Somebody else stopped it, and will continue it. The lock is renewed meanwhile.
+        } else if can_be_continued() {
+            // Some programs that draw on the terminal stop by themselves at Ctrl-Z. While they have
+            // the terminal, nobody else can type.
+            self.signals.expect_stop();
+            self.suspend();
+        } else {
+            self.tree.go_on();
+        }
+    }
+
+    /// Stops all processes of the command, and this one. So the shell takes over. Returns when this
+    /// process was continued.
+    fn suspend(&mut self) {
+        if self.kill_at.is_some() || self.tree.is_killed {
+            return;
+        }
+        // It may be that only the command itself has stopped, and not all that it started. Nobody
+        // renews the lock for the rest, which may be in another group.
+        self.tree.stop();
+        let left = self.held.remaining();
+        if self.run.on_loss == OnLoss::Term {
+            self.tree.kill_after(left.saturating_sub(self.times.margin));
+        }
+        if !self.has_warned {
+            self.has_warned = true;
+            let left = short(left);
+            self.run.say(&format!(
+                "stopped: the lock will be lost in {left} unless the command continues"
+            ));
+        }
+        logger::flush();
+        let received = self.signals.stop_here();
+        // The kernel may have continued the command, too. Both calls show whether it may go on. A
+        // renewal may take a while, so the other kill is called off after it.
+        if self.held.check().is_ok() {
+            let _ = self.held.renew();
+        }
+        let was_killed = self.tree.call_off_kill();
+        if self.run.on_loss == OnLoss::Term && self.held.check().is_err() {
+            self.act();
+        } else if was_killed {
+            self.cut(Cut::Lock, Signal::KILL, "it was stopped for too long");
+        } else {
+            self.tree.go_on();
+        }
+        for signal in received {
+            self.on_signal(signal);
         }
     }
 
     fn finish(self, end: End) -> Ended {
-        let had_terminal = self.foreground.as_ref().is_some_and(Foreground::is_given);
-        if let Some(foreground) = &self.foreground {
-            foreground.take_back();
-            if had_terminal && (matches!(end, End::Signal(_)) || self.stage == Stage::Killed) {
-                foreground.restore_modes();
-            }
+        if let Some(terminal) = &self.terminal
+            && (matches!(end, End::Signal(_)) || self.tree.is_killed)
+        {
+            terminal.restore_modes();
         }
         let is_interrupted = end == End::Signal(Signal::INT.as_raw());
         Ended {
             end,
             cut: self.cut,
-            by_ctrl_c: is_interrupted && had_terminal,
+            by_ctrl_c: is_interrupted && self.terminal.is_some(),
         }
-    }
-
-    /// Names the error of the last renewal, if there was one.
-    fn say_why(&self, what: &str, then: &str) {
-        match self.held.renewal_error() {
-            Some(error) => {
-                let why = Failure::from(error);
-                self.say(&format!("{what}, and {then}: {why}"));
-            }
-            None => self.say(&format!("{what}, and {then}")),
-        }
-    }
-
-    fn say(&self, text: &str) {
-        self.messages.say(format!("{}: {text}", self.held.name()));
     }
 }

@@ -1,54 +1,55 @@
 //! The processes of the command.
 
-mod stopped;
-
 use std::io;
-use std::process::Command;
+use std::mem;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, kill_process, kill_process_group, test_kill_process,
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group, setsid,
     test_kill_process_group, wait,
 };
 
-use super::foreground::Foreground;
-use crate::processes::{self, Process, SignalSet};
-use stopped::Stopped;
+use crate::processes::{self, Process};
 
 /// How long a panic waits for the end of processes that got KILL.
 const LAST_WAIT: Duration = Duration::from_secs(1);
-/// How many times as long as a look the time to the next one is. Each look reads all processes of
-/// the host, which takes long where there are many.
-const REST_PER_LOOK: u32 = 10;
-/// The same after KILL, when a process that was missed may run without a lock.
-const REST_PER_LOOK_AFTER_KILL: u32 = 1;
+/// The time between two looks at processes that are to stop.
+const REST: Duration = Duration::from_millis(5);
+/// One look may miss a process whose parent forked and then stopped or ended during it.
+const SURE_LOOKS: u32 = 2;
+/// After so many looks, whatever is not stopped goes on.
+const STOP_LOOKS: u32 = 100;
+const LATE_LOOK: u32 = 60;
+/// What a shell does while this process is stopped: see [`Tree::kill_after`].
+const GUARD: &str = "sleep \"$0\" && kill -KILL \"$@\"";
 
 /// The command and all processes that it started, except those in a session of their own.
 ///
-/// The command leads a group. Most of what it starts is in that group, which the kernel signals as
-/// a whole. A shell with job control, `timeout` and an inner fairlock make further groups. Their
-/// processes are found as those below this process: it is the subreaper, so none gets another
-/// parent above it.
+/// They are found as those below this process: it is the subreaper, so none gets another parent
+/// above it. Without a terminal the command leads a group, which the kernel signals as a whole.
 pub(super) struct Tree {
-    /// The command. It leads its group, which has its id.
     leader: Pid,
-    end: Option<End>,
-    /// Children that this process had before the command: a shell may have left them to it.
-    strangers: Vec<Pid>,
-    /// Whether orphans of the command become our children.
-    adopts: bool,
-    /// No child is left, and so nothing below this process.
-    is_childless: bool,
-    /// How many children were reaped.
-    deaths: u64,
-    is_killed: bool,
-    stopped: Stopped,
-    /// No process is left that a signal of ours could reach.
+    /// The group of the command: ours on a terminal.
+    group: i32,
+    /// How the command ended, if it has. Other processes may be alive.
+    pub(super) end: Option<End>,
+    /// Children that are not the command's: those that this process had before it, since a shell
+    /// may have left them to it, and the guard.
+    strangers: Vec<i32>,
+    has_children: bool,
+    /// Whether the kernel lists children.
+    sees: bool,
+    /// How many looks in a row have found nothing alive.
+    quiet_looks: u32,
+    pub(super) is_killed: bool,
     is_over: bool,
-    /// When to look next for processes that are left.
-    look_at: Option<Instant>,
+    /// Those that [`stop`](Self::stop) has stopped, parents before their children.
+    stopped: Vec<Process>,
+    guard: Option<Pid>,
 }
 
 /// How the command ended.
@@ -58,140 +59,80 @@ pub(super) enum End {
     Signal(i32),
 }
 
-/// Whether some process of the command is alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Life {
-    Alive,
-    /// All that is left belongs to another user, so no signal of ours reaches it.
-    Foreign,
-    Dead,
-}
-
 impl Tree {
-    /// Starts the command, which makes its own group. When this returns, it has been executed. A
-    /// signal before that is not lost: it waits in our channel, and the group gets it afterwards.
-    pub(super) fn start(mut command: Command, foreground: Option<&Foreground>) -> io::Result<Tree> {
-        let adopts = adopt_orphans();
-        let strangers = processes::children();
-        let child = match foreground {
-            Some(foreground) => foreground.lend(
-                || command.spawn(),
-                |group| {
-                    let found = processes::below_this(&strangers).unwrap_or_default();
-                    found.iter().any(|process| is_in(process, group))
-                },
-            )?,
-            None => command.spawn()?,
-        };
+    /// Starts the command, in our own group or in one of its own. It dies with this process. When
+    /// this returns, it has been executed.
+    pub(super) fn start(mut command: Command, shares_group: bool) -> io::Result<Tree> {
+        adopt_orphans();
+        let children = processes::children_of(std::process::id().cast_signed());
+        if !shares_group {
+            command.process_group(0);
+        }
+        before_its_program(&mut command, || {});
         // `reap` does what `Child::wait` would. std's `Child` does nothing when it is dropped.
+        let leader = Pid::from_child(&command.spawn()?);
+        let own_group = Process::own().map(|own| own.group).filter(|_| shares_group);
         Ok(Tree {
-            leader: Pid::from_child(&child),
+            leader,
+            group: own_group.unwrap_or(leader.as_raw_nonzero().get()),
             end: None,
-            strangers,
-            adopts,
-            is_childless: false,
-            deaths: 0,
+            sees: children.is_some(),
+            strangers: children.unwrap_or_default(),
+            has_children: true,
+            quiet_looks: 0,
             is_killed: false,
-            stopped: Stopped::default(),
             is_over: false,
-            look_at: None,
+            stopped: Vec::new(),
+            guard: None,
         })
     }
 
-    /// The group of the command.
-    pub(super) fn group(&self) -> Pid {
-        self.leader
+    /// The command itself, while it lives.
+    pub(super) fn command(&self) -> Option<Process> {
+        Process::of(self.leader.as_raw_nonzero().get()).filter(|_| self.end.is_none())
     }
 
-    /// How the command ended, if it has. Other processes may be alive.
-    pub(super) fn end(&self) -> Option<End> {
-        self.end
-    }
-
-    /// Whether the command has received this signal and not noticed it, since it is stopped.
-    pub(super) fn has_pending(&self, signal: Signal) -> bool {
-        SignalSet::pending(self.leader).contains(signal.as_raw())
-    }
-
-    /// Sends a signal to each process of the command's group.
-    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
-        if self.end.is_none() {
-            return self.signal_group(signal);
-        }
-        match processes::below_this(&self.strangers) {
-            Some(found) if !self.is_in_group(&found) => Ok(()),
-            _ => self.signal_group(signal),
-        }
-    }
-
-    /// Stops each process. Another fairlock has this long to stop what is below it.
-    pub(super) fn stop(&mut self, patience: Duration) -> io::Result<()> {
-        let look = || processes::below_this(&self.strangers);
-        if self.stopped.stop(patience, self.leader, look) {
-            return Ok(());
-        }
-        self.signal(Signal::STOP)
-    }
-
-    /// Continues the group of the command, and each other process that [`stop`](Self::stop) has
-    /// stopped.
-    pub(super) fn go_on(&mut self) -> io::Result<()> {
-        self.stopped.go_on();
-        self.signal(Signal::CONT)
+    /// Sends a signal to the group of the command.
+    pub(super) fn signal(&self, signal: Signal) {
+        let mut members = without_those_below_runs(self.below());
+        members.retain(|process| process.group == self.group);
+        self.send(signal, &members);
     }
 
     /// Sends TERM to each process, except those that get it from another fairlock.
-    pub(super) fn terminate(&self) -> io::Result<()> {
-        let found = processes::below_this(&self.strangers);
-        let found = found.map(|found| {
-            let runs = processes::runs_of_others(&found);
-            processes::without_those_below(&runs, &found)
-        });
-        self.signal_all(Signal::TERM, found.as_deref())
+    pub(super) fn terminate(&self) {
+        self.send(Signal::TERM, &without_those_below_runs(self.below()));
     }
 
-    /// Sends KILL to each process. Further looks at what is [alive](Self::life) do so again, for
+    /// Sends KILL to each process. Further looks at what is [dead](Self::is_dead) do so again, for
     /// those that start meanwhile.
-    pub(super) fn kill(&mut self) -> io::Result<()> {
+    pub(super) fn kill(&mut self) {
         self.is_killed = true;
-        self.look_at = None;
-        if self.end.is_none() {
-            // It reaches the group before the look at the others, which may take a moment.
-            self.signal_group(Signal::KILL)?;
-        }
-        self.signal_all(
-            Signal::KILL,
-            processes::below_this(&self.strangers).as_deref(),
-        )
+        self.send(Signal::KILL, &self.below());
     }
 
-    fn signal_all(&self, signal: Signal, found: Option<&[Process]>) -> io::Result<()> {
-        // Once the command is reaped and its group is empty, another group may get the same id.
-        if self.end.is_none() || found.is_none_or(|found| self.is_in_group(found)) {
-            self.signal_group(signal)?;
-        }
-        let outside = found.unwrap_or_default().iter();
-        for process in outside.filter(|process| !self.is_member(process)) {
-            // It has ended meanwhile, or it belongs to another user, which `life` notices.
-            let _ = kill_process(process.pid, signal);
-        }
-        Ok(())
+    fn below(&self) -> Vec<Process> {
+        processes::below_this(&self.strangers)
     }
 
-    fn signal_group(&self, signal: Signal) -> io::Result<()> {
-        match kill_process_group(self.leader, signal) {
-            // All are dead.
-            Err(Errno::SRCH) => Ok(()),
-            result => Ok(result?),
+    /// An error means that a process has ended meanwhile, or that it belongs to another user.
+    fn send(&self, signal: Signal, to: &[Process]) {
+        let leader = self.leader.as_raw_nonzero().get();
+        // A group gets it at once, so that no process that is just starting is missed. Once the
+        // command is reaped and its group is empty, another group may get the same id.
+        let is_left = self.end.is_none() || to.iter().any(|process| process.group == leader);
+        let leads_group = self.group == leader;
+        if leads_group && is_left {
+            let _ = kill_process_group(self.leader, signal);
+        } else if self.end.is_none() {
+            let _ = kill_process(self.leader, signal);
         }
-    }
-
-    fn is_in_group(&self, found: &[Process]) -> bool {
-        found.iter().any(|process| self.is_member(process))
-    }
-
-    fn is_member(&self, process: &Process) -> bool {
-        is_in(process, self.leader)
+        for process in to {
+            let has_it = process.pid == leader || leads_group && process.group == leader;
+            if !has_it {
+                let _ = process.signal(signal);
+            }
+        }
     }
 
     /// Reaps what has died. Returns the signal that stopped the command, if one did.
@@ -201,7 +142,6 @@ impl Tree {
         loop {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid == self.leader => {
-                    self.deaths += u64::from(!status.stopped());
                     if let Some(signal) = status.stopping_signal() {
                         stopped = Signal::from_named_raw(signal);
                     } else if let Some(code) = status.exit_status() {
@@ -212,164 +152,203 @@ impl Tree {
                 }
                 Ok(Some((pid, status))) => {
                     // Its number is free again.
-                    if !status.stopped() {
-                        self.deaths += 1;
-                        self.strangers.retain(|stranger| *stranger != pid);
-                    }
+                    let pid = pid.as_raw_nonzero().get();
+                    self.strangers
+                        .retain(|other| status.stopped() || *other != pid);
                 }
                 Ok(None) => return stopped,
                 Err(error) => {
-                    self.is_childless = error == Errno::CHILD;
+                    self.has_children = error != Errno::CHILD;
                     return stopped;
                 }
             }
         }
     }
 
-    /// Whether some process is alive.
-    pub(super) fn life(&mut self) -> Life {
-        if self.end.is_none() && !self.is_killed {
-            return Life::Alive;
+    /// Whether the command and all of its processes are dead. Those of another user do not count:
+    /// no signal of ours reaches them.
+    pub(super) fn is_dead(&mut self) -> bool {
+        if self.is_killed && self.has_children {
+            self.send(Signal::KILL, &self.below());
         }
-        let life = if self.is_childless && self.adopts {
-            Life::Dead
-        } else {
-            self.look()
-        };
         if self.end.is_none() {
-            return Life::Alive;
+            return false;
         }
-        if life != Life::Alive {
-            // The look passes over the dead, and some of them may be ours to reap.
-            self.reap();
+        let is_alive = self.below().iter().any(|process| !process.is_foreign());
+        // Where the kernel lists no children, it still says whether there is one, or a group.
+        let group = || test_kill_process_group(self.leader).is_ok();
+        let may_hide_one = !self.sees && (self.has_children || group());
+        self.quiet_looks = match is_alive || may_hide_one {
+            true => 0,
+            false => self.quiet_looks + 1,
+        };
+        let has_nothing_below = self.sees && !self.has_children;
+        if !has_nothing_below && self.quiet_looks < SURE_LOOKS {
+            return false;
         }
-        self.is_over |= life != Life::Alive;
-        life
+        // The look passes over the dead, and some of them may be ours to reap.
+        self.reap();
+        self.is_over = true;
+        true
     }
 
-    fn look(&mut self) -> Life {
-        let start = Instant::now();
-        if self.look_at.is_some_and(|at| start < at) {
-            return Life::Alive;
-        }
-        self.reap();
-        let deaths = self.deaths;
-        let mut life = self.look_now();
-        if life != Life::Alive && !self.adopts {
-            // The first look may have missed one whose parent ended during it.
-            life = self.look_now();
-        }
-        // A look can miss a child of ours that ended during it, and with it what this child had
-        // just started. Only a look during which no child ended is sure.
-        self.reap();
-        if self.adopts && self.deaths > deaths {
-            life = Life::Alive;
-        }
-        let rest = if self.is_killed {
-            REST_PER_LOOK_AFTER_KILL
-        } else {
-            REST_PER_LOOK
-        };
-        let end = Instant::now();
-        self.look_at = Some(end + (end - start) * rest);
-        life
-    }
-
-    fn look_now(&self) -> Life {
-        let group = || test_kill_process_group(self.leader);
-        let Some(found) = processes::below_this(&self.strangers) else {
-            return match group() {
-                Ok(()) => Life::Alive,
-                Err(Errno::PERM) => Life::Foreign,
-                Err(_) => Life::Dead,
-            };
-        };
-        let reached = found.iter().map(|process| {
-            if self.is_killed {
-                kill_process(process.pid, Signal::KILL)
+    /// Stops each process, until no look finds one that runs. Another fairlock gets TSTP: it stops
+    /// its own command and then itself, and looks at its own lock before the command goes on. It may
+    /// ignore TSTP, and only if it still waits for its lock, STOP does as well.
+    pub(super) fn stop(&mut self) {
+        let mut quiet_looks = 0;
+        for look in 0..STOP_LOOKS {
+            let found = self.below();
+            let mut running = without_those_below_runs(found.clone());
+            running.retain(|process| !process.is_stopped() && !process.is_foreign());
+            quiet_looks = if running.is_empty() {
+                quiet_looks + 1
             } else {
-                test_kill_process(process.pid)
+                0
+            };
+            if quiet_looks == SURE_LOOKS {
+                return;
             }
-        });
-        let reached: Vec<_> = reached.collect();
-        if reached.contains(&Ok(())) {
-            Life::Alive
-        } else if reached.contains(&Err(Errno::PERM)) || group() == Err(Errno::PERM) {
-            // Where `/proc` hides the processes of others, the group may have one.
-            Life::Foreign
-        } else {
-            Life::Dead
+            for process in running {
+                let has_command = || found.iter().any(|other| other.parent == process.pid);
+                let stops_itself = process.is_fairlock() && (look < LATE_LOOK || has_command());
+                let signal = if stops_itself {
+                    Signal::TSTP
+                } else {
+                    Signal::STOP
+                };
+                let _ = process.signal(signal);
+                if !self.stopped.iter().any(|other| other.pid == process.pid) {
+                    self.stopped.push(process);
+                }
+            }
+            thread::sleep(REST);
         }
+    }
+
+    /// Continues the group of the command, and each other process that [`stop`](Self::stop) has
+    /// stopped. A process that was stopped before stays so.
+    pub(super) fn go_on(&mut self) {
+        // Children come first: a shell with job control that finds a child stopped gives it up.
+        for process in mem::take(&mut self.stopped).iter().rev() {
+            if process.now().is_some() {
+                let _ = process.signal(Signal::CONT);
+            }
+        }
+        self.signal(Signal::CONT);
+    }
+
+    /// Has a shell send KILL to each process after this time, unless it is called off.
+    ///
+    /// While this process is stopped, nobody else would end the command before its lock ends: the
+    /// kernel continues both at once, and somebody may continue the command alone. All processes
+    /// are stopped, so none of them starts another, and their numbers stay theirs.
+    pub(super) fn kill_after(&mut self, time: Duration) {
+        let pids = self.below();
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .args(["-c", GUARD, &format!("{:.3}", time.as_secs_f64())])
+            .args(pids.iter().map(|process| process.pid.to_string()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // In a session of its own, so that a run around this one does not stop it.
+        before_its_program(&mut shell, || _ = setsid());
+        // Without a shell, a look at the lock comes first after the stop.
+        if let Ok(child) = shell.spawn() {
+            self.strangers.push(child.id().cast_signed());
+            self.guard = Some(Pid::from_child(&child));
+        }
+    }
+
+    /// Calls off [`kill_after`](Self::kill_after). True if it has killed the command.
+    pub(super) fn call_off_kill(&mut self) -> bool {
+        self.reap();
+        let Some(guard) = self.guard.take() else {
+            return false;
+        };
+        if self.strangers.contains(&guard.as_raw_nonzero().get()) {
+            let _ = kill_process_group(guard, Signal::KILL);
+            return false;
+        }
+        self.end == Some(End::Signal(Signal::KILL.as_raw()))
     }
 }
 
 /// After a panic, the lock is released. No command may go on without it.
 impl Drop for Tree {
     fn drop(&mut self) {
-        if self.is_over || self.kill().is_err() {
+        if self.is_over {
             return;
         }
+        self.kill();
         let deadline = Instant::now() + LAST_WAIT;
-        while self.life() == Life::Alive && Instant::now() < deadline {
+        while !self.is_dead() && Instant::now() < deadline {
             self.reap();
-            thread::sleep(Duration::from_millis(1));
+            thread::sleep(REST);
         }
     }
 }
 
-fn is_in(process: &Process, group: Pid) -> bool {
-    process.stat.group == group.as_raw_nonzero().get()
+/// These processes without those below another fairlock, which looks after them.
+fn without_those_below_runs(mut found: Vec<Process>) -> Vec<Process> {
+    let runs = found.iter().filter(|process| process.is_fairlock());
+    let mut above: Vec<i32> = runs.map(|run| run.pid).collect();
+    // Parents come before their children.
+    found.retain(|process| {
+        let is_below = above.contains(&process.parent);
+        if is_below {
+            above.push(process.pid);
+        }
+        !is_below
+    });
+    found
 }
 
 /// Makes orphans of the command our children, so that we find and reap them. In a container, it may
-/// be that nobody else reaps them. False where the system cannot do it: then the init process gets
-/// them.
-fn adopt_orphans() -> bool {
+/// be that nobody else reaps them.
+fn adopt_orphans() {
     #[cfg(target_os = "linux")]
-    {
-        use rustix::process::{getpid, set_child_subreaper};
-        set_child_subreaper(Some(getpid())).is_ok()
-    }
-    #[cfg(not(target_os = "linux"))]
-    false
+    let _ = rustix::process::set_child_subreaper(Some(getpid()));
+}
+
+/// Has the kernel send KILL to a child when this process dies, and has the child make a call.
+///
+/// Nobody is left then that could end the command before others have the lock. TERM would let it go
+/// on for as long as it likes. The kernel watches the thread that starts the child, which must be
+/// the main one.
+#[allow(unsafe_code, reason = "only the child itself can ask for this")]
+fn before_its_program(command: &mut Command, call: fn()) {
+    let this = getpid();
+    let ask = move || {
+        call();
+        #[cfg(target_os = "linux")]
+        {
+            // A sandbox may refuse it. Then the command runs all the same.
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            // The process may have died before: then no signal comes.
+            if getppid() != Some(this) {
+                return Err(Errno::SRCH.into());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: after the fork, the closure only makes system calls.
+    unsafe { command.pre_exec(ask) };
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::CommandExt as _;
-
-    use rustix::process::waitpid;
-
     use super::*;
     use crate::processes::tests::alone_with_children;
-
-    fn sleeping() -> Tree {
-        let mut command = Command::new("sleep");
-        command.arg("60").process_group(0);
-        Tree::start(command, None).expect("starts")
-    }
-
-    #[test]
-    fn stop_that_a_stopped_command_cannot_notice_is_seen() {
-        let _alone = alone_with_children();
-        let tree = sleeping();
-        tree.signal(Signal::STOP).expect("it is ours");
-        wait_stopped(&tree);
-        assert!(!tree.has_pending(Signal::TSTP));
-        tree.signal(Signal::TSTP).expect("it is ours");
-        assert!(tree.has_pending(Signal::TSTP));
-    }
-
-    fn wait_stopped(tree: &Tree) {
-        let status = waitpid(Some(tree.leader), WaitOptions::UNTRACED);
-        assert!(matches!(status, Ok(Some((_, status))) if status.stopped()));
-    }
 
     #[test]
     fn panic_kills_the_command() {
         let _alone = alone_with_children();
-        let tree = sleeping();
-        let leader = tree.group();
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        let tree = Tree::start(command, false).expect("starts");
+        let leader = tree.leader;
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _tree = tree;
             panic!("on purpose");

@@ -1,388 +1,361 @@
-//! How the command waits for its lock.
+//! How the command waits for Redis, and then for its lock.
 
-use crate::defaults::DEFAULT_OUTAGE_LIMIT;
+use crate::defaults::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_OUTAGE_LIMIT};
+use std::cell::Cell;
 use std::io;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, never, select, tick, unbounded};
-use fairlock::{Builder, DetachedLock, Error, LockManager};
+use crossbeam_channel::{Receiver, after, never, select};
+use fairlock::inspect::{LockInfo, LockState};
+use fairlock::{Builder, DetachedLock, Error, LockManager, Misuse, Waiter};
+use unicode_width::UnicodeWidthChar as _;
 
+use super::Run;
 use super::ancestors::{Ancestor, Ancestors, Verdict, verdict};
-use super::connect::{Connecting, passes_by_itself, retry};
-use super::foreground::Foreground;
-use super::label;
-use super::lock::{Held, Lock, Share};
-use super::messages::Messages;
-use super::signals::{Received, Signals};
-use super::waiting_line::{Progress, Shown, fit, holder_of};
-use crate::exit::{Exit, Failure};
+use super::lock::{Held, Permits, Share};
+use super::signals::Received;
+use crate::logger;
 use crate::output;
-use crate::signal_mask::without_ttou;
+use crate::printable::printable;
+use crate::processes::Process;
 
-/// How often Redis is asked for the holder while the line is shown.
-const LOOK: Duration = Duration::from_secs(2);
-/// How often the line counts on.
-const REDRAW: Duration = Duration::from_secs(1);
+/// How often Redis is asked for the holder, and the line counts on. The longest pause between two
+/// attempts, too.
+const LOOK: Duration = Duration::from_secs(1);
+/// The pauses between two attempts double from this one on.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const UNHEARD: &str = ", redis does not answer";
 
 /// How a wait ended.
 pub(super) enum Waited {
-    Granted(Granted),
+    Granted(Held, LockManager),
     /// A run around this one has the lock, and this one joins it.
     Joined(Ancestor),
     /// A run around this one has the lock, so this one would wait for itself.
     ForItself(Ancestor),
     /// Others have the lock. The text says who, after a comma.
     Busy(String),
-    Signal(Received),
 }
 
-/// The lock that is wanted, and where it is.
-pub(super) struct Wanted {
-    pub(super) name: String,
-    pub(super) share: Share,
-    pub(super) prefix: Option<String>,
+/// Why a wait ended early.
+pub(super) enum Stop {
+    Error(Error),
+    Signal(Received),
+    /// A run around this one has died.
+    Orphaned,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Error(error)
+    }
+}
+
+/// How a wait is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Nothing,
+    /// One line when it begins, and one if it was in vain: for a log.
+    Once,
+    /// A line on a terminal that counts on.
+    Always,
+}
+
+/// The wait of a run.
+pub(super) struct Wait {
+    pub(super) run: Run,
     pub(super) ancestors: Ancestors,
-    /// The death of a run around this one, which ends the wait.
-    pub(super) orphaned: Receiver<()>,
-    /// Whether to join a run around this one that has the lock.
-    pub(super) reenters: bool,
     /// The lock is detached, and this takes it over.
     pub(super) attached: Option<DetachedLock>,
     pub(super) builder: Builder,
-    pub(super) connect_timeout: Duration,
-}
-
-/// For how long to wait, and what to show meanwhile.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WaitSettings {
-    /// `None`: without end. Zero: not at all.
-    pub(super) at_most: Option<Duration>,
-    pub(super) shown: Shown,
-}
-
-impl WaitSettings {
-    /// When the line counts on.
-    fn redraw(&self) -> Receiver<Instant> {
-        match self.shown {
-            Shown::Always => tick(REDRAW),
-            Shown::Nothing | Shown::Once => never(),
-        }
-    }
-
-    fn is_zero(&self) -> bool {
-        self.at_most == Some(Duration::ZERO)
-    }
-
-    /// The time that is left after this time.
-    fn left(&self, waited: Duration) -> Option<Duration> {
-        Some(self.at_most?.saturating_sub(waited))
-    }
-
-    /// For how long Redis may be away, after this time.
-    fn left_for_redis(&self, waited: Duration) -> Duration {
-        self.left(waited).unwrap_or(DEFAULT_OUTAGE_LIMIT)
-    }
-}
-
-/// Connects and waits for the lock on a thread of its own, so that a signal is noticed at once,
-/// whatever that thread waits for. `explain` puts an error into the words of the command line.
-pub(super) fn wait_for(
-    wanted: Wanted,
-    settings: WaitSettings,
-    signals: &Signals,
-    messages: &Messages,
-    explain: impl Fn(Error) -> Failure,
-) -> Result<Waited, Failure> {
-    let name = wanted.name.clone();
-    let orphaned = wanted.orphaned.clone();
-    let start = Instant::now();
-    let connecting = Connecting::new();
-    let reports = Start::on_a_thread(wanted, settings, start, connecting.clone())?;
-    let mut progress: Option<Progress> = None;
-    let foreground = Foreground::find();
-    let redraw = settings.redraw();
-    let ended = loop {
-        select! {
-            recv(reports) -> report => match report {
-                Ok(Report::Progress(newest)) => progress = Some(newest),
-                Ok(Report::Ended(Ok(waited))) => break Ok(waited),
-                Ok(Report::Ended(Err(error))) => break Err(explain(error)),
-                Err(_) => break Err(Failure::internal("the wait ended without a result")),
-            },
-            recv(signals.received) -> signal => {
-                if let Some(signal) = signal.ok().filter(|signal| signal.ends_a_wait()) {
-                    leave(reports, &connecting);
-                    break Ok(Waited::Signal(signal));
-                }
-            }
-            recv(orphaned) -> _ => {
-                leave(reports, &connecting);
-                let text = "the run around this one has died, so the command does not start";
-                break Err(Failure::new(Exit::LOST, format!("{name}: {text}")));
-            }
-            recv(redraw) -> _ => {}
-        }
-        let line = |at: &Progress| at.line(&name, start.elapsed(), settings.left(start.elapsed()));
-        match settings.shown {
-            Shown::Once => progress.take().iter().for_each(|at| messages.say(line(at))),
-            // A background job must not draw over the prompt of the shell.
-            _ if !foreground.as_ref().is_none_or(Foreground::is_ours) => {}
-            _ => progress.iter().for_each(|at| draw(&line(at), messages)),
-        }
-    };
-    if progress.is_some() {
-        erase(messages);
-    }
-    ended
-}
-
-fn draw(line: &str, messages: &Messages) {
-    messages.show_line(fit(line, output::columns(io::stderr())));
-}
-
-/// Ends the other thread's wait.
-fn leave(reports: Receiver<Report>, connecting: &Connecting) {
-    // A grant that comes now is released by its report, which nobody receives.
-    drop(reports);
-    connecting.cancel();
-}
-
-/// Erases the line: the command must not write behind it. A terminal that takes no output does not
-/// hold it up for long.
-fn erase(messages: &Messages) {
-    messages.erase_line();
-    messages.flush();
-}
-
-/// The waiting thread's reports: how it goes, and how it ended.
-enum Report {
-    Progress(Progress),
-    Ended(Result<Waited, Error>),
-}
-
-/// A lock that no command runs under yet. Dropping it releases it.
-pub(super) struct Granted {
-    held: Option<Held>,
-    manager: LockManager,
-}
-
-impl Granted {
-    pub(super) fn take(mut self) -> (Held, LockManager) {
-        let held = self.held.take().expect("it is taken once");
-        (held, self.manager.clone())
-    }
-}
-
-impl Drop for Granted {
-    fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
-            held.release_unused(&self.manager);
-        }
-    }
-}
-
-/// The waiting thread before it has a connection.
-struct Start {
-    wanted: Wanted,
-    settings: WaitSettings,
-    start: Instant,
-    connecting: Connecting,
-    reports: Sender<Report>,
-}
-
-impl Start {
-    /// Starts the thread. Its reports come through the channel.
-    fn on_a_thread(
-        wanted: Wanted,
-        settings: WaitSettings,
-        start: Instant,
-        connecting: Connecting,
-    ) -> Result<Receiver<Report>, Failure> {
-        let (sender, reports) = unbounded();
-        let start = Start {
-            wanted,
-            settings,
-            start,
-            connecting,
-            reports: sender,
-        };
-        thread::Builder::new()
-            .name(label::THREAD.into())
-            // It starts threads of the library, which log.
-            .spawn(move || without_ttou(|| start.run()))
-            .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
-        Ok(reports)
-    }
-
-    fn run(self) {
-        let end = match self.connect() {
-            // Nobody waits for the end.
-            Ok(None) => return,
-            Ok(Some(manager)) => self.take(manager),
-            Err(error) => Err(error),
-        };
-        // After a signal nobody receives it.
-        if self.reports.send(Report::Ended(end)).is_ok() {
-            label::stay();
-        }
-    }
-
-    /// Takes the lock, unless a run around this one has it.
-    fn take(&self, manager: LockManager) -> Result<Waited, Error> {
-        let Wanted {
-            name,
-            share,
-            prefix,
-            ancestors,
-            ..
-        } = &self.wanted;
-        let at_most = self.settings.left_for_redis(self.start.elapsed());
-        let holding = retry(at_most, |_| {
-            ancestors.holding(&manager, name, prefix.as_deref())
-        })?;
-        if let Some(detached) = &self.wanted.attached {
-            let guard = retry(at_most, |_| manager.attach(detached))?;
-            return Ok(Waited::Granted(Granted {
-                held: Some(Held::Mutex(guard)),
-                manager,
-            }));
-        }
-        let mut covering = holding.iter().rev();
-        if self.wanted.reenters
-            && let Some(ancestor) = covering.find(|ancestor| ancestor.covers(*share))
-        {
-            return Ok(Waited::Joined(ancestor.clone()));
-        }
-        let wait = Wait {
-            lock: Lock::new(&manager, name, *share),
-            manager,
-            settings: self.settings,
-            start: self.start,
-            reports: self.reports.clone(),
-        };
-        match verdict(&holding, *share) {
-            Verdict::Free => wait.run(),
-            Verdict::Never(ancestor) => Ok(Waited::ForItself(ancestor)),
-            Verdict::OnlyAtOnce(ancestor) => Ok(match retry(at_most, |_| wait.lock.try_take())? {
-                Some(held) => wait.granted(held),
-                None => Waited::ForItself(ancestor),
-            }),
-        }
-    }
-
-    fn connect(&self) -> Result<Option<LockManager>, Error> {
-        let at_most = self.settings.left_for_redis(Duration::ZERO);
-        let Wanted {
-            builder,
-            connect_timeout,
-            ..
-        } = &self.wanted;
-        self.connecting
-            .connect(builder, *connect_timeout, at_most, || {
-                if self.settings.shown == Shown::Always && !self.settings.is_zero() {
-                    let _ = self.reports.send(Report::Progress(Progress::default()));
-                }
-            })
-    }
-}
-
-/// The waiting thread, connected.
-struct Wait {
-    lock: Lock,
-    manager: LockManager,
-    settings: WaitSettings,
-    start: Instant,
-    reports: Sender<Report>,
+    pub(super) signals: Receiver<Received>,
+    pub(super) orphaned: Receiver<()>,
+    pub(super) start: Instant,
+    /// Whether the line was shown.
+    pub(super) is_shown: Cell<bool>,
 }
 
 impl Wait {
-    fn run(self) -> Result<Waited, Error> {
-        match self.take()? {
-            Some(held) => Ok(self.granted(held)),
-            None => self.busy(),
+    /// A call to Redis blocks for at most a few command timeouts. All else ends at once by a signal.
+    pub(super) fn run(&self) -> Result<Waited, Stop> {
+        let ended = self.connect().and_then(|manager| {
+            let ended = self.take(&manager);
+            if matches!(ended, Err(Stop::Signal(_) | Stop::Orphaned)) {
+                // It leaves the queue. Without an answer, the place is skipped as that of a dead
+                // process.
+                let _ = manager.shutdown(DEFAULT_COMMAND_TIMEOUT);
+            }
+            ended
+        });
+        if self.is_shown.get() && self.run.shown() == Shown::Always {
+            // The command must not write behind it. A terminal that takes no output does not hold
+            // it up for long.
+            logger::print("\r\x1b[K");
+            logger::flush();
         }
+        ended
     }
 
-    fn granted(&self, held: Held) -> Waited {
-        Waited::Granted(Granted {
-            held: Some(held),
-            manager: self.manager.clone(),
+    fn connect(&self) -> Result<LockManager, Stop> {
+        self.retry(|| {
+            let connected = self.builder.clone().build();
+            if connected.is_err() && self.run.shown() == Shown::Always && !self.is_try() {
+                self.show(UNHEARD);
+            }
+            Ok(connected?)
         })
     }
 
-    /// `None` when the time is over.
-    fn take(&self) -> Result<Option<Held>, Error> {
-        // A lock that is free needs no subscription and no place in the queue.
-        match self.lock.try_take() {
-            Ok(Some(held)) => return Ok(Some(held)),
-            Ok(None) if self.settings.is_zero() => return Ok(None),
-            Ok(None) => {}
-            Err(error) if self.settings.is_zero() => return Err(error),
-            // An error that ends a wait ends it below, too. A slow reply, or a failover, does not.
-            Err(_) => {}
+    /// Takes the lock, unless a run around this one has it.
+    fn take(&self, manager: &LockManager) -> Result<Waited, Stop> {
+        let granted = |held| Waited::Granted(held, manager.clone());
+        let holding = self.retry(|| Ok(self.ancestors.holding(manager, &self.run.name)?))?;
+        if let Some(detached) = &self.attached {
+            let guard = self.retry(|| Ok(manager.attach(detached)?))?;
+            return Ok(granted(Held::Mutex(guard)));
         }
-        // Redis may be loading, or be without a master or enough replicas.
-        let at_most = self.settings.left_for_redis(self.start.elapsed());
-        retry(at_most, |_| self.wait_in_line())
+        let mut covering = holding.iter().rev();
+        if self.run.reenter
+            && let Some(ancestor) = covering.find(|ancestor| ancestor.covers(self.run.share()))
+        {
+            return Ok(Waited::Joined(ancestor.clone()));
+        }
+        let try_take = || self.run.share().try_take(manager, &self.run.name);
+        match verdict(&holding, self.run.share()) {
+            Verdict::Never(ancestor) => return Ok(Waited::ForItself(ancestor)),
+            Verdict::OnlyAtOnce(ancestor) => {
+                let held = self.retry(|| Ok(try_take()?))?;
+                return Ok(held.map_or(Waited::ForItself(ancestor), granted));
+            }
+            Verdict::Free => {}
+        }
+        // A lock that is free needs no subscription and no place in the queue.
+        let held = match try_take() {
+            Ok(Some(held)) => Some(held),
+            Err(error) if self.is_try() => return Err(error.into()),
+            _ if self.is_try() => None,
+            // An error that ends a wait ends it below, too. A slow reply, or a failover, does not:
+            // Redis may be loading, or be without a master or enough replicas.
+            _ => self.retry(|| self.wait_in_line(manager))?,
+        };
+        match held {
+            Some(held) => Ok(granted(held)),
+            None => self.busy(manager),
+        }
     }
 
     /// Waits in the queue, from its end to its head. `None` when the time is over.
-    fn wait_in_line(&self) -> Result<Option<Held>, Error> {
-        let mut place = self.lock.enqueue()?;
-        let mut is_told = false;
+    fn wait_in_line(&self, manager: &LockManager) -> Result<Option<Held>, Stop> {
+        let name = &self.run.name;
+        let rw_lock = manager.rw_lock(name);
+        match self.run.share() {
+            Share::Alone => self.wait_with(manager.enqueue(name)?, manager, Held::Mutex),
+            Share::Permits(Permits { take, of }) => {
+                let waiter = manager.semaphore(name, of).enqueue_many(take)?;
+                self.wait_with(waiter, manager, Held::Permits)
+            }
+            Share::Reader => self.wait_with(rw_lock.enqueue_read()?, manager, Held::Reader),
+            Share::Writer => self.wait_with(rw_lock.enqueue_write()?, manager, Held::Writer),
+        }
+    }
+
+    /// Dropping the waiter leaves the queue.
+    fn wait_with<G>(
+        &self,
+        mut waiter: Waiter<G>,
+        manager: &LockManager,
+        held: fn(G) -> Held,
+    ) -> Result<Option<Held>, Stop> {
         loop {
-            let left = self.settings.left(self.start.elapsed());
-            let left = left.unwrap_or(Duration::MAX);
-            let (pause, tells) = match self.settings.shown {
-                Shown::Nothing => (Duration::MAX, false),
-                Shown::Once => (Duration::MAX, !is_told),
-                Shown::Always => (LOOK, true),
-            };
-            if tells && !left.is_zero() {
-                is_told = true;
-                // Without an answer the line says so, and the wait goes on.
-                let info = self.manager.inspect(self.lock.name()).ok();
-                let waiters = info.iter().flatten().map(|info| info.waiters).next();
-                let _ = self.reports.send(Report::Progress(Progress {
-                    // Both are upper bounds, and only the second counts down if others leave.
-                    position: place.position().map(|at| at.min(waiters.unwrap_or(at))),
-                    holder: info.map(|info| holder_of(info.as_ref())),
-                }));
+            if let Some(guard) = waiter.wait_for(Duration::ZERO)? {
+                return Ok(Some(held(guard)));
             }
-            if let Some(held) = place.wait_for(left.min(pause))? {
-                return Ok(Some(held));
-            }
-            if left <= pause {
+            let left = self.left().unwrap_or(Duration::MAX);
+            if left.is_zero() {
                 return Ok(None);
             }
+            self.look(manager, waiter.position());
+            self.sleep(waiter.ready(), left.min(LOOK))?;
         }
     }
 
     /// A wait ends in the same way whether others have the lock or Redis is silent. This tells
     /// them apart.
-    fn busy(&self) -> Result<Waited, Error> {
-        if self.settings.is_zero() && self.settings.shown == Shown::Nothing {
+    fn busy(&self, manager: &LockManager) -> Result<Waited, Stop> {
+        let is_try = self.is_try();
+        if is_try && self.run.shown() == Shown::Nothing {
             return Ok(Waited::Busy(String::new()));
         }
-        match self.manager.inspect(self.lock.name()) {
+        match manager.inspect(&self.run.name) {
             // Nobody has it. A last try says why it was not granted, as when the servers of a
             // quorum have not run for long enough.
-            Ok(None) if !self.settings.is_zero() => Ok(match self.lock.try_take()? {
-                Some(held) => self.granted(held),
-                None => Waited::Busy(String::new()),
-            }),
-            Ok(info) => Ok(Waited::Busy(holder_of(info.as_ref()))),
-            // Redis has just said that the lock is taken.
-            Err(_) if self.settings.is_zero() => Ok(Waited::Busy(String::new())),
-            Err(error)
-                if passes_by_itself(&error)
-                    || matches!(&error, Error::Refused { code, .. } if code == "TLS") =>
-            {
-                Err(error)
+            Ok(None) if !is_try => {
+                Ok(match self.run.share().try_take(manager, &self.run.name)? {
+                    Some(held) => Waited::Granted(held, manager.clone()),
+                    None => Waited::Busy(String::new()),
+                })
             }
-            // It answers, so the lock is taken.
+            Ok(info) => Ok(Waited::Busy(holder_of(info.as_ref()))),
+            Err(error)
+                if !is_try
+                    && (passes(&error)
+                        || matches!(&error, Error::Refused { code, .. } if code == "TLS")) =>
+            {
+                Err(error.into())
+            }
+            // It answers, or it has just said so: the lock is taken.
             Err(_) => Ok(Waited::Busy(String::new())),
         }
+    }
+
+    /// Calls until something else comes than an error that passes by itself, or until the time is
+    /// over.
+    fn retry<T>(&self, mut call: impl FnMut() -> Result<T, Stop>) -> Result<T, Stop> {
+        let start = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match call() {
+                Err(Stop::Error(error)) if passes(&error) => error,
+                ended => return ended,
+            };
+            let without_end = || DEFAULT_OUTAGE_LIMIT.saturating_sub(start.elapsed());
+            let left = self.left().unwrap_or_else(without_end);
+            self.sleep(&never(), pause.min(left))?;
+            if left <= pause {
+                // No time is left for another attempt after the pause.
+                return Err(error.into());
+            }
+            pause = (pause * 2).min(LOOK);
+        }
+    }
+
+    /// Sleeps for this time, or until a message comes.
+    fn sleep(&self, ready: &Receiver<()>, time: Duration) -> Result<(), Stop> {
+        let end = after(time);
+        loop {
+            select! {
+                recv(self.signals) -> signal => {
+                    if let Some(signal) = signal.ok().filter(|signal| signal.ends_a_wait()) {
+                        return Err(Stop::Signal(signal));
+                    }
+                }
+                recv(self.orphaned) -> _ => return Err(Stop::Orphaned),
+                recv(ready) -> _ => return Ok(()),
+                recv(end) -> _ => return Ok(()),
+            }
+        }
+    }
+
+    /// The time that is left to wait. `None`: without end.
+    fn left(&self) -> Option<Duration> {
+        let at_most = if self.run.no_wait {
+            Some(Duration::ZERO)
+        } else {
+            self.run.wait
+        };
+        Some(at_most?.saturating_sub(self.start.elapsed()))
+    }
+
+    fn is_try(&self) -> bool {
+        self.run.no_wait || self.run.wait == Some(Duration::ZERO)
+    }
+
+    /// Asks Redis for the holder. Without an answer the line says so, and the wait goes on.
+    fn look(&self, manager: &LockManager, position: Option<u64>) {
+        let shown = self.run.shown();
+        if shown == Shown::Nothing || shown == Shown::Once && self.is_shown.get() {
+            return;
+        }
+        let info = manager.inspect(&self.run.name).ok();
+        // Both are upper bounds, and only the second counts down if others leave.
+        let waiters = info.iter().flatten().map(|info| info.waiters).next();
+        let position = position.map(|at| at.min(waiters.unwrap_or(at)));
+        let position = position.map(|at| format!(", number {at} in line"));
+        let holder = info.map(|info| holder_of(info.as_ref()));
+        let holder = holder.unwrap_or_else(|| UNHEARD.to_owned());
+        self.show(&(position.unwrap_or_default() + &holder));
+    }
+
+    /// `deploy: waiting, number 2 in line, held by make (web1, pid 4711), 12s waited, 48s left`
+    fn show(&self, text: &str) {
+        let waited = seconds(self.start.elapsed());
+        let left = self.left().map(|left| format!(", {} left", seconds(left)));
+        let left = left.unwrap_or_default();
+        let line = format!("waiting{text}, {waited} waited{left}");
+        if self.run.shown() == Shown::Once {
+            self.run.say(&line);
+        // A background job must not draw over the prompt of the shell.
+        } else if !Process::own().is_some_and(|own| own.is_in_background()) {
+            let line = format!("{}: {line}", self.run.name);
+            let line = fit(&line, output::columns(io::stderr()));
+            logger::print(&format!("\r{line}\x1b[K"));
+        }
+        self.is_shown.set(true);
+    }
+}
+
+/// Whether the same call may succeed later, though nobody changes a setting.
+pub(super) fn passes(error: &Error) -> bool {
+    match error {
+        // Behind a name that moves to the new master, it is the old one until then.
+        Error::Misused {
+            misuse: Misuse::Server,
+            message,
+            ..
+        } => message.contains("is a replica"),
+        error => error.is_temporary(),
+    }
+}
+
+/// `, held by make (web1, pid 4711)`, or nothing if nobody holds it.
+fn holder_of(info: Option<&LockInfo>) -> String {
+    let Some((info, holder)) = info.and_then(|info| Some((info, info.holder.as_ref()?))) else {
+        return String::new();
+    };
+    let state = match info.state {
+        LockState::Detached => "detached by",
+        LockState::Cooling => "kept by",
+        LockState::Lapsed => "lapsed, last held by",
+        _ if holder.keeps => "held or kept by",
+        _ => "held by",
+    };
+    let (host, pid) = (&holder.host, holder.pid);
+    let party = match &*holder.label {
+        "" => format!("{host}, pid {pid}"),
+        label => format!("{label} ({host}, pid {pid})"),
+    };
+    let others = match info.holders.len() {
+        0 | 1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    // Anybody can write into Redis.
+    format!(", {state} {}{others}", printable(&party))
+}
+
+/// Whole seconds. A line that changes more often is hard to read.
+fn seconds(time: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
+}
+
+/// The beginning of a line that fits into this many columns. A line that wraps cannot be erased.
+fn fit(line: &str, columns: usize) -> String {
+    let mut width = 0;
+    let fits = |c: &char| {
+        width += c.width().unwrap_or(0);
+        width < columns
+    };
+    printable(line).chars().take_while(fits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_never_wraps() {
+        assert_eq!(fit("abcdef", 4), "abc");
+        assert_eq!(fit("数据库", 6), "数据");
+        assert_eq!(fit("a\nb", 80), "a\\nb");
+        assert_eq!(fit("abc", 0), "");
     }
 }

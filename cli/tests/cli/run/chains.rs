@@ -1,43 +1,34 @@
 //! `fairlock why-waiting`, where a process below a run waits.
 
-use std::io::PipeWriter;
-
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{LONG, Run, manager, run_script, waiters};
+use super::{Run, holder, manager, until_queued};
 use crate::look::fairlock;
 use crate::process::{Ended, end};
-use crate::support::{Server, until};
+use crate::support::Server;
 
 /// An inner run that finds nothing about the run around it in its environment.
 const UNAWARE: &str = "env -u FAIRLOCK_HELD \"$BINARY\"";
 
-/// A run that executes the script when the pipe is closed. `$BINARY` is fairlock.
-fn ready(server: &Server, outer: &[&str], script: &str) -> (Run, PipeWriter) {
-    let script = format!("echo up; read go; {script}");
-    let mut command = run_script(server, outer, &script);
-    command.env("BINARY", env!("CARGO_BIN_EXE_fairlock"));
-    let (read, write) = std::io::pipe().expect("a pipe");
-    let mut run = Run::start_with_input(&mut command, read.into());
+/// A run that executes the script when its input ends. `$BINARY` is fairlock.
+fn ready(server: &Server, outer: &[&str], script: &str) -> Run {
+    let mut run = Run::reading(server, outer, &format!("echo up; read go; {script}"));
     assert_eq!(run.line(), "up");
-    (run, write)
-}
-
-/// Lets the scripts begin, and waits until they wait for these names.
-fn let_wait(server: &Server, pipes: Vec<PipeWriter>, names: &[&str]) {
-    drop(pipes);
-    for name in names {
-        until(LONG, "queued", || waiters(server, name) == 1);
-    }
+    run
 }
 
 /// Two runs, each around one that waits for the lock of the other.
 fn crossed(server: &Server, one: &str, other: &str) -> [Run; 2] {
-    let (first, go) = ready(server, &["a"], &format!("{one} run b -- true"));
-    let (second, go_too) = ready(server, &["b"], &format!("{other} run a -- true"));
-    let_wait(server, vec![go, go_too], &["a", "b"]);
-    [first, second]
+    let mut runs = [
+        ready(server, &["a"], &format!("{one} run b -- true")),
+        ready(server, &["b"], &format!("{other} run a -- true")),
+    ];
+    runs.iter_mut().for_each(Run::end_input);
+    for name in ["a", "b"] {
+        until_queued(server, name, 1);
+    }
+    runs
 }
 
 fn why_waiting(server: &Server, name: &str) -> Ended {
@@ -57,8 +48,7 @@ fn move_holder_away(server: &Server, name: &str) {
     let label: String = server.query(&["HGET", &key, "l"]);
     let (_, rest) = label.split_once('\t').expect("parts");
     let _: i64 = server.query(&["HSET", &key, "l", &format!("elsewhere\t{rest}")]);
-    let holder = manager(server).inspect(name).unwrap().unwrap().holder;
-    assert_eq!(holder.expect("held").host, "elsewhere");
+    assert_eq!(holder(server, name).host, "elsewhere");
 }
 
 #[test]
@@ -124,8 +114,9 @@ fn run_whose_command_waits_for_its_lock_is_a_deadlock() {
         (&["--permits", "2/2", "a"], "--permits 1/2 a"),
     ] {
         let server = Server::start();
-        let (mut run, go) = ready(&server, outer, &format!("{UNAWARE} run {inner} -- true"));
-        let_wait(&server, vec![go], &["a"]);
+        let mut run = ready(&server, outer, &format!("{UNAWARE} run {inner} -- true"));
+        run.end_input();
+        until_queued(&server, "a", 1);
         let ended = why_waiting(&server, "a");
         assert_eq!(ended.code, Some(2), "{ended:?}");
         let text = "Deadlock: a run waits for its command, which waits for the lock of the run.";
@@ -156,33 +147,19 @@ fn process_that_left_the_session_may_be_waited_for() {
 #[test]
 fn run_whose_command_waits_for_nothing_ends_the_chain() {
     let server = Server::start();
-    let (mut run, go) = ready(&server, &["a"], "true");
-    let ended = why_waiting(&server, "a");
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(
-        ended.stdout.ends_with("    which waits for no lock\n"),
-        "{ended:?}"
-    );
-    drop(go);
-    run.ends(0, "");
-}
-
-#[test]
-fn thread_that_is_shown_for_a_run_lives() {
-    let server = Server::start();
-    for outer in [&["a"][..], &["--shared", "a"], &["--permits", "1/2", "a"]] {
-        let (mut run, go) = ready(&server, outer, "true");
-        let holder = manager(&server)
-            .inspect("a")
-            .unwrap()
-            .unwrap()
-            .holder
-            .expect("held");
+    for outer in [&["a"][..], &["--shared", "b"], &["--permits", "1/2", "c"]] {
+        let mut run = ready(&server, outer, "true");
+        let name = outer[outer.len() - 1];
+        // The thread that is shown lives.
+        let holder = holder(&server, name);
         let thread = holder.thread_id.expect("a number");
-        let name = std::fs::read_to_string(format!("/proc/{}/task/{thread}/comm", holder.pid));
-        assert_eq!(name.expect("it lives").trim_end(), holder.thread);
-        drop(go);
+        let comm = std::fs::read_to_string(format!("/proc/{}/task/{thread}/comm", holder.pid));
+        assert_eq!(comm.expect("it lives").trim_end(), holder.thread);
+        let ended = why_waiting(&server, name);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let text = "    which waits for no lock\n";
+        assert!(ended.stdout.ends_with(text), "{ended:?}");
+        run.end_input();
         run.ends(0, "");
-        server.query::<()>(&["FLUSHALL"]);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::waiting::until_a_later_waiter_shows_its_line;
-use super::{LONG, is_held, run_script, state, until_renewed, waiters};
+use super::{LONG, is_held, run_script, state, until_queued};
 use crate::process::{fairlock, give_environment};
 use crate::support::{Server, until, until_some};
 use crate::terminal::Terminal;
@@ -17,27 +17,29 @@ use crate::terminal::Terminal;
 /// An interactive shell in which `run` is `fairlock run`.
 struct Shell {
     terminal: Terminal,
+    server: Server,
 }
 
 impl Shell {
-    fn start(server: &Server) -> Shell {
-        Shell::with(server, &[])
+    fn start() -> Shell {
+        Shell::with(&[])
     }
 
     /// With these variables.
-    fn with(server: &Server, variables: &[(&str, &str)]) -> Shell {
+    fn with(variables: &[(&str, &str)]) -> Shell {
+        let server = Server::start();
         let mut bash = Command::new("bash");
         bash.args(["--norc", "--noprofile", "-i"]);
-        let binary = fairlock(server, &[]);
+        let binary = fairlock(&server, &[]);
         give_environment(&mut bash, &binary);
-        bash.env("PS1", "ready> ")
-            .env("BINARY", binary.get_program());
-        bash.env("HISTFILE", "/dev/null");
+        bash.env("PS1", "ready> ").env("HISTFILE", "/dev/null");
+        bash.env("BINARY", binary.get_program());
         bash.envs(variables.iter().copied());
         let mut shell = Shell {
             terminal: Terminal::start(&bash, 40, 100),
+            server,
         };
-        shell.terminal.shows("ready> ");
+        shell.shows("ready> ");
         shell.enter(
             "run() { \"$BINARY\" run \"$@\"; }; bind 'set enable-bracketed-paste off'; clear",
         );
@@ -50,6 +52,33 @@ impl Shell {
         self.terminal.press("\n");
     }
 
+    /// Waits until the shell has printed this. The text must differ from the line that was typed.
+    #[track_caller]
+    fn shows(&self, what: &str) {
+        self.terminal.shows(what);
+    }
+
+    /// Types a line that prints something, and waits until it does.
+    #[track_caller]
+    fn answers(&mut self, line: &str, what: &str) {
+        self.enter(line);
+        self.shows(what);
+    }
+
+    /// Types a line for the command, and compares the exit code.
+    #[track_caller]
+    fn ends(&mut self) {
+        self.answers("words", "got-words");
+        self.answers("echo code-$?", "code-0");
+        assert!(!is_held(&self.server, "a"));
+    }
+
+    #[track_caller]
+    fn never_showed(&self, what: &str) {
+        let text = self.terminal.text();
+        assert!(!text.contains(what), "{text}");
+    }
+
     /// The process whose id is on the screen between this text and a full stop.
     #[track_caller]
     fn printed_pid(&self, before: &str) -> Pid {
@@ -60,197 +89,103 @@ impl Shell {
                 .next()
         })
     }
-
-    /// Waits until the shell has printed this. The text must differ from the line that was typed.
-    #[track_caller]
-    fn shows(&self, what: &str) {
-        self.terminal.shows(what);
-    }
 }
 
-/// Whether the process is stopped.
 fn is_stopped(pid: Pid) -> bool {
     state(pid) == 'T'
+}
+
+/// The state of a process, which is `Z` also once it is reaped.
+fn state_or_dead(pid: Pid) -> char {
+    let is_there = fs::exists(format!("/proc/{}", pid.as_raw_nonzero()));
+    if is_there.expect("an answer") {
+        state(pid)
+    } else {
+        'Z'
+    }
 }
 
 /// Whether the process sleeps, and its group has the terminal.
 fn sleeps_with_the_terminal(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     let stat = stat.unwrap_or_default();
-    let fields: Vec<&str> = match stat.rsplit_once(')') {
-        Some((_, fields)) => fields.split_whitespace().collect(),
-        None => return false,
-    };
-    fields[0] == "S" && fields[2] == fields[5]
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    fields.len() > 5 && fields[0] == "S" && fields[2] == fields[5]
 }
 
 #[test]
-fn command_reads_from_the_terminal_and_the_shell_does_after_it() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.enter("run a -- sh -c 'echo up-$((1+1)); read x; echo got-$x'");
-    shell.shows("up-2");
-    shell.enter("words");
-    shell.shows("got-words");
-    shell.enter("echo again-$((2+2))");
-    shell.shows("again-4");
+fn whoever_reads_from_the_terminal_gets_the_line() {
+    for line in [
+        "run a -- sh -c 'echo up-$((1+1)); read x; echo got-$x'",
+        "sh -c '\"$BINARY\" run a -- true; echo up-$((1+1)); read x; echo got-$x'",
+        "run a -- sh -c 'echo up-$((1+1)); read x; echo got-$x' | cat",
+        "run a -- seq 3 | (cat; echo up-$((1+1)); read x </dev/tty; echo got-$x)",
+    ] {
+        let mut shell = Shell::start();
+        shell.answers(line, "up-2");
+        shell.ends();
+    }
 }
 
 #[test]
-fn script_around_the_command_reads_after_it() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    let script = "\"$BINARY\" run a -- true; echo up-$((1+1)); read x; echo got-$x";
-    shell.enter(&format!("sh -c '{script}'"));
-    shell.shows("up-2");
-    shell.enter("words");
-    shell.shows("got-words");
-}
-
-#[test]
-fn ctrl_c_ends_the_command_and_gives_130() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.enter("run a -- sh -c 'echo up-$((1+1)); exec sleep 60'; echo code-$?");
-    shell.shows("up-2");
-    shell.terminal.press("\x03");
-    shell.enter("echo code-$?");
-    shell.shows("code-130");
-    assert!(!is_held(&server, "a"));
-}
-
-#[test]
-fn ctrl_c_ends_a_loop_around_the_command() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.enter("for i in 1 2; do run a -- sh -c 'echo up-$0$0; exec sleep 60' $i; done; echo no");
-    shell.shows("up-11");
-    shell.terminal.press("\x03");
-    shell.enter("echo after-$((1+1))");
-    shell.shows("after-2");
-    assert!(!shell.terminal.text().contains("up-22"));
-}
-
-#[test]
-fn ctrl_c_ends_a_script_around_the_command() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
+fn ctrl_c_ends_the_command_and_what_is_around_it() {
     let script = "\"$BINARY\" run a -- sh -c \"echo up-\\$((1+1)); exec sleep 60\"; echo went-on";
-    shell.enter(&format!("clear; sh -c '{script}'; clear; echo code-$?"));
-    shell.shows("up-2");
+    for (line, code) in [
+        ("run a -- sh -c 'echo up-$((1+1)); exec sleep 60'", "130"),
+        (
+            "for i in 1 2; do run a -- sh -c 'echo up-$((1+1)); exec sleep 60'; done; echo went-on",
+            "130",
+        ),
+        (&*format!("clear; sh -c '{script}'; clear"), "130"),
+        // A program may handle it, and end as it likes.
+        (
+            "run a -- sh -c 'trap \"exit 3\" INT; echo up-$((1+1)); while :; do sleep 0.1; done'",
+            "3",
+        ),
+    ] {
+        let mut shell = Shell::start();
+        shell.answers(line, "up-2");
+        shell.terminal.press("\x03");
+        shell.answers("echo code-$?", &format!("code-{code}"));
+        shell.never_showed("\nwent-on");
+        assert!(!is_held(&shell.server, "a"));
+    }
+}
+
+#[test]
+fn ctrl_c_comes_once() {
+    let mut shell = Shell::start();
+    let script = "trap \"echo int-\\$((1+1))\" INT; echo up-$((1+1)); read x; read x; echo got-$x";
+    let line = format!("run b -- \"$BINARY\" run a -- bash -c '{script}'");
+    shell.answers(&line, "up-2");
     shell.terminal.press("\x03");
-    shell.enter("echo after-$((1+1))");
-    shell.shows("after-2");
-    let text = shell.terminal.text();
-    assert!(!text.contains("\nwent-on"), "{text}");
+    shell.shows("int-2");
+    shell.enter("");
+    shell.ends();
+    assert_eq!(shell.terminal.text().matches("int-2").count(), 1);
 }
 
 #[test]
 fn ctrl_c_ends_a_wait() {
-    let server = Server::start();
-    let _guard = super::manager(&server).lock("a").expect("free");
-    let mut shell = Shell::start(&server);
-    shell.enter("run a -- true");
-    shell.shows("number 1 in line");
+    let mut shell = Shell::start();
+    let _guard = super::manager(&shell.server).lock("a").expect("free");
+    shell.answers("run a -- true", "number 1 in line");
     shell.terminal.press("\x03");
-    shell.enter("echo code-$?");
-    shell.shows("code-130");
-    until(LONG, "the queue is left", || waiters(&server, "a") == 0);
+    shell.answers("echo code-$?", "code-130");
+    until_queued(&shell.server, "a", 0);
 }
 
-#[test]
-fn ctrl_z_stops_the_job_and_fg_continues_it() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.enter("run a -- sh -c 'echo up-$((1+1)); read x; echo got-$x'");
-    shell.shows("up-2");
-    shell.terminal.press("\x1a");
-    shell.shows("stopped: the lock will be lost in 9.");
-    shell.shows("Stopped");
-    shell.enter("echo shell-$((1+1))");
-    shell.shows("shell-2");
-    assert!(is_held(&server, "a"));
-    shell.enter("fg");
-    shell.enter("words");
-    shell.shows("got-words");
-    shell.enter("echo code-$?");
-    shell.shows("code-0");
-    assert!(!is_held(&server, "a"));
-}
-
-#[test]
-fn ctrl_z_stops_every_command_of_a_pipeline() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.enter(
-        // Without the function `run`: its subshells would stop before our processes do.
-        "\"$BINARY\" run a -- sh -c 'echo pid-a-$$.run-a-$PPID. >&2; exec sleep 60' | \
-         \"$BINARY\" run b -- sh -c 'echo pid-b-$$.run-b-$PPID.; echo up-$((1+1)); \
-         read x </dev/tty; echo got-$x'",
-    );
-    shell.shows("up-2");
-    let producer = shell.printed_pid("pid-a-");
-    let reader = shell.printed_pid("pid-b-");
-    let runs = [shell.printed_pid("run-a-"), shell.printed_pid("run-b-")];
-    for round in 1..=2 {
-        // It was stopped for want of the terminal, and CONT takes a Ctrl-Z of that moment away.
-        until(LONG, "it reads", || sleeps_with_the_terminal(reader));
-        shell.terminal.press("\x1a");
-        // The shell has stopped as soon as its own processes have. A CONT that comes before a
-        // fairlock stops is for its command.
-        until(LONG, "stopped", || {
-            is_stopped(producer) && runs.iter().all(|run| is_stopped(*run))
-        });
-        shell.enter(&format!("echo shell-$(({round}*111))"));
-        shell.shows(&format!("shell-{}", round * 111));
-        shell.enter("fg");
-        until(LONG, "continued", || {
-            !is_stopped(producer) && !is_stopped(reader)
-        });
-    }
-    shell.enter("words");
-    shell.shows("got-words");
-}
-
-#[test]
-fn ctrl_z_stops_a_process_that_ignores_it() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.enter(
-        "run a -- sh -c '(trap \"\" TSTP; exec sleep 60) & echo pid-$!.; read x; echo got-$x'",
-    );
-    let tough = shell.printed_pid("pid-");
-    shell.terminal.press("\x1a");
-    shell.shows("Stopped");
-    until(LONG, "stopped", || is_stopped(tough));
-    shell.enter("fg");
-    until(LONG, "continued", || !is_stopped(tough));
-    shell.enter("words");
-    shell.shows("got-words");
-}
-
-#[test]
-fn ctrl_z_stops_a_fairlock_in_a_fairlock() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.enter("run a -- \"$BINARY\" run b -- sh -c 'echo up-$((1+1)); read x; echo got-$x'");
-    shell.shows("up-2");
-    shell.terminal.press("\x1a");
-    shell.shows("Stopped");
-    shell.enter("echo shell-$((1+1))");
-    shell.shows("shell-2");
-    shell.enter("fg");
-    shell.enter("words");
-    shell.shows("got-words");
-}
-
-/// Ways from a command that reads a line to its job, which is in a group of its own.
-const OTHER_GROUPS: [&str; 5] = [
+/// Ways from a command that reads a line to its job. In most the job is in a group of its own.
+const WAYS: [&str; 8] = [
+    "read x; echo got-$x",
+    "sh -c \"$JOB\" & read x; echo got-$x",
     "timeout 60 sh -c \"$JOB\" & read x; echo got-$x",
     "timeout 60 sh -c \"$JOB\" | cat & read x; echo got-$x",
     "exec bash -c 'set -m; sh -c \"$JOB\" & read x; echo got-$x'",
     "timeout 60 \"$BINARY\" run b -- timeout 60 sh -c \"$JOB\" & read x; echo got-$x",
     "\"$BINARY\" run b -- sh -c \"$JOB\" | cat & read x; echo got-$x",
+    "exec \"$BINARY\" run b -- sh -c 'sh -c \"$JOB\" & read x; echo got-$x'",
 ];
 /// A job that goes on after a Ctrl-Z of its own group.
 const TOUGH: &str = "trap '' TSTP; echo job-$$.; exec sleep 60";
@@ -260,275 +195,284 @@ struct WithJob {
     shell: Shell,
     run: Pid,
     command: Pid,
+    /// The command itself, if it has none.
     job: Pid,
 }
 
 impl WithJob {
-    fn start(server: &Server, way: &str, job: &str) -> WithJob {
-        let mut shell = Shell::with(server, &[("WAY", way), ("JOB", job)]);
+    fn start(way: &str, job: &str) -> WithJob {
+        WithJob::of(
+            Shell::with(&[("WAY", way), ("JOB", job)]),
+            way.contains("JOB"),
+        )
+    }
+
+    /// With these variables.
+    fn of(mut shell: Shell, has_job: bool) -> WithJob {
         shell.enter("run a -- sh -c 'echo run-$PPID.command-$$.; eval \"$WAY\"'");
+        let command = shell.printed_pid("command-");
         WithJob {
             run: shell.printed_pid("run-"),
-            command: shell.printed_pid("command-"),
-            job: shell.printed_pid("job-"),
+            job: if has_job {
+                shell.printed_pid("job-")
+            } else {
+                command
+            },
+            command,
             shell,
         }
     }
 
-    /// Stops the run, and waits until it has stopped.
+    /// Stops the run, and waits until it and the job have stopped.
     fn press_ctrl_z(&mut self) {
-        // It was stopped for want of the terminal, and CONT takes a Ctrl-Z of that moment away.
-        until(LONG, "it reads", || sleeps_with_the_terminal(self.command));
+        until(LONG, "it has the terminal", || {
+            sleeps_with_the_terminal(self.command)
+        });
         self.shell.terminal.press("\x1a");
-        until(LONG, "fairlock stops", || is_stopped(self.run));
+        until(LONG, "stopped", || {
+            is_stopped(self.run) && is_stopped(self.job)
+        });
     }
 
-    /// Continues the run. The command is the last to go on.
     fn press_fg(&mut self) {
         self.shell.enter("fg");
         until(LONG, "continued", || sleeps_with_the_terminal(self.command));
     }
+}
 
-    fn ends(&mut self) {
-        self.shell.enter("words");
-        self.shell.shows("got-words");
-        self.shell.enter("echo code-$?");
-        self.shell.shows("code-0");
+#[test]
+fn ctrl_z_stops_all_processes_and_fg_continues_them() {
+    for way in WAYS {
+        let mut started = WithJob::start(way, TOUGH);
+        for _ in 0..2 {
+            started.press_ctrl_z();
+            started.shell.answers("echo shell-$((1+1))", "shell-2");
+            started.shell.shows("a: stopped: the lock will be lost in ");
+            assert!(is_held(&started.shell.server, "a"));
+            started.press_fg();
+            until(LONG, way, || !is_stopped(started.job));
+        }
+        started.shell.ends();
     }
 }
 
 #[test]
-fn ctrl_z_stops_jobs_in_other_groups_and_fg_continues_them() {
-    for way in OTHER_GROUPS {
-        let server = Server::start();
-        let mut started = WithJob::start(&server, way, TOUGH);
-        for _ in 0..2 {
-            started.press_ctrl_z();
-            until(LONG, way, || is_stopped(started.job));
-            started.press_fg();
-            until(LONG, way, || !is_stopped(started.job));
-        }
-        started.ends();
+fn ctrl_z_stops_every_command_of_a_pipeline() {
+    let mut shell = Shell::start();
+    shell.answers(
+        // Without the function `run`: its subshells would stop before our processes do.
+        "\"$BINARY\" run a -- sh -c 'echo pid-a-$$.run-a-$PPID. >&2; exec sleep 60' | \
+         \"$BINARY\" run b -- sh -c 'echo pid-b-$$.run-b-$PPID.; echo up-$((1+1)); \
+         read x </dev/tty; echo got-$x'",
+        "up-2",
+    );
+    let all = ["pid-a-", "pid-b-", "run-a-", "run-b-"].map(|text| shell.printed_pid(text));
+    for round in 1..=2 {
+        shell.terminal.press("\x1a");
+        until(LONG, "stopped", || all.into_iter().all(is_stopped));
+        shell.answers(
+            &format!("echo shell-$(({round}*111))"),
+            &format!("shell-{}", round * 111),
+        );
+        shell.enter("fg");
+        until(LONG, "continued", || !all.into_iter().any(is_stopped));
     }
+    shell.answers("words", "got-words");
 }
 
 #[test]
 fn job_that_was_stopped_before_ctrl_z_stays_stopped_after_fg() {
-    let server = Server::start();
     let way = "timeout 60 sh -c \"$JOB\" & timeout 60 sh -c 'echo other-$$.; exec sleep 60' & \
                read x; echo got-$x";
-    let mut started = WithJob::start(&server, way, TOUGH);
+    let mut started = WithJob::start(way, TOUGH);
     let other = started.shell.printed_pid("other-");
     kill_process(started.job, Signal::STOP).expect("sent");
     until(LONG, "stopped", || is_stopped(started.job));
     started.press_ctrl_z();
     until(LONG, "stopped", || is_stopped(other));
     started.press_fg();
-    assert!(is_stopped(started.job) && !is_stopped(other));
+    until(LONG, "continued", || !is_stopped(other));
+    assert!(is_stopped(started.job));
     kill_process(started.job, Signal::CONT).expect("sent");
-    started.ends();
-}
-
-#[test]
-fn run_in_another_group_whose_lock_lapsed_does_not_run_after_fg() {
-    let server = Server::start();
-    let way = "timeout 60 \"$BINARY\" run --ttl 2s b -- sh -c \"$JOB\" & read x; echo got-$x";
-    let job = "trap 'echo ran-on' CONT TERM; sleep 60 & echo job-$$.; wait";
-    let mut started = WithJob::start(&server, way, job);
-    started.press_ctrl_z();
-    until(LONG, "stopped", || is_stopped(started.job));
-    started.shell.shows("b: stopped: the lock will be lost");
-    until(LONG, "the lock lapses", || !is_held(&server, "b"));
-    started.press_fg();
-    started
-        .shell
-        .shows("b: the lock is lost, and the command was killed");
-    started.ends();
-    let text = started.shell.terminal.text();
-    assert!(!text.contains("ran-on"), "{text}");
-}
-
-#[test]
-fn lock_of_an_inner_command_that_ignores_ctrl_z_is_renewed() {
-    let server = Server::start();
-    let way = "timeout 60 \"$BINARY\" run b -- sh -c \"$JOB\" & read x; echo got-$x";
-    let mut started = WithJob::start(&server, way, TOUGH);
-    started.press_ctrl_z();
-    until(LONG, "stopped", || is_stopped(started.job));
-    until_renewed(&server, "b");
-    until(LONG, "stopped", || is_stopped(started.job));
-    started.press_fg();
-    until(LONG, "continued", || !is_stopped(started.job));
-    started.ends();
+    started.shell.ends();
 }
 
 #[test]
 fn run_that_waits_in_another_group_starts_nothing_before_fg() {
-    let server = Server::start();
-    let guard = super::manager(&server).lock("b").expect("free");
     let waits = "trap '' TSTP; echo job-$$.; exec \"$BINARY\" run b -- echo ran-on";
-    let mut started = WithJob::start(&server, OTHER_GROUPS[0], waits);
-    until(LONG, "queued", || waiters(&server, "b") == 1);
+    let shell = Shell::with(&[("WAY", WAYS[2]), ("JOB", waits)]);
+    let guard = super::manager(&shell.server).lock("b").expect("free");
+    let mut started = WithJob::of(shell, true);
+    until_queued(&started.shell.server, "b", 1);
     started.press_ctrl_z();
-    until(LONG, "stopped", || is_stopped(started.job));
     drop(guard);
-    assert!(!started.shell.terminal.text().contains("ran-on"));
+    started.shell.never_showed("ran-on");
     started.press_fg();
     started.shell.shows("ran-on");
-    started.ends();
+    started.shell.ends();
+}
+
+#[test]
+fn job_that_was_stopped_for_too_long_never_runs_again() {
+    // The trap is set after the first line: at its start, the command may be continued.
+    let script = "read x; trap \"echo ran-on\" CONT TERM; echo pid-$$.up-$((1+1)); read x";
+    for (outer, inner) in [("--ttl 2s a", ""), ("a", "\"$BINARY\" run --ttl 2s b --")] {
+        let mut shell = Shell::start();
+        shell.enter(&format!("run {outer} -- {inner} bash -c '{script}'"));
+        shell.answers("words", "up-2");
+        let command = shell.printed_pid("pid-");
+        shell.terminal.press("\x1a");
+        shell.shows("Stopped");
+        let name = if inner.is_empty() { "a" } else { "b" };
+        until(LONG, "the lock lapses", || !is_held(&shell.server, name));
+        // Not only once it would run again.
+        assert_eq!(state_or_dead(command), 'Z');
+        shell.answers("fg", "the command was killed");
+        shell.answers("echo code-$?", "code-74");
+        shell.never_showed("\nran-on");
+    }
+}
+
+#[test]
+fn command_that_is_continued_alone_is_killed_in_time() {
+    let mut shell = Shell::start();
+    shell.answers(
+        "run --ttl 2s a -- sh -c 'echo pid-$$.up-$((1+1)); exec sleep 60'",
+        "up-2",
+    );
+    let command = shell.printed_pid("pid-");
+    shell.terminal.press("\x1a");
+    shell.shows("Stopped");
+    kill_process(command, Signal::CONT).expect("sent");
+    until(LONG, "killed", || state_or_dead(command) == 'Z');
+    assert!(
+        is_held(&shell.server, "a"),
+        "it is dead before the lock ends"
+    );
+    shell.answers("fg", "the command was killed");
+    shell.answers("echo code-$?", "code-74");
 }
 
 #[test]
 fn command_that_stops_itself_with_stop_leaves_the_terminal() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
+    let mut shell = Shell::start();
     shell.enter("run a -- sh -c 'read x; kill -STOP $$; read x; echo got-$x'");
-    shell.enter("first");
-    shell.shows("Stopped");
+    shell.answers("first", "Stopped");
     shell.enter("fg");
-    shell.enter("words");
-    shell.shows("got-words");
+    shell.ends();
 }
 
 #[test]
-fn command_that_can_never_have_the_terminal_is_ended() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
+fn command_that_can_never_have_the_terminal_gets_an_error() {
+    let mut shell = Shell::start();
     // The parent of this fairlock ends, so no shell would continue its group. The command reads
     // once the shell has the terminal again.
     shell.enter("export SHELL_PID=$$");
-    shell.enter(
-        "(\"$BINARY\" run a -- sh -c 'echo up-$((1+1)); \
-         until [ $(ps -o tpgid= -p $$) = $SHELL_PID ]; do sleep 0.02; done; read x </dev/tty' &)",
+    shell.answers(
+        "(\"$BINARY\" run a -- sh -c 'until [ $(ps -o tpgid= -p $$) = $SHELL_PID ]; \
+         do sleep 0.02; done; read x </dev/tty || echo refused-$((1+1))' &)",
+        "refused-2",
     );
-    shell.shows("up-2");
-    shell.shows("cannot have it");
-    until(LONG, "released", || !is_held(&server, "a"));
-}
-
-#[test]
-fn job_that_was_stopped_for_too_long_is_killed() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    // The first line is read before the trap is set: at its start, a command may be stopped and
-    // continued until it has the terminal.
-    shell.enter(
-        "run --ttl 2s a -- sh -c 'read x; trap \"echo ran-on\" CONT TERM; \
-         echo up-$((1+1)); read x'",
-    );
-    shell.enter("words");
-    shell.shows("up-2");
-    shell.terminal.press("\x1a");
-    shell.shows("Stopped");
-    until(LONG, "the lock lapses", || !is_held(&server, "a"));
-    shell.enter("fg");
-    shell.shows("the command was killed");
-    shell.enter("echo code-$?");
-    shell.shows("code-74");
-    let text = shell.terminal.text();
-    assert!(!text.contains("\nran-on"), "{text}");
+    until(LONG, "released", || !is_held(&shell.server, "a"));
 }
 
 #[test]
 fn background_job_that_reads_stops_and_fg_gives_it_the_terminal() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
+    let mut shell = Shell::start();
     shell.enter("run a -- sh -c 'read x; echo got-$x' &");
-    shell.enter("echo shell-$((1+1))");
-    shell.shows("shell-2");
+    shell.answers("echo shell-$((1+1))", "shell-2");
     until(LONG, "the job stops", || {
         shell.enter("jobs");
         // A pause between two polls: each of them fills a line of the screen.
         std::thread::sleep(Duration::from_millis(100));
         shell.terminal.text().contains("Stopped")
     });
-    shell.enter("fg");
-    shell.shows("run a -- sh -c");
-    shell.enter("words");
-    shell.shows("got-words");
-    shell.enter("echo after-$((1+1))");
-    shell.shows("after-2");
-}
-
-#[test]
-fn other_part_of_a_pipeline_can_read_from_the_terminal() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.enter("run a -- seq 3 | (cat; echo up-$((1+1)); read x </dev/tty; echo got-$x)");
-    shell.shows("up-2");
-    shell.enter("words");
-    shell.shows("got-words");
-}
-
-#[test]
-fn command_in_a_pipeline_gets_the_terminal_when_it_reads() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.enter("run a -- sh -c 'echo up-$((1+1)); read x; echo got-$x' | cat");
-    shell.shows("up-2");
-    shell.enter("words");
-    shell.shows("got-words");
-    shell.enter("echo after-$((1+1))");
-    shell.shows("after-2");
+    shell.answers("fg", "run a -- sh -c");
+    shell.ends();
 }
 
 #[test]
 fn modes_of_the_terminal_are_restored_after_a_kill() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
+    let mut shell = Shell::start();
     // sh does not mend the terminal as bash does.
     shell.enter("exec sh");
-    shell.enter("PS1='sh-$((1+1))> '");
-    shell.shows("sh-2> ");
-    shell.enter("\"$BINARY\" run a -- sh -c 'stty raw -echo; kill -KILL $$'; echo code-$?");
-    shell.shows("code-137");
-    shell.enter("stty -a | grep -o '[-]*icanon'; echo after-$((1+1))");
-    shell.shows("after-2");
-    let text = shell.terminal.text();
-    assert!(text.contains("\nicanon"), "{text}");
+    shell.answers("PS1='sh-$((1+1))> '", "sh-2> ");
+    let line = "\"$BINARY\" run a -- sh -c 'stty raw -echo; kill -KILL $$'; echo code-$?";
+    shell.answers(line, "code-137");
+    shell.answers(
+        "stty -a | grep -o '[-]*icanon'; echo after-$((1+1))",
+        "after-2",
+    );
+    assert!(shell.terminal.text().contains("\nicanon"));
 }
 
+/// As in a container: no shell is there to continue it.
 #[test]
 fn first_process_of_a_terminal_cannot_be_stopped_with_ctrl_z() {
     let server = Server::start();
-    // As in a container: no shell is there to continue it.
     let program = run_script(&server, &["a"], "echo up; read x; echo got-$x");
     let mut terminal = Terminal::start(&program, 24, 80);
     terminal.shows("up");
     terminal.press("\x1a");
     terminal.press("words\n");
     terminal.shows("got-words");
-    assert!(terminal.program.wait().expect("ends").success());
+    assert_eq!(terminal.ends(), Some(0));
+    let mut container = Command::new("unshare");
+    container.args([
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+    ]);
+    let mut probe = Command::new("unshare");
+    let probe = probe.args(container.get_args()).arg("true").status();
+    // Some hosts allow no namespaces.
+    if probe.is_ok_and(|status| status.success()) {
+        let program = run_script(&server, &["a"], "echo up; exec sleep 60");
+        container
+            .arg(program.get_program())
+            .args(program.get_args());
+        give_environment(&mut container, &program);
+        let mut terminal = Terminal::start(&container, 24, 80);
+        terminal.shows("up");
+        terminal.press("\x1a\x03");
+        // No signal ends it by itself.
+        assert_eq!(terminal.ends(), Some(130));
+    }
 }
 
 #[test]
-fn log_lines_do_not_stop_it_behind_a_command_with_the_terminal() {
-    let server = Server::start();
-    let mut shell = Shell::start(&server);
+fn command_of_a_run_in_another_session_leads_its_group() {
+    let mut shell = Shell::start();
+    let line =
+        "setsid -w \"$BINARY\" run a -- sh -c '[ $(ps -o pgid= -p $$) = $$ ] && echo led-$((1+1))'";
+    shell.answers(line, "led-2");
+}
+
+#[test]
+fn log_lines_do_not_stop_a_job_in_the_background() {
+    let mut shell = Shell::start();
     shell.enter("stty tostop");
     shell.enter(
         "run -v --ttl 1s a -- sh -c 'trap \"echo term-\\$((2+2)); exit\" TERM; \
          echo up-$((1+1)); while :; do sleep 0.02; done'",
     );
     shell.shows("up-2");
-    server.query::<()>(&["FLUSHALL"]);
+    shell.server.query::<()>(&["FLUSHALL"]);
     shell.shows("term-4");
-    shell.enter("echo code-$?");
-    shell.shows("code-74");
+    shell.answers("echo code-$?", "code-74");
 }
 
 #[test]
 fn background_job_shows_its_wait_only_after_fg() {
-    let server = Server::start();
-    let _guard = super::manager(&server).lock("a").expect("free");
-    let mut shell = Shell::start(&server);
+    let mut shell = Shell::start();
+    let _guard = super::manager(&shell.server).lock("a").expect("free");
     shell.enter("run a -- true &");
-    until(LONG, "queued", || waiters(&server, "a") == 1);
-    until_a_later_waiter_shows_its_line(&server);
-    let text = shell.terminal.text();
-    assert!(!text.contains("number 1 in line"), "{text}");
-    shell.enter("fg");
-    shell.shows("number 1 in line");
+    until_queued(&shell.server, "a", 1);
+    until_a_later_waiter_shows_its_line(&shell.server);
+    shell.never_showed("number 1 in line");
+    shell.answers("fg", "number 1 in line");
     shell.terminal.press("\x03");
-    until(LONG, "the queue is left", || waiters(&server, "a") == 0);
+    until_queued(&shell.server, "a", 0);
 }

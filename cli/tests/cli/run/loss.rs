@@ -1,15 +1,17 @@
 //! The lock is lost while the command runs.
 
 use std::io::{ErrorKind, PipeReader, Write as _, pipe};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::{LONG, Run, TTL, TTL_TEXT, is_alive, is_held, manager, previous};
+use super::{
+    LONG, Run, TTL, TTL_TEXT, is_alive, is_held, manager, previous, script_gives, until_queued,
+};
 use crate::process::without_server;
-use crate::support::{Proxy, SLACK, Server, contains, until};
+use crate::support::{Proxy, SLACK, Server, contains, throughout, until};
 
 /// The ttl where a process must be dead in time: its margin outlasts the delays of a busy machine.
 const MARGIN_TTL: &str = "4s";
@@ -30,6 +32,7 @@ pub(super) fn cut_off() -> (Server, Proxy) {
 pub(super) fn through(proxy: &Proxy, args: &[&str], script: &str) -> Run {
     let mut command = without_server(&["run"]);
     command.args(args).args(["a", "--", "sh", "-c", script]);
+    command.env("BINARY", env!("CARGO_BIN_EXE_fairlock"));
     Run::start(command.env("FAIRLOCK_URL", proxy.url()))
 }
 
@@ -47,7 +50,7 @@ pub(super) fn next_holder(server: &Server, process: Pid) -> Run {
     let script = format!("kill -0 -{pid} || kill -0 {pid} && echo alive || echo dead");
     let script = format!("{{ {script}; }} 2>/dev/null");
     let next = Run::script(server, &["--ttl", TTL_TEXT, "a"], &script);
-    until(LONG, "queued", || super::waiters(server, "a") == 1);
+    until_queued(server, "a", 1);
     next
 }
 
@@ -171,74 +174,55 @@ fn full_pipe_for_the_log_delays_no_loss() {
 }
 
 #[test]
-fn server_that_dies_ends_the_command() {
-    let server = Server::start();
-    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "a"], TOUGH);
-    let group = run.pid_line();
-    server.kill();
-    let start = Instant::now();
-    let ended = run.ended();
-    assert_eq!(ended.code, Some(74), "{ended:?}");
-    assert!(ended.stdout.starts_with("term\n"), "{ended:?}");
-    assert!(!is_alive(group));
-    // The lease, and the release that nobody answers.
-    assert!(start.elapsed() < TTL * 2 + SLACK, "{:?}", start.elapsed());
-}
-
-#[test]
-fn forced_release_ends_the_command_at_the_next_renewal() {
-    let server = Server::start();
-    let grace = ["--ttl", TTL_TEXT, "--grace", "300ms", "a"];
-    let mut run = Run::script(&server, &grace, TOUGH);
-    let group = run.pid_line();
-    release_by_force(&server);
-    let start = Instant::now();
-    let ended = run.ends(74, "term\n");
-    assert!(ended.stderr.contains("released by force"), "{ended:?}");
-    assert!(!is_alive(group));
-    let bound = TTL / 3 + Duration::from_millis(300) + SLACK;
-    assert!(start.elapsed() < bound, "{:?}", start.elapsed());
-}
-
-#[test]
-fn lost_data_ends_the_command() {
-    let server = Server::start();
-    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "a"], TOUGH);
-    let group = run.pid_line();
-    server.query::<()>(&["FLUSHALL"]);
-    run.ends(74, "term\n");
-    assert!(!is_alive(group));
+fn loss_ends_the_command_by_term_and_then_kill() {
+    // As each shows: at once, at the next renewal, or when the lease and the release are over.
+    let server_dies = |server: &Server| server.kill();
+    let data_is_lost = |server: &Server| server.query::<()>(&["FLUSHALL"]);
+    let losses: [&dyn Fn(&Server); 3] = [&server_dies, &data_is_lost, &release_by_force];
+    let texts = [
+        ("cannot be renewed", TTL * 2),
+        ("the lock is lost", TTL / 3),
+        ("released by force", TTL / 3),
+    ];
+    for (lose, (text, time)) in losses.into_iter().zip(texts) {
+        let server = Server::start();
+        let grace = Duration::from_millis(300);
+        let args = ["--ttl", TTL_TEXT, "--grace", "300ms", "a"];
+        let mut run = Run::script(&server, &args, TOUGH);
+        let group = run.pid_line();
+        lose(&server);
+        let start = Instant::now();
+        let ended = run.ends(74, "term\n");
+        assert!(ended.stderr.contains(text), "{ended:?}");
+        assert!(!is_alive(group));
+        assert!(
+            start.elapsed() < time + grace + SLACK,
+            "{:?}",
+            start.elapsed()
+        );
+    }
 }
 
 #[test]
 fn ignored_loss_is_a_warning_and_74_in_place_of_0() {
     let server = Server::start();
-    for (code, exit) in [(0, 74), (3, 3)] {
-        let script = format!("echo up; sleep 3; echo on; exit {code}");
-        let args = ["--ttl", TTL_TEXT, "--on-loss", "ignore", "a"];
-        let mut run = Run::script(&server, &args, &script);
-        run.line();
-        server.query::<()>(&["FLUSHALL"]);
-        let ended = run.ends(exit, "on\n");
-        assert!(ended.stderr.contains("the command goes on"), "{ended:?}");
-        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
-    }
-}
-
-#[test]
-fn ignored_loss_that_shows_at_the_end_keeps_the_code_of_a_failure() {
-    let server = Server::start();
-    for (code, exit) in [(0, 74), (3, 3)] {
-        let script = format!("trap 'exit {code}' USR1; echo up; while :; do sleep 0.02; done");
-        // No renewal is due before the end.
-        let args = ["--ttl", "60s", "--on-loss", "ignore", "a"];
-        let mut run = Run::script(&server, &args, &script);
-        run.line();
-        server.query::<()>(&["FLUSHALL"]);
-        run.signal(Signal::USR1);
-        let ended = run.ended();
-        assert_eq!(ended.code, Some(exit), "{ended:?}");
-        assert!(ended.stderr.contains("the lock was lost"), "{ended:?}");
+    // The loss shows at a renewal, or only at the end.
+    for (ttl, text) in [("2s", "the command goes on"), ("60s", "the lock was lost")] {
+        for (code, exit) in [(0, 74), (3, 3)] {
+            let script = format!("trap 'exit {code}' USR1; echo up; while :; do sleep 0.02; done");
+            let args = ["--ttl", ttl, "--on-loss", "ignore", "a"];
+            let mut run = Run::script(&server, &args, &script);
+            run.line();
+            server.query::<()>(&["FLUSHALL"]);
+            if ttl == "2s" {
+                // Time itself is under test: by then, a renewal has come.
+                throughout(TTL, "it goes on", || run.is_running());
+            }
+            run.signal(Signal::USR1);
+            let ended = run.ends(exit, "");
+            assert!(ended.stderr.contains(text), "{ended:?}");
+            assert_eq!(ended.stderr.matches("fairlock:").count(), 1, "{ended:?}");
+        }
     }
 }
 
@@ -258,6 +242,15 @@ fn max_hold_ends_the_group_and_then_releases_the_lock() {
         ended.stderr.contains("--max-hold 500ms is over"),
         "{ended:?}"
     );
+    next.ended();
+    script_gives(
+        &server,
+        &["--max-hold", "100ms", "a"],
+        "exec sleep 60",
+        74,
+        "",
+    );
+    assert_eq!(previous(&server, &["a"]), "lapsed");
 }
 
 #[test]
@@ -273,14 +266,6 @@ fn max_hold_after_an_ignored_loss_exits_74() {
     assert!(ended.stderr.contains("the command goes on"), "{ended:?}");
     assert!(ended.stderr.contains("--max-hold 4s is over"), "{ended:?}");
     assert!(!ended.stderr.contains("has held"), "{ended:?}");
-}
-
-#[test]
-fn holder_after_max_hold_sees_a_lapse() {
-    let server = Server::start();
-    let mut run = Run::script(&server, &["--max-hold", "100ms", "a"], "exec sleep 60");
-    assert_eq!(run.ended().code, Some(74));
-    assert_eq!(previous(&server, &["a"]), "lapsed");
 }
 
 #[test]
@@ -302,24 +287,6 @@ fn command_that_slept_through_the_loss_never_runs_again() {
     let ended = run.ends(74, "");
     assert!(ended.stderr.contains("killed"), "{ended:?}");
     assert!(!is_alive(group));
-}
-
-#[test]
-fn no_zombie_and_no_orphan_is_left() {
-    let server = Server::start();
-    // The grandchild's parent is gone, so it is an orphan before its end.
-    let script = "(sh -c 'trap \"\" TERM; sleep 60 & wait' >&2 &); echo $$; sleep 0.2";
-    let mut run = Run::script(&server, &["--grace", "100ms", "a"], script);
-    let group = run.pid_line();
-    assert_eq!(run.ended().code, Some(0));
-    assert!(!is_alive(group));
-    let ps = Command::new("ps")
-        .args(["-eo", "pgid="])
-        .output()
-        .expect("ends");
-    let ids = String::from_utf8(ps.stdout).expect("text");
-    let id = group.as_raw_nonzero().to_string();
-    assert!(!ids.split_whitespace().any(|pgid| pgid == id));
 }
 
 #[test]

@@ -4,14 +4,13 @@ mod chains;
 mod deployed;
 mod detached;
 mod exit_codes;
-mod group;
 mod job_control;
 mod loss;
 mod nested;
 mod options;
 mod redis_away;
 mod reentry;
-pub(crate) mod service_manager;
+mod service_manager;
 mod signals;
 mod waiting;
 
@@ -22,12 +21,15 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use fairlock::{LockManager, inspect::LockState};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+use fairlock::{
+    LockManager,
+    inspect::{LockState, Party},
+};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
 use tempfile::TempDir;
 
 use crate::look::labelled;
-use crate::process::{Ended, fairlock};
+use crate::process::{Ended, end, fairlock};
 use crate::support::{Server, until};
 
 /// How long anything may take that has no bound of its own.
@@ -53,20 +55,17 @@ fn run(server: &Server, args: &[&str]) -> Command {
     command
 }
 
-/// `fairlock run ARGS -- sh -c SCRIPT`.
+/// `fairlock run ARGS -- sh -c SCRIPT`, where `$BINARY` is fairlock.
 fn run_script(server: &Server, args: &[&str], script: &str) -> Command {
     let mut command = run(server, args);
     command.args(["sh", "-c", script]);
+    command.env("BINARY", env!("CARGO_BIN_EXE_fairlock"));
     command
 }
 
 impl Run {
     fn start(command: &mut Command) -> Run {
-        Run::start_with_input(command, Stdio::null())
-    }
-
-    fn start_with_input(command: &mut Command, input: Stdio) -> Run {
-        Run::start_with(command, input, Stdio::piped())
+        Run::start_with(command, Stdio::null(), Stdio::piped())
     }
 
     fn start_with(command: &mut Command, input: Stdio, errors: Stdio) -> Run {
@@ -84,9 +83,21 @@ impl Run {
         Run::start(&mut run_script(server, args, script))
     }
 
-    /// A command that may read its input until [`end_input`](Self::end_input).
-    fn reading(command: &mut Command) -> Run {
-        Run::start_with_input(command, Stdio::piped())
+    /// A command that sleeps, and has begun.
+    #[track_caller]
+    fn asleep(server: &Server, args: &[&str]) -> Run {
+        let mut run = Run::script(server, args, "echo up; exec sleep 60");
+        assert_eq!(run.line(), "up");
+        run
+    }
+
+    /// A script that may read its input until [`end_input`](Self::end_input).
+    fn reading(server: &Server, args: &[&str], script: &str) -> Run {
+        Run::start_with(
+            &mut run_script(server, args, script),
+            Stdio::piped(),
+            Stdio::piped(),
+        )
     }
 
     fn end_input(&mut self) {
@@ -174,6 +185,13 @@ fn manager(server: &Server) -> LockManager {
     labelled(server, "")
 }
 
+/// Who holds the lock.
+#[track_caller]
+fn holder(server: &Server, name: &str) -> Party {
+    let info = manager(server).inspect(name).expect("answers");
+    info.and_then(|info| info.holder).expect("held")
+}
+
 /// Whether somebody holds the lock.
 fn is_held(server: &Server, name: &str) -> bool {
     let info = manager(server).inspect(name).expect("answers");
@@ -194,6 +212,12 @@ fn until_renewed(server: &Server, name: &str) {
         before = now;
         is_renewed
     });
+}
+
+/// Waits until so many wait for the lock.
+#[track_caller]
+fn until_queued(server: &Server, name: &str, count: u64) {
+    until(LONG, "queued", || waiters(server, name) == count);
 }
 
 /// How many wait for the lock.
@@ -219,22 +243,32 @@ fn state(pid: Pid) -> char {
 /// A program that looks as if it could be executed, and cannot.
 fn broken_program(folder: &TempDir) -> PathBuf {
     let program = folder.path().join("broken");
-    // No text, and no program of any system.
-    std::fs::write(&program, [0; 64]).expect("written");
+    // Its interpreter is there, and can be executed by nobody.
+    std::fs::write(&program, "#!/etc/passwd\n").expect("written");
     let right = Permissions::from_mode(0o755);
     std::fs::set_permissions(&program, right).expect("executable");
     program
 }
 
-/// Ends a group that a test has made on purpose.
-fn kill_group(group: Pid) {
-    let _ = kill_process_group(group, Signal::KILL);
-}
-
 /// Runs a command on the lock, and returns what its environment says about the holder before.
 fn previous(server: &Server, args: &[&str]) -> String {
     let script = "echo $FAIRLOCK_PREVIOUS";
-    let ended = crate::process::end(&mut run_script(server, args, script));
+    let ended = end(&mut run_script(server, args, script));
     assert_eq!(ended.code, Some(0), "{ended:?}");
     ended.stdout.trim_end().to_owned()
+}
+
+/// Runs a command to its end, and compares the exit code and what it printed.
+#[track_caller]
+fn gives(command: &mut Command, code: i32, stdout: &str) -> Ended {
+    let ended = end(command);
+    let found = (ended.code, &*ended.stdout);
+    assert_eq!(found, (Some(code), stdout), "{ended:?} of {command:?}");
+    ended
+}
+
+/// The same for a script under a lock.
+#[track_caller]
+fn script_gives(server: &Server, args: &[&str], script: &str, code: i32, stdout: &str) -> Ended {
+    gives(&mut run_script(server, args, script), code, stdout)
 }

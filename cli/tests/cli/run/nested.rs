@@ -1,13 +1,15 @@
-//! Processes outside the group of the command: those of wrappers, of shells with job control, and
-//! of a run inside a run.
+//! All that the command started ends with it: also processes outside its group, as those of
+//! wrappers, of shells with job control, and of a run inside a run.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 
 use super::loss::{cut_off, next_holder, through};
-use super::{LONG, Run, TTL_TEXT, is_held, manager, run_script, waiters};
+use super::{
+    LONG, Run, TTL_TEXT, is_held, manager, run_script, script_gives, until_queued, waiters,
+};
 use crate::process::{end, give_environment};
 use crate::support::{SLACK, Server, until};
 
@@ -25,14 +27,23 @@ const WAYS: [&str; 6] = [
     "exec nohup bash -c 'set -m; sh -c \"$JOB\" & wait; wait'",
 ];
 
+/// A run of which the inner one takes its time.
+const SLOW: &str = "exec \"$BINARY\" run --ttl 60s --grace 20s inner -- sh -c \"$JOB\"";
+
 /// A script that takes one of the ways.
 fn script(way: &str) -> String {
-    let binary = env!("CARGO_BIN_EXE_fairlock");
-    format!("export BINARY='{binary}' JOB=\"{JOB}\"; {way}")
+    format!("export JOB=\"{JOB}\"; {way}")
 }
 
 fn is_alive(process: Pid) -> bool {
     test_kill_process(process).is_ok()
+}
+
+/// Whether the process lives. It is dead then.
+fn kill(process: Pid) -> bool {
+    let lives = is_alive(process);
+    let _ = kill_process(process, Signal::KILL);
+    lives
 }
 
 #[test]
@@ -52,25 +63,10 @@ fn job_is_dead_before_the_next_holder_has_the_outer_lock() {
 }
 
 #[test]
-fn orphan_of_a_shell_with_job_control_is_ended_before_the_release() {
+fn inner_run_gets_term_once_and_delays_no_outer_one() {
     let server = Server::start();
-    let way = "exec bash -c 'set -m; (sh -c \"$JOB\" & wait) & exec cat'";
-    let args = ["--grace", "300ms", "a"];
-    let mut run = Run::reading(&mut run_script(&server, &args, &script(way)));
-    let job = run.pid_line();
-    let mut next = next_holder(&server, job);
-    run.end_input();
-    assert_eq!(run.line(), "term");
-    assert_eq!(next.line(), "dead");
-    run.ends(0, "");
-}
-
-#[test]
-fn inner_run_does_not_delay_the_end_of_the_outer_one() {
-    let server = Server::start();
-    let inner = "exec \"$BINARY\" run --ttl 60s --grace 20s inner -- sh -c \"$JOB\"";
     let args = ["--max-hold", "500ms", "--grace", "300ms", "a"];
-    let mut run = Run::script(&server, &args, &script(inner));
+    let mut run = Run::script(&server, &args, &script(SLOW));
     let job = run.pid_line();
     let start = Instant::now();
     run.ends(74, "term\n");
@@ -81,20 +77,9 @@ fn inner_run_does_not_delay_the_end_of_the_outer_one() {
 }
 
 #[test]
-fn job_gets_term_once_from_the_inner_run() {
-    let server = Server::start();
-    let inner = "exec \"$BINARY\" run --ttl 60s --grace 20s inner -- sh -c \"$JOB\"";
-    let args = ["--max-hold", "500ms", "--grace", "1s", "a"];
-    let mut run = Run::script(&server, &args, &script(inner));
-    run.line();
-    run.ends(74, "term\n");
-}
-
-#[test]
 fn job_is_dead_when_the_outer_lock_is_lost_in_an_outage() {
     let (server, proxy) = cut_off();
-    let way = "exec \"$BINARY\" run --ttl 60s inner -- sh -c \"$JOB\"";
-    let mut run = through(&proxy, &["--ttl", "4s"], &script(way));
+    let mut run = through(&proxy, &["--ttl", "4s"], &script(SLOW));
     let job = run.pid_line();
     let mut next = next_holder(&server, job);
     proxy.pause_requests();
@@ -102,57 +87,78 @@ fn job_is_dead_when_the_outer_lock_is_lost_in_an_outage() {
     assert_eq!(run.ended().code, Some(74));
 }
 
+/// Scripts that end once their input does, and leave a job that ignores TERM.
 #[test]
-fn job_in_another_group_that_was_left_behind_is_ended() {
+fn process_that_was_left_behind_is_ended_before_the_release() {
     let server = Server::start();
-    let way = "timeout 60 sh -c \"$JOB\" & read end; echo $!";
-    let args = ["--grace", "200ms", "a"];
-    let mut run = Run::reading(&mut run_script(&server, &args, &script(way)));
-    // Once the job runs, `timeout` has moved to a group of its own.
-    run.line();
-    run.end_input();
-    let job = run.pid_line();
-    until(LONG, "the run ends", || !run.is_running());
-    let lives = is_alive(job);
-    let _ = kill_process(job, Signal::KILL);
-    assert!(!lives);
-    assert_eq!(run.ended().code, Some(0));
-    assert!(!is_held(&server, "a"));
+    for way in [
+        "sh -c \"$JOB\" & read end",
+        "timeout 60 sh -c \"$JOB\" & read end",
+        // An orphan of a shell with job control.
+        "exec bash -c 'set -m; (sh -c \"$JOB\" & wait) & exec cat'",
+        // An orphan before its end.
+        "(sh -c \"$JOB\" &); read end",
+    ] {
+        let way = script(way).replace("read end", "read end; true");
+        let mut run = Run::reading(&server, &["--grace", "300ms", "a"], &way);
+        let job = run.pid_line();
+        let mut next = next_holder(&server, job);
+        run.end_input();
+        assert_eq!(run.line(), "term", "{way}");
+        assert!(is_held(&server, "a"), "{way}");
+        assert_eq!(next.line(), "dead", "{way}");
+        assert_eq!(run.ended().code, Some(0), "{way}");
+        assert!(!is_alive(job), "{way}");
+    }
+    script_gives(&server, &["a"], "sleep 60 >&2 & exit 5", 5, "");
 }
 
 #[test]
-fn lock_is_held_while_a_job_in_another_group_ends() {
+fn command_leads_a_group_without_a_terminal() {
     let server = Server::start();
-    let left = "trap 'echo ending; sleep 1; exit' TERM; echo up; while :; do sleep 0.05; done";
-    let script = "bash -c 'set -m; sh -c \"$LEFT\" & read end; true'";
-    let mut command = run_script(&server, &["a"], script);
-    let mut run = Run::reading(command.env("LEFT", left));
-    assert_eq!(run.line(), "up");
-    run.end_input();
-    assert_eq!(run.line(), "ending");
-    assert!(is_held(&server, "a"));
-    assert_eq!(run.ended().code, Some(0));
-    assert!(!is_held(&server, "a"));
+    let ended = end(&mut run_script(&server, &["a"], "ps -o pid=,pgid= -p $$"));
+    let ids: Vec<&str> = ended.stdout.split_whitespace().collect();
+    assert_eq!(ids[0], ids[1], "{ended:?}");
+}
+
+#[test]
+fn process_in_a_session_of_its_own_lives_on() {
+    let server = Server::start();
+    // The second has a child in the group, and never reaps it. The dead child keeps no lock.
+    for (daemon, code) in [
+        (
+            "setsid sh -c 'echo $$; exec sleep 60 >&- 2>&-' & exec sleep 60 >&2",
+            143,
+        ),
+        (
+            "(sleep 60 >&2 & exec setsid sh -c 'echo $$; exec sleep 60 >&- 2>&-') &
+            exec sleep 60 >&2",
+            143,
+        ),
+    ] {
+        let mut run = Run::script(&server, &["--grace", "200ms", "a"], daemon);
+        let daemon = run.pid_line();
+        run.signal(Signal::TERM);
+        until(LONG, "the command ends", || !run.is_running());
+        let lives = is_alive(daemon);
+        let _ = kill_process_group(daemon, Signal::KILL);
+        assert!(lives);
+        run.ends(code, "");
+        assert!(!is_held(&server, "a"));
+    }
 }
 
 #[test]
 fn background_job_of_the_shell_that_became_fairlock_lives_on() {
     let server = Server::start();
     let binary = run_script(&server, &["--max-hold", "200ms", "a"], "sleep 60");
-    let words: Vec<String> = std::iter::once(binary.get_program())
-        .chain(binary.get_args())
-        .map(|word| format!("'{}'", word.to_str().expect("text")))
-        .collect();
-    let script = format!("sleep 60 >&- 2>&- & echo $!; exec {}", words.join(" "));
     let mut command = Command::new("sh");
-    command.args(["-c", &script]);
+    command.args(["-c", "sleep 60 >&- 2>&- & echo $!; exec \"$@\"", "sh"]);
+    command.arg(binary.get_program()).args(binary.get_args());
     give_environment(&mut command, &binary);
     let ended = end(&mut command);
     let job = ended.stdout.trim_end().parse().ok().and_then(Pid::from_raw);
-    let job = job.expect("a process id");
-    let lives = is_alive(job);
-    let _ = kill_process(job, Signal::KILL);
-    assert!(lives);
+    assert!(kill(job.expect("a process id")));
     assert_eq!(ended.code, Some(74), "{ended:?}");
 }
 
@@ -164,12 +170,8 @@ fn processes_that_start_others_without_pause_are_all_killed() {
         export NEXT='echo $$; sleep 0.01; set -m; bash -c \"$NEXT\" &'
         bash -c \"$NEXT\" & while :; do sleep 0.02; done";
     let args = ["--max-hold", "500ms", "--grace", "100ms", "a"];
-    let mut run = Run::script(&server, &args, script);
-    let ended = run.ended();
+    let ended = Run::script(&server, &args, script).ended();
     assert_eq!(ended.code, Some(74), "{ended:?}");
-    let last = ended.stdout.lines().last().expect("some");
-    let last = Pid::from_raw(last.parse().expect("a number")).expect("a process id");
-    assert!(!is_alive(last));
     // None of them goes on, not even one that could not print its number.
     let ps = Command::new("ps").args(["-eo", "args="]).output();
     let all = String::from_utf8(ps.expect("ends").stdout).expect("text");
@@ -177,37 +179,29 @@ fn processes_that_start_others_without_pause_are_all_killed() {
 }
 
 #[test]
-fn inner_run_behind_a_shell_ends_when_the_outer_one_is_killed() {
+fn inner_run_ends_when_the_outer_one_is_killed() {
     let server = Server::start();
     // The shell dies with the outer run. It does not pass that on.
-    let way = "\"$BINARY\" run --ttl 60s --grace 20s inner -- sh -c \"$JOB\"; true";
+    let behind_a_shell = format!("{}; true", SLOW.trim_start_matches("exec "));
     let args = ["--ttl", "4s", "--grace", "300ms", "a"];
-    let mut run = Run::script(&server, &args, &script(way));
+    let mut run = Run::script(&server, &args, &script(&behind_a_shell));
     let job = run.pid_line();
     run.signal(Signal::KILL);
     assert_eq!(run.line(), "term");
     until(LONG, "the job dies", || !is_alive(job));
     assert!(is_held(&server, "a"), "it is dead before the lock ends");
-}
 
-#[test]
-fn inner_run_that_waits_ends_when_the_outer_one_is_killed() {
-    let server = Server::start();
-    let guard = manager(&server).lock("inner").expect("free");
-    let way = "\"$BINARY\" run inner -- echo it ran; true";
-    let run = Run::script(&server, &["a"], &script(way));
-    until(LONG, "queued", || waiters(&server, "inner") == 1);
-    run.signal(Signal::KILL);
-    until(LONG, "it has left", || waiters(&server, "inner") == 0);
-    guard.unlock().expect("released");
-}
-
-#[test]
-fn job_dies_with_both_runs_when_the_outer_one_is_killed() {
-    let server = Server::start();
-    let way = "exec \"$BINARY\" run inner -- sh -c \"$JOB\"";
-    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "a"], &script(way));
+    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "b"], &script(WAYS[0]));
     let job = run.pid_line();
     run.signal(Signal::KILL);
     until(LONG, "the job dies", || !is_alive(job));
+
+    // One that waits leaves the queue.
+    let guard = manager(&server).lock("awaited").expect("free");
+    let way = "\"$BINARY\" run awaited -- echo it ran; true";
+    let run = Run::script(&server, &["c"], way);
+    until_queued(&server, "awaited", 1);
+    run.signal(Signal::KILL);
+    until(LONG, "it has left", || waiters(&server, "awaited") == 0);
+    guard.unlock().expect("released");
 }

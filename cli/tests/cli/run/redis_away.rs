@@ -1,15 +1,14 @@
 //! Redis is away when `fairlock run` starts, and comes back, or does not.
 
 use crate::defaults::DEFAULT_OUTAGE_LIMIT;
-use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::{LONG, Run};
+use super::{LONG, Run, gives};
 use crate::cluster_set::ClusterSet;
-use crate::process::{end, fairlock, without_server};
+use crate::process::{fairlock, without_server};
 use crate::sentinel_set::SentinelSet;
 use crate::support::{SLACK, Server, until};
 use crate::terminal::Terminal;
@@ -48,17 +47,8 @@ fn wait_covers_a_server_that_is_busy_or_full_or_a_replica() {
     let master = Server::tcp();
     let port = master.addr().port().to_string();
     server.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
-    let args = [
-        "run",
-        "--url",
-        &server.url(),
-        "--no-wait",
-        "a",
-        "--",
-        "true",
-    ];
-    let ended = end(&mut without_server(&args));
-    assert_eq!(ended.code, Some(69), "{ended:?}");
+    let mut command = fairlock(&server, &["run", "--no-wait", "a", "--", "true"]);
+    gives(&mut command, 69, "");
     runs_after(&patient(&server.url()), || {
         server.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     });
@@ -94,87 +84,44 @@ fn wait_covers_a_server_that_runs_a_long_script() {
 }
 
 #[test]
-fn wait_covers_a_cluster_without_owners_of_slots() {
-    let set = ClusterSet::start();
-    for node in set.nodes() {
-        node.kill();
+fn wait_covers_a_cluster_and_sentinels_that_are_down() {
+    let (cluster, sentinels) = (ClusterSet::start(), SentinelSet::start());
+    let nodes: Vec<&Server> = cluster.nodes().iter().collect();
+    for (url, nodes) in [(cluster.url(), nodes), (sentinels.url(), sentinels.all())] {
+        nodes.iter().for_each(|node| node.kill());
+        runs_after(&patient(&url), || {
+            nodes.iter().for_each(|node| node.restart())
+        });
     }
-    runs_after(&patient(&set.url()), || {
-        for node in set.nodes() {
-            node.restart();
-        }
-    });
-}
-
-#[test]
-fn wait_covers_sentinels_without_a_master() {
-    let set = SentinelSet::start();
-    let nodes = set.all();
-    for node in &nodes {
-        node.kill();
-    }
-    runs_after(&patient(&set.url()), || {
-        for node in &nodes {
-            node.restart();
-        }
-    });
 }
 
 #[test]
 fn wait_covers_a_quorum_with_too_few_servers() {
     let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
-    let urls: Vec<String> = servers.iter().map(Server::url).collect();
-    servers[0].kill();
-    servers[1].kill();
-    runs_after(&patient(&urls.join(" ")), || {
-        servers[0].restart();
-        servers[1].restart();
+    let urls = servers.each_ref().map(Server::url).join(" ");
+    servers[1..].iter().for_each(Server::kill);
+    runs_after(&patient(&urls), || {
+        servers[1..].iter().for_each(Server::restart)
     });
 }
 
 #[test]
-fn plain_run_waits_for_redis_as_long_as_for_an_outage() {
+fn wait_for_redis_has_its_time_and_no_wait_has_none() {
     let server = Server::start();
     server.kill();
-    let start = Instant::now();
-    let ended = end(&mut fairlock(&server, &["run", "a", "--", "true"]));
-    let waited = start.elapsed();
-    assert_eq!(ended.code, Some(69), "{ended:?}");
-    assert!(
-        waited >= DEFAULT_OUTAGE_LIMIT - Duration::from_secs(1),
-        "{waited:?}"
-    );
-    assert!(waited < DEFAULT_OUTAGE_LIMIT + SLACK, "{waited:?}");
-}
-
-#[test]
-fn wait_for_redis_ends_with_its_time_and_no_wait_at_once() {
-    let server = Server::start();
-    server.kill();
-    for (option, least) in [("--wait=700ms", 700), ("--timeout=0s", 0), ("--no-wait", 0)] {
+    for (options, least) in [
+        (&["--wait=700ms"][..], Duration::from_millis(700)),
+        (&["--timeout=0s"], Duration::ZERO),
+        (&["--no-wait"], Duration::ZERO),
+        // As long as for an outage. No pause is begun that it does not leave time for.
+        (&[], DEFAULT_OUTAGE_LIMIT - Duration::from_secs(1)),
+    ] {
         let start = Instant::now();
-        let ended = end(&mut fairlock(&server, &["run", option, "a", "--", "true"]));
-        let (waited, least) = (start.elapsed(), Duration::from_millis(least));
-        assert_eq!(ended.code, Some(69), "{ended:?}");
-        assert!(
-            waited >= least && waited < least + SLACK,
-            "{option}: {waited:?}"
-        );
+        let mut command = fairlock(&server, &[&["run"], options].concat());
+        gives(command.args(["a", "--", "true"]), 69, "");
+        let (waited, bound) = (start.elapsed(), least + CONNECT + SLACK);
+        assert!((least..bound).contains(&waited), "{options:?}: {waited:?}");
     }
-}
-
-/// The kernel connects, and nobody answers.
-#[test]
-fn last_attempt_to_connect_ends_with_the_wait() {
-    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("redis://{}", silent.local_addr().expect("an address"));
-    let mut command = without_server(&["run", "--url", &url, "--wait", "5s"]);
-    command.args(["--command-timeout", "4s", "--ttl", "32s", "a", "--", "true"]);
-    let start = Instant::now();
-    let ended = end(&mut command);
-    let waited = start.elapsed();
-    assert_eq!(ended.code, Some(69), "{ended:?}");
-    assert!(waited < Duration::from_secs(5) + SLACK, "{waited:?}");
 }
 
 #[test]
@@ -188,8 +135,7 @@ fn state_that_does_not_pass_by_itself_fails_at_once() {
         (&*cluster_url, 64, "belongs to no cluster"),
     ] {
         let start = Instant::now();
-        let ended = end(&mut patient(url));
-        assert_eq!(ended.code, Some(code), "{ended:?}");
+        let ended = gives(&mut patient(url), code, "");
         assert!(ended.stderr.contains(text), "{ended:?}");
         assert!(start.elapsed() < CONNECT + SLACK, "{:?}", start.elapsed());
     }
@@ -202,16 +148,11 @@ fn signal_ends_the_wait_for_redis() {
     let server = Server::start();
     server.kill();
     for signal in [Signal::TERM, Signal::HUP, Signal::ALARM] {
-        let mut run = Run::start(&mut patient(&server.url()));
-        until(LONG, "it handles signals", || {
-            let status = format!("/proc/{}/status", run.process.id());
-            let status = std::fs::read_to_string(status).expect("alive");
-            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-            let caught = u64::from_str_radix(caught.expect("Linux").trim(), 16);
-            caught.expect("a number") & (1 << (signal.as_raw() - 1)) != 0
-        });
-        run.signal(signal);
-        run.ends(128 + signal.as_raw(), "");
+        let mut terminal = Terminal::start(&patient(&server.url()), 24, 100);
+        terminal.shows("a: waiting, redis does not answer");
+        let process = Pid::from_child(&terminal.program);
+        kill_process(process, signal).expect("sent");
+        assert_eq!(terminal.ends(), Some(128 + signal.as_raw()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The line that is shown while the lock is awaited.
 
-use super::{LONG, manager, run_script, waiters};
+use super::{LONG, Run, manager, run_script, script_gives, until_queued};
 use crate::support::{Server, until};
 use crate::terminal::Terminal;
 use fairlock::LockOptions;
@@ -33,7 +33,7 @@ fn line_fits_a_narrow_terminal() {
     let program = run_script(&server, &[&name], "echo ran");
     let mut terminal = Terminal::start(&program, 24, 30);
     terminal.shows(&"a".repeat(29));
-    until(LONG, "queued", || waiters(&server, &name) == 1);
+    until_queued(&server, &name, 1);
     guard.unlock().expect("released");
     terminal.shows("ran");
     assert_eq!(terminal.text().trim(), "ran");
@@ -57,7 +57,7 @@ fn quiet_shows_nothing() {
     let guard = manager(&server).lock("a").expect("free");
     let program = run_script(&server, &["--quiet", "a"], "echo ran");
     let mut terminal = Terminal::start(&program, 24, 80);
-    until(LONG, "queued", || waiters(&server, "a") == 1);
+    until_queued(&server, "a", 1);
     until_a_later_waiter_shows_its_line(&server);
     assert_eq!(terminal.text().trim(), "");
     guard.unlock().expect("released");
@@ -76,46 +76,31 @@ fn busy_lock_is_named_with_its_holder_on_a_terminal() {
 }
 
 #[test]
-fn without_a_terminal_a_wait_prints_nothing() {
-    let server = Server::start();
-    let guard = manager(&server).lock("a").expect("free");
-    let mut run = super::Run::script(&server, &["a"], "true");
-    until(LONG, "queued", || waiters(&server, "a") == 1);
-    guard.unlock().expect("released");
-    let ended = run.ended();
-    assert_eq!((&*ended.stdout, &*ended.stderr), ("", ""));
-}
-
-#[test]
-fn verbose_run_says_once_for_whom_it_waits() {
+fn wait_is_told_without_a_terminal_only_with_verbose() {
     let server = Server::start();
     let manager = manager(&server).with(LockOptions::new().label("the holder"));
-    let guard = manager.lock("a").expect("free");
-    let mut run = super::Run::script(&server, &["-v", "--wait", "5m", "a"], "true");
-    until(LONG, "queued", || waiters(&server, "a") == 1);
-    guard.unlock().expect("released");
-    let ended = run.ended();
-    let line = "fairlock: a: waiting, number 1 in line, held by the holder (";
-    assert_eq!(ended.stderr.matches(line).count(), 1, "{ended:?}");
-    assert_eq!(ended.stderr.matches(": waiting").count(), 1, "{ended:?}");
-    assert_eq!((ended.code, &*ended.stdout), (Some(0), ""));
-}
+    for (options, is_told) in [
+        (&["-v"][..], true),
+        (&[], false),
+        (&["-v", "--quiet"], false),
+    ] {
+        let guard = manager.lock("a").expect("free");
+        let mut run = Run::script(&server, &[options, &["a"]].concat(), "true");
+        until_queued(&server, "a", 1);
+        guard.unlock().expect("released");
+        let ended = run.ends(0, "");
+        let line = "fairlock: a: waiting, number 1 in line, held by the holder (";
+        assert_eq!(
+            ended.stderr.matches(line).count(),
+            usize::from(is_told),
+            "{ended:?}"
+        );
+        assert!(is_told || !ended.stderr.contains(": waiting"), "{ended:?}");
 
-#[test]
-fn verbose_run_names_the_holder_of_a_busy_lock() {
-    let server = Server::start();
-    let manager = manager(&server).with(LockOptions::new().label("the holder"));
-    let _guard = manager.lock("a").expect("free");
-    for args in [&["-n", "a"][..], &["--wait", "100ms", "a"]] {
-        for (more, is_told) in [
-            (&["-v"][..], true),
-            (&[], false),
-            (&["-v", "--quiet"], false),
-        ] {
-            let ended = super::Run::script(&server, &[more, args].concat(), "true").ended();
-            assert_eq!(ended.code, Some(75), "{ended:?}");
-            let line = "fairlock: a: busy, held by the holder (";
-            assert_eq!(ended.stderr.contains(line), is_told, "{args:?}: {ended:?}");
-        }
+        let _guard = manager.lock("a").expect("free");
+        let busy = [options, &["--timeout=100ms", "a"]].concat();
+        let ended = script_gives(&server, &busy, "true", 75, "");
+        let line = "fairlock: a: busy, held by the holder (";
+        assert_eq!(ended.stderr.contains(line), is_told, "{ended:?}");
     }
 }
