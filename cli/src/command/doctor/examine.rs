@@ -1,247 +1,99 @@
 //! All servers, asked at once, each on a thread that nobody joins: one that hangs delays no other.
 
+use std::collections::BTreeSet;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::unbounded;
-use fairlock::{
-    Step,
-    servers::{Server, Servers},
-};
+use fairlock::servers::{Deployment, Servers};
+use fairlock::{LockManager, servers::Server};
 
-use super::cluster_map::{masters, slot_map};
-use super::facts::{Deployment, Facts, NodeAnswers, NodeFacts, NodeRole};
-use super::fault::Fault;
-use super::interview::{Master, Time, ask_master, ask_only};
-use super::rights::Names;
-use super::sentinel::{self, Told};
+use super::ask;
+use super::derived::together;
+use super::facts::{Facts, Kind};
+use super::{remedy, trial};
 
-/// The examination of the servers of an endpoint. Its two steps take two connect timeouts and six
-/// command timeouts at most.
-pub(super) struct Examination {
-    pub(super) servers: Servers,
-    pub(super) prefix: String,
-    /// Whether replicas must acknowledge locks.
-    pub(super) has_acks: bool,
-    pub(super) connect: Duration,
-    /// T
-    pub(super) reply: Duration,
+/// Examines all servers, for eight timeouts at most. The one manager takes a lock on each master
+/// and hands it over to the other. Without managers, no lock can be taken. All share these facts.
+///
+/// Returns the facts about all servers together, and then those about each: sentinels, masters, and
+/// the replicas that these know.
+pub(super) fn run(
+    servers: &Servers,
+    managers: Option<&[LockManager; 2]>,
+    shared: &Facts,
+) -> Vec<Facts> {
+    let ask = |kind, these, timeouts| ask_all(shared, managers, kind, these, timeouts);
+    let at = |address: &str| {
+        let (host, port) = address.rsplit_once(':')?;
+        Some(servers.at(host, port.parse().ok()?))
+    };
+    let mut all = vec![shared.clone()];
+    let mut masters = servers.named();
+    if shared.deployment == Deployment::Sentinel {
+        all.extend(ask(Kind::Sentinel, masters, 2));
+        // That of the newest configuration.
+        let naming = all.iter().filter(|f| f.has("master"));
+        let newest = naming.max_by_key(|f| f.num("config_epoch") as u64);
+        masters = newest
+            .and_then(|f| at(f.text("master")))
+            .into_iter()
+            .collect();
+    } else if shared.deployment == Deployment::Cluster {
+        let seeds = ask(Kind::Seed, masters.clone(), 2);
+        if let Some(map) = seeds.iter().find(|f| f.has("masters")) {
+            masters = map.words("masters").filter_map(at).collect();
+        }
+    }
+    all.extend(ask(Kind::Master, masters, 4));
+    let known = all.iter().flat_map(|f| f.words("replica_addresses"));
+    let mut replicas: BTreeSet<&str> = known.collect();
+    for server in all.iter().filter_map(|f| f.server.as_deref()) {
+        replicas.remove(server);
+    }
+    let replicas = replicas.into_iter().filter_map(at).collect();
+    all.extend(ask(Kind::Replica, replicas, 2));
+    together(&mut all);
+    all
 }
 
-impl Examination {
-    /// Examines servers on which locks can be taken.
-    pub(super) fn of_usable(&self) -> Facts {
-        let first = self.first_step();
-        let named = &self.servers.named();
-        let (mut sentinels, mut masters) = (Vec::new(), Vec::new());
-        match self.servers.deployment() {
-            Deployment::Cluster => masters = self.masters_of_cluster(first),
-            Deployment::Sentinel => {
-                let told = self.sentinels(false, first);
-                let master = sentinel::master_in(&told);
-                masters.extend(master.map(|server| self.master(&server, Some(&server))));
-                sentinels = sentinel::facts(named, told);
+/// Asks servers of one kind, for so many timeouts at most. Then tries a lock on masters.
+fn ask_all(
+    shared: &Facts,
+    managers: Option<&[LockManager; 2]>,
+    kind: Kind,
+    servers: Vec<Server>,
+    timeouts: u32,
+) -> Vec<Facts> {
+    let timeout = shared.time("timeout_ms");
+    let until = Instant::now() + timeout * timeouts;
+    let (sender, answers) = unbounded();
+    let mut asked = Vec::new();
+    for (at, server) in servers.into_iter().enumerate() {
+        let mut facts = shared.clone();
+        (facts.kind, facts.server) = (kind, Some(server.to_string()));
+        let mut silent = facts.clone();
+        let message = format!("redis at {server} did not answer in time");
+        silent.set_failure((message, remedy::of_error("Reply").to_owned()));
+        asked.push(silent);
+        let managers = managers.filter(|_| kind == Kind::Master).cloned();
+        let sender = sender.clone();
+        // Without a thread it is silent. Nobody may be there any more to read its answers.
+        let _ = thread::Builder::new().spawn(move || {
+            if let Err(failure) = ask::ask(&mut facts, &server, until - timeout / 4) {
+                facts.set_failure(failure);
             }
-            other => {
-                // The callers of a quorum await no message.
-                let listener = |server| (other == Deployment::Single).then_some(server);
-                let master = |server| self.master(server, listener(server));
-                masters.extend(named.iter().map(master));
+            let _ = sender.send((at, facts.clone()));
+            if let (Some(managers), false) = (managers, facts.has("failure")) {
+                trial::run(&mut facts, server, &managers);
+                let _ = sender.send((at, facts));
             }
-        }
-        Facts {
-            deployment: self.servers.deployment(),
-            sentinels,
-            nodes: self.with_replicas(&masters, first),
-        }
-    }
-
-    /// Examines servers, none of which may be a master, as far as each answers.
-    pub(super) fn of_unusable(&self) -> Facts {
-        let named = &self.servers.named();
-        let as_masters = |servers: &[Server]| {
-            let masters = servers.iter().cloned();
-            masters.map(|server| (server, NodeRole::Master)).collect()
-        };
-        let (mut sentinels, mut servers) = (Vec::new(), as_masters(named));
-        if self.servers.deployment() == Deployment::Sentinel {
-            let told = self.sentinels(true, self.first_step());
-            servers = sentinel::servers_in(&told);
-            sentinels = sentinel::facts(named, told);
-        }
-        let mut nodes = self.only(servers);
-        if self.servers.deployment() == Deployment::Cluster {
-            // Any node of the cluster may be named.
-            for node in nodes.iter_mut().filter(|node| node.is_replica()) {
-                node.role = NodeRole::Replica;
-            }
-        }
-        Facts {
-            deployment: self.servers.deployment(),
-            sentinels,
-            nodes,
-        }
-    }
-
-    /// The end of the first step: sentinels and masters.
-    fn first_step(&self) -> Instant {
-        Instant::now() + self.connect + self.reply * 4
-    }
-
-    /// The end of the second step: the servers that the first one named.
-    fn second_step(&self) -> Instant {
-        Instant::now() + self.connect + self.reply * 2
-    }
-
-    fn time(&self, until: Instant) -> Time {
-        Time {
-            connect: self.connect,
-            reply: self.reply,
-            until,
-        }
-    }
-
-    fn master(&self, server: &Server, listener: Option<&Server>) -> Master {
-        Master {
-            server: server.clone(),
-            names: Names::new(&self.prefix, 0),
-            listener: listener.cloned(),
-            is_in_cluster: false,
-            has_acks: self.has_acks,
-        }
-    }
-
-    fn sentinels(&self, asks_for_servers: bool, until: Instant) -> Vec<Result<Told, Fault>> {
-        let until = until.min(Instant::now() + self.connect + self.reply);
-        let (servers, time) = (self.servers.clone(), self.time(until));
-        ask_all(
-            &self.servers.named(),
-            until,
-            |_| false,
-            move |server| sentinel::ask(server, &servers, asks_for_servers, time),
-        )
-    }
-
-    /// A message from each master is awaited at the next one: it must cross the cluster.
-    fn masters_of_cluster(&self, until: Instant) -> Vec<Master> {
-        let until = until.min(Instant::now() + self.connect + self.reply);
-        let time = self.time(until);
-        let maps = ask_all(&self.servers.named(), until, Result::is_ok, move |server| {
-            slot_map(server, time)
         });
-        let map = maps.into_iter().find_map(Result::ok).unwrap_or_default();
-        let masters = masters(&map, &self.prefix);
-        let servers: Vec<Server> = masters
-            .iter()
-            .map(|((host, port), _)| self.servers.at(host, *port))
-            .collect();
-        let next = servers.iter().cycle().skip(1);
-        let all = servers.iter().zip(next).zip(&masters);
-        all.map(|((server, next), (_, names))| Master {
-            names: names.clone(),
-            is_in_cluster: true,
-            ..self.master(server, Some(next))
-        })
-        .collect()
-    }
-
-    /// Examines masters, and then the replicas that they name, which follow their master.
-    fn with_replicas(&self, masters: &[Master], until: Instant) -> Vec<NodeFacts> {
-        let time = self.time(until);
-        let ask = move |master: &Master| ask_master(master, time);
-        let answers = ask_all(masters, until, |_| false, ask);
-        let servers = masters.iter().map(|master| &master.server);
-        let masters: Vec<NodeFacts> = servers
-            .zip(answers)
-            .map(|(server, answers)| facts_of(server, NodeRole::Master, answers))
-            .collect();
-        let replicas = masters.iter().map(|master| self.replicas_of(master));
-        let replicas: Vec<Vec<Server>> = replicas.collect();
-        let all = replicas.iter().flatten().cloned();
-        let all = all.map(|server| (server, NodeRole::Replica));
-        let mut found = self.only(all.collect()).into_iter();
-        let mut nodes = Vec::new();
-        for (master, replicas) in masters.into_iter().zip(replicas) {
-            nodes.push(master);
-            nodes.extend(found.by_ref().take(replicas.len()));
-        }
-        nodes
-    }
-
-    /// Examines servers as far as any server can be, master or not. Each has its role here.
-    fn only(&self, servers: Vec<(Server, NodeRole)>) -> Vec<NodeFacts> {
-        let until = self.second_step();
-        let is_in_cluster = self.servers.deployment() == Deployment::Cluster;
-        let time = self.time(until);
-        let answers = ask_all(
-            &servers,
-            until,
-            |_| false,
-            move |(server, role)| {
-                ask_only(server, is_in_cluster && *role == NodeRole::Master, time)
-            },
-        );
-        let facts = servers.iter().zip(answers);
-        facts
-            .map(|((server, role), answers)| facts_of(server, *role, answers))
-            .collect()
-    }
-
-    /// The replicas that a master names, if one of them may take its place.
-    fn replicas_of(&self, master: &NodeFacts) -> Vec<Server> {
-        use Deployment::{Cluster, Sentinel};
-        let answers = master.answers.as_ref().ok();
-        let info = answers.and_then(|answers| answers.info.as_ref().ok());
-        match info {
-            Some(info) if matches!(self.servers.deployment(), Sentinel | Cluster) => {
-                let lines = info.replicas().into_iter();
-                lines
-                    .map(|line| self.servers.at(line.host, line.port))
-                    .collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-}
-
-fn facts_of(server: &Server, role: NodeRole, answers: Result<NodeAnswers, Fault>) -> NodeFacts {
-    NodeFacts {
-        address: server.to_string(),
-        role,
-        user: server.login_name(),
-        answers,
-    }
-}
-
-/// Asks all at once. Each has its answer, in the same order, or a fault. Blocks until `until` at
-/// most, or until one answer is enough.
-fn ask_all<T: Clone + Send + 'static, A: Send + 'static>(
-    all: &[T],
-    until: Instant,
-    is_enough: fn(&Result<A, Fault>) -> bool,
-    ask: impl Fn(&T) -> Result<A, Fault> + Clone + Send + 'static,
-) -> Vec<Result<A, Fault>> {
-    let mut answers: Vec<_> = all.iter().map(|_| Err(Fault::timed_out())).collect();
-    let (sender, replies) = unbounded();
-    for (index, one) in all.iter().cloned().enumerate() {
-        let (to, ask) = (sender.clone(), ask.clone());
-        let spawned = thread::Builder::new()
-            .name("fairlock-examine".to_owned())
-            .spawn(move || {
-                // The examination may be over.
-                let _ = to.send((index, ask(&one)));
-            });
-        if let Err(error) = spawned {
-            let (step, why) = (Step::Thread, error.to_string());
-            answers[index] = Err(Fault::Unasked { step, why });
-        }
     }
     drop(sender);
-    while let Ok((index, answer)) = replies.recv_deadline(until) {
-        answers[index] = answer;
-        if is_enough(&answers[index]) {
-            break;
-        }
+    // A trial that hangs takes no answer away.
+    while let Ok((at, facts)) = answers.recv_deadline(until) {
+        asked[at] = facts;
     }
-    answers
+    asked
 }

@@ -1,167 +1,147 @@
-//! Facts about servers, as data.
+//! Facts about one server, or about all of them, as plain text by name.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
-pub(super) use fairlock::servers::Deployment;
+use fairlock::servers::Deployment;
 
-use super::answer::{Answer, Info, Unknown};
-use super::fault::Fault;
+use crate::duration::measured;
 
-/// The facts about the servers of a deployment, in the order in which the findings are shown.
-#[derive(Debug)]
-pub(super) struct Facts {
-    pub(super) deployment: Deployment,
-    pub(super) sentinels: Vec<SentinelFacts>,
-    /// Masters, each with its replicas behind it.
-    pub(super) nodes: Vec<NodeFacts>,
-}
-
-impl Facts {
-    /// Whether any server said anything.
-    pub(super) fn has_answers(&self) -> bool {
-        let of_sentinels = self
-            .sentinels
-            .iter()
-            .any(|sentinel| sentinel.answers.is_ok());
-        of_sentinels || self.nodes.iter().any(|node| node.answers.is_ok())
-    }
-}
-
-impl NodeFacts {
-    /// Whether it says that it is a replica.
-    pub(super) fn is_replica(&self) -> bool {
-        let info = self.answers.as_ref().ok();
-        let info = info.and_then(|answers| answers.info.as_ref().ok());
-        info.and_then(|info| info.get("role")) == Some("slave")
-    }
-}
-
-impl NodeAnswers {
-    pub(super) fn info(&self) -> Answer<&Info> {
-        self.info.as_ref().map_err(Clone::clone)
-    }
-}
-
-/// The facts about one server.
-#[derive(Debug)]
-pub(super) struct NodeFacts {
-    pub(super) address: String,
-    pub(super) role: NodeRole,
-    /// The name of the user, for rules that add a right.
-    pub(super) user: String,
-    /// An error: it could not be reached, or did not answer.
-    pub(super) answers: Result<NodeAnswers, Fault>,
-}
-
-/// The use of a server.
+/// What the facts are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NodeRole {
-    /// It must be one: it keeps locks.
+pub(super) enum Kind {
+    /// All servers together.
+    All,
+    Sentinel,
+    /// A node of a cluster that is asked for the masters.
+    Seed,
+    /// It must be a master: it keeps locks.
     Master,
     /// It may take the place of its master.
     Replica,
 }
 
-/// The answers of a server that can be reached.
-#[derive(Debug)]
-pub(super) struct NodeAnswers {
-    pub(super) connected_in: Duration,
-    /// Whether HELLO said something when the connection was opened.
-    pub(super) says_what_it_is: bool,
-    /// Why it has not answered all questions.
-    pub(super) stopped: Option<String>,
-    /// At least one.
-    pub(super) round_trips: Vec<Duration>,
-    pub(super) clock: ClockReading,
-    pub(super) info: Answer<Info>,
-    pub(super) settings: Settings,
-    /// `None`: it is a replica, which refuses all that takes something.
-    pub(super) work: Option<WorkAnswers>,
-    /// `None`: it belongs to no cluster.
-    pub(super) cluster: Option<ClusterAnswers>,
+/// What is known of one server, or of all.
+///
+/// A fact has the name that `INFO`, `CONFIG GET` or `SENTINEL MASTER` has for it, with `_` for `-`.
+/// So a setting that two commands tell is known from either.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) kind: Kind,
+    pub(super) deployment: Deployment,
+    /// Host and port, or the path of the socket. `None`: all servers, or one that is not named.
+    pub(super) server: Option<String>,
+    known: BTreeMap<String, String>,
+    /// Why something is not known, by its own name or by that of a command.
+    unknown: BTreeMap<String, String>,
 }
 
-/// Whether a server does the work of locks.
-#[derive(Debug)]
-pub(super) struct WorkAnswers {
-    /// The rights that the user lacks.
-    pub(super) lacking: Answer<Vec<String>>,
-    /// The commands of locks that the server does not have, in upper case.
-    pub(super) absent: Vec<String>,
-    pub(super) scripts: Answer<()>,
-    /// How long a message took. `None`: nobody needs messages.
-    pub(super) message: Option<Answer<Duration>>,
-}
-
-/// A node's view of its cluster.
-#[derive(Debug)]
-pub(super) struct ClusterAnswers {
-    pub(super) info: Answer<Info>,
-    /// `CLUSTER NODES`
-    pub(super) nodes: Answer<String>,
-}
-
-/// A server's clock, compared with this host's.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ClockReading {
-    /// How far it is ahead, in µs.
-    pub(super) ahead_us: i64,
-    /// How far that can be from the truth.
-    pub(super) error: Duration,
-}
-
-/// The facts about one sentinel.
-#[derive(Debug)]
-pub(super) struct SentinelFacts {
-    pub(super) address: String,
-    pub(super) user: String,
-    /// An error: it could not be reached, or did not answer.
-    pub(super) answers: Result<SentinelAnswers, Fault>,
-}
-
-#[derive(Debug)]
-pub(super) struct SentinelAnswers {
-    /// The master that it names. `None`: it does not watch the service.
-    pub(super) master: Answer<Option<String>>,
-    /// `SENTINEL MASTER`
-    pub(super) fields: Answer<HashMap<String, String>>,
-    /// `SENTINEL CKQUORUM`: whether a failover could be agreed on now, or why not.
-    pub(super) can_agree: Answer<Result<(), String>>,
-}
-
-/// The settings that are asked for, each by a `CONFIG GET` of its own: 6.2 takes no more, and all
-/// of them together would bring passwords.
-pub(super) const SETTINGS: [&str; 11] = [
-    "maxmemory",
-    "maxmemory-policy",
-    "appendfsync",
-    "save",
-    "stop-writes-on-bgsave-error",
-    "timeout",
-    "min-replicas-to-write",
-    "min-replicas-max-lag",
-    "client-output-buffer-limit",
-    "lua-time-limit",
-    "cluster-require-full-coverage",
-];
-
-/// The settings of a server.
-#[derive(Debug, Default)]
-pub(super) struct Settings(pub(super) HashMap<&'static str, Answer<String>>);
-
-impl Settings {
-    pub(super) fn get(&self, name: &str) -> Answer<&str> {
-        match self.0.get(name) {
-            Some(Ok(value)) => Ok(value),
-            Some(Err(unknown)) => Err(unknown.clone()),
-            None => Err(Unknown::Absent(name.to_owned())),
+impl Facts {
+    pub(super) fn new(deployment: Deployment) -> Facts {
+        Facts {
+            kind: Kind::All,
+            deployment,
+            server: None,
+            known: BTreeMap::new(),
+            unknown: BTreeMap::new(),
         }
     }
 
-    pub(super) fn number(&self, name: &str) -> Answer<u64> {
-        let value = self.get(name)?;
-        let number = value.parse();
-        number.map_err(|_| Unknown::Failed(format!("{name} is {value:?}")))
+    /// A number that is not known is no fact.
+    pub(super) fn set(&mut self, name: &str, value: impl Display) {
+        let value = value.to_string();
+        if value != "NaN" {
+            self.known.insert(name.replace('-', "_"), value);
+        }
+    }
+
+    pub(super) fn set_time(&mut self, name: &str, time: Duration) {
+        self.set(name, time.as_secs_f64() * 1000.0);
+    }
+
+    /// Adds a word to a list, unless that has it.
+    pub(super) fn add(&mut self, name: &str, word: &str) {
+        if !self.words(name).any(|known| known == word) {
+            let list = format!("{} {word}", self.text(name));
+            self.set(name, list.trim_start());
+        }
+    }
+
+    pub(super) fn set_unknown(&mut self, name: &str, why: impl Into<String>) {
+        self.unknown.insert(name.replace('-', "_"), why.into());
+    }
+
+    /// It could not be reached, or refuses every command.
+    pub(super) fn set_failure(&mut self, (message, remedy): (String, String)) {
+        self.set("failure", message);
+        self.set("what_to_do", remedy);
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.known.contains_key(name)
+    }
+
+    /// Empty if it is not known.
+    pub(super) fn text(&self, name: &str) -> &str {
+        self.known.get(name).map_or("", String::as_str)
+    }
+
+    pub(super) fn words(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.text(name).split_whitespace()
+    }
+
+    pub(super) fn is(&self, name: &str, value: &str) -> bool {
+        self.known.get(name).is_some_and(|known| known == value)
+    }
+
+    /// Not a number if it is not known. No comparison with that is true, so no rule complains.
+    pub(super) fn num(&self, name: &str) -> f64 {
+        self.text(name).parse().unwrap_or(f64::NAN)
+    }
+
+    pub(super) fn time(&self, name: &str) -> Duration {
+        Duration::try_from_secs_f64(self.num(name) / 1000.0).unwrap_or_default()
+    }
+
+    pub(super) fn ratio(&self, part: &str, whole: &str) -> f64 {
+        self.num(part) / self.num(whole)
+    }
+
+    /// Why it is not known. Empty if there is no reason.
+    pub(super) fn why(&self, name: &str) -> &str {
+        self.unknown.get(name).map_or("", String::as_str)
+    }
+
+    pub(super) fn is_refused(&self, name: &str) -> bool {
+        self.why(name).starts_with("no right")
+    }
+
+    pub(super) fn is_absent(&self, name: &str) -> bool {
+        self.why(name).starts_with("the server has no")
+    }
+
+    /// The text with each fact in the place of its name in braces; or why one is not known.
+    pub(super) fn fill(&self, text: &str) -> String {
+        let mut filled = String::new();
+        for part in text.split_inclusive('}') {
+            let (before, name) = part.split_once('{').unwrap_or((part, "}"));
+            let name = name.trim_end_matches('}');
+            filled += before;
+            filled += &match self.known.get(name) {
+                Some(_) if name.ends_with("_ms") => measured(self.time(name)),
+                Some(value) => value.clone(),
+                None if name.is_empty() => String::new(),
+                None => return self.why_unknown(name),
+            };
+        }
+        filled
+    }
+
+    fn why_unknown(&self, name: &str) -> String {
+        match (self.why(name), self.why("INFO")) {
+            ("", "") => format!("not known: the server does not say {name}"),
+            ("", why) | (why, _) => format!("not known: {why}"),
+        }
     }
 }

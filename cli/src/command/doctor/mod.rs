@@ -1,49 +1,46 @@
-//! `fairlock doctor`: whether the servers are fit for locks. It asks them by itself.
+//! `fairlock doctor`: whether the servers are fit for locks.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `mod` | the command: its options, its table and its exit codes |
 //! | `examine` | all servers, asked at once |
-//! | `sentinel`, `cluster_map` | the questions by which further servers are found |
-//! | `interview`, `rights` | the questions to one server |
-//! | `link` | one connection |
-//! | `fault` | why a server gave no answer |
-//! | `answer`, `facts` | what the servers said, as data |
-//! | `checks` | what the facts mean for locks |
-//! | `finding`, `failure` | findings in words, and errors as findings |
+//! | `ask` | the questions to one server |
+//! | `trial` | a lock on a master, handed over and released |
+//! | `facts`, `derived` | what is known, as text by name, and what follows from it |
+//! | `rules` | what the facts mean for locks, and what to do: one table |
+//! | `remedy` | what to do about an error |
 
-mod answer;
-mod checks;
-mod cluster_map;
+mod ask;
+mod derived;
 mod examine;
 mod facts;
-mod failure;
-mod fault;
-mod finding;
-mod interview;
-mod link;
-mod rights;
-mod sentinel;
+mod remedy;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod trial;
 
 use crate::defaults::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_PREFIX};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::AnsiColor;
 use clap::Args;
+use fairlock::servers::Deployment;
 use fairlock::{Error, LockOptions, MIN_TTL, Misuse};
 
 use crate::connection::Connection;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use checks::{Limits, diagnose};
-use examine::Examination;
-use finding::{Diagnosis, Finding, Level};
+use facts::{Facts, Kind};
+use rules::{Finding, Level, findings};
 
 /// Checks whether this Redis is fit for locks
 ///
-/// Examines every server: a line for each check, with what to do about it. Takes no lock, and
-/// changes nothing. Ends within a few seconds, also if servers hang.
+/// Examines every server: a line for each check, with what to do about it. On each master it takes
+/// a lock of a name of its own, hands it over to itself, and deletes it; it changes nothing else.
+/// Ends within a few seconds, also if servers hang.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
@@ -72,69 +69,79 @@ Examples:
 
 impl Doctor {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
-        let mut builder = connection.builder()?;
-        if let Some(ttl) = self.ttl {
-            builder = builder.options(LockOptions::new().ttl(ttl));
-        }
-        let limits = self.limits(connection);
-        let examination = Examination {
-            servers: builder.servers()?,
-            prefix: connection.prefix().unwrap_or(DEFAULT_PREFIX).to_owned(),
-            has_acks: limits.replica_acks > 0,
-            connect: limits.connect_timeout,
-            reply: limits.command_timeout,
-        };
-        let (diagnosis, exit) = match builder.build() {
-            Ok(_manager) => {
-                let facts = examination.of_usable();
-                let diagnosis = diagnose(&facts, &limits);
-                let exit = self.exit(&diagnosis);
-                (diagnosis, exit)
-            }
+        let ttl = self.ttl.unwrap_or_else(|| connection.ttl());
+        let options = LockOptions::new().ttl(ttl);
+        let (one, other) = (connection.builder()?, connection.builder()?);
+        let (one, other) = (one.options(options.clone()), other.options(options));
+        let servers = one.servers()?;
+        let (managers, error) = match one.build().and_then(|one| Ok([one, other.build()?])) {
+            Ok(managers) => (Some(managers), None),
             Err(error) if is_usage(&error) => return Err(error.into()),
-            Err(error) => {
-                let facts = examination.of_unusable();
-                let mut findings = vec![failure::of_build(&error)];
-                // The error says why none answers.
-                if facts.has_answers() {
-                    findings.extend(diagnose(&facts, &limits).findings);
-                }
-                (Diagnosis { findings }, Exit::NO_REDIS)
+            Err(error) => (None, Some(error)),
+        };
+        let mut shared = Facts::new(servers.deployment());
+        self.set_numbers(&mut shared, connection, ttl);
+        shared.set("is_tried", managers.is_some());
+        shared.set("service", servers.service().unwrap_or_default());
+        let mut all = examine::run(&servers, managers.as_ref(), &shared);
+        if let Some(error) = &error {
+            // Where nobody answers, the error says why.
+            if all[1..].iter().all(|facts| facts.has("failure")) {
+                all.clear();
             }
+            shared.kind = Kind::Master;
+            let named = servers.named();
+            shared.server = (named.len() == 1).then(|| named[0].to_string());
+            shared.set_failure(remedy::of(error));
+            all.insert(0, shared);
+        }
+        let findings: Vec<Finding> = all.iter().flat_map(findings).collect();
+        let count = |level| findings.iter().filter(|one| one.level == level).count();
+        let [ok, warnings, errors] = [Level::Ok, Level::Warning, Level::Error].map(count);
+        let exit = match error {
+            Some(_) => Exit::NO_REDIS,
+            None if errors > 0 || self.strict && warnings > 0 => Exit::NO,
+            None => Exit::OK,
         };
         output::set_exit_unread(exit);
         let is_shown = |finding: &&Finding| !self.quiet || finding.level > Level::Ok;
-        let findings: Vec<&Finding> = diagnosis.findings.iter().filter(is_shown).collect();
+        let shown: Vec<&Finding> = findings.iter().filter(is_shown).collect();
         if self.json {
-            findings.into_iter().try_for_each(output::json)?;
+            shown.into_iter().try_for_each(output::json)?;
         } else {
-            print_table(&findings)?;
-            output::line(summary(&diagnosis))?;
+            print_table(&shown)?;
+            let s = |count| if count == 1 { "" } else { "s" };
+            let (of_warnings, of_errors) = (s(warnings), s(errors));
+            let summary =
+                format_args!("{ok} ok, {warnings} warning{of_warnings}, {errors} error{of_errors}");
+            output::line(summary)?;
         }
         Ok(exit)
     }
 
-    /// The numbers of a manager with these options, as the library derives them.
-    fn limits(&self, connection: &Connection) -> Limits {
-        let ttl = self.ttl.unwrap_or_else(|| connection.ttl());
+    /// The numbers of locks, as the library derives them.
+    fn set_numbers(&self, f: &mut Facts, connection: &Connection, ttl: Duration) {
         let base = ttl.max(MIN_TTL);
-        let derived = || DEFAULT_COMMAND_TIMEOUT.min(base / 10);
-        let timeout = connection.command_timeout().unwrap_or_else(derived);
-        Limits {
-            ttl,
-            connect_timeout: timeout,
-            command_timeout: timeout,
-            check_period: DEFAULT_CHECK_PERIOD.min(base / 8),
-            replica_acks: connection.replica_acks(),
-        }
-    }
-
-    fn exit(&self, diagnosis: &Diagnosis) -> Exit {
-        match diagnosis.level() {
-            Level::Error => Exit::NO,
-            Level::Warning if self.strict => Exit::NO,
-            Level::Warning | Level::Ok => Exit::OK,
-        }
+        let timeout = connection.command_timeout();
+        let timeout = timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(base / 10));
+        f.set_time("ttl_ms", ttl);
+        f.set_time("timeout_ms", timeout);
+        f.set_time("check_period_ms", DEFAULT_CHECK_PERIOD.min(base / 8));
+        // A renewal is due at a third of the ttl and is tried three times before the lease ends.
+        f.set_time("reply_ms", timeout.min(ttl / 10));
+        let allowed = match f.deployment {
+            // A server of a quorum whose clock differs by a ttl has no vote.
+            Deployment::Quorum => ttl / 2,
+            // P1 (one holder) holds across a failover if the clocks of both differ by less.
+            _ => ttl / 100 + Duration::from_millis(2),
+        };
+        f.set_time("allowed_ms", allowed);
+        f.set("replica_acks", connection.replica_acks());
+        f.set("prefix", connection.prefix().unwrap_or(DEFAULT_PREFIX));
+        let id = RandomState::new().build_hasher().finish();
+        f.set("lock_name", format_args!("fairlock-doctor-{id:016x}"));
+        f.set_unknown("lock", "no answer in time");
+        f.set_unknown("hand_over", "no lock was handed over in time");
     }
 }
 
@@ -147,13 +154,16 @@ fn is_usage(error: &Error) -> bool {
 /// The remedy stands below its finding, under the message.
 fn print_table(findings: &[&Finding]) -> Result<(), Failure> {
     let server = |finding: &Finding| finding.server.clone().unwrap_or("-".to_owned());
-    let widths = findings
-        .iter()
-        .map(|finding| server(finding).chars().count());
+    let widths = findings.iter().map(|one| server(one).chars().count());
     let width = widths.max().unwrap_or(0);
     for finding in findings {
-        let (style, level) = (style_of(finding.level), finding.level);
-        let (name, check, message) = (server(finding), finding.check, &finding.message);
+        let style = match finding.level {
+            Level::Ok => AnsiColor::Green.on_default(),
+            Level::Warning => AnsiColor::Yellow.on_default(),
+            Level::Error => AnsiColor::Red.on_default().bold(),
+        };
+        let (level, name) = (output::name_in_json(&finding.level), server(finding));
+        let (check, message) = (finding.check.replace('_', " "), &finding.message);
         output::line(format_args!(
             "{style}{level:<7}{style:#}  {name:<width$}  {check}: {message}"
         ))?;
@@ -163,30 +173,4 @@ fn print_table(findings: &[&Finding]) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-fn style_of(level: Level) -> Style {
-    match level {
-        Level::Ok => AnsiColor::Green.on_default(),
-        Level::Warning => AnsiColor::Yellow.on_default(),
-        Level::Error => AnsiColor::Red.on_default().bold(),
-    }
-}
-
-fn summary(diagnosis: &Diagnosis) -> String {
-    let count = |level| {
-        let findings = diagnosis.findings.iter();
-        findings.filter(|finding| finding.level == level).count()
-    };
-    let plural = |count: usize, what: &str| match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    };
-    let (errors, warnings) = (count(Level::Error), count(Level::Warning));
-    format!(
-        "{} ok, {}, {}",
-        count(Level::Ok),
-        plural(warnings, "warning"),
-        plural(errors, "error")
-    )
 }

@@ -1,1 +1,0 @@
-../../../../src/script/user_rights.lua

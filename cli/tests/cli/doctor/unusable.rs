@@ -1,0 +1,167 @@
+//! Servers with which no manager can be built.
+
+use super::{Diagnosis, Level, diagnose_with, follow};
+use crate::process::{end, without_server};
+use crate::sentinel_set::SentinelSet;
+use crate::support::server::free_address;
+use crate::support::{Proxy, Server};
+
+/// The first finding says why. The code is that of no connection.
+#[track_caller]
+fn unusable(url: &str, text: &str) -> Diagnosis {
+    let diagnosis = diagnose_with(url, &["--command-timeout", "2s"]);
+    assert_eq!(diagnosis.code, Some(69), "{diagnosis:#?}");
+    let first = &diagnosis.findings[0];
+    assert_eq!((&*first.check, first.level), ("connection", Level::Error));
+    assert!(first.to_string().contains(text), "{text}: {diagnosis:#?}");
+    diagnosis
+}
+
+/// Nothing more is found, and the remedy is not said twice.
+#[track_caller]
+fn assert_not_built(url: &str, message: &str, remedy: &str) {
+    let diagnosis = unusable(url, message);
+    assert_eq!(diagnosis.findings.len(), 1, "{diagnosis:#?}");
+    let first = &diagnosis.findings[0];
+    let advises = |text: &str| text.contains("start ") || text.contains("use ");
+    assert!(!advises(&first.message), "{diagnosis:#?}");
+    let said = first.remedy.as_deref().unwrap_or_default();
+    assert!(said.contains(remedy), "{diagnosis:#?}");
+}
+
+#[test]
+fn server_that_cannot_be_used_exits_69_with_the_remedy() {
+    let server = Server::tcp_with(&["--requirepass", "secret"]);
+    let with = |password: &str| format!("redis://:{password}@{}/", server.addr());
+    assert_not_built(&server.url(), "NOAUTH", "redis://:password@host");
+    let remedy = "correct the user and the password";
+    assert_not_built(&with("wrong"), "WRONGPASS", remedy);
+    let dead = format!("redis://{}/", free_address());
+    assert_not_built(&dead, "refused", "no Redis runs there: start one");
+    let dead = dead.replace("redis:", "redis-cluster:");
+    assert_not_built(&dead, "refused", "no Redis runs there: start it");
+    let dead = dead.replace("redis-cluster:", "redis-sentinel:") + "service";
+    assert_not_built(&dead, "no sentinel of", "no sentinel runs there: start one");
+    assert_not_built("redis://no-such-host.invalid/", "lookup", "redis-cli PING");
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn plain_server_behind_rediss_exits_69_with_the_remedy() {
+    let server = Server::tcp();
+    let url = server.url().replace("redis:", "rediss:");
+    assert_not_built(&url, "does not speak TLS", "or use redis://");
+}
+
+#[test]
+fn stopped_server_is_one_error_within_the_bound() {
+    let server = Server::tcp();
+    server.stop();
+    assert_not_built(&server.url(), "timed out", "the server hangs");
+    server.cont();
+}
+
+/// A script that runs on and on: nothing else is answered.
+#[test]
+fn busy_server_is_an_error_with_the_way_out() {
+    let server = Server::tcp_with(&["--lua-time-limit", "50"]);
+    let mut busy = server.connection();
+    let endless = std::thread::spawn(move || {
+        let mut script = redis::cmd("EVAL");
+        script.arg("while true do end").arg(0);
+        let _ = script.query::<()>(&mut busy);
+    });
+    crate::support::until(super::SOON, "the server is busy", || {
+        let refused = server.try_query::<String>(&["GET", "x"]);
+        refused.is_err_and(|error| error.code() == Some("BUSY"))
+    });
+    unusable(&server.url(), "SCRIPT KILL ends the script");
+    server.query::<()>(&["SCRIPT", "KILL"]);
+    endless.join().expect("the script has ended");
+}
+
+/// The checks of any server, master or not.
+#[track_caller]
+fn assert_examined(diagnosis: &Diagnosis, server: &Server) {
+    let address = server.addr().to_string();
+    for check in ["version", "role", "eviction", "memory", "clients"] {
+        let servers = diagnosis.servers_of(check);
+        assert!(servers.contains(&&*address), "{check}: {diagnosis:#?}");
+    }
+}
+
+#[test]
+fn replica_is_examined_as_far_as_it_answers() {
+    let master = Server::tcp();
+    let cache = ["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"];
+    let replica = Server::tcp_with(&cache);
+    follow(&replica, &master);
+    let diagnosis = unusable(&replica.url(), &format!("redis://{}", master.addr()));
+    assert_examined(&diagnosis, &replica);
+    let remedy = format!("use redis://{}", master.addr());
+    diagnosis.assert_finds("role", Level::Error, &remedy);
+    diagnosis.assert_finds("eviction", Level::Error, "noeviction");
+}
+
+#[test]
+fn sentinels_and_replicas_without_a_master_are_examined() {
+    let mut set = SentinelSet::start();
+    set.calm();
+    set.await_replication();
+    // One sentinel agrees on no failover.
+    set.sentinels.truncate(1);
+    let url = format!("redis-sentinel://{}/mymaster", set.sentinels[0].addr());
+    let master = SentinelSet::named_by(&set.sentinels[0]).expect("it names one");
+    set.nodes.retain(|node| node.addr() != master);
+    let diagnosis = unusable(&url, "");
+    diagnosis.assert_finds("sentinels", Level::Warning, "names one sentinel");
+    for replica in &set.nodes {
+        assert_examined(&diagnosis, replica);
+    }
+    let master = master.to_string();
+    let silent = diagnosis.of("connection").into_iter();
+    let mut silent = silent.filter(|finding| finding.level == Level::Error);
+    assert!(
+        silent.any(|finding| finding.server.as_deref() == Some(&*master)),
+        "{diagnosis:#?}"
+    );
+}
+
+#[test]
+fn node_of_a_cluster_without_slots_is_examined() {
+    let node = Server::tcp_with(&["--cluster-enabled", "yes"]);
+    let diagnosis = unusable(&format!("redis-cluster://{}/", node.addr()), "");
+    assert_examined(&diagnosis, &node);
+    diagnosis.assert_finds("cluster", Level::Error, "16384 slots have no master");
+}
+
+#[test]
+fn quorum_without_a_majority_is_examined() {
+    let server = Server::tcp();
+    let dead = [(); 2].map(|()| format!("redis://{}/", free_address()));
+    let diagnosis = unusable(&format!("{} {}", server.url(), dead.join(" ")), "");
+    diagnosis.assert_finds("majority", Level::Error, "no lock can be taken");
+    assert_examined(&diagnosis, &server);
+}
+
+#[test]
+fn replica_in_a_quorum_is_named_and_examined() {
+    let servers = [(); 3].map(|()| Server::tcp());
+    follow(&servers[2], &servers[0]);
+    let diagnosis = unusable(
+        &servers.each_ref().map(Server::url).join(" "),
+        "is a replica",
+    );
+    assert!(diagnosis.complaints_of(&servers[2]).contains(&"role"));
+}
+
+/// The library refuses that as wrong usage, before any server is examined.
+#[test]
+fn server_at_two_addresses_exits_64() {
+    let servers = [(); 2].map(|()| Server::tcp());
+    let proxy = Proxy::to(servers[0].addr());
+    let urls = [servers[0].url(), servers[1].url(), proxy.url()].join(" ");
+    let ended = end(&mut without_server(&["doctor", "--url", &urls]));
+    assert_eq!(ended.code, Some(64), "{ended:?}");
+    assert!(ended.stderr.contains("the same server"), "{ended:?}");
+}
