@@ -254,7 +254,7 @@ impl Config {
             shown(needed),
             shown(*value)
         );
-        Err(Error::setting(*name, message))
+        Err(Error::setting(name, message))
     }
 
     /// The largest value of the one period that the user has set, with this ttl. `None` if there is

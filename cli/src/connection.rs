@@ -1,4 +1,5 @@
-//! Which Redis, and how: the options that all commands share. Each has a variable, which clap reads.
+//! Which Redis, and how: the options that all commands share. Each has a variable, which clap
+//! reads.
 
 use crate::defaults::{DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL};
 use std::env::{self, VarError};

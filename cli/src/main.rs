@@ -5,8 +5,8 @@
 //!
 //! - `command/` has a file or a folder for each command.
 //! - `connection.rs` has the options that say which Redis. The library judges their URL.
-//! - `command/doctor/`: questions to all servers at once, and a lock on each master, become facts; one
-//!   table of rules makes findings of them.
+//! - `command/doctor/`: questions to all servers at once, and a lock on each master, become facts;
+//!   one table of rules makes findings of them.
 //! - `command/run/`: one loop, in `supervisor.rs`, decides all while the command runs. It reads the
 //!   guard's time left, and waits for Redis only after a stop: it renews the lock then. `run` is
 //!   the subreaper of its command, so it knows that each of its processes is dead before it

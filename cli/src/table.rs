@@ -19,8 +19,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Columns by their titles, the most important one first. They have text, which may be cut. Those
-    /// with a `>` in front have numbers or times, which are not cut and stand on the right.
+    /// Columns by their titles, the most important one first. They have text, which may be cut.
+    /// Those with a `>` in front have numbers or times, which are not cut and stand on the right.
     pub(crate) fn new(columns: &'static [&'static str]) -> Table {
         let titles = columns.iter().map(|title| title.replace('>', ""));
         Table {

@@ -63,7 +63,7 @@ impl From<&Store> for Endpoint {
 pub(crate) fn endpoint(urls: &str) -> Endpoint {
     let each: Vec<&str> = urls.split_whitespace().collect();
     match each[..] {
-        [_, _, ..] => Endpoint::quorum(each).into(),
+        [_, _, ..] => Endpoint::quorum(each),
         _ => urls.into(),
     }
 }

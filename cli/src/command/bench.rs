@@ -144,8 +144,8 @@ impl Bench {
 }
 
 /// Takes HUP, INT and TERM from now on: locks that are held must be released. A second one ends the
-/// process at once. Returns where the number of the first one will be. That of PIPE says that nobody
-/// can read the output any more.
+/// process at once. Returns where the number of the first one will be. That of PIPE says that
+/// nobody can read the output any more.
 fn listen() -> Result<Arc<AtomicUsize>, Failure> {
     let (came, number) = (Arc::new(AtomicBool::new(false)), Arc::default());
     for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -174,7 +174,7 @@ fn delete(names: &[String], manager: &LockManager) -> Result<(), String> {
         };
         let (left, all) = (names.len() - deleted, names.len());
         return Err(format!(
-            "Redis forgets {left} of the {all} names of this bench within an hour, and not now: {why}"
+            "Redis forgets {left} of the {all} names of this bench within an hour, not now: {why}"
         ));
     }
     Ok(())

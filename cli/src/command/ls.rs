@@ -127,7 +127,8 @@ impl Ls {
         self.json && self.sort.is_none()
     }
 
-    /// Goes through all names, until it fails. What is no lock that this version knows is a warning.
+    /// Goes through all names, until it fails. What is no lock that this version knows is a
+    /// warning.
     fn search(
         &self,
         manager: &LockManager,

@@ -127,8 +127,8 @@ fn notice(state: LockState, losers: &[&Party], left: &str) -> String {
             let renewed = losers.iter().filter(|holder| !holder.fixed_lease);
             let first = match renewed.map(|holder| holder.ttl).max() {
                 Some(ttl) => format!(
-                    "The holder notices at its next renewal, within {} (a third of its ttl, {}) and \
-                     one request.\nIf it cannot reach Redis, it",
+                    "The holder notices at its next renewal, within {} (a third of its ttl, {}) \
+                     and one request.\nIf it cannot reach Redis, it",
                     times::about(ttl / 3),
                     format_duration(ttl)
                 ),

@@ -59,8 +59,8 @@ fn completions_name_every_command_in_every_shell() {
             accepted_by(shell, &["-n", path.to_str().expect("a plain name")]);
         }
     }
-    let completes = "source ./bash; COMP_WORDS=(fairlock why); COMP_CWORD=1; _fairlock fairlock why \
-                     fairlock; echo $COMPREPLY";
+    let completes = "source ./bash; COMP_WORDS=(fairlock why); COMP_CWORD=1; _fairlock fairlock \
+                     why fairlock; echo $COMPREPLY";
     let mut bash = Command::new("bash");
     bash.args(["--norc", "-c", completes]);
     assert_eq!(end(bash.current_dir(&dir)).stdout, "why-waiting\n");

@@ -206,6 +206,6 @@ fn young_quorum_is_no_conflict_and_keeps_the_names_of_a_bench() {
         let ended = end(&mut without_server(&bench));
         (ended.code == Some(0)).then_some(ended)
     });
-    let warning = "names of this bench within an hour, and not now: delete: a quorum";
+    let warning = "names of this bench within an hour, not now: delete: a quorum";
     assert!(ended.stderr.contains(warning), "{ended:?}");
 }

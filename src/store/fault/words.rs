@@ -68,7 +68,11 @@ impl StoreFault {
                 message,
             },
             StoreFault::Unfit { what, message } => {
-                Error::misused(Misuse::Server, format!("{what}: {message}"))
+                let misuse = match what.as_str() {
+                    "server" | "endpoint" => Misuse::Server,
+                    _ => Misuse::Setting,
+                };
+                Error::misused(misuse, format!("{what}: {message}"))
             }
         }
     }

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 const WARM_UP: u32 = 16;
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// One round of a measurement. Returns what it took. A hand-over is between two managers, as between
-/// two processes.
+/// One round of a measurement. Returns what it took. A hand-over is between two managers, as
+/// between two processes.
 type Round = fn(&[LockManager; 2], &str) -> Result<Duration>;
 
 /// One measurement.
@@ -80,8 +80,8 @@ impl Measured {
         })
     }
 
-    /// The figures as JSON. Times are in seconds. `round_trips` is the median as a multiple of the bare
-    /// round trip's.
+    /// The figures as JSON. Times are in seconds. `round_trips` is the median as a multiple of the
+    /// bare round trip's.
     pub(super) fn figures(&self, bare: &Measured) -> Value {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let median = |of: &Measured| seconds(of.times.value_at_quantile(0.5));

@@ -187,6 +187,20 @@ fn is_all(f: &Facts, deployment: Deployment) -> bool {
 }
 
 fn rules() -> Vec<Rule> {
+    [
+        of_sets(),
+        of_sentinels(),
+        of_links(),
+        of_copies(),
+        of_data(),
+        of_use(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn of_sets() -> Vec<Rule> {
     vec![
         check("majority", |f| is_all(f, Quorum))
             .fails(|f| f.num("voting") < f.num("needed"))
@@ -205,6 +219,11 @@ fn rules() -> Vec<Rule> {
             .warns(|f| f.num("surely_apart_ms") > f.num("allowed_ms"))
             .says("{ahead} is {apart_ms} ahead of {behind}; {allowed_ms} does no harm")
             .remedy("synchronise the clocks of all servers (NTP): chronyc makestep on each host"),
+    ]
+}
+
+fn of_sentinels() -> Vec<Rule> {
+    vec![
         check("sentinels", |f| f.kind == Kind::Sentinel)
             .says("knows {num_other_sentinels} other sentinels and {num_slaves} replicas"),
         error(|f| f.is_refused("master") || f.is_refused("address"))
@@ -228,6 +247,11 @@ fn rules() -> Vec<Rule> {
         error(|f| f.why("quorum_check").starts_with("NOQUORUM"))
             .says("it cannot agree on a failover with the others")
             .remedy("start the missing sentinels: a majority of them must be there"),
+    ]
+}
+
+fn of_links() -> Vec<Rule> {
+    vec![
         check("connection", is_server)
             .warns(|f| f.ratio("connect_ms", "timeout_ms") >= 0.5)
             .says("connected in {connect_ms} of the {timeout_ms} that it may take")
@@ -258,6 +282,11 @@ fn rules() -> Vec<Rule> {
         warning(|f| f.kind == Kind::Replica && !f.is("master_link_status", "up") && f.has("role"))
             .says("it follows no master now: what is written meanwhile would be lost")
             .remedy("if it lasts longer than a failover, look at its log, masterauth, the network"),
+    ]
+}
+
+fn of_copies() -> Vec<Rule> {
+    vec![
         // The servers of a quorum have none.
         check("replicas", has_replicas)
             .fails(|f| f.num("online") < f.num("replica_acks"))
@@ -288,6 +317,11 @@ fn rules() -> Vec<Rule> {
         warning(|f| f.is("cluster_require_full_coverage", "yes"))
             .says("cluster-require-full-coverage is yes: one shard that is down fails all locks")
             .remedy("CONFIG SET cluster-require-full-coverage no, on every node"),
+    ]
+}
+
+fn of_data() -> Vec<Rule> {
+    vec![
         check("eviction", is_server).says("maxmemory-policy is {maxmemory_policy}"),
         warning(evicts)
             .fails(|f| evicts(f) && f.num("maxmemory") > 0.0)
@@ -314,6 +348,11 @@ fn rules() -> Vec<Rule> {
             .remedy(
                 "make room on the server's disk, then BGREWRITEAOF; else MISCONF refuses locks",
             ),
+    ]
+}
+
+fn of_use() -> Vec<Rule> {
+    vec![
         check("clients", is_server)
             .warns(|f| f.ratio("connected_clients", "maxclients") >= 0.9)
             .says("{connected_clients} of {maxclients}; timeout is {timeout} s (0: none)")

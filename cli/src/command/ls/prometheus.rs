@@ -16,7 +16,8 @@ const STATES: [LockState; 5] = [
     LockState::Free,
 ];
 
-/// The end of a gauge's name, its help, and its value for a name that has one. The gauge begins with
+/// The end of a gauge's name, its help, and its value for a name that has one. The gauge begins
+/// with
 /// `fairlock_lock_` for a name, and `fairlock_locks_` for all: a sum over names must not count the
 /// total.
 type Gauge = (&'static str, &'static str, fn(&LockInfo) -> Option<f64>);

@@ -18,7 +18,10 @@ use std::cell::Cell;
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
 
 use clap::{Args, ValueEnum};
 use fairlock::{Builder, DetachedLock, LockManager, LockOptions, MAX_TTL};
@@ -156,48 +159,11 @@ impl Run {
         let signals = Signals::start()?;
         let ancestors = Ancestors::read(connection.prefix())?;
         let orphaned = ancestors.watch();
-        let wait = Wait {
-            run: self.clone(),
-            ancestors: ancestors.clone(),
-            attached: self.attached()?,
-            builder: self.builder(connection, &times, &ancestors)?,
-            signals: signals.received.clone(),
-            orphaned: orphaned.0.clone(),
-            start: Instant::now(),
-            is_shown: Cell::new(false),
-        };
-        let (held, manager) = match label::on_its_thread(move || wait.run())? {
-            Ok(Waited::Granted(held, manager)) => (held, manager),
-            Ok(Waited::Joined(ancestor)) => {
-                ancestor.check_joinable()?;
-                if let Err(signal) = signals.early() {
-                    return Ok(signals::end_by(signal));
-                }
-                let environment = Environment::new(&ancestor, connection)?;
-                return Err(environment.become_command(&self.command));
-            }
-            Ok(Waited::ForItself(ancestor)) => return Err(self.waits_for_itself(&ancestor)),
-            Ok(Waited::Busy(holder)) => {
-                if self.shown() != Shown::Nothing {
-                    self.say(&format!("busy{holder}"));
-                }
-                return Ok(Exit(self.conflict_exit_code));
-            }
-            // To the library, a replica is an error of the URL. A run has waited for its promotion,
-            // as for any Redis that is away.
-            Err(Stop::Error(error)) if wait::passes(&error) => {
-                return Err(Failure::new(
-                    Exit::NO_REDIS,
-                    Failure::from(error).to_string(),
-                ));
-            }
-            Err(Stop::Error(error)) => return Err(error.into()),
-            Err(Stop::Signal(signal)) => return Ok(signals::end_by(signal)),
-            Err(Stop::Orphaned) => {
-                return Err(
-                    self.lost("the run around this one has died, so the command does not start")
-                );
-            }
+        let wait = self.wait(connection, &times, &ancestors, &signals, &orphaned.0)?;
+        let waited = label::on_its_thread(move || wait.run())?;
+        let (held, manager) = match self.granted(waited, &signals, connection)? {
+            ControlFlow::Continue(granted) => granted,
+            ControlFlow::Break(exit) => return Ok(exit),
         };
         signals.receive_stops();
         // Much may have happened since the grant: the host may have slept.
@@ -217,11 +183,12 @@ impl Run {
                 self.lost("the lock was not renewed in time, so the command does not start")
             );
         }
-        let mut environment = environment.with(ancestors::VARIABLE, Some(ancestors.and(own)));
-        if self.attach {
+        let environment = environment.with(ancestors::VARIABLE, Some(ancestors.and(own)));
+        let environment = match self.attach {
             // Its text is of no more use.
-            environment = environment.with(DETACHED, None);
-        }
+            true => environment.with(DETACHED, None),
+            false => environment,
+        };
         let terminal = Terminal::find();
         match Tree::start(environment.command(&self.command), terminal.is_some()) {
             Ok(tree) => {
@@ -231,6 +198,64 @@ impl Run {
             Err(error) => {
                 held.release_unused(&manager);
                 Err(program::failure(&self.command[0], &error))
+            }
+        }
+    }
+
+    fn wait(
+        &self,
+        connection: &Connection,
+        times: &Times,
+        ancestors: &Ancestors,
+        signals: &Signals,
+        orphaned: &Receiver<()>,
+    ) -> Result<Wait, Failure> {
+        Ok(Wait {
+            run: self.clone(),
+            ancestors: ancestors.clone(),
+            attached: self.attached()?,
+            builder: self.builder(connection, times, ancestors)?,
+            signals: signals.received.clone(),
+            orphaned: orphaned.clone(),
+            start: Instant::now(),
+            is_shown: Cell::new(false),
+        })
+    }
+
+    /// The lock, if the wait ended with it, or how the run ends.
+    fn granted(
+        &self,
+        waited: Result<Waited, Stop>,
+        signals: &Signals,
+        connection: &Connection,
+    ) -> Result<ControlFlow<Exit, (Held, LockManager)>, Failure> {
+        match waited {
+            Ok(Waited::Granted(held, manager)) => Ok(ControlFlow::Continue((held, manager))),
+            Ok(Waited::Joined(ancestor)) => {
+                ancestor.check_joinable()?;
+                if let Err(signal) = signals.early() {
+                    return Ok(ControlFlow::Break(signals::end_by(signal)));
+                }
+                let environment = Environment::new(&ancestor, connection)?;
+                Err(environment.become_command(&self.command))
+            }
+            Ok(Waited::ForItself(ancestor)) => Err(self.waits_for_itself(&ancestor)),
+            Ok(Waited::Busy(holder)) => {
+                if self.shown() != Shown::Nothing {
+                    self.say(&format!("busy{holder}"));
+                }
+                Ok(ControlFlow::Break(Exit(self.conflict_exit_code)))
+            }
+            // To the library, a replica is an error of the URL. A run has waited for its promotion,
+            // as for any Redis that is away.
+            Err(Stop::Error(error)) if wait::passes(&error) => {
+                let message = Failure::from(error).to_string();
+                Err(Failure::new(Exit::NO_REDIS, message))
+            }
+            Err(Stop::Error(error)) => Err(error.into()),
+            Err(Stop::Signal(signal)) => Ok(ControlFlow::Break(signals::end_by(signal))),
+            Err(Stop::Orphaned) => {
+                Err(self.lost("the run around this one has died, so the command does not start"))
             }
         }
     }

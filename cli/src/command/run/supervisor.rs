@@ -85,13 +85,7 @@ pub(super) fn supervise(
         cut: None,
         has_warned: false,
     };
-    for early in signals.received.try_iter() {
-        match early.for_the_command() {
-            // The process of the command may have taken it for us, before it executed the command.
-            Some(signal) if early.is_typed() => this.tree.signal(signal),
-            _ => this.on_signal(early),
-        }
-    }
+    this.take_early_signals();
     let mut lost = held.lost().clone();
     loop {
         if let Some(signal) = this.tree.reap() {
@@ -104,7 +98,9 @@ pub(super) fn supervise(
         }
         this.act();
         select! {
-            recv(signals.received) -> signal => signal.into_iter().for_each(|signal| this.on_signal(signal)),
+            recv(signals.received) -> signal => {
+                signal.into_iter().for_each(|signal| this.on_signal(signal));
+            }
             // It only wakes us: `act` looks at the guard. Then the channel is disconnected, and
             // would wake us for ever.
             recv(lost) -> _ => lost = never(),
@@ -119,6 +115,18 @@ pub(super) fn supervise(
 }
 
 impl Supervisor<'_> {
+    /// Those that came while the command was started.
+    fn take_early_signals(&mut self) {
+        for early in self.signals.received.try_iter() {
+            match early.for_the_command() {
+                // The process of the command may have taken it for us, before it executed the
+                // command.
+                Some(signal) if early.is_typed() => self.tree.signal(signal),
+                _ => self.on_signal(early),
+            }
+        }
+    }
+
     /// Does what is due.
     fn act(&mut self) {
         if self.tree.is_killed {

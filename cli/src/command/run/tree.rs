@@ -193,8 +193,8 @@ impl Tree {
     }
 
     /// Stops each process, until no look finds one that runs. Another fairlock gets TSTP: it stops
-    /// its own command and then itself, and looks at its own lock before the command goes on. It may
-    /// ignore TSTP, and only if it still waits for its lock, STOP does as well.
+    /// its own command and then itself, and looks at its own lock before the command goes on. It
+    /// may ignore TSTP, and only if it still waits for its lock, STOP does as well.
     pub(super) fn stop(&mut self) {
         let mut quiet_looks = 0;
         for look in 0..STOP_LOOKS {

@@ -76,7 +76,8 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// A call to Redis blocks for at most a few command timeouts. All else ends at once by a signal.
+    /// A call to Redis blocks for at most a few command timeouts. All else ends at once by a
+    /// signal.
     pub(super) fn run(&self) -> Result<Waited, Stop> {
         let ended = self.connect().and_then(|manager| {
             let ended = self.take(&manager);

@@ -161,7 +161,8 @@ fn end(before: Option<&LockInfo>, after: Option<&LockInfo>, party: &Party) -> Op
     }
 }
 
-/// The change of a holder that is shown, from what it was in the look before, if it was shown there.
+/// The change of a holder that is shown, from what it was in the look before, if it was shown
+/// there.
 fn step(was: Option<(LockState, Access)>, is: (LockState, Access)) -> Option<Event> {
     match (was, is.0) {
         (Some(was), _) if was == is => None,

@@ -30,8 +30,8 @@ struct Line<'a> {
 }
 
 impl Show {
-    /// Prints a line for each change. No signal is caught: INT and TERM end the process at once, even
-    /// while Redis is silent. A shell shows that as 128 + n.
+    /// Prints a line for each change. No signal is caught: INT and TERM end the process at once,
+    /// even while Redis is silent. A shell shows that as 128 + n.
     pub(super) fn follow(&self, manager: &LockManager) -> Result<Exit, Failure> {
         let mut clock = None;
         let mut before = self.look(manager, &mut clock)?;

@@ -1,8 +1,8 @@
 //! `fairlock top`: all locks, live.
 //!
 //! The main loop draws, and waits for events: keys, looks at Redis, signals. Threads of their own
-//! make the events, so that nothing delays the keys. The view, and what keys change in it, are pure,
-//! and so is the drawing.
+//! make the events, so that nothing delays the keys. The view, and what keys change in it, are
+//! pure, and so is the drawing.
 
 mod draw;
 mod look;

@@ -32,8 +32,8 @@ impl Row {
     ///
     /// The number of the place served last rises by one with each hand-over. It says nothing of
     /// locks that were taken while nobody waited, and begins again when the queue was gone. Then
-    /// another fence means another holder: at least one. Fences are dates, so their difference is no
-    /// count.
+    /// another fence means another holder: at least one. Fences are dates, so their difference is
+    /// no count.
     pub(super) fn count_since(&mut self, before: &Row) {
         let handed_over = match self.info.served.checked_sub(before.info.served) {
             Some(served @ 1..) => served,

@@ -131,8 +131,8 @@ pub(super) fn restore() {
     }
 }
 
-/// Standard output without its buffer: what a panic leaves there would be written after the terminal
-/// is restored.
+/// Standard output without its buffer: what a panic leaves there would be written after the
+/// terminal is restored.
 fn output() -> io::Result<File> {
     Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
 }

@@ -51,8 +51,8 @@ pub(super) enum Mode {
     /// Keys are the text of the filter.
     Filtering,
     Help,
-    /// A lock will be released by force, if the next key is `y`: the name and the holder as they were
-    /// when the question came.
+    /// A lock will be released by force, if the next key is `y`: the name and the holder as they
+    /// were when the question came.
     Confirming(Box<(Row, Party)>),
 }
 
@@ -145,8 +145,8 @@ impl View {
             (KeyCode::Char('z'), KeyModifiers::CONTROL) => return Some(Action::Suspend),
             (KeyCode::Char('l'), KeyModifiers::CONTROL) => return Some(Action::Redraw),
             (code, KeyModifiers::NONE | KeyModifiers::SHIFT) => code,
-            // An escape and a letter in one read are one key, with alt. The letter alone could confirm
-            // a question that the escape was to end.
+            // An escape and a letter in one read are one key, with alt. The letter alone could
+            // confirm a question that the escape was to end.
             _ => KeyCode::Null,
         };
         match std::mem::take(&mut self.mode) {

@@ -15,7 +15,8 @@ use crate::parties::{Place, fence_of, is_same_thread, live_holders, places};
 use crate::processes::Descent;
 use crate::times;
 
-/// The waits are followed through this many names. Only a program that goes wrong has longer chains.
+/// The waits are followed through this many names. Only a program that goes wrong has longer
+/// chains.
 const MOST_NAMES: usize = 200;
 /// More runs inside each other than this are a circle of labels that people wrote.
 const MOST_AROUND: usize = 100;
@@ -57,15 +58,17 @@ impl<'a> Scene<'a> {
         }
         // Circles that may end without help are of no interest beside one that cannot.
         let certain = deadlocks(&waits, true);
+        let holders = found.iter().copied().flat_map(live_holders);
+        let unseen = holders.filter(|holder| self.may_miss_waits_of(holder));
         Report {
             name,
+            unseen: unseen.collect(),
             locks: found,
             deadlocks: match certain.is_empty() {
                 true => deadlocks(&waits, false),
                 false => certain,
             },
             waits,
-            scene: self,
         }
     }
 
@@ -94,8 +97,8 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Whether the run that holds this lock waits for the waiter's process: surely, maybe (`false`),
-    /// or not at all (`None`).
+    /// Whether the run that holds this lock waits for the waiter's process: surely, maybe
+    /// (`false`), or not at all (`None`).
     fn waits_for_process(&self, holds: &LockInfo, holder: &Party, waiter: &Party) -> Option<bool> {
         // A process of the library does other work than to wait for its children.
         is_run(holder).then_some(())?;
@@ -127,7 +130,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether a process of the holder's command may wait unseen.
-    pub(super) fn may_miss_waits_of(&self, holder: &Party) -> bool {
+    fn may_miss_waits_of(&self, holder: &Party) -> bool {
         is_run(holder) && self.processes_of(holder).is_none()
     }
 
@@ -240,8 +243,8 @@ mod tests {
         })
     }
 
-    /// Compares the names and the number of waits of a chain, and its circles: `!` is behind a certain
-    /// one, and `?` behind another.
+    /// Compares the names and the number of waits of a chain, and its circles: `!` is behind a
+    /// certain one, and `?` behind another.
     #[track_caller]
     fn check(texts: &[&str], from: &str, expected: (&str, usize, &str)) {
         let locks = locks(texts);

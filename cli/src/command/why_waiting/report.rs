@@ -9,7 +9,6 @@ use fairlock::inspect::{LockInfo, LockState, Party};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use super::chain::Scene;
 use crate::age;
 use crate::parties::{fence_of, live_holders};
 use crate::printable::printable;
@@ -27,8 +26,9 @@ pub(super) struct Report<'a> {
     pub(super) locks: Vec<&'a LockInfo>,
     pub(super) waits: Vec<Wait<'a>>,
     pub(super) deadlocks: Vec<Deadlock<'a>>,
+    /// Holders of which a process of their command may wait unseen.
     #[serde(skip)]
-    pub(super) scene: &'a Scene<'a>,
+    pub(super) unseen: Vec<&'a Party>,
 }
 
 /// A holder of one lock stands in the queue of another, or a process for which it waits does.
@@ -146,7 +146,7 @@ impl<'a> Report<'a> {
     /// Why a chain ends at this holder.
     fn end(&self, holder: &Party) -> String {
         let host = &holder.host;
-        if self.scene.may_miss_waits_of(holder) {
+        if self.unseen.contains(&holder) {
             format!("which waits for no lock itself; only {host} shows whether its command waits")
         } else if holder.keeps {
             "which lets go of it as soon as no guard has it".to_owned()

@@ -115,7 +115,7 @@ fn run_that_cannot_join_says_why() {
     let server = Server::start();
     for (outer, script, text) in [
         ("--shared b", "\"$BINARY\" run --reenter --exclusive b -- echo it ran", "less than this"),
-        ("--permits 1/2 c", "\"$BINARY\" run --reenter --permits 2/2 c -- echo it ran", "less than"),
+        ("--permits 1/2 c", "\"$BINARY\" run --reenter --permits 2/2 c -- echo", "less than"),
         ("a", "setsid -w \"$BINARY\" run --reenter a -- echo it ran", "another session"),
         // The same number, but another process, as in another container.
         (
