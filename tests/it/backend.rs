@@ -14,6 +14,7 @@ use fairlock::memory::{Fault, Memory};
 use fairlock_tests::ROOT;
 use redis::{FromRedisValue, Value, from_redis_value};
 
+#[cfg(feature = "memory")]
 use crate::reply::{Commands, Reply};
 use crate::support::{Proxy, Server, contains};
 

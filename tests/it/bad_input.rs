@@ -340,17 +340,14 @@ fn no_password_is_shown_by_errors_builders_and_managers() {
                 shown(Endpoint::from(format!(
                     "redis-cluster://u:{encoded}@{host}:{port}/"
                 ))),
-                shown(one.clone().into()),
-                shown(sentinel.into()),
-                shown(Endpoint::cluster(at()).password(&own).into()),
-                shown(
-                    Endpoint::quorum([
-                        one,
-                        Endpoint::server("127.0.0.2", port).password(&own),
-                        Endpoint::server("127.0.0.3", port).password(&own),
-                    ])
-                    .into(),
-                ),
+                shown(one.clone()),
+                shown(sentinel),
+                shown(Endpoint::cluster(at()).password(&own)),
+                shown(Endpoint::quorum([
+                    one,
+                    Endpoint::server("127.0.0.2", port).password(&own),
+                    Endpoint::server("127.0.0.3", port).password(&own),
+                ])),
             ]
             .concat();
             for secret in [&own, &of_sentinels, &encoded] {

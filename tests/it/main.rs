@@ -60,6 +60,7 @@ mod property;
 mod proxies;
 mod refused_writes;
 mod renewals;
+#[cfg(feature = "memory")]
 mod reply;
 mod rights;
 mod rules;

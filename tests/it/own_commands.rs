@@ -53,7 +53,7 @@ fn own_commands_run_with_the_login_and_database_of_the_url() {
 #[test]
 fn refused_command_is_a_reply_and_a_refused_login_is_an_error() {
     let server = Server::tcp_with(&["--requirepass", "secret"]);
-    let to = |login: &str| server_of(&format!("redis://{login}{}", server.addr()));
+    let to = |login: &str| server_of(format!("redis://{login}{}", server.addr()));
     let unknown = [cmd("NO-SUCH-COMMAND"), cmd("PING")];
     let (mut connection, first) = to(":secret@").open(&unknown, PATIENT).expect("it is there");
     assert!(matches!(
@@ -95,7 +95,7 @@ fn own_commands_end_within_their_timeout() {
     };
     bounded(&mut || connection.run(&[cmd("PING")], T).map(drop));
     bounded(&mut || connection.receive(T).map(drop));
-    let settings = server_of(&server.url());
+    let settings = server_of(server.url());
     bounded(&mut || settings.open(&[cmd("PING")], T).map(drop));
     server.cont();
     let nowhere = server_of(Endpoint::server("127.0.0.1", free_address().port()));
@@ -116,7 +116,7 @@ fn memory_has_no_servers() {
 #[test]
 fn message_of_a_channel_is_received() {
     let server = Server::start();
-    let settings = server_of(&server.url());
+    let settings = server_of(server.url());
     let subscribe = cmd("SUBSCRIBE").arg("news").clone();
     let (mut listening, _) = settings.open(&[subscribe], PATIENT).expect("it is there");
     server.query::<usize>(&["PUBLISH", "news", "hello"]);

@@ -47,7 +47,7 @@ pub(crate) fn small_stack(args: &[String]) {
     log::set_max_level(log::LevelFilter::Trace);
     let is_quorum = store.contains(' ');
     let store: Endpoint = match is_quorum {
-        true => Endpoint::quorum(store.split(' ')).into(),
+        true => Endpoint::quorum(store.split(' ')),
         false => log_capture::store(store),
     };
     let connect = move || {

@@ -240,7 +240,7 @@ pub(crate) fn work(args: &[String]) {
 fn connect(url: &str, ttl: Duration, lanes: u32, outage_limit: Duration) -> LockManager {
     loop {
         let endpoint = if url.contains(' ') {
-            Endpoint::from(Endpoint::quorum(url.split(' ')))
+            Endpoint::quorum(url.split(' '))
         } else {
             Endpoint::from(url)
         };

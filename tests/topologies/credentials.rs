@@ -123,7 +123,7 @@ fn provider_that_gives_nothing_is_blamed_on_each_topology() {
     };
     provided(&|| server.url().into(), "one server");
     let set = Set::start(3);
-    let quorum = || Endpoint::quorum(set.servers.iter().map(Server::url)).into();
+    let quorum = || Endpoint::quorum(set.servers.iter().map(Server::url));
     provided(&quorum, "a quorum");
     let cluster = ClusterSet::start();
     provided(&|| cluster.url().into(), "a cluster");

@@ -12,18 +12,17 @@ fn shown(endpoint: impl Into<Endpoint>) -> String {
 
 #[test]
 fn a_url_names_the_same_servers_as_its_typed_form() {
-    let single = |host, port| Endpoint::from(Endpoint::server(host, port));
-    let sentinel =
-        |hosts: &[(&str, u16)]| Endpoint::from(Endpoint::sentinel("mymaster", hosts.to_vec()));
-    let cluster = |hosts: &[(&str, u16)]| Endpoint::from(Endpoint::cluster(hosts.to_vec()));
+    let single = |host, port| Endpoint::server(host, port);
+    let sentinel = |hosts: &[(&str, u16)]| Endpoint::sentinel("mymaster", hosts.to_vec());
+    let cluster = |hosts: &[(&str, u16)]| Endpoint::cluster(hosts.to_vec());
     let same = [
         ("redis://host", single("host", 6379)),
         ("valkey://host:1/", single("host", 1)),
         (" REDIS://[::1]:1/2 ", single("::1", 1)),
         ("redis://[::1]", single("[::1]", 6379)),
-        ("redis+unix:///tmp/s", Endpoint::unix("/tmp/s").into()),
-        ("valkey+unix:///tmp/s", Endpoint::unix("/tmp/s").into()),
-        ("unix:///tmp/a%20b?db=1", Endpoint::unix("/tmp/a b").into()),
+        ("redis+unix:///tmp/s", Endpoint::unix("/tmp/s")),
+        ("valkey+unix:///tmp/s", Endpoint::unix("/tmp/s")),
+        ("unix:///tmp/a%20b?db=1", Endpoint::unix("/tmp/a b")),
         ("redis-sentinel://a/mymaster", sentinel(&[("a", 26379)])),
         (
             "redis-sentinel://u:p@a:1,b/mymaster/3",
@@ -336,12 +335,11 @@ fn no_endpoint_shows_a_password() {
         format!("redis-sentinel://u:{SECRET}@a/m?sentinelPassword={SECRET}"),
         format!("redis-cluster://:{SECRET}@a,b"),
     ];
-    for endpoint in urls.iter().map(Endpoint::from).chain([
-        server.into(),
-        sentinel.into(),
-        cluster.into(),
-        quorum.into(),
-    ]) {
+    for endpoint in urls
+        .iter()
+        .map(Endpoint::from)
+        .chain([server, sentinel, cluster, quorum])
+    {
         all.push_str(&format!(
             "{endpoint:?} {:?}",
             LockManager::builder(endpoint.clone())
