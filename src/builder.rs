@@ -43,15 +43,12 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// - [`Error::Misused`]: the URL is not valid, or the server is older than Redis 6.2. Or it is a
+    /// - [`Error::Misused`](crate::Error::Misused): the URL is not valid, or the server is older than Redis 6.2. Or it is a
     ///   replica, or of another topology than the URL says: the error has the URL to use.
-    /// - [`Error::Unavailable`]: the server cannot be reached.
-    /// - [`Error::Refused`]: the server refuses, for instance because the password is wrong. Or the
+    /// - [`Error::Unavailable`](crate::Error::Unavailable): the server cannot be reached.
+    /// - [`Error::Refused`](crate::Error::Refused): the server refuses, for instance because the password is wrong. Or the
     ///   server's certificate, the client's, or the URL is not right.
     ///
-    /// [`Error::Misused`]: crate::Error::Misused
-    /// [`Error::Unavailable`]: crate::Error::Unavailable
-    /// [`Error::Refused`]: crate::Error::Refused
     pub fn connect(to: impl Into<Endpoint>) -> Result<LockManager> {
         LockManager::builder(to).build()
     }
@@ -198,7 +195,7 @@ impl Builder {
     /// A `Memory` has no login, so it asks no provider.
     ///
     /// The connect timeout bounds the connection and the provider together. An error, a panic or a
-    /// timeout of the provider fails that connection alone, with [`Error::Unavailable`] at the
+    /// timeout of the provider fails that connection alone, with [`Error::Unavailable`](crate::Error::Unavailable) at the
     /// step [`Credentials`](crate::Step::Credentials). It is tried again as if the server were
     /// unavailable, and connections that are open stay in use.
     ///
@@ -217,11 +214,9 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`build`](Builder::build) fails with [`Error::Misused`] if the endpoint has a login of its
-    /// own, and with [`Error::Unavailable`] if the provider fails.
+    /// [`build`](Builder::build) fails with [`Error::Misused`](crate::Error::Misused) if the endpoint has a login of its
+    /// own, and with [`Error::Unavailable`](crate::Error::Unavailable) if the provider fails.
     ///
-    /// [`Error::Misused`]: crate::Error::Misused
-    /// [`Error::Unavailable`]: crate::Error::Unavailable
     pub fn credentials(mut self, provider: impl CredentialsProvider + 'static) -> Builder {
         self.credentials = Some(Provider::new(provider, false));
         self
@@ -249,8 +244,8 @@ impl Builder {
     /// connects within the connect timeout.
     ///
     /// # Errors
-    /// [`build`](Builder::build) fails with [`Error::Misused`] if the certificates cannot be used,
-    /// or if the URL has no TLS. It fails with [`Error::Refused`] if the server's certificate does not
+    /// [`build`](Builder::build) fails with [`Error::Misused`](crate::Error::Misused) if the certificates cannot be used,
+    /// or if the URL has no TLS. It fails with [`Error::Refused`](crate::Error::Refused) if the server's certificate does not
     /// count.
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, certificates: impl AsRef<[u8]>) -> Builder {
@@ -281,8 +276,8 @@ impl Builder {
     /// connects within the connect timeout.
     ///
     /// # Errors
-    /// [`build`](Builder::build) fails with [`Error::Misused`] if the certificate or the key cannot
-    /// be used, or if the URL has no TLS. It fails with [`Error::Refused`] if the server does not
+    /// [`build`](Builder::build) fails with [`Error::Misused`](crate::Error::Misused) if the certificate or the key cannot
+    /// be used, or if the URL has no TLS. It fails with [`Error::Refused`](crate::Error::Refused) if the server does not
     /// accept it.
     #[cfg(feature = "tls")]
     pub fn tls_identity(
@@ -321,7 +316,7 @@ impl Builder {
     /// Without this, a failover loses the grants that the new master had not received yet. With it,
     /// each grant is sent to the replicas before you get the lock (`WAIT` of Redis). If fewer
     /// acknowledge it in time, the lock is released and the call fails with
-    /// [`Error::Unavailable`]. A renewal counts only if it is acknowledged, too. A guard is lost
+    /// [`Error::Unavailable`](crate::Error::Unavailable). A renewal counts only if it is acknowledged, too. A guard is lost
     /// when the time of its last acknowledged renewal is over. Releases need no acknowledgement. So
     /// after a failover, a lock that was released just before may look taken until its ttl is over.
     ///
@@ -353,7 +348,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`build`](Builder::build) fails with [`Error::Misused`] for a quorum and for a `Memory`, which
+    /// [`build`](Builder::build) fails with [`Error::Misused`](crate::Error::Misused) for a quorum and for a `Memory`, which
     /// have no replicas, and if the timeout does not fit.
     pub fn replica_acks(mut self, replicas: u32, timeout: Duration) -> Builder {
         self.settings.replica_acks = Some(ReplicaAcks {
@@ -373,7 +368,7 @@ impl Builder {
     /// that.
     ///
     /// Until a majority of the servers have run for that long, calls fail with
-    /// [`Error::Unavailable`] within their bounds, and its cause says why. The check makes no call
+    /// [`Error::Unavailable`](crate::Error::Unavailable) within their bounds, and its cause says why. The check makes no call
     /// block longer.
     ///
     /// The check needs the right to run `INFO`. It does not notice FLUSHALL. Turn it off only if

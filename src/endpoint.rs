@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::store::memory::Memory;
 use crate::store::{
     Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology, parse_url,
+    read_url,
 };
 
 /// Where the locks live. A URL, in one of these forms:
@@ -210,6 +211,9 @@ impl Endpoint {
 
     /// The servers, checked.
     pub(crate) fn topology(&self) -> Result<Topology> {
+        if let Location::Url(url) = &self.0 {
+            return parse_url(url);
+        }
         let topology = self.clone().unchecked()?;
         let kind = topology.kind();
         topology.check().map_err(|why| Error::setting(kind, why))
@@ -217,7 +221,7 @@ impl Endpoint {
 
     fn unchecked(self) -> Result<Topology> {
         match self.0 {
-            Location::Url(url) => parse_url(&url),
+            Location::Url(url) => read_url(&url, Ok),
             Location::Typed(topology) => *topology,
             #[cfg(feature = "memory")]
             Location::Memory(_) => Err(Error::setting("endpoint", "servers; a Memory has none")),

@@ -116,12 +116,12 @@ pub enum Error {
     #[non_exhaustive]
     #[error("{message}")]
     Misused {
-        /// The lock that the call was for, if it is about a lock whose name is allowed.
+        /// The lock that the call was for. With [`Misuse::Kind`] and [`Misuse::Server`]; else `None`.
         lock: Option<Arc<str>>,
         /// The mistake.
         misuse: Misuse,
-        /// What is allowed, and what came instead. It begins with the name of the argument or the
-        /// option.
+        /// What is allowed, and what came instead. But for
+        /// [`Misuse::Kind`], it begins with the name of the argument or the option.
         message: String,
     },
 

@@ -171,7 +171,7 @@ impl LockGuard {
     ///   be detached: it is on a quorum, or a guard of it was
     ///   [abandoned](crate::ReentrantGuard::abandon).
     /// - [`Error::Lost`](crate::Error::Lost): you do not hold the lock any more.
-    /// - [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused), [`Error::Unavailable`](crate::Error::Unavailable): not known. You hold the
+    /// - [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused): not known. You hold the
     ///   lock for at most `valid_for`, unless a renewal confirms it until then. If the request took
     ///   effect, the renewal reports a loss. However the guard ends, the lock is released.
     /// - [`Error::Closed`](crate::Error::Closed) in a forked child.

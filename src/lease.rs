@@ -221,8 +221,7 @@ impl Lease {
     ///
     /// # Errors
     /// - [`Error::Lost`]: you do not hold the lock any more.
-    /// - [`Error::Unavailable`], [`Error::Refused`], [`Error::Unavailable`]: you hold it for as long
-    ///   as before.
+    /// - [`Error::Unavailable`], [`Error::Refused`]: you hold it for as long as before.
     /// - [`Error::Closed`] in a forked child.
     pub fn renew(&self) -> Result<()> {
         self.running.engine().renew(slice::from_ref(&self.held))
@@ -249,7 +248,6 @@ impl Lease {
         })
     }
 
-    /// The lock is detached, so Drop has nothing to release.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         self.running.engine()
     }
@@ -258,6 +256,7 @@ impl Lease {
         &self.held.request.key
     }
 
+    /// The lock is detached, so Drop has nothing to release.
     pub(crate) fn forget_detached(mut self) {
         self.unlocked = true;
     }

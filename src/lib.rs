@@ -97,7 +97,7 @@
 //!     match mgr.try_lock_for(format!("customer:{customer}"), Duration::from_secs(3)) {
 //!         Ok(Some(_guard)) => bill(customer),
 //!         Ok(None) => println!("{customer} was busy for three seconds"),
-//!         Err(Error::Unavailable { step, .. }) => println!("redis is away: no {step}"),
+//!         Err(error @ Error::Unavailable { .. }) => println!("not now: {error}"),
 //!         Err(other) => return Err(other),
 //!     }
 //!     Ok(())

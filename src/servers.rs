@@ -93,7 +93,7 @@ impl Servers {
             Topology::Quorum(servers) => (&servers[0].address, &servers[0].login),
         };
         let address = match tcp(host, port) {
-            // Without a host it is refused, as before.
+            // Without a host it is refused.
             Address::Tcp(host, port) if !host.is_empty() => Address::named_by(named, &host, port),
             other => other,
         };

@@ -132,10 +132,10 @@ impl<G> Waiter<G> {
     ///
     /// # Errors
     /// - [`Error::Closed`] after a shutdown.
-    /// - [`Error::Unavailable`] or [`Error::Refused`] after the outage limit.
+    /// - [`Error::Unavailable`] or [`Error::Refused`] after the outage limit. `Unavailable` at once, at
+    ///   [`Step::Replicas`](crate::Step::Replicas), if the lock came and too few replicas acknowledged it.
     /// - [`Error::Refused`] or [`Error::Misused`] at once if Redis lost its data and refuses to
     ///   queue this waiter again.
-    /// - [`Error::Unavailable`] if the lock came and too few replicas acknowledged it.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn wait(mut self) -> Result<G> {
         loop {

@@ -108,27 +108,34 @@ impl Process {
 /// The numbers of the children of a process. `None` where the kernel does not list them.
 pub(crate) fn children_of(pid: i32) -> Option<Vec<i32>> {
     let mut found = Vec::new();
-    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        let children = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
-        found.extend(children.split_whitespace().flat_map(str::parse::<i32>));
+    let mut is_listed = false;
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        // A thread may end meanwhile: then another one of the process has its children.
+        if let Ok(children) = fs::read_to_string(thread.path().join("children")) {
+            is_listed = true;
+            found.extend(children.split_whitespace().flat_map(str::parse::<i32>));
+        }
     }
-    Some(found)
+    is_listed.then_some(found)
 }
 
 /// The live processes below this one, in its session, parents before their children. Processes
 /// below `strangers`, children of this process, do not count.
 ///
 /// This reads one process after the other, so it can miss one that starts meanwhile, or whose
-/// parent ends meanwhile: look again until nothing is found.
-pub(crate) fn below_this(strangers: &[i32]) -> Vec<Process> {
-    let Some(own) = Process::own() else {
-        return Vec::new();
-    };
+/// parent ends meanwhile: look again until nothing is found. `None` if this process or its own
+/// children cannot be read.
+pub(crate) fn below_this(strangers: &[i32]) -> Option<Vec<Process>> {
+    let own = Process::own()?;
+    let mut children = children_of(own.pid)?;
     let mut found = vec![own];
     let mut looked_at = 0;
     while let Some(parent) = found.get(looked_at) {
+        if looked_at > 0 {
+            children = children_of(parent.pid).unwrap_or_default();
+        }
         looked_at += 1;
-        for child in children_of(parent.pid).unwrap_or_default() {
+        for child in children.drain(..) {
             // One that gets another parent during the look is seen at both.
             let is_new = !found.iter().any(|known| known.pid == child);
             if is_new && !strangers.contains(&child) {
@@ -138,7 +145,7 @@ pub(crate) fn below_this(strangers: &[i32]) -> Vec<Process> {
     }
     found.retain(|process| process.session == own.session && !process.is_dead());
     found.retain(|process| process.pid != own.pid);
-    found
+    Some(found)
 }
 
 /// The processes above one, its parent first. Without those that `/proc` does not show.
@@ -213,7 +220,7 @@ pub(crate) mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id().cast_signed();
         let finds = |strangers: &[i32]| {
-            let mut found = below_this(strangers).into_iter();
+            let mut found = below_this(strangers).unwrap_or_default().into_iter();
             found.find(|process| process.pid == pid)
         };
         let (found, hidden) = (finds(&[]), finds(&[pid]));

@@ -142,7 +142,7 @@ pub struct Party {
     /// The name of the thread that asked for the lock. `-` if it has none.
     pub thread: String,
     /// The number of that thread. On Linux the kernel's, as `top -H` and gdb show it; elsewhere a
-    /// number within the process. `None` if an older version of this crate asked.
+    /// number within the process. `None` if the record does not say it.
     #[cfg_attr(feature = "serde", serde(default))]
     pub thread_id: Option<u32>,
     /// The label from [`LockOptions::label`](crate::LockOptions::label).

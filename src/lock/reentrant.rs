@@ -162,7 +162,8 @@ impl ReentrantMutex {
 
     /// Takes a place in the queue at once, and lets the caller wait later. Blocks as long as
     /// [`LockManager::enqueue`]. The thread that takes the guard from the waiter may take the lock
-    /// again. If it has a guard already, it waits for itself.
+    /// again. A thread that has a guard already deadlocks: unlike [`lock`](ReentrantMutex::lock), this
+    /// does not re-enter.
     ///
     /// # Errors
     /// As [`LockManager::enqueue`].

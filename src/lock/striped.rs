@@ -15,7 +15,7 @@ impl LockManager {
     /// mutexes return [`Misused`](crate::Error::Misused).
     ///
     /// ```no_run
-    /// #     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+    /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// let accounts = mgr.striped("accounts", 64);
     /// let _guard = accounts.mutex(b"4711").lock()?;
     /// # Ok::<(), fairlock::Error>(())
@@ -24,17 +24,19 @@ impl LockManager {
     pub fn striped(&self, name: impl AsRef<str>, stripes: u32) -> Striped {
         let name = name.as_ref();
         let longest = format!("{name}:{}", stripes.saturating_sub(1));
-        let why = if stripes == 0 {
-            Some(Error::setting("stripes", "at least one; there is none"))
+        let refused = if stripes == 0 {
+            // Nobody can lock a name that is empty, so `lock_all` refuses it, too.
+            Some(RefusedName {
+                name: "".into(),
+                why: Error::setting("stripes", "at least one; there is none"),
+            })
         } else {
-            [name, &longest]
-                .into_iter()
-                .find_map(|name| self.key(name).err())
+            [name, &longest].into_iter().find_map(|name| {
+                let why = self.key(name).err()?;
+                let name = name.into();
+                Some(RefusedName { name, why })
+            })
         };
-        let refused = why.map(|why| RefusedName {
-            name: name.into(),
-            why,
-        });
         Striped {
             manager: self.clone(),
             name: name.into(),

@@ -13,8 +13,7 @@
 //!   out if it is 0. The label has no space before its first tab, so a space shows that there is a
 //!   number.
 //! - In a waiter's record of permits, the capacity and a space follow the number.
-//! - The parts of a label have no tabs and no other control characters. The text may have spaces. An
-//!   older version writes no thread id.
+//! - The parts of a label have no tabs and no other control characters. The text may have spaces.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -52,7 +51,7 @@ pub(crate) struct Origin<'a> {
     pub(crate) pid: u32,
     /// [`NO_NAME`] for a thread without a name.
     pub(crate) thread: &'a str,
-    /// `None` if an older version wrote the record.
+    /// `None` if the record does not have it.
     pub(crate) thread_id: Option<u32>,
     pub(crate) label: &'a str,
 }

@@ -31,7 +31,8 @@ pub(crate) use oldest::OldestTimes;
 ///
 /// - `acquisitions_…`: how requests for a lock ended. A group of several names that is granted counts
 ///   once for each name. If it is not granted, it counts once. A call with an option or a name that is
-///   not allowed ([`Error::Misused`](crate::Error::Misused)) is not counted.
+///   not allowed ([`Error::Misused`](crate::Error::Misused)) is not counted. One for a name that is
+///   in use as another kind failed.
 /// - `losses_…`: why locks were lost before their guard released them. Each loss counts once, under the
 ///   first sign of it: a renewal, the manager's own clock, or the answer to the release. A loss that
 ///   shows only in the answer to a release is the error of [`unlock`](crate::LockGuard::unlock), or a
@@ -67,7 +68,7 @@ pub struct Stats {
     /// [`LockOptions::local_handovers`](crate::LockOptions::local_handovers).
     pub local_handovers: u64,
     /// Guards that got a lock that this manager had kept, without Redis. See
-    /// [`LockOptions::keep`](crate::LockOptions::keep_idle).
+    /// [`LockOptions::keep_idle`](crate::LockOptions::keep_idle).
     pub kept_turns: u64,
     /// How often others said that they want a lock that this manager holds or keeps.
     pub recalls: u64,

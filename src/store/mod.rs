@@ -72,7 +72,7 @@ pub(crate) use topology::{
     Address, ClusterSettings, Login, SentinelSettings, ServerSettings, Topology,
 };
 pub(crate) use troubles::Troubles;
-pub(crate) use url::parse_url;
+pub(crate) use url::{parse_url, read_url};
 
 /// The services of a store to callers. The engine reads them once.
 #[derive(Debug, Clone, Copy)]

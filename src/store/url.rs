@@ -45,17 +45,31 @@ struct Parts<'a> {
 /// Reads a URL, or several of a quorum with white space between them. The error never repeats a URL,
 /// which may hold a password. It says which of them it is about.
 pub(crate) fn parse_url(text: &str) -> ApiResult<Topology> {
+    let topology = read_url(text, Topology::check)?;
+    if matches!(topology, Topology::Quorum(_)) {
+        let quorum = topology.check();
+        return quorum
+            .map_err(|why| Error::setting("url", format!("several URLs are a quorum of {why}")));
+    }
+    Ok(topology)
+}
+
+/// The same for a URL to which calls add more. `check` looks at each URL alone.
+pub(crate) fn read_url(
+    text: &str,
+    check: fn(Topology) -> Result<Topology, String>,
+) -> ApiResult<Topology> {
     let urls: Vec<&str> = text.split_whitespace().collect();
     // White space in a single URL is a mistake in that URL.
     if urls.len() < 2 || !urls.iter().all(|url| url.contains("://")) {
         let url = text.trim();
         return parse(url)
-            .and_then(Topology::check)
+            .and_then(check)
             .map_err(|why| Error::setting("url", refusal(url, &why)));
     }
     let count = urls.len();
     let member = |(index, url): (usize, &&str)| {
-        let parsed = parse(url).and_then(Topology::check);
+        let parsed = parse(url).and_then(check);
         let server = parsed.map_err(|why| refusal(url, &why)).and_then(|topology| match topology {
             Topology::Single(server) => Ok(server),
             other => Err(format!(
@@ -70,8 +84,7 @@ pub(crate) fn parse_url(text: &str) -> ApiResult<Topology> {
         .enumerate()
         .map(member)
         .collect::<ApiResult<_>>()?;
-    let quorum = Topology::Quorum(servers).check();
-    quorum.map_err(|why| Error::setting("url", format!("several URLs are a quorum of {why}")))
+    Ok(Topology::Quorum(servers))
 }
 
 fn refusal(url: &str, why: &str) -> String {

@@ -13,8 +13,8 @@ use std::{
 };
 
 use fairlock::{
-    Builder, Error, FenceGate, Lease, LockGuard, LockManager, LockOptions, Loss, LossReason, Mutex,
-    PreviousHolder, Shutdown, Step, Waiter,
+    Builder, Error, FenceGate, Lease, LockGuard, LockManager, LockOptions, Loss, LossReason,
+    Misuse, Mutex, PreviousHolder, Shutdown, Step, Waiter,
     credentials::{Credentials, CredentialsError, CredentialsRequest},
     endpoint::Endpoint,
     inspect::{Kind, List, LockInfo, LockState, Party},
@@ -180,11 +180,13 @@ fn error_messages_are_lower_case_without_full_stop_or_cause() {
 
     for (variant, error) in &errors {
         assert_well_worded(variant, error);
-        assert_eq!(
-            error.to_string().contains("\"n\""),
-            error.lock().is_some(),
-            "{error}"
-        );
+        let is_about_a_name = error.to_string().contains("\"n\"");
+        assert_eq!(error.lock().is_some(), is_about_a_name, "{error}");
+        let is_about_none = match error {
+            Error::Misused { misuse, .. } => *misuse == Misuse::Name,
+            other => matches!(other, Error::Closed),
+        };
+        assert_eq!(is_about_a_name, !is_about_none, "{error}");
     }
     let variants: HashSet<&str> = errors.iter().map(|(variant, _)| *variant).collect();
     assert_eq!(variants.len(), 5);

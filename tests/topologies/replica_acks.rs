@@ -83,7 +83,7 @@ fn assert_not_replicated<G>(outcome: Result<G>, lock: &str, wanted: u32, acknowl
             cause,
             ..
         }) => {
-            let counts = format!("{acknowledged} of {wanted} did");
+            let counts = format!("only {acknowledged} of {wanted} replicas acknowledged it");
             assert_eq!((name.as_deref(), cause.to_string()), (Some(lock), counts));
         }
         Err(other) => panic!("another error: {other}"),

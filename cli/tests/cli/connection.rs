@@ -360,7 +360,7 @@ fn lock_without_its_replicas_is_not_taken() {
     let args = ["run", "n", "--replica-acks", "1", "--", "echo", "it ran"];
     let ended = end(&mut fairlock(&server, &args));
     assert_eq!(ended.code, Some(69), "{ended:?}");
-    assert!(ended.stderr.contains("0 of 1 did"), "{ended:?}");
+    assert!(ended.stderr.contains("0 of 1 replicas"), "{ended:?}");
     assert_eq!(ended.stdout, "");
 }
 

@@ -141,7 +141,7 @@ fn work_for_a_moment(manager: &LockManager, at: SocketAddr) -> Outcome<String> {
     let limited = manager.with(limit).lock(&lost)?;
     until("a lock is lost by max_hold", || Ok(!limited.is_held()))?;
     until("the loss is counted", || {
-        Ok(manager.stats().losses_forced == 1)
+        Ok(manager.stats().losses_max_hold == 1)
     })?;
     drop((held, limited));
 

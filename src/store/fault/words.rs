@@ -49,7 +49,9 @@ impl StoreFault {
                 server,
                 step: Step::Replicas,
                 waited,
-                cause: Arc::new(format!("{acknowledged} of {wanted} did").into()),
+                cause: Arc::new(
+                    format!("only {acknowledged} of {wanted} replicas acknowledged it").into(),
+                ),
             },
             StoreFault::Server {
                 code,
@@ -72,7 +74,11 @@ impl StoreFault {
                     "server" | "endpoint" => Misuse::Server,
                     _ => Misuse::Setting,
                 };
-                Error::misused(misuse, format!("{what}: {message}"))
+                Error::Misused {
+                    lock,
+                    misuse,
+                    message: format!("{what}: {message}"),
+                }
             }
         }
     }

@@ -27,10 +27,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
-
 use memory_server::MemoryServer;
-use server::bytes_of;
 
 pub(crate) use session::Session;
 
@@ -233,8 +230,8 @@ impl Memory {
     /// the server's, in its words.
     #[cfg(any(test, feature = "unstable-servers"))]
     #[doc(hidden)]
-    pub fn run_command(&self, words: &[&str]) -> Result<Value, String> {
-        self.0.run(&bytes_of(words))
+    pub fn run_command(&self, words: &[&str]) -> Result<redis::Value, String> {
+        self.0.run(&server::bytes_of(words))
     }
 }
 

@@ -178,10 +178,13 @@ fn only_keys_of_one_stripe_exclude_each_other(backend: &Backend) {
     // If a stripe's name could be too long or empty, no stripe can be used.
     for name in [String::new(), "x".repeat(MAX_NAME)] {
         let refused = ours.striped(&name, STRIPES).mutex("a").lock();
-        assert!(matches!(refused, Err(Error::Misused { .. })), "{refused:?}");
+        assert_config(refused, "name", &["512 bytes"]);
+        let name = ours.striped(&name, STRIPES).mutex("a").name().to_owned();
+        assert_config(ours.lock_all([name]), "name", &["512 bytes"]);
     }
-    let refused = ours.striped("accounts", 0).mutex("a").lock();
-    assert_config(refused, "stripes", &["at least one"]);
+    let none = ours.striped("accounts", 0);
+    assert_config(none.mutex("a").lock(), "stripes", &["at least one"]);
+    assert_config(ours.lock_all([none.mutex("a").name()]), "name", &[]);
     let guard = mine.mutex("a").lock().unwrap();
     assert!(other.mutex("a").try_lock().unwrap().is_none());
     drop(

@@ -327,7 +327,13 @@ impl<'a> SequenceRun<'a> {
             }
             StepKind::Misuse => {
                 let result = misuse(self.manager(step), &self.names[name].text, step.pick);
-                let outcome = if matches!(result, Err(Error::Misused { .. })) {
+                let outcome = if matches!(
+                    result,
+                    Err(Error::Misused {
+                        misuse: Misuse::Name | Misuse::Setting,
+                        ..
+                    })
+                ) {
                     ModelOutcome::Forbidden
                 } else {
                     ModelOutcome::Done

@@ -113,8 +113,8 @@ impl Doctor {
             let s = |count| if count == 1 { "" } else { "s" };
             let (of_warnings, of_errors) = (s(warnings), s(errors));
             let summary =
-                format_args!("{ok} ok, {warnings} warning{of_warnings}, {errors} error{of_errors}");
-            output::line(summary)?;
+                format!("{ok} ok, {warnings} warning{of_warnings}, {errors} error{of_errors}");
+            output::line(&summary)?;
         }
         Ok(exit)
     }

@@ -296,8 +296,12 @@ impl Supervisor<'_> {
         // renews the lock for the rest, which may be in another group.
         self.tree.stop();
         let left = self.held.remaining();
-        if self.run.on_loss == OnLoss::Term {
-            self.tree.kill_after(left.saturating_sub(self.times.margin));
+        let guarded = left.saturating_sub(self.times.margin);
+        if self.run.on_loss == OnLoss::Term && !self.tree.kill_after(guarded) {
+            self.run
+                .say("cannot be stopped: no process could end the command before its lock ends");
+            self.tree.go_on();
+            return;
         }
         if !self.has_warned {
             self.has_warned = true;

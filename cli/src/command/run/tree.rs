@@ -25,7 +25,8 @@ const SURE_LOOKS: u32 = 2;
 const STOP_LOOKS: u32 = 100;
 const LATE_LOOK: u32 = 60;
 /// What a shell does while this process is stopped: see [`Tree::kill_after`].
-const GUARD: &str = "sleep \"$0\" && kill -KILL \"$@\"";
+/// Where `sleep` takes no fractions, or is missing, it comes early, and never late.
+const GUARD: &str = "sleep \"$0\" 2>/dev/null || sleep \"${0%.*}\" 2>/dev/null; kill -KILL \"$@\"";
 
 /// The command and all processes that it started, except those in a session of their own.
 ///
@@ -41,6 +42,8 @@ pub(super) struct Tree {
     /// may have left them to it, and the guard.
     strangers: Vec<i32>,
     has_children: bool,
+    /// How many children have died.
+    deaths: u64,
     /// Whether the kernel lists children.
     sees: bool,
     /// How many looks in a row have found nothing alive.
@@ -50,6 +53,8 @@ pub(super) struct Tree {
     /// Those that [`stop`](Self::stop) has stopped, parents before their children.
     stopped: Vec<Process>,
     guard: Option<Pid>,
+    /// The guard has sent its KILL.
+    has_guard_killed: bool,
 }
 
 /// How the command ended.
@@ -63,8 +68,12 @@ impl Tree {
     /// Starts the command, in our own group or in one of its own. It dies with this process. When
     /// this returns, it has been executed.
     pub(super) fn start(mut command: Command, shares_group: bool) -> io::Result<Tree> {
-        adopt_orphans();
-        let children = processes::children_of(std::process::id().cast_signed());
+        // The `/proc` of another namespace has another process of our number.
+        let children = Process::own().and_then(|own| processes::children_of(own.pid));
+        // Nobody could tell them from others that come to us.
+        if children.is_some() {
+            adopt_orphans();
+        }
         if !shares_group {
             command.process_group(0);
         }
@@ -79,11 +88,13 @@ impl Tree {
             sees: children.is_some(),
             strangers: children.unwrap_or_default(),
             has_children: true,
+            deaths: 0,
             quiet_looks: 0,
             is_killed: false,
             is_over: false,
             stopped: Vec::new(),
             guard: None,
+            has_guard_killed: false,
         })
     }
 
@@ -112,7 +123,7 @@ impl Tree {
     }
 
     fn below(&self) -> Vec<Process> {
-        processes::below_this(&self.strangers)
+        processes::below_this(&self.strangers).unwrap_or_default()
     }
 
     /// An error means that a process has ended meanwhile, or that it belongs to another user.
@@ -142,6 +153,7 @@ impl Tree {
         loop {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid == self.leader => {
+                    self.deaths += u64::from(!status.stopped());
                     if let Some(signal) = status.stopping_signal() {
                         stopped = Signal::from_named_raw(signal);
                     } else if let Some(code) = status.exit_status() {
@@ -151,6 +163,10 @@ impl Tree {
                     }
                 }
                 Ok(Some((pid, status))) => {
+                    self.deaths += u64::from(!status.stopped());
+                    if Some(pid) == self.guard && status.exited() {
+                        self.has_guard_killed = true;
+                    }
                     // Its number is free again.
                     let pid = pid.as_raw_nonzero().get();
                     self.strangers
@@ -174,14 +190,21 @@ impl Tree {
         if self.end.is_none() {
             return false;
         }
-        let is_alive = self.below().iter().any(|process| !process.is_foreign());
-        // Where the kernel lists no children, it still says whether there is one, or a group.
-        let group = || test_kill_process_group(self.leader).is_ok();
-        let may_hide_one = !self.sees && (self.has_children || group());
-        self.quiet_looks = match is_alive || may_hide_one {
-            true => 0,
-            false => self.quiet_looks + 1,
+        let deaths = self.deaths;
+        let is_alive = match processes::below_this(&self.strangers) {
+            Some(found) => found.iter().any(|process| !process.is_foreign()),
+            // Nobody knows.
+            None => self.sees,
         };
+        // Where the kernel lists no children, it still says whether there is one, or a group. A
+        // child that outlives the KILL is none of the group, and nobody can find it.
+        let group = || test_kill_process_group(self.leader).is_ok();
+        let may_hide_one = !self.sees && (self.has_children && !self.is_killed || group());
+        // An orphan may have come to us after the look began. Only while none of our own children
+        // dies, a look misses nothing.
+        self.reap();
+        let is_quiet = !is_alive && !may_hide_one && self.deaths == deaths;
+        self.quiet_looks = if is_quiet { self.quiet_looks + 1 } else { 0 };
         let has_nothing_below = self.sees && !self.has_children;
         if !has_nothing_below && self.quiet_looks < SURE_LOOKS {
             return false;
@@ -242,9 +265,14 @@ impl Tree {
     ///
     /// While this process is stopped, nobody else would end the command before its lock ends: the
     /// kernel continues both at once, and somebody may continue the command alone. All processes
-    /// are stopped, so none of them starts another, and their numbers stay theirs.
-    pub(super) fn kill_after(&mut self, time: Duration) {
-        let pids = self.below();
+    /// are stopped, so none of them starts another, and their numbers stay theirs. False if nobody
+    /// would send it.
+    #[must_use]
+    pub(super) fn kill_after(&mut self, time: Duration) -> bool {
+        let Some(pids) = processes::below_this(&self.strangers) else {
+            return false;
+        };
+        self.has_guard_killed = false;
         let mut shell = Command::new("/bin/sh");
         shell
             .args(["-c", GUARD, &format!("{:.3}", time.as_secs_f64())])
@@ -254,11 +282,12 @@ impl Tree {
             .stderr(Stdio::null());
         // In a session of its own, so that a run around this one does not stop it.
         before_its_program(&mut shell, || _ = setsid());
-        // Without a shell, a look at the lock comes first after the stop.
-        if let Ok(child) = shell.spawn() {
-            self.strangers.push(child.id().cast_signed());
-            self.guard = Some(Pid::from_child(&child));
-        }
+        let Ok(child) = shell.spawn() else {
+            return false;
+        };
+        self.strangers.push(child.id().cast_signed());
+        self.guard = Some(Pid::from_child(&child));
+        true
     }
 
     /// Calls off [`kill_after`](Self::kill_after). True if it has killed the command.
@@ -271,7 +300,7 @@ impl Tree {
             let _ = kill_process_group(guard, Signal::KILL);
             return false;
         }
-        self.end == Some(End::Signal(Signal::KILL.as_raw()))
+        self.has_guard_killed
     }
 }
 
