@@ -43,6 +43,15 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
             error.insert(ContextKind::InvalidArg, ContextValue::String(named));
         }
     }
+    // A text in place of its path may be a secret.
+    if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
+        && value.contains('\n')
+    {
+        error.insert(
+            ContextKind::InvalidValue,
+            ContextValue::String("...".to_owned()),
+        );
+    }
     let is_about_command = matches!(
         error.kind(),
         ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument

@@ -48,27 +48,56 @@ pub(crate) struct Connection {
     #[arg(default_value = "redis://127.0.0.1/", value_parser = line)]
     url: Vec<String>,
     /// The user to log in as. Needs a password
-    #[arg(long, global = true, env = "FAIRLOCK_USER", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "FAIRLOCK_USER",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
     #[arg(value_name = "NAME", value_parser = line)]
     user: Option<String>,
     /// A file with the password. There is no option for the password itself, since every user of
     /// this host could read it. FAIRLOCK_PASSWORD can have it
-    #[arg(long, global = true, env = "FAIRLOCK_PASSWORD_FILE")]
+    #[arg(
+        long,
+        global = true,
+        env = "FAIRLOCK_PASSWORD_FILE",
+        hide_env_values = true
+    )]
     #[arg(hide_short_help = true, value_name = "FILE", value_parser = line)]
     password_file: Option<String>,
     /// The authorities whose certificates count, in PEM, in place of the system's
     #[cfg(feature = "tls")]
-    #[arg(long, global = true, env = "FAIRLOCK_TLS_CA", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "FAIRLOCK_TLS_CA",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
     #[arg(value_name = "FILE", value_parser = line)]
     tls_ca: Option<String>,
     /// The client's own certificate, in PEM
     #[cfg(feature = "tls")]
-    #[arg(long, global = true, env = "FAIRLOCK_TLS_CERT", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "FAIRLOCK_TLS_CERT",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
     #[arg(value_name = "FILE", value_parser = line)]
     tls_cert: Option<String>,
     /// The key of the client's certificate, in PEM and not encrypted
     #[cfg(feature = "tls")]
-    #[arg(long, global = true, env = "FAIRLOCK_TLS_KEY", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "FAIRLOCK_TLS_KEY",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
     #[arg(value_name = "FILE", value_parser = line)]
     tls_key: Option<String>,
     /// How the names of keys begin. Programs that share locks share it [default: fairlock]
@@ -187,7 +216,7 @@ impl Connection {
         let time = |time: Option<Duration>| Some(format_duration(time?).to_string().into());
         let text = |text: &Option<String>| text.as_ref().map(OsString::from);
         let acks = self.replica_acks.map(|acks| acks.to_string().into());
-        Ok(Variables(Vec::from([
+        let mut variables = Vec::from([
             ("FAIRLOCK_URL", Some(self.url.join(" ").into())),
             ("FAIRLOCK_USER", text(&self.user)),
             ("FAIRLOCK_PASSWORD_FILE", file(self.password_file.as_ref())),
@@ -201,7 +230,12 @@ impl Connection {
             ("FAIRLOCK_COMMAND_TIMEOUT", time(self.command_timeout)),
             ("FAIRLOCK_REPLICA_ACKS", acks),
             ("FAIRLOCK_REPLICA_TIMEOUT", time(self.replica_timeout)),
-        ])))
+        ]);
+        // The file counts, also where a child cannot read it again.
+        if self.password_file.is_some() {
+            variables.push(("FAIRLOCK_PASSWORD", None));
+        }
+        Ok(Variables(variables))
     }
 
     /// The builder with the login that is not in the URL. A file goes before the variable.
@@ -259,7 +293,13 @@ fn read_password(path: &str) -> Result<PasswordFile, Failure> {
     let file = PasswordFile::new(path);
     let (sender, ended) = mpsc::channel();
     let read = file.clone();
-    thread::spawn(move || sender.send(read.read().map(drop)));
+    let reader = thread::Builder::new().spawn(move || sender.send(read.read().map(drop)));
+    if let Err(error) = reader {
+        return Err(Failure::new(
+            Exit::NO_REDIS,
+            format!("{option}: {path}: {error}"),
+        ));
+    }
     match ended.recv_timeout(LONGEST_READ) {
         Ok(read) => read.map_err(|error| Failure::usage(format!("{option}: {error}")))?,
         Err(_) => {

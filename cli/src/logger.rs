@@ -83,7 +83,8 @@ impl Log for Logger {
                 Level::Info => "info",
                 Level::Debug | Level::Trace => "debug",
             };
-            let line = format!("fairlock: {level}: {}\n", record.args());
+            let line = printable(&record.args().to_string()).to_string();
+            let line = format!("fairlock: {level}: {line}\n");
             if let Err(TrySendError::Full(_)) = self.queue.try_send(Entry::Line(line)) {
                 LOST.fetch_add(1, Ordering::Relaxed);
             }

@@ -75,11 +75,14 @@ impl Topology {
             .into_iter()
             .filter_map(|login| login.tls.as_mut())
         {
-            *tls = Arc::clone(&settings);
+            if is_set {
+                *tls = Arc::clone(&settings);
+            }
+            // All have the same.
+            if !is_used {
+                tls.check(timeout)?;
+            }
             is_used = true;
-        }
-        if is_used {
-            settings.check(timeout)?;
         }
         if is_set && !is_used {
             let what = if settings.ca.is_some() {
@@ -302,7 +305,9 @@ impl Login {
                 "for an endpoint without a user and a password; this one has its own: leave one out",
             ));
         }
-        self.provider = provider;
+        if provider.is_some() {
+            self.provider = provider;
+        }
         Ok(())
     }
 

@@ -147,8 +147,14 @@ impl Link {
             let (host, port) = master.unwrap_or_default();
             // A node that does not know its own host leaves it out.
             let (own, host) = (server.host().unwrap_or_default(), host.unwrap_or_default());
-            let host = if host.is_empty() { own } else { &host };
-            let address = format!("{host}:{port}");
+            let host = match host.as_str() {
+                "" | "?" => own,
+                host => host,
+            };
+            let address = match host.contains(':') {
+                true => format!("[{host}]:{port}"),
+                false => format!("{host}:{port}"),
+            };
             f.add("masters", &address);
             if f.kind == Kind::Master && f.server.as_ref() == Some(&address) {
                 let slot =
@@ -182,8 +188,10 @@ impl Link {
             times.push(took);
         }
         times.sort_unstable();
-        f.set_time("median_ms", times[times.len() / 2]);
-        f.set_time("slowest_ms", times[times.len() - 1]);
+        if let (Some(median), Some(slowest)) = (times.get(times.len() / 2), times.last()) {
+            f.set_time("median_ms", *median);
+            f.set_time("slowest_ms", *slowest);
+        }
     }
 
     fn settings(&mut self, f: &mut Facts) {

@@ -45,6 +45,10 @@ pub(super) fn derive(f: &mut Facts) {
 /// The replicas of a master, by lines such as
 /// `slave0:ip=10.0.0.1,port=6379,state=online,offset=14,lag=0`.
 fn replicas(f: &mut Facts) {
+    // Without INFO, nobody knows.
+    if !f.has("connected_slaves") {
+        return;
+    }
     let (mut online, mut good) = (0, 0);
     for number in 0..1000 {
         let line = f.text(&format!("slave{number}")).to_owned();

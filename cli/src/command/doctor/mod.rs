@@ -33,6 +33,7 @@ use crate::connection::Connection;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::printable::printable;
 use facts::{Facts, Kind};
 use rules::{Finding, Level, findings};
 
@@ -84,6 +85,10 @@ impl Doctor {
         shared.set("is_tried", managers.is_some());
         shared.set("service", servers.service().unwrap_or_default());
         let mut all = examine::run(&servers, managers.as_ref(), &shared);
+        // A release that is on its way must arrive.
+        for manager in managers.iter().flatten() {
+            let _ = manager.shutdown(Duration::ZERO);
+        }
         if let Some(error) = &error {
             // Where nobody answers, the error says why.
             if all[1..].iter().all(|facts| facts.has("failure")) {
@@ -153,7 +158,8 @@ fn is_usage(error: &Error) -> bool {
 
 /// The remedy stands below its finding, under the message.
 fn print_table(findings: &[&Finding]) -> Result<(), Failure> {
-    let server = |finding: &Finding| finding.server.clone().unwrap_or("-".to_owned());
+    let server =
+        |finding: &Finding| printable(finding.server.as_deref().unwrap_or("-")).to_string();
     let widths = findings.iter().map(|one| server(one).chars().count());
     let width = widths.max().unwrap_or(0);
     for finding in findings {
@@ -163,13 +169,13 @@ fn print_table(findings: &[&Finding]) -> Result<(), Failure> {
             Level::Error => AnsiColor::Red.on_default().bold(),
         };
         let (level, name) = (output::name_in_json(&finding.level), server(finding));
-        let (check, message) = (finding.check.replace('_', " "), &finding.message);
+        let (check, message) = (finding.check.replace('_', " "), printable(&finding.message));
         output::line(format_args!(
             "{style}{level:<7}{style:#}  {name:<width$}  {check}: {message}"
         ))?;
         if let Some(remedy) = &finding.remedy {
             let indent = 7 + 2 + width + 2;
-            output::line(format_args!("{:indent$}-> {remedy}", ""))?;
+            output::line(format_args!("{:indent$}-> {}", "", printable(remedy)))?;
         }
     }
     Ok(())

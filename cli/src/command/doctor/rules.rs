@@ -372,6 +372,9 @@ fn of_use() -> Vec<Rule> {
             .fails(|f| f.has("lock_remedy"))
             .says("{lock}")
             .remedy("{lock_remedy}"),
+        warning(|f| f.deployment != Quorum && !f.has("lock"))
+            .says("no lock was taken: {lock}")
+            .remedy("run this again; redis-cli SLOWLOG GET on the server has slow commands"),
         warning(|f| f.is("lua_time_limit", "0"))
             .says("lua-time-limit is 0: a script that runs on and on cannot be ended")
             .remedy("CONFIG SET lua-time-limit 5000"),

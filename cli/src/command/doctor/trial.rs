@@ -1,6 +1,7 @@
 //! A lock on a master, taken and handed over as any other.
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fairlock::servers::Deployment::Quorum;
 use fairlock::{Error, LockGuard, LockManager, LockOptions, Result, servers::Server};
@@ -10,6 +11,11 @@ use super::remedy;
 
 /// The rights that a lock of a quorum needs. One with a queue needs more.
 const OF_QUORUM: &str = "+eval +evalsha +scan +time +hmget +hset +hdel +llen +pexpireat";
+
+/// How long a trial takes at most, if the server answers.
+pub(super) fn most(f: &Facts) -> Duration {
+    f.time("check_period_ms") + f.time("timeout_ms") * 4
+}
 
 /// Takes a lock of a name that nobody else has, hands it over, releases it, and deletes the name.
 /// Its TTL ends it if this process dies.
@@ -47,12 +53,25 @@ fn try_to_lock(f: &mut Facts, server: Server, managers: &[LockManager; 2]) -> Re
         refused(f, "hand_over", &error);
     }
     // Otherwise Redis remembers the name for an hour.
-    let _ = holder.delete(name);
+    if let Ok(false) = holder.delete(name) {
+        // A release is on its way.
+        thread::sleep(f.time("timeout_ms") / 4);
+        let _ = holder.delete(name);
+    }
+    if is_alone {
+        let _ = holder.shutdown(Duration::ZERO);
+    }
     Ok(())
 }
 
 fn hand_over(f: &mut Facts, guard: LockGuard, waiter: &LockManager, name: &str) -> Result<()> {
-    let mut place = waiter.enqueue(name)?;
+    let mut place = match waiter.enqueue(name) {
+        Ok(place) => place,
+        Err(error) => {
+            guard.unlock()?;
+            return Err(error);
+        }
+    };
     let began = Instant::now();
     guard.unlock()?;
     let guard = place.wait_for(f.time("check_period_ms") + f.time("timeout_ms") * 2)?;

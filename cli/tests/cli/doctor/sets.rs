@@ -3,8 +3,9 @@
 use std::thread;
 
 use super::Level::{Error, Ok, Warning};
-use super::{GOOD, SOON, await_info, diagnose, diagnose_with};
+use super::{GOOD, SOON, await_info, diagnose, diagnose_by, diagnose_with};
 use crate::cluster_set::ClusterSet;
+use crate::process::without_server;
 use crate::sentinel_set::{SentinelSet, SentinelSetup};
 use crate::support::{Server, Shifted, until};
 
@@ -244,5 +245,18 @@ fn clocks_that_differ_are_found() {
         let diagnosis = diagnose(&urls.join(" "));
         diagnosis.assert_finds("clocks", level, "NTP");
         diagnosis.assert_finds("clock", Ok, "to this host's clock");
+    }
+}
+
+/// The lock on each server alone has the login of the whole set.
+#[test]
+fn password_of_a_quorum_is_given_to_each_server() {
+    let servers = [(); 3].map(|()| Server::start_with(&["--requirepass", "secret"]));
+    let mut doctor = without_server(&[]);
+    doctor.env("FAIRLOCK_PASSWORD", "secret");
+    let diagnosis = diagnose_by(&mut doctor, &quorum(&servers), &["--ttl", "1s"]);
+    assert_eq!(diagnosis.servers_of("scripts").len(), 3, "{diagnosis:#?}");
+    for finding in diagnosis.complaints() {
+        assert_eq!(finding.check, "majority", "{finding:#?}");
     }
 }
