@@ -195,9 +195,9 @@ impl QueuedWaiter {
                     wait_log::warn_of_long_wait(waiter, waited);
                 }
                 state = waiter.state.lock();
-                if let Err(next_at) = begun {
+                if let Err(overdue_at) = begun {
                     // If that report does not come, its waiter has gone.
-                    state.report_by(next_at + acquiring.client.config().check_period);
+                    state.report_by(overdue_at);
                 }
                 // A grant may have come by now, and its notification woke nobody.
                 continue;

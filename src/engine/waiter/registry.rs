@@ -51,8 +51,8 @@ struct AwaitedName {
 struct LongWaitReport {
     /// The waiter's order.
     waiter: u64,
-    /// When its wait has doubled.
-    next_at: Time,
+    /// From then on, another waiter of the name may be reported.
+    overdue_at: Time,
 }
 
 /// This process's waiters in the queue of one name.
@@ -113,7 +113,7 @@ impl WaiterRegistry {
     }
 
     /// The long wait of this waiter is reported now, unless another of the name is reported: then, when
-    /// that comes next. It comes each time that its wait has doubled. So a name on which thousands
+    /// that would be overdue. It comes each time that its wait has doubled. So a name on which thousands
     /// wait is in the log no more often than one on which one waits.
     pub(crate) fn begin_report(
         &self,
@@ -127,13 +127,14 @@ impl WaiterRegistry {
         };
         let others = awaited.report.as_ref();
         let others =
-            others.filter(|report| report.waiter != waiter.order() && now < report.next_at);
+            others.filter(|report| report.waiter != waiter.order() && now < report.overdue_at);
         if let Some(report) = others {
-            return Err(report.next_at);
+            return Err(report.overdue_at);
         }
         awaited.report = Some(LongWaitReport {
             waiter: waiter.order(),
-            next_at: now + waited,
+            // Its next one is due when the wait has doubled. A busy machine may be late.
+            overdue_at: now + waited * 2,
         });
         Ok(())
     }

@@ -27,10 +27,10 @@ fn report_of_a_wait_silences_no_waiter_that_outlasts_it() {
         waiters.begin_report(waiter, now, Duration::from_secs(waited))
     };
     assert_eq!(begins(&first, 1000, 640), Ok(()), "it has waited for long");
-    let next_at = Time::from_nanos(0) + Duration::from_secs(1640);
+    let overdue_at = Time::from_nanos(0) + Duration::from_secs(2280);
     assert_eq!(
         begins(&second, 1001, 20),
-        Err(next_at),
+        Err(overdue_at),
         "the first speaks for it"
     );
     assert_eq!(begins(&first, 1640, 1280), Ok(()), "it has doubled");
