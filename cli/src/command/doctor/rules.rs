@@ -372,7 +372,7 @@ fn of_use() -> Vec<Rule> {
             .fails(|f| f.has("lock_remedy"))
             .says("{lock}")
             .remedy("{lock_remedy}"),
-        warning(|f| f.deployment != Quorum && !f.has("lock"))
+        warning(|f| f.deployment != Quorum && f.has("median_ms") && !f.has("lock"))
             .says("no lock was taken: {lock}")
             .remedy("run this again; redis-cli SLOWLOG GET on the server has slow commands"),
         warning(|f| f.is("lua_time_limit", "0"))
