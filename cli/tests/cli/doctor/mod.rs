@@ -75,7 +75,8 @@ fn diagnose_with(url: &str, args: &[&str]) -> Diagnosis {
     diagnose_by(&mut without_server(&[]), url, args)
 }
 
-/// The promised bound is 14 command timeouts, two of them to build the managers, and a check period.
+/// The promised bound is 14 command timeouts, two of them to build the managers, and a check
+/// period.
 #[track_caller]
 fn diagnose_by(command: &mut Command, url: &str, args: &[&str]) -> Diagnosis {
     let timeout = args.iter().skip_while(|arg| **arg != "--command-timeout");
