@@ -13,9 +13,9 @@ use super::derived::together;
 use super::facts::{Facts, Kind};
 use super::{remedy, trial};
 
-/// Examines all servers, for eight timeouts at most, and the time of a [trial](trial::most). The one
-/// manager takes a lock on each master
-/// and hands it over to the other. Without managers, no lock can be taken. All share these facts.
+/// Examines all servers, for eight timeouts at most, and the time of a [trial](trial::most). One
+/// manager takes a lock on each master and hands it over to the other. Without managers, no lock
+/// can be taken. All share these facts.
 ///
 /// Returns the facts about all servers together, and then those about each: sentinels, masters, and
 /// the replicas that these know.
