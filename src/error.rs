@@ -120,7 +120,7 @@ pub enum Error {
         lock: Option<Arc<str>>,
         /// The mistake.
         misuse: Misuse,
-        /// What is allowed, and what came instead. But for
+        /// The allowed value, and the value that came instead. But for
         /// [`Misuse::Kind`], it begins with the name of the argument or the option.
         message: String,
     },
@@ -130,7 +130,7 @@ pub enum Error {
     Closed,
 }
 
-/// What was misused.
+/// A mistake in a call or in the settings.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misuse {

@@ -35,6 +35,9 @@ fn a_url_has_the_same_login_as_its_typed_form() {
     let password = Endpoint::server("a", 1).password("p:1");
     assert_eq!(logins("redis://:p%3A1@a"), logins(password.clone()));
     assert_eq!(logins("redis://:p:1@a"), logins(password));
+    // A call adds to a URL that is not complete.
+    let added = Endpoint::from("redis://u@a:1/2").password("p#1");
+    assert_eq!(logins("redis://u:p%231@a:1/2"), logins(added));
     let sentinel = Endpoint::sentinel("m", [("a", 1)]).user("u").password("p");
     let url = "redis-sentinel://u:p@a/m/2";
     assert_eq!(logins(url), logins(sentinel.clone().database(2)));

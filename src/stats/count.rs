@@ -5,7 +5,7 @@ use super::Stats;
 use super::metric::Metric;
 use crate::loss::LossReason;
 
-/// What a manager counts. Each has a row in [`ROWS`], in this order.
+/// The counts of a manager. Each has a row in [`ROWS`], in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
     AtOnce,

@@ -13,7 +13,7 @@ use crate::support::scripted_server::{is, next_command};
 use crate::support::{Server, packed, until, until_some};
 
 /// The settings of most tests: short, yet with a timeout that a busy machine seldom misses.
-// What a manager does unless its builder says otherwise.
+// The defaults of a manager.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
 pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 pub(crate) const DEFAULT_CHECK_PERIOD: Duration = Duration::from_secs(1);

@@ -32,7 +32,8 @@ type Reason = &'static [&'static str];
 const UNKNOWN_ISSUER: Reason = &["no known authority has issued"];
 const HAS_EXPIRED: Reason = &["has expired; renew it, or set this host's clock"];
 const NOT_VALID_YET: Reason = &["is not valid yet; set this host's clock"];
-const WRONG_HOST: Reason = &["is for another host", "has no subject alternative name"];
+const WRONG_HOST: Reason = &["is for another host"];
+const NO_NAME: Reason = &["has no subject alternative name"];
 const BAD_CERTIFICATE: Reason = &["cannot be used: "];
 const CLIENT_CERTIFICATE: Reason = &[
     "does not accept the client's certificate, or demands one",
@@ -40,7 +41,7 @@ const CLIENT_CERTIFICATE: Reason = &[
 ];
 const PLAIN_SERVER: Reason = &["does not speak TLS"];
 const TLS_SERVER: Reason = &["expects TLS"];
-const BAD_HANDSHAKE: Reason = &["; both sides need ", "TLS 1.2 or 1.3"];
+const BAD_HANDSHAKE: Reason = &["TLS 1.2 or 1.3 with a modern cipher is needed"];
 
 /// Whether there is no TLS connection, for this reason.
 fn is_tls(error: &Error, reason: Reason) -> bool {

@@ -34,7 +34,7 @@ impl Acquiring {
             return Ok(None);
         }
         match self.wait_until(request, until) {
-            // Of a grant that was not acknowledged, the caller learns.
+            // The caller learns of a grant that was not acknowledged.
             Err(
                 error @ Error::Unavailable {
                     step: Step::Replicas,

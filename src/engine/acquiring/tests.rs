@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::config::{Config, Settings};
 use crate::engine::waiter::{Askers, WaiterState};
 use crate::engine::{AtDeadline, QueuedWaiter, Request};
-use crate::error::Error;
+use crate::error::{Error, Misuse};
 use crate::local::Running;
 use crate::manager::LockManager;
 use crate::memory::{Fault, Memory};
@@ -336,7 +336,16 @@ fn p10_store_of_mutexes_refuses_other_kinds_and_writes_nothing() {
         ours.rw_lock("a").enqueue_write().err(),
     ];
     for error in refused {
-        assert!(matches!(error, Some(Error::Misused { .. })), "{error:?}");
+        assert!(
+            matches!(
+                error,
+                Some(Error::Misused {
+                    misuse: Misuse::Setting,
+                    ..
+                })
+            ),
+            "{error:?}"
+        );
     }
     assert_eq!(ours.stats().requests, requests, "nothing is sent");
 }

@@ -256,6 +256,16 @@ fn malformed_inspections_of_permits_are_refused() {
             && seen(1, "semaphore/1 5 x 0 5 m").is_err()
             && seen(1, "semaphore/1").is_err()
     );
+    let waiting = |queue: &str| {
+        let parts = 9 + queue.matches('|').count();
+        let verb = Verb::Inspect {
+            waiters: 9,
+            from: 0,
+        };
+        let seen = "+seen|:7|:0|+semaphore/1 5|:9|:0|:0|:-1|:0";
+        parse_of_permits(verb, &format!("*{parts}|{seen}|{queue}"))
+    };
+    assert!(waiting("+record|:-1|").is_ok() && waiting("+record|").is_err());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LockOptions, PreviousHolder, inspect::LockState};
+use fairlock::{Error, LockManager, LockOptions, Misuse, PreviousHolder, inspect::LockState};
 
 use super::changes::plant_dead_waiters;
 use crate::backend::{Backend, InjectedFault, on_both_stores};
@@ -69,7 +69,13 @@ fn an_absent_name_counts_as_deleted(backend: &Backend) {
     let mgr = patient(backend);
     assert!(mgr.delete("n").unwrap());
     assert_eq!(backend.keys("n"), [""; 0]);
-    assert!(matches!(mgr.delete(""), Err(Error::Misused { .. })));
+    assert!(matches!(
+        mgr.delete(""),
+        Err(Error::Misused {
+            misuse: Misuse::Name,
+            ..
+        })
+    ));
 }
 
 fn a_held_name_is_not_deleted(backend: &Backend) {

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
+use fairlock::{Error, LockOptions, LossReason, Misuse, PreviousHolder};
 
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{
@@ -528,7 +528,16 @@ fn r16_a_waiting_fixed_lease_must_outlast_a_check(backend: &Backend) {
         short.enqueue("a").err(),
         short.try_lock_for("a", T).err(),
     ] {
-        assert!(matches!(end, Some(Error::Misused { .. })), "{end:?}");
+        assert!(
+            matches!(
+                end,
+                Some(Error::Misused {
+                    misuse: Misuse::Setting,
+                    ..
+                })
+            ),
+            "{end:?}"
+        );
     }
     assert!(Record::of(backend, "a").fields().is_empty());
     drop(

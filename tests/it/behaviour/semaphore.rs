@@ -351,7 +351,10 @@ fn an_impossible_number_of_permits_is_an_error(backend: &Backend) {
     }
     assert!(matches!(
         mgr.semaphore("", 1).acquire(),
-        Err(Error::Misused { .. })
+        Err(Error::Misused {
+            misuse: Misuse::Name,
+            ..
+        })
     ));
     assert_eq!(mgr.stats().requests, asked);
     mgr.semaphore("n", MAX_PERMITS)

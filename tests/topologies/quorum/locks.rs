@@ -7,7 +7,7 @@ use std::{
 };
 
 use fairlock::{
-    Error, LockManager, LockOptions, LossReason, PreviousHolder, endpoint::Endpoint,
+    Error, LockManager, LockOptions, LossReason, Misuse, PreviousHolder, endpoint::Endpoint,
     inspect::LockState,
 };
 
@@ -54,7 +54,16 @@ fn quorum_refuses_to_keep_locks_and_to_notify_of_waiters() {
             handle.reentrant_mutex("x").lock().map(drop),
         ];
         for error in refused.map(|result| result.expect_err("it is refused")) {
-            assert!(matches!(error, Error::Misused { .. }), "{error:?}");
+            assert!(
+                matches!(
+                    error,
+                    Error::Misused {
+                        misuse: Misuse::Setting,
+                        ..
+                    }
+                ),
+                "{error:?}"
+            );
             let text = error.to_string();
             assert!(text.contains(option) && text.contains(unset), "{text}");
         }
@@ -90,7 +99,16 @@ fn builder_of_a_quorum_refuses_what_a_quorum_has_not() {
             handle.try_lock("x").map(drop),
         ];
         for error in refused.map(|result| result.expect_err("it is refused")) {
-            assert!(matches!(error, Error::Misused { .. }), "{error:?}");
+            assert!(
+                matches!(
+                    error,
+                    Error::Misused {
+                        misuse: Misuse::Setting,
+                        ..
+                    }
+                ),
+                "{error:?}"
+            );
             let text = error.to_string();
             assert!(
                 words.iter().all(|word| text.contains(word)),
@@ -113,7 +131,16 @@ fn builder_of_a_quorum_refuses_what_a_quorum_has_not() {
     let built = LockManager::builder(nowhere)
         .options(new().keep_idle(TTL / 5))
         .build();
-    assert!(matches!(built, Err(Error::Misused { .. })), "{built:?}");
+    assert!(
+        matches!(
+            built,
+            Err(Error::Misused {
+                misuse: Misuse::Setting,
+                ..
+            })
+        ),
+        "{built:?}"
+    );
 }
 
 #[test]
@@ -122,7 +149,16 @@ fn lock_of_a_quorum_goes_to_no_other_process() {
     let manager = set.manager();
     let guard = manager.lock("x").expect("it is free");
     let error = guard.detach(TTL).expect_err("a quorum passes no lock on");
-    assert!(matches!(error.error(), Error::Misused { .. }), "{error}");
+    assert!(
+        matches!(
+            error.error(),
+            Error::Misused {
+                misuse: Misuse::Setting,
+                ..
+            }
+        ),
+        "{error}"
+    );
     let guard = error.into_guard();
     assert!(guard.is_held());
     guard.unlock().expect("it was held");
@@ -131,7 +167,16 @@ fn lock_of_a_quorum_goes_to_no_other_process() {
     let error = manager
         .attach(&detached)
         .expect_err("a quorum attaches no lock");
-    assert!(matches!(error, Error::Misused { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Misused {
+                misuse: Misuse::Setting,
+                ..
+            }
+        ),
+        "{error}"
+    );
 }
 
 #[test]
@@ -299,7 +344,18 @@ fn inspection_and_list_show_what_a_majority_says() {
 fn other_kinds_of_lock_and_longer_leases_are_refused() {
     let set = Set::start(3);
     let manager = set.manager();
-    let refused = |error: Error| assert!(matches!(error, Error::Misused { .. }), "{error}");
+    let refused = |error: Error| {
+        assert!(
+            matches!(
+                error,
+                Error::Misused {
+                    misuse: Misuse::Setting,
+                    ..
+                }
+            ),
+            "{error}"
+        )
+    };
     refused(
         manager
             .semaphore("s", 3)

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockGuard, LockManager, Waiter};
+use fairlock::{Error, LockGuard, LockManager, Misuse, Waiter};
 #[cfg(feature = "metrics")]
 use metrics_exporter_prometheus::PrometheusBuilder;
 
@@ -345,7 +345,16 @@ fn other_kinds_are_refused_on_a_quorum_without_a_request() {
         manager.rw_lock("x").enqueue_read().err(),
     ];
     for error in refused {
-        assert!(matches!(error, Some(Error::Misused { .. })), "{error:?}");
+        assert!(
+            matches!(
+                error,
+                Some(Error::Misused {
+                    misuse: Misuse::Setting,
+                    ..
+                })
+            ),
+            "{error:?}"
+        );
     }
     assert_eq!(manager.stats().requests, requests);
     let again = manager.reentrant_mutex("x");

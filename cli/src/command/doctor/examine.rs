@@ -13,9 +13,8 @@ use super::derived::together;
 use super::facts::{Facts, Kind};
 use super::{remedy, trial};
 
-/// Examines all servers, for eight timeouts at most, and the time of a [trial](trial::most). One
-/// manager takes a lock on each master and hands it over to the other. Without managers, no lock
-/// can be taken. All share these facts.
+/// Examines all servers, for eight timeouts at most. One manager takes a lock on each master and
+/// hands it over to the other. Without managers, no lock can be taken. All share these facts.
 ///
 /// Returns the facts about all servers together, and then those about each: sentinels, masters, and
 /// the replicas that these know.
@@ -93,10 +92,6 @@ fn ask_all(
     }
     drop(sender);
     // A trial that hangs takes no answer away.
-    let until = match kind == Kind::Master && managers.is_some() {
-        true => until + trial::most(shared),
-        false => until,
-    };
     while let Ok((at, facts)) = answers.recv_deadline(until) {
         asked[at] = facts;
     }

@@ -8,7 +8,7 @@ use fairlock::servers::Deployment;
 
 use crate::duration::measured;
 
-/// What the facts are about.
+/// The subject of the facts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// All servers together.
@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Replica,
 }
 
-/// What is known of one server, or of all.
+/// The facts about one server, or about all.
 ///
 /// A fact has the name that `INFO`, `CONFIG GET` or `SENTINEL MASTER` has for it, with `_` for `-`.
 /// So a setting that two commands tell is known from either.

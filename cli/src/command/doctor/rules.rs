@@ -181,7 +181,7 @@ fn has_replicas(f: &Facts) -> bool {
     f.kind == Kind::Master && f.deployment != Quorum && !f.is("role", "slave")
 }
 
-/// What is said once for all servers of such a deployment.
+/// Said once for all servers of such a deployment.
 fn is_all(f: &Facts, deployment: Deployment) -> bool {
     f.kind == Kind::All && f.deployment == deployment
 }

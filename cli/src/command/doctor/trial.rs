@@ -12,11 +12,6 @@ use super::remedy;
 /// The rights that a lock of a quorum needs. One with a queue needs more.
 const OF_QUORUM: &str = "+eval +evalsha +scan +time +hmget +hset +hdel +llen +pexpireat";
 
-/// How long a trial takes at most, if the server answers.
-pub(super) fn most(f: &Facts) -> Duration {
-    f.time("check_period_ms") + f.time("timeout_ms") * 4
-}
-
 /// Takes a lock of a name that nobody else has, hands it over, releases it, and deletes the name.
 /// Its TTL ends it if this process dies.
 ///

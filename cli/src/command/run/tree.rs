@@ -24,7 +24,7 @@ const SURE_LOOKS: u32 = 2;
 /// After so many looks, whatever is not stopped goes on.
 const STOP_LOOKS: u32 = 100;
 const LATE_LOOK: u32 = 60;
-/// What a shell does while this process is stopped: see [`Tree::kill_after`].
+/// The script that a shell runs while this process is stopped: see [`Tree::kill_after`].
 /// Where `sleep` takes no fractions, or is missing, it comes early, and never late.
 const GUARD: &str = "sleep \"$0\" 2>/dev/null || sleep \"${0%.*}\" 2>/dev/null; kill -KILL \"$@\"";
 

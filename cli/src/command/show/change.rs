@@ -125,7 +125,7 @@ fn is_same(a: &Party, b: &Party) -> bool {
     grant(a) == grant(b) && a.manager == b.manager && a.thread == b.thread
 }
 
-/// What a look says of one of the holders that it shows.
+/// The words of a look about one of the holders that it shows.
 fn state_of(look: Option<&LockInfo>, party: &Party) -> LockState {
     match (party.lapsed_for, look) {
         (Some(_), _) => LockState::Lapsed,
@@ -133,7 +133,7 @@ fn state_of(look: Option<&LockInfo>, party: &Party) -> LockState {
     }
 }
 
-/// What became of a holder that is not shown any more.
+/// The end of a holder that is not shown any more.
 fn end(before: Option<&LockInfo>, after: Option<&LockInfo>, party: &Party) -> Option<Event> {
     let was = state_of(before, party);
     // Its end was a line already, or the line about the next holder says it.

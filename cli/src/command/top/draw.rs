@@ -201,7 +201,7 @@ fn lines(row: &Row, now: Instant) -> Vec<Line<'static>> {
     lines
 }
 
-/// What is typed or asked, what happened last, or which keys there are.
+/// The line that is typed or asked, the last event, or the keys.
 fn bottom(view: &View) -> Vec<Line<'static>> {
     let keys = match view.opened {
         Some(_) => "q back  ? help  f release by force",

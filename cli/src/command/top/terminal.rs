@@ -42,7 +42,7 @@ pub(super) struct Screen {
     /// Never dropped: its drop prints an error if the terminal is gone, and panics if nobody can
     /// read that either.
     terminal: ManuallyDrop<Terminal<CrosstermBackend<BufWriter<File>>>>,
-    /// What it shows. Empty if that is not known.
+    /// The text that it shows. Empty if that is not known.
     area: Rect,
     has_colors: bool,
 }

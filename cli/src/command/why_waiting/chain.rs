@@ -40,7 +40,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What is behind a name: its holders, the names for which they wait, and so on.
+    /// The chain behind a name: its holders, the names for which they wait, and so on.
     pub(super) fn follow(&'a self, name: &'a str) -> Report<'a> {
         let mut found: Vec<&LockInfo> = self.locks.get(name).into_iter().collect();
         let mut waits = Vec::new();

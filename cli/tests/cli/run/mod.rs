@@ -185,7 +185,7 @@ fn manager(server: &Server) -> LockManager {
     labelled(server, "")
 }
 
-/// Who holds the lock.
+/// The holders of the lock.
 #[track_caller]
 fn holder(server: &Server, name: &str) -> Party {
     let info = manager(server).inspect(name).expect("answers");

@@ -27,7 +27,7 @@ fn by_systemd(command: &Command, folder: &TempDir) -> Command {
     shell
 }
 
-/// What a command prints that compares the variables with its own number, and reads its file.
+/// The output of a command that compares the variables with its own number, and reads its file.
 const SHOW: &str = "ids=$LISTEN_PID,$WATCHDOG_PID,$LISTEN_PIDFDID
 [ $ids = $$,$$, ] && echo mine || echo $ids, in $$; cat <&3";
 

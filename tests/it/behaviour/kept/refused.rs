@@ -4,7 +4,7 @@
 use crate::fixtures::DEFAULT_TTL;
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LockOptions};
+use fairlock::{Error, LockManager, LockOptions, Misuse};
 
 use super::{KEEP, TTL, builder, plain};
 use crate::backend::{Backend, on_both_stores};
@@ -104,7 +104,16 @@ const NEW: LockOptions = LockOptions::new();
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, words: &[&str]) {
     let error = result.expect_err("it is refused");
-    assert!(matches!(error, Error::Misused { .. }), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            Error::Misused {
+                misuse: Misuse::Setting,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
     let text = error.to_string();
     for word in words {
         assert!(text.contains(word), "{word:?} in {text:?}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LockManager};
+use fairlock::{Error, LockManager, Misuse};
 
 use super::{KEEP, builder, gets, keeping, patient};
 use crate::backend::{Backend, on_both_stores};
@@ -159,7 +159,16 @@ fn threads_that_find_the_last_room_keep_no_more(backend: &Backend) {
 fn number_of_kept_names_has_a_range(backend: &Backend) {
     for names in [0, 1_000_001, u32::MAX] {
         let error = builder(backend).max_kept(names).build().unwrap_err();
-        assert!(matches!(error, Error::Misused { .. }), "{error:?}");
+        assert!(
+            matches!(
+                error,
+                Error::Misused {
+                    misuse: Misuse::Setting,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
         let text = error.to_string();
         assert!(
             text.contains("max_kept") && text.contains("1 to 1000000"),
