@@ -132,14 +132,18 @@ const LONG_CASES: &[(&str, Case)] = &[
             .with(LockOptions::new().label("holds"))
             .lock(n)
             .unwrap();
-        let (until, local) = (Instant::now() + WAIT, &local);
+        let (end, local) = (Instant::now() + WAIT, &local);
         thread::scope(|scope| {
             for younger in 0..6 {
                 // Time itself is under test: those that come later are not reported.
                 thread::sleep(LONG / 4 * u32::from(younger > 0));
-                let left = until - Instant::now();
+                let left = end - Instant::now();
                 let wait = move || assert!(local.try_lock_for(n, left).unwrap().is_none());
                 scope.spawn(move || worker(wait));
+                // A place is no wait.
+                until(SOON, "it is behind the others", || {
+                    local.enqueue(n).unwrap().position() == Some(younger + 2)
+                });
             }
         });
     }),

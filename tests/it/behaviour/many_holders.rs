@@ -66,8 +66,13 @@ fn p5_a_waiter_gets_the_permits_of_many_lapsed_holders(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let record = Permits::of(backend, "n");
     let kept = Want::Permits(1, 10_000).take(&ours, "n").unwrap();
-    // The planted leases end while the waiter waits.
-    plant_holders(backend, &record, MANY, 200_000);
+    // The planted leases end while the waiter waits, on a busy machine, too.
+    plant_holders(
+        backend,
+        &record,
+        MANY,
+        i64::try_from(TTL.as_micros()).unwrap(),
+    );
     let mut queue = PermitWaiters::of(backend, "n");
     queue.add(&other, Want::Permits(9_999, 10_000));
     // A look is put off by 50 µs for each holder.
