@@ -297,7 +297,7 @@ fn caller_that_makes_way_meets_a_drop_or_the_kept_grant() {
         let did = caller.join().unwrap();
         let (is_kept, is_held) = model.state();
         assert!(!is_held);
-        // Whoever came second: the guard found nothing, or was dropped after the look.
+        // One came second: the guard found nothing, or was dropped after the look.
         assert_eq!(is_kept, !made_way, "{did:?}");
         assert!(made_way || did == Did::Kept);
     });

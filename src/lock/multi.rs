@@ -325,6 +325,12 @@ impl MultiGuard {
         }
     }
 
+    /// [`Lease::renewal_error`](crate::Lease::renewal_error) of the first name whose renewals fail.
+    /// Never blocks.
+    pub fn renewal_error(&self) -> Option<Error> {
+        self.leases.iter().find_map(|lease| lease.renewal_error())
+    }
+
     /// Like [`is_held`](MultiGuard::is_held), but for use with `?` between two steps of work. Never
     /// blocks.
     ///

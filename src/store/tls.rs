@@ -53,7 +53,7 @@ pub(crate) struct TlsSettings {
     built: Arc<Mutex<Option<Built>>>,
     #[cfg(feature = "tls")]
     reads: ForeignCalls,
-    /// What is in the files cannot be used now. The log says so once.
+    /// The files have something that cannot be used now. The log says so once.
     #[cfg(feature = "tls")]
     is_failing: Arc<AtomicBool>,
 }

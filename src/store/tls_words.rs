@@ -140,7 +140,7 @@ fn other_words(error: &OtherError) -> String {
     }
 }
 
-/// The words of a Rust name. What it has in brackets is left out.
+/// The words of a Rust name. A part in brackets is left out.
 fn words(name: &impl Debug) -> String {
     words_in(&format!("{name:?}"))
 }

@@ -36,8 +36,8 @@ struct FirstReplies {
 
 impl Node {
     /// Sends AUTH, ASKING (to a cluster), SELECT, the greeting and TIME as one pipeline, and reads
-    /// the replies, all before `reply_by`. Fails if something that is needed is refused. What a proxy
-    /// refuses otherwise is left out, here and on later connections.
+    /// the replies, all before `reply_by`. Fails if something that is needed is refused. The
+    /// rest may be refused by a proxy, and is then left out, here and on later connections.
     pub(super) fn shake_hands(
         &self,
         connection: &mut Connection,

@@ -232,7 +232,7 @@ impl Lacks {
                 "&?" => lacks.may_lack_channel = true,
                 "+evalsha" => lacks.commands.push(command),
                 later if later.starts_with('+') => lacks.later.push(command),
-                // What needs it later names it, and locks do without.
+                // A call that needs it names it, and locks do without.
                 absent if absent.starts_with('-') => {}
                 _ => lacks.take(command, &Refusal::read_caught(&error)),
             }

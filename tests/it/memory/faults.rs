@@ -202,17 +202,22 @@ fn renewal_error_ends_with_the_next_renewal() {
     let memory = Memory::new();
     let mgr = LockManager::connect(&memory).unwrap();
     let guard = mgr.lock("k").unwrap();
-    assert!(guard.renewal_error().is_none(), "none was due");
+    let all = mgr.lock_all(["a", "b"]).unwrap();
+    let errors = || [guard.renewal_error(), all.renewal_error()];
+    assert!(errors().iter().all(Option::is_none), "none was due");
     memory.go_down();
     memory.advance(DEFAULT_TTL / 3);
-    until(SOON, "it has failed", || guard.renewal_error().is_some());
+    until(SOON, "they have failed", || {
+        errors().iter().all(Option::is_some)
+    });
     memory.come_back();
-    until(SOON, "it is confirmed", || {
+    until(SOON, "they are confirmed", || {
         // Small steps: the thread may be slow to run, and the lease must not lapse meanwhile.
         memory.advance(DEFAULT_COMMAND_TIMEOUT / 50);
-        guard.renewal_error().is_none()
+        errors().iter().all(Option::is_none)
     });
     guard.unlock().unwrap();
+    all.unlock().unwrap();
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Requests that their callers have left, and who reads their replies. What becomes of all requests
-//! if the connection ends.
+//! Requests that their callers have left, and who reads their replies; the fate of all requests if
+//! the connection ends.
 
 use std::time::Duration;
 

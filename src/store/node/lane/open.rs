@@ -221,8 +221,8 @@ impl<C: Connected> OpenLane<C> {
         }
     }
 
-    /// What the writer took before is written. Puts what it must write next in its place, if there is
-    /// anything.
+    /// The bytes that the writer took before are written. Puts the next ones in their place, if there
+    /// are any.
     pub(super) fn take_bytes(&mut self, bytes: &mut Vec<u8>) -> bool {
         self.written = self.taken;
         self.taken = self.next();
