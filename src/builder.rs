@@ -131,7 +131,7 @@ impl Builder {
     }
 
     /// How long the manager may take to open a connection: to resolve the host's name, connect and
-    /// log in. 1 ms to [`MAX_TTL`](crate::MAX_TTL); default: the command timeout.
+    /// log in. 1 ms to 24 h; default: the command timeout.
     ///
     /// A name may have several addresses. Each is tried within this time: the next one begins when
     /// one fails, or when it is silent for 250 ms (less, if the timeout has no room for all of
@@ -141,15 +141,14 @@ impl Builder {
         self
     }
 
-    /// How long a reply may take (T). 1 ms to [`MAX_TTL`](crate::MAX_TTL); default
+    /// How long a reply may take (T). 1 ms to 24 h; default
     /// 500 ms, or a tenth of the ttl if that is less.
     pub fn command_timeout(mut self, timeout: Duration) -> Builder {
         self.settings.command_timeout = Some(timeout);
         self
     }
 
-    /// How often a process checks each name that it waits for (P). 1 ms to
-    /// [`MAX_TTL`](crate::MAX_TTL); default 1 s,
+    /// How often a process checks each name that it waits for (P). 1 ms to 24 h; default 1 s,
     /// or an eighth of the ttl if that is less.
     pub fn check_period(mut self, period: Duration) -> Builder {
         self.settings.check_period = Some(period);

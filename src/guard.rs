@@ -167,7 +167,7 @@ impl LockGuard {
     ///
     /// # Errors
     /// Each error has the guard.
-    /// - [`Error::Misused`](crate::Error::Misused): `valid_for` is not 1 ms to [`MAX_TTL`](crate::MAX_TTL), or the lock cannot
+    /// - [`Error::Misused`](crate::Error::Misused): `valid_for` is not 1 ms to 24 h, or the lock cannot
     ///   be detached: it is on a quorum, or a guard of it was
     ///   [abandoned](crate::ReentrantGuard::abandon).
     /// - [`Error::Lost`](crate::Error::Lost): you do not hold the lock any more.

@@ -10,7 +10,8 @@ use crate::manager::LockManager;
 use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Page, Token, Verb};
 
 pub use crate::kind::{Access, Kind};
-pub use info::{LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
+use info::MAX_SHOWN;
+pub use info::{LockInfo, LockState, Party};
 pub use list::List;
 
 impl LockManager {
@@ -171,7 +172,7 @@ impl LockManager {
                 spec,
                 key: keys[at].clone(),
                 verb: Verb::Inspect {
-                    waiters: MAX_WAITERS_SHOWN,
+                    waiters: MAX_SHOWN,
                     from,
                 },
             };
@@ -196,7 +197,7 @@ impl LockManager {
                         shown
                     }
                 };
-                if reply.next_page != 0 && shown < MAX_WAITERS_SHOWN {
+                if reply.next_page != 0 && shown < MAX_SHOWN {
                     due.push((at, reply.next_page));
                 }
             }
@@ -205,7 +206,7 @@ impl LockManager {
         let infos = keys.iter().zip(all).map(|(key, seen)| {
             let seen = seen?.filter(|seen| spec == LockSpec::MUTEX || is_used(seen));
             Ok(seen.map(|mut seen| {
-                seen.holders.truncate(MAX_WAITERS_SHOWN);
+                seen.holders.truncate(MAX_SHOWN);
                 LockInfo::new(key.clone(), seen)
             }))
         });

@@ -6,7 +6,7 @@ use crate::error::{Error, Misuse, Result};
 use crate::glob::{Glob, Piece};
 
 /// The longest name of a lock, in bytes of UTF-8.
-pub const MAX_NAME: usize = 512;
+pub(crate) const MAX_NAME: usize = 512;
 
 /// The name of a lock, with its keys.
 ///

@@ -50,7 +50,7 @@
 //! ```
 //!
 //! A manager is a handle. Clone it into every thread, and build one for each process and Redis. A
-//! name is any text of 1 to [`MAX_NAME`] bytes, as a `&str`, a `String` or any other `AsRef<str>`.
+//! name is any text of 1 to 512 bytes, as a `&str`, a `String` or any other `AsRef<str>`.
 //! Bind the guard to a variable: [`let _ = mgr.lock(…)` drops it at
 //! once](LockGuard#bind-it-to-a-variable).
 //!
@@ -552,16 +552,15 @@ pub mod sim;
 // The manager.
 pub use builder::Builder;
 pub use manager::{LockManager, Shutdown};
-pub use options::{LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
+pub use options::LockOptions;
 
 // The locks, and what they give.
 pub use detached::{DetachError, DetachedLock};
 pub use guard::LockGuard;
-pub use key::MAX_NAME;
 pub use lease::Lease;
 pub use lock::{
-    MAX_NAMES, MAX_PERMITS, MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock,
-    Semaphore, SemaphoreGuard, Striped, WriteGuard,
+    MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore,
+    SemaphoreGuard, Striped, WriteGuard,
 };
 pub use waiter::Waiter;
 

@@ -11,16 +11,16 @@ use crate::loss::Loss;
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// The shortest ttl of a renewed lock. Also the shortest fixed lease of a lock that a caller may
 /// wait for.
-pub const MIN_TTL: Duration = Duration::from_secs(1);
+pub(crate) const MIN_TTL: Duration = Duration::from_secs(1);
 /// The shortest fixed lease. One below [`MIN_TTL`] works with `try_lock` only.
-pub const MIN_FIXED_LEASE: Duration = Duration::from_millis(10);
+pub(crate) const MIN_FIXED_LEASE: Duration = Duration::from_millis(10);
 /// The longest ttl, fixed lease, `hold_at_least`, timeout and period.
-pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 /// The longest label, in bytes of UTF-8.
-pub const MAX_LABEL: usize = 256;
+pub(crate) const MAX_LABEL: usize = 256;
 
 /// The most that [`LockOptions::local_handovers`] allows.
-pub const MAX_LOCAL_HANDOVERS: u32 = 65_535;
+pub(crate) const MAX_LOCAL_HANDOVERS: u32 = 65_535;
 
 /// A callback of [`LockOptions::on_lost`].
 pub(crate) type OnLost = Arc<dyn Fn(&Loss) + Send + Sync>;
@@ -104,7 +104,7 @@ impl LockOptions {
     /// How long the lock outlives its last renewal. So this is the longest delay that a crashed
     /// holder can cause.
     ///
-    /// The manager renews the lock every third of the ttl. [`MIN_TTL`] to [`MAX_TTL`], in whole
+    /// The manager renews the lock every third of the ttl. 1 s to 24 h, in whole
     /// milliseconds; default 10 s. Managers that share a name should use the same ttl.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> LockOptions {
@@ -114,9 +114,8 @@ impl LockOptions {
 
     /// Replaces the ttl by a lease of fixed length that no thread renews. The lock ends by itself.
     ///
-    /// [`Lease::renew`](crate::Lease::renew) starts the lease again. [`MIN_FIXED_LEASE`] to
-    /// [`MAX_TTL`]. A caller that may wait for the lock needs at least [`MIN_TTL`], and more than
-    /// the check period plus two command timeouts.
+    /// [`Lease::renew`](crate::Lease::renew) starts the lease again. 10 ms to 24 h. A
+    /// caller that may wait for the lock needs at least 1 s, and more than the check period plus two command timeouts.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> LockOptions {
         self.lease = Some(LeaseLength::Fixed(lease));
@@ -146,7 +145,7 @@ impl LockOptions {
     ///
     /// So a job that many hosts start at the same moment runs once, and a semaphore is a
     /// [rate limiter](crate::pages::guide#a-rate-limiter). The time counts grants by the server's
-    /// clock, so add a margin for what others count. At most [`MAX_TTL`]; default zero.
+    /// clock, so add a margin for what others count. At most 24 h; default zero.
     #[must_use]
     pub const fn hold_at_least(mut self, least: Duration) -> LockOptions {
         self.hold_at_least = Some(least);
@@ -171,7 +170,7 @@ impl LockOptions {
     /// For mutexes and re-entrant mutexes that are taken one at a time: with another kind of lock, a
     /// [`fixed_lease`](LockOptions::fixed_lease), [`hold_at_least`](LockOptions::hold_at_least) or a
     /// quorum it is an [`Error::Misused`](crate::Error::Misused). `try_lock` and `lock_all` take no
-    /// part in it. At most [`MAX_LOCAL_HANDOVERS`]; default 0.
+    /// part in it. At most 65,535; default 0.
     #[must_use]
     pub const fn local_handovers(mut self, max: u32) -> LockOptions {
         self.local_handovers = Some(max);
@@ -251,7 +250,7 @@ impl LockOptions {
     /// A text that says what the lock is for. [`inspect`](crate::LockManager::inspect) shows it
     /// beside host, process and thread.
     ///
-    /// At most [`MAX_LABEL`] bytes, without control characters. Default: empty.
+    /// At most 256 bytes, without control characters. Default: empty.
     #[must_use]
     pub fn label(mut self, label: impl AsRef<str>) -> LockOptions {
         self.label = Some(label.as_ref().into());

@@ -1,7 +1,7 @@
 //! Which Redis, and how: the options that all commands share. Each has a variable, which clap
 //! reads.
 
-use crate::defaults::{DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL};
+use crate::defaults::{DEFAULT_OUTAGE_LIMIT, DEFAULT_TTL, MAX_TTL};
 use std::env::{self, VarError};
 use std::ffi::OsString;
 use std::path::{Path, absolute};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fairlock::{
-    Builder, LockManager, LockOptions, MAX_TTL,
+    Builder, LockManager, LockOptions,
     credentials::{Credentials, CredentialsRequest, PasswordFile},
     endpoint::Endpoint,
 };

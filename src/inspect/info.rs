@@ -11,8 +11,8 @@ use crate::script::{Family, InspectedHolder, Inspection, Requester};
 /// Stands in a record in place of the manager while a lock is detached.
 const NO_MANAGER: &str = "-";
 
-/// The most waiters that [`LockInfo::queue`] lists.
-pub const MAX_WAITERS_SHOWN: usize = 1000;
+/// The most waiters, and the most holders, that a [`LockInfo`] lists.
+pub(super) const MAX_SHOWN: usize = 1000;
 
 /// The state of a name that is held, cooling or lapsed, or that somebody waits for.
 ///
@@ -72,7 +72,7 @@ pub struct LockInfo {
     /// the lock, or its permits, from others.
     pub holders: Vec<Party>,
     /// The holders that [lapsed](Party::lapsed_for), in no particular order. With
-    /// [`holders`](LockInfo::holders) together, at most [`MAX_WAITERS_SHOWN`] are shown.
+    /// [`holders`](LockInfo::holders) together, at most 1,000 are shown.
     #[cfg_attr(feature = "serde", serde(default))]
     pub lapsed: Vec<Party>,
     /// How long the lease or the cooling still lasts if nothing happens, or how long a detached lock
@@ -82,8 +82,7 @@ pub struct LockInfo {
     pub time_left: Duration,
     /// How many waiters there are. Includes waiters that died, or that left without telling Redis.
     pub waiters: u64,
-    /// The first waiters, in the order in which Redis will serve them. At most
-    /// [`MAX_WAITERS_SHOWN`].
+    /// The first waiters, in the order in which Redis will serve them. At most 1,000.
     pub queue: Vec<Party>,
     /// How the last holder ended, as far as Redis knows. While the name is held, that is the holder
     /// before. While it cools or after it lapsed, that is the [`holder`](LockInfo::holder).

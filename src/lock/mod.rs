@@ -20,11 +20,11 @@ use crate::options::LockOptions;
 use crate::script::LockSpec;
 use crate::stats::Count;
 
-pub use multi::{MAX_NAMES, MultiGuard};
+pub use multi::MultiGuard;
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
 pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
-pub use semaphore::{MAX_PERMITS, Semaphore, SemaphoreGuard};
+pub use semaphore::{Semaphore, SemaphoreGuard};
 pub use striped::Striped;
 
 /// A request that may not wait, with the options of the handle.

@@ -24,7 +24,7 @@ use crate::script::{LockSpec, Mode};
 use crate::store::clock::Time;
 
 /// The most names that [`lock_all`](LockManager::lock_all) takes.
-pub const MAX_NAMES: usize = 256;
+const MAX_NAMES: usize = 256;
 
 impl LockManager {
     /// Takes the mutexes of all these names, all or none. Waits for each in turn, for as long as
@@ -52,7 +52,7 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock), for any of the names. After an error none is held. Also:
-    /// - [`Misused`](Error::Misused): there is no name, or there are more than [`MAX_NAMES`].
+    /// - [`Misused`](Error::Misused): there is no name, or there are more than 256.
     /// - [`Lost`](Error::Lost): one was lost before all were held. Returned within a check
     ///   period and two command timeouts, which includes the release of the others.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]

@@ -14,10 +14,10 @@ use crate::script::{LockSpec, Mode};
 use crate::waiter::Waiter;
 
 /// The most permits that a semaphore can have.
-pub const MAX_PERMITS: u32 = 1_000_000;
+const MAX_PERMITS: u32 = 1_000_000;
 
 impl LockManager {
-    /// The semaphore of this name with this number of permits, as a handle. 1 to [`MAX_PERMITS`]
+    /// The semaphore of this name with this number of permits, as a handle. 1 to 1,000,000
     /// permits.
     ///
     /// Never blocks; no I/O. If the name or the number is not allowed, the verbs of the semaphore

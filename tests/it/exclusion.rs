@@ -11,8 +11,6 @@ use std::{
     time::Duration,
 };
 
-use fairlock::MIN_TTL;
-
 use crate::{
     managers::{assert_nothing_left, manager, patient},
     support::{
@@ -217,7 +215,7 @@ impl HeldSample {
 /// Acquires the lock again and again, reports each grant, and records every time that `is_held`
 /// returns true.
 pub(crate) fn sampling_holder(args: &[String]) {
-    let mgr = manager(args[0].as_str(), MIN_TTL);
+    let mgr = manager(args[0].as_str(), Duration::from_secs(1));
     let mut seen = File::create(Path::new(&args[1]).join(std::process::id().to_string())).unwrap();
     let stdin_closed = thread::spawn(|| while receive().is_some() {});
     while !stdin_closed.is_finished() {

@@ -1,4 +1,5 @@
-//! docs/COMMAND_LINE.md lists every field of the JSON of `ls` and `show`, and no other.
+//! docs/COMMAND_LINE.md lists every field of the JSON of `ls` and `show`, and no other. The program's
+//! copies of the library's values are those of docs/CONFIGURATION.md.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,6 +7,7 @@ use std::fs;
 use fairlock::inspect::LockInfo;
 use serde_json::Value;
 
+use crate::defaults;
 use crate::follow::Following;
 use crate::look::{fairlock, labelled, until_awaited};
 use crate::process::end;
@@ -88,5 +90,31 @@ fn every_field_and_event_is_documented() {
             c => snake + &c.to_ascii_lowercase().to_string(),
         });
         assert!(change.contains(&format!("`{snake}`")), "{snake}");
+    }
+}
+
+#[test]
+fn values_of_the_library_are_those_of_its_page() {
+    let page = include_str!("../../../docs/CONFIGURATION.md");
+    let [ttl, least, check_period, horizon, outage_limit] = [
+        defaults::DEFAULT_TTL,
+        defaults::MIN_TTL,
+        defaults::DEFAULT_CHECK_PERIOD,
+        defaults::DEFAULT_HORIZON,
+        defaults::DEFAULT_OUTAGE_LIMIT,
+    ]
+    .map(|time| format!("{} s", time.as_secs_f64()));
+    let longest = defaults::MAX_TTL.as_secs() / 3600;
+    let timeout = defaults::DEFAULT_COMMAND_TIMEOUT.as_millis();
+    for row in [
+        format!("| `ttl` | {ttl} | {least} to {longest} h |"),
+        format!("| `label` | none | {} bytes", defaults::MAX_LABEL),
+        format!("| `prefix` | `{}` |", defaults::DEFAULT_PREFIX),
+        format!("| `command_timeout`, T | {timeout} ms, or"),
+        format!("| `check_period`, P | {check_period}, or"),
+        format!("| `horizon`, H | {horizon}, or"),
+        format!("| `outage_limit` | {outage_limit};"),
+    ] {
+        assert!(page.contains(&row), "{row}");
     }
 }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{
-    DetachedLock, Error, LockManager, LockOptions, LossReason, MAX_TTL, PreviousHolder,
+    DetachedLock, Error, LockManager, LockOptions, LossReason, PreviousHolder,
     inspect::{LockInfo, LockState},
 };
 
@@ -401,7 +401,7 @@ fn guard_keeps_a_lock_that_cannot_be_detached(backend: &Backend) {
     for valid_for in [
         Duration::ZERO,
         Duration::from_micros(999),
-        MAX_TTL + SHORT,
+        Duration::from_secs(24 * 3600) + SHORT,
         Duration::MAX,
     ] {
         let error = guard.detach(valid_for).unwrap_err();

@@ -11,8 +11,8 @@ use std::{
 
 use crossbeam_channel::unbounded;
 use fairlock::{
-    Error, LockGuard, LockManager, LockOptions, LossReason, MAX_LOCAL_HANDOVERS, PreviousHolder,
-    Waiter, inspect::LockState,
+    Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Waiter,
+    inspect::LockState,
 };
 
 use crate::backend::{Backend, on_both_stores};
@@ -521,13 +521,10 @@ fn assert_refused<T>(result: fairlock::Result<T>) {
 }
 
 fn options_that_do_not_fit_are_refused(backend: &Backend) {
-    let mgr = local(&patient(backend), MAX_LOCAL_HANDOVERS);
+    let mgr = local(&patient(backend), 65_535);
     mgr.lock("n").unwrap().unlock().unwrap();
     let new = LockOptions::new;
-    assert_refused(
-        mgr.with(new().local_handovers(MAX_LOCAL_HANDOVERS + 1))
-            .lock("n"),
-    );
+    assert_refused(mgr.with(new().local_handovers(65_536)).lock("n"));
     assert_refused(
         mgr.with(new().fixed_lease(Duration::from_secs(30)))
             .lock("n"),

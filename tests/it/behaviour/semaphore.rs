@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{
-    Error, LockManager, LockOptions, LossReason, MAX_PERMITS, Misuse, PreviousHolder, Semaphore,
-    SemaphoreGuard,
+    Error, LockManager, LockOptions, LossReason, Misuse, PreviousHolder, Semaphore, SemaphoreGuard,
     inspect::{Kind, LockState},
 };
 
@@ -16,6 +15,9 @@ use crate::fixtures::{self, P, SOON, STEADY_TTL as TTL, build, steady};
 use crate::managers;
 use crate::sums::Sums;
 use crate::support::{throughout, until};
+
+/// The most permits that a semaphore can have.
+const MAX_PERMITS: u32 = 1_000_000;
 
 on_both_stores! {
     permits_in_use_never_exceed_the_capacity,

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Barrier, thread};
 
-use fairlock::{LockOptions, MAX_LOCAL_HANDOVERS, Waiter};
+use fairlock::{LockOptions, Waiter};
 
 use super::{
     costs,
@@ -41,7 +41,7 @@ const CONTENDERS: [Contenders; 3] = [
         operation: "local hand-over between threads: enqueue + unlock + wait",
         processes: 1,
         threads: 8,
-        local_handovers: MAX_LOCAL_HANDOVERS,
+        local_handovers: 65_535,
         turns: 1,
     },
     Contenders {

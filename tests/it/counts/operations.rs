@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{LockGuard, LockManager, LockOptions, MAX_LOCAL_HANDOVERS, Waiter};
+use fairlock::{LockGuard, LockManager, LockOptions, Waiter};
 
 use crate::fixtures::{SOON, build, with_ttl};
 use crate::support::until;
@@ -69,7 +69,7 @@ pub(super) const OPERATIONS: &[(&str, Prepare)] = &[
         |url| hand_overs(vec![quiet(url), quiet(url)]),
     ),
     ("local hand-over: enqueue + unlock + wait", |url| {
-        let options = LockOptions::new().local_handovers(MAX_LOCAL_HANDOVERS);
+        let options = LockOptions::new().local_handovers(65_535);
         hand_overs(vec![quiet(url).with(options)])
     }),
     ("mutex that is kept: lock + drop", |url| {

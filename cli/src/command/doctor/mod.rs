@@ -20,14 +20,14 @@ mod rules;
 mod tests;
 mod trial;
 
-use crate::defaults::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_PREFIX};
+use crate::defaults::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_PREFIX, MIN_TTL};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use anstyle::AnsiColor;
 use clap::Args;
 use fairlock::servers::Deployment;
-use fairlock::{Error, LockOptions, MIN_TTL, Misuse};
+use fairlock::{Error, LockOptions, Misuse};
 
 use crate::connection::Connection;
 use crate::duration;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::thread;
 
 use crossbeam_channel::bounded;
-use fairlock::MAX_LABEL;
 
+use crate::defaults::MAX_LABEL;
 use crate::exit::Failure;
 use crate::signal_mask::without_ttou;
 

@@ -4,8 +4,7 @@ use std::ops::Deref;
 use std::str::FromStr;
 
 use fairlock::{
-    Lease, LockGuard, LockManager, MAX_PERMITS, PreviousHolder, ReadGuard, Result, SemaphoreGuard,
-    WriteGuard,
+    Lease, LockGuard, LockManager, PreviousHolder, ReadGuard, Result, SemaphoreGuard, WriteGuard,
 };
 use serde::{Deserialize, Serialize};
 
@@ -37,9 +36,6 @@ impl FromStr for Permits {
             take: number(take)?,
             of: number(of)?,
         };
-        if permits.of > MAX_PERMITS {
-            return Err(format!("a semaphore has at most {MAX_PERMITS} permits"));
-        }
         let fits = (1..=permits.of).contains(&permits.take);
         fits.then_some(permits).ok_or_else(wrong)
     }

@@ -13,7 +13,7 @@ mod times;
 mod tree;
 mod wait;
 
-use crate::defaults::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL};
+use crate::defaults::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, MAX_TTL};
 use std::cell::Cell;
 use std::env;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use clap::{Args, ValueEnum};
-use fairlock::{Builder, DetachedLock, LockManager, LockOptions, MAX_TTL};
+use fairlock::{Builder, DetachedLock, LockManager, LockOptions};
 use humantime::format_duration;
 
 use crate::connection::Connection;

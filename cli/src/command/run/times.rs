@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fairlock::MIN_TTL;
 use humantime::format_duration;
 
+use crate::defaults::MIN_TTL;
 use crate::duration::whole_ms;
 use crate::exit::Failure;
 
