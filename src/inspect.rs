@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Page, Token, Verb};
 
-pub use crate::kind::{Access, Kind};
+pub use crate::kind::Kind;
 use info::MAX_SHOWN;
 pub use info::{LockInfo, LockState, Party};
 pub use list::List;

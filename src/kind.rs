@@ -1,4 +1,4 @@
-//! The kinds of lock, and how each is used.
+//! The kinds of lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,61 +51,6 @@ impl fmt::Display for Kind {
             Kind::Semaphore { permits } => write!(f, "semaphore of {permits} permits"),
             Kind::RwLock => f.write_str("reader/writer lock"),
             Kind::Other(name) => f.write_str(name),
-        }
-    }
-}
-
-/// How a holder uses a lock, or how a waiter asks to use it.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
-pub enum Access {
-    /// Alone, as the owner of a mutex.
-    Owner,
-    /// As a reader, beside other readers.
-    Reader,
-    /// As a writer, alone.
-    Writer,
-    /// With this number of permits of a semaphore.
-    #[non_exhaustive]
-    Permits {
-        /// How many it holds now, or asks for.
-        permits: u32,
-    },
-}
-
-impl Access {
-    /// The access that this number of permits gives.
-    pub(crate) fn of(kind: &Kind, permits: u32) -> Access {
-        match kind {
-            Kind::Semaphore { .. } => Access::Permits { permits },
-            Kind::RwLock if permits == 1 => Access::Reader,
-            Kind::RwLock => Access::Writer,
-            Kind::Mutex | Kind::Other(_) => Access::Owner,
-        }
-    }
-
-    /// How many permits of a semaphore it has. 1 for any other kind of lock.
-    pub(crate) fn permits(self) -> u32 {
-        match self {
-            Access::Permits { permits } => permits,
-            Access::Owner | Access::Reader | Access::Writer => 1,
-        }
-    }
-}
-
-impl fmt::Display for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Access::Owner => f.write_str("owner"),
-            Access::Reader => f.write_str("reader"),
-            Access::Writer => f.write_str("writer"),
-            Access::Permits { permits: 1 } => f.write_str("1 permit"),
-            Access::Permits { permits } => write!(f, "{permits} permits"),
         }
     }
 }

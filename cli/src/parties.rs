@@ -1,6 +1,6 @@
 //! The holders of a lock, and the waiters in its queue.
 
-use fairlock::inspect::{Access, LockInfo, LockState, Party};
+use fairlock::inspect::{Kind, LockInfo, LockState, Party};
 
 /// Whether somebody holds it, or waits for it.
 pub(crate) fn is_in_use(info: &LockInfo) -> bool {
@@ -39,7 +39,7 @@ pub(crate) fn is_kept(info: &LockInfo) -> bool {
 
 /// The cells of a holder or a waiter in a table: label, host, process, thread, and how it holds or
 /// wants the lock.
-pub(crate) fn cells(party: &Party) -> [String; 5] {
+pub(crate) fn cells(kind: &Kind, party: &Party) -> [String; 5] {
     [
         party.label.clone(),
         party.host.clone(),
@@ -52,9 +52,12 @@ pub(crate) fn cells(party: &Party) -> [String; 5] {
             (None, true) => format!("{} (first)", party.thread),
         },
         // The owner of a mutex has no other way to hold it.
-        match party.access {
-            Access::Owner => String::new(),
-            access => access.to_string(),
+        match (kind, party.permits) {
+            (Kind::RwLock, _) if party.shared => "reader".to_owned(),
+            (Kind::RwLock, _) => "writer".to_owned(),
+            (Kind::Semaphore { .. }, 1) => "1 permit".to_owned(),
+            (Kind::Semaphore { .. }, permits) => format!("{permits} permits"),
+            _ => String::new(),
         },
     ]
 }

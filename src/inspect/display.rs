@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::{LockInfo, LockState, Party};
-use crate::kind::Access;
 use crate::loss::PreviousHolder;
 use crate::script::Origin;
 use crate::time_text::measured;
@@ -59,8 +58,8 @@ impl fmt::Display for LockState {
     }
 }
 
-/// `process 4711 on web-1, thread main#4711, label "nightly"`, and for all kinds but a mutex
-/// `reader`, `writer` or `3 permits` next. `(its first guard)` follows for a holder whose process may
+/// `process 4711 on web-1, thread main#4711, label "nightly"`, and next `reader`, or
+/// `3 permits` if it is more than one. `(its first guard)` follows for a holder whose process may
 /// have passed the lock on since.
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,8 +71,11 @@ impl fmt::Display for Party {
             label: &self.label,
         };
         origin.fmt(f)?;
-        if self.access != Access::Owner {
-            write!(f, ", {}", self.access)?;
+        if self.shared {
+            f.write_str(", reader")?;
+        }
+        if self.permits > 1 {
+            write!(f, ", {} permits", self.permits)?;
         }
         if self.hands_over && self.fence.is_some() {
             f.write_str(" (its first guard)")?;

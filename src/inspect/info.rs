@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::key::Key;
-use crate::kind::{Access, Kind};
+use crate::kind::Kind;
 use crate::loss::PreviousHolder;
 use crate::script::{Family, InspectedHolder, Inspection, Requester};
 
@@ -39,7 +39,7 @@ pub(super) const MAX_SHOWN: usize = 1000;
 ///     "queue": [{
 ///         "manager": "1f0c", "host": "web-1", "pid": 4711, "thread": "main",
 ///         "thread_id": 4711, "label": "nightly", "since": 1700000001.25, "ttl": 10.0,
-///         "fixed_lease": false, "fence": null, "permits": 1, "access": "owner",
+///         "fixed_lease": false, "fence": null, "permits": 1, "shared": false,
 ///         "lapsed_for": null, "last_heard": 0.25
 ///     }],
 ///     "previous_holder": "released", "served": 17
@@ -160,9 +160,9 @@ pub struct Party {
     /// How many permits of a semaphore it holds, held until it lapsed, or asks for. 1 for any other
     /// kind, including a writer.
     pub permits: u32,
-    /// How it holds the lock, or asks for it: as a mutex's owner, a reader, a writer, or with
-    /// permits.
-    pub access: Access,
+    /// Whether it holds the lock, or asks for it, as a reader: beside other readers. `false` for a
+    /// writer, and for any other kind.
+    pub shared: bool,
     /// How long ago its lease ended without a release, by the server's clock. `None` while it
     /// holds, cools or waits.
     ///
@@ -210,8 +210,7 @@ impl LockInfo {
         let holder = holders.first().or(lapsed.first()).cloned();
         // Nobody may have noticed the lapse yet, so the record may not say it. A reader leaves
         // nothing half done.
-        let leaves_work = |holder: &Party| holder.access != Access::Reader;
-        let is_half_done = lapsed.iter().any(leaves_work);
+        let is_half_done = lapsed.iter().any(|holder| !holder.shared);
         // hold_at_least may last for longer than a detached lock is valid.
         let valid_for = holder.as_ref().and_then(|holder| valid_for(holder, &seen));
         let left = seen.holders.iter().map(|holder| holder.left).max();
@@ -258,16 +257,16 @@ impl Party {
             .params
             .keeps();
         // A lapsed holder may have no permits any more: then the request says how many it had.
-        let access = if holder.lapsed_for.is_some() {
-            party.access
+        let (shared, permits) = if holder.lapsed_for.is_some() {
+            (party.shared, party.permits)
         } else {
-            Access::of(kind, holder.permits)
+            use_of(kind, holder.permits)
         };
         Some(Party {
             since: server_time(holder.granted_at),
             fence: Some(holder.fence),
-            permits: access.permits(),
-            access,
+            permits,
+            shared,
             lapsed_for: holder.lapsed_for,
             keeps: keeps && !holder.cools,
             ..party
@@ -277,7 +276,7 @@ impl Party {
     fn parse(request: &str, kind: &Kind) -> Option<Party> {
         let requester = Requester::read(request, family_of(kind))?;
         let (params, origin) = (requester.params, requester.params.origin);
-        let access = Access::of(kind, params.permits);
+        let (shared, permits) = use_of(kind, params.permits);
         Some(Party {
             manager: requester.manager.to_owned(),
             host: origin.host.to_owned(),
@@ -289,13 +288,23 @@ impl Party {
             ttl: Duration::from_millis(params.ttl_ms),
             fixed_lease: params.fixed,
             fence: None,
-            permits: access.permits(),
-            access,
+            permits,
+            shared,
             lapsed_for: None,
             last_heard: None,
             hands_over: params.hands_over(),
             keeps: false,
         })
+    }
+}
+
+/// Whether these permits of the script are those of a reader, and how many permits of a semaphore they
+/// are: 1 for any other kind.
+fn use_of(kind: &Kind, permits: u32) -> (bool, u32) {
+    match kind {
+        Kind::Semaphore { .. } => (false, permits),
+        Kind::RwLock => (permits == 1, 1),
+        Kind::Mutex | Kind::Other(_) => (false, 1),
     }
 }
 

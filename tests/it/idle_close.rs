@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use fairlock::{LockManager, LockOptions, inspect::Access};
+use fairlock::{LockManager, LockOptions};
 
 use crate::fixtures::{P, SOON, STEADY_T, STEADY_TTL, build, steady, warm_up};
 use crate::sums::Sums;
@@ -279,7 +279,7 @@ fn calls(manager: &LockManager) {
     // It may go on in the background, on a connection that is being opened and so is not idle.
     until(SOON, "Redis has the downgrade", || {
         let info = manager.inspect("rw").unwrap().unwrap();
-        info.holders[0].access == Access::Reader
+        info.holders[0].shared
     });
     close();
     in_time(|| drop(reader));

@@ -162,7 +162,7 @@ fn holders(info: &LockInfo) -> Table {
             lease(holder),
             fence_of(info, holder).to_string(),
         ];
-        table.add([&cells(holder)[..], &more].concat());
+        table.add([&cells(&info.kind, holder)[..], &more].concat());
     }
     table
 }
@@ -175,7 +175,14 @@ fn queue(info: &LockInfo) -> Table {
             times::heard(waiter),
             lease(waiter),
         ];
-        table.add([&[(at + 1).to_string()], &cells(waiter)[..], &more].concat());
+        table.add(
+            [
+                &[(at + 1).to_string()],
+                &cells(&info.kind, waiter)[..],
+                &more,
+            ]
+            .concat(),
+        );
     }
     table
 }

@@ -147,7 +147,7 @@ fn readers_and_permits_have_lines_of_their_own() {
     let following = Following::of(&server, "r");
     following.event("first_look");
     let first = one.rw_lock("r").read().unwrap();
-    assert_eq!(following.event("granted")["party"]["access"], "reader");
+    assert_eq!(following.event("granted")["party"]["shared"], true);
     let second = two.rw_lock("r").read().unwrap();
     assert_eq!(following.event("granted")["party"]["label"], "two");
     drop(first);
@@ -155,9 +155,9 @@ fn readers_and_permits_have_lines_of_their_own() {
     drop(second);
     following.event("freed");
     let writer = one.rw_lock("r").write().unwrap();
-    assert_eq!(following.event("granted")["party"]["access"], "writer");
+    assert_eq!(following.event("granted")["party"]["shared"], false);
     let _reader = writer.downgrade().unwrap();
-    assert_eq!(following.event("changed")["party"]["access"], "reader");
+    assert_eq!(following.event("changed")["party"]["shared"], true);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use fairlock::{
     Error, Lease, LockGuard, LockManager, LockOptions, LossReason, Misuse, PreviousHolder, Result,
     SemaphoreGuard, Waiter,
-    inspect::{Access, Kind, Party},
+    inspect::{Kind, Party},
 };
 
 use super::semaphore::{comes_to_rest, end_leases, served, wait};
@@ -222,8 +222,8 @@ fn an_unanswered_release_of_some_permits_takes_effect(backend: &Backend) {
 
 fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     let mgr = manager(backend);
-    let shown = |parties: &[Party]| -> Vec<String> {
-        let mut shown: Vec<_> = parties.iter().map(|p| p.access.to_string()).collect();
+    let shown = |parties: &[Party]| -> Vec<(bool, u32)> {
+        let mut shown: Vec<_> = parties.iter().map(|p| (p.shared, p.permits)).collect();
         shown.sort_unstable();
         shown
     };
@@ -233,13 +233,12 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     let queued: Result<Vec<Waiter<_>>> = (0..2).map(|_| n.enqueue_read()).collect();
     let last = n.enqueue_write().unwrap();
     let info = look();
-    assert_eq!(shown(&info.holders), ["writer"]);
-    assert!(info.holders[0].to_string().ends_with(", writer"));
-    let queue: Vec<Access> = info.queue.iter().map(|party| party.access).collect();
-    assert_eq!(queue, [Access::Reader, Access::Reader, Access::Writer]);
+    assert_eq!(shown(&info.holders), [(false, 1)]);
+    let queue: Vec<bool> = info.queue.iter().map(|party| party.shared).collect();
+    assert_eq!(queue, [true, true, false]);
     let reader = writer.downgrade().unwrap();
     let info = look();
-    assert_eq!(shown(&info.holders), ["reader", "reader", "reader"]);
+    assert_eq!(shown(&info.holders), [(true, 1); 3]);
     let line = info.to_string();
     assert!(line.contains(", reader, and 2 other holders, "), "{line}");
     drop((reader, queued, last));
@@ -250,16 +249,18 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     let waiter = n.enqueue_many(3).unwrap();
     guards[0].release_permits(2).unwrap();
     let info = look();
-    assert_eq!(shown(&info.holders), ["1 permit", "2 permits"]);
+    assert_eq!(shown(&info.holders), [(false, 1), (false, 2)]);
     let line = info.to_string();
     assert!(line.contains(", and 1 other holder, "), "{line}");
-    assert_eq!(shown(&info.queue), ["3 permits"]);
-    assert_eq!((info.queue[0].permits, &*info.queue[0].label), (3, ""));
+    assert_eq!(shown(&info.queue), [(false, 3)]);
+    let waiter_line = info.queue[0].to_string();
+    assert!(waiter_line.ends_with(", 3 permits"), "{waiter_line}");
+    assert_eq!(info.queue[0].label, "");
     drop((guards, waiter));
 
     let _lock = mgr.lock("m").unwrap();
     let info = mgr.inspect("m").unwrap().unwrap();
-    assert_eq!(info.holder.map(|party| party.access), Some(Access::Owner));
+    assert_eq!(shown(&info.holders), [(false, 1)]);
 }
 
 /// Takes a name as some kind of lock, by some verb, and releases it. Returns its fence.

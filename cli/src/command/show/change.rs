@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use fairlock::{
     PreviousHolder,
-    inspect::{Access, LockInfo, LockState, Party},
+    inspect::{Kind, LockInfo, LockState, Party},
 };
 use serde::Serialize;
 
@@ -98,8 +98,8 @@ pub(super) fn changes(before: Option<&LockInfo>, after: Option<&LockInfo>) -> Ve
     }
     for party in &new {
         let was = old.iter().find(|other| is_same(party, other));
-        let was = was.map(|was| (state_of(before, was), was.access));
-        let event = step(was, (state_of(after, party), party.access));
+        let hold = |look, party: &Party| (state_of(look, party), party.shared, party.permits);
+        let event = step(was.map(|was| hold(before, was)), hold(after, party));
         changes.extend(event.map(|event| of(event, party)));
     }
     let waiters = |look: Option<&LockInfo>| look.map_or(0, |look| look.waiters);
@@ -145,32 +145,36 @@ fn end(before: Option<&LockInfo>, after: Option<&LockInfo>, party: &Party) -> Op
     let how = after.map_or(PreviousHolder::Unknown, |look| look.previous_holder);
     // Another holder of permits may have left this trace.
     let is_old = before.is_some_and(|look| look.previous_holder == how);
-    match (party.access, how) {
+    let kind = before.map(|look| &look.kind);
+    let is_permits = matches!(kind, Some(Kind::Semaphore { .. }));
+    match how {
         _ if is_said => None,
         _ if was != LockState::Held => Some(Event::Freed),
         // The end of a reader leaves no trace.
-        (Access::Reader, _) | (Access::Permits { .. }, PreviousHolder::Lapsed) => {
-            Some(Event::Freed)
-        }
-        (Access::Permits { .. }, PreviousHolder::Forced) if is_old => Some(Event::Freed),
-        (_, PreviousHolder::Released) => Some(Event::Released),
-        (_, PreviousHolder::Lapsed) => Some(Event::Lapsed),
-        (_, PreviousHolder::Forced) => Some(Event::Forced),
+        _ if party.shared => Some(Event::Freed),
+        PreviousHolder::Lapsed if is_permits => Some(Event::Freed),
+        PreviousHolder::Forced if is_permits && is_old => Some(Event::Freed),
+        PreviousHolder::Released => Some(Event::Released),
+        PreviousHolder::Lapsed => Some(Event::Lapsed),
+        PreviousHolder::Forced => Some(Event::Forced),
         // Redis keeps no trace of how it ended where nobody asks.
         _ => Some(Event::Freed),
     }
 }
 
+/// The state of a holder, whether it is a reader, and its permits.
+type Hold = (LockState, bool, u32);
+
 /// The change of a holder that is shown, from what it was in the look before, if it was shown
 /// there.
-fn step(was: Option<(LockState, Access)>, is: (LockState, Access)) -> Option<Event> {
+fn step(was: Option<Hold>, is: Hold) -> Option<Event> {
     match (was, is.0) {
         (Some(was), _) if was == is => None,
-        (Some((old, _)), new) if old == new => Some(Event::Changed),
+        (Some((old, ..)), new) if old == new => Some(Event::Changed),
         (_, LockState::Lapsed) => Some(Event::Lapsed),
         (_, LockState::Cooling) => Some(Event::Cooling),
         (_, LockState::Detached) => Some(Event::Detached),
-        (Some((LockState::Lapsed, _)), _) => Some(Event::Regained),
+        (Some((LockState::Lapsed, ..)), _) => Some(Event::Regained),
         _ => Some(Event::Granted),
     }
 }

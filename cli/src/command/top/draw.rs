@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fairlock::inspect::{Access, LockInfo, LockState, Party};
+use fairlock::inspect::{LockInfo, LockState, Party};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -226,7 +226,7 @@ fn question(asked: &LockInfo, holder: &Party, view: &View) -> Vec<Line<'static>>
     });
     let note = if !is_there {
         "The holder has changed since. This releases only the one above."
-    } else if holder.access == Access::Reader {
+    } else if holder.shared {
         "All readers lose it. Until their next renewal they may not notice."
     } else {
         "Until it renews or unlocks, the holder may believe that it holds it."

@@ -19,7 +19,7 @@ fn party(host: &str, age: f64, fence: Option<u64>) -> Value {
     json!({
         "manager": "m", "host": host, "pid": 4711, "thread": "main", "thread_id": 7,
         "label": "nightly", "since": 1000.0 - age, "ttl": 10.0, "fence": fence, "permits": 1,
-        "access": "owner", "last_heard": 0.1
+        "shared": false, "last_heard": 0.1
     })
 }
 

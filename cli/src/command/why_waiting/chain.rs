@@ -238,7 +238,7 @@ mod tests {
         json!({
             "manager": thread[letter.len_utf8()..].trim_end_matches('!'), "host": "h", "pid": 1,
             "thread": letter, "thread_id": id, "label": "", "since": 1.0, "ttl": 10.0, "fence": 7,
-            "permits": permits, "access": "owner", "lapsed_for": null,
+            "permits": permits, "shared": false, "lapsed_for": null,
             "hands_over": thread.ends_with('!'), "keeps": thread.ends_with("!!")
         })
     }
