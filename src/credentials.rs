@@ -19,7 +19,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// A user and a password, and for how long they are valid.
 ///
 /// `Debug` shows neither the password nor its length.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Credentials {
     pub(crate) user: Option<String>,
     pub(crate) password: String,
@@ -70,7 +70,7 @@ impl fmt::Debug for Credentials {
 }
 
 /// The server that a provider makes credentials for.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct CredentialsRequest {
     pub(crate) server: Arc<str>,
     pub(crate) host_and_port: Option<(String, u16)>,

@@ -155,7 +155,7 @@ pub enum Misuse {
 
 /// The step at which a call to Redis failed.
 #[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The [provider](crate::credentials::CredentialsProvider) gave no credentials in time. The
     /// [cause](Error::Unavailable) is its error, or says that it panicked or hangs.
@@ -185,9 +185,10 @@ pub enum Step {
     Thread,
 }
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Step {
+    /// What a call that failed at this step did not get.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
             Step::Credentials => "credentials",
             Step::Certificates => "certificates",
             Step::Connect => "connection",
@@ -196,7 +197,7 @@ impl fmt::Display for Step {
             Step::Majority => "majority",
             Step::Replicas => "acknowledgement",
             Step::Thread => "thread",
-        })
+        }
     }
 }
 
@@ -339,8 +340,8 @@ fn unavailable(
     let gave_up = (waited >= Duration::from_millis(1))
         .then(|| format!("gave up after {}", time_text::measured(waited)));
     let is_named = matches!(step, Step::Thread | Step::Certificates | Step::Replicas);
-    let no_step =
-        (!is_named && !os_error.is_some_and(lacks_descriptors)).then(|| format!("no {step}"));
+    let no_step = (!is_named && !os_error.is_some_and(lacks_descriptors))
+        .then(|| format!("no {}", step.word()));
     let details: Vec<String> = no_step.into_iter().chain(gave_up).collect();
     let details = match details.is_empty() {
         true => String::new(),

@@ -5,11 +5,15 @@ use std::sync::Arc;
 
 /// The kind of lock that a name is used as.
 #[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
+    derive(serde::Serialize),
     serde(rename_all = "snake_case")
+)]
+#[cfg_attr(
+    all(feature = "serde", feature = "unstable-servers"),
+    derive(serde::Deserialize)
 )]
 pub enum Kind {
     /// One holder at a time.

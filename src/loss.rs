@@ -8,8 +8,8 @@ use crossbeam_channel::Sender;
 /// A lock was lost. Reported once for each guard by [`lost()`](crate::Lease::lost) and by
 /// [`on_lost`](crate::LockOptions::on_lost); also part of [`Error::Lost`](crate::Error::Lost).
 #[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Loss {
     /// The name of the lock.
     pub lock: Arc<str>,
@@ -51,10 +51,10 @@ impl LossWatcher {
 
 /// Why a lock was lost.
 #[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
+    derive(serde::Serialize),
     serde(rename_all = "snake_case")
 )]
 pub enum LossReason {
@@ -89,17 +89,20 @@ impl fmt::Display for LossReason {
 /// `Lapsed` and `Forced` stay until a holder releases the lock properly. So every holder after a
 /// crash learns that the protected work may be half done, as with a poisoned `std::sync::Mutex`.
 #[non_exhaustive]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
+    derive(serde::Serialize),
     serde(rename_all = "snake_case")
+)]
+#[cfg_attr(
+    all(feature = "serde", feature = "unstable-servers"),
+    derive(serde::Deserialize)
 )]
 pub enum PreviousHolder {
     /// Nothing is recorded. There was no holder before, or the record was lost, or it expired an
     /// hour after its last use, or somebody deleted the name with
     /// [`delete`](crate::LockManager::delete).
-    #[default]
     Unknown,
     /// It released the lock.
     Released,

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "unstable-servers")]
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::Serializer;
 
@@ -11,11 +12,13 @@ pub(crate) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, 
     to.serialize_f64(time.as_secs_f64())
 }
 
+#[cfg(feature = "unstable-servers")]
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     whole_micros(f64::deserialize(from)?)
 }
 
 /// The nearest number of µs. Most fractions of a second have no exact form in binary.
+#[cfg(feature = "unstable-servers")]
 fn whole_micros<E: Error>(seconds: f64) -> Result<Duration, E> {
     let micros = (seconds * 1e6).round();
     // The comparison is false for what is not a number.
@@ -42,6 +45,7 @@ pub(crate) mod optional {
         }
     }
 
+    #[cfg(feature = "unstable-servers")]
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<Duration>, D::Error> {
@@ -62,6 +66,7 @@ pub(crate) mod since_epoch {
         super::serialize(&since.unwrap_or_default(), to)
     }
 
+    #[cfg(feature = "unstable-servers")]
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
         let since = super::deserialize(from)?;
         let time = SystemTime::UNIX_EPOCH.checked_add(since);

@@ -171,7 +171,7 @@ mod tests {
             (host, Step::Send, io::ErrorKind::ConnectionRefused, false),
         ] {
             let said = said("redis://127.0.0.1:7", server, step, kind);
-            assert_eq!(said.is_some(), has_one, "{server}: {step}, {kind}");
+            assert_eq!(said.is_some(), has_one, "{server}: {step:?}, {kind}");
         }
     }
 }

@@ -18,7 +18,7 @@ pub(super) const MAX_SHOWN: usize = 1000;
 ///
 /// # Serialized form
 ///
-/// With the feature `serde`, this and its parts implement `Serialize` and `Deserialize`. So do
+/// With the feature `serde`, this and its parts implement `Serialize`. So do
 /// [`Loss`](crate::Loss), [`Stats`](crate::stats::Stats) and [`Shutdown`](crate::Shutdown). The form is
 /// stable:
 ///
@@ -27,12 +27,10 @@ pub(super) const MAX_SHOWN: usize = 1000;
 /// - Durations are seconds, and times are seconds since the Unix epoch, by the server's clock. Both
 ///   are numbers with a fraction, in whole microseconds.
 /// - An absent value is `null`.
-/// - A later version may add fields and variants. Unknown fields are ignored. A field that was added
-///   may be missing, and then has its default. An unknown variant is an error.
+/// - A later version may add fields and variants. A reader should ignore fields that it does not know.
 ///
-/// ```
-/// # #[cfg(feature = "serde")] {
-/// let json = r#"{
+/// ```json
+/// {
 ///     "name": "customer:ann", "seen_at": 1700000003.5, "kind": "mutex", "state": "held",
 ///     "fence": 1700000000123456,
 ///     "holder": null, "holders": [], "lapsed": [], "time_left": 9.5, "waiters": 1,
@@ -40,17 +38,18 @@ pub(super) const MAX_SHOWN: usize = 1000;
 ///         "manager": "1f0c", "host": "web-1", "pid": 4711, "thread": "main",
 ///         "thread_id": 4711, "label": "nightly", "since": 1700000001.25, "ttl": 10.0,
 ///         "fixed_lease": false, "fence": null, "permits": 1, "shared": false,
-///         "lapsed_for": null, "last_heard": 0.25
+///         "lapsed_for": null, "last_heard": 0.25, "hands_over": false, "keeps": false
 ///     }],
 ///     "previous_holder": "released", "served": 17
-/// }"#;
-/// let info: fairlock::inspect::LockInfo = serde_json::from_str(json).unwrap();
-/// assert_eq!(info.time_left.as_millis(), 9500);
-/// # }
+/// }
 /// ```
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(
+    all(feature = "serde", feature = "unstable-servers"),
+    derive(serde::Deserialize)
+)]
 pub struct LockInfo {
     /// The name.
     pub name: Arc<str>,
@@ -73,7 +72,6 @@ pub struct LockInfo {
     pub holders: Vec<Party>,
     /// The holders that [lapsed](Party::lapsed_for), in no particular order. With
     /// [`holders`](LockInfo::holders) together, at most 1,000 are shown.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub lapsed: Vec<Party>,
     /// How long the lease or the cooling still lasts if nothing happens, or how long a detached lock
     /// can still be attached. If there are several, the
@@ -89,7 +87,6 @@ pub struct LockInfo {
     ///
     /// `Lapsed` and `Forced` stay until a holder releases the lock properly. The end of a reader
     /// changes nothing.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub previous_holder: PreviousHolder,
     /// How many places in the queue have been served: the number of the place that was served last.
     /// While there is a queue, each hand-over adds one, and so does each place before it whose waiter
@@ -97,17 +94,20 @@ pub struct LockInfo {
     ///
     /// 0 without a queue: nobody has waited yet, Redis has lost the queue, or it is a lock of a
     /// [quorum](crate::endpoint::Endpoint::quorum).
-    #[cfg_attr(feature = "serde", serde(default))]
     pub served: u64,
 }
 
 /// Whether a name is held, detached, cooling, lapsed or free.
 #[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
+    derive(serde::Serialize),
     serde(rename_all = "snake_case")
+)]
+#[cfg_attr(
+    all(feature = "serde", feature = "unstable-servers"),
+    derive(serde::Deserialize)
 )]
 pub enum LockState {
     /// Somebody holds it. Other holders may have [lapsed](LockInfo::lapsed).
@@ -129,7 +129,11 @@ pub enum LockState {
 /// A holder of a lock, or a waiter.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(
+    all(feature = "serde", feature = "unstable-servers"),
+    derive(serde::Deserialize)
+)]
 pub struct Party {
     /// The random id of its manager. `-` for the holder of a lock that is
     /// [detached](LockState::Detached), which is then the thread that detached it.
@@ -142,7 +146,6 @@ pub struct Party {
     pub thread: String,
     /// The number of that thread. On Linux the kernel's, as `top -H` and gdb show it; elsewhere a
     /// number within the process. `None` if the record does not say it.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub thread_id: Option<u32>,
     /// The label from [`LockOptions::label`](crate::LockOptions::label).
     pub label: String,
@@ -153,7 +156,6 @@ pub struct Party {
     #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
     pub ttl: Duration,
     /// Whether its lease is fixed: it ends by itself, and no thread renews it.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub fixed_lease: bool,
     /// The fence under which it holds the lock. `None` while it waits.
     pub fence: Option<u64>,
@@ -170,7 +172,7 @@ pub struct Party {
     /// reader/writer lock shows it for longer: until a guard releases properly, but no longer than
     /// Redis remembers it, which is one ttl and the time to the next request for the name. From
     /// then on this counts from the moment when somebody noticed the lapse.
-    #[cfg_attr(feature = "serde", serde(default, with = "crate::seconds::optional"))]
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds::optional"))]
     pub lapsed_for: Option<Duration>,
     /// For a waiter: how long ago its process last checked this name, by the server's clock. A live
     /// process does so once per check period (1 s by default), as long as it can reach Redis. If this
@@ -178,17 +180,15 @@ pub struct Party {
     /// cut off, or Redis was away.
     ///
     /// `None` for a holder, and for a waiter whose process counts as dead since a lease of it lapsed.
-    #[cfg_attr(feature = "serde", serde(default, with = "crate::seconds::optional"))]
+    #[cfg_attr(feature = "serde", serde(with = "crate::seconds::optional"))]
     pub last_heard: Option<Duration>,
     /// Whether its process may pass the lock from guard to guard without Redis: by
     /// [`local_handovers`](crate::LockOptions::local_handovers), or since it [keeps](Party::keeps) it. Then
     /// `thread`, `thread_id` and `label` are those of the first guard. Another one may have the lock by
     /// now.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub hands_over: bool,
     /// For a holder: whether its process keeps the lock after a guard, for its next one, until somebody
     /// else wants it. So perhaps no guard has it at this moment. `false` for a waiter.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub keeps: bool,
 }
 

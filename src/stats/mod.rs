@@ -43,8 +43,7 @@ pub(crate) use oldest::OldestTimes;
 /// page](crate::pages::metrics).
 #[non_exhaustive]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stats {
     /// Guards that are alive now. A guard of several names counts once for each name.
     pub held: u64,

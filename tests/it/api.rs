@@ -74,8 +74,10 @@ fn types_have_the_promised_traits() {
     compared::<LossReason>();
     compared::<PreviousHolder>();
     compared::<Stats>();
-    compared::<LockInfo>();
+    compared::<Step>();
+    compared::<LockState>();
     compared::<Kind>();
+    compared::<LockInfo>();
     cloned::<Error>();
 
     fn shown<T: Display>() {}
@@ -89,7 +91,6 @@ fn types_have_the_promised_traits() {
     shown::<PreviousHolder>();
     shown::<Shutdown>();
     shown::<Stats>();
-    shown::<Step>();
 
     fn an_error<T: StdError + Send + Sync + 'static>() {}
     an_error::<Error>();
@@ -152,14 +153,14 @@ fn error_messages_are_lower_case_without_full_stop_or_cause() {
     proxy.pause_requests();
     errors.push(("Unavailable", mgr.try_lock("n").unwrap_err()));
     errors.push(("Unavailable", mgr.try_lock("n").unwrap_err()));
-    let steps: HashSet<Step> = errors
+    let steps: Vec<Step> = errors
         .iter()
         .filter_map(|(_, error)| match error {
             Error::Unavailable { step, .. } => Some(*step),
             _ => None,
         })
         .collect();
-    assert_eq!(steps, HashSet::from([Step::Connect, Step::Reply]));
+    assert_eq!(steps, [Step::Reply, Step::Connect]);
     proxy.resume_requests();
     proxy.refuse();
     proxy.close_all();
@@ -493,8 +494,9 @@ fn what_a_manager_returns_can_be_shown_to_people() {
 
     let left = mgr.shutdown(Duration::ZERO).unwrap();
     assert_eq!(left.to_string(), "these locks were still held: n");
-    let mut left = Shutdown::default();
+    let left = mgr.shutdown(Duration::ZERO).unwrap();
     assert_eq!(left.to_string(), "all guards were dropped in time");
+    let mut left = left;
     left.unreleased = vec!["a".into(), "b".into()];
     let said = "all guards were dropped in time; not confirmed as released: a, b";
     assert_eq!(left.to_string(), said);

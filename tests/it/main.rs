@@ -65,7 +65,7 @@ mod reply;
 mod rights;
 mod rules;
 mod self_waits;
-#[cfg(feature = "serde")]
+#[cfg(all(feature = "memory", feature = "serde"))]
 mod serialized;
 mod server_addresses;
 mod server_clock;

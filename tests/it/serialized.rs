@@ -2,20 +2,18 @@
 //! it, so the texts here must not change. On no store, but for what one server shows: a form does not
 //! depend on where a value came from.
 
-use std::fmt::Debug;
 use std::time::Duration;
 
 use fairlock::{
-    LockManager, LockOptions, Loss, LossReason, PreviousHolder, Shutdown,
+    LockManager, LockOptions, LossReason, PreviousHolder,
     inspect::{Kind, LockInfo, LockState, Party},
-    stats::Stats,
+    memory::Memory,
 };
 use proptest::test_runner::TestRunner;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, from_str, json, to_string};
+use serde_json::{from_str, to_string};
 
-use crate::sums::Sums;
 use crate::support::Server;
 
 const HOLDER: &str = r#"{"manager":"6f1c","host":"web-1","pid":4711,"thread":"main","thread_id":4712,"label":"nightly","since":1700000000.123456,"ttl":10.0,"fixed_lease":false,"fence":1700000000123456,"permits":2,"shared":false,"lapsed_for":null,"last_heard":null,"hands_over":false,"keeps":false}"#;
@@ -28,11 +26,11 @@ fn lock_info() -> String {
     )
 }
 
-/// The value that a text stands for. It is written as the same text.
-fn read<T: Serialize + DeserializeOwned + PartialEq + Debug>(text: &str) -> T {
+/// The value that a text stands for. It is written as the same text. Only the program and its tests
+/// read values: see the feature `unstable-servers`.
+fn read<T: Serialize + DeserializeOwned>(text: &str) -> T {
     let value: T = from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"));
     assert_eq!(to_string(&value).unwrap(), text);
-    assert_eq!(from_str::<T>(&to_string(&value).unwrap()).unwrap(), value);
     value
 }
 
@@ -42,7 +40,8 @@ fn a_lock_has_this_form_for_good() {
     assert_eq!((&*info.name, info.state), ("jobs", LockState::Held));
     assert_eq!(info.kind.to_string(), "semaphore of 3 permits");
     assert_eq!(info.time_left, Duration::from_micros(9_876_543));
-    assert_eq!(info.holder.as_ref(), info.holders.first());
+    let fences = [&info.holder.unwrap(), &info.holders[0]].map(|party| party.fence);
+    assert_eq!(fences, [Some(info.fence); 2]);
     assert_eq!(
         info.lapsed[0].lapsed_for,
         Some(Duration::from_micros(7_000_001))
@@ -81,62 +80,28 @@ fn every_variant_has_a_name() {
     ] {
         assert_eq!(read::<PreviousHolder>(text), how);
     }
-    for (text, reason) in [
-        (r#""expired""#, LossReason::Expired),
-        (r#""not_owner""#, LossReason::NotOwner),
-        (r#""max_hold""#, LossReason::MaxHold),
-        (r#""forced""#, LossReason::Forced),
-        (r#""shutdown""#, LossReason::Shutdown),
-    ] {
-        assert_eq!(read::<LossReason>(text), reason);
-        let loss: Loss = read(&format!(
-            r#"{{"lock":"é \"1\"","fence":7,"reason":{text}}}"#
-        ));
-        assert_eq!(
-            (&*loss.lock, loss.fence, loss.reason),
-            ("é \"1\"", 7, reason)
-        );
-    }
-    let rest: Shutdown = read(r#"{"ended":["a"],"unreleased":["a","b"]}"#);
-    assert_eq!((rest.ended.len(), rest.unreleased.len()), (1, 2));
+    let written = |reason| to_string(&reason).unwrap();
+    assert_eq!(written(LossReason::Expired), r#""expired""#);
+    assert_eq!(written(LossReason::NotOwner), r#""not_owner""#);
+    assert_eq!(written(LossReason::MaxHold), r#""max_hold""#);
+    assert_eq!(written(LossReason::Forced), r#""forced""#);
+    assert_eq!(written(LossReason::Shutdown), r#""shutdown""#);
 }
 
 #[test]
-fn older_and_newer_texts_are_read() {
-    let mut older: Value = from_str(&lock_info()).unwrap();
-    let fields = older.as_object_mut().unwrap();
-    fields.remove("served");
-    fields.remove("previous_holder");
-    fields.insert("added later".to_owned(), json!([1, {}]));
-    fields["holder"]["added later"] = json!(1);
-    fields["holder"]
-        .as_object_mut()
-        .unwrap()
-        .remove("lapsed_for");
-    fields["lapsed"][0]
-        .as_object_mut()
-        .unwrap()
-        .remove("fixed_lease");
-    let info: LockInfo = from_str(&older.to_string()).unwrap();
-    assert_eq!(info.previous_holder, PreviousHolder::Unknown);
-    assert!(!info.lapsed[0].fixed_lease);
-    assert_eq!((info.served, info.holder.unwrap().lapsed_for), (0, None));
-    let stats: Stats = from_str(r#"{"held":1,"added later":[]}"#).unwrap();
-    assert_eq!((stats.held, stats.granted()), (1, 0));
-    assert_eq!(from_str::<Shutdown>("{}").unwrap(), Shutdown::default());
-    // Whole seconds need no fraction.
-    let party: Party = from_str(&WAITER.replace("30.0", "30")).unwrap();
-    assert_eq!(party.ttl, Duration::from_secs(30));
-}
-
-#[test]
-fn times_that_cannot_be_are_refused() {
-    for wrong in ["-1.0", "1e300", "null", "\"30\""] {
-        let text = WAITER.replace("30.0", wrong);
-        assert!(from_str::<Party>(&text).is_err(), "{wrong}");
-        let text = WAITER.replace("1700000001.5", wrong);
-        assert!(from_str::<Party>(&text).is_err(), "{wrong}");
-    }
+fn a_loss_and_a_shutdown_have_this_form_for_good() {
+    let mgr = LockManager::connect(&Memory::new()).unwrap();
+    let guard = mgr.lock("é \"1\"").unwrap();
+    let lost = guard.lost().clone();
+    let left = mgr.shutdown(Duration::ZERO).unwrap();
+    let text = r#"{"ended":["é \"1\""],"unreleased":[]}"#;
+    assert_eq!(to_string(&left).unwrap(), text);
+    let loss = lost.recv().unwrap();
+    let text = format!(
+        r#"{{"lock":"é \"1\"","fence":{},"reason":"shutdown"}}"#,
+        guard.fence()
+    );
+    assert_eq!(to_string(&loss).unwrap(), text);
 }
 
 #[test]
@@ -149,14 +114,16 @@ fn every_microsecond_survives() {
             party.ttl = Duration::from_micros(length);
             party.lapsed_for = Some(Duration::from_micros(since));
             let text = to_string(&party).unwrap();
-            assert_eq!(from_str::<Party>(&text).unwrap(), party, "{text}");
+            let again: Party = from_str(&text).unwrap();
+            assert_eq!((again.since, again.ttl), (party.since, party.ttl), "{text}");
+            assert_eq!(again.lapsed_for, party.lapsed_for, "{text}");
             Ok(())
         })
         .unwrap();
 }
 
 #[test]
-fn what_a_server_shows_survives_the_form() {
+fn what_a_server_shows_has_the_form() {
     let server = Server::start();
     let manager = LockManager::connect(server.url()).unwrap();
     let labelled = manager.with(LockOptions::new().label("a \"quoted\" label ⌂"));
@@ -168,10 +135,8 @@ fn what_a_server_shows_survives_the_form() {
         let info = manager.inspect(name).unwrap().expect("it is held");
         let text = to_string(&info).unwrap();
         assert!(!text.contains('\n'), "{text}");
-        assert_eq!(from_str::<LockInfo>(&text).unwrap(), info);
+        let _: LockInfo = read(&text);
     }
-    let stats = manager.stats();
-    let text = to_string(&stats).unwrap();
+    let text = to_string(&manager.stats()).unwrap();
     assert!(text.contains("\"held\":3"), "{text}");
-    assert_eq!(from_str::<Stats>(&text).unwrap(), stats);
 }

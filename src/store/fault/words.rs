@@ -89,7 +89,7 @@ impl StoreFault {
             StoreFault::NotReady => "no connection is open".to_owned(),
             StoreFault::InDoubt(fault) => fault.clone().not_sent_again().reason(),
             StoreFault::Unavailable { step, source, .. } => {
-                format!("no {step}: {}", with_causes(&***source))
+                format!("no {}: {}", step.word(), with_causes(&***source))
             }
             StoreFault::NotReplicated {
                 wanted,
@@ -136,7 +136,8 @@ impl fmt::Display for NotSentAgain {
         write!(
             f,
             "the connection ended before the reply, and the request could not be sent again (no \
-             {step}: {})",
+             {}: {})",
+            step.word(),
             with_causes(&***why)
         )
     }

@@ -120,7 +120,7 @@ impl MemoryServer {
         let next = state
             .faults
             .iter()
-            .position(|fault| *fault != Fault::LoseMessage);
+            .position(|fault| !matches!(fault, Fault::LoseMessage));
         let fault = next.and_then(|at| state.faults.remove(at));
         match fault {
             Some(Fault::LoseRequest) => return Err(NoReply::Lost),
@@ -209,7 +209,7 @@ pub(super) fn deliver(mut state: MutexGuard<'_, MemoryState>, messages: Vec<Publ
             && let Some(at) = state
                 .faults
                 .iter()
-                .position(|fault| *fault == Fault::LoseMessage)
+                .position(|fault| matches!(fault, Fault::LoseMessage))
         {
             state.faults.remove(at);
             continue;

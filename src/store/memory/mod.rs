@@ -68,7 +68,7 @@ const LATEST: Duration = Duration::from_secs(130 * 365 * 24 * 3600);
 
 /// Something that goes wrong once. See [`Memory::inject`].
 #[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Fault {
     /// The next request does not arrive. Its caller gets no reply and waits until the command
     /// timeout.

@@ -19,7 +19,8 @@ fn party(host: &str, age: f64, fence: Option<u64>) -> Value {
     json!({
         "manager": "m", "host": host, "pid": 4711, "thread": "main", "thread_id": 7,
         "label": "nightly", "since": 1000.0 - age, "ttl": 10.0, "fence": fence, "permits": 1,
-        "shared": false, "last_heard": 0.1
+        "shared": false, "fixed_lease": false, "lapsed_for": null, "last_heard": 0.1,
+        "hands_over": false, "keeps": false
     })
 }
 
@@ -28,7 +29,8 @@ fn row_of(name: &str, holders: &[Value], queue: &[Value], at: Instant) -> Row {
     let info = json!({
         "name": name, "seen_at": 1000.0, "kind": "mutex", "state": "held", "fence": 700,
         "holder": holders.first(), "holders": holders, "time_left": 8.0,
-        "waiters": queue.len(), "queue": queue, "served": 10
+        "waiters": queue.len(), "queue": queue, "lapsed": [], "previous_holder": "released",
+        "served": 10
     });
     Row::new(serde_json::from_value(info).expect("a lock"), at)
 }

@@ -221,7 +221,8 @@ mod tests {
                 "name": name, "seen_at": 2.0, "kind": kind, "fence": 7, "holder": null,
                 "state": if holders.trim().is_empty() { "free" } else { "held" },
                 "holders": parties(holders), "time_left": 9.5,
-                "waiters": parties(waiters).len(), "queue": parties(waiters)
+                "waiters": parties(waiters).len(), "queue": parties(waiters),
+                "lapsed": [], "previous_holder": "released", "served": 0
             });
             let info: LockInfo = serde_json::from_value(info).expect("a lock");
             (Arc::clone(&info.name), info)
@@ -238,7 +239,8 @@ mod tests {
         json!({
             "manager": thread[letter.len_utf8()..].trim_end_matches('!'), "host": "h", "pid": 1,
             "thread": letter, "thread_id": id, "label": "", "since": 1.0, "ttl": 10.0, "fence": 7,
-            "permits": permits, "shared": false, "lapsed_for": null,
+            "permits": permits, "shared": false, "fixed_lease": false, "lapsed_for": null,
+            "last_heard": null,
             "hands_over": thread.ends_with('!'), "keeps": thread.ends_with("!!")
         })
     }
