@@ -225,7 +225,11 @@ impl Config {
 
     /// Refuses periods for which the builder's own ttl is too short, in terms of what the user has
     /// set.
-    fn check_fits(&self, ttl: Duration, given: [(&str, Option<Duration>); 3]) -> Result<()> {
+    fn check_fits(
+        &self,
+        ttl: Duration,
+        given: [(&'static str, Option<Duration>); 3],
+    ) -> Result<()> {
         let needed = least_ttl(self.horizon);
         if ttl >= needed {
             return Ok(());
@@ -438,7 +442,7 @@ fn check_for_one_guard(options: &LockOptions) -> Result<()> {
     Err(Error::setting(option, message))
 }
 
-fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> Result<()> {
+fn check_range(what: &'static str, value: Duration, least: Duration, most: Duration) -> Result<()> {
     if value < least || value > most {
         return Err(Error::setting(
             what,

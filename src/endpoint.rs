@@ -230,7 +230,7 @@ impl Endpoint {
 
     fn with(
         self,
-        option: &str,
+        option: &'static str,
         change: impl FnOnce(&mut Topology) -> Result<(), &str>,
     ) -> Endpoint {
         Endpoint::typed(self.unchecked().and_then(|mut topology| {
@@ -240,7 +240,7 @@ impl Endpoint {
     }
 
     /// Changes each login at a server that holds locks.
-    fn with_logins(self, option: &str, mut change: impl FnMut(&mut Login)) -> Endpoint {
+    fn with_logins(self, option: &'static str, mut change: impl FnMut(&mut Login)) -> Endpoint {
         self.with(option, |topology| {
             match topology {
                 Topology::Single(server) => change(&mut server.login),
@@ -256,7 +256,7 @@ impl Endpoint {
         })
     }
 
-    fn with_sentinels(self, option: &str, change: impl FnOnce(&mut Login)) -> Endpoint {
+    fn with_sentinels(self, option: &'static str, change: impl FnOnce(&mut Login)) -> Endpoint {
         self.with(option, |topology| match topology {
             Topology::Sentinel(settings) => {
                 change(&mut settings.sentinel_login);

@@ -114,14 +114,14 @@ pub enum Error {
     /// A name, an argument or an option is not allowed, and nothing was written. Or the server cannot
     /// be used.
     #[non_exhaustive]
-    #[error("{message}")]
+    #[error("{}", misused(misuse, message))]
     Misused {
-        /// The lock that the call was for. With [`Misuse::Kind`] and [`Misuse::Server`]; else `None`.
+        /// The lock that the call was for. `None` if the call was not for a lock, was for several, or
+        /// its name is not allowed.
         lock: Option<Arc<str>>,
         /// The mistake.
         misuse: Misuse,
-        /// The allowed value, and the value that came instead. But for
-        /// [`Misuse::Kind`], it begins with the name of the argument or the option.
+        /// The allowed value, and the value that came instead.
         message: String,
     },
 
@@ -148,7 +148,12 @@ pub enum Misuse {
         asked: Kind,
     },
     /// Another argument, an option or a setting is not allowed.
-    Setting,
+    #[non_exhaustive]
+    Setting {
+        /// Its name: of a method of [`LockOptions`](crate::LockOptions) or
+        /// [`Builder`](crate::Builder), such as `ttl`, of the argument, or `url`.
+        name: &'static str,
+    },
     /// The server cannot be used: it is too old, a replica, or of another topology than the URL says.
     Server,
 }
@@ -203,7 +208,7 @@ impl Step {
 
 impl Error {
     /// The name of the lock that it is about. `None` if it is about no single lock: the call was for
-    /// none or for several, an argument is not allowed, or the manager is closed.
+    /// none or for several, the name is not allowed, or the manager is closed.
     pub fn lock(&self) -> Option<&str> {
         match self {
             Error::Lost { loss } => Some(&loss.lock),
@@ -234,8 +239,8 @@ impl Error {
     }
 
     /// An argument, an option or a setting that is not allowed.
-    pub(crate) fn setting(name: &str, message: impl fmt::Display) -> Error {
-        Error::misused(Misuse::Setting, format!("{name}: {message}"))
+    pub(crate) fn setting(name: &'static str, message: impl fmt::Display) -> Error {
+        Error::misused(Misuse::Setting { name }, message.to_string())
     }
 
     pub(crate) fn misused(misuse: Misuse, message: String) -> Error {
@@ -244,6 +249,14 @@ impl Error {
             misuse,
             message,
         }
+    }
+
+    /// The same error. If it is a mistake in a call for this lock, it names the lock.
+    pub(crate) fn about(mut self, name: &Arc<str>) -> Error {
+        if let Error::Misused { lock, .. } = &mut self {
+            lock.get_or_insert_with(|| Arc::clone(name));
+        }
+        self
     }
 
     /// The same error. If it is about a server that it does not name, it names this one.
@@ -285,6 +298,16 @@ pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
             | "ASK"
             | "UNBLOCKED"
     ) || message.starts_with("max number of clients")
+}
+
+fn misused(misuse: &Misuse, message: &str) -> String {
+    let name = match misuse {
+        Misuse::Name => "name",
+        Misuse::Setting { name } => name,
+        Misuse::Server => "server",
+        Misuse::Kind { .. } => return message.to_owned(),
+    };
+    format!("{name}: {message}")
 }
 
 /// The code of a refusal without a TLS connection.

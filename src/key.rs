@@ -25,7 +25,7 @@ impl Key {
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Key> {
         if name.is_empty() || name.len() > MAX_NAME {
             let message = format!(
-                "name: a name has 1 to {MAX_NAME} bytes; this one has {}",
+                "a name has 1 to {MAX_NAME} bytes; this one has {}",
                 name.len()
             );
             return Err(Error::misused(Misuse::Name, message));

@@ -233,10 +233,11 @@ impl Lease {
         if engine.is_forked() {
             return Err(Error::Closed);
         }
-        check_valid_for(valid_for)?;
+        let name = &self.held.request.key.name;
+        check_valid_for(valid_for).map_err(|error| error.about(name))?;
         if self.unfinished.load(Ordering::Relaxed) {
             let message = "a guard of this lock was abandoned, so its work is half done";
-            return Err(Error::setting("detach", message));
+            return Err(Error::setting("detach", message).about(name));
         }
         let secret = Secret::new();
         let fence = self.running.detach(&self.held, secret.owner(), valid_for)?;

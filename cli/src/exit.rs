@@ -94,21 +94,26 @@ impl From<Error> for Failure {
 }
 
 /// The setting that the library refuses, and why.
-pub(crate) fn misused(error: &Error) -> Option<(&str, &str)> {
-    match error {
-        Error::Misused {
-            misuse: Misuse::Name | Misuse::Setting | Misuse::Server,
-            message,
-            ..
-        } => message.split_once(": "),
-        _ => None,
-    }
+fn misused(error: &Error) -> Option<(&'static str, &str)> {
+    let Error::Misused {
+        misuse, message, ..
+    } = error
+    else {
+        return None;
+    };
+    let setting = match misuse {
+        Misuse::Name => "name",
+        Misuse::Setting { name, .. } => name,
+        Misuse::Server => "server",
+        _ => return None,
+    };
+    Some((setting, message))
 }
 
 /// How a user of the command line says what the library calls so.
 pub(crate) fn option_of(setting: &str) -> String {
     match setting {
-        "url" | "quorum" | "server" | "endpoint" | "service" => given("--url"),
+        "url" | "quorum" | "server" | "service" => given("--url"),
         "connect_timeout" => given("--command-timeout"),
         "credentials" => given("--password-file"),
         "replica_acks" => given("--replica-acks") + " and --replica-timeout",

@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::Misuse;
 use crate::options::DEFAULT_TTL;
 
 fn with_ttl(ms: u64) -> Settings {
@@ -36,10 +37,11 @@ fn horizon_and_outage_limit_follow_a_longer_command_timeout() {
 fn misfit_is_blamed_on_what_was_set() {
     let ms = Duration::from_millis;
     let of = |settings: Settings| match Config::new(settings) {
-        Err(Error::Misused { message, .. }) => {
-            let (what, message) = message.split_once(": ").expect("the setting");
-            (what.to_owned(), message.to_owned())
-        }
+        Err(Error::Misused {
+            misuse: Misuse::Setting { name },
+            message,
+            ..
+        }) => (name, message),
         other => panic!("{other:?}"),
     };
     let timeout = |ms: Duration| Settings {

@@ -124,7 +124,7 @@ impl Client {
         match error {
             // Nothing was asked for.
             Error::Misused {
-                misuse: Misuse::Name | Misuse::Setting | Misuse::Server,
+                misuse: Misuse::Name | Misuse::Setting { .. } | Misuse::Server,
                 ..
             } => {}
             Error::Closed => self.on_not_granted(Count::Cancelled),

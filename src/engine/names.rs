@@ -175,7 +175,7 @@ impl Names {
         if !self.client.keeps(permits.family) {
             let message = "a quorum deletes no names; it forgets a name by itself, an hour after its \
                            last use";
-            return Err(Error::setting("delete", message));
+            return Err(Error::setting("delete", message).about(&key.name));
         }
         // A vacated mutex leaves its fence in the record. The scripts of permits know that field,
         // and all keys of the name.

@@ -211,7 +211,7 @@ impl Running {
                 Some(_) => self.lines.detach(lease, to, valid_for),
             };
         };
-        Err(Error::setting("detach", message))
+        Err(Error::setting("detach", message).about(&lease.request.key.name))
     }
 
     /// See [`Acquiring::attach`](crate::engine::Acquiring::attach). In a line of its own if the grant may be

@@ -39,7 +39,7 @@ fn make_request(
     spec: LockSpec,
     make: impl FnOnce(LockSpec, Key, &LockOptions, u32) -> Request,
 ) -> Result<Request> {
-    check_options(manager, spec)?;
+    check_options(manager, spec).map_err(|error| error.about(&key.name))?;
     let process = manager.engine().life().process()?;
     let request = make(spec, key, &manager.options, process);
     Ok(request.asked_at(manager.engine().now()))
@@ -54,15 +54,20 @@ fn check_options(manager: &LockManager, spec: LockSpec) -> Result<()> {
         .check_options(spec.family, &manager.options)
 }
 
+fn check_wait(manager: &LockManager, key: &Key) -> Result<()> {
+    let checked = manager.engine().config().check_wait(&manager.options);
+    checked.map_err(|error| error.about(&key.name))
+}
+
 /// A request that may wait, with the options of the handle.
 fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
-    manager.engine().config().check_wait(&manager.options)?;
+    check_wait(manager, &key)?;
     request_to_try(manager, key, spec)
 }
 
 /// A request that waits for this lock alone, with local hand-overs if the options allow them.
 fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
-    manager.engine().config().check_wait(&manager.options)?;
+    check_wait(manager, &key)?;
     // In a forked child another thread of the parent may have had the mutexes behind the next line.
     manager.engine().life().process()?;
     let handovers = manager.running().handovers(&key, &manager.options);

@@ -161,9 +161,10 @@ fn attach(manager: &LockManager, detached: &DetachedLock) -> Result<Arc<engine::
             "expected a lock with the prefix {prefix:?} of this manager; it has {:?}",
             detached.prefix
         );
-        return Err(Error::setting("detached lock", message));
+        return Err(Error::setting("detached lock", message).about(&detached.name));
     }
-    manager.running().check_attach()?;
+    let checked = manager.running().check_attach();
+    checked.map_err(|error| error.about(&detached.name))?;
     let key = manager.key(&detached.name)?;
     let request = request_to_try_one(manager, key, LockSpec::MUTEX)?;
     let request = request.attaching(detached.secret, detached.fence);
@@ -249,7 +250,7 @@ impl Mutex {
                 self.name(),
                 detached.name()
             );
-            return Err(Error::setting("detached lock", message));
+            return Err(Error::setting("detached lock", message).about(&detached.name));
         }
         self.handle.manager().attach(detached)
     }

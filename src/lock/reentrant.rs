@@ -278,7 +278,7 @@ impl ReentrantGuard {
             self.held.guard.try_detach(valid_for)
         } else {
             let message = "a lock of which this thread has several guards cannot be detached";
-            Err(Error::setting("detach", message))
+            Err(Error::setting("detach", message).about(&self.name().into()))
         };
         match detached {
             Ok(detached) => {

@@ -179,7 +179,9 @@ impl Semaphore {
     }
 
     fn wanted(&self, permits: u32) -> Result<Wanted<'_>> {
-        Ok(self.handle.with_spec(self.spec(permits)?))
+        let spec = self.spec(permits);
+        let spec = spec.map_err(|error| error.about(&self.name().into()))?;
+        Ok(self.handle.with_spec(spec))
     }
 
     fn spec(&self, permits: u32) -> Result<LockSpec> {
@@ -270,7 +272,7 @@ impl SemaphoreGuard {
                  unlock() releases all",
                 self.permits
             );
-            return Err(Error::setting("permits", message));
+            return Err(Error::setting("permits", message).about(&self.lease.name().into()));
         }
         let kept = self.permits - permits;
         self.lease.reduce(kept)?;

@@ -47,7 +47,7 @@ pub(crate) enum StoreFault {
         server: Option<Arc<str>>,
     },
     /// The server cannot be used at all.
-    Unfit { what: String, message: String },
+    Unfit { what: &'static str, message: String },
 }
 
 /// The error code of a reply that cannot be understood. The server may have carried out the request

@@ -102,7 +102,7 @@ impl Pem {
 
 /// Reads a file of certificates, or a key. A pipe has them once, and its next read might not end.
 #[cfg(feature = "tls")]
-fn read_file(path: &Path, what: &str, before: Option<Vec<u8>>) -> ApiResult<Vec<u8>> {
+fn read_file(path: &Path, what: &'static str, before: Option<Vec<u8>>) -> ApiResult<Vec<u8>> {
     let is_special = || fs::metadata(path).is_ok_and(|found| !found.is_file());
     if let Some(before) = before
         && is_special()
@@ -285,7 +285,7 @@ impl Contents {
 }
 
 #[cfg(feature = "tls")]
-fn certificates_of(what: &str, pem: &[u8]) -> ApiResult<Vec<CertificateDer<'static>>> {
+fn certificates_of(what: &'static str, pem: &[u8]) -> ApiResult<Vec<CertificateDer<'static>>> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = read.map_err(|e| pem_words(&e)).and_then(|found| {
         let any = (!found.is_empty()).then_some(found);

@@ -298,7 +298,7 @@ impl Login {
     }
 
     /// Asks this provider from now on, if there is one.
-    fn ask(&mut self, what: &str, provider: Option<Provider>) -> ApiResult<()> {
+    fn ask(&mut self, what: &'static str, provider: Option<Provider>) -> ApiResult<()> {
         if provider.is_some() && self.password.is_some() {
             return Err(Error::setting(
                 what,

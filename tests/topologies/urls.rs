@@ -1,7 +1,7 @@
 //! URLs and typed endpoints of every topology. A URL is the same as its typed form, and the refusal of
 //! a bad one names the part that is wrong.
 
-use fairlock::{Error, LockManager, endpoint::Endpoint};
+use fairlock::{Error, LockManager, Misuse, endpoint::Endpoint};
 
 const SECRET: &str = "hunter2-pa55phrase";
 
@@ -175,10 +175,14 @@ fn a_bad_url_is_refused_by_its_wrong_part() {
     ];
     for (url, why) in bad {
         let error = LockManager::connect(url).unwrap_err();
-        let Error::Misused { message, .. } = &error else {
+        let Error::Misused {
+            misuse: Misuse::Setting { name: "url", .. },
+            message,
+            ..
+        } = &error
+        else {
             panic!("{url}: {error:?}");
         };
-        let message = message.strip_prefix("url: ").expect("the setting");
         assert!(message.contains(why), "{url}: {message}");
         let form = url.split_once("://").expect("a scheme").0;
         let form = if form.contains('-') { form } else { "redis" };
@@ -275,8 +279,12 @@ fn a_typed_endpoint_is_checked_at_build() {
 #[track_caller]
 fn assert_refused(endpoint: impl Into<Endpoint>, what: &str, why: &str) {
     match LockManager::connect(endpoint).unwrap_err() {
-        Error::Misused { message, .. } => {
-            assert!(message.starts_with(&format!("{what}: ")), "{message}");
+        Error::Misused {
+            misuse: Misuse::Setting { name, .. },
+            message,
+            ..
+        } => {
+            assert_eq!(name, what, "{message}");
             assert!(message.contains(why), "{message}");
         }
         error => panic!("{error:?}"),

@@ -340,7 +340,7 @@ fn p10_store_of_mutexes_refuses_other_kinds_and_writes_nothing() {
             matches!(
                 error,
                 Some(Error::Misused {
-                    misuse: Misuse::Setting,
+                    misuse: Misuse::Setting { .. },
                     ..
                 })
             ),

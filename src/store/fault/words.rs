@@ -70,14 +70,14 @@ impl StoreFault {
                 message,
             },
             StoreFault::Unfit { what, message } => {
-                let misuse = match what.as_str() {
+                let misuse = match what {
                     "server" | "endpoint" => Misuse::Server,
-                    _ => Misuse::Setting,
+                    name => Misuse::Setting { name },
                 };
                 Error::Misused {
                     lock,
                     misuse,
-                    message: format!("{what}: {message}"),
+                    message,
                 }
             }
         }

@@ -30,7 +30,7 @@ impl Node {
         let (major, minor) = OLDEST_SERVER;
         let (address, version) = (self.address(), &hello.version);
         Err(StoreFault::Unfit {
-            what: "server".to_owned(),
+            what: "server",
             message: format!("redis {major}.{minor} or newer; {address} says that it is {version}"),
         })
     }
@@ -138,7 +138,7 @@ impl Node {
             Expected::ClusterNode => "a node of a cluster",
         };
         StoreFault::Unfit {
-            what: "server".to_owned(),
+            what: "server",
             message: format!("{wanted}; {} {is}", self.server.address),
         }
     }

@@ -23,7 +23,7 @@ pub(super) fn start_tls(
     _timeout: Duration,
 ) -> Result<(TlsWriter, TlsReader), StoreFault> {
     Err(StoreFault::Unfit {
-        what: "tls".to_owned(),
+        what: "tls",
         message: "the feature `tls` of this crate, which TLS needs".to_owned(),
     })
 }

@@ -113,7 +113,7 @@ fn begin(
     timeout: Duration,
 ) -> Result<ClientConnection, StoreFault> {
     let unfit = |message: String| StoreFault::Unfit {
-        what: "tls".to_owned(),
+        what: "tls",
         message,
     };
     let Address::Tcp(host, _) = address else {

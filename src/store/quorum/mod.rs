@@ -136,7 +136,7 @@ impl QuorumStore {
                 "3 or 5 servers, each of its own; {one} and {other} are the same server, which would \
                  have two votes"
             );
-            let what = "servers".to_owned();
+            let what = "servers";
             return Err(StoreFault::Unfit { what, message });
         }
         let open = opened()

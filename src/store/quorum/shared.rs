@@ -68,7 +68,7 @@ impl Shared {
     pub(super) fn for_nodes(&self, call: &Call) -> Result<Call, StoreFault> {
         if call.spec.family != Family::Mutex {
             return Err(StoreFault::Unfit {
-                what: "quorum".to_owned(),
+                what: "quorum",
                 message: "has only mutexes and re-entrant mutexes; use another topology for \
                           semaphores and reader/writer locks"
                     .to_owned(),

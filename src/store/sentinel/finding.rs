@@ -49,7 +49,7 @@ pub(super) fn no_master(service: &str, panel: &Panel, answers: &Answers) -> Stor
     let answered: Vec<&MasterAnswer> = answers.iter().flatten().collect();
     if answered.contains(&&MasterAnswer::UnknownService) {
         return StoreFault::Unfit {
-            what: "service".to_owned(),
+            what: "service",
             message: format!("one that the sentinels watch; they do not know {service:?}"),
         };
     }

@@ -149,7 +149,7 @@ pub(super) fn why_refused(fault: StoreFault, server: &ServerSettings, right: &st
     let tls = server.login.tls.as_ref().map_or("", |_| "s");
     match &fault {
         StoreFault::Server { message, .. } if is_unknown_command(message) => StoreFault::Unfit {
-            what: "server".to_owned(),
+            what: "server",
             message: format!(
                 "a sentinel; {address} is none: use redis{tls}://{address}, or \
                  redis{tls}-cluster://{address} for a cluster"

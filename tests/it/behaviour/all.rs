@@ -168,7 +168,7 @@ fn no_names_or_too_many_are_refused_before_any_write(backend: &Backend) {
             matches!(
                 refused,
                 Err(Error::Misused {
-                    misuse: Misuse::Name | Misuse::Setting,
+                    misuse: Misuse::Name | Misuse::Setting { .. },
                     ..
                 })
             ),

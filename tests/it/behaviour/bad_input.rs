@@ -43,8 +43,13 @@ pub(crate) fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
             result.err().map(|e| e.to_string())
         );
     };
-    assert!(message.starts_with(&format!("{of}: ")), "{message}");
-    assert_eq!(misuse == Misuse::Name, of == "name", "{message}");
+    match misuse {
+        Misuse::Setting { name, .. } => assert_eq!(name, of, "{message}"),
+        misuse => assert!(
+            misuse == Misuse::Name && of == "name",
+            "{misuse:?}: {message}"
+        ),
+    }
     for words in allowed {
         assert!(
             message.contains(words),

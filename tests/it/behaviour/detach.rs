@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{
-    DetachedLock, Error, LockManager, LockOptions, LossReason, PreviousHolder,
+    DetachedLock, Error, LockManager, LockOptions, LossReason, Misuse, PreviousHolder,
     inspect::{LockInfo, LockState},
 };
 
@@ -66,9 +66,11 @@ fn assert_lost<T>(end: fairlock::Result<T>, why: LossReason) {
 #[track_caller]
 fn assert_refused<T>(end: fairlock::Result<T>, what: &str) {
     match end.map(|_| ()) {
-        Err(Error::Misused { message, .. }) => {
-            assert!(message.starts_with(&format!("{what}: ")), "{message}")
-        }
+        Err(Error::Misused {
+            misuse: Misuse::Setting { name, .. },
+            lock: Some(_),
+            ..
+        }) => assert_eq!(name, what),
         other => panic!("{other:?}"),
     }
 }

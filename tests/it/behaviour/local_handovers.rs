@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam_channel::unbounded;
 use fairlock::{
-    Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Waiter,
+    Error, LockGuard, LockManager, LockOptions, LossReason, Misuse, PreviousHolder, Waiter,
     inspect::LockState,
 };
 
@@ -513,9 +513,10 @@ fn try_lock_and_lock_all_ask_redis_themselves(backend: &Backend) {
 #[track_caller]
 fn assert_refused<T>(result: fairlock::Result<T>) {
     match result.map(drop) {
-        Err(Error::Misused { message, .. }) => {
-            assert!(message.starts_with("local_handovers: "), "{message}")
-        }
+        Err(Error::Misused {
+            misuse: Misuse::Setting { name, .. },
+            ..
+        }) => assert_eq!(name, "local_handovers"),
         other => panic!("{other:?}"),
     }
 }

@@ -532,7 +532,7 @@ fn r16_a_waiting_fixed_lease_must_outlast_a_check(backend: &Backend) {
             matches!(
                 end,
                 Some(Error::Misused {
-                    misuse: Misuse::Setting,
+                    misuse: Misuse::Setting { .. },
                     ..
                 })
             ),

@@ -346,9 +346,19 @@ fn an_impossible_number_of_permits_is_an_error(backend: &Backend) {
             n.try_acquire_many_for(permits, TTL).unwrap_err(),
         ] {
             assert!(
-                matches!(&error, Error::Misused { message, .. } if message.starts_with("permits: ")),
+                matches!(
+                    &error,
+                    Error::Misused {
+                        misuse: Misuse::Setting {
+                            name: "permits",
+                            ..
+                        },
+                        ..
+                    }
+                ),
                 "{error:?}"
             );
+            assert_eq!(error.lock(), Some("n"));
         }
     }
     assert!(matches!(

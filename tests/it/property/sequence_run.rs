@@ -330,7 +330,7 @@ impl<'a> SequenceRun<'a> {
                 let outcome = if matches!(
                     result,
                     Err(Error::Misused {
-                        misuse: Misuse::Name | Misuse::Setting,
+                        misuse: Misuse::Name | Misuse::Setting { .. },
                         ..
                     })
                 ) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::input::FuzzInput;
 use crate::config::{Config, ReplicaAcks, Settings};
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::error::{Error, Misuse, Result};
 use crate::manager::LockManager;
 use crate::options::LockOptions;
 use crate::store::{Login, Topology, parse_url};
@@ -80,8 +80,13 @@ fn check_password_is_hidden(text: &str) {
 
 fn check_refusal<T>(parsed: &Result<T>) {
     if let Err(error) = parsed {
-        let about_url =
-            matches!(error, Error::Misused { message, .. } if message.starts_with("url: "));
+        let about_url = matches!(
+            error,
+            Error::Misused {
+                misuse: Misuse::Setting { name: "url", .. },
+                ..
+            }
+        );
         assert!(about_url, "{error:?}");
     }
 }

@@ -349,7 +349,7 @@ fn other_kinds_are_refused_on_a_quorum_without_a_request() {
             matches!(
                 error,
                 Some(Error::Misused {
-                    misuse: Misuse::Setting,
+                    misuse: Misuse::Setting { .. },
                     ..
                 })
             ),

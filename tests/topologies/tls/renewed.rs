@@ -78,7 +78,13 @@ fn half_written_certificates_leave_those_before_in_use() {
     ours.lock("a").unwrap().unlock().unwrap();
     let absent = builder(&server.url()).tls_ca_file(&ca).build();
     assert!(
-        matches!(&absent, Err(fairlock::Error::Misused { message, .. }) if message.starts_with("tls_ca: ")),
+        matches!(
+            &absent,
+            Err(fairlock::Error::Misused {
+                misuse: fairlock::Misuse::Setting { name: "tls_ca", .. },
+                ..
+            })
+        ),
         "{absent:?}"
     );
 }

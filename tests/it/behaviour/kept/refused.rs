@@ -108,7 +108,7 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, words: &[&str]) 
         matches!(
             error,
             Error::Misused {
-                misuse: Misuse::Setting,
+                misuse: Misuse::Setting { .. },
                 ..
             }
         ),

@@ -167,7 +167,7 @@ fn number_of_kept_names_has_a_range(backend: &Backend) {
             matches!(
                 error,
                 Error::Misused {
-                    misuse: Misuse::Setting,
+                    misuse: Misuse::Setting { .. },
                     ..
                 }
             ),
