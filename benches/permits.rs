@@ -74,7 +74,7 @@ impl<'a> Crowd<'a> {
             .with(LockOptions::new().fixed_lease(Duration::from_secs(3600)))
             .semaphore(&name, size + 1);
         let others = (0..size)
-            .map(|_| others.acquire().expect("it is free"))
+            .map(|_| others.acquire(1).expect("it is free"))
             .collect();
         Crowd {
             size,
@@ -88,7 +88,7 @@ impl<'a> Crowd<'a> {
     fn cycle(&self) -> u64 {
         let last = self.mgr.semaphore(&self.name, self.size + 1);
         let started = now();
-        drop(last.acquire().expect("one is left"));
+        drop(last.acquire(1).expect("one is left"));
         now() - started
     }
 
@@ -99,14 +99,14 @@ impl<'a> Crowd<'a> {
             .with(LockOptions::new().fixed_lease(LEASE))
             .semaphore(&self.name, self.size + 1);
         let lapses = fixed
-            .try_acquire()
+            .try_acquire(1)
             .expect("it is answered")
             .expect("one is left");
         thread::sleep(LEASE);
         let last = self.mgr.semaphore(&self.name, self.size + 1);
         loop {
             let started = now();
-            let found = last.try_acquire().expect("it is answered");
+            let found = last.try_acquire(1).expect("it is answered");
             let took = now() - started;
             if found.is_some() {
                 drop(lapses);
@@ -133,7 +133,7 @@ fn beside_a_mutex(mgr: &LockManager) {
             mgr.rw_lock(&rw_lock).write()?.unlock()
         }),
         ("a semaphore of five", 1.08, &|| {
-            mgr.semaphore(&permits, 5).acquire()?.unlock()
+            mgr.semaphore(&permits, 5).acquire(1)?.unlock()
         }),
     ];
     let mut ratios = kinds.map(|_| Rounds::default());

@@ -32,7 +32,7 @@ const CALLS: usize = 10;
 
 /// One call to the service. Copy this function.
 fn call(permits: &Semaphore, service: &Service, weight: u32) -> fairlock::Result<()> {
-    let permit = permits.acquire_many(weight)?;
+    let permit = permits.acquire(weight)?;
     service.serve(weight);
     permit.unlock()
 }
@@ -79,12 +79,12 @@ fn throttle(store: &Store) -> Outcome {
 
     println!("More about semaphores.");
     let permits = clients[0].semaphore(&name, PERMITS);
-    let mut all = permits.acquire_many(PERMITS)?;
+    let mut all = permits.acquire(PERMITS)?;
     check(
         "while all permits are taken, try_acquire returns None",
         clients[1]
             .semaphore(&name, PERMITS)
-            .try_acquire()?
+            .try_acquire(1)?
             .is_none(),
     )?;
     let info = clients[1]
@@ -95,7 +95,7 @@ fn throttle(store: &Store) -> Outcome {
         matches!(info.kind, Kind::Semaphore { .. }),
     )?;
     // Each client goes by its own number. So the number can change while programs are replaced.
-    let another = clients[2].semaphore(&name, PERMITS + 1).try_acquire()?;
+    let another = clients[2].semaphore(&name, PERMITS + 1).try_acquire(1)?;
     check(
         "a client with a larger number of permits gets one more at once",
         another.is_some(),
@@ -104,7 +104,7 @@ fn throttle(store: &Store) -> Outcome {
         // Unlike drop, unlock waits until Redis has released it.
         permit.unlock()?;
     }
-    let too_many = permits.try_acquire_many(PERMITS + 1);
+    let too_many = permits.try_acquire(PERMITS + 1);
     check(
         "a request for more permits than there are is an error at once",
         matches!(too_many, Err(Error::Misused { .. })),
@@ -112,7 +112,7 @@ fn throttle(store: &Store) -> Outcome {
     all.release_permits(PERMITS - 1)?;
     let rest = clients[1]
         .semaphore(&name, PERMITS)
-        .try_acquire_many(PERMITS - 1)?;
+        .try_acquire(PERMITS - 1)?;
     check(
         "a guard can release some of its permits and keep the others",
         rest.is_some() && all.is_held(),

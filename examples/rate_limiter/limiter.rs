@@ -35,7 +35,7 @@ impl Limiter {
 
     /// Waits until one more call may begin, and makes it with the permit in hand.
     pub(crate) fn call<T>(&self, call: impl FnOnce() -> T) -> fairlock::Result<T> {
-        let permit = self.permits.acquire()?;
+        let permit = self.permits.acquire(1)?;
         permit.check()?; // lost, if this process was stopped for longer than the ttl
         let now = Instant::now();
         // How old the grant is, or less: the lease began with it.

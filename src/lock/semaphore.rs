@@ -26,7 +26,7 @@ impl LockManager {
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// let uploads = mgr.semaphore("uploads", 8);
-    /// let permit = uploads.acquire()?; // at most eight holders at once, in all processes together
+    /// let permit = uploads.acquire(1)?; // at most eight holders at once, in all processes together
     /// // … upload …
     /// permit.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())
@@ -90,45 +90,14 @@ impl Semaphore {
         self.permits
     }
 
-    /// Takes one permit. Waits its turn, for as long as Redis answers. Blocks as long as
-    /// [`LockManager::lock`].
-    ///
-    /// # Errors
-    /// As [`LockManager::lock`]. [`Misused`](Error::Misused) also if the number of permits is not
-    /// allowed.
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn acquire(&self) -> Result<SemaphoreGuard> {
-        self.acquire_many(1)
-    }
-
-    /// Takes one permit if one is free and nobody waits. `None`: no permit is free, or others wait.
-    /// Blocks as long as [`LockManager::try_lock`].
-    ///
-    /// # Errors
-    /// As [`LockManager::try_lock`] and [`acquire`](Semaphore::acquire).
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire(&self) -> Result<Option<SemaphoreGuard>> {
-        self.try_acquire_many(1)
-    }
-
-    /// Takes one permit. Waits its turn, for at most `at_most`. `None`: its turn did not come.
-    /// Blocks as long as [`LockManager::try_lock_for`].
-    ///
-    /// # Errors
-    /// As [`LockManager::try_lock_for`] and [`acquire`](Semaphore::acquire).
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire_for(&self, at_most: Duration) -> Result<Option<SemaphoreGuard>> {
-        self.try_acquire_many_for(1, at_most)
-    }
-
     /// Takes this number of permits together. Waits its turn, for as long as Redis answers. Blocks
     /// as long as [`LockManager::lock`].
     ///
     /// # Errors
-    /// As [`acquire`](Semaphore::acquire). [`Misused`](Error::Misused) also for zero permits, and for
-    /// more than there are.
+    /// As [`LockManager::lock`]. [`Misused`](Error::Misused) also for zero permits, for more than there
+    /// are, and if the semaphore's own number is not allowed.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn acquire_many(&self, permits: u32) -> Result<SemaphoreGuard> {
+    pub fn acquire(&self, permits: u32) -> Result<SemaphoreGuard> {
         self.wanted(permits)?.lock().map(SemaphoreGuard::new)
     }
 
@@ -136,9 +105,9 @@ impl Semaphore {
     /// free, or others wait. Then none is kept. Blocks as long as [`LockManager::try_lock`].
     ///
     /// # Errors
-    /// As [`LockManager::try_lock`] and [`acquire_many`](Semaphore::acquire_many).
+    /// As [`LockManager::try_lock`] and [`acquire`](Semaphore::acquire).
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<SemaphoreGuard>> {
+    pub fn try_acquire(&self, permits: u32) -> Result<Option<SemaphoreGuard>> {
         let guard = self.wanted(permits)?.try_lock()?;
         Ok(guard.map(SemaphoreGuard::new))
     }
@@ -147,9 +116,9 @@ impl Semaphore {
     /// turn did not come. Blocks as long as [`LockManager::try_lock_for`].
     ///
     /// # Errors
-    /// As [`LockManager::try_lock_for`] and [`acquire_many`](Semaphore::acquire_many).
+    /// As [`LockManager::try_lock_for`] and [`acquire`](Semaphore::acquire).
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire_many_for(
+    pub fn try_acquire_for(
         &self,
         permits: u32,
         at_most: Duration,
@@ -158,23 +127,13 @@ impl Semaphore {
         Ok(guard.map(SemaphoreGuard::new))
     }
 
-    /// Takes a place in the queue for one permit, to wait later, or in several short waits. Blocks
-    /// as long as [`LockManager::enqueue`].
+    /// Takes a place in the queue for this number of permits together, to wait later, or in several
+    /// short waits. Blocks as long as [`LockManager::enqueue`].
     ///
     /// # Errors
     /// As [`acquire`](Semaphore::acquire).
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
-    pub fn enqueue(&self) -> Result<Waiter<SemaphoreGuard>> {
-        self.enqueue_many(1)
-    }
-
-    /// Takes a place in the queue for this number of permits together. Blocks as long as
-    /// [`LockManager::enqueue`].
-    ///
-    /// # Errors
-    /// As [`acquire_many`](Semaphore::acquire_many).
-    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
-    pub fn enqueue_many(&self, permits: u32) -> Result<Waiter<SemaphoreGuard>> {
+    pub fn enqueue(&self, permits: u32) -> Result<Waiter<SemaphoreGuard>> {
         self.wanted(permits)?.enqueue(SemaphoreGuard::new)
     }
 
@@ -252,7 +211,7 @@ impl SemaphoreGuard {
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
-    /// let mut slots = mgr.semaphore("slots", 8).acquire_many(5)?;
+    /// let mut slots = mgr.semaphore("slots", 8).acquire(5)?;
     /// // … the first half of the work needs all five …
     /// slots.release_permits(3)?;
     /// assert_eq!(slots.permits(), 2);

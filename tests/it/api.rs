@@ -389,7 +389,7 @@ fn a_name_is_any_text_and_so_is_a_url() {
     drop(mgr.enqueue(Box::<str>::from("n")).unwrap());
     drop(mgr.mutex(&shared).lock().unwrap());
     drop(mgr.reentrant_mutex(format!("r{}", 1)).lock().unwrap());
-    drop(mgr.semaphore(format!("s{}", 1), 2).acquire().unwrap());
+    drop(mgr.semaphore(format!("s{}", 1), 2).acquire(1).unwrap());
     drop(mgr.rw_lock(format!("w{}", 1)).read().unwrap());
     drop(mgr.striped(&shared, 1).mutex("k").lock());
     let several = mgr.lock_all(vec![String::from("a"), String::from("b")]);
@@ -511,7 +511,7 @@ fn fence_of_each_guard_fits_an_i64() {
         assert!(guard.fence() > 0);
     };
     same(&mgr.lock("a").unwrap());
-    same(&mgr.semaphore("s", 2).acquire().unwrap());
+    same(&mgr.semaphore("s", 2).acquire(1).unwrap());
     same(&mgr.rw_lock("r").write().unwrap());
     same(&mgr.rw_lock("r").read().unwrap());
     same(&mgr.reentrant_mutex("m").lock().unwrap());

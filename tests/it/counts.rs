@@ -170,12 +170,12 @@ fn a_permit_beside_a_hundred_thousand_costs_what_its_row_says() {
     let server = Server::start();
     let mgr = quiet(&server.url());
     let permits = mgr.semaphore("k", 1_000_000);
-    let _kept = permits.acquire().unwrap();
-    permits.acquire().unwrap().unlock().unwrap();
+    let _kept = permits.acquire(1).unwrap();
+    permits.acquire(1).unwrap().unlock().unwrap();
     plant_holders(&server, &Permits::of(&server, "k"), 100_000, 60_000_000);
     let (seen, commands) = costs(&server, TIMES, || {
         for _ in 0..TIMES {
-            permits.acquire().unwrap().unlock().unwrap();
+            permits.acquire(1).unwrap().unlock().unwrap();
         }
     });
     let seen = seen.without_names(&own_thread());

@@ -456,7 +456,7 @@ fn login_that_ends_on_open_connections_costs_no_call() {
         warm_up(&mgr);
         let other = steady(server.url()).build().unwrap();
         let held = mgr.lock("held").unwrap();
-        let permits = mgr.semaphore("permits", 2).acquire().unwrap();
+        let permits = mgr.semaphore("permits", 2).acquire(1).unwrap();
         let theirs = other.lock("theirs").unwrap();
         let mut waiters = Waiters::of("theirs");
         waiters.add(&mgr);

@@ -62,7 +62,7 @@ fn p8_tries_and_timed_waits_behind_endless_dead_waiters_are_none() {
     let calls: &[(&str, Duration, Call)] = &[
         ("try_lock", 2 * T, |m| Ok(m.try_lock("a")?.is_some())),
         ("try_acquire", 2 * T, |m| {
-            Ok(m.semaphore("s", 2).try_acquire()?.is_some())
+            Ok(m.semaphore("s", 2).try_acquire(1)?.is_some())
         }),
         ("try_write", 2 * T, |m| {
             Ok(m.rw_lock("w").try_write()?.is_some())
@@ -99,7 +99,7 @@ fn a_wait_goes_on_while_dead_waiters_are_skipped() {
         scope.spawn(|| mgr.lock("a").unwrap().check().unwrap());
         scope.spawn(|| mgr.enqueue("b").unwrap().wait().unwrap().check().unwrap());
         scope.spawn(|| mgr.lock_all(["c", "d"]).unwrap().check().unwrap());
-        scope.spawn(|| mgr.semaphore("s", 2).acquire().unwrap().check().unwrap());
+        scope.spawn(|| mgr.semaphore("s", 2).acquire(1).unwrap().check().unwrap());
     });
     assert!(start.elapsed() > 2 * OUTAGE);
 }

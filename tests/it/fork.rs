@@ -80,8 +80,8 @@ pub(crate) fn forks_with_permits(args: &[String]) {
         }
         for _ in 0..FORKS {
             let permits = [
-                mgr.semaphore("n", 3).acquire_many(2).unwrap(),
-                mgr.semaphore("n", 3).acquire().unwrap(),
+                mgr.semaphore("n", 3).acquire(2).unwrap(),
+                mgr.semaphore("n", 3).acquire(1).unwrap(),
             ];
             let again = mgr.reentrant_mutex("e").lock().unwrap();
             let held = (
@@ -222,12 +222,12 @@ fn inherit_permits(
         unsafe { (std::ptr::read(mgr), std::ptr::read(held)) };
     let closed = |e: Error| matches!(e, Error::Closed);
     let wrong = [
-        !mgr.semaphore("x", 3).acquire().is_err_and(closed),
-        !mgr.semaphore("n", 3).try_acquire_many(2).is_err_and(closed),
+        !mgr.semaphore("x", 3).acquire(1).is_err_and(closed),
+        !mgr.semaphore("n", 3).try_acquire(2).is_err_and(closed),
         !mgr.rw_lock("x").read().is_err_and(closed),
         !mgr.rw_lock("x").try_write().is_err_and(closed),
         !mgr.rw_lock("x").enqueue_read().is_err_and(closed),
-        !mgr.semaphore("n", 3).enqueue().is_err_and(closed),
+        !mgr.semaphore("n", 3).enqueue(1).is_err_and(closed),
         !mgr.rw_lock("r")
             .try_read_for(Duration::from_secs(1))
             .is_err_and(closed),

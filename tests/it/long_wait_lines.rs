@@ -79,9 +79,9 @@ const LONG_CASES: &[(&str, Case)] = &[
         });
     }),
     ("permits", |holds, wants, n| {
-        let _guard = holds.semaphore(n, 3).acquire_many(2).unwrap();
+        let _guard = holds.semaphore(n, 3).acquire(2).unwrap();
         worker(|| {
-            let more = wants.semaphore(n, 3).try_acquire_many_for(2, WAIT);
+            let more = wants.semaphore(n, 3).try_acquire_for(2, WAIT);
             assert!(more.unwrap().is_none());
         });
     }),

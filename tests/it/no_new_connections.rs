@@ -54,7 +54,7 @@ fn locks_of_each_kind_are_kept_on_a_full_server() {
     let mutex = mgr.lock("mutex").unwrap();
     let read = mgr.rw_lock("read").read().unwrap();
     let write = mgr.rw_lock("write").write().unwrap();
-    let permits = mgr.semaphore("permits", 3).acquire_many(2).unwrap();
+    let permits = mgr.semaphore("permits", 3).acquire(2).unwrap();
     let group = mgr.lock_all(["g1", "g2"]).unwrap();
     let keeping = mgr.with(LockOptions::new().keep_idle(TTL / 10));
     let kept = keeping.lock("kept").unwrap();

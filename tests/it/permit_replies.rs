@@ -197,7 +197,7 @@ fn p7_permits_released_with_two_lost_replies_end_cleanly() {
         assert!(other.force_release("a", guard.fence()).unwrap());
     };
     let half_done = |other: &LockManager| {
-        let permit = other.semaphore("a", 3).acquire().unwrap();
+        let permit = other.semaphore("a", 3).acquire(1).unwrap();
         permit.abandon().unwrap();
     };
     let ways: [fn(&LockManager); 3] = [cleanly, by_force, half_done];
@@ -318,7 +318,7 @@ fn p7_a_release_of_some_permits_with_a_lost_reply_counts_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in REPLY_LOSSES {
-        let mut guard = s.ours.semaphore("a", 4).acquire_many(4).unwrap();
+        let mut guard = s.ours.semaphore("a", 4).acquire(4).unwrap();
         let mut queue = PermitWaiters::of(&s.server, "a");
         for mgr in [&s.ours, &s.other, &s.other] {
             queue.add(mgr, Want::Permits(1, 4));

@@ -258,7 +258,7 @@ fn a_refused_release_of_some_permits_leaves_the_guard_as_it_was() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
     let ours = manager(format!("{}?user=u&pass=p", server.url()));
-    let mut guard = ours.semaphore("s", 3).acquire_many(3).unwrap();
+    let mut guard = ours.semaphore("s", 3).acquire(3).unwrap();
     let _: () = server.query(&["ACL", "SETUSER", "u", "-eval", "-evalsha"]);
     let end = guard.release_permits(1);
     assert!(

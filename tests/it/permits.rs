@@ -38,10 +38,7 @@ impl Want {
             Want::Mutex => mgr.lock(name).map(AnyGuard::Guard),
             Want::Read => mgr.rw_lock(name).read().map(AnyGuard::Reader),
             Want::Write => mgr.rw_lock(name).write().map(AnyGuard::Writer),
-            Want::Permits(many, of) => mgr
-                .semaphore(name, of)
-                .acquire_many(many)
-                .map(AnyGuard::Permits),
+            Want::Permits(many, of) => mgr.semaphore(name, of).acquire(many).map(AnyGuard::Permits),
         }
     }
 
@@ -67,7 +64,7 @@ impl Want {
                 .map(AnyGuard::Writer),
             Want::Permits(many, of) => mgr
                 .semaphore(name, of)
-                .try_acquire_many_for(many, at_most)?
+                .try_acquire_for(many, at_most)?
                 .map(AnyGuard::Permits),
         })
     }

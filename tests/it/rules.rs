@@ -142,9 +142,7 @@ fn r5_a_late_copy_of_a_renewal_revives_no_lapsed_lease() {
         (2, |mgr| {
             Box::new((mgr.lock("a").unwrap(), mgr.lock("b").unwrap()))
         }),
-        (2, |mgr| {
-            Box::new(mgr.semaphore("a", 3).acquire_many(2).unwrap())
-        }),
+        (2, |mgr| Box::new(mgr.semaphore("a", 3).acquire(2).unwrap())),
         (2, |mgr| Box::new(mgr.rw_lock("a").read().unwrap())),
         (2, |mgr| Box::new(mgr.rw_lock("a").write().unwrap())),
     ];

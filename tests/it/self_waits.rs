@@ -60,9 +60,9 @@ const DEADLOCKS: &[(&str, Case)] = &[
         assert!(wanted.try_lock_for(n, wait).unwrap().is_none());
     }),
     ("permits", |[held, wanted], n, wait| {
-        let _two = held.semaphore(n, 4).acquire_many(2).unwrap();
-        let _one = held.semaphore(n, 4).acquire().unwrap();
-        let more = wanted.semaphore(n, 4).try_acquire_many_for(2, wait);
+        let _two = held.semaphore(n, 4).acquire(2).unwrap();
+        let _one = held.semaphore(n, 4).acquire(1).unwrap();
+        let more = wanted.semaphore(n, 4).try_acquire_for(2, wait);
         assert!(more.unwrap().is_none());
     }),
     ("upgrade", |[held, wanted], n, wait| {
@@ -136,19 +136,19 @@ const WAITS: &[(&str, Case)] = &[
         drop(other);
     }),
     ("for permits that others have", |[held, wanted], n, wait| {
-        let _own = held.semaphore(n, 3).acquire().unwrap();
-        let acquire = || held.semaphore(n, 3).acquire_many(2).unwrap();
+        let _own = held.semaphore(n, 3).acquire(1).unwrap();
+        let acquire = || held.semaphore(n, 3).acquire(2).unwrap();
         let other = thread::scope(|scope| scope.spawn(acquire).join());
-        let more = wanted.semaphore(n, 3).try_acquire_many_for(2, wait);
+        let more = wanted.semaphore(n, 3).try_acquire_for(2, wait);
         assert!(more.unwrap().is_none());
         drop(other);
     }),
     ("for less than it released", |[held, wanted], n, wait| {
-        let mut own = held.semaphore(n, 4).acquire_many(3).unwrap();
+        let mut own = held.semaphore(n, 4).acquire(3).unwrap();
         own.release_permits(2).unwrap();
-        let acquire = || held.semaphore(n, 4).acquire_many(2).unwrap();
+        let acquire = || held.semaphore(n, 4).acquire(2).unwrap();
         let other = thread::scope(|scope| scope.spawn(acquire).join());
-        let more = wanted.semaphore(n, 4).try_acquire_many_for(2, wait);
+        let more = wanted.semaphore(n, 4).try_acquire_for(2, wait);
         assert!(more.unwrap().is_none());
         drop(other);
     }),

@@ -129,7 +129,7 @@ fn what_a_server_shows_has_the_form() {
     let labelled = manager.with(LockOptions::new().label("a \"quoted\" label ⌂"));
     let _guard = labelled.lock("n").unwrap();
     let _waiter = manager.enqueue("n").unwrap();
-    let _permits = manager.semaphore("s", 3).acquire_many(2).unwrap();
+    let _permits = manager.semaphore("s", 3).acquire(2).unwrap();
     let _reader = manager.rw_lock("r").read().unwrap();
     for name in ["n", "s", "r"] {
         let info = manager.inspect(name).unwrap().expect("it is held");

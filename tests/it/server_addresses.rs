@@ -220,7 +220,7 @@ fn a_server_that_falls_silent_is_named_by_each_verb() {
         mgr.lock_all(["n", "m"]).map(drop).unwrap_err(),
         mgr.inspect("n").unwrap_err(),
         mgr.list("*").next().expect("an error").unwrap_err(),
-        mgr.semaphore("s", 2).acquire().map(drop).unwrap_err(),
+        mgr.semaphore("s", 2).acquire(1).map(drop).unwrap_err(),
         first.renew().unwrap_err(),
         first.unlock().unwrap_err(),
         second.abandon().unwrap_err(),

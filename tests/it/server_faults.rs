@@ -430,11 +430,11 @@ fn r20_checks_are_carried_out_without_memory() {
     warm_up(&ours);
     let _held = (
         ours.lock("m").unwrap(),
-        ours.semaphore("s", 1).acquire().unwrap(),
+        ours.semaphore("s", 1).acquire(1).unwrap(),
     );
     let _waiters = (
         other.enqueue("m").unwrap(),
-        other.semaphore("s", 1).enqueue().unwrap(),
+        other.semaphore("s", 1).enqueue(1).unwrap(),
     );
     // A check writes the stamp of its manager, and nothing else does here.
     let stamps = || {

@@ -98,7 +98,7 @@ fn use_all(mgr: &LockManager, is_quorum: bool) {
     let _ = format!("{:?} {}", mgr.stats(), mgr.stats());
     if !is_quorum {
         drop(mgr.lock_all(["e", "f", "g"]).unwrap());
-        drop(mgr.semaphore("p", 3).acquire_many(2).unwrap());
+        drop(mgr.semaphore("p", 3).acquire(2).unwrap());
         let lock = mgr.rw_lock("rw");
         drop(lock.read().unwrap());
         drop(lock.write().unwrap().downgrade().unwrap());

@@ -114,7 +114,7 @@ fn p5_first_try_takes_permits_that_only_the_dead_want() {
         &server,
         &[
             ("try_acquire", |m| {
-                Ok(m.semaphore("a", 3).try_acquire_many(3)?.is_some())
+                Ok(m.semaphore("a", 3).try_acquire(3)?.is_some())
             }),
             ("try_read", |m| Ok(m.rw_lock("r").try_read()?.is_some())),
             ("try_write", |m| Ok(m.rw_lock("w").try_write()?.is_some())),
@@ -130,7 +130,7 @@ fn p5_first_try_takes_permits_that_only_the_dead_want() {
 fn try_takes_what_a_dead_waiter_could_not_use() {
     let server = Server::start();
     let ours = manager(server.url(), TTL);
-    let held = ours.semaphore("k", 3).acquire().unwrap();
+    let held = ours.semaphore("k", 3).acquire(1).unwrap();
     let mut child = worker::start(&server.url(), TTL);
     child.send("acquire 3/3 k");
     let record = Permits::of(&server, "k");
@@ -139,7 +139,7 @@ fn try_takes_what_a_dead_waiter_could_not_use() {
     // Time itself is under test: the process is dead for longer than the horizon.
     std::thread::sleep(TTL);
     let theirs = manager(server.url(), TTL);
-    let next = theirs.semaphore("k", 3).try_acquire().unwrap();
+    let next = theirs.semaphore("k", 3).try_acquire(1).unwrap();
     next.expect("two are left, and nobody alive wants them")
         .unlock()
         .unwrap();

@@ -126,7 +126,7 @@ fn a_server_without_memory_runs_unread_releases() {
     let server = Server::tcp();
     let (ours, other) = setup(&server);
     let guards = [ours.lock("a").unwrap(), ours.lock("b").unwrap()];
-    let permits = ours.semaphore("s", 2).acquire_many(2).unwrap();
+    let permits = ours.semaphore("s", 2).acquire(2).unwrap();
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
     drop((guards, permits));
     until(SLACK, "all are released", || {

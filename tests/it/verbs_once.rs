@@ -130,18 +130,18 @@ pub(crate) const OF_QUEUES: &[Verb] = &[
     }),
     verb("Semaphore::try_acquire", 2, |m, n| {
         let semaphore = m.semaphore(n, 3);
-        Box::new(move || drop(semaphore.try_acquire().unwrap().expect("permits are left")))
+        Box::new(move || drop(semaphore.try_acquire(1).unwrap().expect("permits are left")))
     }),
     verb("SemaphoreGuard::unlock", 1, |m, n| {
-        let guard = m.semaphore(n, 3).acquire().unwrap();
+        let guard = m.semaphore(n, 3).acquire(1).unwrap();
         Box::new(move || guard.unlock().unwrap())
     }),
     verb("release_permits", 1, |m, n| {
-        let mut guard = m.semaphore(n, 3).acquire_many(3).unwrap();
+        let mut guard = m.semaphore(n, 3).acquire(3).unwrap();
         Box::new(move || guard.release_permits(2).unwrap())
     }),
     verb("inspect of permits", 4, |m, n| {
-        std::mem::forget(m.semaphore(n, 3).acquire().unwrap());
+        std::mem::forget(m.semaphore(n, 3).acquire(1).unwrap());
         let (m, n) = (m.clone(), n.to_owned());
         Box::new(move || assert!(m.inspect(n).unwrap().is_some()))
     }),

@@ -76,7 +76,7 @@ fn waiter_tells_the_owner_once() {
 fn other_kind_of_lock_tells_the_owner() {
     let server = Server::start();
     answers_with_the_message(&server, |other| {
-        let refused = other.semaphore("a", 1).try_acquire();
+        let refused = other.semaphore("a", 1).try_acquire(1);
         assert!(
             matches!(
                 refused,

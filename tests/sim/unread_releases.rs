@@ -147,7 +147,7 @@ fn unlock_downgrade_and_a_part_of_the_permits_wait() {
     world.ours.lock_all(["a", "b"]).unwrap().unlock().unwrap();
     let lock = world.ours.rw_lock("c");
     let reader = lock.write().unwrap().downgrade().unwrap();
-    let mut permits = world.ours.semaphore("d", 3).acquire_many(2).unwrap();
+    let mut permits = world.ours.semaphore("d", 3).acquire(2).unwrap();
     permits.release_permits(1).unwrap();
     assert_eq!(world.store.unread(), 0);
     drop((reader, permits));

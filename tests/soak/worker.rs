@@ -392,14 +392,12 @@ impl WorkerThread {
                 .try_write_for(at_most)
                 .map(|guard| guard.map(Guard::Writer)),
             (LockRequest::Write, _) => rw.try_write().map(|guard| guard.map(Guard::Writer)),
-            (LockRequest::Permits(n), "lock") => {
-                permits.acquire_many(n).map(Guard::Permits).map(Some)
-            }
+            (LockRequest::Permits(n), "lock") => permits.acquire(n).map(Guard::Permits).map(Some),
             (LockRequest::Permits(n), "try_lock_for") => permits
-                .try_acquire_many_for(n, at_most)
+                .try_acquire_for(n, at_most)
                 .map(|guard| guard.map(Guard::Permits)),
             (LockRequest::Permits(n), _) => permits
-                .try_acquire_many(n)
+                .try_acquire(n)
                 .map(|guard| guard.map(Guard::Permits)),
         };
         // Several holders of permits hold at once, so the fences do not order their writes.

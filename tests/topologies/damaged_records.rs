@@ -154,7 +154,7 @@ fn lock(manager: &LockManager, prefix: &str, number: usize) -> Result<Guard> {
     let name = format!("{prefix}{number}");
     Ok(match prefix {
         "a" => Guard::Mutex(manager.lock(name)?),
-        _ => Guard::Permit(manager.semaphore(name, 2).acquire()?),
+        _ => Guard::Permit(manager.semaphore(name, 2).acquire(1)?),
     })
 }
 

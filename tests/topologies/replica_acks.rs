@@ -246,12 +246,7 @@ fn r18_every_kind_of_lock_needs_acks() {
     assert_not_replicated(manager.lock("mutex"), "mutex", 1, 0);
     assert_not_replicated(manager.try_lock_for("timed", T), "timed", 1, 0);
     assert_not_replicated(manager.reentrant_mutex("again").lock(), "again", 1, 0);
-    assert_not_replicated(
-        manager.semaphore("permits", 3).acquire_many(2),
-        "permits",
-        1,
-        0,
-    );
+    assert_not_replicated(manager.semaphore("permits", 3).acquire(2), "permits", 1, 0);
     assert_not_replicated(manager.rw_lock("shared").read(), "shared", 1, 0);
     assert_not_replicated(manager.rw_lock("shared").try_write(), "shared", 1, 0);
     let waiter = manager.enqueue("queued");
@@ -273,7 +268,7 @@ fn r18_every_kind_of_lock_needs_acks() {
         becomes_free(&other, name);
     }
     until(SOON, "all permits are released", || {
-        let all = other.semaphore("permits", 3).try_acquire_many(3);
+        let all = other.semaphore("permits", 3).try_acquire(3);
         all.unwrap().is_some()
     });
 }

@@ -114,7 +114,7 @@ fn use_everything(one: &LockManager, other: &LockManager) {
     });
     one.lock_all(["x", "y", "z"]).unwrap().unlock().unwrap();
     let permits = one.semaphore("s", 3);
-    permits.acquire_many(2).unwrap().unlock().unwrap();
+    permits.acquire(2).unwrap().unlock().unwrap();
     let written = other.rw_lock("r").write().unwrap();
     let read = written.downgrade().unwrap();
     one.rw_lock("r").read().unwrap().unlock().unwrap();

@@ -101,7 +101,7 @@ fn json_has_one_object_per_line_as_the_library_gives_it() {
     assert_eq!((none.code, &*none.stdout, &*none.stderr), (Some(0), "", ""));
     let manager = labelled(&server, "a \"label\"").with(FOR_HOURS);
     let _guards = ["a", "b\nc"].map(|name| manager.lock(name).unwrap());
-    let _permits = manager.semaphore("s", 3).acquire_many(2).unwrap();
+    let _permits = manager.semaphore("s", 3).acquire(2).unwrap();
     let _reader = manager.rw_lock("r").read().unwrap();
     let ended = end(&mut fairlock(&server, &["ls", "--json", "--sort", "name"]));
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -289,7 +289,7 @@ fn prometheus_has_series_of_names_or_totals_alone() {
     let _held = manager.with(FOR_HOURS).lock(odd).unwrap();
     let _waiter = labelled(&server, "").enqueue(odd).unwrap();
     until_awaited(&manager, odd, 1);
-    let _permit = manager.semaphore("s", 3).acquire().unwrap();
+    let _permit = manager.semaphore("s", 3).acquire(1).unwrap();
     let (all, totals) = (page(&[]), page(&["--totals"]));
     let (labels, permit) = (
         r#"{name="a \"b\" \\ \n",kind="mutex"}"#,

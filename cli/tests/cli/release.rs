@@ -90,8 +90,8 @@ fn holder_of_permits_is_named_by_its_fence() {
     let server = Server::start();
     let manager = labelled(&server, "");
     let long = manager.with(LockOptions::new().fixed_lease(HOUR));
-    let one = manager.semaphore("s", 3).acquire().unwrap();
-    let two = long.semaphore("s", 3).acquire().unwrap();
+    let one = manager.semaphore("s", 3).acquire(1).unwrap();
+    let two = long.semaphore("s", 3).acquire(1).unwrap();
     let refused = release(&server, &["s", "--yes"], 64);
     let fences = [one.fence(), two.fence()].map(|fence| fence.to_string());
     let is_named = |fence: &String| refused.stderr.contains(fence);

@@ -59,8 +59,8 @@ fn all_holders_of_permits_are_shown() {
     let server = Server::start();
     let (one, two) = (labelled(&server, "one"), labelled(&server, "two"));
     let _permits = [
-        one.semaphore("s", 5).acquire_many(3).unwrap(),
-        two.semaphore("s", 5).acquire().unwrap(),
+        one.semaphore("s", 5).acquire(3).unwrap(),
+        two.semaphore("s", 5).acquire(1).unwrap(),
     ];
     let parts = [
         "semaphore of 5 permits",

@@ -328,9 +328,9 @@ fn p10_store_of_mutexes_refuses_other_kinds_and_writes_nothing() {
     let ours = plain(&memory);
     let requests = ours.stats().requests;
     let refused = [
-        ours.semaphore("a", 2).acquire().err(),
-        ours.semaphore("a", 2).try_acquire().err(),
-        ours.semaphore("a", 2).enqueue().err(),
+        ours.semaphore("a", 2).acquire(1).err(),
+        ours.semaphore("a", 2).try_acquire(1).err(),
+        ours.semaphore("a", 2).enqueue(1).err(),
         ours.rw_lock("a").read().err(),
         ours.rw_lock("a").try_write().err(),
         ours.rw_lock("a").enqueue_write().err(),

@@ -374,7 +374,7 @@ fn p10_a_hash_of_another_program_is_left_unchanged(backend: &Backend) {
         mgr.try_lock("n").map(drop),
         mgr.enqueue("n").map(drop),
         mgr.rw_lock("n").read().map(drop),
-        mgr.semaphore("n", 2).acquire().map(drop),
+        mgr.semaphore("n", 2).acquire(1).map(drop),
         mgr.force_release("n", 1).map(drop),
         mgr.delete("n").map(drop),
     ] {

@@ -47,18 +47,18 @@ fn capacity(mgr: &LockManager) -> u32 {
 fn a_lower_capacity_counts_what_others_hold(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let (old, new) = (ours.semaphore("n", 8), theirs.semaphore("n", 5));
-    let held = old.acquire_many(4).unwrap();
-    let more = [old.acquire().unwrap(), old.acquire().unwrap()];
-    assert!(new.try_acquire().unwrap().is_none(), "six are taken");
-    let seventh = old.try_acquire().unwrap().expect("of eight");
+    let held = old.acquire(4).unwrap();
+    let more = [old.acquire(1).unwrap(), old.acquire(1).unwrap()];
+    assert!(new.try_acquire(1).unwrap().is_none(), "six are taken");
+    let seventh = old.try_acquire(1).unwrap().expect("of eight");
     assert_eq!(capacity(&ours), 8);
     let waits = wait(&ours, &new, 1);
     drop((more, seventh));
     let fifth = served(&waits);
     assert!(held.is_held() && capacity(&ours) == 5);
     held.renew().unwrap();
-    assert!(new.try_acquire().unwrap().is_none(), "five are taken");
-    let sixth = old.try_acquire().unwrap().expect("of eight");
+    assert!(new.try_acquire(1).unwrap().is_none(), "five are taken");
+    let sixth = old.try_acquire(1).unwrap().expect("of eight");
     assert!(held.fence() < fifth.fence() && fifth.fence() < sixth.fence());
     for guard in [held, fifth, sixth] {
         guard.unlock().unwrap();
@@ -69,12 +69,12 @@ fn a_lower_capacity_counts_what_others_hold(backend: &Backend) {
 fn a_higher_capacity_counts_at_once(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let (old, new) = (ours.semaphore("n", 2), theirs.semaphore("n", 3));
-    let held = old.acquire_many(2).unwrap();
-    let third = new.try_acquire().unwrap().expect("of three");
-    assert!(old.try_acquire().unwrap().is_none() && new.try_acquire().unwrap().is_none());
+    let held = old.acquire(2).unwrap();
+    let third = new.try_acquire(1).unwrap().expect("of three");
+    assert!(old.try_acquire(1).unwrap().is_none() && new.try_acquire(1).unwrap().is_none());
     assert_eq!(capacity(&ours), 3);
     held.unlock().unwrap();
-    let second = old.try_acquire().unwrap().expect("of two");
+    let second = old.try_acquire(1).unwrap().expect("of two");
     assert_eq!(capacity(&ours), 2);
     drop((second, third));
     comes_to_rest(backend, &ours, "n");
@@ -83,14 +83,14 @@ fn a_higher_capacity_counts_at_once(backend: &Backend) {
 fn a_waiter_with_a_lower_capacity_is_not_overtaken(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let (old, new) = (ours.semaphore("n", 8), theirs.semaphore("n", 5));
-    let held = [0; 6].map(|_| old.acquire().unwrap());
+    let held = [0; 6].map(|_| old.acquire(1).unwrap());
     let first = wait(&ours, &new, 2);
     let second = wait(&ours, &old, 1);
-    assert!(old.try_acquire().unwrap().is_none(), "others came first");
+    assert!(old.try_acquire(1).unwrap().is_none(), "others came first");
     let mut held = held.into_iter();
     held.next().unwrap().unlock().unwrap();
     held.next().unwrap().unlock().unwrap();
-    assert!(old.try_acquire().unwrap().is_none());
+    assert!(old.try_acquire(1).unwrap().is_none());
     assert!(first.is_empty() && second.is_empty());
     held.next().unwrap().unlock().unwrap();
     let (first, second) = (served(&first), served(&second));
@@ -101,8 +101,8 @@ fn a_waiter_with_a_lower_capacity_is_not_overtaken(backend: &Backend) {
 
 fn a_waiter_is_served_by_its_own_capacity(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
-    let held = ours.semaphore("n", 3).acquire_many(3).unwrap();
-    let head = theirs.semaphore("n", 3).enqueue().unwrap();
+    let held = ours.semaphore("n", 3).acquire(3).unwrap();
+    let head = theirs.semaphore("n", 3).enqueue(1).unwrap();
     let behind = wait(&ours, &ours.semaphore("n", 5), 2);
     let last = wait(&ours, &ours.semaphore("n", 3), 1);
     assert!(behind.is_empty(), "it is not at the head");
@@ -117,33 +117,33 @@ fn a_waiter_is_served_by_its_own_capacity(backend: &Backend) {
 fn a_guard_releases_some_permits_and_keeps_the_others(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let n = ours.semaphore("n", 5);
-    let mut guard = n.acquire_many(5).unwrap();
+    let mut guard = n.acquire(5).unwrap();
     let heavy = wait(&ours, &theirs.semaphore("n", 5), 2);
     let light = wait(&ours, &n, 1);
     assert_eq!(guard.permits(), 5);
     let fence = guard.fence();
     guard.release_permits(1).unwrap();
-    assert!(heavy.is_empty() && light.is_empty() && n.try_acquire().unwrap().is_none());
+    assert!(heavy.is_empty() && light.is_empty() && n.try_acquire(1).unwrap().is_none());
     guard.release_permits(2).unwrap();
     let (heavy, light) = (served(&heavy), served(&light));
     assert_eq!((guard.permits(), guard.fence()), (2, fence));
     assert!(format!("{guard:?}").contains("permits: 2"));
     guard.renew().unwrap();
-    assert!(n.try_acquire().unwrap().is_none(), "2 + 2 + 1 are taken");
+    assert!(n.try_acquire(1).unwrap().is_none(), "2 + 2 + 1 are taken");
     guard.release_permits(1).unwrap();
-    let fifth = n.try_acquire().unwrap().expect("one is left");
+    let fifth = n.try_acquire(1).unwrap().expect("one is left");
     let holders = ours.inspect("n").unwrap().unwrap().holders;
     let own = holders.iter().find(|party| party.fence == Some(fence));
     assert_eq!(own.map(|party| party.permits), Some(1));
     guard.unlock().unwrap();
-    assert!(n.try_acquire_many(2).unwrap().is_none());
+    assert!(n.try_acquire(2).unwrap().is_none());
     drop((heavy, light, fifth));
     comes_to_rest(backend, &ours, "n");
 }
 
 fn a_guard_keeps_at_least_one_permit(backend: &Backend) {
     let mgr = manager(backend);
-    let mut guard = mgr.semaphore("n", 3).acquire_many(3).unwrap();
+    let mut guard = mgr.semaphore("n", 3).acquire(3).unwrap();
     let asked = mgr.stats().requests;
     for permits in [0, 3, 4, u32::MAX] {
         let error = guard.release_permits(permits).unwrap_err();
@@ -164,20 +164,20 @@ fn released_permits_do_not_cool(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 2);
     let least = mgr.with(LockOptions::new().hold_at_least(20 * TTL));
-    let mut guard = least.semaphore("n", 2).acquire_many(2).unwrap();
+    let mut guard = least.semaphore("n", 2).acquire(2).unwrap();
     guard.release_permits(1).unwrap();
-    let other = n.try_acquire().unwrap().expect("it is free at once");
+    let other = n.try_acquire(1).unwrap().expect("it is free at once");
     guard.unlock().unwrap();
-    assert!(n.try_acquire().unwrap().is_none(), "the kept one cools");
+    assert!(n.try_acquire(1).unwrap().is_none(), "the kept one cools");
     drop(other);
-    assert!(n.try_acquire_many(2).unwrap().is_none());
-    assert!(n.try_acquire().unwrap().is_some());
+    assert!(n.try_acquire(2).unwrap().is_none());
+    assert!(n.try_acquire(1).unwrap().is_some());
 }
 
 fn a_lost_guard_releases_no_permits(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let label = theirs.with(LockOptions::new().label("goes"));
-    let mut goes = label.semaphore("n", 3).acquire_many(3).unwrap();
+    let mut goes = label.semaphore("n", 3).acquire(3).unwrap();
     let next = wait(&ours, &ours.semaphore("n", 3), 3);
     end_leases(backend, "n", "\tgoes");
     let next = served(&next);
@@ -187,7 +187,7 @@ fn a_lost_guard_releases_no_permits(backend: &Backend) {
         "{error:?}"
     );
     assert!(next.is_held() && goes.permits() == 3);
-    assert!(ours.semaphore("n", 3).try_acquire().unwrap().is_none());
+    assert!(ours.semaphore("n", 3).try_acquire(1).unwrap().is_none());
     next.unlock().unwrap();
     drop(goes);
     comes_to_rest(backend, &ours, "n");
@@ -200,7 +200,7 @@ fn an_unanswered_release_of_some_permits_takes_effect(backend: &Backend) {
         InjectedFault::RequestLost,
         InjectedFault::Disconnect,
     ] {
-        let mut guard = ours.semaphore("n", 4).acquire_many(4).unwrap();
+        let mut guard = ours.semaphore("n", 4).acquire(4).unwrap();
         let next = wait(&ours, &theirs.semaphore("n", 4), 1);
         backend.inject(fault);
         guard.release_permits(1).unwrap();
@@ -209,11 +209,11 @@ fn an_unanswered_release_of_some_permits_takes_effect(backend: &Backend) {
         let fourth = theirs.semaphore("n", 4);
         let mut last = None;
         until(SOON, "both are free", || {
-            last = fourth.try_acquire().unwrap();
+            last = fourth.try_acquire(1).unwrap();
             last.is_some()
         });
         assert!(guard.is_held() && next.is_held(), "{fault:?}");
-        assert!(fourth.try_acquire().unwrap().is_none(), "two are kept");
+        assert!(fourth.try_acquire(1).unwrap().is_none(), "two are kept");
         guard.unlock().unwrap();
         drop((next, last));
         comes_to_rest(backend, &theirs, "n");
@@ -245,8 +245,8 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     comes_to_rest(backend, &mgr, "n");
 
     let n = mgr.semaphore("n", 5);
-    let mut guards = [n.acquire_many(4).unwrap(), n.acquire().unwrap()];
-    let waiter = n.enqueue_many(3).unwrap();
+    let mut guards = [n.acquire(4).unwrap(), n.acquire(1).unwrap()];
+    let waiter = n.enqueue(3).unwrap();
     guards[0].release_permits(2).unwrap();
     let info = look();
     assert_eq!(shown(&info.holders), [(false, 1), (false, 2)]);
@@ -287,13 +287,13 @@ const AS_MUTEX: [(&str, Use); 6] = [
 
 const AS_PERMITS: [(&str, Use); 6] = [
     ("acquire", |mgr| {
-        release_permits(mgr.semaphore("n", 2).acquire()?)
+        release_permits(mgr.semaphore("n", 2).acquire(1)?)
     }),
     ("try_acquire", |mgr| {
-        release_permits(taken(mgr.semaphore("n", 3).try_acquire()?))
+        release_permits(taken(mgr.semaphore("n", 3).try_acquire(1)?))
     }),
-    ("enqueue_many", |mgr| {
-        release_permits(mgr.semaphore("n", 3).enqueue_many(2)?.wait()?)
+    ("enqueue", |mgr| {
+        release_permits(mgr.semaphore("n", 3).enqueue(2)?.wait()?)
     }),
     ("write", |mgr| {
         let writer = mgr.rw_lock("n").write()?;
@@ -306,7 +306,7 @@ const AS_PERMITS: [(&str, Use); 6] = [
         writer.unlock().map(|()| fence)
     }),
     ("try_acquire_for", |mgr| {
-        release_permits(taken(mgr.semaphore("n", 3).try_acquire_for(TTL)?))
+        release_permits(taken(mgr.semaphore("n", 3).try_acquire_for(1, TTL)?))
     }),
 ];
 
@@ -361,7 +361,7 @@ fn a_name_in_use_stays_its_kind(backend: &Backend) {
     let least = LockOptions::new().hold_at_least(P);
     // Held, awaited, and cooling; as a mutex and as permits.
     let guard = ours.lock("n").unwrap();
-    assert_refused(theirs.semaphore("n", 2).try_acquire(), "mutex");
+    assert_refused(theirs.semaphore("n", 2).try_acquire(1), "mutex");
     let waiter = ours.enqueue("n").unwrap();
     assert_refused(theirs.rw_lock("n").try_read(), "mutex");
     drop(guard);
@@ -373,14 +373,14 @@ fn a_name_in_use_stays_its_kind(backend: &Backend) {
         .unwrap()
         .unlock()
         .unwrap();
-    assert_refused(theirs.semaphore("n", 2).try_acquire(), "mutex");
+    assert_refused(theirs.semaphore("n", 2).try_acquire(1), "mutex");
     until(SOON, "it has cooled", || {
-        theirs.semaphore("n", 2).try_acquire().is_ok()
+        theirs.semaphore("n", 2).try_acquire(1).is_ok()
     });
 
-    let permit = ours.semaphore("n", 2).acquire().unwrap();
+    let permit = ours.semaphore("n", 2).acquire(1).unwrap();
     assert_refused(theirs.try_lock("n"), "semaphore of 2 permits");
-    let waiter = ours.semaphore("n", 2).enqueue_many(2).unwrap();
+    let waiter = ours.semaphore("n", 2).enqueue(2).unwrap();
     drop(permit);
     until(SOON, "they are handed over", || waiter.position().is_none());
     assert_refused(theirs.lock("n"), "semaphore of 2 permits");
@@ -400,7 +400,7 @@ fn a_dead_holders_name_becomes_another_kind(backend: &Backend) {
     let lapses = fixed.try_lock("n").unwrap().unwrap();
     let mut next = None;
     until(SOON, "it lapses", || {
-        next = mgr.semaphore("n", 2).try_acquire().unwrap_or_default();
+        next = mgr.semaphore("n", 2).try_acquire(1).unwrap_or_default();
         next.is_some()
     });
     let next = next.unwrap();
@@ -409,7 +409,7 @@ fn a_dead_holders_name_becomes_another_kind(backend: &Backend) {
     assert!(next.is_held());
     next.unlock().unwrap();
 
-    let lapses = fixed.semaphore("n", 2).try_acquire().unwrap().unwrap();
+    let lapses = fixed.semaphore("n", 2).try_acquire(1).unwrap().unwrap();
     let mut next = None;
     until(SOON, "it lapses", || {
         next = mgr.try_lock("n").unwrap_or_default();
@@ -444,11 +444,11 @@ fn dead_waiters_do_not_keep_a_name_its_kind(backend: &Backend) {
         if as_mutex {
             drop(mgr.lock("n").unwrap());
         } else {
-            drop(mgr.semaphore("n", 2).acquire().unwrap());
+            drop(mgr.semaphore("n", 2).acquire(1).unwrap());
         }
         plant_dead_waiters(backend, "n");
         let fence = if as_mutex {
-            release_permits(taken(mgr.semaphore("n", 2).try_acquire().unwrap()))
+            release_permits(taken(mgr.semaphore("n", 2).try_acquire(1).unwrap()))
         } else {
             release(taken(mgr.try_lock("n").unwrap()))
         };
@@ -476,7 +476,7 @@ fn a_vacated_name_is_not_shown_and_every_key_has_a_ttl(backend: &Backend) {
     let mgr = manager(backend);
     let writer = mgr.rw_lock("n").write().unwrap();
     drop(writer);
-    let held = mgr.semaphore("m", 1).acquire().unwrap();
+    let held = mgr.semaphore("m", 1).acquire(1).unwrap();
     // The name is vacated, and then one of its group is taken.
     assert!(mgr.try_lock_all(["m", "n"]).is_err());
     assert!(mgr.inspect("n").unwrap().is_none());
@@ -501,14 +501,14 @@ fn a_forgotten_waiter_gets_a_name_that_was_another_kind(backend: &Backend) {
     let holder = theirs.lock("n").unwrap();
     let mut waiter = ours.enqueue("n").unwrap();
     backend.flush_all();
-    let permit = theirs.semaphore("n", 2).acquire().unwrap();
+    let permit = theirs.semaphore("n", 2).acquire(1).unwrap();
     permit.unlock().unwrap();
     let guard = waiter.wait_for(SOON).unwrap().expect("its turn comes");
     assert!(guard.fence() > holder.fence());
     guard.unlock().unwrap();
 
-    let mut holds = ours.semaphore("n", 2).acquire_many(2).unwrap();
-    let mut queued = ours.semaphore("n", 2).enqueue().unwrap();
+    let mut holds = ours.semaphore("n", 2).acquire(2).unwrap();
+    let mut queued = ours.semaphore("n", 2).enqueue(1).unwrap();
     backend.flush_all();
     theirs.lock("n").unwrap().unlock().unwrap();
     let guard = queued.wait_for(SOON).unwrap().expect("its turn comes");
@@ -524,7 +524,7 @@ fn a_forgotten_waiter_fails_if_its_name_cannot_change(backend: &Backend) {
     let _holder = theirs.lock("n").unwrap();
     let mut waiter = ours.enqueue("n").unwrap();
     backend.flush_all();
-    drop(theirs.semaphore("n", 2).acquire().unwrap());
+    drop(theirs.semaphore("n", 2).acquire(1).unwrap());
     // Another program's data takes the place of the holders.
     let _: i64 = backend.query(&["DEL", "fairlock:{n}:h"]);
     let _: i64 = backend.query(&["RPUSH", "fairlock:{n}:h", "x"]);

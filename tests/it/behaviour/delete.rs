@@ -114,8 +114,8 @@ fn an_awaited_name_goes_to_its_waiter(backend: &Backend) {
     assert!(!other.delete("a").unwrap(), "it is held again");
     next.unlock().unwrap();
 
-    let holder = ours.semaphore("b", 2).acquire_many(2).unwrap();
-    let mut waiter = theirs.semaphore("b", 2).enqueue().unwrap();
+    let holder = ours.semaphore("b", 2).acquire(2).unwrap();
+    let mut waiter = theirs.semaphore("b", 2).enqueue(1).unwrap();
     Permits::of(backend, "b").was_away(T);
     assert!(!other.delete("b").unwrap(), "it is awaited");
     let next = waiter.wait_for(SOON).unwrap().expect("it is its turn");
@@ -153,7 +153,7 @@ fn a_fence_ahead_of_the_clock_keeps_rising(backend: &Backend) {
     assert!(!mgr.delete("a").unwrap());
 
     // A vacated name hands its fence on to permits.
-    let permit = mgr.semaphore("a", 2).acquire().unwrap();
+    let permit = mgr.semaphore("a", 2).acquire(1).unwrap();
     assert_eq!(permit.fence(), ahead + 2);
     permit.unlock().unwrap();
     assert!(!mgr.delete("a").unwrap());

@@ -198,11 +198,11 @@ fn an_abandon_with_a_closed_connection_succeeds(backend: &Backend) {
     let next = ours.lock("a").unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     let semaphore = ours.semaphore("s", 1);
-    let permit = semaphore.acquire().unwrap();
+    let permit = semaphore.acquire(1).unwrap();
     let (end, requests) = call_with_fault(backend, fault, &ours, || permit.abandon());
     end.unwrap();
     assert!(requests > 1, "it was sent {requests} times");
-    let next = semaphore.acquire().unwrap();
+    let next = semaphore.acquire(1).unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
 }
 
@@ -211,10 +211,10 @@ fn a_forced_release_with_a_closed_connection_succeeds(backend: &Backend) {
     let ours = quiet(backend);
     let once = ours.with(LockOptions::new().hold_at_least(Duration::from_secs(50)));
     let held = ours.lock("held").unwrap();
-    let permit = ours.semaphore("permit", 1).acquire().unwrap();
+    let permit = ours.semaphore("permit", 1).acquire(1).unwrap();
     let (cooling, permit_cooling) = (
         once.lock("cooling").unwrap(),
-        once.semaphore("permit-cooling", 1).acquire().unwrap(),
+        once.semaphore("permit-cooling", 1).acquire(1).unwrap(),
     );
     let lost = once.lock("lost").unwrap();
     let fences = [
@@ -241,7 +241,10 @@ fn a_forced_release_with_a_closed_connection_succeeds(backend: &Backend) {
         assert!(requests > 1, "{name}: {requests}");
         assert!(!ours.force_release(name, fence).unwrap(), "{name} is free");
         let next = if name.starts_with("permit") {
-            ours.semaphore(name, 1).acquire().unwrap().previous_holder()
+            ours.semaphore(name, 1)
+                .acquire(1)
+                .unwrap()
+                .previous_holder()
         } else {
             ours.lock(name).unwrap().previous_holder()
         };

@@ -135,14 +135,8 @@ fn with_wait_on_drop_a_dropped_lock_is_free_for_all(backend: &Backend) {
         drop(mgr.lock_all(["n", "m"]).unwrap());
         let both = other.try_lock_all(["m", "n"]).unwrap();
         drop(both.expect("both are free"));
-        drop(mgr.semaphore("s", 2).acquire_many(2).unwrap());
-        assert!(
-            other
-                .semaphore("s", 2)
-                .try_acquire_many(2)
-                .unwrap()
-                .is_some()
-        );
+        drop(mgr.semaphore("s", 2).acquire(2).unwrap());
+        assert!(other.semaphore("s", 2).try_acquire(2).unwrap().is_some());
     }
 }
 
@@ -156,8 +150,8 @@ fn a_dropped_lock_is_free_for_all_threads_of_its_manager(backend: &Backend) {
         });
         drop(mgr.lock_all(["n", "m"]).unwrap());
         assert!(mgr.try_lock_all(["m", "n"]).unwrap().is_some());
-        drop(mgr.semaphore("s", 2).acquire_many(2).unwrap());
-        assert!(mgr.semaphore("s", 2).try_acquire_many(2).unwrap().is_some());
+        drop(mgr.semaphore("s", 2).acquire(2).unwrap());
+        assert!(mgr.semaphore("s", 2).try_acquire(2).unwrap().is_some());
         drop(mgr.rw_lock("rw").write().unwrap());
         assert!(mgr.rw_lock("rw").try_read().unwrap().is_some());
         assert!(mgr.rw_lock("rw").try_write().unwrap().is_some());

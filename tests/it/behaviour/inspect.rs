@@ -208,10 +208,10 @@ fn lapse_permits(backend: &Backend, permits: u32) {
 
 fn lapsed_permits_are_shown_beside_live_ones(backend: &Backend) {
     let mgr = slow(backend);
-    let _live = labelled(&mgr, "live").semaphore("n", 5).acquire().unwrap();
+    let _live = labelled(&mgr, "live").semaphore("n", 5).acquire(1).unwrap();
     let _lapsed = labelled(&mgr, "lapsed")
         .semaphore("n", 5)
-        .acquire_many(2)
+        .acquire(2)
         .unwrap();
     lapse_permits(backend, 2);
     let shown = |info: &LockInfo| -> Vec<(String, u32, bool)> {
@@ -247,9 +247,9 @@ fn lapsed_permits_are_shown_beside_live_ones(backend: &Backend) {
 fn a_noticed_lapse_of_permits_is_shown_until_a_release(backend: &Backend) {
     let mgr = slow(backend);
     let semaphore = mgr.semaphore("n", 2);
-    let _lapsed = semaphore.acquire_many(2).unwrap();
+    let _lapsed = semaphore.acquire(2).unwrap();
     lapse_permits(backend, 2);
-    let next = semaphore.try_acquire().unwrap().expect("they are free");
+    let next = semaphore.try_acquire(1).unwrap().expect("they are free");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     let info = look(&mgr);
     assert_eq!((info.state, info.holders.len()), (LockState::Held, 1));
@@ -282,10 +282,10 @@ fn the_end_of_the_holder_before_is_shown(backend: &Backend) {
     );
     after_force.abandon().unwrap();
     // The name becomes another kind, and another one. Work that is left half done is still known.
-    let permits = semaphore.acquire_many(2).unwrap();
+    let permits = semaphore.acquire(2).unwrap();
     assert_eq!(shown().0, PreviousHolder::Lapsed);
     permits.unlock().unwrap();
-    let clean = semaphore.acquire().unwrap();
+    let clean = semaphore.acquire(1).unwrap();
     assert_eq!(shown().0, PreviousHolder::Released);
     clean.abandon().unwrap();
     let write = writer.write().unwrap();
@@ -303,7 +303,7 @@ fn the_end_of_a_holder_that_cools_or_lapsed_is_shown(backend: &Backend) {
     hold.lock("n").unwrap().abandon().unwrap();
     assert_eq!(end(), (LockState::Cooling, PreviousHolder::Lapsed));
     assert!(mgr.force_release("n", look(&mgr).fence).unwrap());
-    let _permits = mgr.semaphore("n", 2).acquire_many(2).unwrap();
+    let _permits = mgr.semaphore("n", 2).acquire(2).unwrap();
     lapse_permits(backend, 2);
     // Nobody has noticed it yet.
     assert_eq!(end(), (LockState::Lapsed, PreviousHolder::Lapsed));
@@ -332,9 +332,9 @@ fn the_number_served_rises_with_each_hand_over(backend: &Backend) {
     }
     drop(holder);
     let semaphore = mgr.semaphore("n", 1);
-    let holder = semaphore.acquire().unwrap();
-    let waiter = semaphore.enqueue().unwrap();
-    let _next = semaphore.enqueue().unwrap();
+    let holder = semaphore.acquire(1).unwrap();
+    let waiter = semaphore.enqueue(1).unwrap();
+    let _next = semaphore.enqueue(1).unwrap();
     let start = served();
     drop(holder);
     let _holder = waiter.wait().unwrap();

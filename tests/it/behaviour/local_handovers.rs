@@ -411,7 +411,7 @@ fn a_line_takes_a_name_that_became_another_kind(backend: &Backend) {
     guard.unlock().unwrap();
     let a = granted(a);
     assert!(other.force_release("n", a.fence()).unwrap());
-    let permit = other.semaphore("n", 2).acquire().unwrap();
+    let permit = other.semaphore("n", 2).acquire(1).unwrap();
     permit.unlock().unwrap();
     // Nobody uses the name any more. The next tenure of the line needs it as a mutex.
     assert!(matches!(a.unlock(), Err(Error::Lost { .. })));
@@ -534,10 +534,10 @@ fn options_that_do_not_fit_are_refused(backend: &Backend) {
         mgr.with(new().hold_at_least(Duration::from_secs(1)))
             .lock("n"),
     );
-    assert_refused(mgr.semaphore("s", 2).acquire());
+    assert_refused(mgr.semaphore("s", 2).acquire(1));
     assert_refused(mgr.rw_lock("r").read());
     let none = mgr.with(new().local_handovers(0));
-    none.semaphore("s", 2).acquire().unwrap().unlock().unwrap();
+    none.semaphore("s", 2).acquire(1).unwrap().unlock().unwrap();
 }
 
 fn a_wait_behind_a_turn_of_this_process_outlasts_an_outage(backend: &Backend) {

@@ -60,7 +60,7 @@ fn r11_waiters_return_to_a_deleted_or_shortened_queue(backend: &Backend) {
 fn r11_waiters_return_to_a_queue_lost_before_others_leave(backend: &Backend) {
     loses_its_queue(backend, "a", |manager| manager.enqueue("a").unwrap());
     loses_its_queue(backend, "b", |manager| {
-        manager.semaphore("b", 1).enqueue().unwrap()
+        manager.semaphore("b", 1).enqueue(1).unwrap()
     });
     loses_its_queue(backend, "c", |manager| {
         manager.rw_lock("c").enqueue_write().unwrap()

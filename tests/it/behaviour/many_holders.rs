@@ -50,10 +50,10 @@ fn all_of_many_lapsed_holders_are_found_by_a_try(backend: &Backend) {
     let mgr = patient(backend);
     let record = Permits::of(backend, "n");
     let n = mgr.semaphore("n", 10_000);
-    let kept = n.acquire().unwrap();
+    let kept = n.acquire(1).unwrap();
     plant_holders(backend, &record, MANY, -1);
     // One call of the script does not see all of them, so it asks to be called again.
-    let rest = n.try_acquire_many(9_999).unwrap().expect("they lapsed");
+    let rest = n.try_acquire(9_999).unwrap().expect("they lapsed");
     assert_eq!(rest.previous_holder(), PreviousHolder::Lapsed);
     assert_eq!(record.used(), 10_000);
     kept.renew().unwrap();
@@ -188,11 +188,11 @@ fn a_page_of_a_look_shortens_no_keys_ttl(backend: &Backend) {
     for name in ["a", "b", "c", "d"] {
         let record = Permits::of(backend, name);
         let n = mgr.semaphore(name, 10_000);
-        let kept = n.acquire().unwrap();
+        let kept = n.acquire(1).unwrap();
         plant_holders(backend, &record, MANY, -1);
         let command = ["EVAL", renewed, "2", &record.holders, &record.key, DAY];
         let _: i64 = backend.query(&command);
-        drop(n.acquire().unwrap());
+        drop(n.acquire(1).unwrap());
         for key in [&record.holders, &record.key] {
             let left: i64 = backend.query(&["PTTL", key]);
             assert!(left > 86_400_000, "{key}: {left} ms");
@@ -203,9 +203,9 @@ fn a_page_of_a_look_shortens_no_keys_ttl(backend: &Backend) {
 
 fn dead_waiters_with_less_capacity_do_not_refuse_a_try(backend: &Backend) {
     let mgr = manager(backend);
-    let held = mgr.semaphore("n", 2).acquire_many(2).unwrap();
+    let held = mgr.semaphore("n", 2).acquire(2).unwrap();
     plant_dead_waiters(backend, "n");
-    let third = mgr.semaphore("n", 3).try_acquire().unwrap();
+    let third = mgr.semaphore("n", 3).try_acquire(1).unwrap();
     assert!(third.is_some(), "nobody alive came first");
     held.unlock().unwrap();
 }

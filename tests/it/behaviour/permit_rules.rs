@@ -221,7 +221,7 @@ fn p1_the_next_request_rebuilds_a_lost_record(backend: &Backend) {
             Some(reader)
         }),
         ("another kind", 2, |mgr, reader| {
-            let end = mgr.semaphore("a", 3).try_acquire();
+            let end = mgr.semaphore("a", 3).try_acquire(1);
             assert!(
                 matches!(
                     &end,

@@ -92,8 +92,8 @@ fn a_release_elsewhere_makes_each_kind_of_waiter_ready(backend: &Backend) {
     held.unlock().unwrap();
     taken(&mut waiter, GRANTED_WITHIN).unlock().unwrap();
 
-    let held = other.semaphore("s", 3).acquire_many(2).unwrap();
-    let mut waiter = mgr.semaphore("s", 3).enqueue_many(2).unwrap();
+    let held = other.semaphore("s", 3).acquire(2).unwrap();
+    let mut waiter = mgr.semaphore("s", 3).enqueue(2).unwrap();
     assert!(waiter.ready().is_empty());
     held.unlock().unwrap();
     taken(&mut waiter, GRANTED_WITHIN).unlock().unwrap();
@@ -198,9 +198,9 @@ fn a_shutdown_makes_waiters_ready(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let local = mgr.with(LockOptions::new().local_handovers(9));
     let _held = [other.lock("n").unwrap(), other.lock("l").unwrap()];
-    let permits = other.semaphore("s", 1).acquire().unwrap();
+    let permits = other.semaphore("s", 1).acquire(1).unwrap();
     let mut waiting = [mgr.enqueue("n").unwrap(), local.enqueue("l").unwrap()];
-    let permit = mgr.semaphore("s", 1).enqueue().unwrap();
+    let permit = mgr.semaphore("s", 1).enqueue(1).unwrap();
     assert!(waiting.iter().all(|waiter| waiter.ready().is_empty()));
     assert!(permit.ready().is_empty());
     mgr.shutdown(Duration::ZERO).unwrap();
@@ -222,7 +222,7 @@ fn a_refusal_makes_a_waiter_ready(backend: &Backend) {
     let mut permit = None;
     until(TTL + SLACK, "the name becomes a semaphore", || {
         backend.flush_all();
-        permit = other.semaphore("n", 1).try_acquire().ok().flatten();
+        permit = other.semaphore("n", 1).try_acquire(1).ok().flatten();
         permit.is_some()
     });
     waiter.ready().recv_timeout(TTL + SLACK).unwrap();

@@ -165,7 +165,7 @@ fn damaged_records_harm_none_of_a_thousand_other_locks(backend: &Backend) {
     let permits: Vec<_> = (0..300)
         .map(|number| {
             let semaphore = manager.semaphore(format!("s{number}"), 2);
-            semaphore.acquire().expect("nobody else wants it")
+            semaphore.acquire(1).expect("nobody else wants it")
         })
         .collect();
     let all = (mutexes.len() + permits.len()) as u64;

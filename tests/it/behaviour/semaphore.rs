@@ -122,7 +122,7 @@ pub(super) fn wait(
     permits: u32,
 ) -> Receiver<SemaphoreGuard> {
     let semaphore = semaphore.clone();
-    queue_up(mgr, move || semaphore.acquire_many(permits))
+    queue_up(mgr, move || semaphore.acquire(permits))
 }
 
 #[track_caller]
@@ -141,7 +141,7 @@ fn permits_in_use_never_exceed_the_capacity(backend: &Backend) {
             scope.spawn(move || {
                 for round in 0..20 {
                     let permits = 1 + (i + round) % PERMITS;
-                    let guard = semaphore.acquire_many(permits).unwrap();
+                    let guard = semaphore.acquire(permits).unwrap();
                     assert!(held.fetch_add(permits, Ordering::SeqCst) + permits <= PERMITS);
                     thread::yield_now();
                     assert!(guard.is_held());
@@ -161,20 +161,20 @@ fn every_verb_takes_and_releases_permits(backend: &Backend) {
     assert!(format!("{n:?}").contains("permits: 4"));
     let soon = Duration::from_millis(50);
     let guards = [
-        n.acquire().unwrap(),
-        n.try_acquire().unwrap().unwrap(),
-        n.try_acquire_for(soon).unwrap().unwrap(),
-        n.try_acquire_for(SOON).unwrap().unwrap(),
+        n.acquire(1).unwrap(),
+        n.try_acquire(1).unwrap().unwrap(),
+        n.try_acquire_for(1, soon).unwrap().unwrap(),
+        n.try_acquire_for(1, SOON).unwrap().unwrap(),
     ];
     assert_eq!(mgr.stats().held, 4);
-    assert!(n.try_acquire().unwrap().is_none());
-    assert!(n.try_acquire_for(soon).unwrap().is_none());
+    assert!(n.try_acquire(1).unwrap().is_none());
+    assert!(n.try_acquire_for(1, soon).unwrap().is_none());
     drop(guards);
-    n.acquire_many(4).unwrap().unlock().unwrap();
-    n.try_acquire_many(3).unwrap().unwrap().unlock().unwrap();
-    let guard = n.try_acquire_many_for(2, soon).unwrap().unwrap();
-    assert!(n.try_acquire_many_for(3, soon).unwrap().is_none());
-    assert!(n.try_acquire_many_for(2, SOON).unwrap().is_some());
+    n.acquire(4).unwrap().unlock().unwrap();
+    n.try_acquire(3).unwrap().unwrap().unlock().unwrap();
+    let guard = n.try_acquire_for(2, soon).unwrap().unwrap();
+    assert!(n.try_acquire_for(3, soon).unwrap().is_none());
+    assert!(n.try_acquire_for(2, SOON).unwrap().is_some());
     guard.unlock().unwrap();
     comes_to_rest(backend, &mgr, "n");
 }
@@ -182,11 +182,11 @@ fn every_verb_takes_and_releases_permits(backend: &Backend) {
 fn a_heavy_request_is_not_overtaken(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let n = mgr.semaphore("n", 3);
-    let (first, second) = (n.acquire().unwrap(), n.acquire().unwrap());
+    let (first, second) = (n.acquire(1).unwrap(), n.acquire(1).unwrap());
     let heavy = wait(&other, &n, 3);
     let light = wait(&other, &other.semaphore("n", 3), 1);
     assert!(
-        n.try_acquire().unwrap().is_none(),
+        n.try_acquire(1).unwrap().is_none(),
         "one permit is left, but others came first"
     );
     drop(first);
@@ -201,7 +201,7 @@ fn a_heavy_request_is_not_overtaken(backend: &Backend) {
 
 fn one_release_grants_several_waiters_of_all_processes(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
-    let all = ours.semaphore("n", 6).acquire_many(6).unwrap();
+    let all = ours.semaphore("n", 6).acquire(6).unwrap();
     let waiting: Vec<_> = [
         (&ours, 1),
         (&theirs, 2),
@@ -229,9 +229,9 @@ fn one_release_grants_several_waiters_of_all_processes(backend: &Backend) {
 fn a_try_does_not_overtake_waiters(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 2);
-    let guard = n.acquire().unwrap();
+    let guard = n.acquire(1).unwrap();
     let heavy = wait(&mgr, &n, 2);
-    assert!(n.try_acquire().unwrap().is_none());
+    assert!(n.try_acquire(1).unwrap().is_none());
     drop(guard);
     drop(served(&heavy));
     comes_to_rest(backend, &mgr, "n");
@@ -240,12 +240,12 @@ fn a_try_does_not_overtake_waiters(backend: &Backend) {
 fn a_waiter_that_times_out_unblocks_those_behind(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let n = mgr.semaphore("n", 2);
-    let guard = n.acquire().unwrap();
+    let guard = n.acquire(1).unwrap();
     thread::scope(|scope| {
         let heavy = scope.spawn(|| {
             other
                 .semaphore("n", 2)
-                .try_acquire_many_for(2, TTL / 4)
+                .try_acquire_for(2, TTL / 4)
                 .unwrap()
                 .is_none()
         });
@@ -260,7 +260,7 @@ fn a_waiter_that_times_out_unblocks_those_behind(backend: &Backend) {
 
 fn another_kind_of_permits_is_refused_while_in_use(backend: &Backend) {
     let mgr = manager(backend);
-    let guard = mgr.semaphore("n", 2).acquire_many(2).unwrap();
+    let guard = mgr.semaphore("n", 2).acquire(2).unwrap();
     for error in [
         mgr.rw_lock("n").read().unwrap_err(),
         mgr.rw_lock("n").try_write().unwrap_err(),
@@ -286,14 +286,14 @@ fn another_kind_of_permits_is_refused_while_in_use(backend: &Backend) {
     drop(guard);
     drop(served(&waits));
     let writer = mgr.rw_lock("n").write().unwrap();
-    assert!(mgr.semaphore("n", 3).try_acquire().is_err());
+    assert!(mgr.semaphore("n", 3).try_acquire(1).is_err());
     drop(writer);
     comes_to_rest(backend, &mgr, "n");
 }
 
 fn a_mutex_and_a_semaphore_are_distinguished(backend: &Backend) {
     let mgr = manager(backend);
-    let permit = mgr.semaphore("n", 2).acquire().unwrap();
+    let permit = mgr.semaphore("n", 2).acquire(1).unwrap();
     let error = mgr.try_lock("n").unwrap_err();
     assert!(matches!(
         &error,
@@ -318,7 +318,7 @@ fn a_mutex_and_a_semaphore_are_distinguished(backend: &Backend) {
         "{error:?}"
     );
     let _lock = mgr.lock("m").unwrap();
-    let error = mgr.semaphore("m", 2).acquire().unwrap_err();
+    let error = mgr.semaphore("m", 2).acquire(1).unwrap_err();
     assert!(matches!(
         &error,
         Error::Misused {
@@ -342,8 +342,8 @@ fn an_impossible_number_of_permits_is_an_error(backend: &Backend) {
     for (permits, of) in [(1, 0), (1, MAX_PERMITS + 1), (0, 3), (4, 3)] {
         let n = mgr.semaphore("n", of);
         for error in [
-            n.acquire_many(permits).unwrap_err(),
-            n.try_acquire_many_for(permits, TTL).unwrap_err(),
+            n.acquire(permits).unwrap_err(),
+            n.try_acquire_for(permits, TTL).unwrap_err(),
         ] {
             assert!(
                 matches!(
@@ -362,7 +362,7 @@ fn an_impossible_number_of_permits_is_an_error(backend: &Backend) {
         }
     }
     assert!(matches!(
-        mgr.semaphore("", 1).acquire(),
+        mgr.semaphore("", 1).acquire(1),
         Err(Error::Misused {
             misuse: Misuse::Name,
             ..
@@ -370,7 +370,7 @@ fn an_impossible_number_of_permits_is_an_error(backend: &Backend) {
     ));
     assert_eq!(mgr.stats().requests, asked);
     mgr.semaphore("n", MAX_PERMITS)
-        .acquire_many(MAX_PERMITS)
+        .acquire(MAX_PERMITS)
         .unwrap()
         .unlock()
         .unwrap();
@@ -379,12 +379,12 @@ fn an_impossible_number_of_permits_is_an_error(backend: &Backend) {
 fn each_grant_has_a_larger_fence(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 100);
-    let guards: Vec<_> = (0..20).map(|_| n.acquire().unwrap()).collect();
+    let guards: Vec<_> = (0..20).map(|_| n.acquire(1).unwrap()).collect();
     assert!(guards.windows(2).all(|two| two[0].fence() < two[1].fence()));
     let last = guards[19].fence();
     drop(guards);
     backend.flush_all();
-    assert!(n.acquire().unwrap().fence() > last);
+    assert!(n.acquire(1).unwrap().fence() > last);
 }
 
 fn a_lapsed_holder_loses_only_its_own_permits(backend: &Backend) {
@@ -393,7 +393,7 @@ fn a_lapsed_holder_loses_only_its_own_permits(backend: &Backend) {
         theirs
             .with(LockOptions::new().label(label))
             .semaphore("n", 2)
-            .acquire()
+            .acquire(1)
             .unwrap()
     };
     let (stays, goes) = (labelled("stays"), labelled("goes"));
@@ -419,7 +419,7 @@ fn frequent_use_by_others_hides_no_lapse(backend: &Backend) {
     let goes = theirs
         .with(LockOptions::new().ttl(10 * TTL))
         .semaphore("n", 2)
-        .acquire()
+        .acquire(1)
         .unwrap();
     let shorten = "local all, clock = redis.call('HGETALL', KEYS[2]), redis.call('TIME')
                    local soon = struct.pack('<d', clock[1] * 1000000 + clock[2] + 200000)
@@ -432,8 +432,8 @@ fn frequent_use_by_others_hides_no_lapse(backend: &Backend) {
     let n = ours.semaphore("n", 2);
     until(SOON, "its permit is free again", || {
         // Each of these leases is longer than the one that lapses.
-        n.acquire().unwrap().unlock().unwrap();
-        n.try_acquire_many(2).unwrap().is_some()
+        n.acquire(1).unwrap().unlock().unwrap();
+        n.try_acquire(2).unwrap().is_some()
     });
     assert!(matches!(goes.renew(), Err(Error::Lost { .. })));
 }
@@ -442,7 +442,7 @@ fn a_dead_process_with_many_permits_delays_others_once(backend: &Backend) {
     const MANY: u32 = 50;
     let (ours, theirs) = (manager(backend), manager(backend));
     let guards: Vec<_> = (0..MANY)
-        .map(|_| theirs.semaphore("n", MANY).acquire().unwrap())
+        .map(|_| theirs.semaphore("n", MANY).acquire(1).unwrap())
         .collect();
     let next = wait(&ours, &ours.semaphore("n", MANY), MANY);
     assert_eq!(end_leases(backend, "n", "semaphore"), i64::from(MANY));
@@ -458,7 +458,7 @@ fn a_dead_process_with_many_permits_delays_others_once(backend: &Backend) {
 
 fn waiters_for_permits_recover_from_lost_messages(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
-    let all = ours.semaphore("n", 3).acquire_many(3).unwrap();
+    let all = ours.semaphore("n", 3).acquire(3).unwrap();
     // The last of them keeps waiting, so only the tickets show that the others were granted.
     let waiting = [1, 2, 3].map(|permits| wait(&ours, &theirs.semaphore("n", 3), permits));
     backend.inject(InjectedFault::MessageLost);
@@ -475,7 +475,7 @@ fn waiters_for_permits_recover_from_lost_messages(backend: &Backend) {
 
 fn a_flush_loses_permits_and_waiters_queue_again(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
-    let guard = ours.semaphore("n", 2).acquire_many(2).unwrap();
+    let guard = ours.semaphore("n", 2).acquire(2).unwrap();
     let waiting = wait(&ours, &theirs.semaphore("n", 2), 2);
     backend.flush_all();
     let next = served(&waiting);
@@ -492,7 +492,7 @@ fn losing_any_single_key_is_survived(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     for key in ["fairlock:{n}", "fairlock:{n}:q", "fairlock:{n}:h"] {
         let n = ours.semaphore("n", 2);
-        let guard = n.acquire_many(2).unwrap();
+        let guard = n.acquire(2).unwrap();
         let waiting = [
             wait(&ours, &theirs.semaphore("n", 2), 1),
             wait(&ours, &n, 1),
@@ -519,8 +519,8 @@ fn losing_any_single_key_is_survived(backend: &Backend) {
 fn inspect_and_stats_count_permits_and_waiters(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let labelled = theirs.with(LockOptions::new().label("upload"));
-    let first = ours.semaphore("n", 5).acquire_many(2).unwrap();
-    let second = labelled.semaphore("n", 5).acquire_many(3).unwrap();
+    let first = ours.semaphore("n", 5).acquire(2).unwrap();
+    let second = labelled.semaphore("n", 5).acquire(3).unwrap();
     let waiting = wait(&ours, &labelled.semaphore("n", 5), 4);
     let info = ours.inspect("n").unwrap().unwrap();
     assert!(matches!(info.kind, Kind::Semaphore { permits: 5, .. }));
@@ -576,8 +576,8 @@ fn inspect_and_stats_count_permits_and_waiters(backend: &Backend) {
 fn force_release_ends_only_its_own_fence(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let (goes, stays) = (
-        theirs.semaphore("n", 2).acquire().unwrap(),
-        theirs.semaphore("n", 2).acquire().unwrap(),
+        theirs.semaphore("n", 2).acquire(1).unwrap(),
+        theirs.semaphore("n", 2).acquire(1).unwrap(),
     );
     let next = wait(&ours, &ours.semaphore("n", 2), 1);
     assert!(!ours.force_release("n", goes.fence() - 1).unwrap());
@@ -602,26 +602,26 @@ fn options_apply_to_permits(backend: &Backend) {
     let least = Duration::from_millis(400);
     let started = Instant::now();
     with(LockOptions::new().ttl(10 * TTL).hold_at_least(least))
-        .acquire_many(2)
+        .acquire(2)
         .unwrap()
         .unlock()
         .unwrap();
     assert_eq!(mgr.inspect("n").unwrap().unwrap().state, LockState::Cooling);
-    assert!(mgr.semaphore("n", 2).try_acquire().unwrap().is_none());
+    assert!(mgr.semaphore("n", 2).try_acquire(1).unwrap().is_none());
     let after = mgr
         .semaphore("n", 2)
-        .try_acquire_for(SOON)
+        .try_acquire_for(1, SOON)
         .unwrap()
         .expect("it has cooled");
     after.unlock().unwrap();
     assert!(backend.server().is_none() || started.elapsed() >= least);
     // A fixed lease is never renewed.
     let fixed = with(LockOptions::new().fixed_lease(Duration::from_millis(300)))
-        .try_acquire()
+        .try_acquire(1)
         .unwrap()
         .unwrap();
     let other = with(LockOptions::new().max_hold(Duration::from_millis(300)))
-        .acquire()
+        .acquire(1)
         .unwrap();
     assert_eq!(
         fixed.lost().recv_timeout(SOON).unwrap().reason,
@@ -631,14 +631,10 @@ fn options_apply_to_permits(backend: &Backend) {
         other.lost().recv_timeout(SOON).unwrap().reason,
         LossReason::MaxHold
     );
-    mgr.semaphore("n", 2)
-        .acquire_many(2)
-        .unwrap()
-        .unlock()
-        .unwrap();
+    mgr.semaphore("n", 2).acquire(2).unwrap().unlock().unwrap();
     // A renewed lease lasts longer than its ttl.
     let short = fixtures::manager(backend);
-    let guard = short.semaphore("n", 2).acquire().unwrap();
+    let guard = short.semaphore("n", 2).acquire(1).unwrap();
     let longer = fixtures::TTL + fixtures::TTL / 4;
     throughout(longer, "it is held", || guard.is_held());
     assert!(short.stats().renewals_confirmed > 0);
@@ -650,25 +646,25 @@ fn options_apply_to_permits(backend: &Backend) {
 fn the_end_of_the_last_holder_is_reported(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 1);
-    let guard = n.acquire().unwrap();
+    let guard = n.acquire(1).unwrap();
     assert_eq!(guard.previous_holder(), PreviousHolder::Unknown);
     drop(guard);
-    let guard = n.acquire().unwrap();
+    let guard = n.acquire(1).unwrap();
     assert_eq!(guard.previous_holder(), PreviousHolder::Released);
     end_leases(backend, "n", "semaphore");
-    let next = n.acquire().unwrap();
+    let next = n.acquire(1).unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(guard.renew().is_err());
 }
 
 fn a_wait_for_permits_that_times_out_leaves_nothing(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
-    let guard = mgr.semaphore("n", 1).acquire().unwrap();
+    let guard = mgr.semaphore("n", 1).acquire(1).unwrap();
     for _ in 0..3 {
         assert!(
             other
                 .semaphore("n", 1)
-                .try_acquire_for(Duration::from_millis(50))
+                .try_acquire_for(1, Duration::from_millis(50))
                 .unwrap()
                 .is_none()
         );
@@ -688,7 +684,7 @@ fn every_key_has_a_ttl_while_permits_are_held(backend: &Backend) {
             assert!((3_600_000..3_700_000).contains(&left), "{key:?}: {left} ms");
         }
     };
-    let first = n.acquire_many(2).unwrap();
+    let first = n.acquire(2).unwrap();
     end_in_time(&["", ":h"]);
     let next = wait(&ours, &theirs.semaphore("n", 2), 2);
     end_in_time(&["", ":q", ":h"]);
@@ -699,9 +695,9 @@ fn every_key_has_a_ttl_while_permits_are_held(backend: &Backend) {
     next.renew().unwrap();
     end_in_time(&["", ":h"]);
     drop(next);
-    let kept = n.acquire().unwrap();
+    let kept = n.acquire(1).unwrap();
     let _: () = backend.query(&["DEL", "fairlock:{n}:h"]);
-    let _other = n.acquire().unwrap();
+    let _other = n.acquire(1).unwrap();
     end_in_time(&["", ":h"]);
     drop(kept);
 }
@@ -709,14 +705,14 @@ fn every_key_has_a_ttl_while_permits_are_held(backend: &Backend) {
 fn a_waiter_keeps_its_place_and_gets_all_permits_together(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 3);
-    let held = n.acquire_many(2).unwrap();
-    let mut heavy = n.enqueue_many(3).unwrap();
-    let light = n.enqueue().unwrap();
+    let held = n.acquire(2).unwrap();
+    let mut heavy = n.enqueue(3).unwrap();
+    let light = n.enqueue(1).unwrap();
     assert_eq!((heavy.position(), light.position()), (Some(1), Some(2)));
     assert!(heavy.wait_for(Duration::ZERO).unwrap().is_none());
     held.unlock().unwrap();
     let all = heavy.wait_for(SOON).unwrap().expect("its turn comes");
-    assert!(n.try_acquire().unwrap().is_none());
+    assert!(n.try_acquire(1).unwrap().is_none());
     assert_eq!(mgr.inspect("n").unwrap().unwrap().holders[0].permits, 3);
     all.unlock().unwrap();
     light.wait().unwrap().unlock().unwrap();
@@ -725,9 +721,9 @@ fn a_waiter_keeps_its_place_and_gets_all_permits_together(backend: &Backend) {
 
 fn dropping_a_heavy_waiter_unblocks_those_behind(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
-    let held = ours.semaphore("n", 2).acquire().unwrap();
-    let heavy = ours.semaphore("n", 2).enqueue_many(2).unwrap();
-    let light = theirs.semaphore("n", 2).enqueue().unwrap();
+    let held = ours.semaphore("n", 2).acquire(1).unwrap();
+    let heavy = ours.semaphore("n", 2).enqueue(2).unwrap();
+    let light = theirs.semaphore("n", 2).enqueue(1).unwrap();
     drop(heavy);
     let served = light.wait().unwrap();
     assert!(held.is_held());
@@ -738,7 +734,7 @@ fn dropping_a_heavy_waiter_unblocks_those_behind(backend: &Backend) {
 /// Without the record, the name could be taken as a mutex beside its permits.
 fn a_record_lasts_while_its_holders_are_renewed(backend: &Backend) {
     let mgr = manager(backend);
-    let permit = mgr.semaphore("n", 2).acquire().unwrap();
+    let permit = mgr.semaphore("n", 2).acquire(1).unwrap();
     let soon = fixtures::server_time(backend) / 1000 + 60_000;
     backend.query::<i64>(&["PEXPIREAT", "fairlock:{n}", &soon.to_string()]);
     permit.renew().unwrap();
@@ -751,7 +747,7 @@ fn a_record_lasts_while_its_holders_are_renewed(backend: &Backend) {
 fn a_scan_of_many_holders_postpones_the_next_one(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 1000);
-    let _permit = n.acquire().unwrap();
+    let _permit = n.acquire(1).unwrap();
     // 500 more holders, of which one lapses every 5 ms from now on.
     let fill = "local all, clock = redis.call('HGETALL', KEYS[1]), redis.call('TIME')
                 local holder = all[1] == 'p' and all[4] or all[2]
@@ -768,7 +764,7 @@ fn a_scan_of_many_holders_postpones_the_next_one(backend: &Backend) {
         "only the next call scans"
     );
     let before = fixtures::server_time(backend) as f64;
-    assert!(n.try_acquire_many(1000).unwrap().is_none());
+    assert!(n.try_acquire(1000).unwrap().is_none());
     let next = next_scan(backend) - before;
     assert!(next >= 25_000.0, "50 µs for each holder, and not {next} µs");
 }
@@ -776,7 +772,7 @@ fn a_scan_of_many_holders_postpones_the_next_one(backend: &Backend) {
 fn short_leases_cause_no_early_scan_of_many_holders(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 10_000);
-    let _permit = n.acquire().unwrap();
+    let _permit = n.acquire(1).unwrap();
     // 3,000 more holders with leases of 10 ms.
     let fill = "local all, clock = redis.call('HGETALL', KEYS[1]), redis.call('TIME')
                 local holder = ''
@@ -789,7 +785,7 @@ fn short_leases_cause_no_early_scan_of_many_holders(backend: &Backend) {
                 end
                 local p = redis.call('HGET', KEYS[1], 'p')
                 redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 40) .. struct.pack('<I4', 3001) .. string.sub(p, 45))";
-    let try_all = || assert!(n.try_acquire_many(10_000).unwrap().is_none());
+    let try_all = || assert!(n.try_acquire(10_000).unwrap().is_none());
     until(SOON, "two calls come soon after each other", || {
         let _: () = backend.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
         assert_eq!(
@@ -821,7 +817,7 @@ fn p7_a_release_sent_twice_gets_the_same_answer_twice(backend: &Backend) {
     // The default ttl puts the next renewal far off, so only the release can find the loss.
     let [ours, theirs] =
         [LockManager::connect(backend), LockManager::connect(backend)].map(|mgr| mgr.unwrap());
-    let permit = ours.semaphore("n", 2).acquire().unwrap();
+    let permit = ours.semaphore("n", 2).acquire(1).unwrap();
     assert!(theirs.force_release("n", permit.fence()).unwrap());
     backend.wait_until_idle();
     backend.inject(InjectedFault::Disconnect);

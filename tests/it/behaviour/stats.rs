@@ -42,17 +42,17 @@ fn every_request_for_a_lock_counts_once_by_its_end(on: &Backend) {
     waiter.wait().unwrap().unlock().unwrap();
     ours.lock("k").unwrap().unlock().unwrap();
     let permits = ours.semaphore("s", 1);
-    permits.acquire().unwrap().unlock().unwrap();
+    permits.acquire(1).unwrap().unlock().unwrap();
     // Refused before anything is asked for.
     assert!(matches!(ours.lock(""), Err(Error::Misused { .. })));
     assert!(
         ours.semaphore("k", 2)
-            .try_acquire()
+            .try_acquire(1)
             .is_ok_and(|free| free.is_some())
     );
     let kept = ours.lock("mutex").unwrap();
     assert!(matches!(
-        ours.semaphore("mutex", 2).try_acquire(),
+        ours.semaphore("mutex", 2).try_acquire(1),
         Err(Error::Misused {
             misuse: Misuse::Kind { .. },
             ..
@@ -267,7 +267,7 @@ fn loss_that_only_the_release_shows_counts_once(on: &Backend) {
     assert!(matches!(group.unlock(), Err(Error::Lost { .. })));
     assert_eq!(losses(&ours), (5, 1, 4, 0), "one of the group is lost");
 
-    let permit = ours.semaphore("s", 2).acquire().unwrap();
+    let permit = ours.semaphore("s", 2).acquire(1).unwrap();
     assert!(other.force_release("s", permit.fence()).unwrap());
     assert!(matches!(permit.unlock(), Err(Error::Lost { .. })));
     assert_eq!(losses(&ours), (6, 1, 5, 0));
@@ -402,10 +402,10 @@ fn dead_waiters_that_are_passed_over_are_counted(on: &Backend) {
     assert_eq!(ours.stats().dead_waiters, MANY, "{}", ours.stats());
 
     let permits = ours.semaphore("s", 1);
-    let held = permits.acquire().unwrap();
-    let waiter = permits.enqueue().unwrap();
+    let held = permits.acquire(1).unwrap();
+    let waiter = permits.enqueue(1).unwrap();
     queue_up_dead(on, "s", "n", MANY);
-    let behind = permits.enqueue().unwrap();
+    let behind = permits.enqueue(1).unwrap();
     held.unlock().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
     behind.wait().unwrap().unlock().unwrap();

@@ -93,15 +93,12 @@ fn the_waiter_of_a_mutex_learns_of_a_panic(backend: &Backend) {
 fn permits_dropped_by_a_panic_count_as_lapsed(backend: &Backend) {
     let mgr = patient(backend);
     let semaphore = mgr.semaphore("n", 3);
-    let beside = semaphore.acquire().unwrap();
-    panics(|| semaphore.acquire_many(2).unwrap());
-    let next = semaphore
-        .try_acquire_many(2)
-        .unwrap()
-        .expect("two are free");
+    let beside = semaphore.acquire(1).unwrap();
+    panics(|| semaphore.acquire(2).unwrap());
+    let next = semaphore.try_acquire(2).unwrap().expect("two are free");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     beside.unlock().unwrap();
-    let next = semaphore.try_acquire().unwrap().expect("one is free");
+    let next = semaphore.try_acquire(1).unwrap().expect("one is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
 }
 
@@ -164,7 +161,7 @@ fn a_guard_created_during_a_panic_releases_normally(backend: &Backend) {
             drop(mgr.lock("n").unwrap());
             drop(mgr.lock_all(["a", "b"]).unwrap());
             drop(reentrant.lock().unwrap());
-            semaphore.acquire().unwrap().unlock().unwrap();
+            semaphore.acquire(1).unwrap().unlock().unwrap();
             lock.write().unwrap().unlock().unwrap();
         })
     });
@@ -172,7 +169,7 @@ fn a_guard_created_during_a_panic_releases_normally(backend: &Backend) {
         let next = mgr.lock(name).unwrap();
         assert_eq!(next.previous_holder(), PreviousHolder::Released, "{name}");
     }
-    let permit = semaphore.acquire().unwrap();
+    let permit = semaphore.acquire(1).unwrap();
     assert_eq!(permit.previous_holder(), PreviousHolder::Released);
     let writer = lock.write().unwrap();
     assert_eq!(writer.previous_holder(), PreviousHolder::Released);
@@ -203,8 +200,8 @@ fn an_abandoned_mutex_counts_as_lapsed(backend: &Backend) {
 fn abandoned_permits_and_writers_count_as_lapsed(backend: &Backend) {
     let mgr = patient(backend);
     let semaphore = mgr.semaphore("s", 2);
-    semaphore.acquire().unwrap().abandon().unwrap();
-    let next = semaphore.acquire_many(2).unwrap();
+    semaphore.acquire(1).unwrap().abandon().unwrap();
+    let next = semaphore.acquire(2).unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     let lock = mgr.rw_lock("w");
     lock.write().unwrap().abandon().unwrap();
@@ -244,7 +241,7 @@ fn unfinished_work_still_cools(backend: &Backend) {
     let once = mgr.with(LockOptions::new().hold_at_least(Duration::from_secs(60)));
     panics(|| once.lock("a").unwrap());
     once.lock("b").unwrap().abandon().unwrap();
-    panics(|| once.semaphore("c", 1).acquire().unwrap());
+    panics(|| once.semaphore("c", 1).acquire(1).unwrap());
     for name in ["a", "b", "c"] {
         let info = mgr.inspect(name).unwrap().expect("it cools");
         assert_eq!(info.state, LockState::Cooling, "{name}");
@@ -253,7 +250,7 @@ fn unfinished_work_still_cools(backend: &Backend) {
     assert_next_sees(&mgr, "a", PreviousHolder::Lapsed);
     assert_next_sees(&mgr, "b", PreviousHolder::Lapsed);
     let semaphore = mgr.semaphore("c", 1);
-    let next = semaphore.try_acquire().unwrap().unwrap();
+    let next = semaphore.try_acquire(1).unwrap().unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
 }
 

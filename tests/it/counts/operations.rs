@@ -44,19 +44,19 @@ pub(super) const OPERATIONS: &[(&str, Prepare)] = &[
     }),
     ("semaphore: acquire + unlock", |url| {
         let permits = quiet(url).semaphore("k", 1000);
-        Box::new(move || permits.acquire().unwrap().unlock().unwrap())
+        Box::new(move || permits.acquire(1).unwrap().unlock().unwrap())
     }),
     ("semaphore: acquire + drop", |url| {
         let permits = quiet(url).semaphore("k", 1000);
-        Box::new(move || drop(permits.acquire().unwrap()))
+        Box::new(move || drop(permits.acquire(1).unwrap()))
     }),
     (
         "semaphore, beside 500 other holders: acquire + unlock",
         |url| {
             let permits = quiet(url).semaphore("k", 1000);
-            let others: Vec<_> = (0..500).map(|_| permits.acquire().unwrap()).collect();
+            let others: Vec<_> = (0..500).map(|_| permits.acquire(1).unwrap()).collect();
             Box::new(move || {
-                permits.acquire().unwrap().unlock().unwrap();
+                permits.acquire(1).unwrap().unlock().unwrap();
                 assert_eq!(others.len(), 500);
             })
         },

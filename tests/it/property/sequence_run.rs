@@ -442,7 +442,7 @@ impl<'a> SequenceRun<'a> {
                 ModelKind::Mutex => Ok(manager.try_lock(text)?.map(AnyGuard::Plain)),
                 ModelKind::Semaphore(permits) => Ok(manager
                     .semaphore(text, permits)
-                    .try_acquire_many(attempt.permits)?
+                    .try_acquire(attempt.permits)?
                     .map(AnyGuard::Permits)),
                 ModelKind::ReadWrite(all) if attempt.permits == all => {
                     Ok(manager.rw_lock(text).try_write()?.map(AnyGuard::Writer))
@@ -473,7 +473,7 @@ impl<'a> SequenceRun<'a> {
         let taken = match kind {
             ModelKind::Mutex => manager
                 .semaphore(text, 1)
-                .try_acquire()
+                .try_acquire(1)
                 .map(|guard| guard.map(AnyGuard::Permits)),
             ModelKind::Semaphore(_) | ModelKind::ReadWrite(_) => manager
                 .try_lock(text)
@@ -512,9 +512,7 @@ impl<'a> SequenceRun<'a> {
             || match *kind {
                 ModelKind::Mutex => Ok(AnyWaiter::Plain(manager.enqueue(text)?)),
                 ModelKind::Semaphore(permits) => Ok(AnyWaiter::Permits(
-                    manager
-                        .semaphore(text, permits)
-                        .enqueue_many(attempt.permits)?,
+                    manager.semaphore(text, permits).enqueue(attempt.permits)?,
                 )),
                 ModelKind::ReadWrite(all) if attempt.permits == all => {
                     Ok(AnyWaiter::Writer(manager.rw_lock(text).enqueue_write()?))
@@ -812,8 +810,8 @@ fn misuse(manager: &LockManager, name: &str, which: u8) -> fairlock::Result<()> 
         8 => with(options().max_hold(Duration::ZERO))
             .try_lock(name)
             .map(drop),
-        9 => manager.semaphore(name, 0).try_acquire().map(drop),
-        10 => manager.semaphore(name, 2).enqueue_many(3).map(drop),
+        9 => manager.semaphore(name, 0).try_acquire(1).map(drop),
+        10 => manager.semaphore(name, 2).enqueue(3).map(drop),
         11 => with(options().ttl(Duration::ZERO))
             .rw_lock(name)
             .enqueue_read()

@@ -206,7 +206,7 @@ fn unused_names_of_all_masters_are_deleted() {
         assert!(!other.delete(&name).expect("redis answers"));
         let fence = guard.fence();
         guard.unlock().expect("it was held");
-        let permit = one.semaphore(&permits, 2).acquire().expect("it is free");
+        let permit = one.semaphore(&permits, 2).acquire(1).expect("it is free");
         permit.unlock().expect("it was held");
         for name in [&name, &permits] {
             assert!(other.delete(name).expect("redis answers"));

@@ -240,7 +240,7 @@ fn enqueue_ends_at_the_outage_limit_while_a_slot_moves() {
     let one = manager(&set);
     let [name, permits, books] = [0, 1, 2].map(|n| set.name_on(0, n));
     let held = one.lock(&name).expect("it is free");
-    let permit = one.semaphore(&permits, 1).acquire().expect("it is free");
+    let permit = one.semaphore(&permits, 1).acquire(1).expect("it is free");
     let reader = one.rw_lock(&books).read().expect("it is free");
     let slots = [&name, &permits, &books].map(|name| set.slot_of(name));
     for slot in slots {
@@ -253,7 +253,7 @@ fn enqueue_ends_at_the_outage_limit_while_a_slot_moves() {
         ("a mutex", &|| impatient.enqueue(&name).map(drop)),
         ("a line", &|| in_line.enqueue(&name).map(drop)),
         ("permits", &|| {
-            impatient.semaphore(&permits, 1).enqueue().map(drop)
+            impatient.semaphore(&permits, 1).enqueue(1).map(drop)
         }),
         ("a reader", &|| {
             impatient.rw_lock(&books).enqueue_read().map(drop)
@@ -422,9 +422,9 @@ fn release_of_each_kind_needs_no_second_key_while_its_slot_moves() {
             }
             2..5 => {
                 let semaphore = one.semaphore(&name, 2);
-                let held = semaphore.acquire_many(2).expect("it is free");
+                let held = semaphore.acquire(2).expect("it is free");
                 let wanted = other.semaphore(&name, 2);
-                let mut waiter = wanted.enqueue().expect("redis answers");
+                let mut waiter = wanted.enqueue(1).expect("redis answers");
                 split();
                 held.unlock().expect("the holders' key is enough");
                 together();
@@ -459,12 +459,9 @@ fn permits_cool_though_their_keys_are_on_both_sides() {
         let slot = set.slot_of(&name);
         let key = format!("fairlock:{{{name}}}{moved}");
         let started = Instant::now();
-        let held = one.semaphore(&name, 3).acquire_many(2);
+        let held = one.semaphore(&name, 3).acquire(2);
         let held = held.expect("it is free");
-        let mut waiter = other
-            .semaphore(&name, 3)
-            .enqueue_many(2)
-            .expect("redis answers");
+        let mut waiter = other.semaphore(&name, 3).enqueue(2).expect("redis answers");
         set.begin_migration(slot, 1);
         set.move_these(&[key], 0, 1);
         held.unlock().expect("the holders' key is enough");

@@ -32,7 +32,7 @@ const TRIES: [(&str, Try); 6] = [
         Ok(m.try_lock_all([name, other.as_str()])?.is_some())
     }),
     ("permits", |m, name| {
-        Ok(m.semaphore(name, 3).try_acquire_many(3)?.is_some())
+        Ok(m.semaphore(name, 3).try_acquire(3)?.is_some())
     }),
     ("reader", |m, name| {
         Ok(m.rw_lock(name).try_read()?.is_some())
@@ -59,9 +59,9 @@ fn wants(args: &[String]) {
         match kind {
             "permits" => {
                 let permits = manager.semaphore(name, 3);
-                kept.push(Box::new(permits.try_acquire_many(3).unwrap()));
-                kept.push(Box::new(permits.enqueue_many(2).unwrap()));
-                kept.push(Box::new(permits.enqueue_many(3).unwrap()));
+                kept.push(Box::new(permits.try_acquire(3).unwrap()));
+                kept.push(Box::new(permits.enqueue(2).unwrap()));
+                kept.push(Box::new(permits.enqueue(3).unwrap()));
             }
             "reader" => {
                 let books = manager.rw_lock(name);
@@ -141,7 +141,7 @@ fn tries_in_a_cluster_pass_over_no_live_waiter() {
     let mut mutex = live.enqueue(&names[0]).expect("redis answers");
     let mut permits = live
         .semaphore(&names[3], 3)
-        .enqueue_many(3)
+        .enqueue(3)
         .expect("redis answers");
     let mut writer = live
         .rw_lock(&names[4])

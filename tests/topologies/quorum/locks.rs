@@ -363,7 +363,7 @@ fn other_kinds_of_lock_and_longer_leases_are_refused() {
     refused(
         manager
             .semaphore("s", 3)
-            .try_acquire()
+            .try_acquire(1)
             .expect_err("no semaphore"),
     );
     refused(

@@ -338,8 +338,8 @@ fn other_kinds_are_refused_on_a_quorum_without_a_request() {
     let manager = set.manager();
     let requests = manager.stats().requests;
     let refused = [
-        manager.semaphore("x", 2).try_acquire().err(),
-        manager.semaphore("x", 2).acquire().err(),
+        manager.semaphore("x", 2).try_acquire(1).err(),
+        manager.semaphore("x", 2).acquire(1).err(),
         manager.rw_lock("x").read().err(),
         manager.rw_lock("x").try_write().err(),
         manager.rw_lock("x").enqueue_read().err(),

@@ -86,7 +86,7 @@ fn mutex(mgr: &LockManager, name: &str) -> u64 {
 }
 
 fn permits(mgr: &LockManager, name: &str) -> u64 {
-    let guard = mgr.semaphore(name, 2).acquire().unwrap();
+    let guard = mgr.semaphore(name, 2).acquire(1).unwrap();
     let fence = guard.fence();
     guard.unlock().unwrap();
     fence

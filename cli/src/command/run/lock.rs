@@ -49,7 +49,7 @@ impl Share {
             Share::Alone => manager.try_lock(name)?.map(Held::Mutex),
             Share::Permits(Permits { take, of }) => {
                 let semaphore = manager.semaphore(name, of);
-                semaphore.try_acquire_many(take)?.map(Held::Permits)
+                semaphore.try_acquire(take)?.map(Held::Permits)
             }
             Share::Reader => manager.rw_lock(name).try_read()?.map(Held::Reader),
             Share::Writer => manager.rw_lock(name).try_write()?.map(Held::Writer),

@@ -152,7 +152,7 @@ impl Wait {
         match self.run.share() {
             Share::Alone => self.wait_with(manager.enqueue(name)?, manager, Held::Mutex),
             Share::Permits(Permits { take, of }) => {
-                let waiter = manager.semaphore(name, of).enqueue_many(take)?;
+                let waiter = manager.semaphore(name, of).enqueue(take)?;
                 self.wait_with(waiter, manager, Held::Permits)
             }
             Share::Reader => self.wait_with(rw_lock.enqueue_read()?, manager, Held::Reader),

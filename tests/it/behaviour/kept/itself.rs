@@ -187,7 +187,7 @@ fn name_changes_its_kind_while_it_is_kept(backend: &Backend) {
         let permits = plain_handle.semaphore("a", 3);
         drop(
             permits
-                .try_acquire()
+                .try_acquire(1)
                 .unwrap()
                 .expect("the mutex is only kept"),
         );

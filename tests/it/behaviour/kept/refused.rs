@@ -195,9 +195,9 @@ fn keep_and_notify_wanted_are_refused_for_permits(backend: &Backend) {
         ),
     ] {
         let handle = mgr.with(options);
-        assert_refused(handle.semaphore("s", 3).acquire().map(drop), &words);
-        assert_refused(handle.semaphore("s", 3).try_acquire().map(drop), &words);
-        assert_refused(handle.semaphore("s", 3).enqueue().map(drop), &words);
+        assert_refused(handle.semaphore("s", 3).acquire(1).map(drop), &words);
+        assert_refused(handle.semaphore("s", 3).try_acquire(1).map(drop), &words);
+        assert_refused(handle.semaphore("s", 3).enqueue(1).map(drop), &words);
         assert_refused(handle.rw_lock("r").read().map(drop), &words);
         assert_refused(handle.rw_lock("r").try_write().map(drop), &words);
         assert_refused(handle.rw_lock("r").enqueue_write().map(drop), &words);
@@ -225,7 +225,7 @@ fn keep_is_refused_where_drop_waits(backend: &Backend) {
 fn handle_that_unsets_keep_works_with_all_of_these(backend: &Backend) {
     let keeps: LockManager = plain(backend).with(NEW.keep_idle(KEEP).notify_wanted(true));
     let mgr = keeps.with(NEW.no_keep_idle().notify_wanted(false));
-    drop(mgr.semaphore("s", 3).acquire().unwrap());
+    drop(mgr.semaphore("s", 3).acquire(1).unwrap());
     drop(mgr.rw_lock("r").read().unwrap());
     drop(mgr.with(NEW.fixed_lease(TTL)).lock("a").unwrap());
     drop(mgr.lock_all(["b", "c"]).unwrap());
