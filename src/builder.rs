@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, ReplicaAcks, Settings};
-use crate::credentials::CredentialsProvider;
+use crate::credentials::{Credentials, CredentialsError, CredentialsRequest};
 use crate::endpoint::Endpoint;
 #[cfg(feature = "memory")]
 use crate::endpoint::Location;
@@ -189,9 +189,12 @@ impl Builder {
     ///
     /// The provider is asked for each new connection to a server that keeps locks, and once more
     /// if the server refuses its answer. If it says when the credentials end, it is asked before,
-    /// and every open connection logs in anew. A closure is a provider, and so is a
-    /// [`PasswordFile`](crate::credentials::PasswordFile). [`CredentialsProvider`] says on which thread it runs.
-    /// A `Memory` has no login, so it asks no provider.
+    /// and every open connection logs in anew. For a password in a file, call
+    /// [`PasswordFile::credentials`](crate::credentials::PasswordFile::credentials) in it. A `Memory`
+    /// has no login, so it asks no provider.
+    ///
+    /// The manager calls it on a thread of its own, with no mutex held. Several threads may call it
+    /// at the same time. It may block: the connection that it is asked for waits for it.
     ///
     /// The connect timeout bounds the connection and the provider together. An error, a panic or a
     /// timeout of the provider fails that connection alone, with [`Error::Unavailable`](crate::Error::Unavailable) at the
@@ -200,11 +203,11 @@ impl Builder {
     ///
     /// ```no_run
     /// use std::time::Duration;
-    /// use fairlock::{LockManager, credentials::{Credentials, CredentialsRequest}};
+    /// use fairlock::{LockManager, credentials::Credentials};
     ///
     /// # fn token_for(_: &str) -> std::io::Result<String> { Ok(String::new()) }
     /// let mgr = LockManager::builder("rediss://redis.internal/")
-    ///     .credentials(|request: &CredentialsRequest| {
+    ///     .credentials(|request| {
     ///         let token = token_for(request.server())?;
     ///         Ok(Credentials::new("billing", token).valid_for(Duration::from_secs(900)))
     ///     })
@@ -215,9 +218,14 @@ impl Builder {
     /// # Errors
     /// [`build`](Builder::build) fails with [`Error::Misused`](crate::Error::Misused) if the endpoint has a login of its
     /// own, and with [`Error::Unavailable`](crate::Error::Unavailable) if the provider fails.
-    ///
-    pub fn credentials(mut self, provider: impl CredentialsProvider + 'static) -> Builder {
-        self.credentials = Some(Provider::new(provider, false));
+    pub fn credentials(
+        mut self,
+        provider: impl Fn(&CredentialsRequest) -> Result<Credentials, CredentialsError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Builder {
+        self.credentials = Some(Provider::new(provider));
         self
     }
 
@@ -230,8 +238,14 @@ impl Builder {
     /// # Errors
     /// [`build`](Builder::build) fails with [`Error::Misused`](crate::Error::Misused) if the endpoint
     /// is no Sentinel, or has a login for sentinels of its own.
-    pub fn sentinel_credentials(mut self, provider: impl CredentialsProvider + 'static) -> Builder {
-        self.sentinel_credentials = Some(Provider::new(provider, true));
+    pub fn sentinel_credentials(
+        mut self,
+        provider: impl Fn(&CredentialsRequest) -> Result<Credentials, CredentialsError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Builder {
+        self.sentinel_credentials = Some(Provider::new(provider));
         self
     }
 

@@ -1,4 +1,4 @@
-//! Logins that change: a program's source of credentials, and the file as one.
+//! Logins that change: what a provider is asked and gives, and a file with the password.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -73,8 +73,6 @@ impl fmt::Debug for Credentials {
 #[derive(Debug)]
 pub struct CredentialsRequest {
     pub(crate) server: Arc<str>,
-    pub(crate) host_and_port: Option<(String, u16)>,
-    pub(crate) is_for_sentinel: bool,
     pub(crate) was_refused: bool,
 }
 
@@ -82,21 +80,6 @@ impl CredentialsRequest {
     /// The address of the server, as errors show it: host and port, or the path of its socket.
     pub fn server(&self) -> &str {
         &self.server
-    }
-
-    /// The host: a name, or an address without brackets. `None` for a unix socket.
-    pub fn host(&self) -> Option<&str> {
-        self.host_and_port.as_ref().map(|(host, _)| &**host)
-    }
-
-    /// The port. `None` for a unix socket.
-    pub fn port(&self) -> Option<u16> {
-        self.host_and_port.as_ref().map(|(_, port)| *port)
-    }
-
-    /// Whether it is a sentinel. Otherwise it keeps locks, or is a replica of such a server.
-    pub fn is_for_sentinel(&self) -> bool {
-        self.is_for_sentinel
     }
 
     /// Whether the server has just refused the last answer. A provider that keeps its answers must
@@ -111,32 +94,9 @@ impl CredentialsRequest {
 /// [`Step::Credentials`](crate::Step::Credentials).
 pub type CredentialsError = Box<dyn StdError + Send + Sync>;
 
-/// A source of credentials, for logins that change: tokens that end, or a password that is rotated.
-///
-/// A closure is one, and so is a [`PasswordFile`]. [`Builder::credentials`] takes it, and says when
-/// it is asked, and what its errors do.
-///
-/// [`Builder::credentials`]: crate::Builder::credentials
-pub trait CredentialsProvider: Send + Sync {
-    /// The credentials for one server.
-    ///
-    /// The manager calls it on a thread of its own, with no mutex held. Several threads may call it
-    /// at the same time. It may block: the connection that it is asked for waits for it within the
-    /// connect timeout. If it panics or takes longer, only that connection fails.
-    ///
-    /// # Errors
-    /// Any error fails the connection, and is tried again as if the server were unavailable.
-    fn credentials(&self, request: &CredentialsRequest) -> Result<Credentials, CredentialsError>;
-}
-
-impl<F> CredentialsProvider for F
-where
-    F: Fn(&CredentialsRequest) -> Result<Credentials, CredentialsError> + Send + Sync,
-{
-    fn credentials(&self, request: &CredentialsRequest) -> Result<Credentials, CredentialsError> {
-        self(request)
-    }
-}
+/// A provider: see [`Builder::credentials`](crate::Builder::credentials).
+pub(crate) type Provide =
+    dyn Fn(&CredentialsRequest) -> Result<Credentials, CredentialsError> + Send + Sync;
 
 /// A file with the password, which is read again for each new connection.
 ///
@@ -150,8 +110,9 @@ where
 /// ```no_run
 /// use fairlock::{LockManager, credentials::PasswordFile};
 ///
+/// let file = PasswordFile::new("/run/secrets/redis").user("billing");
 /// let mgr = LockManager::builder("redis://redis.internal/")
-///     .credentials(PasswordFile::new("/run/secrets/redis").user("billing"))
+///     .credentials(move |_| file.credentials())
 ///     .build()?;
 /// # Ok::<(), fairlock::Error>(())
 /// ```
@@ -184,17 +145,17 @@ impl PasswordFile {
         }
     }
 
-    /// Reads the file, keeps the password and returns it. Blocks for as long as the file system does.
-    ///
-    /// You need not call it: the manager does, for each new connection. It is for a program that
-    /// wants to report a wrong file before it connects, or that opens connections of its own.
+    /// The user, and the password that is in the file now, or that was last there. Blocks for as long
+    /// as the file system does.
     ///
     /// # Errors
-    /// The file cannot be read, is empty, has more than one line, is no UTF-8 text or has more than
-    /// a mebibyte. The error names the file, and nothing of what is in it.
-    pub fn read(&self) -> Result<String, CredentialsError> {
-        let password = password_in(&self.path)?;
-        Ok(self.last.lock().insert(password).clone())
+    /// The file was never read, and cannot be read, is empty, has more than one line, is no UTF-8 text
+    /// or has more than a mebibyte. The error names the file, and nothing of what is in it.
+    pub fn credentials(&self) -> Result<Credentials, CredentialsError> {
+        Ok(Credentials {
+            user: self.user.clone(),
+            ..Credentials::password(self.password()?)
+        })
     }
 
     /// The password, read again if the file can have another one now.
@@ -217,14 +178,10 @@ impl PasswordFile {
             None => self.read(),
         }
     }
-}
 
-impl CredentialsProvider for PasswordFile {
-    fn credentials(&self, _: &CredentialsRequest) -> Result<Credentials, CredentialsError> {
-        Ok(Credentials {
-            user: self.user.clone(),
-            ..Credentials::password(self.password()?)
-        })
+    fn read(&self) -> Result<String, CredentialsError> {
+        let password = password_in(&self.path)?;
+        Ok(self.last.lock().insert(password).clone())
     }
 }
 
@@ -261,15 +218,6 @@ fn password_in(path: &Path) -> Result<String, CredentialsError> {
 mod tests {
     use super::*;
 
-    fn request() -> CredentialsRequest {
-        CredentialsRequest {
-            server: "h:1".into(),
-            host_and_port: Some(("h".to_owned(), 1)),
-            is_for_sentinel: false,
-            was_refused: false,
-        }
-    }
-
     #[test]
     fn debug_output_has_no_password() {
         let shown = format!("{:?}", Credentials::new("u", "hunter2"));
@@ -283,10 +231,10 @@ mod tests {
     fn password_file_is_read_again_and_outlives_a_bad_moment() {
         let path = std::env::temp_dir().join(format!("fairlock-password-{}", std::process::id()));
         let file = PasswordFile::new(&path).user("u");
-        assert!(file.credentials(&request()).is_err(), "it is not there");
+        assert!(file.credentials().is_err(), "it is not there");
         let read = |text: &[u8]| {
             std::fs::write(&path, text).expect("it can be written");
-            file.credentials(&request()).expect("a password").password
+            file.credentials().expect("a password").password
         };
         assert_eq!(read(b"one\r\n"), "one");
         assert_eq!(read(b"two"), "two");
@@ -294,7 +242,7 @@ mod tests {
             assert_eq!(read(unusable), "two");
         }
         std::fs::remove_file(&path).expect("it is there");
-        let kept = file.credentials(&request()).expect("the last one");
+        let kept = file.credentials().expect("the last one");
         assert_eq!((kept.user.as_deref(), &*kept.password), (Some("u"), "two"));
         assert!(!format!("{file:?}").contains("two"));
     }

@@ -162,7 +162,7 @@ pub enum Misuse {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The [provider](crate::credentials::CredentialsProvider) gave no credentials in time. The
+    /// The [provider](crate::Builder::credentials) gave no credentials in time. The
     /// [cause](Error::Unavailable) is its error, or says that it panicked or hangs.
     Credentials,
     /// A file of certificates, or of a key, was not read in time. The [cause](Error::Unavailable)

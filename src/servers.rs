@@ -149,7 +149,7 @@ impl Server {
     }
 
     /// The user that connections log in as, for rules of an ACL. If a
-    /// [provider](crate::credentials::CredentialsProvider) names it: the user of its last answer.
+    /// [provider](crate::Builder::credentials) names it: the user of its last answer.
     pub fn login_name(&self) -> String {
         let named = self.0.login.shown_user();
         named.unwrap_or_else(|| "default".to_owned())
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn provider_is_asked_for_servers_and_not_for_sentinels() {
         let answer = |_: &CredentialsRequest| Ok(Credentials::new("u", "p"));
-        let provider = Provider::new(answer, false);
+        let provider = Provider::new(answer);
         let topology = servers("redis-sentinel://h/m").0;
         let servers = Servers(
             topology

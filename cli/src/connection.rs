@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Args;
 use fairlock::{
     Builder, LockManager, LockOptions,
-    credentials::{Credentials, CredentialsRequest, PasswordFile},
+    credentials::{Credentials, PasswordFile},
     endpoint::Endpoint,
 };
 use humantime::format_duration;
@@ -246,10 +246,11 @@ impl Connection {
                 None => read_password(path)?,
             };
             let file = self.read.get_or_init(|| file).clone();
-            return Ok(builder.credentials(match &self.user {
+            let file = match &self.user {
                 Some(user) => file.user(user),
                 None => file,
-            }));
+            };
+            return Ok(builder.credentials(move |_| file.credentials()));
         }
         let credentials = match (&self.user, variable("FAIRLOCK_PASSWORD")?) {
             (Some(user), Some(password)) => Credentials::new(user, password),
@@ -260,7 +261,7 @@ impl Connection {
                 return Err(Failure::usage(message));
             }
         };
-        Ok(builder.credentials(move |_: &CredentialsRequest| Ok(credentials.clone())))
+        Ok(builder.credentials(move |_| Ok(credentials.clone())))
     }
 }
 
@@ -293,7 +294,7 @@ fn read_password(path: &str) -> Result<PasswordFile, Failure> {
     let file = PasswordFile::new(path);
     let (sender, ended) = mpsc::channel();
     let read = file.clone();
-    let reader = thread::Builder::new().spawn(move || sender.send(read.read().map(drop)));
+    let reader = thread::Builder::new().spawn(move || sender.send(read.credentials().map(drop)));
     if let Err(error) = reader {
         return Err(Failure::new(
             Exit::NO_REDIS,

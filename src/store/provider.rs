@@ -7,13 +7,12 @@ use parking_lot::Mutex;
 
 use super::clock::{Clock, Time};
 use super::foreign::{ForeignCalls, NoResult};
-use crate::credentials::{Credentials, CredentialsProvider, CredentialsRequest};
+use crate::credentials::{Credentials, CredentialsError, CredentialsRequest, Provide};
 
 /// A source of credentials: for sentinels, or for the servers that keep locks.
 #[derive(Clone)]
 pub(crate) struct Provider {
-    source: Arc<dyn CredentialsProvider>,
-    pub(super) is_for_sentinels: bool,
+    source: Arc<Provide>,
     calls: ForeignCalls,
     /// The user of its last answer, for messages.
     last_user: Arc<Mutex<Option<String>>>,
@@ -21,12 +20,13 @@ pub(crate) struct Provider {
 
 impl Provider {
     pub(crate) fn new(
-        source: impl CredentialsProvider + 'static,
-        is_for_sentinels: bool,
+        source: impl Fn(&CredentialsRequest) -> Result<Credentials, CredentialsError>
+        + Send
+        + Sync
+        + 'static,
     ) -> Provider {
         Provider {
             source: Arc::new(source),
-            is_for_sentinels,
             calls: ForeignCalls::default(),
             last_user: Arc::default(),
         }
@@ -40,7 +40,7 @@ impl Provider {
         until: Time,
     ) -> Result<Credentials, NoResult> {
         let source = Arc::clone(&self.source);
-        let ask = move || source.credentials(&request);
+        let ask = move || source(&request);
         let credentials = self
             .calls
             .run("the provider of credentials", clock, until, ask)??;
@@ -57,8 +57,6 @@ impl Provider {
 /// Shows nothing of the program's own value.
 impl fmt::Debug for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Provider")
-            .field("is_for_sentinels", &self.is_for_sentinels)
-            .finish_non_exhaustive()
+        f.debug_struct("Provider").finish_non_exhaustive()
     }
 }

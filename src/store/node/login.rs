@@ -107,11 +107,6 @@ impl NodeLogin {
         };
         let request = CredentialsRequest {
             server: self.server.to_string().into(),
-            host_and_port: match &self.server {
-                Address::Tcp(host, port) => Some((host.clone(), *port)),
-                Address::Unix(_) => None,
-            },
-            is_for_sentinel: provider.is_for_sentinels,
             was_refused,
         };
         let asked = self.clock.now();
