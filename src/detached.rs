@@ -8,7 +8,6 @@ use std::sync::Arc;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::error::{Error, Result};
-use crate::fence::as_i64;
 use crate::key::Key;
 use crate::script::Secret;
 
@@ -73,11 +72,6 @@ impl DetachedLock {
     /// bearer is lost.
     pub fn fence(&self) -> u64 {
         self.fence
-    }
-
-    /// The [fence](DetachedLock::fence) as the number that drivers of SQL take.
-    pub fn fence_i64(&self) -> i64 {
-        as_i64(self.fence)
     }
 
     /// The text that attaches the lock, in this process or another. **It is a secret:** do not log it.
@@ -156,8 +150,7 @@ impl<'de> serde::Deserialize<'de> for DetachedLock {
 /// held.
 ///
 /// `?` in a function that returns [`fairlock::Result`](crate::Result) drops the guard, and so releases
-/// the lock. To go on with the guard, call [`into_guard`](DetachError::into_guard) or
-/// [`into_parts`](DetachError::into_parts).
+/// the lock. To go on with the guard, call [`into_parts`](DetachError::into_parts).
 #[must_use = "it has the guard: to drop it releases the lock"]
 #[derive(Debug)]
 pub struct DetachError<G>(Box<(G, Error)>);
@@ -165,16 +158,6 @@ pub struct DetachError<G>(Box<(G, Error)>);
 impl<G> DetachError<G> {
     pub(crate) fn new(guard: G, error: Error) -> DetachError<G> {
         DetachError(Box::new((guard, error)))
-    }
-
-    /// Why the lock was not detached.
-    pub fn error(&self) -> &Error {
-        &self.0.1
-    }
-
-    /// The guard.
-    pub fn into_guard(self) -> G {
-        self.0.0
     }
 
     /// The guard, and why the lock was not detached.
@@ -185,7 +168,7 @@ impl<G> DetachError<G> {
 
 impl<G> fmt::Display for DetachError<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error().fmt(f)
+        self.0.1.fmt(f)
     }
 }
 

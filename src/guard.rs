@@ -160,7 +160,10 @@ impl LockGuard {
     /// match guard.detach(Duration::from_secs(600)) {
     ///     Ok(detached) => submit("bill 42", &detached.secret_text()),
     ///     // The guard holds the lock as before, so the work can be done here.
-    ///     Err(error) => drop(error.into_guard()),
+    ///     Err(error) => {
+    ///         let (guard, _why) = error.into_parts();
+    ///         drop(guard);
+    ///     }
     /// }
     /// # Ok::<(), fairlock::Error>(())
     /// ```

@@ -113,7 +113,6 @@ impl fmt::Debug for LockManager {
 /// The locks and releases that [`LockManager::shutdown`] could not finish in good order.
 #[non_exhaustive]
 #[derive(Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Shutdown {
     /// The names of the locks whose guards were still alive at the deadline, in alphabetical order: one
     /// for each guard. Empty if all guards were dropped in time.

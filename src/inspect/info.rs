@@ -19,8 +19,7 @@ pub(super) const MAX_SHOWN: usize = 1000;
 /// # Serialized form
 ///
 /// With the feature `serde`, this and its parts implement `Serialize`. So do
-/// [`Loss`](crate::Loss), [`Stats`](crate::stats::Stats) and [`Shutdown`](crate::Shutdown). The form is
-/// stable:
+/// [`Loss`](crate::Loss) and [`Stats`](crate::stats::Stats). The form is stable:
 ///
 /// - Fields and variants have their names here, in snake_case. A variant with fields is an object
 ///   with one field: `{"semaphore": {"permits": 3}}`. One without is a text: `"mutex"`.

@@ -13,7 +13,6 @@ use crate::engine::{
     GroupOutcome, HeldLease, LeaseOwner, Request, WantResult, first_lost, is_transient,
 };
 use crate::error::{Error, Result};
-use crate::fence::as_i64;
 use crate::key::Key;
 use crate::lease::PanicWatch;
 use crate::local::Running;
@@ -289,12 +288,6 @@ impl MultiGuard {
     /// for any other name.
     pub fn fence(&self, name: impl AsRef<str>) -> Option<u64> {
         self.lease(name.as_ref()).map(|lease| lease.fence())
-    }
-
-    /// The fence of one of the names, like [`Lease::fence_i64`](crate::Lease::fence_i64). `None`
-    /// for any other name.
-    pub fn fence_i64(&self, name: impl AsRef<str>) -> Option<i64> {
-        self.fence(name).map(as_i64)
     }
 
     /// How the previous holder of one of the names ended. `None` for any other name.

@@ -83,21 +83,16 @@ impl Striped {
             Some(refused) => Mutex::refused(&self.manager, refused.clone()),
             None => self
                 .manager
-                .mutex(format!("{}:{}", self.name, self.stripe(key))),
+                .mutex(format!("{}:{}", self.name, self.stripe(key.as_ref()))),
         }
     }
 
     /// The number of the stripe of a key, from 0.
-    pub fn stripe(&self, key: impl AsRef<[u8]>) -> u32 {
-        let hash = fnv_1a(key.as_ref());
+    fn stripe(&self, key: &[u8]) -> u32 {
+        let hash = fnv_1a(key);
         // Without the fold, a low bit of the hash depends only on low bits of the key. Then keys
         // like `7:7` share few stripes.
         ((hash >> 32) ^ hash) as u32 % self.stripes.max(1)
-    }
-
-    /// How many stripes there are.
-    pub fn stripes(&self) -> u32 {
-        self.stripes
     }
 }
 

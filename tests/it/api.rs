@@ -516,21 +516,12 @@ fn fence_of_each_guard_fits_an_i64() {
     same(&mgr.rw_lock("r").read().unwrap());
     same(&mgr.reentrant_mutex("m").lock().unwrap());
     let both = mgr.lock_all(["a", "b"]).unwrap();
-    assert_eq!(
-        both.fence_i64("b").map(|fence| fence as u64),
+    assert!(
         both.fence("b")
+            .is_some_and(|fence| i64::try_from(fence).is_ok())
     );
-    assert_eq!(both.fence_i64("c"), None);
+    assert_eq!(both.fence("c"), None);
     drop(both);
     let detached = mgr.lock("a").unwrap().detach(TTL).unwrap();
-    assert_eq!(u64::try_from(detached.fence_i64()), Ok(detached.fence()));
-    // The text has a number that nobody's grant has: it stays a number that is too large.
-    let (start, secret) = detached
-        .secret_text()
-        .rsplit_once(':')
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
-        .unwrap();
-    let (start, _) = start.rsplit_once(':').unwrap();
-    let forged: fairlock::DetachedLock = format!("{start}:{}:{secret}", u64::MAX).parse().unwrap();
-    assert_eq!(forged.fence_i64(), i64::MAX);
+    assert!(i64::try_from(detached.fence()).is_ok());
 }

@@ -112,7 +112,7 @@ fn late_copy_of_a_detach_moves_nothing() {
     );
     let guard = mgr.lock("a").unwrap();
     let held = [(); 2].map(|()| proxy.hold_request_when(request(Verb::Pass, "a")));
-    let guard = guard.detach(LONG).unwrap_err().into_guard();
+    let guard = guard.detach(LONG).unwrap_err().into_parts().0;
     assert!(guard.is_held());
     let before = owner(&server, "a");
     for copy in held {
@@ -180,7 +180,7 @@ fn guard_after_an_unanswered_detach_is_lost_by_its_next_renewal() {
     );
     let guard = mgr.lock("a").unwrap();
     let lost = [(); 2].map(|()| proxy.swallow_silently_when(request(Verb::Pass, "a")));
-    let guard = guard.detach(LONG).unwrap_err().into_guard();
+    let guard = guard.detach(LONG).unwrap_err().into_parts().0;
     assert!(lost.iter().any(|fault| fault.has_triggered()));
     let loss = guard.lost().recv_timeout(SOON + T).unwrap();
     assert_eq!(loss.reason, LossReason::NotOwner);

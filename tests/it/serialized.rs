@@ -89,13 +89,11 @@ fn every_variant_has_a_name() {
 }
 
 #[test]
-fn a_loss_and_a_shutdown_have_this_form_for_good() {
+fn a_loss_has_this_form_for_good() {
     let mgr = LockManager::connect(&Memory::new()).unwrap();
     let guard = mgr.lock("é \"1\"").unwrap();
     let lost = guard.lost().clone();
-    let left = mgr.shutdown(Duration::ZERO).unwrap();
-    let text = r#"{"ended":["é \"1\""],"unreleased":[]}"#;
-    assert_eq!(to_string(&left).unwrap(), text);
+    mgr.shutdown(Duration::ZERO).unwrap();
     let loss = lost.recv().unwrap();
     let text = format!(
         r#"{{"lock":"é \"1\"","fence":{},"reason":"shutdown"}}"#,

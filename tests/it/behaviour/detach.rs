@@ -408,7 +408,7 @@ fn guard_keeps_a_lock_that_cannot_be_detached(backend: &Backend) {
     ] {
         let error = guard.detach(valid_for).unwrap_err();
         assert!(error.to_string().starts_with("valid_for: "), "{error}");
-        guard = error.into_guard();
+        guard = error.into_parts().0;
         assert!(guard.is_held());
     }
     guard.unlock().unwrap();
@@ -445,12 +445,12 @@ fn re_entrant_lock_is_detached_by_its_last_guard(backend: &Backend) {
     let outer = mutex.lock().unwrap();
     let error = mutex.lock().unwrap().detach(LONG).unwrap_err();
     assert!(error.to_string().starts_with("detach: "), "{error}");
-    assert_eq!(error.into_guard().depth(), 2);
+    assert_eq!(error.into_parts().0.depth(), 2);
     assert_eq!(outer.depth(), 1);
-    let outer = outer.detach(Duration::ZERO).unwrap_err().into_guard();
+    let outer = outer.detach(Duration::ZERO).unwrap_err().into_parts().0;
     assert_eq!(mutex.try_lock().unwrap().expect("it is ours").depth(), 2);
     mutex.lock().unwrap().abandon().unwrap();
-    let outer = outer.detach(LONG).unwrap_err().into_guard();
+    let outer = outer.detach(LONG).unwrap_err().into_parts().0;
     let _ = outer.unlock();
     let detached = mutex.lock().unwrap().detach(LONG).unwrap();
     assert!(mutex.try_lock().unwrap().is_none(), "it is nobody's");

@@ -54,11 +54,8 @@ fn detach_without_a_reply_returns_the_guard(backend: &Backend) {
         let error = guard.detach(LONG).unwrap_err();
         assert!(start.elapsed() <= 2 * T + SLACK);
         backend.disarm();
-        assert!(
-            matches!(error.error(), Error::Unavailable { .. }),
-            "{error}"
-        );
-        let guard = error.into_guard();
+        let (guard, error) = error.into_parts();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
         assert!(guard.is_held(), "nobody else can have it yet");
         assert_ne!(Record::of(backend, "n").owner(), owner, "it was passed on");
         assert!(mgr.try_lock("n").unwrap().is_none());
@@ -84,7 +81,7 @@ fn detach_whose_request_is_lost_changes_nothing(backend: &Backend) {
     backend.inject_lasting(InjectedFault::RequestLost);
     let error = guard.detach(LONG).unwrap_err();
     backend.disarm();
-    let guard = error.into_guard();
+    let guard = error.into_parts().0;
     assert!(guard.is_held());
     // A renewal that runs after all copies of the request confirms it.
     until(SOON, "it is confirmed", || {
@@ -102,7 +99,7 @@ fn guard_of_an_unanswered_detach_ends_before_the_other_lease(backend: &Backend) 
     let guard = ours.lock("n").unwrap();
     let valid_for = 5 * T;
     backend.inject_lasting(InjectedFault::ReplyLost);
-    let guard = guard.detach(valid_for).unwrap_err().into_guard();
+    let guard = guard.detach(valid_for).unwrap_err().into_parts().0;
     backend.disarm();
     // In memory the fault hits the next request of any manager, so there was no other until now.
     let theirs = quiet(backend);

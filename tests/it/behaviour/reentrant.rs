@@ -168,11 +168,9 @@ fn only_keys_of_one_stripe_exclude_each_other(backend: &Backend) {
         ours.striped("accounts", STRIPES),
         theirs.striped("accounts", STRIPES),
     );
-    assert_eq!(mine.stripes(), STRIPES);
     // The values come from a reference implementation. With other values, two versions of this
     // crate would use different stripes for one key.
     for (key, stripe) in [("", 1), ("a", 0), ("foobar", 1), ("4711", 2), ("ä", 1)] {
-        assert_eq!(mine.stripe(key), stripe, "{key:?}");
         assert_eq!(mine.mutex(key).name(), format!("accounts:{stripe}"));
     }
     // If a stripe's name could be too long or empty, no stripe can be used.

@@ -153,9 +153,10 @@ fn lock_of_a_quorum_goes_to_no_other_process() {
     let manager = set.manager();
     let guard = manager.lock("x").expect("it is free");
     let error = guard.detach(TTL).expect_err("a quorum passes no lock on");
+    let (guard, error) = error.into_parts();
     assert!(
         matches!(
-            error.error(),
+            error,
             Error::Misused {
                 misuse: Misuse::Setting { .. },
                 ..
@@ -163,7 +164,6 @@ fn lock_of_a_quorum_goes_to_no_other_process() {
         ),
         "{error}"
     );
-    let guard = error.into_guard();
     assert!(guard.is_held());
     guard.unlock().expect("it was held");
     let text = format!("fairlock-detached/1:fairlock:x:1:{}", "0".repeat(32));
