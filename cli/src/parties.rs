@@ -44,12 +44,10 @@ pub(crate) fn cells(kind: &Kind, party: &Party) -> [String; 5] {
         party.label.clone(),
         party.host.clone(),
         party.pid.to_string(),
-        // As log lines have it. Older versions of the crate do not say the number.
-        match (party.thread_id, is_first_guard(party)) {
-            (Some(id), false) => format!("{}#{id}", party.thread),
-            (Some(id), true) => format!("{}#{id} (first)", party.thread),
-            (None, false) => party.thread.clone(),
-            (None, true) => format!("{} (first)", party.thread),
+        // As log lines have it.
+        match is_first_guard(party) {
+            false => format!("{}#{}", party.thread, party.thread_id),
+            true => format!("{}#{} (first)", party.thread, party.thread_id),
         },
         // The owner of a mutex has no other way to hold it.
         match (kind, party.permits) {
@@ -91,18 +89,14 @@ pub(crate) fn places(lock: &LockInfo) -> impl Iterator<Item = Place<'_>> {
 /// Whether both are the same thread: surely, maybe (`false`), or not at all (`None`).
 ///
 /// The same manager and the same number are the same thread. Another manager may be in the same
-/// process. But processes in containers can have the same host name and the same numbers. A version
-/// that writes no numbers leaves the name of the thread, which others may have, too. A process that
-/// passes the lock from guard to guard says which thread had it first, or waited first. If it keeps
-/// the lock, any of its threads may have it.
+/// process. But processes in containers can have the same host name and the same numbers. A
+/// process that passes the lock from guard to guard says which thread had it first, or waited
+/// first. If it keeps the lock, any of its threads may have it.
 pub(crate) fn is_same_thread(holder: &Party, waiter: &Party) -> Option<bool> {
     let is_same_manager = holder.manager == waiter.manager;
     if holder.keeps {
         return Some(false);
     }
     let is_known = is_same_manager && !holder.hands_over && !waiter.hands_over;
-    match (holder.thread_id, waiter.thread_id) {
-        (Some(one), Some(other)) => (one == other).then_some(is_known),
-        _ => (is_same_manager && holder.thread == waiter.thread).then_some(false),
-    }
+    (holder.thread_id == waiter.thread_id).then_some(is_known)
 }

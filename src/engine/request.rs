@@ -131,7 +131,7 @@ impl Request {
                 host: &HOST,
                 pid: process,
                 thread: thread.name().unwrap_or(NO_NAME),
-                thread_id: Some(thread_id::in_process(process)),
+                thread_id: thread_id::in_process(process),
                 label: options.label_text(),
             },
         };

@@ -144,8 +144,8 @@ pub struct Party {
     /// The name of the thread that asked for the lock. `-` if it has none.
     pub thread: String,
     /// The number of that thread. On Linux the kernel's, as `top -H` and gdb show it; elsewhere a
-    /// number within the process. `None` if the record does not say it.
-    pub thread_id: Option<u32>,
+    /// number within the process.
+    pub thread_id: u32,
     /// The label from [`LockOptions::label`](crate::LockOptions::label).
     pub label: String,
     /// Since when it holds the lock or waits, by the server's clock.

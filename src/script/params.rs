@@ -4,7 +4,7 @@
 //! ```text
 //! request    = ticket " " since " " manager " " parameters
 //! parameters = ttl " " fixed " " hold " " [number " "] label
-//! label      = host TAB pid TAB thread ["#" thread_id] TAB text
+//! label      = host TAB pid TAB thread "#" thread_id TAB text
 //! ```
 //!
 //! - `ttl` and `hold` are in ms, `since` is in µs by the server's clock. `fixed` is `1` or `0`.
@@ -24,7 +24,7 @@ use super::spec::Family;
 pub(crate) const NO_NAME: &str = "-";
 
 /// The number of a mutex's request is larger by this if its owner wants to hear that somebody waits.
-/// It is more than any number of local hand-overs. Scripts of versions without the flag carry it along.
+/// It is more than any number of local hand-overs.
 pub(crate) const HEARS: u32 = 65_536;
 
 /// The parameters of a request for a lock.
@@ -51,8 +51,7 @@ pub(crate) struct Origin<'a> {
     pub(crate) pid: u32,
     /// [`NO_NAME`] for a thread without a name.
     pub(crate) thread: &'a str,
-    /// `None` if the record does not have it.
-    pub(crate) thread_id: Option<u32>,
+    pub(crate) thread_id: u32,
     pub(crate) label: &'a str,
 }
 
@@ -72,11 +71,7 @@ impl<'a> Params<'a> {
         let origin = &self.origin;
         let _ = write!(text, "{}\t{}\t", origin.host, origin.pid);
         push_plain(origin.thread, &mut text);
-        if let Some(id) = origin.thread_id {
-            let _ = write!(text, "#{id}");
-        }
-        text.push('\t');
-        text.push_str(origin.label);
+        let _ = write!(text, "#{}\t{}", origin.thread_id, origin.label);
         text
     }
 
@@ -97,7 +92,7 @@ impl<'a> Params<'a> {
         let mut label = label.splitn(4, '\t');
         let host = label.next()?;
         let pid = label.next()?.parse().ok()?;
-        let (thread, thread_id) = name_and_id(label.next()?);
+        let (thread, thread_id) = name_and_id(label.next()?)?;
         Some(Params {
             ttl_ms,
             fixed,
@@ -189,11 +184,9 @@ pub(crate) fn without_capacity(record: &str) -> String {
 impl fmt::Display for Origin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} on {}", self.pid, self.host)?;
-        match (self.thread, self.thread_id) {
-            (NO_NAME, Some(id)) => write!(f, ", thread {id}")?,
-            (NO_NAME, None) => {}
-            (name, Some(id)) => write!(f, ", thread {name}#{id}")?,
-            (name, None) => write!(f, ", thread {name}")?,
+        match self.thread {
+            NO_NAME => write!(f, ", thread {}", self.thread_id)?,
+            name => write!(f, ", thread {name}#{}", self.thread_id)?,
         }
         if !self.label.is_empty() {
             write!(f, ", label {:?}", self.label)?;
@@ -211,15 +204,10 @@ fn number_and_label(text: &str) -> (Option<&str>, &str) {
 }
 
 /// Splits `name#id`. A name may have a `#` itself.
-fn name_and_id(text: &str) -> (&str, Option<u32>) {
-    let is_digit = |c: char| c.is_ascii_digit();
-    match text.rsplit_once('#') {
-        Some((name, id)) if !id.is_empty() && id.chars().all(is_digit) => match id.parse() {
-            Ok(id) => (name, Some(id)),
-            Err(_) => (text, None),
-        },
-        _ => (text, None),
-    }
+fn name_and_id(text: &str) -> Option<(&str, u32)> {
+    let (name, id) = text.rsplit_once('#')?;
+    let is_number = id.chars().all(|c| c.is_ascii_digit());
+    is_number.then_some((name, id.parse().ok()?))
 }
 
 /// At most 64 characters, without control characters.
@@ -246,24 +234,22 @@ mod tests {
             host: "web-1",
             pid: 4711,
             thread: "main",
-            thread_id: Some(4712),
+            thread_id: 4712,
             label: "16 runs",
         },
     };
 
     #[test]
     fn written_parameters_are_read_back() {
-        let of = |thread, thread_id, label| Origin {
+        let of = |thread, label| Origin {
             thread,
-            thread_id,
             label,
             ..PARAMS.origin
         };
         let origins = [
-            of("main", Some(7), "16 runs"),
-            of("7 up#9", Some(7), ""),
-            of(NO_NAME, Some(7), "x"),
-            of(NO_NAME, None, "a#b c"),
+            of("main", "16 runs"),
+            of("7 up#9", ""),
+            of(NO_NAME, "a#b c"),
         ];
         for origin in origins {
             let params = Params { origin, ..PARAMS };
@@ -362,19 +348,18 @@ mod tests {
     }
 
     #[test]
-    fn thread_is_read_with_its_id_and_without() {
-        for (text, thread, id) in [
-            ("main#4711", "main", Some(4711)),
-            ("-#4711", "-", Some(4711)),
-            ("worker#7#4711", "worker#7", Some(4711)),
-            ("-", "-", None),
-            ("main", "main", None),
-            ("worker#", "worker#", None),
-            ("worker#x", "worker#x", None),
-            ("worker#+7", "worker#+7", None),
-            ("worker#99999999999", "worker#99999999999", None),
+    fn thread_is_read_with_its_id() {
+        for (text, name_and_number) in [
+            ("main#4711", Some(("main", 4711))),
+            ("-#4711", Some(("-", 4711))),
+            ("worker#7#4711", Some(("worker#7", 4711))),
+            ("main", None),
+            ("worker#", None),
+            ("worker#x", None),
+            ("worker#+7", None),
+            ("worker#99999999999", None),
         ] {
-            assert_eq!(name_and_id(text), (thread, id), "{text:?}");
+            assert_eq!(name_and_id(text), name_and_number, "{text:?}");
         }
     }
 
@@ -386,9 +371,7 @@ mod tests {
                 "x",
                 "process 4711 on web-1, thread main#7, label \"x\"",
             ),
-            ("main", "", "process 4711 on web-1, thread main"),
             ("-#7", "", "process 4711 on web-1, thread 7"),
-            ("-", "", "process 4711 on web-1"),
         ] {
             let params = format!("10 0 0 web-1\t4711\t{thread}\t{label}");
             let params = Params::read(&params, Family::Mutex).expect("it is well formed");
@@ -418,25 +401,14 @@ mod tests {
     }
 
     #[test]
-    fn request_of_a_version_without_ids_is_read() {
-        let request = "7 1000 0123456789abcdef 10000 0 0 web-1\t4711\tmain\tnightly run";
-        let requester = Requester::read(request, Family::Mutex).expect("it is well formed");
-        let origin = Origin {
-            thread_id: None,
-            label: "nightly run",
-            ..PARAMS.origin
-        };
-        assert_eq!(requester.params.origin, origin);
-    }
-
-    #[test]
     fn text_of_another_form_is_not_read() {
         for text in [
             "",
             "10",
             "10 0 0 ",
-            "10 0 0 web-1\t4711\tmain",
-            "x 0 0 h\t1\tm\t",
+            "10 0 0 web-1\t4711\tmain#1",
+            "10 0 0 web-1\t4711\tmain\t",
+            "x 0 0 h\t1\tm#1\t",
         ] {
             assert_eq!(Params::read(text, Family::Mutex), None, "{text:?}");
         }

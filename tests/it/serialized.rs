@@ -17,8 +17,8 @@ use serde_json::{from_str, to_string};
 use crate::support::Server;
 
 const HOLDER: &str = r#"{"manager":"6f1c","host":"web-1","pid":4711,"thread":"main","thread_id":4712,"label":"nightly","since":1700000000.123456,"ttl":10.0,"fixed_lease":false,"fence":1700000000123456,"permits":2,"shared":false,"lapsed_for":null,"last_heard":null,"hands_over":false,"keeps":false}"#;
-const LAPSED: &str = r#"{"manager":"77aa","host":"web-2","pid":1,"thread":"-","thread_id":null,"label":"","since":1699999999.0,"ttl":0.25,"fixed_lease":true,"fence":1699999999000000,"permits":1,"shared":false,"lapsed_for":7.000001,"last_heard":null,"hands_over":false,"keeps":false}"#;
-const WAITER: &str = r#"{"manager":"77aa","host":"web-2","pid":1,"thread":"-","thread_id":null,"label":"","since":1700000001.5,"ttl":30.0,"fixed_lease":false,"fence":null,"permits":1,"shared":false,"lapsed_for":null,"last_heard":0.5,"hands_over":false,"keeps":false}"#;
+const LAPSED: &str = r#"{"manager":"77aa","host":"web-2","pid":1,"thread":"-","thread_id":1,"label":"","since":1699999999.0,"ttl":0.25,"fixed_lease":true,"fence":1699999999000000,"permits":1,"shared":false,"lapsed_for":7.000001,"last_heard":null,"hands_over":false,"keeps":false}"#;
+const WAITER: &str = r#"{"manager":"77aa","host":"web-2","pid":1,"thread":"-","thread_id":1,"label":"","since":1700000001.5,"ttl":30.0,"fixed_lease":false,"fence":null,"permits":1,"shared":false,"lapsed_for":null,"last_heard":0.5,"hands_over":false,"keeps":false}"#;
 
 fn lock_info() -> String {
     format!(

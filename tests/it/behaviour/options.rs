@@ -361,9 +361,9 @@ fn a_label_is_shown_beside_host_process_and_thread(backend: &Backend) {
             #[cfg(target_os = "linux")]
             assert_eq!(
                 holder.thread_id,
-                Some(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+                rustix::thread::gettid().as_raw_nonzero().get() as u32
             );
-            assert!(holder.thread_id.is_some());
+            assert_ne!(holder.thread_id, 0);
             holder
         });
         thread.unwrap().join().unwrap()

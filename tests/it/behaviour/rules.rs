@@ -303,7 +303,7 @@ fn plant(backend: &Backend, name: &str, token: &str, of: &str) -> String {
         ("k", "mutex/1"),
         ("o", token),
         ("a", &format!("0 {now} {of} 60000 0 0")),
-        ("l", "host\t1\t-\t"),
+        ("l", "host\t1\t-#1\t"),
         ("e", &end),
         ("g", &now),
         ("f", &now),

@@ -163,7 +163,7 @@ fn scripts(kind: ModelKind) -> Scripts {
                      ARGV[1], ARGV[5] = string.match(params, '^%d+ %d+ (%S+)'), owner\n",
             acquire: include_str!("../../../src/script/mutex_acquire.lua"),
             release: include_str!("../../../src/script/mutex_release.lua"),
-            params: "60000 1 0 -\t0\t-\t",
+            params: "60000 1 0 -\t0\t-#1\t",
         },
         // The first number of a holder is the end of its lease, and byte 21 is its status.
         ModelKind::Semaphore(_) | ModelKind::ReadWrite(_) => Scripts {
@@ -188,7 +188,7 @@ fn scripts(kind: ModelKind) -> Scripts {
                      if not label then return false end\n",
             acquire: include_str!("../../../src/script/permit_acquire.lua"),
             release: include_str!("../../../src/script/permit_release.lua"),
-            params: "60000 1 0 1 -\t0\t-\t",
+            params: "60000 1 0 1 -\t0\t-#1\t",
         },
     }
 }

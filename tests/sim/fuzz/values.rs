@@ -31,7 +31,7 @@ impl ServerFacts<'_> {
 
 pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> Call {
     let token = facts.token(input);
-    let params: Arc<str> = "10000 0 0 host\t1\tmain\t".into();
+    let params: Arc<str> = "10000 0 0 host\t1\tmain#1\t".into();
     let which = input.below(40);
     let verb = match which % 10 {
         0 | 1 => Verb::Acquire {
@@ -180,7 +180,7 @@ fn fields(letters: &str, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> 
         b'h' => {
             let fence = input.number();
             bulk(&format!(
-                "rw/1 9 {fence} 1 {} 0123456789abcdef 10000 0 0 1 host\t1\tmain\tlabel",
+                "rw/1 9 {fence} 1 {} 0123456789abcdef 10000 0 0 1 host\t1\tmain#1\tlabel",
                 facts.now
             ))
         }
@@ -189,7 +189,7 @@ fn fields(letters: &str, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> 
         b'm' => bulk(&format!("{} {}", facts.now, input.number() >> 1)),
         b'a' | b'w' if input.one_in(4) => bulk(&input.text()),
         b'a' | b'w' => bulk(&format!(
-            "1 {} 0123456789abcdef 10000 0 0 host\t{}\tmain\tlabel",
+            "1 {} 0123456789abcdef 10000 0 0 host\t{}\tmain#1\tlabel",
             facts.now,
             input.number()
         )),
@@ -197,7 +197,7 @@ fn fields(letters: &str, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> 
             0 => "mutex/1",
             1 => "semaphore/1 3",
             2 => "0 1700000000000000 0123456789abcdef 10000 0 0",
-            _ => "host\t1\tmain\tlabel",
+            _ => "host\t1\tmain#1\tlabel",
         }),
         _ => bulk(&facts.token(input).simple()),
     };

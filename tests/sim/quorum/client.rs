@@ -126,7 +126,7 @@ impl World<'_> {
             Duration::from_micros(self.rng.below(longest))
         };
         let lease = options.lease_length().as_millis();
-        let params = format!("{lease} {} 0 host\t1\tcaller\t", u8::from(is_fixed));
+        let params = format!("{lease} {} 0 host\t1\tcaller#1\t", u8::from(is_fixed));
         WantedLock {
             key,
             params: params.into(),

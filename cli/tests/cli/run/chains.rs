@@ -152,7 +152,7 @@ fn run_whose_command_waits_for_nothing_ends_the_chain() {
         let name = outer[outer.len() - 1];
         // The thread that is shown lives.
         let holder = holder(&server, name);
-        let thread = holder.thread_id.expect("a number");
+        let thread = holder.thread_id;
         let comm = std::fs::read_to_string(format!("/proc/{}/task/{thread}/comm", holder.pid));
         assert_eq!(comm.expect("it lives").trim_end(), holder.thread);
         let ended = why_waiting(&server, name);
