@@ -29,6 +29,7 @@ pub use striped::Striped;
 
 /// A request that may not wait, with the options of the handle.
 fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
+    check_options(manager, spec)?;
     make_request(manager, key, spec, Request::new)
 }
 
@@ -39,7 +40,6 @@ fn make_request(
     spec: LockSpec,
     make: impl FnOnce(LockSpec, Key, &LockOptions, u32) -> Request,
 ) -> Result<Request> {
-    check_options(manager, spec).map_err(|error| error.about(&key.name))?;
     let process = manager.engine().life().process()?;
     let request = make(spec, key, &manager.options, process);
     Ok(request.asked_at(manager.engine().now()))
@@ -54,23 +54,20 @@ fn check_options(manager: &LockManager, spec: LockSpec) -> Result<()> {
         .check_options(spec.family, &manager.options)
 }
 
-fn check_wait(manager: &LockManager, key: &Key) -> Result<()> {
-    let checked = manager.engine().config().check_wait(&manager.options);
-    checked.map_err(|error| error.about(&key.name))
-}
-
 /// A request that may wait, with the options of the handle.
 fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
-    check_wait(manager, &key)?;
+    manager.engine().config().check_wait(&manager.options)?;
     request_to_try(manager, key, spec)
 }
 
 /// A request that waits for this lock alone, with local hand-overs if the options allow them.
 fn request_for_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Arc<Request>> {
-    check_wait(manager, &key)?;
+    let checked = manager.engine().config().check_wait(&manager.options);
+    checked.map_err(|error| error.about(&key.name))?;
     // In a forked child another thread of the parent may have had the mutexes behind the next line.
     manager.engine().life().process()?;
     let handovers = manager.running().handovers(&key, &manager.options);
+    check_options(manager, spec).map_err(|error| error.about(&key.name))?;
     make_request(manager, key, spec, |spec, key, options, process| {
         Request::with_handovers(spec, key, options, process, handovers)
     })
@@ -83,6 +80,7 @@ fn request_to_try_one(manager: &LockManager, key: Key, spec: LockSpec) -> Result
     manager.engine().life().process()?;
     let running = manager.running();
     let handovers = running.handovers_of_try(&key, &manager.options);
+    check_options(manager, spec).map_err(|error| error.about(&key.name))?;
     make_request(manager, key, spec, |spec, key, options, process| {
         Request::with_handovers(spec, key, options, process, handovers)
     })
