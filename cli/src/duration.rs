@@ -18,11 +18,6 @@ pub(crate) fn measured(time: Duration) -> String {
     }
 }
 
-/// Without needless digits: a ttl of a second / 3 has nine of them.
-pub(crate) fn whole_ms(time: Duration) -> Duration {
-    time - Duration::from_nanos(u64::from(time.subsec_nanos()) % 1_000_000)
-}
-
 /// The shortest time between two looks. Nobody reads faster, so more looks only load the server.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest one. Sums of it with other times do not overflow.

@@ -3,12 +3,16 @@
 use std::fs;
 use std::iter::successors;
 use std::os::unix::fs::MetadataExt as _;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// How often to look for a process above this one.
-const LOOKS_UP: u32 = 3;
+/// One look may miss a process whose parent forked and then stopped or ended during it.
+pub(crate) const SURE_LOOKS: u32 = 2;
+/// The time between two looks.
+const REST: Duration = Duration::from_millis(5);
 
 /// The state of a process, a moment ago.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,16 +34,19 @@ pub(crate) struct Process {
 impl Process {
     /// `None` if the process is gone, or if `/proc` does not show it.
     pub(crate) fn of(pid: i32) -> Option<Process> {
-        let line = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // The name of a program may be any bytes.
-        Process::parse(&String::from_utf8_lossy(&line))
+        Process::read(&pid.to_string())
     }
 
     /// This process. `None` without `/proc`, and if it is that of another container, with other
     /// processes under these numbers.
     pub(crate) fn own() -> Option<Process> {
-        let line = fs::read_to_string("/proc/self/stat").ok()?;
-        Process::parse(&line).filter(|own| own.pid.unsigned_abs() == std::process::id())
+        Process::read("self").filter(|own| own.pid.unsigned_abs() == std::process::id())
+    }
+
+    fn read(name: &str) -> Option<Process> {
+        let line = fs::read(format!("/proc/{name}/stat")).ok()?;
+        // The name of a program may be any bytes.
+        Process::parse(&String::from_utf8_lossy(&line))
     }
 
     fn parse(line: &str) -> Option<Process> {
@@ -79,11 +86,6 @@ impl Process {
         self.group > 0 && self.group == self.foreground
     }
 
-    /// Whether its terminal has given the foreground to another group.
-    pub(crate) fn is_in_background(&self) -> bool {
-        self.group > 0 && self.foreground > 0 && self.group != self.foreground
-    }
-
     /// Whether it executes the file that this process does.
     pub(crate) fn is_fairlock(&self) -> bool {
         let file = |link: &str| {
@@ -119,45 +121,58 @@ pub(crate) fn children_of(pid: i32) -> Option<Vec<i32>> {
     is_listed.then_some(found)
 }
 
+/// The live processes below this one, as [`below`] finds them. `None` also if `/proc` does not show
+/// this one.
+pub(crate) fn below_this(strangers: &[i32]) -> Option<Vec<Process>> {
+    below(&Process::own()?, strangers)
+}
+
 /// The live processes below this one, in its session, parents before their children. Processes
-/// below `strangers`, children of this process, do not count.
+/// below `strangers`, children of it, do not count.
 ///
 /// This reads one process after the other, so it can miss one that starts meanwhile, or whose
-/// parent ends meanwhile: look again until nothing is found. `None` if this process or its own
-/// children cannot be read.
-pub(crate) fn below_this(strangers: &[i32]) -> Option<Vec<Process>> {
-    let own = Process::own()?;
-    let mut children = children_of(own.pid)?;
-    let mut found = vec![own];
+/// parent ends meanwhile: look again until nothing is found. `None` if its own children cannot be
+/// read.
+pub(crate) fn below(top: &Process, strangers: &[i32]) -> Option<Vec<Process>> {
+    let mut children = children_of(top.pid)?;
+    let mut found: Vec<Process> = Vec::new();
     let mut looked_at = 0;
-    while let Some(parent) = found.get(looked_at) {
-        if looked_at > 0 {
-            children = children_of(parent.pid).unwrap_or_default();
-        }
-        looked_at += 1;
-        for child in children.drain(..) {
+    loop {
+        for child in children {
             // One that gets another parent during the look is seen at both.
             let is_new = !found.iter().any(|known| known.pid == child);
             if is_new && !strangers.contains(&child) {
                 found.extend(Process::of(child));
             }
         }
+        let Some(parent) = found.get(looked_at) else {
+            break;
+        };
+        children = children_of(parent.pid).unwrap_or_default();
+        looked_at += 1;
     }
-    found.retain(|process| process.session == own.session && !process.is_dead());
-    found.retain(|process| process.pid != own.pid);
+    found.retain(|process| process.session == top.session && !process.is_dead());
     Some(found)
+}
+
+/// Looks and acts until two looks in a row have found nothing, or until the time is over. `finds`
+/// gets the time since the first look.
+pub(crate) fn until_quiet(at_most: Duration, mut finds: impl FnMut(Duration) -> bool) {
+    let start = Instant::now();
+    let mut quiet_looks = 0;
+    while quiet_looks < SURE_LOOKS && start.elapsed() < at_most {
+        quiet_looks = if finds(start.elapsed()) {
+            0
+        } else {
+            quiet_looks + 1
+        };
+        thread::sleep(REST);
+    }
 }
 
 /// The processes above one, its parent first. Without those that `/proc` does not show.
 pub(crate) fn above(pid: i32) -> impl Iterator<Item = Process> {
     successors(Process::of(pid), |process| Process::of(process.parent)).skip(1)
-}
-
-/// Whether this process is below another one. True where `/proc` does not show it.
-pub(crate) fn is_above_this(pid: i32) -> bool {
-    // The way up is lost where a process between the two ends meanwhile.
-    (0..LOOKS_UP)
-        .any(|_| Process::own().is_none_or(|own| above(own.pid).any(|process| process.pid == pid)))
 }
 
 /// Which processes are below which, on this host.

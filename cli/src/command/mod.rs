@@ -6,7 +6,7 @@ mod doctor;
 mod ls;
 mod man;
 mod release;
-mod run;
+pub(crate) mod run;
 mod show;
 mod top;
 mod why_waiting;

@@ -20,7 +20,15 @@ fn unknown_option_exits_64() {
 /// If a change of a help is meant, `fairlock COMMAND -h` writes the new file.
 #[test]
 fn help_of_a_command_is_as_its_golden_file_has_it() {
-    for command in ["ls", "show", "release", "bench", "completions", "man"] {
+    for command in [
+        "run",
+        "ls",
+        "show",
+        "release",
+        "bench",
+        "completions",
+        "man",
+    ] {
         let ended = end(&mut without_server(&[command, "-h"]));
         assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
         let golden = format!(

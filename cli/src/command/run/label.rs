@@ -2,36 +2,11 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::thread;
-
-use crossbeam_channel::bounded;
 
 use crate::defaults::MAX_LABEL;
-use crate::exit::Failure;
-use crate::signal_mask::without_ttou;
 
 /// The thread that takes the lock. It lives for as long as the run does.
 pub(in crate::command) const THREAD: &str = "fairlock-run";
-
-/// Runs this on a thread of that name, which then stays until the process ends: Redis and
-/// `fairlock ls` name the thread that took the lock, and people look for it.
-pub(super) fn on_its_thread<T: Send + 'static>(
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
-    let (sender, ended) = bounded(1);
-    thread::Builder::new()
-        .name(THREAD.into())
-        // It starts threads of the library, which log.
-        .spawn(move || {
-            without_ttou(|| sender.send(run()).map_err(drop)).unwrap_or(());
-            loop {
-                thread::park();
-            }
-        })
-        .map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;
-    let failed = |_| Failure::internal("the wait ended without a result");
-    ended.recv().map_err(failed)
-}
 
 /// The label of a run inside another one, which holds this name. Left as it is if it would be too
 /// long.
@@ -53,11 +28,11 @@ pub(in crate::command) fn around(label: &str) -> Option<(&str, u64)> {
 /// The name of a program, without its folders, as a label that the library takes.
 pub(super) fn of_program(program: &OsStr) -> String {
     let name = Path::new(program).file_name().unwrap_or(program);
-    let name = name.to_string_lossy().replace(char::is_control, "?");
-    let end = (0..=MAX_LABEL.min(name.len()))
-        .rev()
-        .find(|at| name.is_char_boundary(*at));
-    name[..end.unwrap_or(0)].to_owned()
+    let mut name = name.to_string_lossy().replace(char::is_control, "?");
+    while name.len() > MAX_LABEL {
+        name.pop();
+    }
+    name
 }
 
 #[cfg(test)]
@@ -65,10 +40,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_is_the_last_part_of_a_path() {
-        assert_eq!(of_program(OsStr::new("/usr/bin/make")), "make");
-        assert_eq!(of_program(OsStr::new("make")), "make");
-        assert_eq!(of_program(OsStr::new("..")), "..");
+    fn label_is_the_last_part_of_a_path_as_the_library_takes_it() {
+        for (program, label) in [
+            ("/usr/bin/make", "make"),
+            ("make", "make"),
+            ("..", ".."),
+            ("a\nb\u{1b}c", "a?b?c"),
+            (&"ü".repeat(300), &"ü".repeat(MAX_LABEL / 2)),
+        ] {
+            assert_eq!(of_program(OsStr::new(program)), label);
+        }
     }
 
     #[test]
@@ -81,12 +62,5 @@ mod tests {
         }
         let long = "x".repeat(MAX_LABEL);
         assert_eq!(inside(long.clone(), "a", 7), long);
-    }
-
-    #[test]
-    fn odd_programs_have_allowed_labels() {
-        assert_eq!(of_program(OsStr::new("a\nb\u{1b}c")), "a?b?c");
-        let long = of_program(OsStr::new(&"ü".repeat(300)));
-        assert_eq!(long, "ü".repeat(MAX_LABEL / 2));
     }
 }

@@ -2,6 +2,7 @@
 
 mod ancestors;
 mod command;
+pub(crate) mod guard;
 pub(super) mod label;
 mod lock;
 mod program;
@@ -13,19 +14,18 @@ mod times;
 mod tree;
 mod wait;
 
-use crate::defaults::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, MAX_TTL};
-use std::cell::Cell;
+use crate::defaults::DEFAULT_COMMAND_TIMEOUT;
+use std::cell::RefCell;
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
-use std::ops::ControlFlow;
+use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
-
 use clap::{Args, ValueEnum};
+use crossbeam_channel::{Receiver, bounded};
 use fairlock::{Builder, DetachedLock, LockManager, LockOptions};
-use humantime::format_duration;
 
 use crate::connection::Connection;
 use crate::duration;
@@ -33,14 +33,14 @@ use crate::exit::{Exit, Failure};
 use crate::logger;
 
 use ancestors::{Ancestor, Ancestors};
-use command::{DETACHED, Environment, FENCE};
+use command::{DETACHED, FENCE, become_command};
 use lock::{Held, Permits, Share};
 use signals::Signals;
 use supervisor::supervise;
 use terminal::Terminal;
 use times::Times;
 use tree::Tree;
-use wait::{Shown, Stop, Wait, Waited};
+use wait::{Stop, Wait};
 
 /// How long the connection may take, unless `--command-timeout` says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -81,9 +81,9 @@ pub(crate) struct Run {
     /// Do not wait for the lock.
     #[arg(short, long)]
     no_wait: bool,
-    /// How long the lock outlives a host that crashed, or that Redis cannot hear. Default: 10s.
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
-    ttl: Option<Duration>,
+    /// How long the lock outlives a host that crashed, or that Redis cannot hear.
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "10s")]
+    ttl: Duration,
     /// Keep the lock taken for this time, even if the command ends before.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     hold_at_least: Option<Duration>,
@@ -115,7 +115,7 @@ pub(crate) struct Run {
     reenter: bool,
     /// Hand the lock to the command, which attaches it within this time. The command finds it in
     /// FAIRLOCK_DETACHED, and takes the place of this process.
-    #[arg(long, value_name = "D", value_parser = valid_for)]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
     #[arg(conflicts_with_all = ["permits", "shared", "exclusive", "max_hold", "grace", "reenter"])]
     detach: Option<Duration>,
     /// Take over the lock that another process has detached, ahead of all that wait. It is in
@@ -142,57 +142,81 @@ enum OnLoss {
     Ignore,
 }
 
-/// The library would say so after the wait.
-fn valid_for(text: &str) -> Result<Duration, String> {
-    let time = duration::parse(text)?;
-    let range = Duration::from_millis(1)..=MAX_TTL;
-    let wrong = || format!("from 1ms to {}", format_duration(MAX_TTL));
-    range.contains(&time).then_some(time).ok_or_else(wrong)
-}
-
 impl Run {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
-        let times = Times::new(self.ttl(), self.grace, self.max_hold)?;
+        let times = Times::new(self.ttl, self.grace)?;
         // Before a wait that may take hours.
         program::check(&self.command[0])?;
         // The first process of a container gets no signal that it has no handler for.
         let signals = Signals::start()?;
-        let ancestors = Ancestors::read(connection.prefix())?;
+        let ancestors = Ancestors::read()?;
         let orphaned = ancestors.watch();
-        let wait = self.wait(connection, &times, &ancestors, &signals, &orphaned.0)?;
-        let waited = label::on_its_thread(move || wait.run())?;
-        let (held, manager) = match self.granted(waited, &signals, connection)? {
-            ControlFlow::Continue(granted) => granted,
-            ControlFlow::Break(exit) => return Ok(exit),
+        let wait = Wait {
+            run: self,
+            ancestors: &ancestors,
+            attached: self.attached()?,
+            builder: self.builder(connection, &ancestors)?,
+            signals: &signals.received,
+            orphaned: orphaned.0.clone(),
+            start: Instant::now(),
+            said: RefCell::default(),
         };
+        thread::scope(|scope| {
+            // Redis and `fairlock ls` name the thread that takes the lock, and people look for it.
+            // It lives until the run ends, which drops the first channel.
+            let (_is_running, end) = bounded::<()>(0);
+            let (sender, waited) = bounded(1);
+            let take = move || {
+                let _ = sender.send(wait.run());
+                let _ = end.recv();
+            };
+            let thread = thread::Builder::new().name(label::THREAD.into());
+            let failed = |error| Failure::internal(format!("cannot start a thread: {error}"));
+            thread.spawn_scoped(scope, take).map_err(failed)?;
+            let failed = |_| Failure::internal("the wait ended without a result");
+            match waited.recv().map_err(failed)? {
+                Ok(granted) => {
+                    self.run_under(granted, connection, &ancestors, &signals, times, orphaned)
+                }
+                Err(stop) => self.without_lock(stop, &signals, connection),
+            }
+        })
+    }
+
+    fn run_under(
+        &self,
+        (held, manager): (Held, LockManager),
+        connection: &Connection,
+        ancestors: &Ancestors,
+        signals: &Signals,
+        times: Times,
+        orphaned: (Receiver<()>, Duration),
+    ) -> Result<Exit, Failure> {
         signals.receive_stops();
-        // Much may have happened since the grant: the host may have slept.
-        let is_late = held.check().is_err() || held.remaining() <= times.left_at_term();
         if let Err(signal) = signals.early() {
             held.release_unused(&manager);
             return Ok(signals::end_by(signal));
         }
-        let own = ancestors.under(&held, self.share(), times.grace);
-        let environment = Environment::new(&own, connection)?;
+        let own = Ancestors::under(&held, self.share(), times.grace);
+        let mut command = command::under(&own, &self.command, connection)?;
         if let Some(valid_for) = self.detach {
-            return Err(self.hand_over(held, valid_for, &manager, environment)?);
+            return Err(self.hand_over(held, valid_for, &manager, command)?);
         }
-        if is_late {
+        // Much may have happened since the grant: the host may have slept.
+        if held.check().is_err() || held.remaining() <= times.left_at_term() {
             held.release_unused(&manager);
-            return Err(
-                self.lost("the lock was not renewed in time, so the command does not start")
-            );
+            let text = "the lock was not renewed in time, so the command does not start";
+            return Err(self.lost(text));
         }
-        let environment = environment.with(ancestors::VARIABLE, Some(ancestors.and(own)));
-        let environment = match self.attach {
+        command.env(ancestors::VARIABLE, ancestors.and(own));
+        if self.attach {
             // Its text is of no more use.
-            true => environment.with(DETACHED, None),
-            false => environment,
-        };
+            command.env_remove(DETACHED);
+        }
         let terminal = Terminal::find();
-        match Tree::start(environment.command(&self.command), terminal.is_some()) {
+        match Tree::start(command, terminal.is_some()) {
             Ok(tree) => {
-                let ended = supervise(self, &held, tree, terminal, &signals, times, orphaned);
+                let ended = supervise(self, &held, tree, terminal, signals, times, orphaned);
                 Ok(release::after(self, &ended, held, &manager))
             }
             Err(error) => {
@@ -202,61 +226,36 @@ impl Run {
         }
     }
 
-    fn wait(
+    /// How the run ends if the wait ended without the lock.
+    fn without_lock(
         &self,
-        connection: &Connection,
-        times: &Times,
-        ancestors: &Ancestors,
-        signals: &Signals,
-        orphaned: &Receiver<()>,
-    ) -> Result<Wait, Failure> {
-        Ok(Wait {
-            run: self.clone(),
-            ancestors: ancestors.clone(),
-            attached: self.attached()?,
-            builder: self.builder(connection, times, ancestors)?,
-            signals: signals.received.clone(),
-            orphaned: orphaned.clone(),
-            start: Instant::now(),
-            is_shown: Cell::new(false),
-        })
-    }
-
-    /// The lock, if the wait ended with it, or how the run ends.
-    fn granted(
-        &self,
-        waited: Result<Waited, Stop>,
+        stop: Stop,
         signals: &Signals,
         connection: &Connection,
-    ) -> Result<ControlFlow<Exit, (Held, LockManager)>, Failure> {
-        match waited {
-            Ok(Waited::Granted(held, manager)) => Ok(ControlFlow::Continue((held, manager))),
-            Ok(Waited::Joined(ancestor)) => {
-                ancestor.check_joinable()?;
+    ) -> Result<Exit, Failure> {
+        match stop {
+            Stop::Joined(ancestor) => {
                 if let Err(signal) = signals.early() {
-                    return Ok(ControlFlow::Break(signals::end_by(signal)));
+                    return Ok(signals::end_by(signal));
                 }
-                let environment = Environment::new(&ancestor, connection)?;
-                Err(environment.become_command(&self.command))
+                let command = command::under(&ancestor, &self.command, connection)?;
+                Err(become_command(command, &self.command[0]))
             }
-            Ok(Waited::ForItself(ancestor)) => Err(self.waits_for_itself(&ancestor)),
-            Ok(Waited::Busy(holder)) => {
-                if self.shown() != Shown::Nothing {
+            Stop::Busy(holder) => {
+                if self.tells() {
                     self.say(&format!("busy{holder}"));
                 }
-                Ok(ControlFlow::Break(Exit(self.conflict_exit_code)))
+                Ok(Exit(self.conflict_exit_code))
             }
             // To the library, a replica is an error of the URL. A run has waited for its promotion,
             // as for any Redis that is away.
-            Err(Stop::Error(error)) if wait::passes(&error) => {
+            Stop::Error(error) if wait::passes(&error) => {
                 let message = Failure::from(error).to_string();
                 Err(Failure::new(Exit::NO_REDIS, message))
             }
-            Err(Stop::Error(error)) => Err(error.into()),
-            Err(Stop::Signal(signal)) => Ok(ControlFlow::Break(signals::end_by(signal))),
-            Err(Stop::Orphaned) => {
-                Err(self.lost("the run around this one has died, so the command does not start"))
-            }
+            Stop::Error(error) => Err(error.into()),
+            Stop::Failed(failure) => Err(failure),
+            Stop::Signal(signal) => Ok(signals::end_by(signal)),
         }
     }
 
@@ -267,17 +266,17 @@ impl Run {
         held: Held,
         valid_for: Duration,
         manager: &LockManager,
-        environment: Environment,
+        mut command: Command,
     ) -> Result<Failure, Failure> {
         let Held::Mutex(guard) = held else {
             return Err(Failure::internal("only a mutex can be detached"));
         };
         // An error drops the guard, and so releases the lock.
         let lock = guard.detach(valid_for).map_err(fairlock::Error::from)?;
-        let failure = environment
-            .with(DETACHED, Some(lock.secret_text()))
-            .with(FENCE, Some(lock.fence().to_string()))
-            .become_command(&self.command);
+        command
+            .env(DETACHED, lock.secret_text())
+            .env(FENCE, lock.fence().to_string());
+        let failure = become_command(command, &self.command[0]);
         // The command could not be executed.
         if let Ok(guard) = manager.attach(&lock) {
             Held::Mutex(guard).release_unused(manager);
@@ -296,29 +295,24 @@ impl Run {
         // The error does not have the text.
         let lock = lock.map_err(|error| wrong(&error.to_string()))?;
         if lock.name() != self.name {
-            return Err(wrong(&format!(
-                "it has the lock {:?}, not {:?}",
-                lock.name(),
-                self.name
-            )));
+            return Err(wrong("it has the lock of another name"));
         }
         Ok(Some(lock))
     }
 
     /// The error for a lock that a run around this one holds.
     fn waits_for_itself(&self, ancestor: &Ancestor) -> Failure {
-        let exit = if self.no_wait {
-            Exit(self.conflict_exit_code)
-        } else {
-            Exit::USAGE
+        let exit = match self.no_wait {
+            true => Exit(self.conflict_exit_code),
+            false => Exit::USAGE,
         };
         let remedy = match self.reenter {
             false => "--reenter joins that run",
-            true => "it holds less than this one wants, so this one cannot join it",
+            true => {
+                "this one cannot join it, since it holds less, or is not above it in its session"
+            }
         };
-        let Ancestor {
-            name, pid, fence, ..
-        } = ancestor;
+        let (name, pid, fence) = (&self.name, ancestor.pid, ancestor.fence);
         let text = format!(
             "{name}: held by the run around this one (pid {pid}, fence {fence}), so it would wait \
              for itself; {remedy}"
@@ -327,22 +321,14 @@ impl Run {
     }
 
     /// A manager that is not connected yet.
-    fn builder(
-        &self,
-        connection: &Connection,
-        times: &Times,
-        ancestors: &Ancestors,
-    ) -> Result<Builder, Failure> {
+    fn builder(&self, connection: &Connection, ancestors: &Ancestors) -> Result<Builder, Failure> {
         let label = self.label.clone();
         let label = label.unwrap_or_else(|| label::of_program(&self.command[0]));
         let mut options = LockOptions::new()
-            .ttl(times.ttl)
+            .ttl(self.ttl)
             .label(ancestors.label(label));
         if let Some(least) = self.hold_at_least {
             options = options.hold_at_least(least);
-        }
-        if let Some(limit) = times.backstop() {
-            options = options.max_hold(limit);
         }
         let timeout = connection.command_timeout();
         // The library derives it from the ttl. That of a short ttl is too short for a connection
@@ -361,10 +347,6 @@ impl Run {
         })
     }
 
-    fn ttl(&self) -> Duration {
-        self.ttl.unwrap_or(DEFAULT_TTL)
-    }
-
     fn share(&self) -> Share {
         match self.permits {
             Some(permits) => Share::Permits(permits),
@@ -374,14 +356,10 @@ impl Run {
         }
     }
 
-    /// On a terminal, or with `-v`. Cron mails every line that a job prints.
-    fn shown(&self) -> Shown {
-        match (self.quiet, log::max_level()) {
-            (true, _) => Shown::Nothing,
-            _ if io::stderr().is_terminal() => Shown::Always,
-            (_, level) if level >= log::LevelFilter::Info => Shown::Once,
-            _ => Shown::Nothing,
-        }
+    /// Whether somebody reads how the wait goes. Cron mails every line that a job prints.
+    fn tells(&self) -> bool {
+        let is_verbose = log::max_level() >= log::LevelFilter::Info;
+        !self.quiet && (is_verbose || io::stderr().is_terminal())
     }
 
     fn lost(&self, text: &str) -> Failure {

@@ -1,11 +1,12 @@
 //! The end of a run: the lock is released, and the exit code is decided.
 
+use std::os::unix::process::ExitStatusExt as _;
+
 use fairlock::{Error, LockManager};
 
 use super::lock::Held;
 use super::signals::end_by_ctrl_c;
 use super::supervisor::{Cut, Ended};
-use super::tree::End;
 use super::{OnLoss, Run};
 use crate::exit::Exit;
 
@@ -14,9 +15,9 @@ pub(super) fn after(run: &Run, ended: &Ended, held: Held, manager: &LockManager)
     let fence = held.fence();
     // A failure is an answer: the command ended by itself, in good order. A command that died, or
     // that was ended for its lock, may have left its work half done. The next holder learns of it.
-    let is_whole = ended.cut.is_none() && matches!(ended.end, End::Code(_));
+    let is_whole = ended.cut.is_none() && ended.end.code().is_some();
     let released = held.release(!is_whole);
-    let is_success = ended.cut.is_none() && ended.end == End::Code(0);
+    let is_success = ended.cut.is_none() && ended.end.success();
     if released.is_ok() && run.only_after_success && !is_success {
         // Without an answer, the lock is kept for its time.
         let _ = manager.force_release(&run.name, fence);
@@ -34,10 +35,10 @@ pub(super) fn after(run: &Run, ended: &Ended, held: Held, manager: &LockManager)
             "not confirmed as released, so the ttl may have to end it: {error}"
         )),
     }
-    let own = match ended.end {
+    let own = match ended.end.code() {
         // The kernel passes on 8 bits.
-        End::Code(code) => Exit(u8::try_from(code).unwrap_or(Exit::INTERNAL.0)),
-        End::Signal(number) => Exit::of_signal(number),
+        Some(code) => Exit(u8::try_from(code).unwrap_or(Exit::INTERNAL.0)),
+        None => Exit::of_signal(ended.end.signal().unwrap_or_default()),
     };
     // With `--on-loss ignore`, a command that failed says more than its lock. The loss may have
     // shown only now.

@@ -4,7 +4,6 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 use libc::{
@@ -32,9 +31,6 @@ const OTHERS: [i32; 2] = [SIGCONT, SIGCHLD];
 const NOT_RECEIVED: [i32; 8] = [
     SIGKILL, SIGSTOP, SIGILL, SIGFPE, SIGSEGV, SIGBUS, SIGURG, SIGWINCH,
 ];
-
-/// How long the message of a CONT takes, which has continued this process.
-const DELIVERY: Duration = Duration::from_millis(200);
 
 /// A signal that this process has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +83,6 @@ pub(super) struct Signals {
     /// They were ignored when this process began, and stay so. The command ignores them too: so
     /// `nohup` and a script's `&` keep their meaning.
     ignored: u64,
-    /// Whether CONT came last, and not a signal that stops a job: the channel has signals by their
-    /// numbers, not by their times.
     is_continued: Arc<AtomicUsize>,
 }
 
@@ -129,9 +123,10 @@ impl Signals {
     pub(super) fn receive_stops(&self) {
         let is_ignored = |number: &i32| contains(self.ignored, *number);
         for number in STOPPING.into_iter().filter(|number| !is_ignored(number)) {
-            // An error would leave it as it is.
-            let _ = self.handle.add_signal(number);
+            // The number comes before the message, so whoever has the message sees it. An error
+            // would leave the signal as it is.
             let _ = register_usize(number, Arc::clone(&self.is_continued), 0);
+            let _ = self.handle.add_signal(number);
         }
         let _ = register_usize(SIGCONT, Arc::clone(&self.is_continued), 1);
     }
@@ -151,31 +146,19 @@ impl Signals {
         self.is_continued.store(0, Ordering::SeqCst);
     }
 
-    /// Stops this process until somebody continues it. Returns what it received meanwhile, without
-    /// what belongs to this stop: another Ctrl-Z of before, and the CONT.
-    pub(super) fn stop_here(&self) -> Vec<Received> {
-        let is_continued = || self.is_continued.load(Ordering::SeqCst) != 0;
+    /// Whether CONT came last, and not a signal that stops a job: the channel has signals by their
+    /// numbers, not by their times. So a Ctrl-Z of before is known.
+    pub(super) fn is_continued(&self) -> bool {
+        self.is_continued.load(Ordering::SeqCst) != 0
+    }
+
+    /// Stops this process until somebody continues it.
+    pub(super) fn stop_here(&self) {
         // A shell may have continued the job by now.
-        if !is_continued() {
+        if !self.is_continued() {
             // It reaches this thread, so it takes effect before the call returns.
             let _ = raise(SIGSTOP);
         }
-        let is_cont = |received: &Received| received.number == SIGCONT;
-        let mut all: Vec<Received> = Vec::new();
-        while !all.last().is_some_and(is_cont)
-            && let Ok(received) = self.received.recv_timeout(DELIVERY)
-        {
-            all.push(received);
-        }
-        all.retain(|received| !received.stops_a_job() && !is_cont(received));
-        if !is_continued() {
-            // Somebody has stopped the job again.
-            all.push(Received {
-                number: SIGTSTP,
-                is_from_kernel: true,
-            });
-        }
-        all
     }
 }
 

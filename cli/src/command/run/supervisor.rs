@@ -1,5 +1,7 @@
 //! Looks after the command while it runs under its lock.
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select};
@@ -7,11 +9,12 @@ use fairlock::{Error, LossReason};
 use humantime::format_duration;
 use rustix::process::Signal;
 
+use super::guard::Guard;
 use super::lock::Held;
 use super::signals::{Received, Signals};
 use super::terminal::Terminal;
 use super::times::Times;
-use super::tree::{End, Tree};
+use super::tree::Tree;
 use super::{OnLoss, Run};
 use crate::age::short;
 use crate::exit::Failure;
@@ -24,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often to look whether the last process has died. Nobody tells us.
 const POLL: Duration = Duration::from_millis(5);
 
-pub(super) struct Supervisor<'a> {
+struct Supervisor<'a> {
     run: &'a Run,
     held: &'a Held,
     tree: Tree,
@@ -37,13 +40,11 @@ pub(super) struct Supervisor<'a> {
     kill_at: Option<Instant>,
     is_lost: bool,
     cut: Option<Cut>,
-    /// The warning of a stop is given once.
-    has_warned: bool,
 }
 
 /// How a run ended: all processes of the command are dead.
 pub(super) struct Ended {
-    pub(super) end: End,
+    pub(super) end: ExitStatus,
     /// Why the command was ended before its time, if it was. A loss that was ignored counts, too.
     pub(super) cut: Option<Cut>,
     pub(super) by_ctrl_c: bool,
@@ -83,7 +84,6 @@ pub(super) fn supervise(
         kill_at: None,
         is_lost: false,
         cut: None,
-        has_warned: false,
     };
     this.take_early_signals();
     let mut lost = held.lost().clone();
@@ -91,9 +91,7 @@ pub(super) fn supervise(
         if let Some(signal) = this.tree.reap() {
             this.on_stop(signal);
         }
-        if this.tree.is_dead()
-            && let Some(end) = this.tree.end
-        {
+        if let Some(end) = this.tree.over() {
             return this.finish(end);
         }
         this.act();
@@ -118,12 +116,11 @@ impl Supervisor<'_> {
     /// Those that came while the command was started.
     fn take_early_signals(&mut self) {
         for early in self.signals.received.try_iter() {
-            match early.for_the_command() {
-                // The process of the command may have taken it for us, before it executed the
-                // command.
-                Some(signal) if early.is_typed() => self.tree.signal(signal),
-                _ => self.on_signal(early),
+            // Its process may have taken Ctrl-C for us, before it executed the command.
+            if let Some(signal) = early.for_the_command().filter(|_| early.is_typed()) {
+                self.tree.signal(signal);
             }
+            self.on_signal(early);
         }
     }
 
@@ -133,45 +130,48 @@ impl Supervisor<'_> {
             return;
         }
         self.look_at_lock();
-        if self.kill_at.is_some_and(|at| Instant::now() >= at) {
-            self.tree.kill();
-        } else if self.kill_at.is_none()
-            && let Some(limit) = self.times.max_hold
-            && self.granted.elapsed() >= limit
-        {
-            let limit = format_duration(limit);
-            // With `--on-loss ignore` the lock may have been lost before.
-            self.cut(
-                Cut::Lock,
-                Signal::TERM,
-                &format!("--max-hold {limit} is over"),
-            );
-        } else if self.kill_at.is_none() && self.tree.end.is_some() {
-            // The command has ended, and some process that it started has not. Without the lock
-            // it would go on as if it were protected.
-            self.terminate();
+        match (self.kill_at, self.run.max_hold) {
+            (Some(at), _) if Instant::now() >= at => self.tree.kill(),
+            (None, Some(limit)) if self.granted.elapsed() >= limit => {
+                let why = format!("--max-hold {} is over", format_duration(limit));
+                self.cut(Cut::Lock, Signal::TERM, &why);
+            }
+            // The command has ended, and some process that it started has not. Without the lock it
+            // would go on as if it were protected.
+            (None, _) if self.tree.end.is_some() => self.terminate(),
+            _ => {}
         }
     }
 
+    /// Ends the command if its lock is lost, or about to be.
     fn look_at_lock(&mut self) {
         if self.is_lost {
             return;
         }
-        if let Err(Error::Lost { loss, .. }) = self.held.check() {
+        let (signal, why) = if let Err(Error::Lost { loss, .. }) = self.held.check() {
             self.is_lost = true;
-            return self.on_lost(loss.reason);
-        }
-        if self.spare().is_zero() {
-            let error = self.held.renewal_error().map(Failure::from);
-            let why = error.map_or_else(String::new, |error| format!(" ({error})"));
+            let signal = match loss.reason {
+                // It is too late to be dead before others have the lock. So the grace is worth more
+                // than a moment.
+                LossReason::Forced | LossReason::NotOwner => Signal::TERM,
+                // The grace was before the loss. A stopped process that gets KILL never runs again.
+                _ => Signal::KILL,
+            };
+            (signal, format!("the lock is lost ({})", loss.reason))
+        } else if self.spare().is_zero() {
             let is_late = self.held.remaining() <= self.times.margin;
             let signal = if is_late { Signal::KILL } else { Signal::TERM };
-            self.cut(
-                Cut::Lock,
-                signal,
-                &format!("the lock cannot be renewed{why}"),
-            );
+            let error = self.held.renewal_error().map(Failure::from);
+            let error = error.map_or_else(String::new, |error| format!(" ({error})"));
+            (signal, format!("the lock cannot be renewed{error}"))
+        } else {
+            return;
+        };
+        if self.run.on_loss == OnLoss::Ignore {
+            self.cut.get_or_insert(Cut::Ignored);
+            return self.run.say(&format!("{why}, and the command goes on"));
         }
+        self.cut(Cut::Lock, signal, &why);
     }
 
     /// The time until the command gets its next signal for the lease, if nothing renews it.
@@ -184,24 +184,6 @@ impl Supervisor<'_> {
             Some(_) => self.times.margin,
         };
         self.held.remaining().saturating_sub(left_then)
-    }
-
-    fn on_lost(&mut self, reason: LossReason) {
-        let why = format!("the lock is lost ({reason})");
-        if self.run.on_loss == OnLoss::Ignore {
-            self.cut.get_or_insert(Cut::Ignored);
-            return self.run.say(&format!("{why}, and the command goes on"));
-        }
-        let command = self.tree.command();
-        let sees_term = command.is_none_or(|command| !command.is_stopped());
-        let signal = match reason {
-            // It is too late to be dead before others have the lock. So the grace is worth more
-            // than a moment.
-            LossReason::Forced | LossReason::NotOwner if sees_term => Signal::TERM,
-            // The grace was before the loss. A stopped process that gets KILL never runs again.
-            _ => Signal::KILL,
-        };
-        self.cut(Cut::Lock, signal, &why);
     }
 
     /// Ends the command by TERM, and KILL after the grace, or by KILL.
@@ -232,17 +214,15 @@ impl Supervisor<'_> {
     }
 
     fn pause(&self) -> Duration {
-        if self.tree.is_killed {
+        if self.tree.is_killed || self.tree.end.is_some() {
             return POLL;
         }
-        let next_step = match (self.kill_at, self.times.max_hold) {
+        let next_step = match (self.kill_at, self.run.max_hold) {
             (Some(kill_at), _) => kill_at.saturating_duration_since(Instant::now()),
             (None, Some(limit)) => limit.saturating_sub(self.granted.elapsed()),
             (None, None) => LOOK,
         };
-        let is_polled = self.tree.end.is_some();
-        let pause = if is_polled { POLL } else { LOOK };
-        pause.min(next_step).min(self.spare())
+        LOOK.min(next_step).min(self.spare())
     }
 
     fn on_signal(&mut self, received: Received) {
@@ -251,15 +231,13 @@ impl Supervisor<'_> {
         if received.ends_a_run() {
             if self.kill_at.is_none() {
                 let number = received.number;
-                self.cut(
-                    Cut::Signal(number),
-                    Signal::TERM,
-                    &format!("signal {number} has come"),
-                );
+                let why = format!("signal {number} has come");
+                self.cut(Cut::Signal(number), Signal::TERM, &why);
             }
         } else if received.stops_a_job() && self.terminal.is_some() {
-            // The kernel stops nobody where nobody could continue it.
-            if can_be_continued() {
+            // The kernel stops nobody where nobody could continue it. A shell may have continued
+            // the job since.
+            if !self.signals.is_continued() && can_be_continued() {
                 self.suspend();
             }
         } else if self.terminal.is_some() && received.is_typed() {
@@ -271,9 +249,7 @@ impl Supervisor<'_> {
 
     /// The command was stopped by this signal.
     fn on_stop(&mut self, signal: Signal) {
-        let in_foreground =
-            |process: Option<Process>| process.is_some_and(|it| it.is_in_foreground());
-        let has_terminal = || in_foreground(Process::own()) || in_foreground(self.tree.command());
+        let has_terminal = || Process::own().is_some_and(|own| own.is_in_foreground());
         if self.terminal.is_none() || signal == Signal::STOP && !has_terminal() {
             // Somebody else stopped it, and will continue it. The lock is renewed meanwhile.
         } else if can_be_continued() {
@@ -297,27 +273,27 @@ impl Supervisor<'_> {
         self.tree.stop();
         let left = self.held.remaining();
         let guarded = left.saturating_sub(self.times.margin);
-        if self.run.on_loss == OnLoss::Term && !self.tree.kill_after(guarded) {
+        let is_guarded = self.run.on_loss == OnLoss::Term;
+        let strangers = self.tree.strangers().filter(|_| is_guarded);
+        let guard = strangers.and_then(|strangers| Guard::start(guarded, strangers));
+        if is_guarded && guard.is_none() {
             self.run
                 .say("cannot be stopped: no process could end the command before its lock ends");
             self.tree.go_on();
             return;
         }
-        if !self.has_warned {
-            self.has_warned = true;
-            let left = short(left);
-            self.run.say(&format!(
-                "stopped: the lock will be lost in {left} unless the command continues"
-            ));
-        }
+        let left = short(left);
+        self.run.say(&format!(
+            "stopped: the lock will be lost in {left} unless the command continues"
+        ));
         logger::flush();
-        let received = self.signals.stop_here();
+        self.signals.stop_here();
         // The kernel may have continued the command, too. Both calls show whether it may go on. A
-        // renewal may take a while, so the other kill is called off after it.
+        // renewal may take a while, so the guard is called off after it.
         if self.held.check().is_ok() {
             let _ = self.held.renew();
         }
-        let was_killed = self.tree.call_off_kill();
+        let was_killed = guard.is_some_and(Guard::call_off);
         if self.run.on_loss == OnLoss::Term && self.held.check().is_err() {
             self.act();
         } else if was_killed {
@@ -325,22 +301,18 @@ impl Supervisor<'_> {
         } else {
             self.tree.go_on();
         }
-        for signal in received {
-            self.on_signal(signal);
-        }
     }
 
-    fn finish(self, end: End) -> Ended {
+    fn finish(self, end: ExitStatus) -> Ended {
         if let Some(terminal) = &self.terminal
-            && (matches!(end, End::Signal(_)) || self.tree.is_killed)
+            && (end.signal().is_some() || self.tree.is_killed)
         {
             terminal.restore_modes();
         }
-        let is_interrupted = end == End::Signal(Signal::INT.as_raw());
         Ended {
             end,
             cut: self.cut,
-            by_ctrl_c: is_interrupted && self.terminal.is_some(),
+            by_ctrl_c: end.signal() == Some(Signal::INT.as_raw()) && self.terminal.is_some(),
         }
     }
 }

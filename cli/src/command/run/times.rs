@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use humantime::format_duration;
 
-use crate::defaults::MIN_TTL;
-use crate::duration::whole_ms;
 use crate::exit::Failure;
 
 /// The default grace: a quarter of the ttl, and no longer than this.
@@ -27,61 +25,37 @@ const LONGEST_MARGIN: Duration = Duration::from_secs(2);
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    pub(super) ttl: Duration,
     /// From TERM to KILL.
     pub(super) grace: Duration,
     /// How much of the lease is left at KILL: for the kernel to end all processes of a group, and
     /// for this one to be scheduled late.
     pub(super) margin: Duration,
-    pub(super) max_hold: Option<Duration>,
 }
 
 impl Times {
-    /// Refuses a ttl that no lock can have, and a grace that leaves no time for a second attempt to
-    /// renew.
-    pub(super) fn new(
-        ttl: Duration,
-        grace: Option<Duration>,
-        max_hold: Option<Duration>,
-    ) -> Result<Times, Failure> {
-        if max_hold.is_some_and(|limit| limit.is_zero()) {
-            return Err(Failure::usage("--max-hold must be more than zero"));
-        }
-        if ttl < MIN_TTL {
-            let least = format_duration(MIN_TTL);
-            return Err(Failure::usage(format!("--ttl must be {least} or longer")));
-        }
+    /// Refuses a grace that leaves no time for a second attempt to renew. The library refuses a ttl
+    /// that no lock can have.
+    pub(super) fn new(ttl: Duration, grace: Option<Duration>) -> Result<Times, Failure> {
         let margin = (ttl / 10).clamp(SHORTEST_MARGIN, LONGEST_MARGIN);
         // Renewals begin at 2/3 of the ttl. At 1/2 two or three attempts have failed.
         let longest = (ttl / 2).saturating_sub(margin);
-        let grace = grace.unwrap_or((ttl / 4).min(LONGEST_DEFAULT_GRACE));
+        let default = (ttl / 4).min(LONGEST_DEFAULT_GRACE).min(longest);
+        let grace = grace.unwrap_or(default);
         if grace > longest {
             return Err(Failure::usage(format!(
                 "with --ttl {}, --grace can be {} at most, and not {}: the command must be dead \
                  before the lock can be lost",
                 format_duration(ttl),
-                format_duration(whole_ms(longest)),
+                format_duration(longest),
                 format_duration(grace)
             )));
         }
-        Ok(Times {
-            ttl,
-            grace,
-            margin,
-            max_hold,
-        })
+        Ok(Times { grace, margin })
     }
 
     /// The time left at which the command gets TERM, if no renewal has come by then.
     pub(super) fn left_at_term(&self) -> Duration {
         self.grace + self.margin
-    }
-
-    /// The library's own limit. It counts only if this process hangs: by then, the command has
-    /// been dead for a ttl.
-    pub(super) fn backstop(&self) -> Option<Duration> {
-        let limit = self.max_hold?;
-        Some(limit.saturating_add(self.grace).saturating_add(self.ttl))
     }
 }
 
@@ -96,7 +70,7 @@ mod tests {
     #[test]
     fn default_grace_fits_every_ttl() {
         for ttl in [1000, 1500, 10_000, 60_000, 86_400_000] {
-            let times = Times::new(ms(ttl), None, None).expect("fits");
+            let times = Times::new(ms(ttl), None).expect("fits");
             assert!(times.left_at_term() <= ms(ttl) / 2, "{times:?}");
             assert!(times.grace <= LONGEST_DEFAULT_GRACE, "{times:?}");
         }
@@ -104,17 +78,9 @@ mod tests {
 
     #[test]
     fn grace_may_take_half_of_the_ttl_without_the_margin() {
-        let fits = |grace| Times::new(ms(10_000), Some(ms(grace)), None).is_ok();
+        let fits = |grace| Times::new(ms(10_000), Some(ms(grace))).is_ok();
         assert!(fits(0));
         assert!(fits(4000));
         assert!(!fits(4001));
-    }
-
-    #[test]
-    fn backstop_comes_after_the_command_is_dead() {
-        let times = Times::new(ms(10_000), Some(ms(1000)), Some(ms(3000))).expect("fits");
-        assert_eq!(times.backstop(), Some(ms(14_000)));
-        let endless = Times::new(ms(10_000), None, Some(Duration::MAX)).expect("fits");
-        assert_eq!(endless.backstop(), Some(Duration::MAX));
     }
 }

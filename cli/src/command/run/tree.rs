@@ -2,31 +2,23 @@
 
 use std::io;
 use std::mem;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group, setsid,
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group,
     test_kill_process_group, wait,
 };
 
-use crate::processes::{self, Process};
+use crate::processes::{self, Process, SURE_LOOKS, until_quiet};
 
 /// How long a panic waits for the end of processes that got KILL.
 const LAST_WAIT: Duration = Duration::from_secs(1);
-/// The time between two looks at processes that are to stop.
-const REST: Duration = Duration::from_millis(5);
-/// One look may miss a process whose parent forked and then stopped or ended during it.
-const SURE_LOOKS: u32 = 2;
-/// After so many looks, whatever is not stopped goes on.
-const STOP_LOOKS: u32 = 100;
-const LATE_LOOK: u32 = 60;
-/// The script that a shell runs while this process is stopped: see [`Tree::kill_after`].
-/// Where `sleep` takes no fractions, or is missing, it comes early, and never late.
-const GUARD: &str = "sleep \"$0\" 2>/dev/null || sleep \"${0%.*}\" 2>/dev/null; kill -KILL \"$@\"";
+/// After this time, whatever is not stopped goes on. A process that is traced, or that waits for
+/// its `vfork`, never looks stopped.
+const LONGEST_STOP: Duration = Duration::from_millis(500);
 
 /// The command and all processes that it started, except those in a session of their own.
 ///
@@ -37,31 +29,16 @@ pub(super) struct Tree {
     /// The group of the command: ours on a terminal.
     group: i32,
     /// How the command ended, if it has. Other processes may be alive.
-    pub(super) end: Option<End>,
-    /// Children that are not the command's: those that this process had before it, since a shell
-    /// may have left them to it, and the guard.
-    strangers: Vec<i32>,
+    pub(super) end: Option<ExitStatus>,
+    /// Children that this process had before the command, since a shell may have left them to it.
+    /// `None` where the kernel does not list children.
+    strangers: Option<Vec<i32>>,
     has_children: bool,
-    /// How many children have died.
-    deaths: u64,
-    /// Whether the kernel lists children.
-    sees: bool,
     /// How many looks in a row have found nothing alive.
     quiet_looks: u32,
     pub(super) is_killed: bool,
-    is_over: bool,
     /// Those that [`stop`](Self::stop) has stopped, parents before their children.
     stopped: Vec<Process>,
-    guard: Option<Pid>,
-    /// The guard has sent its KILL.
-    has_guard_killed: bool,
-}
-
-/// How the command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    Code(i32),
-    Signal(i32),
 }
 
 impl Tree {
@@ -69,9 +46,10 @@ impl Tree {
     /// this returns, it has been executed.
     pub(super) fn start(mut command: Command, shares_group: bool) -> io::Result<Tree> {
         // The `/proc` of another namespace has another process of our number.
-        let children = Process::own().and_then(|own| processes::children_of(own.pid));
+        let own = Process::own();
+        let strangers = own.and_then(|own| processes::children_of(own.pid));
         // Nobody could tell them from others that come to us.
-        if children.is_some() {
+        if strangers.is_some() {
             adopt_orphans();
         }
         if !shares_group {
@@ -80,27 +58,22 @@ impl Tree {
         before_its_program(&mut command, || {});
         // `reap` does what `Child::wait` would. std's `Child` does nothing when it is dropped.
         let leader = Pid::from_child(&command.spawn()?);
-        let own_group = Process::own().map(|own| own.group).filter(|_| shares_group);
+        let own_group = own.map(|own| own.group).filter(|_| shares_group);
         Ok(Tree {
             leader,
             group: own_group.unwrap_or(leader.as_raw_nonzero().get()),
             end: None,
-            sees: children.is_some(),
-            strangers: children.unwrap_or_default(),
+            strangers,
             has_children: true,
-            deaths: 0,
             quiet_looks: 0,
             is_killed: false,
-            is_over: false,
             stopped: Vec::new(),
-            guard: None,
-            has_guard_killed: false,
         })
     }
 
-    /// The command itself, while it lives.
-    pub(super) fn command(&self) -> Option<Process> {
-        Process::of(self.leader.as_raw_nonzero().get()).filter(|_| self.end.is_none())
+    /// The children of this process that are not the command's, if the kernel lists them.
+    pub(super) fn strangers(&self) -> Option<&[i32]> {
+        self.strangers.as_deref()
     }
 
     /// Sends a signal to the group of the command.
@@ -115,15 +88,19 @@ impl Tree {
         self.send(Signal::TERM, &without_those_below_runs(self.below()));
     }
 
-    /// Sends KILL to each process. Further looks at what is [dead](Self::is_dead) do so again, for
-    /// those that start meanwhile.
+    /// Sends KILL to each process. [`over`](Self::over) does so again, for those that start
+    /// meanwhile.
     pub(super) fn kill(&mut self) {
         self.is_killed = true;
         self.send(Signal::KILL, &self.below());
     }
 
     fn below(&self) -> Vec<Process> {
-        processes::below_this(&self.strangers).unwrap_or_default()
+        self.look().unwrap_or_default()
+    }
+
+    fn look(&self) -> Option<Vec<Process>> {
+        processes::below_this(self.strangers()?)
     }
 
     /// An error means that a process has ended meanwhile, or that it belongs to another user.
@@ -131,18 +108,14 @@ impl Tree {
         let leader = self.leader.as_raw_nonzero().get();
         // A group gets it at once, so that no process that is just starting is missed. Once the
         // command is reaped and its group is empty, another group may get the same id.
-        let is_left = self.end.is_none() || to.iter().any(|process| process.group == leader);
-        let leads_group = self.group == leader;
-        if leads_group && is_left {
+        let in_group = |process: &&Process| self.group == leader && process.group == leader;
+        if self.group == leader && (self.end.is_none() || to.iter().any(|it| in_group(&it))) {
             let _ = kill_process_group(self.leader, signal);
         } else if self.end.is_none() {
             let _ = kill_process(self.leader, signal);
         }
-        for process in to {
-            let has_it = process.pid == leader || leads_group && process.group == leader;
-            if !has_it {
-                let _ = process.signal(signal);
-            }
+        for process in to.iter().filter(|it| it.pid != leader && !in_group(it)) {
+            let _ = process.signal(signal);
         }
     }
 
@@ -151,90 +124,61 @@ impl Tree {
         let mut stopped = None;
         // Everything that is ours to reap: orphans of the command come to us, too.
         loop {
-            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-                Ok(Some((pid, status))) if pid == self.leader => {
-                    self.deaths += u64::from(!status.stopped());
-                    if let Some(signal) = status.stopping_signal() {
-                        stopped = Signal::from_named_raw(signal);
-                    } else if let Some(code) = status.exit_status() {
-                        self.end = Some(End::Code(code));
-                    } else if let Some(signal) = status.terminating_signal() {
-                        self.end = Some(End::Signal(signal));
-                    }
-                }
-                Ok(Some((pid, status))) => {
-                    self.deaths += u64::from(!status.stopped());
-                    if Some(pid) == self.guard && status.exited() {
-                        self.has_guard_killed = true;
-                    }
-                    // Its number is free again.
-                    let pid = pid.as_raw_nonzero().get();
-                    self.strangers
-                        .retain(|other| status.stopped() || *other != pid);
-                }
+            let (pid, status) = match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some(child)) => child,
                 Ok(None) => return stopped,
                 Err(error) => {
                     self.has_children = error != Errno::CHILD;
                     return stopped;
                 }
+            };
+            if let Some(signal) = status.stopping_signal() {
+                let is_command = pid == self.leader;
+                stopped = stopped.or(Signal::from_named_raw(signal).filter(|_| is_command));
+                continue;
             }
+            self.quiet_looks = 0;
+            if pid == self.leader {
+                self.end = Some(ExitStatus::from_raw(status.as_raw()));
+            }
+            // Its number is free again.
+            let strangers = self.strangers.iter_mut();
+            strangers.for_each(|all| all.retain(|other| *other != pid.as_raw_nonzero().get()));
         }
     }
 
-    /// Whether the command and all of its processes are dead. Those of another user do not count:
-    /// no signal of ours reaches them.
-    pub(super) fn is_dead(&mut self) -> bool {
-        if self.is_killed && self.has_children {
+    /// How the command ended, once it and all of its processes are dead. Those of another user do
+    /// not count: no signal of ours reaches them.
+    pub(super) fn over(&mut self) -> Option<ExitStatus> {
+        if self.is_killed {
             self.send(Signal::KILL, &self.below());
         }
-        if self.end.is_none() {
-            return false;
-        }
-        let deaths = self.deaths;
-        let is_alive = match processes::below_this(&self.strangers) {
+        let end = self.end?;
+        let is_alive = match self.look() {
             Some(found) => found.iter().any(|process| !process.is_foreign()),
-            // Nobody knows.
-            None => self.sees,
+            // Where the kernel lists no children, it still says whether there is a group.
+            None => self.strangers.is_some() || test_kill_process_group(self.leader).is_ok(),
         };
-        // Where the kernel lists no children, it still says whether there is one, or a group. A
-        // child that outlives the KILL is none of the group, and nobody can find it.
-        let group = || test_kill_process_group(self.leader).is_ok();
-        let may_hide_one = !self.sees && (self.has_children && !self.is_killed || group());
-        // An orphan may have come to us after the look began. Only while none of our own children
-        // dies, a look misses nothing.
+        self.quiet_looks = if is_alive { 0 } else { self.quiet_looks + 1 };
+        // An orphan may have come to us after the look began. Then a child of ours has died, and
+        // the look does not count.
         self.reap();
-        let is_quiet = !is_alive && !may_hide_one && self.deaths == deaths;
-        self.quiet_looks = if is_quiet { self.quiet_looks + 1 } else { 0 };
-        let has_nothing_below = self.sees && !self.has_children;
-        if !has_nothing_below && self.quiet_looks < SURE_LOOKS {
-            return false;
-        }
-        // The look passes over the dead, and some of them may be ours to reap.
-        self.reap();
-        self.is_over = true;
-        true
+        let has_nothing_below = self.strangers.is_some() && !self.has_children;
+        (has_nothing_below || self.quiet_looks >= SURE_LOOKS).then_some(end)
     }
 
     /// Stops each process, until no look finds one that runs. Another fairlock gets TSTP: it stops
     /// its own command and then itself, and looks at its own lock before the command goes on. It
     /// may ignore TSTP, and only if it still waits for its lock, STOP does as well.
     pub(super) fn stop(&mut self) {
-        let mut quiet_looks = 0;
-        for look in 0..STOP_LOOKS {
+        until_quiet(LONGEST_STOP, |elapsed| {
             let found = self.below();
             let mut running = without_those_below_runs(found.clone());
             running.retain(|process| !process.is_stopped() && !process.is_foreign());
-            quiet_looks = if running.is_empty() {
-                quiet_looks + 1
-            } else {
-                0
-            };
-            if quiet_looks == SURE_LOOKS {
-                return;
-            }
-            for process in running {
+            for process in &running {
                 let has_command = || found.iter().any(|other| other.parent == process.pid);
-                let stops_itself = process.is_fairlock() && (look < LATE_LOOK || has_command());
+                let stops_itself =
+                    process.is_fairlock() && (elapsed < LONGEST_STOP / 2 || has_command());
                 let signal = if stops_itself {
                     Signal::TSTP
                 } else {
@@ -242,11 +186,11 @@ impl Tree {
                 };
                 let _ = process.signal(signal);
                 if !self.stopped.iter().any(|other| other.pid == process.pid) {
-                    self.stopped.push(process);
+                    self.stopped.push(*process);
                 }
             }
-            thread::sleep(REST);
-        }
+            !running.is_empty()
+        });
     }
 
     /// Continues the group of the command, and each other process that [`stop`](Self::stop) has
@@ -260,62 +204,19 @@ impl Tree {
         }
         self.signal(Signal::CONT);
     }
-
-    /// Has a shell send KILL to each process after this time, unless it is called off.
-    ///
-    /// While this process is stopped, nobody else would end the command before its lock ends: the
-    /// kernel continues both at once, and somebody may continue the command alone. All processes
-    /// are stopped, so none of them starts another, and their numbers stay theirs. False if nobody
-    /// would send it.
-    #[must_use]
-    pub(super) fn kill_after(&mut self, time: Duration) -> bool {
-        let Some(pids) = processes::below_this(&self.strangers) else {
-            return false;
-        };
-        self.has_guard_killed = false;
-        let mut shell = Command::new("/bin/sh");
-        shell
-            .args(["-c", GUARD, &format!("{:.3}", time.as_secs_f64())])
-            .args(pids.iter().map(|process| process.pid.to_string()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        // In a session of its own, so that a run around this one does not stop it.
-        before_its_program(&mut shell, || _ = setsid());
-        let Ok(child) = shell.spawn() else {
-            return false;
-        };
-        self.strangers.push(child.id().cast_signed());
-        self.guard = Some(Pid::from_child(&child));
-        true
-    }
-
-    /// Calls off [`kill_after`](Self::kill_after). True if it has killed the command.
-    pub(super) fn call_off_kill(&mut self) -> bool {
-        self.reap();
-        let Some(guard) = self.guard.take() else {
-            return false;
-        };
-        if self.strangers.contains(&guard.as_raw_nonzero().get()) {
-            let _ = kill_process_group(guard, Signal::KILL);
-            return false;
-        }
-        self.has_guard_killed
-    }
 }
 
 /// After a panic, the lock is released. No command may go on without it.
 impl Drop for Tree {
     fn drop(&mut self) {
-        if self.is_over {
+        if self.over().is_some() {
             return;
         }
         self.kill();
-        let deadline = Instant::now() + LAST_WAIT;
-        while !self.is_dead() && Instant::now() < deadline {
+        until_quiet(LAST_WAIT, |_| {
             self.reap();
-            thread::sleep(REST);
-        }
+            self.over().is_none()
+        });
     }
 }
 
@@ -344,10 +245,10 @@ fn adopt_orphans() {
 /// Has the kernel send KILL to a child when this process dies, and has the child make a call.
 ///
 /// Nobody is left then that could end the command before others have the lock. TERM would let it go
-/// on for as long as it likes. The kernel watches the thread that starts the child, which must be
-/// the main one.
+/// on for as long as it likes. The kernel watches the thread that starts the child, which must live
+/// as long as the run.
 #[allow(unsafe_code, reason = "only the child itself can ask for this")]
-fn before_its_program(command: &mut Command, call: fn()) {
+pub(super) fn before_its_program(command: &mut Command, call: fn()) {
     let this = getpid();
     let ask = move || {
         call();

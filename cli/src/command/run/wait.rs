@@ -1,48 +1,35 @@
 //! How the command waits for Redis, and then for its lock.
 
 use crate::defaults::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_OUTAGE_LIMIT};
-use std::cell::Cell;
-use std::io;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, after, never, select};
-use fairlock::inspect::{LockInfo, LockState};
+use fairlock::inspect::LockInfo;
 use fairlock::{Builder, DetachedLock, Error, LockManager, Misuse, Waiter};
-use unicode_width::UnicodeWidthChar as _;
 
 use super::Run;
-use super::ancestors::{Ancestor, Ancestors, Verdict, verdict};
+use super::ancestors::{Ancestor, Ancestors};
 use super::lock::{Held, Permits, Share};
 use super::signals::Received;
-use crate::logger;
+use crate::exit::Failure;
 use crate::output;
-use crate::printable::printable;
-use crate::processes::Process;
 
-/// How often Redis is asked for the holder, and the line counts on. The longest pause between two
-/// attempts, too.
+/// How often Redis is asked for the holder. The longest pause between two attempts, too.
 const LOOK: Duration = Duration::from_secs(1);
 /// The pauses between two attempts double from this one on.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const UNHEARD: &str = ", redis does not answer";
 
-/// How a wait ended.
-pub(super) enum Waited {
-    Granted(Held, LockManager),
-    /// A run around this one has the lock, and this one joins it.
-    Joined(Ancestor),
-    /// A run around this one has the lock, so this one would wait for itself.
-    ForItself(Ancestor),
-    /// Others have the lock. The text says who, after a comma.
-    Busy(String),
-}
-
-/// Why a wait ended early.
+/// How a wait ended without the lock.
 pub(super) enum Stop {
     Error(Error),
+    Failed(Failure),
     Signal(Received),
-    /// A run around this one has died.
-    Orphaned,
+    /// A run around this one has the lock, and this one joins it.
+    Joined(Ancestor),
+    /// Others have the lock. The text says who, after a comma.
+    Busy(String),
 }
 
 impl From<Error> for Stop {
@@ -51,98 +38,85 @@ impl From<Error> for Stop {
     }
 }
 
-/// How a wait is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
-    Nothing,
-    /// One line when it begins, and one if it was in vain: for a log.
-    Once,
-    /// A line on a terminal that counts on.
-    Always,
-}
-
 /// The wait of a run.
-pub(super) struct Wait {
-    pub(super) run: Run,
-    pub(super) ancestors: Ancestors,
+pub(super) struct Wait<'a> {
+    pub(super) run: &'a Run,
+    pub(super) ancestors: &'a Ancestors,
     /// The lock is detached, and this takes it over.
     pub(super) attached: Option<DetachedLock>,
     pub(super) builder: Builder,
-    pub(super) signals: Receiver<Received>,
+    pub(super) signals: &'a Receiver<Received>,
     pub(super) orphaned: Receiver<()>,
     pub(super) start: Instant,
-    /// Whether the line was shown.
-    pub(super) is_shown: Cell<bool>,
+    /// The last line about the wait.
+    pub(super) said: RefCell<String>,
 }
 
-impl Wait {
+impl Wait<'_> {
     /// A call to Redis blocks for at most a few command timeouts. All else ends at once by a
     /// signal.
-    pub(super) fn run(&self) -> Result<Waited, Stop> {
-        let ended = self.connect().and_then(|manager| {
-            let ended = self.take(&manager);
-            if matches!(ended, Err(Stop::Signal(_) | Stop::Orphaned)) {
-                // It leaves the queue. Without an answer, the place is skipped as that of a dead
-                // process.
-                let _ = manager.shutdown(DEFAULT_COMMAND_TIMEOUT);
-            }
-            ended
-        });
-        if self.is_shown.get() && self.run.shown() == Shown::Always {
-            // The command must not write behind it. A terminal that takes no output does not hold
-            // it up for long.
-            logger::print("\r\x1b[K");
-            logger::flush();
+    pub(super) fn run(&self) -> Result<(Held, LockManager), Stop> {
+        let manager = self.connect()?;
+        let taken = self.take(&manager);
+        if matches!(taken, Err(Stop::Signal(_) | Stop::Failed(_))) {
+            // It leaves the queue. Without an answer, the place is skipped as that of a dead
+            // process.
+            let _ = manager.shutdown(DEFAULT_COMMAND_TIMEOUT);
         }
-        ended
+        Ok((taken?, manager))
     }
 
     fn connect(&self) -> Result<LockManager, Stop> {
         self.retry(|| {
             let connected = self.builder.clone().build();
-            if connected.is_err() && self.run.shown() == Shown::Always && !self.is_try() {
-                self.show(UNHEARD);
+            if connected.is_err() && !self.is_try() {
+                self.say(UNHEARD);
             }
             Ok(connected?)
         })
     }
 
     /// Takes the lock, unless a run around this one has it.
-    fn take(&self, manager: &LockManager) -> Result<Waited, Stop> {
-        let granted = |held| Waited::Granted(held, manager.clone());
-        let holding = self.retry(|| Ok(self.ancestors.holding(manager, &self.run.name)?))?;
+    fn take(&self, manager: &LockManager) -> Result<Held, Stop> {
+        let (run, share) = (self.run, self.run.share());
+        let holding = self.retry(|| Ok(self.ancestors.holding(manager, &run.name)?))?;
         if let Some(detached) = &self.attached {
-            let guard = self.retry(|| Ok(manager.attach(detached)?))?;
-            return Ok(granted(Held::Mutex(guard)));
+            return self.retry(|| Ok(Held::Mutex(manager.attach(detached)?)));
         }
         let mut covering = holding.iter().rev();
-        if self.run.reenter
-            && let Some(ancestor) = covering.find(|ancestor| ancestor.covers(self.run.share()))
+        if run.reenter
+            && let Some(ancestor) = covering.find(|run| run.covers(share) && run.reaches_us())
         {
-            return Ok(Waited::Joined(ancestor.clone()));
+            return Err(Stop::Joined(ancestor.clone()));
         }
-        let try_take = || self.run.share().try_take(manager, &self.run.name);
-        match verdict(&holding, self.run.share()) {
-            Verdict::Never(ancestor) => return Ok(Waited::ForItself(ancestor)),
-            Verdict::OnlyAtOnce(ancestor) => {
-                let held = self.retry(|| Ok(try_take()?))?;
-                return Ok(held.map_or(Waited::ForItself(ancestor), granted));
-            }
-            Verdict::Free => {}
+        let try_take = || Ok(share.try_take(manager, &run.name)?);
+        if let Some(ancestor) = holding.last() {
+            // Whoever is in its way may wait for that run, or is that run.
+            let held = self.retry(try_take)?;
+            return held.ok_or_else(|| Stop::Failed(run.waits_for_itself(ancestor)));
         }
         // A lock that is free needs no subscription and no place in the queue.
-        let held = match try_take() {
-            Ok(Some(held)) => Some(held),
-            Err(error) if self.is_try() => return Err(error.into()),
-            _ if self.is_try() => None,
-            // An error that ends a wait ends it below, too. A slow reply, or a failover, does not:
+        let tried = try_take();
+        let held = if self.is_try() || matches!(tried, Ok(Some(_))) {
+            tried?
+        } else {
+            // An error that ends a wait ends it here, too. A slow reply, or a failover, does not:
             // Redis may be loading, or be without a master or enough replicas.
-            _ => self.retry(|| self.wait_in_line(manager))?,
+            match self.retry(|| self.wait_in_line(manager))? {
+                // The time is over. A last try tells a lock that others have from a Redis that is
+                // silent, or that grants nothing yet.
+                None => try_take()?,
+                held => held,
+            }
         };
-        match held {
-            Some(held) => Ok(granted(held)),
-            None => self.busy(manager),
-        }
+        held.ok_or_else(|| self.busy(manager))
+    }
+
+    /// The holder is only for people: the lock is taken all the same.
+    fn busy(&self, manager: &LockManager) -> Stop {
+        let is_told = self.run.tells();
+        let info = is_told.then(|| manager.inspect(&self.run.name));
+        Stop::Busy(holder_of(info.and_then(Result::ok).flatten().as_ref()))
     }
 
     /// Waits in the queue, from its end to its head. `None` when the time is over.
@@ -180,35 +154,6 @@ impl Wait {
         }
     }
 
-    /// A wait ends in the same way whether others have the lock or Redis is silent. This tells
-    /// them apart.
-    fn busy(&self, manager: &LockManager) -> Result<Waited, Stop> {
-        let is_try = self.is_try();
-        if is_try && self.run.shown() == Shown::Nothing {
-            return Ok(Waited::Busy(String::new()));
-        }
-        match manager.inspect(&self.run.name) {
-            // Nobody has it. A last try says why it was not granted, as when the servers of a
-            // quorum have not run for long enough.
-            Ok(None) if !is_try => {
-                Ok(match self.run.share().try_take(manager, &self.run.name)? {
-                    Some(held) => Waited::Granted(held, manager.clone()),
-                    None => Waited::Busy(String::new()),
-                })
-            }
-            Ok(info) => Ok(Waited::Busy(holder_of(info.as_ref()))),
-            Err(error)
-                if !is_try
-                    && (passes(&error)
-                        || matches!(&error, Error::Refused { code, .. } if code == "TLS")) =>
-            {
-                Err(error.into())
-            }
-            // It answers, or it has just said so: the lock is taken.
-            Err(_) => Ok(Waited::Busy(String::new())),
-        }
-    }
-
     /// Calls until something else comes than an error that passes by itself, or until the time is
     /// over.
     fn retry<T>(&self, mut call: impl FnMut() -> Result<T, Stop>) -> Result<T, Stop> {
@@ -240,7 +185,10 @@ impl Wait {
                         return Err(Stop::Signal(signal));
                     }
                 }
-                recv(self.orphaned) -> _ => return Err(Stop::Orphaned),
+                recv(self.orphaned) -> _ => {
+                    let text = "the run around this one has died, so the command does not start";
+                    return Err(Stop::Failed(self.run.lost(text)));
+                }
                 recv(ready) -> _ => return Ok(()),
                 recv(end) -> _ => return Ok(()),
             }
@@ -249,22 +197,21 @@ impl Wait {
 
     /// The time that is left to wait. `None`: without end.
     fn left(&self) -> Option<Duration> {
-        let at_most = if self.run.no_wait {
-            Some(Duration::ZERO)
-        } else {
-            self.run.wait
-        };
-        Some(at_most?.saturating_sub(self.start.elapsed()))
+        Some(self.at_most()?.saturating_sub(self.start.elapsed()))
+    }
+
+    fn at_most(&self) -> Option<Duration> {
+        let none = self.run.no_wait.then_some(Duration::ZERO);
+        none.or(self.run.wait)
     }
 
     fn is_try(&self) -> bool {
-        self.run.no_wait || self.run.wait == Some(Duration::ZERO)
+        self.at_most() == Some(Duration::ZERO)
     }
 
     /// Asks Redis for the holder. Without an answer the line says so, and the wait goes on.
     fn look(&self, manager: &LockManager, position: Option<u64>) {
-        let shown = self.run.shown();
-        if shown == Shown::Nothing || shown == Shown::Once && self.is_shown.get() {
+        if !self.run.tells() {
             return;
         }
         let info = manager.inspect(&self.run.name).ok();
@@ -274,24 +221,14 @@ impl Wait {
         let position = position.map(|at| format!(", number {at} in line"));
         let holder = info.map(|info| holder_of(info.as_ref()));
         let holder = holder.unwrap_or_else(|| UNHEARD.to_owned());
-        self.show(&(position.unwrap_or_default() + &holder));
+        self.say(&(position.unwrap_or_default() + &holder));
     }
 
-    /// `deploy: waiting, number 2 in line, held by make (web1, pid 4711), 12s waited, 48s left`
-    fn show(&self, text: &str) {
-        let waited = seconds(self.start.elapsed());
-        let left = self.left().map(|left| format!(", {} left", seconds(left)));
-        let left = left.unwrap_or_default();
-        let line = format!("waiting{text}, {waited} waited{left}");
-        if self.run.shown() == Shown::Once {
-            self.run.say(&line);
-        // A background job must not draw over the prompt of the shell.
-        } else if !Process::own().is_some_and(|own| own.is_in_background()) {
-            let line = format!("{}: {line}", self.run.name);
-            let line = fit(&line, output::columns(io::stderr()));
-            logger::print(&format!("\r{line}\x1b[K"));
+    /// `deploy: waiting, number 2 in line, held by make (web1, pid 4711)`, unless that was said.
+    fn say(&self, text: &str) {
+        if self.run.tells() && self.said.replace(text.to_owned()) != text {
+            self.run.say(&format!("waiting{text}"));
         }
-        self.is_shown.set(true);
     }
 }
 
@@ -308,55 +245,14 @@ pub(super) fn passes(error: &Error) -> bool {
     }
 }
 
-/// `, held by make (web1, pid 4711)`, or nothing if nobody holds it.
+/// `, held by make (web1, pid 4711)`, or nothing if nobody holds it. `fairlock show` has the rest.
 fn holder_of(info: Option<&LockInfo>) -> String {
     let Some((info, holder)) = info.and_then(|info| Some((info, info.holder.as_ref()?))) else {
         return String::new();
     };
-    let state = match info.state {
-        LockState::Detached => "detached by",
-        LockState::Cooling => "kept by",
-        LockState::Lapsed => "lapsed, last held by",
-        _ if holder.keeps => "held or kept by",
-        _ => "held by",
-    };
+    let state = output::name_in_json(&info.state);
+    let label = Some(&*holder.label).filter(|label| !label.is_empty());
+    let label = label.unwrap_or("a process");
     let (host, pid) = (&holder.host, holder.pid);
-    let party = match &*holder.label {
-        "" => format!("{host}, pid {pid}"),
-        label => format!("{label} ({host}, pid {pid})"),
-    };
-    let others = match info.holders.len() {
-        0 | 1 => String::new(),
-        count => format!(" and {} more", count - 1),
-    };
-    // Anybody can write into Redis.
-    format!(", {state} {}{others}", printable(&party))
-}
-
-/// Whole seconds. A line that changes more often is hard to read.
-fn seconds(time: Duration) -> String {
-    humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
-}
-
-/// The beginning of a line that fits into this many columns. A line that wraps cannot be erased.
-fn fit(line: &str, columns: usize) -> String {
-    let mut width = 0;
-    let fits = |c: &char| {
-        width += c.width().unwrap_or(0);
-        width < columns
-    };
-    printable(line).chars().take_while(fits).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn line_never_wraps() {
-        assert_eq!(fit("abcdef", 4), "abc");
-        assert_eq!(fit("数据库", 6), "数据");
-        assert_eq!(fit("a\nb", 80), "a\\nb");
-        assert_eq!(fit("abc", 0), "");
-    }
+    format!(", {state} by {label} ({host}, pid {pid})")
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::waiting::until_a_later_waiter_shows_its_line;
 use super::{LONG, is_held, run_script, state, until_queued};
 use crate::process::{fairlock, give_environment};
 use crate::support::{Server, until, until_some};
@@ -334,20 +333,25 @@ fn job_that_was_stopped_for_too_long_never_runs_again() {
 }
 
 #[test]
-fn command_that_is_continued_alone_is_killed_in_time() {
+fn command_that_is_continued_alone_is_killed_in_time_with_its_children() {
     let mut shell = Shell::start();
-    shell.answers(
-        "run --ttl 2s a -- sh -c 'echo pid-$$.up-$((1+1)); exec sleep 60'",
-        "up-2",
-    );
+    // The trap is set after the first line: at its start, the command may be continued.
+    let script = "read x; trap \"sleep 60 & echo child-\\$!.\" CONT; sleep 60 & \
+                  echo pid-$$.up-$((1+1)); while :; do wait; done";
+    shell.enter(&format!("run --ttl 4s a -- bash -c '{script}'"));
+    shell.answers("words", "up-2");
     let command = shell.printed_pid("pid-");
     shell.terminal.press("\x1a");
     shell.shows("Stopped");
     kill_process(command, Signal::CONT).expect("sent");
-    until(LONG, "killed", || state_or_dead(command) == 'Z');
+    // It starts a process that nobody knew when the run stopped.
+    let child = shell.printed_pid("child-");
+    until(LONG, "killed", || {
+        [command, child].map(state_or_dead) == ['Z', 'Z']
+    });
     assert!(
         is_held(&shell.server, "a"),
-        "it is dead before the lock ends"
+        "both are dead before the lock ends"
     );
     shell.answers("fg", "the command was killed");
     shell.answers("echo code-$?", "code-74");
@@ -443,14 +447,6 @@ fn first_process_of_a_terminal_cannot_be_stopped_with_ctrl_z() {
 }
 
 #[test]
-fn command_of_a_run_in_another_session_leads_its_group() {
-    let mut shell = Shell::start();
-    let line =
-        "setsid -w \"$BINARY\" run a -- sh -c '[ $(ps -o pgid= -p $$) = $$ ] && echo led-$((1+1))'";
-    shell.answers(line, "led-2");
-}
-
-#[test]
 fn log_lines_do_not_stop_a_job_in_the_background() {
     let mut shell = Shell::start();
     shell.enter("stty tostop");
@@ -462,17 +458,4 @@ fn log_lines_do_not_stop_a_job_in_the_background() {
     shell.server.query::<()>(&["FLUSHALL"]);
     shell.shows("term-4");
     shell.answers("echo code-$?", "code-74");
-}
-
-#[test]
-fn background_job_shows_its_wait_only_after_fg() {
-    let mut shell = Shell::start();
-    let _guard = super::manager(&shell.server).lock("a").expect("free");
-    shell.enter("run a -- true &");
-    until_queued(&shell.server, "a", 1);
-    until_a_later_waiter_shows_its_line(&shell.server);
-    shell.never_showed("number 1 in line");
-    shell.answers("fg", "number 1 in line");
-    shell.terminal.press("\x03");
-    until_queued(&shell.server, "a", 0);
 }

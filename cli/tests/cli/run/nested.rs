@@ -191,10 +191,16 @@ fn inner_run_ends_when_the_outer_one_is_killed() {
     until(LONG, "the job dies", || !is_alive(job));
     assert!(is_held(&server, "a"), "it is dead before the lock ends");
 
-    let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "b"], &script(WAYS[0]));
-    let job = run.pid_line();
-    run.signal(Signal::KILL);
-    until(LONG, "the job dies", || !is_alive(job));
+    // A run that joined has become its command.
+    for way in [
+        WAYS[0],
+        "exec \"$BINARY\" run --reenter b -- sh -c \"$JOB\"",
+    ] {
+        let mut run = Run::script(&server, &["--ttl", TTL_TEXT, "b"], &script(way));
+        let job = run.pid_line();
+        run.signal(Signal::KILL);
+        until(LONG, "the job dies", || !is_alive(job));
+    }
 
     // One that waits leaves the queue.
     let guard = manager(&server).lock("awaited").expect("free");

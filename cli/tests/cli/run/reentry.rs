@@ -105,6 +105,11 @@ fn run_that_reenters_joins_the_one_around_it() {
         let lines: Vec<&str> = ended.stdout.lines().collect();
         assert!(lines.len() == 2 && lines[0] == lines[1], "{ended:?}");
     }
+    // Its program cannot be executed.
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = "\"$BINARY\" run --reenter a -- \"$PROGRAM\"";
+    let mut command = run_script(&server, &["a"], script);
+    gives(command.env("PROGRAM", broken_program(&folder)), 126, "");
     // Without one around it, it takes the lock.
     let _run = Run::asleep(&server, &["--reenter", "a"]);
     assert!(is_held(&server, "a"));
@@ -113,25 +118,24 @@ fn run_that_reenters_joins_the_one_around_it() {
 #[test]
 fn run_that_cannot_join_says_why() {
     let server = Server::start();
-    for (outer, script, text) in [
-        ("--shared b", "\"$BINARY\" run --reenter --exclusive b -- echo it ran", "less than this"),
-        ("--permits 1/2 c", "\"$BINARY\" run --reenter --permits 2/2 c -- echo", "less than"),
-        ("a", "setsid -w \"$BINARY\" run --reenter a -- echo it ran", "another session"),
+    for (outer, script) in [
+        ("--shared b", "\"$BINARY\" run --reenter --exclusive b -- echo it ran"),
+        ("--permits 1/2 c", "\"$BINARY\" run --reenter --permits 2/2 c -- echo"),
+        ("a", "setsid -w \"$BINARY\" run --reenter a -- echo it ran"),
         // The same number, but another process, as in another container.
         (
             "a",
             "export FAIRLOCK_HELD=$(echo \"$FAIRLOCK_HELD\" | sed 's/\"start\":[0-9]*/\"start\":1/')
             \"$BINARY\" run --reenter a -- echo it ran",
-            "or container",
         ),
     ] {
-        is_refused(&inside(&server, outer, script), text);
+        is_refused(&inside(&server, outer, script), "this one cannot join it");
     }
     // A run beside it.
     let mut run = Run::script(&server, &["a"], "echo $FAIRLOCK_HELD; exec sleep 60");
     let mut beside = run_script(&server, &["--reenter", "a"], "echo it ran");
     let ended = end(beside.env("FAIRLOCK_HELD", run.line()));
-    is_refused(&ended, "cannot join");
+    is_refused(&ended, "this one cannot join it");
 }
 
 #[test]
@@ -222,13 +226,4 @@ fn variable_that_fairlock_did_not_write_is_named() {
         let ended = end(command.env("FAIRLOCK_HELD", value));
         is_refused(&ended, "FAIRLOCK_HELD is ");
     }
-}
-
-#[test]
-fn run_that_joined_does_not_execute_what_is_no_program() {
-    let server = Server::start();
-    let folder = tempfile::tempdir().expect("a folder");
-    let script = "\"$BINARY\" run --reenter a -- \"$PROGRAM\"";
-    let mut command = run_script(&server, &["a"], script);
-    gives(command.env("PROGRAM", broken_program(&folder)), 126, "");
 }
