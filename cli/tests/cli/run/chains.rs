@@ -81,29 +81,23 @@ fn deadlock_through_the_commands_of_two_runs_exits_2() {
 }
 
 #[test]
-fn deadlock_of_runs_on_other_hosts_is_seen_by_their_labels() {
-    let server = Server::start();
+fn run_on_another_host_is_seen_by_its_label_or_said_not_to_be_seen() {
     let between = "\"$BINARY\" run between -- \"$BINARY\"";
-    let runs = crossed(&server, between, "\"$BINARY\"");
-    for name in ["a", "b"] {
-        move_holder_away(&server, name);
+    let unseen = "waits for no lock itself; only elsewhere shows whether its command waits";
+    for (ways, away, code, text) in [
+        ([between, "\"$BINARY\""], &["a", "b"][..], 2, "on elsewhere"),
+        ([UNAWARE, UNAWARE], &["a"], 0, unseen),
+    ] {
+        let server = Server::start();
+        let runs = crossed(&server, ways[0], ways[1]);
+        for name in away {
+            move_holder_away(&server, name);
+        }
+        let ended = why_waiting(&server, "a");
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert!(ended.stdout.contains(text), "{ended:?}");
+        end_both(runs);
     }
-    let ended = why_waiting(&server, "a");
-    assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.stdout.contains("on elsewhere"), "{ended:?}");
-    end_both(runs);
-}
-
-#[test]
-fn command_on_another_host_is_said_not_to_be_seen() {
-    let server = Server::start();
-    let runs = crossed(&server, UNAWARE, UNAWARE);
-    move_holder_away(&server, "a");
-    let ended = why_waiting(&server, "a");
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    let text = "waits for no lock itself; only elsewhere shows whether its command waits";
-    assert!(ended.stdout.contains(text), "{ended:?}");
-    end_both(runs);
 }
 
 #[test]

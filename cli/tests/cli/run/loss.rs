@@ -1,6 +1,6 @@
 //! The lock is lost while the command runs.
 
-use std::io::{ErrorKind, PipeReader, Write as _, pipe};
+use std::io::{ErrorKind, Write as _, pipe};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -56,33 +56,26 @@ pub(super) fn next_holder(server: &Server, process: Pid) -> Run {
 
 #[test]
 fn group_is_dead_before_the_next_holder_has_the_lock() {
-    let (server, proxy) = cut_off();
-    let mut run = through(&proxy, &["--ttl", MARGIN_TTL], TOUGH);
-    let group = run.pid_line();
-    let mut next = next_holder(&server, group);
-    proxy.pause_requests();
-    assert_eq!(run.line(), "term");
-    assert!(is_held(&server, "a"), "TERM comes before the loss");
-    assert_eq!(next.line(), "dead");
-    let ended = run.ended();
-    assert_eq!(ended.code, Some(74), "{ended:?}");
-    assert!(ended.stderr.contains("cannot be renewed"), "{ended:?}");
-    // The reason, too.
-    assert!(ended.stderr.contains("unavailable"), "{ended:?}");
-    assert_eq!(next.ended().code, Some(0));
-}
-
-#[test]
-fn stopped_group_is_dead_before_the_next_holder_has_the_lock() {
-    let (server, proxy) = cut_off();
-    let mut run = through(&proxy, &["--ttl", MARGIN_TTL], TOUGH);
-    let group = run.pid_line();
-    let mut next = next_holder(&server, group);
-    kill_process_group(group, Signal::STOP).expect("sent");
-    proxy.pause_requests();
-    assert_eq!(next.line(), "dead");
-    // It was stopped, so it has not seen TERM.
-    run.ends(74, "");
+    for is_stopped in [false, true] {
+        let (server, proxy) = cut_off();
+        let mut run = through(&proxy, &["--ttl", MARGIN_TTL], TOUGH);
+        let group = run.pid_line();
+        let mut next = next_holder(&server, group);
+        if is_stopped {
+            kill_process_group(group, Signal::STOP).expect("sent");
+        }
+        proxy.pause_requests();
+        if !is_stopped {
+            assert_eq!(run.line(), "term");
+            assert!(is_held(&server, "a"), "TERM comes before the loss");
+        }
+        assert_eq!(next.line(), "dead");
+        // A stopped one has not seen TERM.
+        let ended = run.ends(74, "");
+        // The reason, too.
+        assert!(ended.stderr.contains("unavailable"), "{ended:?}");
+        assert_eq!(next.ended().code, Some(0));
+    }
 }
 
 #[test]
@@ -115,10 +108,10 @@ fn short_outage_does_not_end_the_command() {
     drop(server);
 }
 
-/// A run with `-v` whose standard error is a full pipe, in an outage that is over: renewals have
-/// failed, and the log has a line that nobody takes. Its lock has as much time left again.
-fn with_a_full_log(proxy: &Proxy, script: &str) -> (Run, PipeReader) {
-    let (reader, mut writer) = pipe().expect("a pipe");
+#[test]
+fn full_pipe_for_the_log_stops_no_renewal_and_delays_no_loss() {
+    let (server, proxy) = cut_off();
+    let (_unread, mut writer) = pipe().expect("a pipe");
     fcntl_setfl(&writer, OFlags::NONBLOCK).expect("set");
     let full = loop {
         if let Err(error) = writer.write(b"\n") {
@@ -130,47 +123,28 @@ fn with_a_full_log(proxy: &Proxy, script: &str) -> (Run, PipeReader) {
     fcntl_setfl(&writer, OFlags::empty()).expect("set");
     let mut command = without_server(&["run", "-v", "--ttl", "15s", "--command-timeout", "500ms"]);
     // A shell writes of a child that TERM ended, and would block.
-    let script = format!("exec 2>/dev/null; {script}");
-    command.args(["a", "--", "sh", "-c", &script]);
+    let script = "exec 2>/dev/null; trap 'echo term; exit 0' TERM
+        echo $$; while :; do sleep 0.02; done";
+    command.args(["a", "--", "sh", "-c", script]);
     command.env("FAIRLOCK_URL", proxy.url());
-    let mut run = Run::start_with(&mut command, Stdio::piped(), writer.into());
+    let mut run = Run::start_with(&mut command, Stdio::null(), writer.into());
     run.line();
+    // In an outage renewals fail, and the log has a line that nobody takes.
     proxy.pause_requests();
     // Each attempt opens a connection. The first failure is logged before the second attempt.
     let sent = proxy.commands();
     until(LONG, "renewals go on", || proxy.commands() > sent + 4);
     proxy.resume_requests();
-    (run, reader)
-}
-
-#[test]
-fn full_pipe_for_the_log_stops_no_renewal() {
-    let (server, proxy) = cut_off();
-    let (mut run, _unread) = with_a_full_log(&proxy, "echo $$; read line; echo done");
     let manager = manager(&server);
     until(LONG, "renewed", || {
         let info = manager.inspect("a").expect("answers");
         info.is_some_and(|info| info.time_left > Duration::from_secs(13))
     });
-    run.end_input();
-    run.ends(0, "done\n");
-    assert_eq!(previous(&server, &["a"]), "released");
-}
-
-#[test]
-fn full_pipe_for_the_log_delays_no_loss() {
-    let (server, proxy) = cut_off();
-    let script = "trap 'echo term; exit 0' TERM; echo $$; while :; do sleep 0.02; done";
-    let (mut run, _unread) = with_a_full_log(&proxy, script);
     release_by_force(&server);
     let released = Instant::now();
     run.ends(74, "term\n");
-    let period = Duration::from_secs(5);
-    assert!(
-        released.elapsed() < period + SLACK,
-        "{:?}",
-        released.elapsed()
-    );
+    let (took, period) = (released.elapsed(), Duration::from_secs(5));
+    assert!(took < period + SLACK, "{took:?}");
 }
 
 #[test]
