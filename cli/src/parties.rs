@@ -45,10 +45,7 @@ pub(crate) fn cells(kind: &Kind, party: &Party) -> [String; 5] {
         party.host.clone(),
         party.pid.to_string(),
         // As log lines have it.
-        match is_first_guard(party) {
-            false => format!("{}#{}", party.thread, party.thread_id),
-            true => format!("{}#{} (first)", party.thread, party.thread_id),
-        },
+        format!("{}#{}", party.thread, party.thread_id),
         // The owner of a mutex has no other way to hold it.
         match (kind, party.permits) {
             (Kind::RwLock, _) if party.shared => "reader".to_owned(),
@@ -60,32 +57,6 @@ pub(crate) fn cells(kind: &Kind, party: &Party) -> [String; 5] {
     ]
 }
 
-/// Whether the thread and the label of this holder are those of its first guard, and another guard
-/// may have the lock by now.
-pub(crate) fn is_first_guard(party: &Party) -> bool {
-    party.hands_over && party.fence.is_some()
-}
-
-/// A place in a queue. The position counts from 1.
-#[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) lock: &'a LockInfo,
-    pub(crate) position: usize,
-    pub(crate) waiter: &'a Party,
-}
-
-/// All places in the queue of a lock.
-pub(crate) fn places(lock: &LockInfo) -> impl Iterator<Item = Place<'_>> {
-    lock.queue
-        .iter()
-        .zip(1..)
-        .map(move |(waiter, position)| Place {
-            lock,
-            position,
-            waiter,
-        })
-}
-
 /// Whether both are the same thread: surely, maybe (`false`), or not at all (`None`).
 ///
 /// The same manager and the same number are the same thread. Another manager may be in the same
@@ -94,6 +65,8 @@ pub(crate) fn places(lock: &LockInfo) -> impl Iterator<Item = Place<'_>> {
 /// first. If it keeps the lock, any of its threads may have it.
 pub(crate) fn is_same_thread(holder: &Party, waiter: &Party) -> Option<bool> {
     let is_same_manager = holder.manager == waiter.manager;
+    let is_same_process = (&holder.host, holder.pid) == (&waiter.host, waiter.pid);
+    (is_same_manager || is_same_process).then_some(())?;
     if holder.keeps {
         return Some(false);
     }

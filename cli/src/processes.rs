@@ -175,31 +175,15 @@ pub(crate) fn above(pid: i32) -> impl Iterator<Item = Process> {
     successors(Process::of(pid), |process| Process::of(process.parent)).skip(1)
 }
 
-/// Which processes are below which, on this host.
-#[derive(Debug)]
-pub(crate) struct Descent(());
-
-impl Descent {
-    /// `None` where `/proc` does not show them.
-    pub(crate) fn read() -> Option<Descent> {
-        Process::own().map(|_| Descent(()))
-    }
-
-    /// The processes above one, its parent first, and whether each is in its session.
-    pub(crate) fn above(&self, pid: u32) -> Vec<(u32, bool)> {
-        let Some(of_child) = i32::try_from(pid).ok().and_then(Process::of) else {
-            return Vec::new();
-        };
-        let is_in_session = |process: &Process| process.session == of_child.session;
-        above(of_child.pid)
-            .map(|process| (process.pid.unsigned_abs(), is_in_session(&process)))
-            .collect()
-    }
-
-    /// Whether the process is one of these.
-    pub(crate) fn has(&self, pid: u32) -> bool {
-        i32::try_from(pid).is_ok_and(|pid| Process::of(pid).is_some())
-    }
+/// The processes above one of this host, its parent first, and whether each is in its session.
+/// `None` where `/proc` does not show the process.
+pub(crate) fn lineage(pid: u32) -> Option<Vec<(u32, bool)>> {
+    Process::own()?;
+    let child = Process::of(i32::try_from(pid).ok()?)?;
+    let is_in_session = |process: &Process| process.session == child.session;
+    let above = above(child.pid);
+    let above = above.map(|process| (process.pid.unsigned_abs(), is_in_session(&process)));
+    Some(above.collect())
 }
 
 #[cfg(test)]
@@ -240,7 +224,7 @@ pub(crate) mod tests {
         };
         let (found, hidden) = (finds(&[]), finds(&[pid]));
         let own = std::process::id();
-        let above = Descent::read().expect("Linux").above(child.id());
+        let above = lineage(child.id()).expect("Linux");
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(found.is_some_and(|process| !process.is_fairlock() && process.now().is_none()));

@@ -3,19 +3,15 @@
 mod prometheus;
 
 use std::cmp::Reverse;
-use std::io::{self, IsTerminal as _};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use crossbeam_channel::{RecvTimeoutError, bounded};
 use fairlock::inspect::{LockInfo, LockState, Party};
-use fairlock::{Error, LockManager};
 
 use crate::age;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
-use crate::note::{note, note_line};
+use crate::note::note_line;
 use crate::output;
 use crate::parties;
 use crate::table::Table;
@@ -89,25 +85,23 @@ const COLUMNS: [&str; 11] = [
     "KIND",
 ];
 
-/// How long a search may take before a line says that it goes on.
-const SEARCH: Duration = Duration::from_secs(1);
-
 impl Ls {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
         output::end_when_unread();
         let manager = connection.manager()?;
-        let (mut infos, mut warnings) = (Vec::new(), Vec::new());
-        let searched = if self.prints_at_once() {
-            self.search(&manager, &mut warnings, |info| output::json(&info))
-        } else {
-            saying_so(|| {
-                self.search(&manager, &mut warnings, |info| {
-                    infos.push(info);
-                    Ok(())
-                })
-            })
+        let (mut list, mut infos) = (manager.list(&self.glob), Vec::new());
+        let prints_at_once = self.json && self.sort.is_none();
+        let searched = loop {
+            match list.next() {
+                None => break Ok(()),
+                Some(Err(error)) => break Err(Failure::from(error)),
+                Some(Ok(info)) if !self.admits(&info) => {}
+                Some(Ok(info)) if prints_at_once => output::json(&info)?,
+                Some(Ok(info)) => infos.push(info),
+            }
         };
-        for warning in warnings {
+        // Such a name has no lock that this version knows.
+        for warning in list.take_unreadable() {
             note_line!("fairlock: warning: {warning}");
         }
         self.sort(&mut infos);
@@ -121,30 +115,6 @@ impl Ls {
             self.print(&infos)?;
         }
         searched.map(|()| Exit::OK)
-    }
-
-    fn prints_at_once(&self) -> bool {
-        self.json && self.sort.is_none()
-    }
-
-    /// Goes through all names, until it fails. What is no lock that this version knows is a
-    /// warning.
-    fn search(
-        &self,
-        manager: &LockManager,
-        warnings: &mut Vec<Error>,
-        mut found: impl FnMut(LockInfo) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let mut list = manager.list(&self.glob);
-        loop {
-            let next = list.next();
-            warnings.extend(list.take_unreadable());
-            match next.transpose()? {
-                None => return Ok(()),
-                Some(info) if self.admits(&info) => found(info)?,
-                Some(_) => {}
-            }
-        }
     }
 
     fn admits(&self, info: &LockInfo) -> bool {
@@ -183,27 +153,6 @@ impl Ls {
         infos.iter().for_each(|info| table.add(row(info)));
         output::table(&table, width)
     }
-}
-
-/// Searches. If that takes long, a line on the terminal says so until it has ended.
-fn saying_so<T>(search: impl FnOnce() -> T) -> T {
-    if !io::stderr().is_terminal() {
-        return search();
-    }
-    thread::scope(|scope| {
-        let (searching, ended) = bounded::<()>(0);
-        scope.spawn(move || {
-            let started = Instant::now();
-            while ended.recv_timeout(SEARCH) == Err(RecvTimeoutError::Timeout) {
-                let seconds = started.elapsed().as_secs();
-                note!("\r\x1b[Kgoing through all keys: {seconds}s");
-            }
-            note!("\r\x1b[K");
-        });
-        let found = search();
-        drop(searching);
-        found
-    })
 }
 
 fn is_older(info: &LockInfo, least: Duration) -> bool {

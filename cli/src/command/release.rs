@@ -96,12 +96,7 @@ const LOSERS_SHOWN: usize = 10;
 fn explain(info: &LockInfo, fence: u64) {
     let has_fence = |holder: &&Party| holder.fence == Some(fence);
     let losers: Vec<&Party> = info.holders.iter().filter(has_fence).collect();
-    let LockInfo {
-        kind,
-        state,
-        waiters,
-        ..
-    } = info;
+    let (kind, state, waiters) = (&info.kind, info.state, info.waiters);
     // The time left is that of the lock, so it may be that of another holder.
     let left = format!("at most {}", age::short(info.time_left));
     let name = printable(&info.name);

@@ -120,36 +120,24 @@ fn print(info: &LockInfo) -> Result<(), Failure> {
 fn state(info: &LockInfo) -> String {
     let left = age::short(info.time_left);
     match info.state {
-        LockState::Held if is_kept(info) => format!(
-            "held or kept, {left} left unless it is renewed; its process lets go of it for others"
-        ),
+        LockState::Held if is_kept(info) => {
+            format!("held or kept, {left} left unless it is renewed")
+        }
         LockState::Held => format!("held, {left} left unless it is renewed"),
-        LockState::Detached => {
-            format!("detached: no process holds it, and it can be attached for {left}")
-        }
+        LockState::Detached => format!("detached: no process holds it; attach it within {left}"),
         LockState::Cooling => format!("cooling: released, but kept from others for {left}"),
-        LockState::Lapsed => {
-            let ago = info.lapsed.iter().filter_map(|holder| holder.lapsed_for);
-            let ago = age::short(ago.min().unwrap_or_default());
-            format!("lapsed: its lease ended {ago} ago without a release, and anybody can take it")
-        }
-        LockState::Free if !times::is_awaited(info) => {
-            "free: no waiter is heard of, and the next try takes it".to_owned()
-        }
-        LockState::Free => "free: the first live waiter gets it".to_owned(),
-        other => other.to_string(),
+        LockState::Lapsed => "lapsed: its lease ended without a release".to_owned(),
+        _ => "free: the first live waiter gets it, or the next try".to_owned(),
     }
 }
 
 /// How the last holder ended, and what that means for the next one.
 fn previous(info: &LockInfo) -> String {
-    let how = info.previous_holder;
-    match how {
-        PreviousHolder::Lapsed | PreviousHolder::Forced => {
-            format!("{how}: the work of the last holder may be half done")
-        }
-        _ => how.to_string(),
+    let mut how = info.previous_holder.to_string();
+    if let PreviousHolder::Lapsed | PreviousHolder::Forced = info.previous_holder {
+        how += ": the work of the last holder may be half done";
     }
+    how
 }
 
 fn holders(info: &LockInfo) -> Table {

@@ -1,5 +1,6 @@
 //! Locks to look at.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -42,6 +43,36 @@ pub(crate) fn set_long_timeout(command: &mut Command) {
         "FAIRLOCK_COMMAND_TIMEOUT",
         format!("{}s", LONG_TIMEOUT.as_secs()),
     );
+}
+
+/// The text is as its golden file has it, but for what varies: numbers, this host, and managers. If
+/// a change is meant, `FAIRLOCK_GOLDEN=1` has the test write the new file.
+#[track_caller]
+pub(crate) fn is_golden(file: &str, text: &str) {
+    let name = rustix::system::uname();
+    let host = name.nodename().to_string_lossy().replace(' ', "-");
+    // libtest runs a worker's role in a thread of this name, or in the first one.
+    let text = text.replace("child_process", "main");
+    let text = text.replace(&format!(" on {host},"), " on HOST,");
+    let text = text.replace(&format!("\"host\": \"{host}\""), "\"host\": \"HOST\"");
+    let text = text.replace(&format!(" {host}:"), " HOST:");
+    let mut masked = String::new();
+    for line in text.lines().filter(|line| !line.contains("\"manager\"")) {
+        for c in line.chars() {
+            match c {
+                '0'..='9' | '.' if masked.ends_with('#') => {}
+                '0'..='9' => masked.push('#'),
+                _ => masked.push(c),
+            }
+        }
+        masked.push('\n');
+    }
+    let path = format!("{}/tests/cli/golden/{file}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("FAIRLOCK_GOLDEN").is_some() {
+        fs::write(&path, &masked).expect("the repository is writable");
+    }
+    let golden = fs::read_to_string(&path).expect("the file is in the repository");
+    assert_eq!(masked, golden, "{file}");
 }
 
 /// One object per line.

@@ -25,6 +25,8 @@ fn help_of_a_command_is_as_its_golden_file_has_it() {
         "ls",
         "show",
         "release",
+        "top",
+        "why-waiting",
         "bench",
         "completions",
         "man",

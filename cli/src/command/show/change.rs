@@ -12,7 +12,7 @@ use crate::parties::all_holders;
 use crate::times;
 
 /// A change, and what the look that found it saw. docs/COMMAND_LINE.md has every field.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Change {
     pub(super) event: Event,
     /// The one that got, lost or changed it. At the first look: the oldest holder.
@@ -26,9 +26,10 @@ pub(super) struct Change {
     pub(super) text: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Event {
+    #[default]
     FirstLook,
     Granted,
     Regained,
@@ -48,18 +49,14 @@ pub(super) enum Event {
 impl Change {
     /// The begin of an outage, with its reason, or its end. Nobody knows the state of the name.
     pub(super) fn outage(error: Option<String>) -> Change {
+        let event = error
+            .as_ref()
+            .map_or(Event::Reachable, |_| Event::Unreachable);
         Change {
-            event: match error {
-                Some(_) => Event::Unreachable,
-                None => Event::Reachable,
-            },
-            party: None,
-            state: None,
-            previous_holder: None,
-            waiters: None,
-            served: None,
+            event,
             text: error.clone().unwrap_or_default(),
             error,
+            ..Change::default()
         }
     }
 
@@ -71,8 +68,8 @@ impl Change {
             previous_holder: look.map(|look| look.previous_holder),
             waiters: Some(look.map_or(0, |look| look.waiters)),
             served: look.map(|look| look.served),
-            error: None,
             text,
+            ..Change::default()
         }
     }
 }
@@ -142,24 +139,18 @@ fn end(before: Option<&LockInfo>, after: Option<&LockInfo>, party: &Party) -> Op
         LockState::Detached => after.state == LockState::Held,
         _ => after.state == LockState::Detached,
     });
-    let how = after.map_or(PreviousHolder::Unknown, |look| look.previous_holder);
-    // Another holder of permits may have left this trace.
-    let is_old = before.is_some_and(|look| look.previous_holder == how);
-    let kind = before.map(|look| &look.kind);
-    let is_permits = matches!(kind, Some(Kind::Semaphore { .. }));
-    match how {
-        _ if is_said => None,
-        _ if was != LockState::Held => Some(Event::Freed),
-        // The end of a reader leaves no trace.
-        _ if party.shared => Some(Event::Freed),
-        PreviousHolder::Lapsed if is_permits => Some(Event::Freed),
-        PreviousHolder::Forced if is_permits && is_old => Some(Event::Freed),
-        PreviousHolder::Released => Some(Event::Released),
-        PreviousHolder::Lapsed => Some(Event::Lapsed),
-        PreviousHolder::Forced => Some(Event::Forced),
+    // The end of a reader leaves no trace, and that of permits may be another holder's.
+    let is_permits = before.is_some_and(|look| matches!(look.kind, Kind::Semaphore { .. }));
+    let is_alone = !party.shared && !is_permits;
+    let how = after.filter(|_| is_alone && was == LockState::Held);
+    let event = match how.map(|look| look.previous_holder) {
+        Some(PreviousHolder::Released) => Event::Released,
+        Some(PreviousHolder::Lapsed) => Event::Lapsed,
+        Some(PreviousHolder::Forced) => Event::Forced,
         // Redis keeps no trace of how it ended where nobody asks.
-        _ => Some(Event::Freed),
-    }
+        _ => Event::Freed,
+    };
+    (!is_said).then_some(event)
 }
 
 /// The state of a holder, whether it is a reader, and its permits.

@@ -1,8 +1,9 @@
 //! The frame, from the view. Pure: the time is passed in.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use fairlock::inspect::{LockInfo, LockState, Party};
+use clap::ValueEnum as _;
+use fairlock::inspect::{LockState, Party};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -12,7 +13,7 @@ use ratatui::widgets::{Paragraph, Row as Cells, Table, Wrap};
 use super::row::{Column, Row};
 use super::view::{Mode, View};
 use crate::age;
-use crate::parties::all_holders;
+use crate::parties::{all_holders, is_taken};
 use crate::printable::printable;
 use crate::times;
 
@@ -24,34 +25,25 @@ const ALARM: Style = USUAL.add_modifier(Modifier::BOLD).fg(Color::Red);
 /// It is no more, or only explains.
 const FAINT: Style = USUAL.add_modifier(Modifier::DIM);
 
-/// Each column with its title, and the narrowest window that shows it.
-const COLUMNS: [(Column, &str, u16); 7] = [
-    (Column::Name, "NAME", 0),
-    (Column::Busy, "PER SEC", 30),
-    (Column::Waiting, "WAITING", 21),
-    (Column::Oldest, "OLDEST", 48),
-    (Column::Held, "HELD", 39),
-    (Column::Left, "LEFT", 100),
-    (Column::Holder, "HOLDER", 62),
-];
+/// The narrowest window that shows each column.
+const WIDTHS: [u16; 7] = [0, 30, 21, 48, 39, 100, 62];
 
+const KEYS: &str = "q quit  ? help  enter open  / filter  s sort  r reverse  f release by force";
+const KEYS_OF_A_NAME: &str = "q back  ? help  f release by force";
 const HELP: &str = "\
 up down, k j   move; also page up, page down, home, end
 enter          open a name: its holders and its queue
 /              show only names and holders with a text
 s S, 1 to 7    sort by the next, the previous, or this column
-r              reverse the order
+r              reverse the order; BUSY counts hand-overs per second
 f              release a lock by force; asks first
 ctrl-l         draw again
 ctrl-z         suspend
 q, escape      back
-q, ctrl-c      quit
+q, ctrl-c      quit";
 
-PER SEC counts hand-overs between two looks. A lock that was
-taken while nobody waited counts once.";
-
-/// Draws everything. Also tells the view how many rows fit, and scrolls to the one under the
-/// cursor.
+/// Draws everything. Also tells the view how many rows fit, scrolls to the one under the cursor,
+/// and takes note that a question was drawn.
 pub(super) fn draw(frame: &mut Frame, view: &mut View, now: Instant) {
     let bottom = bottom(view);
     let columns = usize::from(frame.area().width.max(1));
@@ -60,18 +52,20 @@ pub(super) fn draw(frame: &mut Frame, view: &mut View, now: Instant) {
         _ => bottom.iter().map(|line| line.width() / columns + 1).sum(),
     };
     let [top, middle, below] = Layout::vertical([
-        Constraint::Length(2),
+        Constraint::Max(2),
         Constraint::Fill(1),
-        Constraint::Max(u16::try_from(height).unwrap_or(u16::MAX)),
+        Constraint::Length(u16::try_from(height).unwrap_or(u16::MAX)),
     ])
     .areas(frame.area());
     view.page = middle.height.saturating_sub(1).max(1);
     frame.render_widget(Paragraph::new(header(view, now)), top);
+    let elapsed = now.saturating_duration_since(view.seen.unwrap_or(now));
     match view.opened {
-        Some(_) => draw_name(frame, middle, view, now),
-        None => draw_table(frame, middle, view, now),
+        Some(_) => draw_name(frame, middle, view, elapsed),
+        None => draw_table(frame, middle, view, elapsed),
     }
     frame.render_widget(Paragraph::new(bottom).wrap(Wrap { trim: false }), below);
+    view.is_question_drawn = true;
 }
 
 fn line(text: &str, style: Style) -> Line<'static> {
@@ -82,22 +76,19 @@ fn line(text: &str, style: Style) -> Line<'static> {
 fn header(view: &View, now: Instant) -> Vec<Line<'static>> {
     let ago = |then| age::short(now.saturating_duration_since(then));
     let mut first = format!("Locks on {}", view.server);
-    if let Some(last) = &view.last {
-        let (trip, data, period) = (last.round_trip, ago(last.ended), age::short(last.period));
-        first += &format!("  round trip {trip:.1?}  data {data} old  a look each {period}");
+    if let Some(seen) = view.seen {
+        first += &format!("  data {} old", ago(seen));
     }
+    let count = |is: &dyn Fn(&Row) -> bool| view.rows.iter().filter(|row| is(row)).count();
     let second = match &view.outage {
         Some((since, error)) => line(&format!("Failing for {}: {error}", ago(*since)), ALARM),
-        None if view.last.is_none() => line("looking …", USUAL),
+        None if view.seen.is_none() => line("looking …", USUAL),
         None => {
-            let infos = || view.rows.values().map(|row| &row.info);
-            let in_state = |state| infos().filter(|info| info.state == state).count();
-            let names = view.rows.len();
-            let held = in_state(LockState::Held);
-            let awaited = infos().filter(|info| times::is_awaited(info)).count();
-            let lapsed = in_state(LockState::Lapsed);
-            let text =
-                format!("names: {names}, held: {held}, awaited: {awaited}, lapsed: {lapsed}");
+            let all = view.rows.len();
+            let held = count(&|row| row.info.state == LockState::Held);
+            let awaited = count(&|row| times::is_awaited(&row.info));
+            let lapsed = count(&|row| row.info.state == LockState::Lapsed);
+            let text = format!("names: {all}, held: {held}, awaited: {awaited}, lapsed: {lapsed}");
             line(&text, USUAL)
         }
     };
@@ -105,32 +96,31 @@ fn header(view: &View, now: Instant) -> Vec<Line<'static>> {
 }
 
 /// A row for each name.
-fn draw_table(frame: &mut Frame, area: Rect, view: &mut View, now: Instant) {
-    let columns = || COLUMNS.iter().filter(|(.., least)| area.width >= *least);
+fn draw_table(frame: &mut Frame, area: Rect, view: &mut View, elapsed: Duration) {
+    let columns = Column::value_variants().iter().zip(WIDTHS);
+    let columns = columns.filter(|(_, least)| area.width >= *least);
+    let columns: Vec<Column> = columns.map(|(column, _)| *column).collect();
     let is_text = |column| matches!(column, Column::Name | Column::Holder);
     let aligned = |column, text: &str, style| match is_text(column) {
         true => line(text, style),
         false => line(text, style).right_aligned(),
     };
-    let titles = Cells::new(columns().map(|(column, title, _)| {
+    let titles = Cells::new(columns.iter().map(|column| {
         let sign = match (view.column == *column, view.is_reversed) {
             (false, _) => "",
             (true, false) => "▾",
             (true, true) => "▴",
         };
-        aligned(*column, &format!("{title}{sign}"), TITLE)
+        aligned(*column, &format!("{}{sign}", column.title()), TITLE)
     }));
     let shown = view.shown();
-    let rows: Vec<Cells> = shown
-        .iter()
-        .map(|row| {
-            Cells::new(columns().map(|(column, ..)| {
-                let (text, style) = cell(row, *column, now);
-                aligned(*column, &text.unwrap_or("–".to_owned()), style)
-            }))
-        })
-        .collect();
-    let widths = columns().map(|(column, ..)| match is_text(*column) {
+    let rows = shown.iter().map(|row| {
+        Cells::new(columns.iter().map(|column| {
+            let (text, style) = cell(row, *column, elapsed);
+            aligned(*column, text.as_deref().unwrap_or("–"), style)
+        }))
+    });
+    let widths = columns.iter().map(|column| match is_text(*column) {
         true => Constraint::Fill(1),
         false => Constraint::Length(8),
     });
@@ -142,15 +132,16 @@ fn draw_table(frame: &mut Frame, area: Rect, view: &mut View, now: Instant) {
     frame.render_stateful_widget(table, area, &mut view.table);
 }
 
-fn cell(row: &Row, column: Column, now: Instant) -> (Option<String>, Style) {
+fn cell(row: &Row, column: Column, elapsed: Duration) -> (Option<String>, Style) {
     let info = &row.info;
-    let age = |party: &Party| age::short(row.age(party, now));
+    let age = |party: &Party| age::short(times::waited(info, party) + elapsed);
+    let left = || age::short(info.time_left.saturating_sub(elapsed));
     match column {
         Column::Name => (Some(info.name.to_string()), USUAL),
         Column::Busy => (row.rate.map(|rate| format!("{rate:.1}")), USUAL),
         Column::Waiting => (Some(info.waiters.to_string()), USUAL),
         Column::Oldest => (row.oldest().map(age), USUAL),
-        Column::Left => (row.time_left(now).map(age::short), USUAL),
+        Column::Left => (is_taken(info.state).then(left), USUAL),
         Column::Held if info.state == LockState::Held => (row.holder().map(age), USUAL),
         Column::Held if info.state == LockState::Lapsed => (Some("lapsed".to_owned()), ALARM),
         Column::Held => (Some(info.state.to_string()), USUAL),
@@ -160,13 +151,10 @@ fn cell(row: &Row, column: Column, now: Instant) -> (Option<String>, Style) {
 }
 
 /// One name: its holders, and its queue in order.
-fn draw_name(frame: &mut Frame, area: Rect, view: &mut View, now: Instant) {
+fn draw_name(frame: &mut Frame, area: Rect, view: &mut View, elapsed: Duration) {
     let (title, lines) = match view.row() {
-        Some(row) => (row.info.to_string(), lines(row, now)),
-        None => (
-            "It is free: its last holder released it.".to_owned(),
-            vec![],
-        ),
+        Some(row) => (row.info.to_string(), lines(row, elapsed)),
+        None => ("It is free.".to_owned(), vec![]),
     };
     let [top, middle] = Layout::vertical([Constraint::Max(3), Constraint::Fill(1)]).areas(area);
     let title = Paragraph::new(line(&title, TITLE)).wrap(Wrap { trim: true });
@@ -177,69 +165,47 @@ fn draw_name(frame: &mut Frame, area: Rect, view: &mut View, now: Instant) {
 }
 
 /// The first line is a heading, and the holders follow: the view counts on that.
-fn lines(row: &Row, now: Instant) -> Vec<Line<'static>> {
-    let age = |party| age::short(row.age(party, now));
-    let mut lines = vec![line("HOLDERS", TITLE)];
-    lines.extend(
-        all_holders(&row.info).map(|holder| match holder.lapsed_for {
-            Some(_) => line(&format!("  lapsed: {holder}"), ALARM),
-            None => line(&format!("  held for {}: {holder}", age(holder)), USUAL),
-        }),
-    );
-    lines.push(line("QUEUE", TITLE));
-    let queue = row.info.queue.iter().zip(1..);
-    lines.extend(queue.map(|(waiter, position)| {
-        let text = format!("{position:>5}. waits for {}", age(waiter));
-        match times::is_silent(waiter) {
-            true => line(
-                &format!("{text}, {}: {waiter}", times::heard(waiter)),
-                ALARM,
-            ),
-            false => line(&format!("{text}: {waiter}"), USUAL),
-        }
-    }));
-    lines
+fn lines(row: &Row, elapsed: Duration) -> Vec<Line<'static>> {
+    let age = |party| age::short(times::waited(&row.info, party) + elapsed);
+    let holders = all_holders(&row.info).map(|holder| match holder.lapsed_for {
+        Some(_) => line(&format!("  lapsed: {holder}"), ALARM),
+        None => line(&format!("  held for {}: {holder}", age(holder)), USUAL),
+    });
+    let waiters = row.info.queue.iter().zip(1..).map(|(waiter, position)| {
+        let (waited, heard) = (age(waiter), times::heard(waiter));
+        let text = format!("{position:>5}. waits for {waited} (heard: {heard}): {waiter}");
+        let style = [USUAL, ALARM][usize::from(times::is_silent(waiter))];
+        line(&text, style)
+    });
+    let lines = std::iter::once(line("HOLDERS", TITLE)).chain(holders);
+    lines.chain([line("QUEUE", TITLE)]).chain(waiters).collect()
 }
 
 /// The line that is typed or asked, the last event, or the keys.
 fn bottom(view: &View) -> Vec<Line<'static>> {
-    let keys = match view.opened {
-        Some(_) => "q back  ? help  f release by force",
-        None => "q quit  ? help  enter open  / filter  s sort  r reverse  f release by force",
-    };
     match (&view.mode, &view.notice) {
         (Mode::Filtering, _) => vec![line(&format!("filter: {}_", view.filter), TITLE)],
         (Mode::Help, _) => HELP.lines().map(Line::from).collect(),
-        (Mode::Confirming(asked), _) => question(&asked.0.info, &asked.1, view),
+        (Mode::Confirming(name, fence, holder), _) => question(view, name, *fence, holder),
         (Mode::Browsing, Some(notice)) => vec![line(notice, TITLE)],
-        (Mode::Browsing, None) => vec![line(keys, FAINT)],
+        (Mode::Browsing, None) if view.opened.is_some() => vec![line(KEYS_OF_A_NAME, FAINT)],
+        (Mode::Browsing, None) => vec![line(KEYS, FAINT)],
     }
 }
 
 /// The question before a release by force.
-fn question(asked: &LockInfo, holder: &Party, view: &View) -> Vec<Line<'static>> {
-    let held = if holder.keeps { "held or kept" } else { "held" };
-    let fence = holder.fence.unwrap_or(asked.fence);
-    let is_there = view.rows.get(&asked.name).is_some_and(|row| {
-        let mut holders = row.info.holders.iter();
-        holders.any(|other| other.fence == holder.fence)
-    });
-    let note = if !is_there {
-        "The holder has changed since. This releases only the one above."
-    } else if holder.shared {
-        "All readers lose it. Until their next renewal they may not notice."
-    } else {
-        "Until it renews or unlocks, the holder may believe that it holds it."
+fn question(view: &View, name: &str, fence: u64, holder: &str) -> Vec<Line<'static>> {
+    let row = view.find(name).into_iter();
+    let mut holders = row.flat_map(|row| &row.info.holders);
+    let now = holders.find(|holder| holder.fence == Some(fence));
+    let note = match now.map(|holder| holder.shared) {
+        None => "The holder has changed since. This releases only the one above.",
+        Some(true) => {
+            "All readers lose it. Until their next renewal they may not notice."
+        }
+        Some(false) => "Until it renews or unlocks, the holder may believe that it holds it.",
     };
-    vec![
-        line(
-            "Release by force?  y: release it  any other key: do nothing",
-            TITLE,
-        ),
-        line(
-            &format!("{:?}, fence {fence}, {held} by {holder}", asked.name),
-            USUAL,
-        ),
-        line(note, ALARM),
-    ]
+    let keys = "Release by force?  y: release it  any other key: do nothing";
+    let asked = format!("{name:?}, fence {fence}, {holder}");
+    vec![line(keys, TITLE), line(&asked, USUAL), line(note, ALARM)]
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use crossterm::event::Event as Input;
-use fairlock::LockManager;
+use fairlock::{LockManager, inspect::LockInfo};
 use ratatui::Frame;
 use rustix::process::{Signal, kill_current_process_group};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGTSTP, SIGWINCH};
@@ -30,7 +30,6 @@ use crate::connection::Connection;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::job;
-use look::Look;
 use row::Column;
 use terminal::Screen;
 use view::{Action, View};
@@ -64,7 +63,7 @@ const TICK: Duration = Duration::from_secs(1);
 enum Event {
     Input(Input),
     Signal(i32),
-    Looked(fairlock::Result<Look>),
+    Looked(fairlock::Result<Vec<LockInfo>>),
     Released(Arc<str>, fairlock::Result<bool>),
 }
 
@@ -80,18 +79,24 @@ impl Top {
         // Lines of the log would be written over the screen, and the header says what is wrong.
         log::set_max_level(log::LevelFilter::Off);
         let (events, incoming) = unbounded();
+        let column = self.sort;
+        let view = View {
+            server,
+            column,
+            ..View::default()
+        };
         let ended = Screen::enter(&events).and_then(|screen| {
-            let glob = self.glob.clone();
+            let (glob, interval) = (self.glob.clone(), self.interval);
             let main = Loop {
                 screen,
-                view: View::new(server, self.sort),
-                wake: look::start(manager.clone(), glob, self.interval, events.clone()),
+                view,
+                wake: look::start(manager.clone(), glob, interval, events.clone()),
                 manager,
                 events,
-                is_stopping: false,
             };
             main.run(&incoming)
         });
+        terminal::restore();
         ended.map_err(|error| Failure::internal(format!("the terminal cannot be used: {error}")))
     }
 }
@@ -104,8 +109,6 @@ struct Loop {
     events: Sender<Event>,
     /// Makes the thread that looks do so at once. If this is gone, the thread ends.
     wake: Sender<()>,
-    /// The terminal is restored, and the signal that stops the job is on its way.
-    is_stopping: bool,
 }
 
 impl Loop {
@@ -115,25 +118,15 @@ impl Loop {
             let view = &mut self.view;
             let draw = |frame: &mut Frame| draw::draw(frame, view, Instant::now());
             // The terminal went away, and its signal did not come yet, or is ignored.
-            if !self.is_stopping && self.screen.draw(draw).is_err() {
+            if self.screen.draw(draw).is_err() {
                 return Ok(Exit::of_signal(SIGHUP));
             }
             // Ages grow on the screen although nothing happens.
-            let Ok(first) = incoming.recv_timeout(TICK) else {
-                continue;
-            };
-            let mut is_drawn = self.view.asks();
-            for event in std::iter::once(first).chain(incoming.try_iter()) {
-                // A key that was pressed before the question was drawn is no answer to it. After
-                // ctrl-z, ctrl-l would clear the shell's screen.
-                let is_early = self.is_stopping || (self.view.asks() && !is_drawn);
-                if is_early && matches!(event, Event::Input(_)) {
-                    continue;
-                }
+            let first = incoming.recv_timeout(TICK).into_iter();
+            for event in first.chain(incoming.try_iter()) {
                 if let Some(exit) = self.on_event(event)? {
                     return Ok(exit);
                 }
-                is_drawn &= self.view.asks();
             }
         }
     }
@@ -141,7 +134,19 @@ impl Loop {
     /// Returns the exit code if the program ends.
     fn on_event(&mut self, event: Event) -> io::Result<Option<Exit>> {
         match event {
-            Event::Input(input) => return Ok(self.on_input(input)),
+            Event::Input(input) => match self.view.on_input(input) {
+                Some(Action::Quit) => return Ok(Some(Exit::OK)),
+                // The terminal is restored before a script around this program stops. Then its
+                // shell takes the terminal, and this process could not restore it any more. And the
+                // whole job stops, as for ctrl-z outside raw mode: a script that waits for this
+                // process has to stop as well, or its shell would not come back.
+                Some(Action::Suspend) if self.can_stop() && terminal::restore() => {
+                    let _ = kill_current_process_group(Signal::TSTP);
+                }
+                Some(Action::Redraw) => self.screen.forget(),
+                Some(Action::Release(name, fence)) => self.release(name, fence),
+                Some(Action::Suspend) | None => {}
+            },
             Event::Signal(number @ (SIGTSTP | SIGCONT)) => {
                 if number == SIGTSTP && self.can_stop() {
                     terminal::restore();
@@ -149,13 +154,12 @@ impl Loop {
                     emulate_default_handler(SIGTSTP)?;
                 }
                 // When a process is continued, the kernel discards a stop that is on its way.
-                self.is_stopping = false;
                 self.screen.take_again()?;
             }
             // The next frame finds the new size.
             Event::Signal(SIGWINCH) => {}
             Event::Signal(number) => return Ok(Some(Exit::of_signal(number))),
-            Event::Looked(Ok(look)) => self.view.on_look(look),
+            Event::Looked(Ok(infos)) => self.view.on_look(infos, Instant::now()),
             Event::Looked(Err(error)) => self.view.on_failure(error, Instant::now()),
             Event::Released(name, released) => {
                 self.view.on_released(&name, released);
@@ -166,30 +170,13 @@ impl Loop {
         Ok(None)
     }
 
-    fn on_input(&mut self, input: Input) -> Option<Exit> {
-        match self.view.on_input(input)? {
-            Action::Quit => return Some(Exit::OK),
-            Action::Suspend if self.can_stop() => {
-                // Before a script around this program stops. Then its shell takes the terminal, and
-                // this process could not restore it any more.
-                terminal::restore();
-                self.is_stopping = true;
-                // The whole job, as the terminal does for ctrl-z outside raw mode: a script that
-                // waits for this process has to stop as well, or its shell would not come back.
-                let _ = kill_current_process_group(Signal::TSTP);
-            }
-            Action::Suspend => {}
-            Action::Redraw => self.screen.forget(),
-            Action::Release(name, fence) => {
-                let (manager, events) = (self.manager.clone(), self.events.clone());
-                thread::spawn(move || {
-                    let released = manager.force_release(&name, fence);
-                    // If the main loop has ended, nobody wants to know.
-                    let _ = events.send(Event::Released(name, released));
-                });
-            }
-        }
-        None
+    fn release(&self, name: Arc<str>, fence: u64) {
+        let (manager, events) = (self.manager.clone(), self.events.clone());
+        thread::spawn(move || {
+            let released = manager.force_release(&name, fence);
+            // If the main loop has ended, nobody wants to know.
+            let _ = events.send(Event::Released(name, released));
+        });
     }
 
     fn can_stop(&mut self) -> bool {

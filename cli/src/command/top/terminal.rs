@@ -37,14 +37,13 @@ const GRACE: Duration = Duration::from_secs(2);
 
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The screen, while the program has it. Dropping it restores the terminal.
+/// The screen, while the program has it.
 pub(super) struct Screen {
     /// Never dropped: its drop prints an error if the terminal is gone, and panics if nobody can
     /// read that either.
     terminal: ManuallyDrop<Terminal<CrosstermBackend<BufWriter<File>>>>,
     /// The text that it shows. Empty if that is not known.
     area: Rect,
-    has_colors: bool,
 }
 
 impl Screen {
@@ -65,11 +64,14 @@ impl Screen {
         Ok(Screen {
             terminal: ManuallyDrop::new(terminal),
             area: Rect::ZERO,
-            has_colors: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         })
     }
 
+    /// Draws a frame, but not while the terminal is restored and a signal to stop is on its way.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame)) -> io::Result<()> {
+        if !IS_TAKEN.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let (columns, rows) = match size()? {
             // A serial console does not say how large its window is.
             (0, _) | (_, 0) => (80, 24),
@@ -84,7 +86,7 @@ impl Screen {
         }
         let drawn = self.terminal.draw(|frame| {
             draw(frame);
-            if !self.has_colors {
+            if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
                 let cells = frame.buffer_mut().content.iter_mut();
                 cells.for_each(|cell| cell.fg = Color::Reset);
             }
@@ -107,28 +109,22 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
-    fn drop(&mut self) {
-        restore();
-    }
-}
-
 fn take() -> io::Result<()> {
     enable_raw_mode()?;
     IS_TAKEN.store(true, Ordering::SeqCst);
-    output()?
-        .write_all(ENTER.as_bytes())
-        .inspect_err(|_| restore())
+    output()?.write_all(ENTER.as_bytes())
 }
 
-/// Gives the terminal back as it was. A second call does nothing. If the terminal is gone, there is
-/// nothing to restore.
-pub(super) fn restore() {
-    if IS_TAKEN.swap(false, Ordering::SeqCst) {
+/// Gives the terminal back as it was, and says whether it was taken. If the terminal is gone, there
+/// is nothing to restore.
+pub(super) fn restore() -> bool {
+    let is_taken = IS_TAKEN.swap(false, Ordering::SeqCst);
+    if is_taken {
         // The modes first: this never waits, and the write may, if nobody reads.
         let _ = disable_raw_mode();
         let _ = output().and_then(|mut output| output.write_all(LEAVE.as_bytes()));
     }
+    is_taken
 }
 
 /// Standard output without its buffer: what a panic leaves there would be written after the

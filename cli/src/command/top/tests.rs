@@ -10,8 +10,7 @@ use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
 
 use super::draw::draw;
-use super::look::Look;
-use super::row::{Column, Row};
+use super::row::{Column, Row, rate};
 use super::view::{Action, Mode, View};
 
 /// A holder with this fence, or a waiter, since so many seconds.
@@ -24,36 +23,41 @@ fn party(host: &str, age: f64, fence: Option<u64>) -> Value {
     })
 }
 
-/// A mutex with these parties, as seen at this moment.
-fn row_of(name: &str, holders: &[Value], queue: &[Value], at: Instant) -> Row {
+/// A mutex with these parties.
+fn row_of(name: &str, holders: &[Value], queue: &[Value]) -> Row {
     let info = json!({
         "name": name, "seen_at": 1000.0, "kind": "mutex", "state": "held", "fence": 700,
         "holder": holders.first(), "holders": holders, "time_left": 8.0,
         "waiters": queue.len(), "queue": queue, "lapsed": [], "previous_holder": "released",
         "served": 10
     });
-    Row::new(serde_json::from_value(info).expect("a lock"), at)
+    let info = serde_json::from_value(info).expect("a lock");
+    Row { info, rate: None }
 }
 
 /// Process 4711 on web-1 has held it for 12 s, and nobody waits.
 fn row(name: &str) -> Row {
     let holder = party("web-1", 12.0, Some(700));
-    row_of(name, &[holder], &[], Instant::now())
+    row_of(name, &[holder], &[])
 }
 
-fn look(rows: Vec<Row>) -> Look {
-    Look {
-        rows,
-        round_trip: Duration::from_micros(250),
-        period: Duration::from_secs(1),
-        ended: Instant::now(),
+fn look(view: &mut View, rows: Vec<Row>) {
+    let infos = rows.iter().map(|row| row.info.clone()).collect();
+    view.on_look(infos, Instant::now());
+    for row in &mut view.rows {
+        let same = rows.iter().find(|same| same.info.name == row.info.name);
+        row.rate = same.and_then(|row| row.rate);
     }
 }
 
 /// A view of these rows, in the order of their names.
 fn view(rows: Vec<Row>) -> View {
-    let mut view = View::new("redis.internal:6379".to_owned(), Column::Name);
-    view.on_look(look(rows));
+    let mut view = View {
+        server: "redis.internal:6379".to_owned(),
+        column: Column::Name,
+        ..View::default()
+    };
+    look(&mut view, rows);
     view
 }
 
@@ -81,9 +85,14 @@ fn frame(view: &mut View, columns: u16, rows: u16, now: Instant) -> String {
     }
 }
 
+#[track_caller]
+fn shows(view: &mut View, parts: &str) {
+    shows_at(view, Instant::now(), parts);
+}
+
 /// A frame of a usual window shows each of these parts, in this order.
 #[track_caller]
-fn shows(view: &mut View, now: Instant, parts: &str) {
+fn shows_at(view: &mut View, now: Instant, parts: &str) {
     let frame = frame(view, 110, 14, now);
     let mut rest = &*frame;
     for part in parts.split('|') {
@@ -94,18 +103,17 @@ fn shows(view: &mut View, now: Instant, parts: &str) {
 
 #[test]
 fn frame_shows_names_holders_and_growing_ages() {
-    let now = Instant::now();
     let mut lapsed = row("reports");
     lapsed.info.state = LockState::Lapsed;
     let waiter = party("web-2", 154.0, None);
     let holder = party("web-1", 12.0, Some(700));
-    let mut view = view(vec![lapsed, row_of("a\x1b[31m", &[holder], &[waiter], now)]);
-    shows(
+    let mut view = view(vec![lapsed, row_of("a\x1b[31m", &[holder], &[waiter])]);
+    shows_at(
         &mut view,
         Instant::now() + Duration::from_secs(30),
-        "redis.internal:6379|trip 250.0µs|data 30s old|a look each 1.0s|\
+        "redis.internal:6379|data 30s old|\
          names: 2, held: 1, awaited: 1, lapsed: 1|\
-         a\\u{1b}[31m| 1 |3m 04s|42s|0.0s|web-1:4711 nightly|reports|lapsed|last: web-1|q quit",
+         a\\u{1b}[31m| 1 |3m 04s|42s|0.0s|web-1:4711 nightly|reports|lapsed|web-1:4711|q quit",
     );
 }
 
@@ -136,34 +144,39 @@ fn low_window_shows_rows_and_the_question() {
     for part in ["y: release it", "fence 700", "web-1"] {
         assert!(question.contains(part), "{question}");
     }
+    for rows in [1, 2, 3] {
+        let question = frame(&mut view, 60, rows, Instant::now());
+        assert!(question.contains("y: release it"), "{rows}: {question}");
+    }
 }
 
 #[test]
 fn open_name_shows_its_queue_in_order() {
-    let now = Instant::now();
     let holder = party("web-1", 12.0, Some(700));
     let mut queue = vec![party("web-2", 9.0, None); 500];
     queue[1]["last_heard"] = json!(720.0);
-    let mut view = view(vec![row_of("a", &[holder], &queue, now)]);
+    let mut view = view(vec![row_of("a", &[holder], &queue)]);
     press(&mut view, KeyCode::Enter);
-    let silent = "2. waits for 9.0s, 12m 00s ago, silent|web-2|3. waits for 9.0s: ";
-    let parts = format!("HOLDERS|held for 12s: |web-1|QUEUE|1. waits for 9.0s: |{silent}");
-    shows(&mut view, now, &parts);
+    let silent = "2. waits for 9.0s (heard: 12m 00s ago, silent): |web-2|3. waits for 9.0s (h";
+    let parts = format!(
+        "HOLDERS|held for 12s: |web-1|QUEUE|1. waits for 9.0s (heard: 0.1s ago): |{silent}"
+    );
+    shows(&mut view, &parts);
     press(&mut view, KeyCode::End);
-    shows(&mut view, now, "500. |web-2");
+    shows(&mut view, "500. |web-2");
     press(&mut view, KeyCode::Home);
-    shows(&mut view, now, "HOLDERS");
-    view.on_look(look(vec![]));
-    shows(&mut view, now, "It is free");
+    shows(&mut view, "HOLDERS");
+    look(&mut view, vec![]);
+    shows(&mut view, "It is free");
     assert_eq!(press(&mut view, KeyCode::Esc), None);
-    shows(&mut view, now, "names: 0|NAME");
+    shows(&mut view, "names: 0|NAME");
 }
 
 #[test]
 fn cursor_stays_on_its_name_when_rows_move() {
     let mut view = view(vec![row("b"), row("c")]);
     press(&mut view, KeyCode::Down);
-    view.on_look(look(["a", "b", "c", "d"].map(row).to_vec()));
+    look(&mut view, ["a", "b", "c", "d"].map(row).to_vec());
     assert_eq!(view.cursor(&view.shown()), 2);
 }
 
@@ -171,7 +184,7 @@ fn cursor_stays_on_its_name_when_rows_move() {
 fn filter_is_live_and_escape_ends_it() {
     let mut view = view(vec![row("i"), row("r")]);
     type_text(&mut view, "/R");
-    shows(&mut view, Instant::now(), "filter: R_");
+    shows(&mut view, "filter: R_");
     assert_eq!(names(&view), "r");
     // In the filter these are letters and no commands.
     assert_eq!(type_text(&mut view, "qf"), []);
@@ -189,7 +202,6 @@ fn filter_is_live_and_escape_ends_it() {
 
 #[test]
 fn keys_sort_by_every_column_both_ways() {
-    let now = Instant::now();
     let rows = [
         ("b", 3.0, "web-2", 5.0, 7.0, 1, 6),
         ("a", 1.0, "web-3", 6.0, 3.0, 3, 5),
@@ -197,29 +209,33 @@ fn keys_sort_by_every_column_both_ways() {
     ];
     let rows = rows.map(|(name, rate, host, held, waited, waiters, left)| {
         let queue = vec![party("web-9", waited, None); waiters];
-        let mut row = row_of(name, &[party(host, held, Some(7))], &queue, now);
+        let mut row = row_of(name, &[party(host, held, Some(7))], &queue);
         row.info.time_left = Duration::from_secs(left);
         row.rate = Some(rate);
         row
     });
     let mut view = view(rows.to_vec());
-    let sorted = ["bca", "acb", "cba", "abc", "cba", "abc", "bac"];
-    for (key, sorted) in "1234567".chars().zip(sorted) {
+    let titles = [
+        "NAME", "BUSY", "WAITING", "OLDEST", "HELD", "LEFT", "HOLDER",
+    ];
+    let sorted = ["abc", "bca", "acb", "cba", "abc", "bac", "cba"];
+    for (key, (title, sorted)) in "1234567".chars().zip(titles.into_iter().zip(sorted)) {
         press(&mut view, KeyCode::Char(key));
-        assert_eq!(names(&view), sorted, "{:?}", view.column);
+        // The columns are in the order of their keys.
+        shows(&mut view, &format!("NAME|{title}▾"));
+        assert_eq!(names(&view), sorted, "{title}");
         type_text(&mut view, "r");
         assert_eq!(names(&view), sorted.chars().rev().collect::<String>());
         type_text(&mut view, "r");
     }
     type_text(&mut view, "s");
-    assert_eq!(view.column, Column::Busy);
+    assert_eq!(view.column, Column::Name);
     type_text(&mut view, "S");
-    assert_eq!(view.column, Column::Left);
+    assert_eq!(view.column, Column::Holder);
 }
 
 #[test]
 fn release_needs_the_letter_y_and_has_the_fence_shown() {
-    let now = Instant::now();
     let alt_y = KeyEvent::new(KeyCode::Char('y'), KeyModifiers::ALT);
     let release = Action::Release(Arc::from("a"), 700);
     for (answer, action) in [
@@ -231,12 +247,13 @@ fn release_needs_the_letter_y_and_has_the_fence_shown() {
         (Input::Paste("y".to_owned()), None),
     ] {
         let mut view = view(vec![row("a")]);
-        assert_eq!(type_text(&mut view, "f"), []);
-        shows(&mut view, now, "fence 700|web-1|Until it renews or unlocks");
+        // The second key is not an answer: the question was not drawn yet.
+        assert_eq!(type_text(&mut view, "fy"), []);
+        shows(&mut view, "fence 700|web-1|Until it renews or unlocks");
         // A look between the question and the answer does not change the fence.
         let next = party("web-2", 0.0, Some(701));
-        view.on_look(look(vec![row_of("a", &[next], &[], now)]));
-        shows(&mut view, now, "fence 700|web-1|has changed since");
+        look(&mut view, vec![row_of("a", &[next], &[])]);
+        shows(&mut view, "fence 700|web-1|has changed since");
         assert_eq!(view.on_input(answer.clone()), action, "{answer:?}");
         assert_eq!(view.mode, Mode::Browsing);
     }
@@ -246,17 +263,21 @@ fn release_needs_the_letter_y_and_has_the_fence_shown() {
 fn one_of_several_holders_is_chosen_and_none_of_a_free_name() {
     let holder = party("web-1", 12.0, Some(700));
     let other = party("web-7", 1.0, Some(555));
-    let several = row_of("a", &[holder, other], &[], Instant::now());
+    let several = row_of("a", &[holder, other], &[]);
     for state in [LockState::Free, LockState::Lapsed] {
         let mut row = several.clone();
         row.info.state = state;
-        assert_eq!(type_text(&mut view(vec![row]), "fy"), []);
+        let mut view = view(vec![row]);
+        type_text(&mut view, "f");
+        shows(&mut view, "nobody holds");
     }
     let mut view = view(vec![several]);
     type_text(&mut view, "f");
-    shows(&mut view, Instant::now(), "HOLDERS|several hold it");
-    let released = type_text(&mut view, "jfy");
-    assert_eq!(released, [Action::Release("a".into(), 555)]);
+    shows(&mut view, "HOLDERS|several hold it");
+    type_text(&mut view, "jf");
+    shows(&mut view, "fence 555");
+    let release = Action::Release("a".into(), 555);
+    assert_eq!(type_text(&mut view, "y"), [release]);
 }
 
 #[test]
@@ -267,9 +288,9 @@ fn outage_is_shown_with_the_age_of_the_data() {
     view.on_failure(Error::Closed, after(5));
     view.on_failure(Error::Closed, after(60));
     let parts = "data 1m 05s old|Failing for 1m 00s: |web-1";
-    shows(&mut view, after(65), parts);
-    view.on_look(look(vec![row("a")]));
-    shows(&mut view, after(65), "names: 1");
+    shows_at(&mut view, after(65), parts);
+    look(&mut view, vec![row("a")]);
+    shows_at(&mut view, after(65), "names: 1");
 }
 
 #[test]
@@ -281,14 +302,12 @@ fn rates_come_from_two_looks() {
         (10, 709, 0.5),
         (2, 709, 0.5),
     ];
-    for (served, fence, rate) in looks {
-        let mut info = row("a").info;
-        let now = Instant::now();
-        let before = Row::new(info.clone(), now);
-        (info.served, info.fence) = (served, fence);
-        let mut later = Row::new(info, now + Duration::from_secs(2));
-        later.count_since(&before);
-        assert_eq!((before.rate, later.rate), (None, Some(rate)));
+    for (served, fence, expected) in looks {
+        let (before, mut later) = (row("a").info, row("a").info);
+        (later.served, later.fence) = (served, fence);
+        assert_eq!(rate(&before, &later), None, "at one moment");
+        later.seen_at += Duration::from_secs(2);
+        assert_eq!(rate(&before, &later), Some(expected));
     }
 }
 

@@ -1,30 +1,30 @@
 //! What the screen shows, and what a key changes in it. Pure: no I/O, and the time is passed in.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crossterm::event::{Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use fairlock::Error;
-use fairlock::inspect::Party;
+use fairlock::{Error, inspect::LockInfo};
 use ratatui::widgets::TableState;
 
-use super::look::Look;
-use super::row::{Column, Row};
-use crate::parties::is_taken;
+use super::row::{Column, Row, rate};
+use crate::parties::{fence_of, is_taken};
 
 /// All that is shown.
 #[derive(Debug, Default)]
 pub(super) struct View {
     /// The Redis, without passwords.
     pub(super) server: String,
-    /// The names of the last looks that succeeded.
-    pub(super) rows: BTreeMap<Arc<str>, Row>,
+    /// The names of the last look that succeeded, in the chosen order.
+    pub(super) rows: Vec<Row>,
     pub(super) column: Column,
     pub(super) is_reversed: bool,
     /// Only rows with this text are shown.
     pub(super) filter: String,
     pub(super) mode: Mode,
+    /// A key that was pressed before the question was drawn is no answer to it.
+    pub(super) is_question_drawn: bool,
     /// The name that is open.
     pub(super) opened: Option<Arc<str>>,
     /// The name under the cursor, wherever its row is after a look. If it is gone, the cursor stays
@@ -35,8 +35,8 @@ pub(super) struct View {
     pub(super) lines: TableState,
     /// How many rows fit. Drawing sets it.
     pub(super) page: u16,
-    /// The last look that succeeded, without its rows.
-    pub(super) last: Option<Look>,
+    /// When the last look ended that succeeded.
+    pub(super) seen: Option<Instant>,
     /// Why the looks since then failed, and since when.
     pub(super) outage: Option<(Instant, Error)>,
     /// The outcome of the last key, until the next key.
@@ -51,9 +51,9 @@ pub(super) enum Mode {
     /// Keys are the text of the filter.
     Filtering,
     Help,
-    /// A lock will be released by force, if the next key is `y`: the name and the holder as they
-    /// were when the question came.
-    Confirming(Box<(Row, Party)>),
+    /// A lock will be released by force, if the next key is `y`: the name, the fence and the holder
+    /// as they were when the question came.
+    Confirming(Arc<str>, u64, String),
 }
 
 /// Work for the main loop.
@@ -66,24 +66,10 @@ pub(super) enum Action {
 }
 
 impl View {
-    pub(super) fn new(server: String, column: Column) -> View {
-        View {
-            server,
-            column,
-            ..View::default()
-        }
-    }
-
-    /// The rows that pass the filter, in the chosen order. Equal ones are in the order of their
-    /// names, so that they stay in place.
+    /// The rows that pass the filter, in the chosen order.
     pub(super) fn shown(&self) -> Vec<&Row> {
-        let rows = self.rows.values();
-        let mut shown: Vec<&Row> = rows.filter(|row| row.matches(&self.filter)).collect();
-        shown.sort_by(|a, b| match self.is_reversed {
-            false => self.column.compare(a, b),
-            true => self.column.compare(b, a),
-        });
-        shown
+        let rows = self.rows.iter();
+        rows.filter(|row| row.matches(&self.filter)).collect()
     }
 
     /// Where the cursor is in the table: on its name, or where that was.
@@ -93,24 +79,38 @@ impl View {
         at.unwrap_or(0).min(shown.len().saturating_sub(1))
     }
 
+    pub(super) fn find(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| &*row.info.name == name)
+    }
+
     /// The row of the name that is open, or the one under the cursor.
     pub(super) fn row(&self) -> Option<&Row> {
         if let Some(name) = &self.opened {
-            return self.rows.get(name);
+            return self.find(name);
         }
         let shown = self.shown();
         shown.get(self.cursor(&shown)).copied()
     }
 
-    pub(super) fn on_look(&mut self, mut look: Look) {
-        let before = std::mem::take(&mut self.rows);
-        for mut row in std::mem::take(&mut look.rows) {
-            if let Some(before) = before.get(&row.info.name) {
-                row.count_since(before);
-            }
-            self.rows.insert(Arc::clone(&row.info.name), row);
+    pub(super) fn on_look(&mut self, infos: Vec<LockInfo>, now: Instant) {
+        let rows = self.rows.iter();
+        let before: HashMap<_, _> = rows.map(|row| (&row.info.name, &row.info)).collect();
+        let row = |info: LockInfo| Row {
+            rate: before
+                .get(&info.name)
+                .and_then(|before| rate(before, &info)),
+            info,
+        };
+        self.rows = infos.into_iter().map(row).collect();
+        (self.seen, self.outage) = (Some(now), None);
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        self.rows.sort_by(|a, b| self.column.compare(a, b));
+        if self.is_reversed {
+            self.rows.reverse();
         }
-        (self.last, self.outage) = (Some(look), None);
     }
 
     pub(super) fn on_failure(&mut self, error: Error, now: Instant) {
@@ -150,39 +150,33 @@ impl View {
             _ => KeyCode::Null,
         };
         match std::mem::take(&mut self.mode) {
-            Mode::Browsing => self.on_command(code),
+            Mode::Browsing => return self.on_command(code),
             Mode::Filtering => self.on_filter_key(code),
-            Mode::Help => None,
-            Mode::Confirming(asked) if code == KeyCode::Char('y') => {
-                let (row, holder) = *asked;
-                self.notice = Some(format!("releasing {:?} …", row.info.name));
-                let fence = holder.fence.unwrap_or(row.info.fence);
-                Some(Action::Release(row.info.name, fence))
+            Mode::Help => {}
+            asked @ Mode::Confirming(..) if !self.is_question_drawn => self.mode = asked,
+            Mode::Confirming(name, fence, _) if code == KeyCode::Char('y') => {
+                self.notice = Some(format!("releasing {name:?} …"));
+                return Some(Action::Release(name, fence));
             }
-            Mode::Confirming(_) => {
-                self.notice = Some("nothing was released".to_owned());
-                None
-            }
+            Mode::Confirming(..) => self.notice = Some("nothing was released".to_owned()),
         }
+        None
     }
 
-    fn on_filter_key(&mut self, code: KeyCode) -> Option<Action> {
+    fn on_filter_key(&mut self, code: KeyCode) {
         match code {
+            KeyCode::Enter => return,
+            KeyCode::Esc => return self.filter.clear(),
             KeyCode::Char(letter) => self.filter.push(letter),
             KeyCode::Backspace => drop(self.filter.pop()),
-            KeyCode::Enter => return None,
-            KeyCode::Esc => {
-                self.filter.clear();
-                return None;
-            }
             _ => self.move_cursor(code),
         }
         self.mode = Mode::Filtering;
-        None
     }
 
     fn on_command(&mut self, code: KeyCode) -> Option<Action> {
         self.notice = None;
+        let order = (self.column, self.is_reversed);
         match (code, &self.opened) {
             (KeyCode::Char('?' | 'h'), _) => self.mode = Mode::Help,
             (KeyCode::Char('f'), _) => self.ask(),
@@ -197,11 +191,14 @@ impl View {
             (KeyCode::Char('s') | KeyCode::Right, None) => self.column = self.column.step(1),
             (KeyCode::Char('S') | KeyCode::Left, None) => self.column = self.column.step(6),
             (KeyCode::Char(digit @ '1'..='7'), None) => {
-                self.column = Column::Busy.step(digit as usize - '1' as usize);
+                self.column = Column::Name.step(digit as usize - '1' as usize);
             }
             (KeyCode::Char('r'), None) => self.is_reversed = !self.is_reversed,
             (KeyCode::Enter, None) => self.open(),
             (_, None) => self.move_cursor(code),
+        }
+        if (self.column, self.is_reversed) != order {
+            self.sort();
         }
         None
     }
@@ -220,25 +217,24 @@ impl View {
         self.lines = TableState::new().with_selected(1);
     }
 
-    /// Whether the next key answers a question.
-    pub(super) fn asks(&self) -> bool {
-        matches!(self.mode, Mode::Confirming(_))
-    }
-
     /// Asks whether to release the lock. If there are several holders, one has to be chosen first:
     /// that opens the name.
     fn ask(&mut self) {
         let Some(row) = self.row() else { return };
-        let holders = match is_taken(row.info.state) {
-            true => &row.info.holders[..],
+        let (name, info) = (&row.info.name, &row.info);
+        let holders = match is_taken(info.state) {
+            true => &info.holders[..],
             false => &[],
         };
         let line = self.opened.as_ref().and(self.lines.selected());
         let chosen = line.and_then(|line| holders.get(line.checked_sub(1)?));
         match (chosen, holders) {
-            (None, []) => self.notice = Some(format!("nobody holds {:?}", row.info.name)),
+            (None, []) => self.notice = Some(format!("nobody holds {name:?}")),
             (Some(holder), _) | (None, [holder]) => {
-                self.mode = Mode::Confirming(Box::new((row.clone(), holder.clone())));
+                let held = if holder.keeps { "held or kept" } else { "held" };
+                let (fence, text) = (fence_of(info, holder), format!("{held} by {holder}"));
+                self.mode = Mode::Confirming(Arc::clone(name), fence, text);
+                self.is_question_drawn = false;
             }
             (None, _) => {
                 self.open();

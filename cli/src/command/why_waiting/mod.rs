@@ -2,18 +2,19 @@
 
 mod chain;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clap::Args;
-use fairlock::{LockManager, inspect::LockInfo};
+use fairlock::inspect::LockInfo;
 
-use crate::command::run::label;
 use crate::connection::Connection;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::parties::{is_in_use, live_holders};
+use crate::parties::is_in_use;
 
 use chain::Scene;
 
@@ -48,40 +49,50 @@ impl WhyWaiting {
             crate::note::note_line!("fairlock: nobody holds {:?} or waits for it", self.name);
             return Ok(Exit::NO);
         };
-        let mut locks = awaited(&manager)?;
-        locks.insert(Arc::clone(&first.name), first);
-        // The names were not seen at the same moment. A wait that was over before the next began
-        // looks like a part of a circle, but a deadlock stays. So a second look decides.
-        for name in Scene::new(&locks).follow(&self.name).deadlocked() {
-            match manager.inspect(&*name)? {
-                Some(info) => drop(locks.insert(name, info)),
-                None => drop(locks.remove(&name)),
-            }
-        }
+        let listed = manager.list("*").chain([Ok(first)]);
+        let mut locks = listed
+            .map(|info| info.map(|info| (Arc::clone(&info.name), info)))
+            .collect::<fairlock::Result<Locks>>()?;
+        settle(&mut locks, &self.name, |name| manager.inspect(name))?;
         let scene = Scene::new(&locks);
         let report = scene.follow(&self.name);
-        let is_certain = report.deadlocks.iter().any(|deadlock| deadlock.certain);
-        let exit = if is_certain { Exit::DEADLOCK } else { Exit::OK };
+        let exit = if report.is_certain {
+            Exit::DEADLOCK
+        } else {
+            Exit::OK
+        };
         output::set_exit_unread(exit);
         if self.json {
             output::json(&report)?;
         } else {
-            report.to_string().lines().try_for_each(output::line)?;
+            report.lines.iter().try_for_each(output::line)?;
         }
         Ok(exit)
     }
 }
 
-/// All names that somebody waits for, and those of runs inside others, which lead to the runs
-/// around them.
-fn awaited(manager: &LockManager) -> Result<Locks, Failure> {
-    let mut locks = Locks::new();
-    for info in manager.list("*") {
-        let info = info?;
-        let is_inside = live_holders(&info).any(|holder| label::around(&holder.label).is_some());
-        if info.waiters > 0 || is_inside {
-            locks.insert(Arc::clone(&info.name), info);
+/// Looks again at the names of a deadlock until it is there twice.
+///
+/// The names were not seen at the same moment. A wait that was over before the next began looks
+/// like a part of a circle. But a wait that two looks saw was there all the time between them. So
+/// all waits of a deadlock that two looks saw were there at once.
+fn settle(
+    locks: &mut Locks,
+    name: &str,
+    mut look: impl FnMut(&str) -> fairlock::Result<Option<LockInfo>>,
+) -> fairlock::Result<()> {
+    let mut before = Vec::new();
+    loop {
+        let deadlock = Scene::new(locks).follow(name).deadlocked();
+        if deadlock == before {
+            return Ok(());
         }
+        for (name, ..) in &deadlock {
+            match look(name)? {
+                Some(info) => drop(locks.insert(Arc::clone(name), info)),
+                None => drop(locks.remove(name)),
+            }
+        }
+        before = deadlock;
     }
-    Ok(locks)
 }

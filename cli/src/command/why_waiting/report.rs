@@ -1,34 +1,38 @@
-//! A chain of waits, as text and as JSON. The form of the JSON is in docs/COMMAND_LINE.md.
+//! A chain of waits and its deadlock, as text and as JSON. The form of the JSON is in
+//! docs/COMMAND_LINE.md.
 
-use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use fairlock::inspect::{LockInfo, LockState, Party};
+use fairlock::inspect::{Kind, LockInfo, Party};
 use serde::{Serialize, Serializer};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::age;
-use crate::parties::{fence_of, live_holders};
+use crate::parties::fence_of;
 use crate::printable::printable;
-use crate::times;
 
-/// If a lock has more holders, those that wait are shown first.
-const MOST_HOLDERS: usize = 10;
 /// Deeper lines would be wider than any window.
 const MOST_INDENTS: usize = 30;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Report<'a> {
     pub(super) name: &'a str,
     /// The locks of the chain, the first name first. Each once.
     pub(super) locks: Vec<&'a LockInfo>,
     pub(super) waits: Vec<Wait<'a>>,
-    pub(super) deadlocks: Vec<Deadlock<'a>>,
-    /// Holders of which a process of their command may wait unseen.
+    /// One, or none: the circle, and whether it is certain.
+    pub(super) deadlocks: Vec<Value>,
+    /// Waits of which each is for a lock that the next one holds, and the last for that of the
+    /// first.
     #[serde(skip)]
-    pub(super) unseen: Vec<&'a Party>,
+    pub(super) circle: Vec<Wait<'a>>,
+    /// Whether it cannot end without help.
+    #[serde(skip)]
+    pub(super) is_certain: bool,
+    /// All of this for people.
+    #[serde(skip)]
+    pub(super) lines: Vec<String>,
 }
 
 /// A holder of one lock stands in the queue of another, or a process for which it waits does.
@@ -48,143 +52,68 @@ pub(super) struct Wait<'a> {
     pub(super) holder: &'a Party,
     /// The process below the holder that waits in its place.
     pub(super) through: Option<&'a Party>,
-    /// The wait may end while one holder keeps no more permits than these.
     #[serde(skip)]
-    pub(super) free: u32,
-}
-
-/// Waits of which each is for a lock that the next one holds, and the last for one of the first.
-#[derive(Debug, Serialize)]
-pub(super) struct Deadlock<'a> {
-    /// Whether it cannot end without help.
-    pub(super) certain: bool,
-    #[serde(serialize_with = "held")]
-    pub(super) locks: Vec<Wait<'a>>,
+    pub(super) waiter: &'a Party,
 }
 
 fn name<S: Serializer>(lock: &LockInfo, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&lock.name)
 }
 
-fn held<S: Serializer>(waits: &[Wait<'_>], serializer: S) -> Result<S::Ok, S::Error> {
-    let held = |wait: &Wait| json!({"name": wait.holds.name, "fence": wait.holder.fence});
-    serializer.collect_seq(waits.iter().map(held))
-}
-
-/// The chain as a tree, and then each deadlock with its remedy.
-impl fmt::Display for Report<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for first in self.locks.iter().take(1) {
-            self.lock(f, &mut HashSet::new(), first, "", 0)?;
-        }
-        let mut deadlocks = self.deadlocks.iter();
-        deadlocks.try_for_each(|deadlock| deadlock.fmt(f))
-    }
-}
-
-fn line(f: &mut fmt::Formatter<'_>, depth: usize, text: &str) -> fmt::Result {
-    let indent = "  ".repeat(depth.min(MOST_INDENTS));
-    writeln!(f, "{indent}{}", printable(text))
-}
-
 impl<'a> Report<'a> {
-    /// The names in deadlocks.
-    pub(super) fn deadlocked(&self) -> Vec<Arc<str>> {
-        let waits = self.deadlocks.iter().flat_map(|deadlock| &deadlock.locks);
-        waits.map(|wait| Arc::clone(&wait.holds.name)).collect()
+    pub(super) fn line(&mut self, depth: usize, text: &str) {
+        let indent = "  ".repeat(depth.min(MOST_INDENTS));
+        self.lines.push(format!("{indent}{}", printable(text)));
     }
 
-    /// A lock, and what is behind it. `wait` says how the holder above waits for it.
-    fn lock(
-        &self,
-        f: &mut fmt::Formatter<'_>,
-        shown: &mut HashSet<&'a str>,
-        lock: &'a LockInfo,
-        wait: &str,
-        depth: usize,
-    ) -> fmt::Result {
-        let (name, kind) = (&lock.name, &lock.kind);
-        if !shown.insert(name) {
-            return line(f, depth, &format!("{wait}{name}, see above"));
-        }
-        let waiters = match (lock.waiters, times::silent(lock)) {
-            (0, _) => String::new(),
-            (many, 0) => format!(", {many} waiting"),
-            (many, silent) => format!(", {many} waiting, {silent} of them not heard of"),
-        };
-        line(f, depth, &format!("{wait}{name}: {kind}{waiters}"))?;
-        let waits_of = |holder: &Party| {
-            let waits = self.waits.iter();
-            let waits = waits.filter(|wait| std::ptr::eq(wait.holder, holder));
-            waits.collect::<Vec<&Wait>>()
-        };
-        let mut holders: Vec<&Party> = live_holders(lock).collect();
-        holders.sort_by_cached_key(|holder| (waits_of(holder).is_empty(), holder.since));
-        if holders.is_empty() {
-            line(f, depth + 1, &unheld(lock))?;
-        }
-        for holder in holders.iter().take(MOST_HOLDERS) {
-            let held = age::short(times::held(lock, holder));
-            let kept = if holder.keeps { " or kept" } else { "" };
-            let fence = fence_of(lock, holder);
-            let text = format!("held{kept} for {held} by {holder}, fence {fence}");
-            line(f, depth + 1, &text)?;
-            let waits = waits_of(holder);
-            if waits.is_empty() {
-                line(f, depth + 2, &self.end(holder))?;
-            }
-            for wait in waits {
-                self.lock(f, shown, wait.waits_for, &wait.to_string(), depth + 2)?;
+    /// The waits in the deadlock: the name and the fence that is held, and when the wait began.
+    pub(super) fn deadlocked(&self) -> Vec<(Arc<str>, u64, SystemTime)> {
+        let id = |wait: &Wait| (wait.holds.name.clone(), wait.fence(), wait.waiter.since);
+        self.circle.iter().map(id).collect()
+    }
+
+    /// A circle that may end without help is of no interest beside one that cannot.
+    pub(super) fn find_deadlock(&mut self) {
+        for certain in [true, false] {
+            if let Some(circle) = self.circle(certain) {
+                let held = |wait: &Wait| json!({"name": wait.holds.name, "fence": wait.fence()});
+                let locks: Vec<Value> = circle.iter().map(held).collect();
+                self.deadlocks = vec![json!({"certain": certain, "locks": locks})];
+                (self.circle, self.is_certain) = (circle, certain);
+                let lines = self.explanation();
+                lines.iter().for_each(|line| self.line(0, line));
+                return;
             }
         }
-        match holders.len().saturating_sub(MOST_HOLDERS) {
-            0 => Ok(()),
-            more => line(f, depth + 1, &format!("and {more} more holders")),
+    }
+
+    /// The first circle of waits. In a certain one, each wait lasts for as long as the next one.
+    fn circle(&self, certain: bool) -> Option<Vec<Wait<'a>>> {
+        let leads = |at: usize, next: usize| {
+            let (wait, next) = (&self.waits[at], &self.waits[next]);
+            let lasts = wait.certain && next.holder.permits > wait.free();
+            wait.waits_for.name == next.holds.name && (lasts || !certain)
+        };
+        // Without the waits that lead to an end, every way runs into a circle.
+        let (mut left, mut before): (Vec<usize>, _) = ((0..self.waits.len()).collect(), vec![]);
+        while left.len() != before.len() {
+            before = left.clone();
+            left.retain(|at| before.iter().any(|next| leads(*at, *next)));
+        }
+        let mut path = vec![*left.first()?];
+        loop {
+            let last = path[path.len() - 1];
+            let next = left.iter().find(|next| leads(last, **next))?;
+            if let Some(start) = path.iter().position(|at| at == next) {
+                let circle = path[start..].iter().map(|at| self.waits[*at].clone());
+                return Some(circle.collect());
+            }
+            path.push(*next);
         }
     }
 
-    /// Why a chain ends at this holder.
-    fn end(&self, holder: &Party) -> String {
-        let host = &holder.host;
-        if self.unseen.contains(&holder) {
-            format!("which waits for no lock itself; only {host} shows whether its command waits")
-        } else if holder.keeps {
-            "which lets go of it as soon as no guard has it".to_owned()
-        } else {
-            "which waits for no lock".to_owned()
-        }
-    }
-}
-
-impl fmt::Display for Wait<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waited = age::short(Duration::from_secs_f64(self.waited));
-        let position = self.position;
-        let waits = if self.certain { "waits" } else { "may wait" };
-        write!(f, "which {waits} for ")?;
-        if let Some(Party { pid, host, .. }) = self.through {
-            write!(f, "process {pid} on {host}, which waits for ")?;
-        }
-        write!(f, "{waited}, position {position}, for ")
-    }
-}
-
-/// Why a lock has no holder that could be followed.
-fn unheld(lock: &LockInfo) -> String {
-    let (state, left) = (lock.state, age::short(lock.time_left));
-    match state {
-        LockState::Detached => format!("no process holds it: it can be attached for {left}"),
-        LockState::Cooling => format!("nobody holds it: it cools for {left} (hold_at_least)"),
-        _ if times::is_awaited(lock) => {
-            format!("nobody holds it, it is {state}: the first live waiter gets it")
-        }
-        _ => "nobody holds it, and no waiter is heard of: the next try takes it".to_owned(),
-    }
-}
-
-impl fmt::Display for Deadlock<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match (self.certain, &self.locks[..]) {
+    fn explanation(&self) -> Vec<String> {
+        let what = match (self.is_certain, &self.circle[..]) {
             (false, _) => {
                 "This may be a deadlock: each may wait for a lock that the next one holds."
             }
@@ -199,33 +128,53 @@ impl fmt::Display for Deadlock<'_> {
                  the next one holds."
             }
         };
-        writeln!(f, "\n{what}")?;
-        for wait in &self.locks {
+        let mut lines = vec![String::new(), what.to_owned()];
+        lines.extend(self.circle.iter().map(|wait| {
             let (name, next) = (&wait.holds.name, &wait.waits_for.name);
-            let text = format!("{}, holds {name} and waits for {next}", wait.holder);
-            line(f, 1, &text)?;
-        }
-        writeln!(
-            f,
-            "End one of the processes, or take a lock away from its holder:"
-        )?;
-        let mut locks = self.locks.iter();
-        locks.try_for_each(|wait| line(f, 1, &release(wait)))
+            format!("  {}, holds {name} and waits for {next}", wait.holder)
+        }));
+        lines.push("End one of the processes, or take a lock away from its holder:".to_owned());
+        lines.extend(self.circle.iter().map(Wait::remedy));
+        lines
     }
 }
 
-/// The command that takes the lock away from its holder. Control characters in a name are shown
-/// escaped: no shell takes them for more, and such a command finds no lock.
-fn release(wait: &Wait) -> String {
-    let name = &*wait.holds.name;
-    let fence = fence_of(wait.holds, wait.holder);
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
-    let word = match name.chars().all(is_plain) {
-        true => name.to_owned(),
-        false => format!("'{}'", name.replace('\'', r"'\''")),
-    };
-    match name.starts_with('-') {
-        true => format!("fairlock release --fence {fence} -- {word}"),
-        false => format!("fairlock release {word} --fence {fence}"),
+impl Wait<'_> {
+    fn fence(&self) -> u64 {
+        fence_of(self.holds, self.holder)
+    }
+
+    /// How the holder waits, up to the name of the lock.
+    pub(super) fn text(&self) -> String {
+        let waited = age::short(Duration::from_secs_f64(self.waited));
+        let waits = if self.certain { "waits" } else { "may wait" };
+        let process = |of: &Party| format!("process {} on {}, which waits for ", of.pid, of.host);
+        let through = self.through.map(process).unwrap_or_default();
+        let position = self.position;
+        format!("which {waits} for {through}{waited}, position {position}, for ")
+    }
+
+    /// The wait may end while one holder has no more permits than these. A second reader waits only
+    /// behind a writer, and that writer waits for the first.
+    fn free(&self) -> u32 {
+        match self.waits_for.kind {
+            Kind::Semaphore { permits, .. } => permits.saturating_sub(self.waiter.permits),
+            _ => 0,
+        }
+    }
+
+    /// The command that takes the lock away from its holder. Control characters in a name are shown
+    /// escaped: no shell takes them for more, and such a command finds no lock.
+    fn remedy(&self) -> String {
+        let (name, fence) = (&*self.holds.name, self.fence());
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
+        let word = match name.chars().all(is_plain) {
+            true => name.to_owned(),
+            false => format!("'{}'", name.replace('\'', r"'\''")),
+        };
+        match name.starts_with('-') {
+            true => format!("  fairlock release --fence {fence} -- {word}"),
+            false => format!("  fairlock release {word} --fence {fence}"),
+        }
     }
 }
