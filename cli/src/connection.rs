@@ -10,7 +10,7 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Arg, Args};
 use fairlock::{
     Builder, LockManager, LockOptions,
     credentials::{Credentials, PasswordFile},
@@ -38,88 +38,63 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(MAX_TTL.as_secs() / TTL_PER_TI
 /// answers none, and a program that writes into a pipe may ask its user first.
 const LONGEST_READ: Duration = Duration::from_secs(10);
 
+const HEADING: &str = "Connection";
+
 #[derive(Args)]
-#[command(next_help_heading = "Connection")]
+#[command(next_help_heading = HEADING, mut_args = with_variable)]
 pub(crate) struct Connection {
     /// Where the locks live: redis://, rediss:// (TLS), redis+unix://,
     /// redis-sentinel://HOST,HOST/MASTER or redis-cluster://HOST,HOST. Repeat it for a quorum, or
     /// put spaces between its URLs
-    #[arg(long, global = true, env = "FAIRLOCK_URL", hide_env_values = true)]
-    #[arg(default_value = "redis://127.0.0.1/", value_parser = line)]
+    #[arg(long, default_value = "redis://127.0.0.1/", value_parser = line)]
     url: Vec<String>,
     /// The user to log in as. Needs a password
-    #[arg(
-        long,
-        global = true,
-        env = "FAIRLOCK_USER",
-        hide_env_values = true,
-        hide_short_help = true
-    )]
-    #[arg(value_name = "NAME", value_parser = line)]
+    #[arg(long, value_name = "NAME", value_parser = line)]
     user: Option<String>,
     /// A file with the password. There is no option for the password itself, since every user of
     /// this host could read it. FAIRLOCK_PASSWORD can have it
-    #[arg(
-        long,
-        global = true,
-        env = "FAIRLOCK_PASSWORD_FILE",
-        hide_env_values = true
-    )]
-    #[arg(hide_short_help = true, value_name = "FILE", value_parser = line)]
+    #[arg(long, value_name = "FILE", value_parser = line)]
     password_file: Option<String>,
     /// The authorities whose certificates count, in PEM, in place of the system's
     #[cfg(feature = "tls")]
-    #[arg(
-        long,
-        global = true,
-        env = "FAIRLOCK_TLS_CA",
-        hide_env_values = true,
-        hide_short_help = true
-    )]
-    #[arg(value_name = "FILE", value_parser = line)]
+    #[arg(long, value_name = "FILE", value_parser = line)]
     tls_ca: Option<String>,
     /// The client's own certificate, in PEM
     #[cfg(feature = "tls")]
-    #[arg(
-        long,
-        global = true,
-        env = "FAIRLOCK_TLS_CERT",
-        hide_env_values = true,
-        hide_short_help = true
-    )]
-    #[arg(value_name = "FILE", value_parser = line)]
+    #[arg(long, value_name = "FILE", value_parser = line)]
     tls_cert: Option<String>,
     /// The key of the client's certificate, in PEM and not encrypted
     #[cfg(feature = "tls")]
-    #[arg(
-        long,
-        global = true,
-        env = "FAIRLOCK_TLS_KEY",
-        hide_env_values = true,
-        hide_short_help = true
-    )]
-    #[arg(value_name = "FILE", value_parser = line)]
+    #[arg(long, value_name = "FILE", value_parser = line)]
     tls_key: Option<String>,
     /// How the names of keys begin. Programs that share locks share it [default: fairlock]
-    #[arg(long, global = true, env = "FAIRLOCK_PREFIX", hide_short_help = true)]
-    #[arg(value_parser = line)]
+    #[arg(long, value_parser = line)]
     prefix: Option<String>,
     /// How long Redis may take to connect and to answer a request, such as 2s
     /// [default: 500ms, or a tenth of the TTL if that is less]
-    #[arg(long, global = true, env = "FAIRLOCK_COMMAND_TIMEOUT")]
-    #[arg(hide_short_help = true, value_name = "DURATION", value_parser = timeout)]
+    #[arg(long, value_name = "DURATION", value_parser = timeout)]
     command_timeout: Option<Duration>,
     /// Take a lock only when N replicas have acknowledged it
-    #[arg(long, global = true, env = "FAIRLOCK_REPLICA_ACKS")]
-    #[arg(hide_short_help = true, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number)]
     replica_acks: Option<u32>,
     /// How long the replicas may take, at most half of --command-timeout [default: 100ms]
-    #[arg(long, global = true, env = "FAIRLOCK_REPLICA_TIMEOUT")]
-    #[arg(hide_short_help = true, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     replica_timeout: Option<Duration>,
     /// The file of the password, once it is read. It may be a pipe, which has it once.
     #[arg(skip)]
     read: OnceLock<PasswordFile>,
+}
+
+/// Each option stands before or behind the command, and has a variable of its name. The short help
+/// has only the URL.
+fn with_variable(option: Arg) -> Arg {
+    if option.get_help_heading() != Some(HEADING) {
+        return option;
+    }
+    let name = option.get_id().to_string();
+    let variable: &'static str = format!("FAIRLOCK_{}", name.to_ascii_uppercase()).leak();
+    let option = option.global(true).hide_short_help(name != "url");
+    option.env(variable).hide_env_values(true)
 }
 
 impl Connection {
@@ -148,31 +123,22 @@ impl Connection {
                     .options(LockOptions::new().ttl(self.ttl()));
             }
         }
-        match (self.replica_acks, self.replica_timeout) {
-            (None, Some(_)) => {
-                return Err(Failure::usage("--replica-timeout needs --replica-acks"));
-            }
-            (None, None) => {}
-            (Some(replicas), timeout) => {
-                let timeout = timeout.unwrap_or(DEFAULT_REPLICA_TIMEOUT);
-                builder = builder.replica_acks(replicas, timeout);
-            }
+        if let Some(replicas) = self.replica_acks {
+            let timeout = self.replica_timeout.unwrap_or(DEFAULT_REPLICA_TIMEOUT);
+            builder = builder.replica_acks(replicas, timeout);
+        } else if self.replica_timeout.is_some() {
+            return Err(Failure::usage("--replica-timeout needs --replica-acks"));
         }
         #[cfg(feature = "tls")]
         {
             if let Some(file) = &self.tls_ca {
                 builder = builder.tls_ca_file(file);
             }
-            match (&self.tls_cert, &self.tls_key) {
-                (None, None) => {}
-                (Some(certificate), Some(key)) => {
-                    builder = builder.tls_identity_files(certificate, key);
-                }
-                _ => {
-                    return Err(Failure::usage(
-                        "--tls-cert needs --tls-key, and the reverse",
-                    ));
-                }
+            if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
+                builder = builder.tls_identity_files(certificate, key);
+            } else if self.tls_cert.is_some() || self.tls_key.is_some() {
+                let message = "--tls-cert needs --tls-key, and the reverse";
+                return Err(Failure::usage(message));
             }
         }
         Ok(builder)
@@ -294,21 +260,16 @@ fn read_password(path: &str) -> Result<PasswordFile, Failure> {
     let file = PasswordFile::new(path);
     let (sender, ended) = mpsc::channel();
     let read = file.clone();
-    let reader = thread::Builder::new().spawn(move || sender.send(read.credentials().map(drop)));
-    if let Err(error) = reader {
-        return Err(Failure::new(
-            Exit::NO_REDIS,
-            format!("{option}: {path}: {error}"),
-        ));
-    }
+    // Without a thread nothing is read, either.
+    let _ = thread::Builder::new().spawn(move || sender.send(read.credentials().map(drop)));
     match ended.recv_timeout(LONGEST_READ) {
-        Ok(read) => read.map_err(|error| Failure::usage(format!("{option}: {error}")))?,
+        Ok(Ok(())) => Ok(file),
+        Ok(Err(error)) => Err(Failure::usage(format!("{option}: {error}"))),
         Err(_) => {
             let why = format!("{option}: {path}: it was not read within {LONGEST_READ:?}");
-            return Err(Failure::new(Exit::NO_REDIS, why));
+            Err(Failure::new(Exit::NO_REDIS, why))
         }
     }
-    Ok(file)
 }
 
 /// The value of a variable that is no option.
@@ -334,14 +295,17 @@ fn line(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// For clap: reads a number of servers.
+fn number(text: &str) -> Result<u32, String> {
+    let number = line(text)?.parse::<u32>();
+    number.map_err(|error| error.to_string())
+}
+
 /// For clap: reads the command timeout.
 fn timeout(text: &str) -> Result<Duration, String> {
     let timeout = duration::parse(text)?;
-    if timeout > MAX_TIMEOUT {
-        return Err(format!(
-            "it can be {} at most",
-            format_duration(MAX_TIMEOUT)
-        ));
+    match timeout > MAX_TIMEOUT {
+        true => Err(format!("at most {}", format_duration(MAX_TIMEOUT))),
+        false => Ok(timeout),
     }
-    Ok(timeout)
 }

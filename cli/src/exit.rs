@@ -33,10 +33,7 @@ impl Exit {
 
     /// A signal ended it: as shells do, 128 and the number.
     pub(crate) fn of_signal(number: i32) -> Exit {
-        u8::try_from(number)
-            .ok()
-            .and_then(|number| number.checked_add(128))
-            .map_or(Exit::INTERNAL, Exit)
+        Exit(128_u8.saturating_add(number as u8))
     }
 }
 
@@ -84,12 +81,11 @@ impl From<Error> for Failure {
             Error::Closed => Exit::INTERNAL,
             _ => Exit::NO_REDIS,
         };
-        match misused(&error) {
-            Some((setting, message)) => {
-                Failure::new(exit, format!("{}: {message}", option_of(setting)))
-            }
-            None => Failure::new(exit, error.to_string()),
-        }
+        let message = match misused(&error) {
+            Some((setting, why)) => format!("{}: {why}", option_of(setting)),
+            None => error.to_string(),
+        };
+        Failure::new(exit, message)
     }
 }
 
@@ -111,7 +107,7 @@ fn misused(error: &Error) -> Option<(&'static str, &str)> {
 }
 
 /// How a user of the command line says what the library calls so.
-pub(crate) fn option_of(setting: &str) -> String {
+fn option_of(setting: &str) -> String {
     match setting {
         "url" | "quorum" | "server" | "service" => given("--url"),
         "connect_timeout" => given("--command-timeout"),

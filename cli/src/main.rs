@@ -15,6 +15,7 @@
 //! - `command/top/`: threads of their own read keys and look at Redis. View, order and drawing are
 //!   pure.
 //! - `job.rs` and `processes.rs`: what the kernel knows of the job of the shell, and of processes.
+//! - `stop.rs`: signals to a command that deletes something before it ends.
 //! - `parties.rs`: the holders and the waiters of a lock, as all commands show them.
 //! - `times.rs`: ages are differences of the server's times. This machine's clock may be off.
 
@@ -38,6 +39,7 @@ mod parties;
 mod printable;
 mod processes;
 mod signal_mask;
+mod stop;
 mod table;
 mod times;
 

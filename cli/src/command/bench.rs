@@ -3,24 +3,19 @@
 mod measure;
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 use fairlock::LockManager;
 use humantime::format_duration;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
-use signal_hook::flag;
 
 use crate::connection::Connection;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::note::note_line;
 use crate::output;
+use crate::stop::Stop;
 use crate::table::Table;
 use measure::Measured;
 
@@ -68,7 +63,7 @@ const COLUMNS: [&str; 8] = [
 impl Bench {
     /// Blocks for the time of all measurements, and a few round trips.
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
-        let stop = listen()?;
+        let stop = Stop::listen()?.or_unread();
         let managers = [connection.manager()?, connection.manager()?];
         let mut all = Measured::all(self.threads);
         let whole = format_duration(self.duration.saturating_mul(all.len() as u32));
@@ -77,44 +72,22 @@ impl Bench {
         let id = RandomState::new().build_hasher().finish();
         let name = |at| format!("{}:{id:016x}:{at}", self.names);
         let names: Vec<String> = (0..self.threads).map(name).collect();
-        let measured = self.measure(&mut all, &managers, &names, &stop);
-        let requests: u64 = managers
-            .iter()
-            .map(|manager| manager.stats().requests)
-            .sum();
+        // An error or a stop ends it. What was measured until then counts.
+        let measured = (0..ROUNDS).try_for_each(|_| {
+            let mut each = all.iter_mut();
+            each.try_for_each(|one| one.add_part(&managers, &names, self.duration / ROUNDS, &stop))
+        });
+        let requests: u64 = managers.iter().map(|one| one.stats().requests).sum();
         for manager in &managers {
             // A lock that it could not release in time ends with its TTL. The deletion says so.
             let _ = manager.shutdown(CLEANUP_TIME);
         }
-        if let Err(leftovers) = delete(&names, &managers[0]) {
-            note_line!("fairlock: warning: {leftovers}");
-        }
-        let end = measured.map(|()| match stop.load(Relaxed) as i32 {
-            0 | SIGPIPE => Exit::OK,
-            number => Exit::of_signal(number),
-        });
+        delete(&names, &managers[0]);
+        let end = measured.map(|()| stop.exit().unwrap_or(Exit::OK));
+        let end = end.map_err(Failure::from);
         output::set_exit_unread(end.as_ref().map_or_else(Exit::from, |exit| *exit));
         self.print(&all, requests)?;
         end
-    }
-
-    /// Goes through all measurements several times, until an error or a stop. What was measured
-    /// until then counts.
-    fn measure(
-        &self,
-        all: &mut [Measured],
-        managers: &[LockManager; 2],
-        names: &[String],
-        stop: &AtomicUsize,
-    ) -> Result<(), Failure> {
-        for _ in 0..ROUNDS {
-            for measured in &mut *all {
-                if stop.load(Relaxed) == 0 {
-                    measured.add_part(managers, names, self.duration / ROUNDS, stop)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn print(&self, all: &[Measured], requests: u64) -> Result<(), Failure> {
@@ -143,39 +116,15 @@ impl Bench {
     }
 }
 
-/// Takes HUP, INT and TERM from now on: locks that are held must be released. A second one ends the
-/// process at once. Returns where the number of the first one will be. That of PIPE says that
-/// nobody can read the output any more.
-fn listen() -> Result<Arc<AtomicUsize>, Failure> {
-    let (came, number) = (Arc::new(AtomicBool::new(false)), Arc::default());
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        // In this order: the first signal sets the flag that the second one finds.
-        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&came))
-            .and_then(|_| flag::register(signal, Arc::clone(&came)))
-            .and_then(|_| flag::register_usize(signal, Arc::clone(&number), signal as usize))
-            .map_err(|error| Failure::internal(format!("no signal handlers: {error}")))?;
-    }
-    let unread = Arc::clone(&number);
-    thread::spawn(move || {
-        output::wait_until_unread();
-        unread.store(SIGPIPE as usize, Relaxed);
-    });
-    Ok(number)
-}
-
 /// Deletes the names, which are never used again. Redis remembers a released name for an hour, to
 /// protect its lock from late copies of earlier requests.
-fn delete(names: &[String], manager: &LockManager) -> Result<(), String> {
-    for (deleted, name) in names.iter().enumerate() {
-        let why = match manager.delete(name) {
-            Ok(true) => continue,
-            Ok(false) => format!("{name:?} is still in use"),
-            Err(error) => error.to_string(),
-        };
-        let (left, all) = (names.len() - deleted, names.len());
-        return Err(format!(
-            "Redis forgets {left} of the {all} names of this bench within an hour, not now: {why}"
-        ));
+fn delete(names: &[String], manager: &LockManager) {
+    let left = names.iter().find_map(|name| match manager.delete(name) {
+        Ok(true) => None,
+        Ok(false) => Some(format!("{name:?} is still in use")),
+        Err(error) => Some(error.to_string()),
+    });
+    if let Some(why) = left {
+        note_line!("fairlock: warning: Redis forgets names of this bench within an hour: {why}");
     }
-    Ok(())
 }

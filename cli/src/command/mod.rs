@@ -33,7 +33,8 @@ pub(crate) enum Command {
 impl Command {
     /// Whether signals end it as they end any process. The others handle them.
     pub(crate) fn leaves_signals_alone(&self) -> bool {
-        !matches!(self, Command::Run(_) | Command::Top(_) | Command::Bench(_))
+        use Command::{Bench, Doctor, Run, Top};
+        !matches!(self, Run(_) | Top(_) | Bench(_) | Doctor(_))
     }
 
     /// `program` makes the whole command line, of which this is one command.

@@ -1,6 +1,6 @@
 //! `fairlock bench`. No test says how fast anything is.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -73,57 +73,50 @@ fn bench_prints_a_table_and_spares_the_locks_of_others() {
     guard.renew().expect("still held");
 }
 
+/// Ends in time, with nothing left.
+#[track_caller]
+fn assert_ends(mut process: Child, code: i32) {
+    let status = until_some(SOON, "it ends", || process.try_wait().expect("its state"));
+    assert_eq!(status.code(), Some(code));
+}
+
+fn start(mut command: Command) -> Child {
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::null());
+    piped.spawn().expect("the binary starts")
+}
+
 #[test]
 fn interrupted_bench_leaves_no_key_behind() {
     let server = Server::start();
     // Locks are taken from the second measurement on, and the hand-overs have a queue.
     for (signal, code, key) in [(Signal::INT, 130, "}"), (Signal::TERM, 143, "}:q")] {
-        let args = ["--duration", "300ms", "--names", "mine"];
-        let mut command = bench(&server, &args);
-        let piped = command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut process = piped.spawn().expect("the binary starts");
+        let process = start(bench(&server, &["--duration", "300ms", "--names", "mine"]));
         until(SOON, "a lock", || {
             keys(&server).iter().any(|shown| shown.ends_with(key))
         });
         kill_process(Pid::from_child(&process), signal).expect("it runs");
-        let status = until_some(SOON, "it ends", || process.try_wait().expect("its state"));
-        assert_eq!(status.code(), Some(code));
+        assert_ends(process, code);
         assert_eq!(keys(&server), [""; 0]);
     }
 }
 
 #[test]
-fn bench_that_measures_ends_when_nobody_reads() {
+fn bench_ends_when_nobody_reads_or_its_server_dies() {
     let server = Server::start();
-    let mut process = bench(&server, &["--duration", "1h"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the binary starts");
+    let mut process = start(bench(&server, &["--duration", "1h"]));
     until(SOON, "it measures", || server.commands_processed() > 100);
     drop(process.stdout.take());
-    let status = until_some(SOON, "it ends", || process.try_wait().expect("its state"));
-    assert_eq!(status.code(), Some(0));
+    assert_ends(process, 0);
     assert_eq!(keys(&server), [""; 0]);
-}
-
-#[test]
-fn bench_ends_with_an_error_when_its_server_dies() {
-    let server = Server::start();
+    let before = server.commands_processed();
     // An error comes after two timeouts, so these are short. The usual ones would be over before
     // the kill where the machine is busy.
-    let mut command = fairlock(
-        &server,
-        &["bench", "--command-timeout", "2s", "--duration", "1h"],
-    );
-    let piped = command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut process = piped.spawn().expect("the binary starts");
-    until(SOON, "it measures", || server.commands_processed() > 100);
+    let times = ["bench", "--command-timeout", "2s", "--duration", "1h"];
+    let process = start(fairlock(&server, &times));
+    let measures = || server.commands_processed() > before + 100;
+    until(SOON, "it measures", measures);
     server.kill();
-    let status = until_some(SOON, "it ends", || process.try_wait().expect("its state"));
-    assert_eq!(status.code(), Some(69));
-    let ended = end(&mut bench(&server, &[]));
-    assert_eq!(ended.code, Some(69), "{ended:?}");
+    assert_ends(process, 69);
 }
 
 #[test]

@@ -59,49 +59,47 @@ fn file(dir: &TempDir, name: &str, text: &str) -> String {
 #[test]
 fn option_goes_before_the_variable_on_either_side() {
     let (here, there) = (Server::start(), Server::start());
-    let _held = (hold(&here.url(), "here"), hold(&there.url(), "there"));
+    let _held = (hold(&here.url(), "first"), hold(&there.url(), "second"));
     let url = there.url();
-    for args in [
-        ["--url", &url, "ls", "--json"],
-        ["ls", "--json", "--url", &url],
+    for (args, is_here) in [
+        (&["--url", &url, "ls"][..], false),
+        (&["ls", "--url", &url], false),
+        (&["ls"], true),
+        (&["ls", "--prefix", "own"], false),
     ] {
-        let names = listed(&mut fairlock(&here, &args));
-        assert!(names.contains(r#""name":"there""#), "{names}");
-        assert!(!names.contains(r#""name":"here""#), "{names}");
+        let names = listed(&mut fairlock(&here, args));
+        assert_eq!(names.contains("first"), is_here, "{args:?}: {names}");
+        assert_eq!(names.contains("second"), args.contains(&&*url), "{names}");
     }
-    assert!(listed(&mut fairlock(&here, &["ls", "--json"])).contains("here"));
+    let mut command = fairlock(&here, &["ls"]);
+    let names = listed(command.env("FAIRLOCK_PREFIX", "own"));
+    assert!(!names.contains("first"), "{names}");
 }
 
 #[test]
 fn url_of_each_topology_is_an_option_and_a_variable() {
     let (sentinels, cluster) = (SentinelSet::start(), ClusterSet::start());
-    let servers = [Server::start(), Server::start(), Server::start()];
+    let servers = [(); 3].map(|()| Server::start());
     let urls = servers.each_ref().map(Server::url);
-    let quorum = LockManager::builder(fairlock::endpoint::Endpoint::quorum(&urls))
-        // The servers have just started.
-        .uptime_check(false)
-        .build()
-        .expect("a manager");
+    let quorum = LockManager::builder(fairlock::endpoint::Endpoint::quorum(&urls));
+    // The servers have just started.
+    let quorum = quorum.uptime_check(false).build().expect("a manager");
     let _guard = quorum.lock("shared").expect("the lock");
     let _held = [sentinels.url(), cluster.url()].map(|url| hold(&url, "shared"));
-    let nodes = cluster.nodes()[..2].iter();
-    let nodes: Vec<String> = nodes.map(|node| node.addr().to_string()).collect();
-    let several = urls.join(" ");
+    let (one, other) = (cluster.nodes()[0].addr(), cluster.nodes()[1].addr());
     for url in [
         format!("redis-sentinel://{}/mymaster", sentinels.hosts()),
-        format!("redis-cluster://{}", nodes.join(",")),
-        several,
+        format!("redis-cluster://{one},{other}"),
+        urls.join(" "),
     ] {
-        let option = ["ls", "--json", "--url", &url];
+        let option = ["ls", "--url", &url];
         let other = [("FAIRLOCK_URL", "redis://127.0.0.1:1/")];
         assert!(listed(&mut with_variables(&option, &other)).contains("shared"));
         let variable = [("FAIRLOCK_URL", &*url)];
-        assert!(listed(&mut with_variables(&["ls", "--json"], &variable)).contains("shared"));
+        assert!(listed(&mut with_variables(&["ls"], &variable)).contains("shared"));
     }
     let [a, b, c] = &urls;
-    let apart = [
-        "--url", a, "ls", "--json", "--url", a, "--url", b, "--url", c,
-    ];
+    let apart = ["--url", a, "ls", "--url", a, "--url", b, "--url", c];
     assert!(listed(&mut with_variables(&apart, &[])).contains("shared"));
     refused(&["ls", "--url", a, "--url", b], &[], "3 or 5 servers");
 }
@@ -118,55 +116,53 @@ fn password_comes_from_a_file_or_a_variable_without_its_end_of_line() {
         for end_of_line in ["", "\n", "\r\n", "\r"] {
             let with_end = |text: &str| format!("{text}{end_of_line}");
             let path = file(&dir, "password", &with_end(PASSWORD));
-            let (url, user) = (with_end(&server.url()), with_end("u"));
-            let (password, in_file) = (with_end(PASSWORD), with_end(&path));
-            let (timeout, url) = (with_end("2s"), ("FAIRLOCK_URL", &*url));
-            let (timeout, user) = (
-                ("FAIRLOCK_COMMAND_TIMEOUT", &*timeout),
-                ("FAIRLOCK_USER", &*user),
-            );
-            for login in [
-                ("FAIRLOCK_PASSWORD", &*password),
-                ("FAIRLOCK_PASSWORD_FILE", &in_file),
-            ] {
-                listed(&mut with_variables(&["ls"], &[url, login, timeout]));
-                listed(&mut with_variables(&["ls"], &[url, login, user]));
+            let [url, user, password, in_file, timeout, acks] =
+                [&*server.url(), "u", PASSWORD, &path, "2s", "0"].map(with_end);
+            let always = [
+                ("FAIRLOCK_URL", &*url),
+                ("FAIRLOCK_COMMAND_TIMEOUT", &timeout),
+                ("FAIRLOCK_REPLICA_ACKS", &acks),
+            ];
+            let login = ("FAIRLOCK_PASSWORD", &*password);
+            let login_file = ("FAIRLOCK_PASSWORD_FILE", &*in_file);
+            for login in [login, login_file] {
+                listed(&mut with_variables(
+                    &["ls"],
+                    &[&always[..], &[login]].concat(),
+                ));
+                let with_user = [login, ("FAIRLOCK_USER", &*user)];
+                listed(&mut with_variables(
+                    &["ls"],
+                    &[&always[..], &with_user].concat(),
+                ));
             }
-            let options = ["ls", "--user", user.1, "--password-file", &path];
-            listed(&mut with_variables(&options, &[url]));
+            let options = ["ls", "--user", &user, "--password-file", &path];
+            listed(&mut with_variables(&options, &always));
         }
-        let (url, wrong) = (server.url(), ("FAIRLOCK_PASSWORD", "secret"));
-        let ended = end(&mut with_variables(
-            &["ls"],
-            &[("FAIRLOCK_URL", &url), wrong],
-        ));
+        let url = server.url();
+        let wrong = [("FAIRLOCK_URL", &*url), ("FAIRLOCK_PASSWORD", "secret")];
+        let ended = end(&mut with_variables(&["ls"], &wrong));
         assert_eq!(ended.code, Some(69), "{ended:?}");
         assert!(ended.stderr.contains("WRONGPASS"), "{ended:?}");
         assert!(!ended.stderr.contains("secret"), "{ended:?}");
     }
-    let lines = [("FAIRLOCK_PASSWORD", "a\nb\n")];
-    refused(&["ls"], &lines, "FAIRLOCK_PASSWORD is more than one line");
 }
 
 /// Some commands need the login more than once, and a pipe has it once.
 #[test]
 fn password_file_may_be_a_pipe() {
     let server = Server::tcp_with(&["--requirepass", PASSWORD]);
-    let url = server.url();
-    let bench = ["bench", "--duration", "10ms", "--url", &url];
-    let mut command = without_server(&[&bench[..], &["--password-file", "/dev/stdin"]].concat());
-    set_long_timeout(&mut command);
-    let mut process = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    let mut pipe = process.stdin.take().expect("a pipe");
-    writeln!(pipe, "{PASSWORD}").expect("written");
-    drop(pipe);
-    let ended = Ended::from(process.wait_with_output().expect("it ends"));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let url = format!("redis://{}/2", server.addr());
+    for args in [&["bench", "--duration", "10ms"][..], &["doctor"]] {
+        let mut command = without_server(&[args, &["--url", &url]].concat());
+        command.args(["--password-file", "/dev/stdin"]);
+        set_long_timeout(&mut command);
+        let (read, mut write) = std::io::pipe().expect("a pipe");
+        writeln!(write, "{PASSWORD}").expect("it has room");
+        drop(write);
+        let ended = end(command.stdin(read));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
 }
 
 #[test]
@@ -203,20 +199,9 @@ fn password_file_is_read_again_while_a_run_holds_its_lock() {
 }
 
 #[test]
-fn two_logins_exit_64() {
+fn wrong_options_and_variables_exit_64_and_the_message_names_them() {
     let dir = TempDir::new().expect("a directory");
-    let path = file(&dir, "password", "wrong");
-    let url = [("FAIRLOCK_URL", "redis://:right@127.0.0.1:1/")];
-    refused(&["ls", "--password-file", &path], &url, "leave one out");
-    let both = [url[0], ("FAIRLOCK_PASSWORD", "wrong")];
-    refused(&["ls"], &both, "leave one out");
-}
-
-#[test]
-fn wrong_options_exit_64_and_the_message_names_them() {
-    let dir = TempDir::new().expect("a directory");
-    let empty = file(&dir, "empty", "\n");
-    let lines = file(&dir, "lines", "a\nb\n");
+    let (empty, lines) = (file(&dir, "empty", "\n"), file(&dir, "lines", "a\nb\n"));
     for (args, message) in [
         (&["--url", "localhost:6379"][..], "--url: "),
         (&["--url=h"], "--url: "),
@@ -230,43 +215,34 @@ fn wrong_options_exit_64_and_the_message_names_them() {
         (&["--password-file", "/no/file"], "/no/file"),
         (&["--replica-timeout", "1s"], "--replica-acks"),
         (&["--command-timeout", "5"], "--command-timeout"),
-        (&["--command-timeout", "3h 1ms"], "3h at most"),
-        (&["--command-timeout", "500000000000y"], "3h at most"),
+        (&["--command-timeout", "3h 1ms"], "at most 3h"),
+        (&["--command-timeout", "500000000000y"], "at most 3h"),
         (&["--prefix", "{"], "--prefix: "),
         (&["--prefix", ""], "'--prefix <PREFIX>': empty"),
     ] {
         refused(&[&["ls"], args].concat(), &[], message);
     }
-}
-
-#[test]
-fn wrong_variables_exit_64_and_the_message_names_them() {
+    let inner = ["run", "a", "--", "cmp", "--url", "--prefix"];
     for (name, value) in [
-        ("URL", "h"),
-        ("URL", "redis-sentinel://h/%01"),
-        ("PREFIX", "{"),
-        ("COMMAND_TIMEOUT", "soon"),
-        ("COMMAND_TIMEOUT", "4h"),
-        ("REPLICA_ACKS", "-1"),
+        ("FAIRLOCK_URL", "h"),
+        ("FAIRLOCK_URL", "redis-sentinel://h/%01"),
+        ("FAIRLOCK_PREFIX", "{"),
+        ("FAIRLOCK_PASSWORD", "a\nb\n"),
+        ("FAIRLOCK_COMMAND_TIMEOUT", "soon"),
+        ("FAIRLOCK_COMMAND_TIMEOUT", "4h"),
+        ("FAIRLOCK_REPLICA_ACKS", "-1"),
     ] {
-        let name = format!("FAIRLOCK_{name}");
-        refused(&["ls"], &[(&name, value)], &name);
-        let inner = ["run", "a", "--", "cmp", "--url", "--prefix"];
-        refused(&inner, &[(&name, value)], &name);
+        refused(&["ls"], &[(name, value)], name);
+        refused(&inner, &[(name, value)], name);
     }
     for name in [
-        "URL",
-        "USER",
-        "PASSWORD",
-        "PASSWORD_FILE",
-        "TLS_CA",
-        "TLS_CERT",
-        "TLS_KEY",
-        "PREFIX",
-        "COMMAND_TIMEOUT",
-        "REPLICA_ACKS",
-        "REPLICA_TIMEOUT",
-    ] {
+        "URL USER PASSWORD PASSWORD_FILE PREFIX COMMAND_TIMEOUT REPLICA_ACKS REPLICA_TIMEOUT",
+        #[cfg(feature = "tls")]
+        "TLS_CA TLS_CERT TLS_KEY",
+    ]
+    .join(" ")
+    .split(' ')
+    {
         let name = format!("FAIRLOCK_{name}");
         let ended = refused(&["ls"], &[(&name, "")], &name);
         assert!(ended.stderr.contains("empty"), "{ended:?}");
@@ -276,57 +252,48 @@ fn wrong_variables_exit_64_and_the_message_names_them() {
 }
 
 #[test]
-fn no_message_shows_a_password() {
-    for (args, variables) in [
-        (&["ls", "--url", "redis://u:secret@h:x/"][..], &[][..]),
-        (&["ls", "--url", "secret"], &[]),
-        (&["redis://:secret@h/", "ls"], &[]),
-        (&["redis://:s@secret@h/", "ls"], &[]),
-        (&["ls", "--password=secret"], &[]),
-        (&["ls"], &[("FAIRLOCK_URL", "redis-cluster://:secret@h:x")]),
-        (&["ls"], &[("FAIRLOCK_URL", "redis://:secret@127.0.0.1:1/")]),
-        (&["ls", "--help"], &[("FAIRLOCK_URL", "redis://:secret@h")]),
-        (&["--help"], &[("FAIRLOCK_PASSWORD", "secret")]),
-        (&["ls", "*", "redis+unix:///s?user=u&pass=secret"], &[]),
-        (
-            &["ls", "*", "redis-sentinel://s/m?sentinelPassword=secret"],
-            &[],
-        ),
-        (
-            &[
-                "ls",
-                "--command-timeout",
-                "redis://s/m?sentinelPassword=secret",
-            ],
-            &[],
-        ),
-        (
-            &["ls"],
-            &[("FAIRLOCK_COMMAND_TIMEOUT", "redis://s?pass=secret")],
-        ),
-        (&["ls", "--redis://:secret/"], &[]),
-        (&["ls", "*", "redis://u:my secret@h"], &[]),
-        (&["ls", "*", "redis://u:it's\nmy 'secret"], &[]),
-        (&["redis://u", "ls", "redis://u:secret@h"], &[]),
-    ] {
-        let ended = end(&mut with_variables(args, variables));
-        let output = format!("{}{}", ended.stdout, ended.stderr);
-        assert!(!output.contains("secret"), "{args:?}: {ended:?}");
-    }
+fn two_logins_exit_64() {
+    let dir = TempDir::new().expect("a directory");
+    let path = file(&dir, "password", "wrong");
+    let url = [("FAIRLOCK_URL", "redis://:right@127.0.0.1:1/")];
+    refused(&["ls", "--password-file", &path], &url, "leave one out");
+    let both = [url[0], ("FAIRLOCK_PASSWORD", "wrong")];
+    refused(&["ls"], &both, "leave one out");
 }
 
+/// Of a URL in the wrong place, the message has its scheme.
 #[test]
-fn message_about_a_url_in_the_wrong_place_names_that_place() {
-    let url = "redis+unix:///s?pass=secret";
-    let message = "invalid value 'redis+unix://...' for '--command-timeout <DURATION>'";
-    refused(&["ls", "--command-timeout", url], &[], message);
-    let message = "invalid value 'redis+unix://...' for 'FAIRLOCK_COMMAND_TIMEOUT'";
-    refused(&["ls"], &[("FAIRLOCK_COMMAND_TIMEOUT", url)], message);
-    refused(
-        &["ls", "*", url],
-        &[],
-        "unexpected argument 'redis+unix://...'",
-    );
+fn no_message_shows_a_password() {
+    let misplaced = "redis+unix:///s?pass=secret";
+    let sentinel = "redis-sentinel://s/m?sentinelPassword=secret";
+    let shown = "'redis+unix://...' for ";
+    for (args, variable, message) in [
+        (&["ls", "--url", "redis://u:secret@h:x/"][..], "", ""),
+        (&["ls", "--url", "secret"], "", ""),
+        (&["redis://:secret@h/", "ls"], "", ""),
+        (&["redis://:s@secret@h/", "ls"], "", ""),
+        (&["ls", "--password=secret"], "", ""),
+        (&["ls"], "URL=redis-cluster://:secret@h:x", ""),
+        (&["ls"], "URL=redis://:secret@127.0.0.1:1/", ""),
+        (&["ls", "--help"], "URL=redis://:secret@h", ""),
+        (&["--help"], "PASSWORD=secret", ""),
+        (&["ls"], "PASSWORD_FILE=my\nsecret", ""),
+        (&["ls", "*", misplaced], "", "argument 'redis+unix://...'"),
+        (&["ls", "*", sentinel], "", ""),
+        (&["ls", "--command-timeout", misplaced], "", shown),
+        (&["ls"], "COMMAND_TIMEOUT=redis+unix://s?pass=secret", shown),
+        (&["ls", "--redis://:secret/"], "", ""),
+        (&["ls", "*", "redis://u:my secret@h"], "", ""),
+        (&["ls", "*", "redis://u:it's\nmy 'secret"], "", ""),
+        (&["redis://u", "ls", "redis://u:secret@h"], "", ""),
+    ] {
+        let (name, value) = variable.split_once('=').unwrap_or(("NONE", ""));
+        let name = format!("FAIRLOCK_{name}");
+        let ended = end(&mut with_variables(args, &[(&name, value)]));
+        let output = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(!output.contains("secret"), "{args:?}: {ended:?}");
+        assert!(output.contains(message), "{args:?}: {ended:?}");
+    }
 }
 
 #[test]
@@ -343,15 +310,6 @@ fn any_command_timeout_needs_no_other_option() {
         let args = ["ls", "--command-timeout", timeout];
         listed(&mut fairlock(&server, &args));
     }
-}
-
-#[test]
-fn prefix_separates_locks() {
-    let server = Server::start();
-    let _held = hold(&server.url(), "default");
-    let mut command = fairlock(&server, &["ls", "--json"]);
-    let names = listed(command.env("FAIRLOCK_PREFIX", "own"));
-    assert!(!names.contains("default"), "{names}");
 }
 
 #[test]

@@ -96,9 +96,8 @@ fn every_field_and_event_is_documented() {
 #[test]
 fn values_of_the_library_are_those_of_its_page() {
     let page = include_str!("../../../docs/CONFIGURATION.md");
-    let [ttl, least, check_period, horizon, outage_limit] = [
+    let [ttl, check_period, horizon, outage_limit] = [
         defaults::DEFAULT_TTL,
-        defaults::MIN_TTL,
         defaults::DEFAULT_CHECK_PERIOD,
         defaults::DEFAULT_HORIZON,
         defaults::DEFAULT_OUTAGE_LIMIT,
@@ -107,7 +106,7 @@ fn values_of_the_library_are_those_of_its_page() {
     let longest = defaults::MAX_TTL.as_secs() / 3600;
     let timeout = defaults::DEFAULT_COMMAND_TIMEOUT.as_millis();
     for row in [
-        format!("| `ttl` | {ttl} | {least} to {longest} h |"),
+        format!("| `ttl` | {ttl} | 1 s to {longest} h |"),
         format!("| `label` | none | {} bytes", defaults::MAX_LABEL),
         format!("| `prefix` | `{}` |", defaults::DEFAULT_PREFIX),
         format!("| `command_timeout`, T | {timeout} ms, or"),

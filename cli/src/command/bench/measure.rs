@@ -1,12 +1,13 @@
 //! The measurements and their figures.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{LockManager, Result};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
+
+use crate::stop::Stop;
 
 /// The first rounds open connections and load scripts. They do not count.
 const WARM_UP: u32 = 16;
@@ -49,8 +50,11 @@ impl Measured {
         managers: &[LockManager; 2],
         names: &[String],
         time: Duration,
-        stop: &AtomicUsize,
+        stop: &Stop,
     ) -> Result<()> {
+        if stop.has_come() {
+            return Ok(());
+        }
         let round = self.round;
         let rounds = |name: &str| -> Result<(Histogram<u64>, Duration)> {
             let mut times = histogram();
@@ -58,11 +62,9 @@ impl Measured {
                 round(managers, name)?;
             }
             let began = Instant::now();
-            while (times.is_empty() || began.elapsed() < time) && stop.load(Ordering::Relaxed) == 0
-            {
-                let nanos = u64::try_from(round(managers, name)?.as_nanos());
+            while (times.is_empty() || began.elapsed() < time) && !stop.has_come() {
                 // A longer time counts as the longest.
-                times.saturating_record(nanos.unwrap_or(u64::MAX));
+                times.saturating_record(round(managers, name)?.as_nanos() as u64);
             }
             Ok((times, began.elapsed()))
         };

@@ -1,11 +1,10 @@
 //! The questions to one server.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use fairlock::servers::redis::{self, Cmd, FromRedisValue, Value};
-use fairlock::servers::{Deployment, ServerConnection};
-use fairlock::{Error, servers::Server};
+use fairlock::servers::{Deployment, Server, ServerConnection, Servers};
 
 use super::derived::derive;
 use super::facts::{Facts, Kind};
@@ -19,38 +18,50 @@ const SETTINGS: &str = "maxmemory maxmemory-policy appendfsync save stop-writes-
                         timeout min-replicas-to-write min-replicas-max-lag lua-time-limit \
                         client-output-buffer-limit cluster-require-full-coverage";
 
-/// A reply; or the server's refusal, or why there is none.
-type Reply = Result<Value, String>;
-
-struct Link {
+struct Link<'a> {
+    f: &'a mut Facts,
     connection: ServerConnection,
-    /// T
-    timeout: Duration,
     /// No question is sent after it.
     until: Instant,
-    /// Why no more can be asked.
-    ended: Option<String>,
 }
 
 /// Asks a server what its kind is asked. An error: it cannot be reached, or refuses every command.
-pub(super) fn ask(f: &mut Facts, at: &Server, until: Instant) -> Result<(), (String, String)> {
-    f.set("user", at.login_name());
-    let mut link = Link::open(f, at, until)?;
-    match f.kind {
-        Kind::Sentinel => link.service(f),
-        Kind::Seed => link.slots(f, at),
+pub(super) fn ask(
+    f: &mut Facts,
+    servers: &Servers,
+    server: &Server,
+    until: Instant,
+) -> Result<(), (String, String)> {
+    f.set("user", server.login_name());
+    let (timeout, started) = (f.time("timeout_ms"), Instant::now());
+    // A replica may have fewer databases.
+    let at = server.clone().database(0);
+    let opened = at.open(&[command("TIME")], timeout);
+    let (connection, replies) = opened.map_err(|error| remedy::of(&error))?;
+    f.set_time("connect_ms", started.elapsed());
+    if let Some(Err(error)) = replies.into_iter().next().map(refusal)
+        && why("TIME", &error) == error
+    {
+        let message = format!("redis at {server} refused: {error}");
+        return Err((message, remedy::of_error(&error).to_owned()));
+    }
+    let mut link = Link {
+        f,
+        connection,
+        until,
+    };
+    match link.f.kind {
+        Kind::Sentinel => link.service(),
+        Kind::Seed => link.slots(servers, server),
         _ => {
-            link.clock(f);
-            link.settings(f);
-            if f.deployment == Deployment::Cluster {
-                link.cluster(f);
-                link.slots(f, at);
+            link.clock();
+            link.settings();
+            if link.f.deployment == Deployment::Cluster {
+                link.cluster();
+                link.slots(servers, server);
             }
-            if let Some(why) = &link.ended {
-                f.set("stopped", why);
-            }
-            if f.kind == Kind::Master && f.is("is_tried", "true") {
-                link.rights(f);
+            if link.f.kind == Kind::Master && !link.f.has("stopped") {
+                link.rights();
             }
         }
     }
@@ -58,213 +69,184 @@ pub(super) fn ask(f: &mut Facts, at: &Server, until: Instant) -> Result<(), (Str
     Ok(())
 }
 
-impl Link {
-    /// Connects, logs in and gives the connection its name.
-    fn open(f: &mut Facts, server: &Server, until: Instant) -> Result<Link, (String, String)> {
-        let timeout = f.time("timeout_ms");
-        // A replica may have fewer databases.
-        let at = server.clone().database(0);
-        let name = format!("fairlock:-:{}:diagnosis", std::process::id());
-        let hello = command(&format!("HELLO 2 SETNAME {name}"));
-        let is_closed = |error: &Error| error.to_string().contains("closed the connection");
-        let started = Instant::now();
-        let mut opened = at.open(&[hello], timeout);
-        // A proxy may do so upon a command that it does not know.
-        if opened.as_ref().is_err_and(is_closed) {
-            opened = at.open(&[], timeout);
-        }
-        let (connection, replies) = opened.map_err(|error| remedy::of(&error))?;
-        f.set_time("connect_ms", started.elapsed());
-        match replies.into_iter().next().map(refusal) {
-            Some(Ok(_)) => {}
-            Some(Err(error)) if remedy::refuses_all(&error) => {
-                let message = format!("redis at {server} refused: {error}");
-                return Err((message, remedy::of_error(&error).to_owned()));
-            }
-            _ => f.set("no_hello", 1),
-        }
-        Ok(Link {
-            connection,
-            timeout,
-            until,
-            ended: None,
-        })
-    }
-
-    /// Sends the commands in one write.
-    fn ask(&mut self, commands: &[String]) -> Vec<Reply> {
+impl Link<'_> {
+    /// Sends the questions in one write. Returns each reply, or why there is none.
+    fn ask(&mut self, questions: &[impl AsRef<str>]) -> Vec<Result<Value, String>> {
         let left = self.until.saturating_duration_since(Instant::now());
-        let asked: Vec<Cmd> = commands.iter().map(|words| command(words)).collect();
-        if self.ended.is_none() {
-            match self.connection.run(&asked, left.min(self.timeout)) {
+        let left = left.min(self.f.time("timeout_ms"));
+        let commands = questions.iter().map(|words| command(words.as_ref()));
+        let commands: Vec<Cmd> = commands.collect();
+        if !self.f.has("stopped") {
+            match self.connection.run(&commands, left) {
                 Ok(replies) => return replies.into_iter().map(refusal).collect(),
-                Err(error) => self.ended = Some(remedy::of(&error).0),
+                Err(error) => self.f.set("stopped", remedy::of(&error).0),
             }
         }
-        let why = self.ended.clone().unwrap_or_default();
-        vec![Err(why); commands.len()]
+        vec![Err(self.f.text("stopped").to_owned()); questions.len()]
     }
 
     /// The reply to one question. Without one, what it would tell is not known.
-    fn read<T: FromRedisValue>(&mut self, f: &mut Facts, tells: &str, question: &str) -> Option<T> {
-        let reply = self.ask(&[question.to_owned()]).remove(0);
-        let reply = reply.inspect_err(|error| f.set_unknown(tells, why(question, error)));
-        read(reply.ok()?)
+    fn read<T: FromRedisValue + Default>(&mut self, tells: &str, question: &str) -> T {
+        match self.ask(&[question]).remove(0) {
+            Ok(reply) => read(&reply),
+            Err(error) => {
+                self.f.set_unknown(tells, why(question, &error));
+                T::default()
+            }
+        }
     }
 
     /// A sentinel: what it says about its service. A manager asks the first two questions.
-    fn service(&mut self, f: &mut Facts) {
-        let service = f.text("service").to_owned();
+    fn service(&mut self) {
+        let service = self.f.text("service").to_owned();
         let question = |what: &str| format!("SENTINEL {what} {service}");
-        let _: Option<Value> = self.read(f, "address", &question("GET-MASTER-ADDR-BY-NAME"));
-        let fields: Option<HashMap<String, String>> = self.read(f, "master", &question("MASTER"));
-        for (name, value) in fields.unwrap_or_default() {
-            f.set(&name, value);
+        let fields: HashMap<String, String> = self.read("master", &question("MASTER"));
+        for (name, value) in fields {
+            self.f.set(&name, value);
         }
-        if f.has("port") {
-            f.set("master", format!("{}:{}", f.text("ip"), f.text("port")));
+        if self.f.has("port") {
+            let master = format!("{}:{}", self.f.text("ip"), self.f.text("port"));
+            self.f.set("master", master);
         }
-        let _: Option<Value> = self.read(f, "quorum_check", &question("CKQUORUM"));
-        let replicas: Option<Vec<HashMap<String, String>>> =
-            self.read(f, "replicas", &question("REPLICAS"));
-        for replica in replicas.unwrap_or_default() {
-            if let (Some(host), Some(port)) = (replica.get("ip"), replica.get("port")) {
-                f.add("replica_addresses", &format!("{host}:{port}"));
-            }
+        let _: Vec<String> = self.read("master", &question("GET-MASTER-ADDR-BY-NAME"));
+        let _: String = self.read("quorum_check", &question("CKQUORUM"));
+        let replicas: Vec<HashMap<String, String>> = self.read("replicas", &question("REPLICAS"));
+        for replica in replicas {
+            let field = |name| replica.get(name).map_or("", String::as_str);
+            let address = format!("{}:{}", field("ip"), field("port"));
+            self.f.add("replica_addresses", &address);
         }
     }
 
     /// The masters of a cluster, and a name that this one keeps.
-    fn slots(&mut self, f: &mut Facts, server: &Server) {
-        let ranges: Option<Vec<Vec<Value>>> = self.read(f, "masters", "CLUSTER SLOTS");
-        for mut range in ranges.unwrap_or_default() {
+    fn slots(&mut self, servers: &Servers, server: &Server) {
+        let ranges: Vec<Vec<Value>> = self.read("masters", "CLUSTER SLOTS");
+        for range in ranges {
             // `first last [host port …] …`
-            range.truncate(3);
-            let range: Option<(u16, u16, Vec<Value>)> = read(Value::Array(range));
-            let (first, last, mut master) = range.unwrap_or_default();
-            master.truncate(2);
-            let master: Option<(Option<String>, u16)> = read(Value::Array(master));
-            let (host, port) = master.unwrap_or_default();
-            // A node that does not know its own host leaves it out.
-            let (own, host) = (server.host().unwrap_or_default(), host.unwrap_or_default());
-            let host = match host.as_str() {
-                "" | "?" => own,
+            let [first, last, Value::Array(master), ..] = &range[..] else {
+                continue;
+            };
+            let [host, port, ..] = &master[..] else {
+                continue;
+            };
+            let host = match read::<String>(host) {
+                // A node that does not know its own host leaves it out.
+                host if host.is_empty() || host == "?" => server.host().unwrap_or_default().into(),
                 host => host,
             };
-            let address = match host.contains(':') {
-                true => format!("[{host}]:{port}"),
-                false => format!("{host}:{port}"),
-            };
-            f.add("masters", &address);
-            if f.kind == Kind::Master && f.server.as_ref() == Some(&address) {
-                let slot =
-                    |name: &str| crc16::State::<crc16::XMODEM>::calculate(name.as_bytes()) % 16_384;
+            let address = servers.at(host, read(port)).to_string();
+            self.f.add("masters", &address);
+            if self.f.kind == Kind::Master && self.f.server.as_ref() == Some(&address) {
+                let kept = read::<u16>(first)..=read(last);
+                let is_kept = |name: &String| {
+                    let sum = crc16::State::<crc16::XMODEM>::calculate(name.as_bytes());
+                    kept.contains(&(sum % 16_384))
+                };
                 // Each is in a certain slot with a chance of one to the number of all slots.
-                let mut names =
-                    (0..300_000).map(|number| format!("{}-{number}", f.text("lock_name")));
-                let kept = names.find(|name| (first..=last).contains(&slot(name)));
-                return f.set("lock_name", kept.unwrap_or_default());
+                let own = self.f.text("lock_name");
+                let mut names = (0..300_000).map(|number| format!("{own}-{number}"));
+                let name = names.find(is_kept).unwrap_or_default();
+                return self.f.set("lock_name", name);
             }
         }
     }
 
     /// The round trip, and the server's clock: the shortest one reads it best.
-    fn clock(&mut self, f: &mut Facts) {
-        let mut times = Vec::new();
-        let ends = Instant::now() + self.timeout;
-        while times.len() < SAMPLES && Instant::now() < ends && self.ended.is_none() {
+    fn clock(&mut self) {
+        let (mut samples, ends) = (Vec::new(), Instant::now() + self.f.time("timeout_ms"));
+        while samples.len() < SAMPLES && Instant::now() < ends {
             let (before, host) = (Instant::now(), SystemTime::now());
-            let time: Option<(f64, f64)> = self.read(f, "offset", "TIME");
+            let (seconds, us): (f64, f64) = self.read("median_ms", "TIME");
             let took = before.elapsed();
-            let host = host.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
-            if let Some((seconds, us)) = time
-                && times.iter().all(|time| took < *time)
-            {
-                let ahead = (seconds - host.as_secs_f64()) * 1000.0 + us / 1000.0;
-                f.set("ahead_ms", ahead);
-                f.set("offset", format_args!("{ahead:+.1} ms"));
-                f.set_time("error_ms", took / 2);
+            if !self.f.why("median_ms").is_empty() {
+                return;
             }
-            times.push(took);
+            let host = host.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
+            samples.push((took, (seconds - host.as_secs_f64()) * 1000.0 + us / 1000.0));
         }
-        times.sort_unstable();
-        if let (Some(median), Some(slowest)) = (times.get(times.len() / 2), times.last()) {
-            f.set_time("median_ms", *median);
-            f.set_time("slowest_ms", *slowest);
+        samples.sort_by_key(|(took, _)| *took);
+        if let (Some((fastest, ahead_ms)), Some((slowest, _))) = (samples.first(), samples.last()) {
+            self.f.set("ahead_ms", ahead_ms);
+            self.f.set_time("error_ms", *fastest / 2);
+            self.f.set_time("median_ms", samples[samples.len() / 2].0);
+            self.f.set_time("slowest_ms", *slowest);
         }
     }
 
-    fn settings(&mut self, f: &mut Facts) {
+    fn settings(&mut self) {
         let questions = SETTINGS.split(' ').map(|name| format!("CONFIG GET {name}"));
         let replies = self.ask(&questions.collect::<Vec<_>>());
         for (name, reply) in SETTINGS.split(' ').zip(replies) {
-            match reply.map(read::<(String, String)>) {
-                Ok(Some((_, value))) => f.set(name, value),
-                Ok(None) => {}
-                Err(error) => f.set_unknown(name, why("CONFIG GET", &error)),
+            match reply.map(|reply| read::<Vec<String>>(&reply)) {
+                Ok(setting) => setting
+                    .get(1)
+                    .into_iter()
+                    .for_each(|value| self.f.set(name, value)),
+                Err(error) => self.f.set_unknown(name, why("CONFIG GET", &error)),
             }
         }
-        self.lines(f, "INFO", "INFO");
+        self.lines("INFO", "INFO");
     }
 
     /// Its cluster, as this server sees it.
-    fn cluster(&mut self, f: &mut Facts) {
-        self.lines(f, "cluster_known_nodes", "CLUSTER INFO");
-        let nodes: Option<String> = self.read(f, "amiss", "CLUSTER NODES");
-        for line in nodes.unwrap_or_default().lines() {
+    fn cluster(&mut self) {
+        self.lines("cluster_known_nodes", "CLUSTER INFO");
+        let nodes: String = self.read("amiss", "CLUSTER NODES");
+        for line in nodes.lines() {
             // `id host:port@bus flags master …`
             let words: Vec<&str> = line.split(' ').collect();
-            let is_bad = |flag: &&str| matches!(*flag, "fail" | "fail?" | "noaddr");
-            if let [_, place, flags, ..] = words[..]
-                && let Some(flag) = flags.split(',').find(is_bad)
+            let is_bad = |flag| matches!(flag, "fail" | "fail?" | "noaddr");
+            if let [_, node, flags, ..] = words[..]
+                && flags.split(',').any(is_bad)
             {
-                let node = place.split(['@', ',']).next().unwrap_or_default();
-                f.add("amiss", &format!("{node}({flag})"));
+                self.f.add("amiss", &format!("{node}({flags})"));
             }
         }
     }
 
     /// Lines of `name:value`.
-    fn lines(&mut self, f: &mut Facts, tells: &str, question: &str) {
-        let text: Option<String> = self.read(f, tells, question);
-        let text = text.unwrap_or_default();
+    fn lines(&mut self, tells: &str, question: &str) {
+        let text: String = self.read(tells, question);
         for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
-            f.set(name, value);
+            self.f.set(name, value);
         }
     }
 
     /// Tries the commands that are no part of a script. They change nothing.
-    fn rights(&mut self, f: &mut Facts) {
-        let channel = format!("{}:grants:doctor", f.text("prefix"));
-        let publish = format!("PUBLISH {channel} test");
-        let subscribe = format!("SUBSCRIBE {channel}");
+    fn rights(&mut self) {
+        let channel = format!("{}:grants:doctor", self.f.text("prefix"));
+        let (publish, subscribe) = (
+            format!("PUBLISH {channel} -"),
+            format!("SUBSCRIBE {channel}"),
+        );
         // No other command may follow the last one.
-        let tried = match f.deployment {
-            Deployment::Quorum => vec!["SCAN 0 COUNT 1"],
-            Deployment::Cluster => vec!["SCAN 0 COUNT 1", "PING", "ASKING", &publish, &subscribe],
-            _ => vec!["SCAN 0 COUNT 1", "PING", &publish, &subscribe],
+        let tried: &[&str] = match self.f.deployment {
+            Deployment::Quorum => &["SCAN 0"],
+            Deployment::Cluster => &["SCAN 0", "PING", "ASKING", &publish, &subscribe],
+            _ => &["SCAN 0", "PING", &publish, &subscribe],
         };
-        let tried: Vec<String> = tried.into_iter().map(str::to_owned).collect();
-        for (question, reply) in tried.iter().zip(self.ask(&tried)) {
+        let replies = self.ask(tried);
+        // A proxy may close the connection upon a command that it does not know.
+        self.f.set_unknown("stopped", "");
+        for (question, reply) in tried.iter().zip(replies) {
             let command = question.split(' ').next().unwrap_or_default();
-            if let Err(error) = reply {
-                f.set_unknown(command, why(question, &error));
-            }
-            if f.is_refused(command) {
-                f.add("lacking", &format!("+{}", command.to_lowercase()));
-            } else if matches!(command, "SCAN" | "ASKING") && f.is_absent(command) {
-                f.add("absent", command);
+            let error = reply.err().unwrap_or_default();
+            if error.starts_with("NOPERM ") {
+                self.f
+                    .add("lacking", &format!("+{}", command.to_lowercase()));
+            } else if error.contains("unknown command") && command != "PING" {
+                self.f.add("absent", command);
             }
         }
     }
 }
 
-fn read<T: FromRedisValue>(reply: Value) -> Option<T> {
-    redis::from_redis_value(reply).ok()
+fn read<T: FromRedisValue + Default>(reply: &Value) -> T {
+    redis::from_redis_value(reply.clone()).unwrap_or_default()
 }
 
 /// A server's error as its words.
-fn refusal(reply: Value) -> Reply {
+fn refusal(reply: Value) -> Result<Value, String> {
     match reply {
         Value::ServerError(error) => {
             let details = error.details().unwrap_or_default();

@@ -32,9 +32,8 @@ pub(super) struct Facts {
     pub(super) deployment: Deployment,
     /// Host and port, or the path of the socket. `None`: all servers, or one that is not named.
     pub(super) server: Option<String>,
-    known: BTreeMap<String, String>,
-    /// Why something is not known, by its own name or by that of a command.
-    unknown: BTreeMap<String, String>,
+    /// Each, or why it is not known. A command that tells many has its own name here.
+    known: BTreeMap<String, Result<String, String>>,
 }
 
 impl Facts {
@@ -44,7 +43,6 @@ impl Facts {
             deployment,
             server: None,
             known: BTreeMap::new(),
-            unknown: BTreeMap::new(),
         }
     }
 
@@ -52,7 +50,7 @@ impl Facts {
     pub(super) fn set(&mut self, name: &str, value: impl Display) {
         let value = value.to_string();
         if value != "NaN" {
-            self.known.insert(name.replace('-', "_"), value);
+            self.known.insert(name.replace('-', "_"), Ok(value));
         }
     }
 
@@ -64,27 +62,28 @@ impl Facts {
     pub(super) fn add(&mut self, name: &str, word: &str) {
         if !self.words(name).any(|known| known == word) {
             let list = format!("{} {word}", self.text(name));
-            self.set(name, list.trim_start());
+            self.set(name, list.trim());
         }
     }
 
     pub(super) fn set_unknown(&mut self, name: &str, why: impl Into<String>) {
-        self.unknown.insert(name.replace('-', "_"), why.into());
+        self.known.insert(name.replace('-', "_"), Err(why.into()));
     }
 
-    /// It could not be reached, or refuses every command.
-    pub(super) fn set_failure(&mut self, (message, remedy): (String, String)) {
-        self.set("failure", message);
-        self.set("what_to_do", remedy);
+    /// The message of a step that failed, and what to do.
+    pub(super) fn set_error(&mut self, step: &str, (message, remedy): (String, String)) {
+        self.set(step, message);
+        self.set(&format!("{step}_remedy"), remedy);
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.known.contains_key(name)
+        matches!(self.known.get(name), Some(Ok(_)))
     }
 
     /// Empty if it is not known.
     pub(super) fn text(&self, name: &str) -> &str {
-        self.known.get(name).map_or("", String::as_str)
+        let known = self.known.get(name).and_then(|fact| fact.as_ref().ok());
+        known.map_or("", String::as_str)
     }
 
     pub(super) fn words(&self, name: &str) -> impl Iterator<Item = &str> {
@@ -92,7 +91,7 @@ impl Facts {
     }
 
     pub(super) fn is(&self, name: &str, value: &str) -> bool {
-        self.known.get(name).is_some_and(|known| known == value)
+        self.has(name) && self.text(name) == value
     }
 
     /// Not a number if it is not known. No comparison with that is true, so no rule complains.
@@ -104,44 +103,33 @@ impl Facts {
         Duration::try_from_secs_f64(self.num(name) / 1000.0).unwrap_or_default()
     }
 
-    pub(super) fn ratio(&self, part: &str, whole: &str) -> f64 {
-        self.num(part) / self.num(whole)
-    }
-
     /// Why it is not known. Empty if there is no reason.
     pub(super) fn why(&self, name: &str) -> &str {
-        self.unknown.get(name).map_or("", String::as_str)
+        let why = self.known.get(name).and_then(|fact| fact.as_ref().err());
+        why.map_or("", String::as_str)
     }
 
     pub(super) fn is_refused(&self, name: &str) -> bool {
         self.why(name).starts_with("no right")
     }
 
-    pub(super) fn is_absent(&self, name: &str) -> bool {
-        self.why(name).starts_with("the server has no")
-    }
-
     /// The text with each fact in the place of its name in braces; or why one is not known.
     pub(super) fn fill(&self, text: &str) -> String {
         let mut filled = String::new();
         for part in text.split_inclusive('}') {
-            let (before, name) = part.split_once('{').unwrap_or((part, "}"));
-            let name = name.trim_end_matches('}');
+            let (before, name) = part.split_once('{').unwrap_or((part, ""));
             filled += before;
-            filled += &match self.known.get(name) {
-                Some(_) if name.ends_with("_ms") => measured(self.time(name)),
-                Some(value) => value.clone(),
-                None if name.is_empty() => String::new(),
-                None => return self.why_unknown(name),
-            };
+            let name = name.trim_end_matches('}');
+            match (self.why(name), self.why("INFO")) {
+                _ if name.is_empty() => {}
+                _ if self.has(name) && name.ends_with("_ms") => {
+                    filled += &measured(self.time(name))
+                }
+                _ if self.has(name) => filled += self.text(name),
+                ("", "") => return format!("not known: the server does not say {name}"),
+                ("", why) | (why, _) => return format!("not known: {why}"),
+            }
         }
         filled
-    }
-
-    fn why_unknown(&self, name: &str) -> String {
-        match (self.why(name), self.why("INFO")) {
-            ("", "") => format!("not known: the server does not say {name}"),
-            ("", why) | (why, _) => format!("not known: {why}"),
-        }
     }
 }

@@ -20,11 +20,10 @@ mod rules;
 mod tests;
 mod trial;
 
-use crate::defaults::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_PREFIX, MIN_TTL};
+use crate::defaults::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_PREFIX};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
-use anstyle::AnsiColor;
 use clap::Args;
 use fairlock::servers::Deployment;
 use fairlock::{Error, LockOptions, Misuse};
@@ -33,8 +32,10 @@ use crate::connection::Connection;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::printable::printable;
-use facts::{Facts, Kind};
+use crate::stop::Stop;
+use crate::table::Table;
+use examine::Examination;
+use facts::Facts;
 use rules::{Finding, Level, findings};
 
 /// Checks whether this Redis is fit for locks
@@ -70,21 +71,27 @@ Examples:
 
 impl Doctor {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
+        // An interrupted doctor deletes its name before it ends.
+        let stop = Stop::listen()?;
         let ttl = self.ttl.unwrap_or_else(|| connection.ttl());
         let options = LockOptions::new().ttl(ttl);
-        let (one, other) = (connection.builder()?, connection.builder()?);
-        let (one, other) = (one.options(options.clone()), other.options(options));
+        let one = connection.builder()?.options(options.clone());
+        let other = connection.builder()?.options(options);
         let servers = one.servers()?;
         let (managers, error) = match one.build().and_then(|one| Ok([one, other.build()?])) {
             Ok(managers) => (Some(managers), None),
             Err(error) if is_usage(&error) => return Err(error.into()),
             Err(error) => (None, Some(error)),
         };
-        let mut shared = Facts::new(servers.deployment());
-        self.set_numbers(&mut shared, connection, ttl);
+        let mut shared = numbers(servers.deployment(), connection, ttl);
         shared.set("is_tried", managers.is_some());
         shared.set("service", servers.service().unwrap_or_default());
-        let mut all = examine::run(&servers, managers.as_ref(), &shared);
+        let examination = Examination {
+            servers: &servers,
+            managers: managers.as_ref(),
+            shared: &shared,
+        };
+        let mut all = examination.run();
         // A release that is on its way must arrive.
         for manager in managers.iter().flatten() {
             let _ = manager.shutdown(Duration::ZERO);
@@ -94,89 +101,74 @@ impl Doctor {
             if all[1..].iter().all(|facts| facts.has("failure")) {
                 all.clear();
             }
-            shared.kind = Kind::Master;
-            let named = servers.named();
-            shared.server = (named.len() == 1).then(|| named[0].to_string());
-            shared.set_failure(remedy::of(error));
+            shared.set_error("failure", remedy::of(error));
             all.insert(0, shared);
         }
         let findings: Vec<Finding> = all.iter().flat_map(findings).collect();
-        let count = |level| findings.iter().filter(|one| one.level == level).count();
-        let [ok, warnings, errors] = [Level::Ok, Level::Warning, Level::Error].map(count);
-        let exit = match error {
-            Some(_) => Exit::NO_REDIS,
-            None if errors > 0 || self.strict && warnings > 0 => Exit::NO,
-            None => Exit::OK,
+        let exit = match findings.iter().map(|finding| finding.level).max() {
+            _ if error.is_some() => Exit::NO_REDIS,
+            Some(Level::Error) => Exit::NO,
+            Some(Level::Warning) if self.strict => Exit::NO,
+            _ => Exit::OK,
         };
+        let exit = stop.exit().unwrap_or(exit);
         output::set_exit_unread(exit);
-        let is_shown = |finding: &&Finding| !self.quiet || finding.level > Level::Ok;
-        let shown: Vec<&Finding> = findings.iter().filter(is_shown).collect();
-        if self.json {
-            shown.into_iter().try_for_each(output::json)?;
-        } else {
-            print_table(&shown)?;
-            let s = |count| if count == 1 { "" } else { "s" };
-            let (of_warnings, of_errors) = (s(warnings), s(errors));
-            let summary =
-                format!("{ok} ok, {warnings} warning{of_warnings}, {errors} error{of_errors}");
-            output::line(&summary)?;
-        }
+        self.print(findings)?;
         Ok(exit)
     }
 
-    /// The numbers of locks, as the library derives them.
-    fn set_numbers(&self, f: &mut Facts, connection: &Connection, ttl: Duration) {
-        let base = ttl.max(MIN_TTL);
-        let timeout = connection.command_timeout();
-        let timeout = timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(base / 10));
-        f.set_time("ttl_ms", ttl);
-        f.set_time("timeout_ms", timeout);
-        f.set_time("check_period_ms", DEFAULT_CHECK_PERIOD.min(base / 8));
-        // A renewal is due at a third of the ttl and is tried three times before the lease ends.
-        f.set_time("reply_ms", timeout.min(ttl / 10));
-        let allowed = match f.deployment {
-            // A server of a quorum whose clock differs by a ttl has no vote.
-            Deployment::Quorum => ttl / 2,
-            // P1 (one holder) holds across a failover if the clocks of both differ by less.
-            _ => ttl / 100 + Duration::from_millis(2),
-        };
-        f.set_time("allowed_ms", allowed);
-        f.set("replica_acks", connection.replica_acks());
-        f.set("prefix", connection.prefix().unwrap_or(DEFAULT_PREFIX));
-        let id = RandomState::new().build_hasher().finish();
-        f.set("lock_name", format_args!("fairlock-doctor-{id:016x}"));
-        f.set_unknown("lock", "no answer in time");
-        f.set_unknown("hand_over", "no lock was handed over in time");
+    /// In the table, a remedy stands below its finding.
+    fn print(&self, mut findings: Vec<Finding>) -> Result<(), Failure> {
+        let count = |level| findings.iter().filter(|one| one.level == level).count();
+        let [ok, warnings, errors] = [Level::Ok, Level::Warning, Level::Error].map(count);
+        findings.retain(|finding| !self.quiet || finding.level > Level::Ok);
+        if self.json {
+            return findings.iter().try_for_each(output::json);
+        }
+        let mut table = Table::new(&["LEVEL", "SERVER", "CHECK", "FOUND"]);
+        for finding in &findings {
+            let level = output::name_in_json(&finding.level);
+            let server = finding.server.as_deref().unwrap_or("-");
+            let row = [&*level, server, finding.check, &*finding.message];
+            table.add(row.map(str::to_owned).to_vec());
+            if let Some(remedy) = &finding.remedy {
+                let row = ["", "", "", &format!("-> {remedy}")];
+                table.add(row.map(str::to_owned).to_vec());
+            }
+        }
+        output::table(&table, None)?;
+        output::line(format!("ok {ok}, warnings {warnings}, errors {errors}"))
     }
+}
+
+/// The numbers of locks, as the library derives them.
+fn numbers(deployment: Deployment, connection: &Connection, ttl: Duration) -> Facts {
+    let timeout = connection.command_timeout();
+    let timeout = timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(ttl / 10));
+    let mut f = Facts::new(deployment);
+    f.set_time("ttl_ms", ttl);
+    f.set_time("timeout_ms", timeout);
+    f.set_time("check_period_ms", DEFAULT_CHECK_PERIOD.min(ttl / 8));
+    // A renewal is due at a third of the ttl and is tried three times before the lease ends.
+    f.set_time("reply_ms", timeout.min(ttl / 10));
+    let allowed = match deployment {
+        // A server of a quorum whose clock differs by a ttl has no vote.
+        Deployment::Quorum => ttl / 2,
+        // P1 (one holder) holds across a failover if the clocks of both differ by less.
+        _ => ttl / 100 + Duration::from_millis(2),
+    };
+    f.set_time("allowed_ms", allowed);
+    f.set("replica_acks", connection.replica_acks());
+    f.set("prefix", connection.prefix().unwrap_or(DEFAULT_PREFIX));
+    let id = RandomState::new().build_hasher().finish();
+    f.set("lock_name", format_args!("fairlock-doctor-{id:016x}"));
+    f.set_unknown("lock_ms", "no lock was taken in time");
+    f.set_unknown("hand_over_ms", "no lock was handed over in time");
+    f
 }
 
 /// Whether the command line is wrong, and no server was asked. A server that cannot be used is
 /// another matter: the finding says what it is.
 fn is_usage(error: &Error) -> bool {
     matches!(error, Error::Misused { misuse, .. } if *misuse != Misuse::Server)
-}
-
-/// The remedy stands below its finding, under the message.
-fn print_table(findings: &[&Finding]) -> Result<(), Failure> {
-    let server =
-        |finding: &Finding| printable(finding.server.as_deref().unwrap_or("-")).to_string();
-    let widths = findings.iter().map(|one| server(one).chars().count());
-    let width = widths.max().unwrap_or(0);
-    for finding in findings {
-        let style = match finding.level {
-            Level::Ok => AnsiColor::Green.on_default(),
-            Level::Warning => AnsiColor::Yellow.on_default(),
-            Level::Error => AnsiColor::Red.on_default().bold(),
-        };
-        let (level, name) = (output::name_in_json(&finding.level), server(finding));
-        let (check, message) = (finding.check.replace('_', " "), printable(&finding.message));
-        output::line(format_args!(
-            "{style}{level:<7}{style:#}  {name:<width$}  {check}: {message}"
-        ))?;
-        if let Some(remedy) = &finding.remedy {
-            let indent = 7 + 2 + width + 2;
-            output::line(format_args!("{:indent$}-> {}", "", printable(remedy)))?;
-        }
-    }
-    Ok(())
 }

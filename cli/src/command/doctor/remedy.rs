@@ -8,42 +8,30 @@ use fairlock::{Error, Step};
 /// is not said twice.
 pub(super) fn of(error: &Error) -> (String, String) {
     let message = error.to_string();
-    let own = ["; no Redis runs there: ", "; no sentinel runs there: "];
-    let end = match error {
-        Error::Unavailable { .. } => own.iter().find_map(|remedy| message.find(remedy)),
-        Error::Refused { code, .. } if code == "TLS" => message.find("; "),
-        _ => None,
-    };
-    if let Some(end) = end {
-        return (message[..end].to_owned(), message[end + 2..].to_owned());
-    }
-    let remedy = match error {
-        Error::Unavailable { step, cause, .. } => match cause.downcast_ref::<io::Error>() {
-            Some(error) if *step == Step::Connect => of_error(&format!("{:?}", error.kind())),
-            _ => of_error(&format!("{step:?}")),
-        },
-        Error::Refused { message, .. } if message.contains("(said sentinel") => {
-            of_error("sentinel")
+    let (own, words) = match error {
+        Error::Unavailable { step, cause, .. } => {
+            let cause = cause.downcast_ref::<io::Error>();
+            let cause = cause.filter(|_| *step == Step::Connect);
+            let words = cause.map_or(format!("{step:?}"), |cause| format!("{:?}", cause.kind()));
+            let own = message.find("; no Redis runs");
+            (own.or_else(|| message.find("; no sentinel runs")), words)
         }
-        Error::Refused { code, message, .. } => of_error(&format!("{code} {message}")),
-        Error::Misused { .. } => of_error("Config"),
-        _ => of_error("other"),
+        Error::Refused { code, .. } if code == "TLS" => (message.find("; "), String::new()),
+        Error::Refused { code, message, .. } => (None, format!("{code} {message}")),
+        Error::Misused { .. } => (None, "Misused".to_owned()),
+        _ => (None, String::new()),
     };
-    (message, remedy.to_owned())
-}
-
-/// Whether a server with this error refuses not one command, but all.
-pub(super) fn refuses_all(error: &str) -> bool {
-    let code = error.split(' ').next().unwrap_or_default();
-    "NOAUTH WRONGPASS DENIED LOADING BUSY MASTERDOWN".contains(code)
-        || error.contains("max number of clients")
+    match own {
+        Some(end) => (message[..end].to_owned(), message[end + 2..].to_owned()),
+        None => (message, of_error(&words).to_owned()),
+    }
 }
 
 /// By the first word: the code of a server's error, the kind of an error of the system, or the step
 /// that failed.
 pub(super) fn of_error(error: &str) -> &'static str {
     match error.split(' ').next().unwrap_or_default() {
-        "sentinel" => {
+        _ if error.contains("(said sentinel") => {
             "correct sentinelUsername and sentinelPassword in the URL, or the user's rights"
         }
         "NOAUTH" => "give the password: redis://:password@host, FAIRLOCK_PASSWORD, --password-file",
@@ -71,7 +59,7 @@ pub(super) fn of_error(error: &str) -> &'static str {
         "PermissionDenied" => "unixsocketperm of the server, and the rights of its directory",
         "UnexpectedEof" | "ConnectionReset" => "the log of the server, or of a proxy, says why",
         "Replicas" => "INFO replication: is a replica away or slow?",
-        "Config" => "use a server, or a URL, as the message says",
+        "Misused" => "use a server, or a URL, as the message says",
         "Thread" => "raise this host's limits: ulimit -u, pids.max and memory.max",
         "Majority" => "start the servers that the message names",
         "Reply" | "Send" => "the server hangs or the network is cut: try redis-cli PING from here",

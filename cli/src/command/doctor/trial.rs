@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::servers::Deployment::Quorum;
-use fairlock::{Error, LockGuard, LockManager, LockOptions, Result, servers::Server};
+use fairlock::servers::{Deployment::Quorum, Server};
+use fairlock::{Error, LockGuard, LockManager, LockOptions, Result};
 
 use super::facts::Facts;
 use super::remedy;
@@ -16,66 +16,58 @@ const OF_QUORUM: &str = "+eval +evalsha +scan +time +hmget +hset +hdel +llen +pe
 /// Its TTL ends it if this process dies.
 ///
 /// Blocks for some command timeouts and a check period.
-pub(super) fn run(f: &mut Facts, server: Server, managers: &[LockManager; 2]) {
-    if let Err(error) = try_to_lock(f, server, managers) {
+pub(super) fn run(f: &mut Facts, server: Server, [holder, waiter]: &[LockManager; 2]) {
+    let tried = match f.deployment {
+        // Each server of a quorum must do its part. Nobody waits there.
+        Quorum => alone(f, server).and_then(|holder| {
+            let tried = try_to_lock(f, &holder, None);
+            let _ = holder.shutdown(Duration::ZERO);
+            tried
+        }),
+        _ => try_to_lock(f, holder, Some(waiter)),
+    };
+    if let Err(error) = tried {
         refused(f, "lock", &error);
     }
 }
 
-fn try_to_lock(f: &mut Facts, server: Server, managers: &[LockManager; 2]) -> Result<()> {
-    let ([holder, waiter], name) = (managers, &f.text("lock_name").to_owned());
-    // Each server of a quorum must do its part. Nobody waits there.
-    let is_alone = f.deployment == Quorum;
-    let holder = if is_alone {
-        let options = LockOptions::new().ttl(f.time("ttl_ms"));
-        let alone = LockManager::builder(server).options(options);
-        let alone = alone.prefix(f.text("prefix"));
-        alone.command_timeout(f.time("timeout_ms")).build()?
-    } else {
-        holder.clone()
-    };
-    let began = Instant::now();
-    let Some(guard) = holder.try_lock(name)? else {
+/// A manager of this server of a quorum alone.
+fn alone(f: &Facts, server: Server) -> Result<LockManager> {
+    let options = LockOptions::new().ttl(f.time("ttl_ms"));
+    let manager = LockManager::builder(server).options(options);
+    let manager = manager.prefix(f.text("prefix"));
+    manager.command_timeout(f.time("timeout_ms")).build()
+}
+
+fn try_to_lock(f: &mut Facts, holder: &LockManager, waiter: Option<&LockManager>) -> Result<()> {
+    let (name, began) = (f.text("lock_name").to_owned(), Instant::now());
+    let Some(guard) = holder.try_lock(&name)? else {
         return Ok(());
     };
-    let took = began.elapsed();
-    f.set("lock", format_args!("a lock was taken in {took:.1?}"));
-    let end = match is_alone {
-        true => guard.unlock(),
-        false => hand_over(f, guard, waiter, name),
+    f.set_time("lock_ms", began.elapsed());
+    let end = match waiter {
+        Some(waiter) => hand_over(f, guard, waiter, &name),
+        None => guard.unlock(),
     };
     if let Err(error) = end {
         refused(f, "hand_over", &error);
     }
     // Otherwise Redis remembers the name for an hour.
-    if let Ok(false) = holder.delete(name) {
+    if let Ok(false) = holder.delete(&name) {
         // A release is on its way.
         thread::sleep(f.time("timeout_ms") / 4);
-        let _ = holder.delete(name);
-    }
-    if is_alone {
-        let _ = holder.shutdown(Duration::ZERO);
+        let _ = holder.delete(&name);
     }
     Ok(())
 }
 
 fn hand_over(f: &mut Facts, guard: LockGuard, waiter: &LockManager, name: &str) -> Result<()> {
-    let mut place = match waiter.enqueue(name) {
-        Ok(place) => place,
-        Err(error) => {
-            guard.unlock()?;
-            return Err(error);
-        }
-    };
+    // An error releases the lock.
+    let mut place = waiter.enqueue(name)?;
     let began = Instant::now();
     guard.unlock()?;
     let guard = place.wait_for(f.time("check_period_ms") + f.time("timeout_ms") * 2)?;
-    let took = began.elapsed();
-    f.set_time("hand_over_ms", took);
-    f.set(
-        "hand_over",
-        format_args!("a waiter had the lock after {took:.1?}"),
-    );
+    f.set_time("hand_over_ms", began.elapsed());
     guard.map_or(Ok(()), LockGuard::unlock)
 }
 
@@ -83,18 +75,17 @@ fn hand_over(f: &mut Facts, guard: LockGuard, waiter: &LockManager, name: &str) 
 fn refused(f: &mut Facts, step: &str, error: &Error) {
     let (message, remedy) = remedy::of(error);
     let is_quorum = f.deployment == Quorum;
-    let is_needed = |rule: &str| {
-        !is_quorum || rule.starts_with('~') || OF_QUORUM.split(' ').any(|needed| needed == rule)
-    };
     // The library names the keys of this name alone.
     let rules = message.replace(&format!("{{{}}}", f.text("lock_name")), "");
-    let words = rules.split([' ', ';']).filter(|word| is_needed(word));
-    for rule in words.filter(|word| word.starts_with(['+', '~', '&'])) {
+    let rules = rules
+        .split([' ', ';'])
+        .filter(|word| word.starts_with(['+', '~', '&']));
+    let is_needed = |rule: &&str| rule.starts_with('~') || OF_QUORUM.contains(*rule);
+    for rule in rules.filter(|rule| !is_quorum || is_needed(rule)) {
         f.add("lacking", rule);
     }
     let is_lack = matches!(error, Error::Refused { code, .. } if code == "NOPERM");
     if !is_quorum || !is_lack || f.has("lacking") {
-        f.set(step, message);
-        f.set(&format!("{step}_remedy"), remedy);
+        f.set_error(step, (message, remedy));
     }
 }

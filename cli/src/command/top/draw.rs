@@ -200,9 +200,7 @@ fn question(view: &View, name: &str, fence: u64, holder: &str) -> Vec<Line<'stat
     let now = holders.find(|holder| holder.fence == Some(fence));
     let note = match now.map(|holder| holder.shared) {
         None => "The holder has changed since. This releases only the one above.",
-        Some(true) => {
-            "All readers lose it. Until their next renewal they may not notice."
-        }
+        Some(true) => "All readers lose it. Until their next renewal they may not notice.",
         Some(false) => "Until it renews or unlocks, the holder may believe that it holds it.",
     };
     let keys = "Release by force?  y: release it  any other key: do nothing";
