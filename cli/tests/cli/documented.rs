@@ -1,5 +1,5 @@
-//! docs/COMMAND_LINE.md lists every field of the JSON of `ls` and `show`, and no other. The program's
-//! copies of the library's values are those of docs/CONFIGURATION.md.
+//! docs/COMMAND_LINE.md lists every field of the JSON of `ls` and `show`, and no other. The
+//! program's copies of the library's values are those of docs/CONFIGURATION.md.
 
 use std::collections::BTreeSet;
 use std::fs;

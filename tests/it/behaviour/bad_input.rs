@@ -43,13 +43,13 @@ pub(crate) fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
             result.err().map(|e| e.to_string())
         );
     };
-    match misuse {
-        Misuse::Setting { name, .. } => assert_eq!(name, of, "{message}"),
-        misuse => assert!(
-            misuse == Misuse::Name && of == "name",
-            "{misuse:?}: {message}"
-        ),
-    }
+    let name = match misuse {
+        Misuse::Name => "name",
+        Misuse::Server => "server",
+        Misuse::Setting { name, .. } => name,
+        other => panic!("{other:?}: {message}"),
+    };
+    assert_eq!(name, of, "{message}");
     for words in allowed {
         assert!(
             message.contains(words),
