@@ -155,7 +155,7 @@ impl Builder {
         self
     }
 
-    /// How long a silent process keeps its places in queues (H). From P + 3 T to 2/3 − 1/10 of the
+    /// How long a silent process keeps its places in queues (H). From P + 3 T to 17/30 of the
     /// ttl; default 5 s, or half of the ttl if that is less.
     pub fn horizon(mut self, horizon: Duration) -> Builder {
         self.settings.horizon = Some(horizon);

@@ -104,7 +104,8 @@ impl DetachedLock {
 }
 
 /// [`Error::Misused`] if this is not the [text](DetachedLock::secret_text) of a detached lock, or of
-/// another version. The error never has the text, which may be a secret.
+/// another version, with [`Misuse::Setting`](crate::Misuse::Setting). The error never has the text, which
+/// may be a secret. No other try can attach it. If a client sent it, answer 400.
 impl FromStr for DetachedLock {
     type Err = Error;
 

@@ -16,7 +16,7 @@ use crate::store::{
 /// Where the locks live. A URL, in one of these forms:
 ///
 /// - one server: `redis://[user:password@]host[:port][/database]`, port 6379 if you leave it out,
-///   or `redis+unix:///path/to/socket[?db=n&user=u&pass=p]`
+///   or `redis+unix:///path/to/socket[?db=n&user=u&pass=p]`, for which `unix://` is the same
 /// - Sentinel: `redis-sentinel://[user:password@]host[:port][,host[:port]...]/service[/database]`,
 ///   port 26379, with the parameters `node=host:port` (a further sentinel),
 ///   `sentinelServiceName`, `sentinelUsername` and `sentinelPassword`

@@ -147,7 +147,8 @@ pub enum Misuse {
         /// The kind that the call asked for.
         asked: Kind,
     },
-    /// Another argument, an option or a setting is not allowed.
+    /// Another argument, an option or a setting is not allowed. Also a text that is no
+    /// [`DetachedLock`](crate::DetachedLock): if a client sent it, the client's request is at fault.
     #[non_exhaustive]
     Setting {
         /// Its name: of a method of [`LockOptions`](crate::LockOptions) or

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Refuses a holder that a newer holder has overtaken. This is the check of fences ("fencing
 /// tokens") for a resource in this process.
 ///
-/// Every grant of a lock has a larger fence than all grants before it. The gate remembers the
+/// Each grant but a reader's has a larger fence than all before of its name. The gate remembers the
 /// largest fence that it has seen, and refuses smaller ones. Use it by this rule: **claim, then
 /// read, then write.**
 ///

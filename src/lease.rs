@@ -109,8 +109,8 @@ impl Lease {
         &self.held.request.key.name
     }
 
-    /// A number that is larger than the fence of every earlier grant of this name ("fencing
-    /// token").
+    /// The number of this grant ("fencing token"). Each grant but a reader's has a larger one than all
+    /// before of its name.
     ///
     /// Claim the resource with it before you read anything, and send it with every write. The
     /// resource refuses smaller fences: see [`FenceGate`](crate::FenceGate). A

@@ -119,7 +119,8 @@
 //!
 //! A bill has many items, and the program checks between two of them. A pause can still come between
 //! the check and the act, which only a [fence](#fences) makes harmless. The function gets the guard to
-//! ask it. Any guard fits the parameter, so [it proves nothing by itself](LockGuard#as-a-parameter):
+//! ask it. The guard of any name fits the parameter, so [check the name](LockGuard#as-a-parameter) where
+//! it matters. The guard of a reader or of permits does not fit:
 //!
 //! ```no_run
 //! # use fairlock::LockGuard;
@@ -142,8 +143,8 @@
 //! # Fences
 //!
 //! The process can be stopped for any time after it looks at `is_held` and before it acts. Only the
-//! resource can close this gap. Every grant has a [`fence`](Lease::fence), larger than all
-//! fences before it. The resource remembers the largest fence that it has seen, and refuses smaller
+//! resource can close this gap. Each grant but a reader's has a larger [`fence`](Lease::fence) than all
+//! before of its name. The resource remembers the largest fence that it has seen, and refuses smaller
 //! ones. A turn follows one rule: **claim, then read, then write.** In SQL, in one transaction or
 //! not:
 //!
@@ -157,8 +158,8 @@
 //! count found rows](pages::guide#mysql-and-mariadb). The claim comes first, since an older holder
 //! may wake up at any moment. Without the claim, its write could come between the read and the write
 //! of the newer one, which would then overwrite it. [SAFETY](pages::safety#fencing) has more on it:
-//! several rows, rows that do not exist yet, other stores, and calls that cannot check a fence. For a resource in this process there is [`FenceGate`]. Its page also has the form for data
-//! in Redis:
+//! several rows, rows that do not exist yet, other stores, and calls that cannot check a fence. For a
+//! resource in this process there is [`FenceGate`]. Its page also has the form for data in Redis:
 //!
 //! ```no_run
 //! # use fairlock::{FenceGate, LockGuard};
@@ -238,7 +239,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! use fairlock::{Error, LockGuard, LockManager, LockOptions, PreviousHolder};
+//! use fairlock::{Error, LockManager, LockOptions, PreviousHolder};
 //!
 //! # /// In the database: `UPDATE … SET fence = :fence WHERE … AND fence <= :fence`. Returns whether a row was found.
 //! # fn claim(_: &str, _fence: u64) -> bool { true }
@@ -265,18 +266,14 @@
 //!         }
 //!     });
 //!     for customer in ["ann", "bob", "cid"] {
-//!         match mgr.try_lock_for(format!("customer:{customer}"), Duration::from_secs(3)) {
-//!             Ok(Some(guard)) => match bill(&guard, customer) {
-//!                 Ok(()) => guard.unlock()?,
-//!                 Err(Error::Lost { loss, .. }) => {
-//!                     eprintln!("{customer} is not finished: {}", loss.reason)
-//!                 }
-//!                 Err(other) => return Err(other),
-//!             },
-//!             Ok(None) => eprintln!("{customer} is busy: next time"),
+//!         match bill(&mgr, customer) {
+//!             Ok(()) => {}
 //!             Err(Error::Closed) => {
 //!                 let _ = ending.join(); // or the process would end before the shutdown does
 //!                 break;
+//!             }
+//!             Err(error) if error.is_temporary() || matches!(error, Error::Lost { .. }) => {
+//!                 eprintln!("{customer} is not finished: {error}")
 //!             }
 //!             Err(other) => return Err(other),
 //!         }
@@ -284,7 +281,12 @@
 //!     Ok(())
 //! }
 //!
-//! fn bill(guard: &LockGuard, customer: &str) -> fairlock::Result<()> {
+//! fn bill(mgr: &LockManager, customer: &str) -> fairlock::Result<()> {
+//!     let name = format!("customer:{customer}");
+//!     let Some(guard) = mgr.try_lock_for(name, Duration::from_secs(3))? else {
+//!         eprintln!("{customer} is busy: next time");
+//!         return Ok(());
+//!     };
 //!     let fence = guard.fence();
 //!     if !claim(customer, fence) {
 //!         return Ok(()); // a newer holder is here: it does the rest
@@ -299,6 +301,8 @@
 //!             break; // a newer holder has come
 //!         }
 //!     }
+//!     // The drop releases the lock. `unlock()?` would turn a loss after the last write into an error,
+//!     // though the claim made it harmless.
 //!     Ok(())
 //! }
 //! ```
@@ -440,7 +444,7 @@
 //!   [`is_held`](Lease::is_held) is true never overlap, apart from the limits below. This
 //!   assumes that the rates of the hosts' clocks differ by less than 500 ppm. A semaphore never has
 //!   more permits held than there are. In a reader/writer lock, readers share and writers exclude.
-//! - **Rising fences.** Every grant has a larger fence than every earlier grant of its name, also
+//! - **Rising fences.** Each grant but a reader's has a larger fence than all before of its name, also
 //!   after an expiry. After a loss of data this holds if the server's clock has not gone back. A
 //!   reader has the fence of the last writer. A resource is safe if each turn claims, then reads,
 //!   then writes: see [Fences](#fences).

@@ -61,8 +61,9 @@ pub enum LossReason {
     /// Its time ran out: no renewal was confirmed before the local deadline, or Redis says that it
     /// lapsed.
     Expired,
-    /// Redis no longer names this guard as the owner, or names it under another fence. Redis lost
-    /// its data or went back to an older copy, or somebody deleted the key.
+    /// Redis names another owner, or none, or this one under another fence. Redis lost its data or went
+    /// back to an older copy, or somebody deleted the key. From [`attach`](crate::LockManager::attach):
+    /// also if somebody attached the lock before.
     NotOwner,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
@@ -76,7 +77,7 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LossReason::Expired => "its time ran out",
-            LossReason::NotOwner => "redis no longer names us as its owner",
+            LossReason::NotOwner => "redis names another owner, or none",
             LossReason::MaxHold => "it was held for as long as max_hold allows",
             LossReason::Forced => "it was released by force",
             LossReason::Shutdown => "the manager was shut down",

@@ -38,16 +38,18 @@ use table::Table;
 const AMOUNT: u32 = 42;
 
 impl Invoices for Table<Invoice> {
-    fn claim(&self, id: &str, fence: u64) -> bool {
-        self.claim(id, fence)
+    type Error = fairlock::Error;
+
+    fn claim(&self, id: &str, fence: u64) -> fairlock::Result<bool> {
+        Ok(self.claim(id, fence))
     }
 
-    fn read(&self, id: &str) -> Invoice {
-        self.read(id)
+    fn read(&self, id: &str) -> fairlock::Result<Invoice> {
+        Ok(self.read(id))
     }
 
-    fn write(&self, id: &str, fence: u64, state: State) -> bool {
-        self.write([(id, fence)], |[invoice]| invoice.state = state)
+    fn write(&self, id: &str, fence: u64, state: State) -> fairlock::Result<bool> {
+        Ok(self.write([(id, fence)], |[invoice]| invoice.state = state))
     }
 }
 

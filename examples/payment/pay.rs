@@ -5,12 +5,14 @@ use fairlock::LockManager;
 /// The table of invoices. Each function is one statement. `false`: no row was found, so a newer
 /// holder is there. MySQL and MariaDB have to be asked to count the rows that are found.
 pub(crate) trait Invoices {
+    /// Of the database. It is no count: the payment ends, and the next call begins with the claim.
+    type Error: From<fairlock::Error>;
     /// `UPDATE invoices SET fence = :fence WHERE id = :id AND fence <= :fence`
-    fn claim(&self, id: &str, fence: u64) -> bool;
+    fn claim(&self, id: &str, fence: u64) -> Result<bool, Self::Error>;
     /// `SELECT … FROM invoices WHERE id = :id`
-    fn read(&self, id: &str) -> Invoice;
+    fn read(&self, id: &str) -> Result<Invoice, Self::Error>;
     /// `UPDATE invoices SET … WHERE id = :id AND fence = :fence`
-    fn write(&self, id: &str, fence: u64, state: State) -> bool;
+    fn write(&self, id: &str, fence: u64, state: State) -> Result<bool, Self::Error>;
 }
 
 /// A row. Its id is the name of the invoice's lock.
@@ -68,19 +70,19 @@ pub(crate) enum Payment {
 }
 
 /// Pays an invoice once. `charge` asks the provider with an idempotency key and an amount.
-pub(crate) fn pay(
+pub(crate) fn pay<I: Invoices>(
     mgr: &LockManager,
-    invoices: &impl Invoices,
+    invoices: &I,
     id: &str,
     charge: impl Fn(&str, u32) -> Answer,
-) -> fairlock::Result<Payment> {
+) -> Result<Payment, I::Error> {
     let guard = mgr.lock(id)?;
     // 1. Claim the invoice, before it is read.
-    if !invoices.claim(id, guard.fence()) {
+    if !invoices.claim(id, guard.fence())? {
         return Ok(Payment::Overtaken);
     }
     // 2. Read how far the payment is.
-    let invoice = invoices.read(id);
+    let invoice = invoices.read(id)?;
     let next = |number| Attempt {
         number,
         amount: invoice.amount,
@@ -94,7 +96,7 @@ pub(crate) fn pay(
         State::Declined(last) => (next(last.number + 1), true),
     };
     // 3. Store what the provider will be asked for, before it is asked.
-    if is_new && !invoices.write(id, guard.fence(), State::Paying(attempt)) {
+    if is_new && !invoices.write(id, guard.fence(), State::Paying(attempt))? {
         return Ok(Payment::Overtaken);
     }
     // This only saves a useless call: the lock may be lost right after it.
@@ -107,7 +109,7 @@ pub(crate) fn pay(
         Answer::Unknown => return Ok(Payment::Unknown),
     };
     // 5. Record the answer, under the claim. If a newer holder is here, it gets the same answer.
-    if !invoices.write(id, guard.fence(), state) {
+    if !invoices.write(id, guard.fence(), state)? {
         return Ok(Payment::Overtaken);
     }
     Ok(payment)

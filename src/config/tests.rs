@@ -195,7 +195,11 @@ fn documented_defaults_and_ranges_match_the_code() {
             "| `horizon`, H | {}, or half of the ttl; P + 3 T ",
             human(h)
         ),
-        format!("from P + 3 T to 0.566 of the ttl | {} |", row(h, 2)),
+        format!("from P + 3 T to 17/30 of the ttl | {} |", row(h, 2)),
+        format!(
+            "| `uptime_check` | `{}` |",
+            Config::new(Settings::default()).unwrap().0.uptime_check
+        ),
         format!("| `outage_limit` | {}; T ", human(DEFAULT_OUTAGE_LIMIT)),
         format!("| `long_wait` | {} | from 1 ms;", human(DEFAULT_LONG_WAIT)),
     ];

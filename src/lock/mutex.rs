@@ -128,10 +128,10 @@ impl LockManager {
     ///   [`Forced`](crate::LossReason::Forced): somebody released it by force.
     ///   [`NotOwner`](crate::LossReason::NotOwner): somebody has attached it before, or Redis has lost it.
     /// - [`Misused`](crate::Error::Misused): an option is not allowed, the lock is of a manager with
-    ///   another prefix, or this is a quorum. Nothing is sent.
+    ///   another prefix, or this is a quorum. Nothing is sent, and the same call never works.
     /// - [`Unavailable`](crate::Error::Unavailable), [`Refused`](crate::Error::Refused): Redis did not
-    ///   answer, or refused, or too few replicas acknowledged it. You may call this again, in any process: the text stays valid until its time is over. If the first request took
-    ///   effect, that is undone in the background, and another call may return `Lost` until then.
+    ///   answer, or refused, or too few replicas acknowledged it. You may call this again, in any
+    ///   process: the text stays valid until its time is over. If the first request took effect, that is undone in the background, and another call may return `Lost` until then.
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn attach(&self, detached: &DetachedLock) -> Result<LockGuard> {

@@ -18,16 +18,18 @@ use super::{Locks, Rule, Table, Turns, in_all_orders, wrong_orders};
 const AMOUNT: u32 = 42;
 
 impl Invoices for Table<Invoice> {
-    fn claim(&self, id: &str, fence: u64) -> bool {
-        self.claim(id, fence)
+    type Error = fairlock::Error;
+
+    fn claim(&self, id: &str, fence: u64) -> Result<bool> {
+        Ok(self.claim(id, fence))
     }
 
-    fn read(&self, id: &str) -> Invoice {
-        self.read(id)
+    fn read(&self, id: &str) -> Result<Invoice> {
+        Ok(self.read(id))
     }
 
-    fn write(&self, id: &str, fence: u64, state: State) -> bool {
-        self.write([(id, fence)], |[invoice]| invoice.state = state)
+    fn write(&self, id: &str, fence: u64, state: State) -> Result<bool> {
+        Ok(self.write([(id, fence)], |[invoice]| invoice.state = state))
     }
 }
 
