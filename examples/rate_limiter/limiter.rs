@@ -17,7 +17,8 @@ pub(crate) struct Limiter {
 
 impl Limiter {
     /// A permit serves one call, and no other for `window` and `margin`. The margin is the longest
-    /// usual time from a grant to the end of its call. All processes must use the same numbers.
+    /// usual time from a grant to the end of its call, and 1 % of the ttl and 2 ms, by which the lease
+    /// ends early here. All processes must use the same numbers.
     pub(crate) fn new(
         mgr: &LockManager,
         name: &str,

@@ -23,7 +23,8 @@
 //! Good to know:
 //!
 //! - The rate is `calls` for each window and margin. Make the margin a little longer than a call
-//!   usually takes, from its grant to its answer. 100 ms of it are used by the margin of the lease.
+//!   usually takes, from its grant to its answer. 1 % of the ttl and 2 ms of it go to the lease, which
+//!   ends early here by that.
 //! - The limit assumes that no permit is lost before its call has come to the service. A process
 //!   that is stopped for longer than the ttl loses its permits, and its calls go out when it wakes:
 //!   one too many for each permit. `force_release` and a loss of data in Redis do the same.

@@ -131,7 +131,8 @@ impl LockManager {
     ///   another prefix, or this is a quorum. Nothing is sent, and the same call never works.
     /// - [`Unavailable`](crate::Error::Unavailable), [`Refused`](crate::Error::Refused): Redis did not
     ///   answer, or refused, or too few replicas acknowledged it. You may call this again, in any
-    ///   process: the text stays valid until its time is over. If the first request took effect, that is undone in the background, and another call may return `Lost` until then.
+    ///   process: the text stays valid until its time is over. If the first request took effect, that is
+    ///   undone in the background, and another call may return `Lost` until then.
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn attach(&self, detached: &DetachedLock) -> Result<LockGuard> {
