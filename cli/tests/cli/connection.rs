@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fairlock::{LockGuard, LockManager, LockOptions};
@@ -10,9 +10,10 @@ use tempfile::TempDir;
 
 use crate::cluster_set::ClusterSet;
 use crate::look::{labelled, patient, set_long_timeout};
-use crate::process::{Ended, end, fairlock, without_server};
+use crate::process::{Ended, end, exits, fairlock, without_server};
+use crate::run::Run;
 use crate::sentinel_set::SentinelSet;
-use crate::support::{SLACK, ScriptedReply, ScriptedServer, Server, until, until_some};
+use crate::support::{SLACK, ScriptedReply, ScriptedServer, Server};
 
 /// A password of characters that a URL would have to encode.
 const PASSWORD: &str = "p/w@d:#% 1";
@@ -28,9 +29,7 @@ pub(crate) fn hold(url: &str, name: &str) -> (LockManager, LockGuard) {
 #[track_caller]
 pub(crate) fn listed(command: &mut Command) -> String {
     set_long_timeout(command);
-    let ended = end(command);
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    ended.stdout
+    exits(command, 0).stdout
 }
 
 /// The command with these variables.
@@ -43,10 +42,9 @@ fn with_variables(args: &[&str], variables: &[(&str, &str)]) -> Command {
 /// The command line is wrong: exit code 64, and one message that has this.
 #[track_caller]
 fn refused(args: &[&str], variables: &[(&str, &str)], message: &str) -> Ended {
-    let ended = end(&mut with_variables(args, variables));
-    assert_eq!(ended.code, Some(64), "{args:?} {variables:?}: {ended:?}");
+    let ended = exits(with_variables(args, variables), 64);
     assert!(ended.stderr.starts_with("fairlock: "), "{ended:?}");
-    assert!(ended.stderr.contains(message), "{message}: {ended:?}");
+    ended.says(message);
     ended
 }
 
@@ -125,25 +123,22 @@ fn password_comes_from_a_file_or_a_variable_without_its_end_of_line() {
             ];
             let login = ("FAIRLOCK_PASSWORD", &*password);
             let login_file = ("FAIRLOCK_PASSWORD_FILE", &*in_file);
-            for login in [login, login_file] {
-                listed(&mut with_variables(
-                    &["ls"],
-                    &[&always[..], &[login]].concat(),
-                ));
-                let with_user = [login, ("FAIRLOCK_USER", &*user)];
-                listed(&mut with_variables(
-                    &["ls"],
-                    &[&always[..], &with_user].concat(),
-                ));
+            let user_name = ("FAIRLOCK_USER", &*user);
+            for login in [
+                &[login][..],
+                &[login_file],
+                &[login, user_name],
+                &[login_file, user_name],
+            ] {
+                listed(&mut with_variables(&["ls"], &[&always, login].concat()));
             }
             let options = ["ls", "--user", &user, "--password-file", &path];
             listed(&mut with_variables(&options, &always));
         }
         let url = server.url();
         let wrong = [("FAIRLOCK_URL", &*url), ("FAIRLOCK_PASSWORD", "secret")];
-        let ended = end(&mut with_variables(&["ls"], &wrong));
-        assert_eq!(ended.code, Some(69), "{ended:?}");
-        assert!(ended.stderr.contains("WRONGPASS"), "{ended:?}");
+        let ended = exits(with_variables(&["ls"], &wrong), 69);
+        ended.says("WRONGPASS");
         assert!(!ended.stderr.contains("secret"), "{ended:?}");
     }
 }
@@ -160,42 +155,8 @@ fn password_file_may_be_a_pipe() {
         let (read, mut write) = std::io::pipe().expect("a pipe");
         writeln!(write, "{PASSWORD}").expect("it has room");
         drop(write);
-        let ended = end(command.stdin(read));
-        assert_eq!(ended.code, Some(0), "{ended:?}");
+        exits(command.stdin(read), 0);
     }
-}
-
-#[test]
-fn password_file_is_read_again_while_a_run_holds_its_lock() {
-    let server = Server::tcp_with(&[]);
-    let rotate = |password: &str| {
-        let password = format!(">{password}");
-        let user = ["ACL", "SETUSER", "u", "reset", "on", &password];
-        let _: () = server.query(&[&user[..], &["~*", "&*", "+@all"]].concat());
-        let _: i64 = server.query(&["CLIENT", "KILL", "USER", "u"]);
-    };
-    rotate("one");
-    let dir = TempDir::new().expect("a directory");
-    let path = file(&dir, "password", "one");
-    let url = server.url();
-    let started = dir.path().join("started");
-    let script = format!("touch {}; sleep 4", started.display());
-    let options = ["--user", "u", "--password-file", &path, "--ttl", "2s"];
-    let command = ["--", "sh", "-c", &script];
-    let mut run =
-        without_server(&[&["run", "job", "--url", &url], &options[..], &command].concat());
-    let process = run
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    until(Duration::from_secs(20), "the command runs", || {
-        started.exists()
-    });
-    file(&dir, "password", "two");
-    rotate("two");
-    let ended = Ended::from(process.wait_with_output().expect("it ends"));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
 #[test]
@@ -245,7 +206,7 @@ fn wrong_options_and_variables_exit_64_and_the_message_names_them() {
     {
         let name = format!("FAIRLOCK_{name}");
         let ended = refused(&["ls"], &[(&name, "")], &name);
-        assert!(ended.stderr.contains("empty"), "{ended:?}");
+        ended.says("empty");
     }
     let option = ["ls", "--prefix", "{"];
     refused(&option, &[("FAIRLOCK_PREFIX", "good")], "--prefix: ");
@@ -289,7 +250,7 @@ fn no_message_shows_a_password() {
     ] {
         let (name, value) = variable.split_once('=').unwrap_or(("NONE", ""));
         let name = format!("FAIRLOCK_{name}");
-        let ended = end(&mut with_variables(args, &[(&name, value)]));
+        let ended = end(with_variables(args, &[(&name, value)]));
         let output = format!("{}{}", ended.stdout, ended.stderr);
         assert!(!output.contains("secret"), "{args:?}: {ended:?}");
         assert!(output.contains(message), "{args:?}: {ended:?}");
@@ -301,8 +262,7 @@ fn any_command_timeout_needs_no_other_option() {
     let silent = ScriptedServer::start(|_| ScriptedReply::Silent);
     let (url, started) = (silent.url(), Instant::now());
     let args = ["ls", "--url", &url, "--command-timeout", "100ms"];
-    let ended = end(&mut with_variables(&args, &[]));
-    assert_eq!(ended.code, Some(69), "{ended:?}");
+    exits(with_variables(&args, &[]), 69);
     let most = Duration::from_millis(100) + SLACK;
     assert!(started.elapsed() < most, "{:?}", started.elapsed());
     let server = Server::start();
@@ -316,9 +276,8 @@ fn any_command_timeout_needs_no_other_option() {
 fn lock_without_its_replicas_is_not_taken() {
     let server = Server::start();
     let args = ["run", "n", "--replica-acks", "1", "--", "echo", "it ran"];
-    let ended = end(&mut fairlock(&server, &args));
-    assert_eq!(ended.code, Some(69), "{ended:?}");
-    assert!(ended.stderr.contains("0 of 1 replicas"), "{ended:?}");
+    let ended = exits(fairlock(&server, &args), 69);
+    ended.says("0 of 1 replicas");
     assert_eq!(ended.stdout, "");
 }
 
@@ -326,33 +285,24 @@ fn lock_without_its_replicas_is_not_taken() {
 fn verbose_prints_the_warnings_of_the_library() {
     let server = Server::start();
     let manager = labelled(&server, "");
-    let mut running = [("loud", &["-v"][..]), ("quiet", &[])].map(|(name, args)| {
-        let run = ["run", name, "--ttl", "5s", "--", "cat"];
-        let mut command = fairlock(&server, &[args, &run].concat());
-        command.stdin(Stdio::piped()).stderr(Stdio::piped());
-        (name, command.spawn().expect("the binary starts"))
-    });
-    for (name, process) in &mut running {
-        let info = until_some(SLACK * 4, "the lock is held", || {
-            let ended = process.try_wait().expect("it is our child");
-            assert_eq!(ended, None, "{name}");
-            let info = manager.inspect(*name).expect("Redis answers");
-            info.filter(|info| info.holder.is_some())
-        });
-        assert!(manager.force_release(*name, info.fence).expect("released"));
-    }
-    for (name, mut process) in running {
-        // The command reads its standard input until the loss ends it.
-        let input = process.stdin.take();
-        until(Duration::from_secs(20), "it ends", || {
-            process.try_wait().expect("it is our child").is_some()
-        });
-        let ended = Ended::from(process.wait_with_output().expect("it ended"));
-        drop(input);
-        assert_eq!(ended.code, Some(74), "{ended:?}");
+    for (name, args) in [("loud", &["-v"][..]), ("quiet", &[])] {
+        let run = [
+            "run",
+            name,
+            "--ttl",
+            "5s",
+            "--",
+            "sh",
+            "-c",
+            "echo up; exec sleep 60",
+        ];
+        let mut run = Run::start(&mut fairlock(&server, &[args, &run].concat()));
+        run.line();
+        let fence = manager.inspect(name).unwrap().expect("it is held").fence;
+        assert!(manager.force_release(name, fence).expect("released"));
+        let ended = run.ends(74, "");
         let line = format!("fairlock: warning: lost {name:?}");
-        let is_shown = ended.stderr.contains(&line);
-        assert_eq!(is_shown, name == "loud", "{ended:?}");
+        assert_eq!(ended.stderr.contains(&line), name == "loud", "{ended:?}");
     }
 }
 

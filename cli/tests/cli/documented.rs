@@ -59,7 +59,7 @@ fn every_field_and_event_is_documented() {
     let party = section(&page, "### The JSON of a party");
     let change = section(&page, "### The JSON of a change");
     for args in [&["ls", "--json"][..], &["show", "n", "--json"]] {
-        let ended = end(&mut fairlock(&server, args));
+        let ended = end(fairlock(&server, args));
         let object: Value = serde_json::from_str(&ended.stdout).expect("one object");
         assert_eq!(keys(&object), fields(lock));
         let holders = [&object["holder"], &object["holders"][0]];

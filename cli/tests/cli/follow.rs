@@ -1,59 +1,34 @@
 //! `fairlock show --follow`.
 
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, unbounded};
 use fairlock::LockOptions;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::look::{Lapsed, fairlock, labelled};
-use crate::process::{end, give_environment};
-use crate::support::{SLACK, Server, until_some};
+use crate::process::wrapped;
+use crate::run::{LONG, Run};
+use crate::support::{Server, until};
 
-/// A following process, and its lines as they come.
-pub(crate) struct Following {
-    child: Child,
-    lines: Receiver<String>,
-}
+/// A following process, and its lines as objects.
+pub(crate) struct Following(Run);
 
 impl Following {
-    fn start(command: &mut Command) -> Following {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
-        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (sender, lines) = unbounded();
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        Following { child, lines }
-    }
-
     pub(crate) fn of(server: &Server, name: &str) -> Following {
-        Following::start(&mut fairlock(
-            server,
-            &["show", name, "--follow", "--interval", "100ms", "--json"],
-        ))
+        let args = ["show", name, "--follow", "--interval", "100ms", "--json"];
+        Following(Run::start(&mut fairlock(server, &args)))
     }
 
     #[track_caller]
-    fn line(&self) -> String {
-        let line = self.lines.recv_timeout(SLACK * 8);
-        line.expect("another line")
-    }
-
-    #[track_caller]
-    fn next(&self) -> Value {
-        serde_json::from_str(&self.line()).expect("an object")
+    fn next(&mut self) -> Value {
+        serde_json::from_str(&self.0.line()).expect("an object")
     }
 
     /// The next object, which is about this event.
     #[track_caller]
-    pub(crate) fn event(&self, event: &str) -> Value {
+    pub(crate) fn event(&mut self, event: &str) -> Value {
         let object = self.next();
         assert_eq!(object["event"], event, "{object}");
         object
@@ -61,23 +36,10 @@ impl Following {
 
     /// The next object, which is about this event and has this value.
     #[track_caller]
-    fn has(&self, event: &str, field: &str, value: impl Into<Value>) -> Value {
+    fn has(&mut self, event: &str, field: &str, value: impl Into<Value>) -> Value {
         let object = self.event(event);
         assert_eq!(object.pointer(field), Some(&value.into()), "{object}");
         object
-    }
-
-    #[track_caller]
-    fn end(&mut self) -> ExitStatus {
-        let ended = || self.child.try_wait().expect("it is ours");
-        until_some(SLACK * 8, "it ends", ended)
-    }
-}
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -86,7 +48,7 @@ fn each_change_of_a_lock_is_a_line() {
     let server = Server::start();
     let (ours, theirs) = (labelled(&server, "ours"), labelled(&server, "theirs"));
     let label = "/party/label";
-    let following = Following::of(&server, "n");
+    let mut following = Following::of(&server, "n");
     following.has("first_look", "/at", Value::Null);
     let guard = ours.lock("n").unwrap();
     let granted = following.has("granted", label, "ours");
@@ -119,7 +81,7 @@ fn each_change_of_a_lock_is_a_line() {
 fn lapse_and_cooling_are_lines() {
     let server = Server::tcp();
     let manager = labelled(&server, "me");
-    let following = Following::of(&server, "n");
+    let mut following = Following::of(&server, "n");
     following.has("first_look", "/state", "free");
     let _lapsed = Lapsed::of(&server, "n");
     let mut lapsed = following.next();
@@ -139,7 +101,7 @@ fn lapse_and_cooling_are_lines() {
 fn readers_and_permits_have_lines_of_their_own() {
     let server = Server::start();
     let (one, two) = (labelled(&server, "one"), labelled(&server, "two"));
-    let following = Following::of(&server, "r");
+    let mut following = Following::of(&server, "r");
     following.event("first_look");
     let first = one.rw_lock("r").read().unwrap();
     following.has("granted", "/party/shared", true);
@@ -153,7 +115,7 @@ fn readers_and_permits_have_lines_of_their_own() {
     following.has("granted", "/party/shared", false);
     let _reader = writer.downgrade().unwrap();
     following.has("changed", "/party/shared", true);
-    let following = Following::of(&server, "s");
+    let mut following = Following::of(&server, "s");
     following.event("first_look");
     let mut permits = one.semaphore("s", 3).acquire(2).unwrap();
     following.has("granted", "/party/permits", 2);
@@ -170,7 +132,7 @@ fn outage_is_survived_and_said() {
     let long = manager.with(LockOptions::new().fixed_lease(Duration::from_secs(3600)));
     let _guard = long.lock("n").unwrap();
     let args = ["show", "n", "--follow", "--interval", "100ms"];
-    let for_people = Following::start(&mut fairlock(&server, &args));
+    let mut for_people = Run::start(&mut fairlock(&server, &args));
     let first = for_people.line();
     assert!(first.contains("Z  first_look "), "{first}");
     let mut following = Following::of(&server, "n");
@@ -183,7 +145,7 @@ fn outage_is_survived_and_said() {
     following.event("reachable");
     // The server came back without data.
     following.event("freed");
-    assert_eq!(following.child.try_wait().unwrap(), None);
+    assert!(following.0.is_running());
 }
 
 #[test]
@@ -192,29 +154,14 @@ fn int_and_term_end_it_even_in_an_outage() {
     for signal in [Signal::INT, Signal::TERM] {
         // In the background, a shell has its children ignore INT.
         let follow = fairlock(&server, &["show", "n", "--follow", "--json"]);
-        let mut command = Command::new("env");
-        command
-            .arg("--default-signal=INT,TERM")
-            .arg(follow.get_program());
-        command.args(follow.get_args());
-        give_environment(&mut command, &follow);
-        let mut following = Following::start(&mut command);
+        let defaults = ["env", "--default-signal=INT,TERM"];
+        let mut following = Following(Run::start(&mut wrapped(&defaults, &follow)));
         following.event("first_look");
         server.stop();
-        kill_process(Pid::from_child(&following.child), signal).expect("it runs");
-        assert_eq!(following.end().signal(), Some(signal.as_raw()));
+        following.0.signal(signal);
+        until(LONG, "it ends", || !following.0.is_running());
+        let ended = following.0.process.wait().expect("it has ended");
+        assert_eq!(ended.signal(), Some(signal.as_raw()));
         server.cont();
-    }
-}
-
-#[test]
-fn interval_is_checked_and_needs_follow() {
-    let server = Server::start();
-    let wrong = ["99ms", "0s", "1", "-1s", "86401s", "500000000000y"];
-    let wrong = wrong.map(|interval| ("--follow", interval));
-    for (follow, interval) in wrong.into_iter().chain([("--json", "1s")]) {
-        let interval = format!("--interval={interval}");
-        let ended = end(&mut fairlock(&server, &["show", "n", follow, &interval]));
-        assert_eq!(ended.code, Some(64), "{interval}");
     }
 }

@@ -1,27 +1,23 @@
 //! Waiters and holders that died: how the commands show them, and a run that does not wait.
 
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use fairlock::inspect::LockState;
+use rustix::process::Signal;
 
 use crate::look::{fairlock, labelled, objects, until_awaited};
-use crate::process::{Ended, end, fairlock as fairlock_as_installed};
-use crate::run::LONG;
+use crate::process::{Ended, end, exits, fairlock as fairlock_as_installed};
+use crate::run::{LONG, Run};
 use crate::support::{SLACK, Server, until};
 
 /// A run in the background, with a short ttl.
-fn run_in_background(server: &Server, name: &str) -> Child {
-    fairlock_as_installed(server, &["run", "--ttl", "2s", name, "--", "sleep", "60"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the binary starts")
+fn run_in_background(server: &Server, name: &str) -> Run {
+    let args = ["run", "--ttl", "2s", name, "--", "sleep", "60"];
+    Run::start(&mut fairlock_as_installed(server, &args))
 }
 
 fn shown(server: &Server, args: &[&str]) -> String {
-    let Ended { stdout, .. } = end(&mut fairlock(server, args));
+    let Ended { stdout, .. } = end(fairlock(server, args));
     stdout
 }
 
@@ -41,9 +37,9 @@ fn no_wait_takes_a_lock_that_only_the_dead_want() {
         until_awaited(&manager, "k", waiters);
     }
     assert!(shown(&server, &["ls", "--awaited"]).contains("k "));
-    for process in &mut dead {
-        process.kill().expect("it runs");
-        process.wait().expect("it ends");
+    for run in &mut dead {
+        run.signal(Signal::KILL);
+        run.ended();
     }
     until(LONG, "nobody alive waits", || {
         !shown(&server, &["ls", "--awaited"]).contains("k ")
@@ -66,8 +62,7 @@ fn no_wait_takes_a_lock_that_only_the_dead_want() {
 
     let started = Instant::now();
     let run = ["run", "--no-wait", "k", "--", "true"];
-    let ended = end(&mut fairlock_as_installed(&server, &run));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    exits(fairlock_as_installed(&server, &run), 0);
     assert!(started.elapsed() < Duration::from_secs(1) + SLACK);
     assert_eq!(manager.inspect("k").unwrap(), None);
 }

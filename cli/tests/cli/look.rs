@@ -45,10 +45,21 @@ pub(crate) fn set_long_timeout(command: &mut Command) {
     );
 }
 
-/// The text is as its golden file has it, but for what varies: numbers, this host, and managers. If
-/// a change is meant, `FAIRLOCK_GOLDEN=1` has the test write the new file.
+/// The text is as its golden file has it. If a change is meant, `FAIRLOCK_GOLDEN=1` has the test
+/// write the new file.
 #[track_caller]
 pub(crate) fn is_golden(file: &str, text: &str) {
+    let path = format!("{}/tests/cli/golden/{file}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("FAIRLOCK_GOLDEN").is_some() {
+        fs::write(&path, text).expect("the repository is writable");
+    }
+    let golden = fs::read_to_string(&path).expect("the file is in the repository");
+    assert_eq!(text, golden, "{file}");
+}
+
+/// The text without what varies: this host, managers, the width of columns, and `N` for each word
+/// that begins with a digit.
+pub(crate) fn masked(text: &str) -> String {
     let name = rustix::system::uname();
     let host = name.nodename().to_string_lossy().replace(' ', "-");
     // libtest runs a worker's role in a thread of this name, or in the first one.
@@ -56,23 +67,21 @@ pub(crate) fn is_golden(file: &str, text: &str) {
     let text = text.replace(&format!(" on {host},"), " on HOST,");
     let text = text.replace(&format!("\"host\": \"{host}\""), "\"host\": \"HOST\"");
     let text = text.replace(&format!(" {host}:"), " HOST:");
+    let is_end = |c: char| !c.is_alphanumeric() && c != '.';
     let mut masked = String::new();
     for line in text.lines().filter(|line| !line.contains("\"manager\"")) {
-        for c in line.chars() {
-            match c {
-                '0'..='9' | '.' if masked.ends_with('#') => {}
-                '0'..='9' => masked.push('#'),
-                _ => masked.push(c),
+        let indented = line.len() - line.trim_start().len();
+        masked += &line[..indented];
+        let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        for word in words.split_inclusive(is_end) {
+            match word.starts_with(|c: char| c.is_ascii_digit()) {
+                true => masked.extend(["N", word.trim_start_matches(|c| !is_end(c))]),
+                false => masked += word,
             }
         }
         masked.push('\n');
     }
-    let path = format!("{}/tests/cli/golden/{file}.txt", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("FAIRLOCK_GOLDEN").is_some() {
-        fs::write(&path, &masked).expect("the repository is writable");
-    }
-    let golden = fs::read_to_string(&path).expect("the file is in the repository");
-    assert_eq!(masked, golden, "{file}");
+    masked
 }
 
 /// One object per line.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fairlock::{LockManager, LockOptions, LossReason};
 
 use crate::look::{fairlock, labelled, until_awaited};
-use crate::process::{Ended, end};
+use crate::process::{Ended, exits};
 use crate::support::{SLACK, Server};
 use crate::terminal::Terminal;
 
@@ -14,9 +14,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// It is released without a question, or not: by the exit code.
 #[track_caller]
 fn release(server: &Server, args: &[&str], code: i32) -> Ended {
-    let ended = end(&mut fairlock(server, &[&["release"], args].concat()));
-    assert_eq!(ended.code, Some(code), "{ended:?}");
-    ended
+    exits(fairlock(server, &[&["release"], args].concat()), code)
 }
 
 #[test]
@@ -75,17 +73,12 @@ fn scripts_must_say_yes() {
     let guard = labelled(&server, "").lock("n").unwrap();
     let (fence, other) = (guard.fence().to_string(), (guard.fence() - 1).to_string());
     for (args, code, part) in [
-        (&["n"][..], 64, "--yes"),
-        (
-            &["n", "--yes", "--fence", other.as_str()],
-            1,
-            fence.as_str(),
-        ),
+        (&["n", "--yes", "--fence", &*other][..], 1, &*fence),
         (&["n", "--yes", "--fence", fence.as_str()], 0, ""),
         (&["n", "--yes"], 1, "free already"),
     ] {
         let ended = release(&server, args, code);
-        assert!(ended.stderr.contains(part), "{ended:?}");
+        ended.says(part);
         assert_eq!(
             guard.renew().is_ok(),
             ended.stdout.is_empty() && part != "free already"
@@ -106,7 +99,7 @@ fn each_holder_of_permits_has_its_fence_and_readers_share_one() {
     assert!(fences.iter().all(is_named), "{refused:?}");
     let released = release(&server, &["s", "--yes", "--fence", &fences[0]], 0);
     // The lock shows only the longest lease, which is the other holder's.
-    assert!(released.stderr.contains("at most 59m"), "{released:?}");
+    released.says("at most 59m");
     one.renew().unwrap_err();
     two.renew().unwrap();
     let managers = [&manager, &labelled(&server, "other")];
@@ -139,7 +132,7 @@ fn holder_is_told_when_it_notices() {
         ("cooling", "notices nothing"),
     ] {
         let ended = release(&server, &[name, "--yes"], 0);
-        assert!(ended.stderr.contains(part), "{ended:?}");
+        ended.says(part);
     }
     drop(waiter.wait().expect("the next waiter has it"));
     assert!(manager.inspect("cooling").unwrap().is_none());

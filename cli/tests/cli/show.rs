@@ -5,7 +5,7 @@ use std::time::Duration;
 use fairlock::LockOptions;
 
 use crate::look::{Lapsed, fairlock, labelled, objects, until_awaited};
-use crate::process::end;
+use crate::process::{exits, gives, printed};
 use crate::support::{Server, Shifted};
 use crate::terminal::Terminal;
 
@@ -13,10 +13,9 @@ const HOUR: i64 = 3600 * 1_000_000;
 
 #[track_caller]
 fn shows(server: &Server, name: &str, parts: &[&str]) {
-    let ended = end(&mut fairlock(server, &["show", name]));
-    assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{name}");
+    let page = printed(fairlock(server, &["show", name]));
     for part in parts {
-        assert!(ended.stdout.contains(part), "{part}: {}", ended.stdout);
+        assert!(page.contains(part), "{part}: {page}");
     }
 }
 
@@ -32,10 +31,9 @@ fn queue_is_shown_in_order_with_owners() {
     }
     let fence = guard.fence().to_string();
     shows(&server, "n", &["mutex", "held, ", "rather long", &fence]);
-    let json = end(&mut fairlock(&server, &["show", "n", "--json"]));
-    assert_eq!((json.code, &*json.stderr), (Some(0), ""));
+    let json = printed(fairlock(&server, &["show", "n", "--json"]));
     let info = holder.inspect("n").unwrap().expect("it is held");
-    let shown = &objects(&json.stdout)[0];
+    let shown = &objects(&json)[0];
     assert_eq!((&shown.name, &shown.holders), (&info.name, &info.holders));
 
     let mut terminal = Terminal::start(&fairlock(&server, &["show", "n"]), 30, 40);
@@ -102,9 +100,7 @@ fn each_state_and_kind_is_explained() {
 fn name_that_nobody_uses_exits_1() {
     let server = Server::start();
     for args in [&["show", "x"][..], &["show", "x", "--json"]] {
-        let ended = end(&mut fairlock(&server, args));
-        assert_eq!((ended.code, &*ended.stdout), (Some(1), ""), "{ended:?}");
+        gives(fairlock(&server, args), 1, "");
     }
-    let ended = end(&mut fairlock(&server, &["show", ""]));
-    assert_eq!(ended.code, Some(64), "{ended:?}");
+    exits(fairlock(&server, &["show", ""]), 64);
 }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use crate::process::give_environment;
+use crate::process::wrapped;
 use crate::support::{until, until_some};
 
 /// A terminal with one program in its foreground.
@@ -41,21 +41,10 @@ impl Terminal {
     /// terminal.
     pub(crate) fn start(program: &Command, rows: u16, columns: u16) -> Terminal {
         let (keyboard, end) = pair();
-        let size = Winsize {
-            ws_row: rows,
-            ws_col: columns,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(keyboard.as_fd(), size).expect("a size");
+        set_size(&keyboard, rows, columns);
         // `setsid --ctty` makes its standard input the controlling terminal, then runs the program
         // in its own place.
-        let mut session = Command::new("setsid");
-        session
-            .arg("--ctty")
-            .arg(program.get_program())
-            .args(program.get_args());
-        give_environment(&mut session, program);
+        let mut session = wrapped(&["setsid", "--ctty"], program);
         session.env("TERM", "xterm-256color");
         let copy = || end.try_clone().expect("a copy");
         let program = session
@@ -129,13 +118,7 @@ impl Terminal {
 
     /// Changes the size of the window.
     pub(crate) fn resize(&self, rows: u16, columns: u16) {
-        let size = Winsize {
-            ws_row: rows,
-            ws_col: columns,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(self.keyboard.as_fd(), size).expect("a size");
+        set_size(&self.keyboard, rows, columns);
         self.screen
             .lock()
             .expect("the screen")
@@ -156,6 +139,16 @@ impl Terminal {
             !self.text().contains(what)
         });
     }
+}
+
+fn set_size(keyboard: &File, rows: u16, columns: u16) {
+    let size = Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(keyboard.as_fd(), size).expect("a size");
 }
 
 fn cells(count: u16) -> NonZero<u16> {

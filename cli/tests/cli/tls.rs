@@ -7,7 +7,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::certificates::{Authority, Certificate, argument};
 use crate::connection::listed;
-use crate::process::{end, without_server};
+use crate::process::{end, exits, without_server};
 use crate::sentinel_set::{SERVICE, SentinelSet};
 use crate::support::Server;
 use crate::support::server::free_address;
@@ -81,16 +81,13 @@ fn options_or_variables_encrypt_the_connections() {
         variables.env(name, value);
     }
     assert!(listed(&mut variables).contains("encrypted"));
-    let unused = end(&mut with_certificate(
-        &["ls", "--url", &plain],
-        &authority,
-        &client,
-    ));
-    assert_eq!(unused.code, Some(64), "{unused:?}");
+    exits(
+        with_certificate(&["ls", "--url", &plain], &authority, &client),
+        64,
+    );
     for command in ["ls", "doctor"] {
         let args = [command, "--url", &encrypted, "--tls-ca", argument(&ca)];
-        let refused = end(&mut patient(&args));
-        assert_eq!(refused.code, Some(69), "{refused:?}");
+        let refused = exits(patient(&args), 69);
         let output = refused.stdout + &refused.stderr;
         assert!(output.contains("certificate"), "{output}");
     }
@@ -115,9 +112,8 @@ fn wrong_options_of_tls_exit_64() {
         let filled = filled.replace("{cert}", argument(&client.certificate));
         let filled = filled.replace("{key}", argument(&client.key));
         let mut command = patient(&["ls", "--url", &url]);
-        let ended = end(command.args(filled.split(' ')));
-        assert_eq!(ended.code, Some(64), "{args}: {ended:?}");
-        assert!(ended.stderr.contains(message), "{message}: {ended:?}");
+        let ended = exits(command.args(filled.split(' ')), 64);
+        ended.says(message);
     }
 }
 
@@ -128,8 +124,7 @@ fn bench_and_doctor_ask_the_servers_over_tls() {
     let (client, url) = (authority.client(), format!("rediss://{host}/"));
     for (args, notes) in [(&["bench", "--duration", "20ms"][..], 1), (&["doctor"], 0)] {
         let args = [args, &["--url", &url]].concat();
-        let ended = end(&mut with_certificate(&args, &authority, &client));
-        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let ended = exits(with_certificate(&args, &authority, &client), 0);
         assert_eq!(ended.stderr.lines().count(), notes, "no warning: {ended:?}");
         assert!(!ended.stdout.contains("not known"), "{ended:?}");
         assert_eq!(server.query::<Vec<String>>(&["KEYS", "*"]), [""; 0]);
@@ -142,10 +137,10 @@ fn doctor_names_the_sentinel_that_expects_tls() {
     let (_server, host) = start(&authority);
     let set = SentinelSet::start();
     let url = format!("redis-sentinel://{},{host}/{SERVICE}", set.hosts());
-    let ended = end(&mut patient(&["doctor", "--url", &url]));
+    let ended = end(patient(&["doctor", "--url", &url]));
     let found = format!("no TLS connection to redis: {host} expects TLS");
     for part in [&*found, "-> use rediss://"] {
-        assert!(ended.stdout.contains(part), "{part}: {ended:?}");
+        ended.shows(part);
     }
 }
 
@@ -162,14 +157,13 @@ fn doctor_names_the_remedy_of_a_self_signed_certificate() {
         "--tls-ca",
         argument(&own.certificate),
     ];
-    let ended = end(&mut patient(&args));
-    assert_eq!(ended.code, Some(69), "{ended:?}");
+    let ended = exits(patient(&args), 69);
     for part in [
         "an authority's own (CA:TRUE)\n",
         "-> issue one for the server: `openssl req -x509` needs",
         "subjectAltName=IP:127.0.0.1",
     ] {
-        assert!(ended.stdout.contains(part), "{part}: {ended:?}");
+        ended.shows(part);
     }
 }
 
@@ -186,8 +180,10 @@ fn files_whose_read_does_not_end_are_named() {
         (encrypted, "FAIRLOCK_TLS_CA", path),
         (plain, "FAIRLOCK_PASSWORD_FILE", path),
     ] {
-        let ended = end(without_server(&["ls", "--url", url]).env(variable, path));
-        assert_eq!(ended.code, Some(69), "{ended:?}");
-        assert!(ended.stderr.contains(named), "{named}: {ended:?}");
+        let ended = exits(
+            without_server(&["ls", "--url", url]).env(variable, path),
+            69,
+        );
+        ended.says(named);
     }
 }

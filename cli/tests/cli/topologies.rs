@@ -7,7 +7,7 @@ use fairlock::{LockGuard, LockManager, LockOptions, Waiter};
 
 use crate::cluster_set::ClusterSet;
 use crate::look::{objects, until_awaited};
-use crate::process::{Ended, end, without_server};
+use crate::process::{Ended, end, exits, without_server};
 use crate::sentinel_set::{FAILOVER_WITHIN, SentinelSet};
 use crate::support::{Server, until, until_some};
 
@@ -187,16 +187,15 @@ fn young_quorum_is_no_conflict_and_keeps_the_names_of_a_bench() {
     let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
     let urls = servers.each_ref().map(Server::url).join(" ");
     let run = ["run", "--wait", "300ms", "--url", &urls, "a", "--", "true"];
-    let ended = end(&mut without_server(&run));
-    assert_eq!(ended.code, Some(69), "{ended:?}");
+    let ended = exits(without_server(&run), 69);
     let reason = "it has run for less than the ttl";
-    assert!(ended.stderr.contains(reason), "{ended:?}");
+    ended.says(reason);
     // A server that has just started has no vote until a ttl is over.
     let bench = ["bench", "--duration", "20ms", "--url", &urls];
     let ended = until_some(FAILOVER_WITHIN, "it measures", || {
-        let ended = end(&mut without_server(&bench));
+        let ended = end(without_server(&bench));
         (ended.code == Some(0)).then_some(ended)
     });
     let warning = "names of this bench within an hour: delete: a quorum";
-    assert!(ended.stderr.contains(warning), "{ended:?}");
+    ended.says(warning);
 }

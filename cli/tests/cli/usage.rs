@@ -1,56 +1,54 @@
 //! Help, versions and wrong command lines.
 
-use std::fs::{self, File};
+use std::fs::File;
+use std::process::Stdio;
 use std::time::Duration;
 
 use fairlock::LockManager;
 
-use crate::process::{end, fairlock, without_server};
+use crate::look::is_golden;
+use crate::process::{exits, fairlock, gives, printed, without_server};
 use crate::support::Server;
-use crate::terminal::Terminal;
 
 #[test]
-fn unknown_option_exits_64() {
-    let ended = end(&mut without_server(&["ls", "--no-such-option"]));
-    assert_eq!(ended.code, Some(64), "{ended:?}");
-    assert!(ended.stderr.contains("--no-such-option"), "{ended:?}");
-}
-
-/// If a change is meant, `fairlock COMMAND -h > golden/COMMAND.txt` has the new file.
-#[track_caller]
-pub(crate) fn assert_golden(file: &str, text: &str) {
-    let path = format!("{}/tests/cli/golden/{file}", env!("CARGO_MANIFEST_DIR"));
-    let golden = fs::read_to_string(&path).expect("the file is in the repository");
-    assert_eq!(text, golden, "{path}");
+fn wrong_usage_exits_64_and_the_message_names_it() {
+    let server = Server::start();
+    let long = "x".repeat(512);
+    for (line, named) in [
+        ("ls --no-such-option", "--no-such-option"),
+        ("ls --totals", "--prometheus"),
+        ("show n --follow --interval=99ms", "100ms to 1d"),
+        ("show n --follow --interval=1", "--interval"),
+        ("show n --follow --interval=86401s", "100ms to 1d"),
+        ("show n --json --interval=1s", "--follow"),
+        ("top", "terminal"),
+        ("top --interval 99ms", "100ms to 1d"),
+        ("top --interval 500000000000y", "--interval"),
+        ("release n", "--yes"),
+        ("bench --threads 0", "--threads"),
+        ("bench --duration 5", "--duration"),
+        (&*format!("bench --names {long}"), "bytes"),
+        ("doctor --ttl 5", "--ttl"),
+        ("doctor --ttl 1ms", "--ttl"),
+        ("doctor --ttl 9s --url http://127.0.0.1/", "--url"),
+        ("man /dev/null/man1", "/dev/null/man1"),
+    ] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let ended = gives(fairlock(&server, &args).stdin(Stdio::null()), 64, "");
+        ended.says(named);
+    }
 }
 
 #[test]
 fn help_of_a_command_is_as_its_golden_file_has_it() {
     for command in "run ls show release top why-waiting doctor bench completions man".split(' ') {
-        let ended = end(&mut without_server(&[command, "-h"]));
-        assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
-        assert_golden(&format!("{command}.txt"), &ended.stdout);
+        let help = printed(without_server(&[command, "-h"]));
+        is_golden(&format!("{command}.txt"), &help);
     }
     // All options, those of the connection with their variables.
     if cfg!(feature = "tls") {
-        let ended = end(&mut without_server(&["--help"]));
-        assert_golden("fairlock.txt", &ended.stdout);
+        is_golden("fairlock.txt", &printed(without_server(&["--help"])));
     }
-}
-
-#[test]
-fn help_fits_a_terminal() {
-    let server = Server::start();
-    let mut terminal = Terminal::start(&fairlock(&server, &["ls", "-h"]), 100, 60);
-    terminal.shows("Usage: fairlock ls");
-    terminal.program.wait().expect("ends");
-}
-
-#[test]
-fn unreachable_server_exits_69() {
-    let mut command = without_server(&["ls"]);
-    let ended = end(command.env("FAIRLOCK_URL", "redis+unix:///no/such/socket"));
-    assert_eq!(ended.code, Some(69), "{ended:?}");
 }
 
 #[test]
@@ -83,12 +81,8 @@ fn output_that_cannot_be_written_ends_with_70() {
         &["bench", "--duration", "100ms"],
         &["release", "a", "--yes"],
     ] {
-        let ended = end(fairlock(&server, args).stdout(full()));
-        assert_eq!(ended.code, Some(70), "{args:?}: {ended:?}");
-        assert!(
-            ended.stderr.contains("No space left"),
-            "{args:?}: {ended:?}"
-        );
+        let ended = exits(fairlock(&server, args).stdout(full()), 70);
+        ended.says("No space left");
     }
     manager.shutdown(Duration::ZERO).unwrap();
 }

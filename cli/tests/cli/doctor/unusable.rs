@@ -1,7 +1,7 @@
 //! Servers with which no manager can be built.
 
 use super::{Diagnosis, Level, diagnose_with, follow};
-use crate::process::{end, without_server};
+use crate::process::{exits, without_server};
 use crate::sentinel_set::SentinelSet;
 use crate::support::server::free_address;
 use crate::support::{Proxy, Server};
@@ -156,7 +156,6 @@ fn server_at_two_addresses_exits_64() {
     let servers = [(); 2].map(|()| Server::tcp());
     let proxy = Proxy::to(servers[0].addr());
     let urls = [servers[0].url(), servers[1].url(), proxy.url()].join(" ");
-    let ended = end(&mut without_server(&["doctor", "--url", &urls]));
-    assert_eq!(ended.code, Some(64), "{ended:?}");
-    assert!(ended.stderr.contains("the same server"), "{ended:?}");
+    let ended = exits(without_server(&["doctor", "--url", &urls]), 64);
+    ended.says("the same server");
 }

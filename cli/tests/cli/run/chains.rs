@@ -32,7 +32,7 @@ fn crossed(server: &Server, one: &str, other: &str) -> [Run; 2] {
 }
 
 fn why_waiting(server: &Server, name: &str) -> Ended {
-    end(&mut fairlock(server, &["why-waiting", name]))
+    end(fairlock(server, &["why-waiting", name]))
 }
 
 /// Ends the first run. The second one then gets the lock.
@@ -68,10 +68,10 @@ fn deadlock_through_the_commands_of_two_runs_exits_2() {
                 &format!("process {} on ", runs[1].pid()),
                 &format!("fairlock release {name} --fence {fence}"),
             ] {
-                assert!(ended.stdout.contains(part), "no {part}: {}", ended.stdout);
+                ended.shows(part);
             }
         }
-        let ended = end(&mut fairlock(&server, &["why-waiting", "a", "--json"]));
+        let ended = end(fairlock(&server, &["why-waiting", "a", "--json"]));
         let object: Value = serde_json::from_str(&ended.stdout).expect("one object");
         let wait = &object["waits"][0];
         assert_eq!(wait["certain"], Value::Bool(true), "{object}");
@@ -95,7 +95,7 @@ fn run_on_another_host_is_seen_by_its_label_or_said_not_to_be_seen() {
         }
         let ended = why_waiting(&server, "a");
         assert_eq!(ended.code, Some(code), "{ended:?}");
-        assert!(ended.stdout.contains(text), "{ended:?}");
+        ended.shows(text);
         end_both(runs);
     }
 }
@@ -114,7 +114,7 @@ fn run_whose_command_waits_for_its_lock_is_a_deadlock() {
         let ended = why_waiting(&server, "a");
         assert_eq!(ended.code, Some(2), "{ended:?}");
         let text = "Deadlock: a run waits for its command, which waits for the lock of the run.";
-        assert!(ended.stdout.contains(text), "{ended:?}");
+        ended.shows(text);
         run.signal(Signal::TERM);
         run.ends(143, "");
     }
@@ -127,11 +127,8 @@ fn process_that_left_the_session_may_be_waited_for() {
     let runs = crossed(&server, away, "\"$BINARY\"");
     let ended = why_waiting(&server, "a");
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(
-        ended.stdout.contains("which may wait for process "),
-        "{ended:?}"
-    );
-    assert!(ended.stdout.contains("This may be a deadlock"), "{ended:?}");
+    ended.shows("which may wait for process ");
+    ended.shows("This may be a deadlock");
     let [mut first, mut second] = runs;
     second.signal(Signal::TERM);
     second.ends(143, "");

@@ -69,7 +69,7 @@ fn run_refuses_what_is_no_lock_of_that_name() {
     let secret = text.rsplit(':').next().expect("it is the last part");
     for (name, text) in [("b", &*text), ("a", &text[1..]), ("a", "")] {
         let ended = attaching(&server, name, text, 64);
-        assert!(ended.stderr.contains(VARIABLE), "{ended:?}");
+        ended.says(VARIABLE);
         assert!(!ended.stderr.contains(secret), "{ended:?}");
     }
     let detached: DetachedLock = text.parse().unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{LONG, is_held, run_script, state, until_queued};
-use crate::process::{fairlock, give_environment};
+use crate::process::{fairlock, give_environment, wrapped};
 use crate::support::{Server, until, until_some};
 use crate::terminal::Terminal;
 
@@ -421,23 +421,15 @@ fn first_process_of_a_terminal_cannot_be_stopped_with_ctrl_z() {
     terminal.press("words\n");
     terminal.shows("got-words");
     assert_eq!(terminal.ends(), Some(0));
-    let mut container = Command::new("unshare");
-    container.args([
-        "--user",
-        "--map-root-user",
-        "--pid",
-        "--fork",
-        "--mount-proc",
-    ]);
-    let mut probe = Command::new("unshare");
-    let probe = probe.args(container.get_args()).arg("true").status();
+    let words = "unshare --user --map-root-user --pid --fork --mount-proc";
+    let container: Vec<&str> = words.split(' ').collect();
     // Some hosts allow no namespaces.
-    if probe.is_ok_and(|status| status.success()) {
+    if wrapped(&container, &Command::new("true"))
+        .status()
+        .is_ok_and(|status| status.success())
+    {
         let program = run_script(&server, &["a"], "echo up; exec sleep 60");
-        container
-            .arg(program.get_program())
-            .args(program.get_args());
-        give_environment(&mut container, &program);
+        let container = wrapped(&container, &program);
         let mut terminal = Terminal::start(&container, 24, 80);
         terminal.shows("up");
         terminal.press("\x1a\x03");

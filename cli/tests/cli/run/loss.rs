@@ -73,7 +73,7 @@ fn group_is_dead_before_the_next_holder_has_the_lock() {
         // A stopped one has not seen TERM.
         let ended = run.ends(74, "");
         // The reason, too.
-        assert!(ended.stderr.contains("unavailable"), "{ended:?}");
+        ended.says("unavailable");
         assert_eq!(next.ended().code, Some(0));
     }
 }
@@ -167,7 +167,7 @@ fn loss_ends_the_command_by_term_and_then_kill() {
         lose(&server);
         let start = Instant::now();
         let ended = run.ends(74, "term\n");
-        assert!(ended.stderr.contains(text), "{ended:?}");
+        ended.says(text);
         assert!(!is_alive(group));
         assert!(
             start.elapsed() < time + grace + SLACK,
@@ -194,7 +194,7 @@ fn ignored_loss_is_a_warning_and_74_in_place_of_0() {
             }
             run.signal(Signal::USR1);
             let ended = run.ends(exit, "");
-            assert!(ended.stderr.contains(text), "{ended:?}");
+            ended.says(text);
             assert_eq!(ended.stderr.matches("fairlock:").count(), 1, "{ended:?}");
         }
     }
@@ -212,10 +212,7 @@ fn max_hold_ends_the_group_and_then_releases_the_lock() {
     assert_eq!(next.line(), "dead");
     let ended = run.ended();
     assert_eq!(ended.code, Some(74), "{ended:?}");
-    assert!(
-        ended.stderr.contains("--max-hold 500ms is over"),
-        "{ended:?}"
-    );
+    ended.says("--max-hold 500ms is over");
     next.ended();
     script_gives(
         &server,
@@ -237,8 +234,8 @@ fn max_hold_after_an_ignored_loss_exits_74() {
     run.line();
     server.query::<()>(&["FLUSHALL"]);
     let ended = run.ends(74, "");
-    assert!(ended.stderr.contains("the command goes on"), "{ended:?}");
-    assert!(ended.stderr.contains("--max-hold 4s is over"), "{ended:?}");
+    ended.says("the command goes on");
+    ended.says("--max-hold 4s is over");
     assert!(!ended.stderr.contains("has held"), "{ended:?}");
 }
 
@@ -259,7 +256,7 @@ fn command_that_slept_through_the_loss_never_runs_again() {
     until(LONG, "the lock lapses", || !is_held(&server, "a"));
     run.signal(Signal::CONT);
     let ended = run.ends(74, "");
-    assert!(ended.stderr.contains("killed"), "{ended:?}");
+    ended.says("killed");
     assert!(!is_alive(group));
 }
 

@@ -18,9 +18,10 @@ use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{
     LockManager,
     inspect::{LockState, Party},
@@ -29,7 +30,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
 use tempfile::TempDir;
 
 use crate::look::labelled;
-use crate::process::{Ended, end, fairlock};
+use crate::process::{Ended, exits, fairlock, gives};
 use crate::support::{Server, until};
 
 /// How long anything may take that has no bound of its own.
@@ -39,9 +40,10 @@ const TTL: Duration = Duration::from_secs(2);
 const TTL_TEXT: &str = "2s";
 
 /// `fairlock run` in the background. Its end takes the command with it.
-pub(super) struct Run {
-    process: Child,
-    output: BufReader<ChildStdout>,
+pub(crate) struct Run {
+    pub(crate) process: Child,
+    /// What it prints, line by line.
+    lines: Receiver<String>,
 }
 
 /// `fairlock run ARGS --`. On a busy machine the server may be slow, so it has as much time as fits
@@ -64,7 +66,7 @@ fn run_script(server: &Server, args: &[&str], script: &str) -> Command {
 }
 
 impl Run {
-    fn start(command: &mut Command) -> Run {
+    pub(crate) fn start(command: &mut Command) -> Run {
         Run::start_with(command, Stdio::null(), Stdio::piped())
     }
 
@@ -75,8 +77,15 @@ impl Run {
             .stderr(errors)
             .spawn()
             .expect("the binary starts");
-        let output = BufReader::new(process.stdout.take().expect("piped"));
-        Run { process, output }
+        let mut output = BufReader::new(process.stdout.take().expect("piped"));
+        let (sender, lines) = unbounded();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while output.read_line(&mut line).is_ok_and(|count| count > 0) {
+                let _ = sender.send(std::mem::take(&mut line));
+            }
+        });
+        Run { process, lines }
     }
 
     fn script(server: &Server, args: &[&str], script: &str) -> Run {
@@ -106,10 +115,8 @@ impl Run {
 
     /// The next line that the command prints.
     #[track_caller]
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("text");
-        assert!(line.ends_with('\n'), "no further line after {line:?}");
+    pub(crate) fn line(&mut self) -> String {
+        let line = self.lines.recv_timeout(LONG).expect("another line");
         line.trim_end().to_owned()
     }
 
@@ -124,20 +131,20 @@ impl Run {
         Pid::from_child(&self.process)
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("sent");
     }
 
-    fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.process.try_wait().expect("waits").is_none()
     }
 
     /// Waits for the end.
     #[track_caller]
-    fn ended(&mut self) -> Ended {
+    pub(crate) fn ended(&mut self) -> Ended {
         until(LONG, "fairlock run ends", || !self.is_running());
-        let (mut stdout, mut stderr) = (String::new(), String::new());
-        self.output.read_to_string(&mut stdout).expect("text");
+        let stdout = self.lines.iter().collect();
+        let mut stderr = String::new();
         if let Some(errors) = &mut self.process.stderr {
             errors.read_to_string(&mut stderr).expect("text");
         }
@@ -152,7 +159,7 @@ impl Run {
     /// Waits for the end, and compares the exit code, and what the command has printed since the
     /// lines that were read.
     #[track_caller]
-    fn ends(&mut self, code: i32, stdout: &str) -> Ended {
+    pub(crate) fn ends(&mut self, code: i32, stdout: &str) -> Ended {
         let ended = self.ended();
         let end = (ended.code, &*ended.stdout);
         assert_eq!(end, (Some(code), stdout), "{ended:?}");
@@ -253,22 +260,12 @@ fn broken_program(folder: &TempDir) -> PathBuf {
 /// Runs a command on the lock, and returns what its environment says about the holder before.
 fn previous(server: &Server, args: &[&str]) -> String {
     let script = "echo $FAIRLOCK_PREVIOUS";
-    let ended = end(&mut run_script(server, args, script));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let ended = exits(run_script(server, args, script), 0);
     ended.stdout.trim_end().to_owned()
 }
 
-/// Runs a command to its end, and compares the exit code and what it printed.
-#[track_caller]
-fn gives(command: &mut Command, code: i32, stdout: &str) -> Ended {
-    let ended = end(command);
-    let found = (ended.code, &*ended.stdout);
-    assert_eq!(found, (Some(code), stdout), "{ended:?} of {command:?}");
-    ended
-}
-
-/// The same for a script under a lock.
+/// The exit code of a script, and what it printed, under a lock.
 #[track_caller]
 fn script_gives(server: &Server, args: &[&str], script: &str, code: i32, stdout: &str) -> Ended {
-    gives(&mut run_script(server, args, script), code, stdout)
+    gives(run_script(server, args, script), code, stdout)
 }

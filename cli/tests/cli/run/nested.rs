@@ -9,7 +9,7 @@ use super::loss::{cut_off, next_holder, through};
 use super::{
     LONG, Run, TTL_TEXT, is_held, manager, run_script, script_gives, until_queued, waiters,
 };
-use crate::process::{end, give_environment};
+use crate::process::{end, exits, wrapped};
 use crate::support::{Server, until};
 
 /// Prints its process, then a line for TERM, and ignores it otherwise. It stands in double quotes
@@ -104,7 +104,7 @@ fn process_that_was_left_behind_is_ended_before_the_release() {
 #[test]
 fn command_leads_a_group_without_a_terminal() {
     let server = Server::start();
-    let ended = end(&mut run_script(&server, &["a"], "ps -o pid=,pgid= -p $$"));
+    let ended = end(run_script(&server, &["a"], "ps -o pid=,pgid= -p $$"));
     let ids: Vec<&str> = ended.stdout.split_whitespace().collect();
     assert_eq!(ids[0], ids[1], "{ended:?}");
 }
@@ -140,14 +140,10 @@ fn process_in_a_session_of_its_own_lives_on() {
 fn background_job_of_the_shell_that_became_fairlock_lives_on() {
     let server = Server::start();
     let binary = run_script(&server, &["--max-hold", "200ms", "a"], "sleep 60");
-    let mut command = Command::new("sh");
-    command.args(["-c", "sleep 60 >&- 2>&- & echo $!; exec \"$@\"", "sh"]);
-    command.arg(binary.get_program()).args(binary.get_args());
-    give_environment(&mut command, &binary);
-    let ended = end(&mut command);
+    let shell = ["sh", "-c", "sleep 60 >&- 2>&- & echo $!; exec \"$@\"", "sh"];
+    let ended = exits(wrapped(&shell, &binary), 74);
     let job = ended.stdout.trim_end().parse().ok().and_then(Pid::from_raw);
     assert!(kill(job.expect("a process id")));
-    assert_eq!(ended.code, Some(74), "{ended:?}");
 }
 
 #[test]

@@ -8,13 +8,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use fairlock::inspect::LockState;
-use rustix::process::Signal;
 
-use super::{
-    Run, holder, is_held, manager, previous, run, run_script, script_gives, until_queued,
-    until_renewed,
-};
-use crate::process::end;
+use super::{Run, holder, manager, previous, run, run_script, script_gives, until_queued};
+use crate::process::{end, exits};
 use crate::support::{SLACK, Server, throughout};
 
 #[test]
@@ -34,17 +30,6 @@ fn command_finds_its_lock_in_the_environment_and_blocks_no_signal() {
     let fence: u64 = fence.parse().expect("a number");
     assert!(0 < fence && fence < guard.fence(), "{fence}");
     assert_eq!(rest, "SigBlk:\t0000000000000000\n1\n");
-}
-
-#[test]
-fn lock_is_renewed_while_the_command_runs_and_free_after() {
-    let server = Server::start();
-    let mut run = Run::asleep(&server, &["--ttl", "4s", "a"]);
-    assert_eq!(holder(&server, "a").ttl, Duration::from_secs(4));
-    until_renewed(&server, "a");
-    run.signal(Signal::TERM);
-    assert_eq!(run.ended().code, Some(143));
-    assert!(!is_held(&server, "a"));
 }
 
 #[test]
@@ -165,7 +150,6 @@ fn command_timeout_changes_no_ttl_and_names_what_it_does_not_fit() {
         script_gives(&server, &args, "true", 0, "");
     }
     let mut by_variable = run_script(&server, &["b"], "true");
-    let ended = end(by_variable.env("FAIRLOCK_COMMAND_TIMEOUT", "2s"));
-    assert_eq!(ended.code, Some(64), "{ended:?}");
-    assert!(ended.stderr.contains("command_timeout 2s"), "{ended:?}");
+    let ended = exits(by_variable.env("FAIRLOCK_COMMAND_TIMEOUT", "2s"), 64);
+    ended.says("command_timeout 2s");
 }

@@ -6,13 +6,13 @@ use super::loss::next_holder;
 use super::{
     Run, broken_program, gives, holder, is_held, manager, run_script, script_gives, until_queued,
 };
-use crate::process::{Ended, end, without_server};
+use crate::process::{Ended, end, exits, without_server};
 use crate::support::Server;
 
 /// `fairlock run OUTER -- sh -c SCRIPT`.
 #[track_caller]
 fn inside(server: &Server, outer: &str, script: &str) -> Ended {
-    end(&mut run_script(
+    end(run_script(
         server,
         &outer.split(' ').collect::<Vec<_>>(),
         script,
@@ -22,7 +22,7 @@ fn inside(server: &Server, outer: &str, script: &str) -> Ended {
 #[track_caller]
 fn is_refused(ended: &Ended, text: &str) {
     assert_eq!((ended.code, &*ended.stdout), (Some(64), ""), "{ended:?}");
-    assert!(ended.stderr.contains(text), "{ended:?}");
+    ended.says(text);
 }
 
 #[test]
@@ -199,9 +199,8 @@ fn inner_call_goes_to_the_redis_of_the_outer_one() {
         .env("FAIRLOCK_CLUSTER", "127.0.0.1:1")
         .env("FAIRLOCK_PASSWORD", "wrong")
         .current_dir(dir.path());
-    let ended = end(&mut command);
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stdout.contains("held"), "{ended:?}");
+    let ended = exits(&mut command, 0);
+    ended.shows("held");
     assert!(!ended.stdout.contains("a secret"), "{ended:?}");
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::{gives, run, run_script};
-use crate::process::give_environment;
+use crate::process::wrapped;
 use crate::support::Server;
 
 /// The same command, started as systemd starts the main process of a service. Its first file, which
@@ -15,16 +15,11 @@ use crate::support::Server;
 fn by_systemd(command: &Command, folder: &TempDir) -> Command {
     let file = folder.path().join("socket");
     fs::write(&file, "given\n").expect("written");
-    let mut shell = Command::new("sh");
     let variables =
         "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web LISTEN_PIDFDID=7 WATCHDOG_PID=$$";
-    shell.args(["-c", &format!("export {variables}; exec 3<\"$0\" \"$@\"")]);
-    shell
-        .arg(file)
-        .arg(command.get_program())
-        .args(command.get_args());
-    give_environment(&mut shell, command);
-    shell
+    let script = format!("export {variables}; exec 3<\"$0\" \"$@\"");
+    let file = file.to_str().expect("a plain name");
+    wrapped(&["sh", "-c", &script, file], command)
 }
 
 /// The output of a command that compares the variables with its own number, and reads its file.
@@ -48,7 +43,7 @@ fn every_form_of_a_run_names_its_command_to_systemd() {
         run_script(&server, &["a"], &inner("--reenter a")),
         by_path,
     ] {
-        gives(&mut by_systemd(&command, &dir), 0, "mine\ngiven\n");
+        gives(by_systemd(&command, &dir), 0, "mine\ngiven\n");
     }
 }
 

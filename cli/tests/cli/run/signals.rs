@@ -10,7 +10,7 @@ use super::{
     LONG, Run, TTL_TEXT, is_alive, is_held, manager, previous, run_script, script_gives, state,
     until_queued, until_renewed, waiters,
 };
-use crate::process::{end, give_environment, without_server};
+use crate::process::{end, without_server, wrapped};
 use crate::support::{Proxy, SLACK, Server, until};
 
 #[test]
@@ -135,11 +135,7 @@ fn ignored_signal_stays_ignored_as_under_nohup() {
         &["nohup"][..],
         &["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"],
     ] {
-        let mut command = Command::new(wrapper[0]);
-        command.args(&wrapper[1..]);
-        command.arg(binary.get_program()).args(binary.get_args());
-        give_environment(&mut command, &binary);
-        let mut run = Run::start(&mut command);
+        let mut run = Run::start(&mut wrapped(wrapper, &binary));
         run.line();
         run.signal(Signal::HUP);
         run.signal(Signal::TERM);
