@@ -24,17 +24,3 @@ pub(crate) fn end_by_signals() {
         let _ = register_conditional_shutdown(signal, exit, Arc::clone(&always));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn process_that_is_not_the_first_keeps_the_defaults() {
-        end_by_signals();
-        let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        let caught = u64::from_str_radix(caught.expect("a mask").trim(), 16).expect("a number");
-        assert_eq!(caught & (1 << (SIGHUP - 1)), 0);
-    }
-}

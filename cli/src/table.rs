@@ -157,18 +157,4 @@ mod tests {
             assert_eq!(lines(&rows, Some(width)), [titles, row]);
         }
     }
-
-    #[test]
-    fn pipe_gets_every_column_uncut() {
-        let long = "n".repeat(300);
-        let shown = lines(&[[&long, "1s", ""]], None);
-        assert!(shown[0].ends_with("LABEL"), "{shown:?}");
-        assert!(shown[1].contains(&long), "{shown:?}");
-    }
-
-    #[test]
-    fn cells_stay_on_their_line() {
-        let shown = lines(&[["a\nb", "1s", "\x1b[31m"]], Some(80));
-        assert_eq!(shown[1], "a\\nb    1s  \\u{1b}[31m");
-    }
 }

@@ -59,6 +59,8 @@ fn bench_prints_a_table_and_spares_the_locks_of_others() {
     }
     assert_eq!(keys(&server), before);
     guard.renew().expect("still held");
+    let long = "x".repeat(512);
+    exits(bench(&server, &["--names", &long]), 64);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use fairlock::{LockGuard, LockManager, LockOptions};
 use tempfile::TempDir;
 
 use crate::cluster_set::ClusterSet;
-use crate::look::{labelled, patient, set_long_timeout};
+use crate::look::{patient, release_by_force, set_long_timeout};
 use crate::process::{Ended, end, exits, fairlock, without_server};
 use crate::run::Run;
 use crate::sentinel_set::SentinelSet;
@@ -284,7 +284,6 @@ fn lock_without_its_replicas_is_not_taken() {
 #[test]
 fn verbose_prints_the_warnings_of_the_library() {
     let server = Server::start();
-    let manager = labelled(&server, "");
     for (name, args) in [("loud", &["-v"][..]), ("quiet", &[])] {
         let run = [
             "run",
@@ -298,8 +297,7 @@ fn verbose_prints_the_warnings_of_the_library() {
         ];
         let mut run = Run::start(&mut fairlock(&server, &[args, &run].concat()));
         run.line();
-        let fence = manager.inspect(name).unwrap().expect("it is held").fence;
-        assert!(manager.force_release(name, fence).expect("released"));
+        release_by_force(&server, name);
         let ended = run.ends(74, "");
         let line = format!("fairlock: warning: lost {name:?}");
         assert_eq!(ended.stderr.contains(&line), name == "loud", "{ended:?}");

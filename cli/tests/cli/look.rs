@@ -84,6 +84,21 @@ pub(crate) fn masked(text: &str) -> String {
     masked
 }
 
+/// The first column of each row below the titles.
+pub(crate) fn first_column<C: FromIterator<String>>(table: &str) -> C {
+    let rows = table.lines().skip(1);
+    rows.map(|row| row.split(' ').next().expect("a name").to_owned())
+        .collect()
+}
+
+/// Takes the lock away from its holder.
+#[track_caller]
+pub(crate) fn release_by_force(server: &Server, name: &str) {
+    let manager = labelled(server, "");
+    let info = manager.inspect(name).expect("Redis answers").expect("held");
+    assert!(manager.force_release(name, info.fence).expect("answers"));
+}
+
 /// One object per line.
 pub(crate) fn objects(stdout: &str) -> Vec<LockInfo> {
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));

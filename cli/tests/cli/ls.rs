@@ -1,14 +1,16 @@
 //! `fairlock ls`.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use fairlock::LockOptions;
 
-use crate::look::{Lapsed, fairlock, is_golden, labelled, masked, objects, until_awaited};
-use crate::process::{Ended, end, exits, give_environment, printed};
+use crate::look::{
+    Lapsed, fairlock, first_column, is_golden, labelled, masked, objects, until_awaited,
+};
+use crate::process::{Ended, code_unread, end, exits, printed, wrapped};
 use crate::run::LONG;
-use crate::support::{Proxy, SLACK, Server, Shifted, contains, is_redis_62, until, until_some};
+use crate::support::{Proxy, SLACK, Server, Shifted, contains, is_redis_62, until};
 use crate::terminal::Terminal;
 
 /// Long enough for every test, whatever the clock does.
@@ -18,10 +20,7 @@ const HOUR: i64 = 3600 * 1_000_000;
 /// The first column of each row.
 #[track_caller]
 fn names(server: &Server, args: &[&str]) -> Vec<String> {
-    let ended = printed(fairlock(server, &[&["ls"], args].concat()));
-    let rows = ended.lines().skip(1);
-    rows.map(|row| row.split(' ').next().expect("a name").to_owned())
-        .collect()
+    first_column(&printed(fairlock(server, &[&["ls"], args].concat())))
 }
 
 #[test]
@@ -218,24 +217,17 @@ fn closed_pipe_ends_it_quietly() {
     let manager = labelled(&server, &"x".repeat(100));
     let lock = |i| manager.lock(format!("n{i}")).unwrap();
     let _guards: Vec<_> = (0..400).map(lock).collect();
-    for more in ["", "--json"] {
-        let program = env!("CARGO_BIN_EXE_fairlock");
-        let line = format!("set -o pipefail; {program} ls {more} | head -1");
-        let mut bash = Command::new("bash");
-        bash.args(["-c", &line]);
-        give_environment(&mut bash, &fairlock(&server, &[]));
-        let ended = printed(&mut bash);
-        assert_eq!(ended.lines().count(), 1);
+    let head = ["bash", "-c", "set -o pipefail; \"$@\" | head -1", "bash"];
+    for args in [&["ls"][..], &["ls", "--json"]] {
+        let first = printed(wrapped(&head, &fairlock(&server, args)));
+        assert_eq!(first.lines().count(), 1);
     }
     // Nothing is written while Redis is silent.
     server.stop();
     for args in [&["ls"][..], &["show", "n", "--follow"]] {
         let args = [args, &["--command-timeout", "1h"]].concat();
-        let mut command = fairlock(&server, &args);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
-        drop(child.stdout.take());
-        let ended = until_some(SLACK * 8, "it ends", || child.try_wait().expect("ours"));
-        assert_eq!(ended.code(), Some(0), "{args:?}");
+        let code = code_unread(&mut fairlock(&server, &args));
+        assert_eq!(code, Some(0), "{args:?}");
     }
     server.cont();
 }
@@ -245,8 +237,7 @@ fn prometheus_has_series_of_names_or_totals_alone() {
     let server = Server::start();
     let page = |options: &[&str]| {
         let args = [&["ls", "--prometheus"], options].concat();
-        let ended = printed(fairlock(&server, &args));
-        ended
+        printed(fairlock(&server, &args))
     };
     let none = page(&["--totals"]);
     let manager = labelled(&server, "");

@@ -8,7 +8,7 @@ use fairlock::{LockGuard, LossReason};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::look::{fairlock, is_golden, labelled, masked};
-use crate::process::{end, give_environment};
+use crate::process::{end, give_environment, wrapped};
 use crate::support::{Server, until, until_some};
 use crate::terminal::{self, Terminal};
 
@@ -174,8 +174,8 @@ fn suspended_top_comes_back_with_its_screen() {
     let _guard = hold(&server, "nightly", "invoices:42");
     let mut shell = Command::new("bash");
     shell.args(["--norc", "--noprofile", "-i"]);
-    give_environment(&mut shell, &fairlock(&server, &[]));
     shell.env("PS1", "ready> ");
+    give_environment(&mut shell, &fairlock(&server, &[]));
     let mut terminal = Terminal::start(&shell, 24, 100);
     terminal.shows("ready>");
     let binary = env!("CARGO_BIN_EXE_fairlock");
@@ -225,12 +225,8 @@ fn is_job_stopped(terminal: &Terminal) -> bool {
 fn top_goes_on_where_no_shell_could_continue_it() {
     let server = Server::start();
     let _guard = hold(&server, "nightly", "invoices:42");
-    let binary = fairlock(&server, &["top"]);
-    let mut shell = Command::new("sh");
-    shell
-        .args(["-c", "\"$BINARY\" top; echo code-$?"])
-        .env("BINARY", binary.get_program());
-    give_environment(&mut shell, &binary);
+    let shell = ["sh", "-c", "\"$@\"; echo code-$?", "sh"];
+    let shell = wrapped(&shell, &fairlock(&server, &["top"]));
     let mut terminal = Terminal::start(&shell, 24, 100);
     terminal.shows("invoices:42");
     let group = Pid::from_child(&terminal.program);
@@ -255,10 +251,9 @@ fn closed_terminal_ends_top() {
     let (mut keyboard, opened) = terminal::pair();
     let copy = || opened.try_clone().expect("a copy");
     // It is killed if it goes on.
-    let mut command = Command::new("timeout");
-    command.args(["--foreground", "--signal=KILL", "60", "setsid"]);
-    command.args([env!("CARGO_BIN_EXE_fairlock"), "top"]);
-    give_environment(&mut command, &fairlock(&server, &[]));
+    let killed = "timeout --foreground --signal=KILL 60 setsid";
+    let killed: Vec<&str> = killed.split(' ').collect();
+    let mut command = wrapped(&killed, &fairlock(&server, &["top"]));
     command.stdin(copy()).stdout(copy()).stderr(copy());
     let mut program = command.spawn().expect("timeout of coreutils");
     drop((command, opened));

@@ -1,12 +1,11 @@
 //! `ls`, `show` and `bench` where several servers hold the locks.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use fairlock::{LockGuard, LockManager, LockOptions, Waiter};
 
 use crate::cluster_set::ClusterSet;
-use crate::look::{objects, until_awaited};
+use crate::look::{first_column, objects, patient, until_awaited};
 use crate::process::{Ended, end, exits, without_server};
 use crate::sentinel_set::{FAILOVER_WITHIN, SentinelSet};
 use crate::support::{Server, until, until_some};
@@ -23,23 +22,8 @@ fn ok(place: &[&str], args: &[&str]) -> String {
     ended.stdout
 }
 
-/// The first column of each row.
-fn first_column(table: &str) -> BTreeSet<String> {
-    let rows = table.lines().skip(1);
-    rows.map(|row| row.split(' ').next().expect("a name").to_owned())
-        .collect()
-}
-
 fn manager(url: &str) -> LockManager {
-    let options = LockOptions::new()
-        .label("nightly")
-        .ttl(Duration::from_secs(60));
-    LockManager::builder(url)
-        .options(options)
-        .command_timeout(Duration::from_secs(2))
-        .horizon(Duration::from_secs(10))
-        .build()
-        .expect("the servers answer")
+    patient(url, LockOptions::new().label("nightly"))
 }
 
 /// `ls` and `show` have this lock, held and awaited.
@@ -112,7 +96,7 @@ fn a_cluster_is_shown_with_the_names_of_all_its_slots() {
     let (url, seed) = (set.url(), format!("redis-cluster://{}", set.node(4).addr()));
     for url in [&url, &seed] {
         let place = ["--url", url];
-        assert_eq!(first_column(&ok(&place, &["ls"])), names);
+        assert_eq!(first_column::<BTreeSet<_>>(&ok(&place, &["ls"])), names);
         assert_shown(&place, names.first().expect("nine names"));
         assert_shown(&place, names.last().expect("nine names"));
     }
@@ -124,7 +108,7 @@ fn a_cluster_is_shown_with_the_names_of_all_its_slots() {
         ended(&place, &["ls"]).code == Some(0)
     });
     assert_shown(&place, &set.name_on(0, 0));
-    assert_eq!(first_column(&ok(&place, &["ls"])), names);
+    assert_eq!(first_column::<BTreeSet<_>>(&ok(&place, &["ls"])), names);
 }
 
 /// A table of what the other nodes have is better than nothing. The exit code says that it is not
@@ -147,7 +131,7 @@ fn a_stopped_node_of_a_cluster_hides_only_its_own_names() {
         assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
         ended.stdout
     };
-    assert_eq!(first_column(&ended(&["ls"])), others);
+    assert_eq!(first_column::<BTreeSet<_>>(&ended(&["ls"])), others);
     let found = objects(&ended(&["ls", "--json"])).into_iter();
     let found: BTreeSet<String> = found.map(|info| info.name.to_string()).collect();
     assert_eq!(found, others);

@@ -2,7 +2,7 @@
 
 use fairlock::servers::Deployment::{Cluster, Quorum, Sentinel, Single};
 
-use super::derived::{derive, together};
+use super::derived::derive;
 use super::facts::{Facts, Kind};
 use super::rules::{Finding, Level, findings};
 
@@ -160,31 +160,5 @@ fn unknown_facts_are_no_error() {
     assert_eq!(found.len(), 12, "{found:#?}");
     for finding in found {
         assert_eq!(finding.level, Level::Ok, "{finding:#?}");
-    }
-}
-
-#[test]
-fn silent_server_of_a_quorum_is_only_a_warning_while_a_majority_answers() {
-    for (silent, level) in [(1, Level::Warning), (2, Level::Error)] {
-        let mut all = vec![facts("quorum", "all", "")];
-        all.extend((0..3).map(|_| facts("quorum", "server", "uptime_in_seconds=99")));
-        for facts in &mut all[1..=silent] {
-            facts.set_error("failure", ("silent".to_owned(), "start it".to_owned()));
-        }
-        together(&mut all);
-        assert_eq!(worst(&findings(&all[0]), "majority"), Some(level));
-        assert_eq!(worst(&findings(&all[1]), "connection"), Some(level));
-    }
-}
-
-#[test]
-fn clocks_and_young_servers_are_compared_over_all() {
-    let server = |ahead: &str| facts("quorum", "server", &format!("error_ms=1; ahead_ms={ahead}"));
-    let mut all = vec![facts("quorum", "all", "allowed_ms=5000")];
-    all.extend(["-10", "0", "5100"].map(server));
-    all[3].set("uptime_in_seconds", 5);
-    together(&mut all);
-    for check in ["clocks", "majority"] {
-        assert_eq!(worst(&findings(&all[0]), check), Some(Level::Warning));
     }
 }

@@ -1,15 +1,15 @@
 //! One server.
 
 use std::net::Ipv4Addr;
-use std::process::Stdio;
 use std::time::Duration;
 
 use fairlock::LockManager;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::Level::{Error, Ok, Warning};
 use super::{GOOD, SOON, TIMES, await_info, diagnose, diagnose_by, diagnose_with, follow};
-use crate::process::{Ended, without_server};
+use crate::process::without_server;
+use crate::run::Run;
 use crate::support::gateway::{Gateway, Unknown};
 use crate::support::hosts::{BlackHole, Hosts, Nowhere};
 use crate::support::server::is_redis_62;
@@ -38,14 +38,11 @@ fn interrupted_doctor_leaves_nothing() {
     let proxy = Proxy::to(server.addr());
     let held = proxy.hold_request_when(contains("CONFIG"));
     let args = ["doctor", "--url", &proxy.url(), "--command-timeout", "20s"];
-    let mut doctor = without_server(&args);
-    let doctor = doctor.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let doctor = doctor.spawn().expect("the binary starts");
+    let mut doctor = Run::start(&mut without_server(&args));
     held.wait(SOON);
-    kill_process(Pid::from_child(&doctor), Signal::INT).expect("it runs");
+    doctor.signal(Signal::INT);
     held.release();
-    let ended = Ended::from(doctor.wait_with_output().expect("it ends"));
-    assert_eq!(ended.code, Some(130), "{ended:?}");
+    assert_eq!(doctor.ended().code, Some(130));
     assert_eq!(server.query::<usize>(&["DBSIZE"]), 0);
 }
 

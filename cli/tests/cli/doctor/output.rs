@@ -24,7 +24,8 @@ fn diagnosis_of_a_plain_server_is_as_its_golden_files_have_it() {
         let ended = doctor(&server, args);
         assert_eq!((ended.code, &*ended.stderr), (Some(0), ""), "{ended:?}");
         let found = ended.stdout.replace(&server.addr().to_string(), "SERVER");
-        is_golden(name, &masked(&found));
+        let unindented: Vec<&str> = found.lines().map(str::trim_start).collect();
+        is_golden(name, &masked(&unindented.join("\n")));
     }
 }
 

@@ -34,30 +34,19 @@ fn command_of(program: &str) -> Vec<String> {
     let rest = setting(MANIFEST, &format!("command: [{program}, "));
     let words = rest.strip_suffix(']').expect("a list").split(", ");
     // Those with other signs are in quotes.
-    let words = words.map(|word| word.trim_matches('\''));
-    [program]
-        .into_iter()
-        .chain(words)
-        .map(str::to_owned)
-        .collect()
+    let words = words.map(|word| word.trim_matches('\'').to_owned());
+    [program.to_owned()].into_iter().chain(words).collect()
 }
 
 /// The words as a command, with another folder, and another program below fairlock.
 fn command(words: &[String], folder: &str, here: &Path, server: &Server) -> Command {
-    let end = words
-        .iter()
-        .position(|word| word == "--")
-        .expect("a command below");
+    let below = words.iter().position(|word| word == "--");
+    let words = &words[1..=below.expect("a command below")];
     let here = here.to_str().expect("a plain name");
-    let words: Vec<String> = words[1..=end]
-        .iter()
-        .map(|word| word.replace(folder, here))
-        .collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let mut command = without_server(&words);
-    command
-        .args(["sh", "-c", BILLING])
-        .env("FAIRLOCK_URL", server.url());
+    let mut command = without_server(&[]);
+    command.args(words.iter().map(|word| word.replace(folder, here)));
+    command.args(["sh", "-c", BILLING]);
+    command.env("FAIRLOCK_URL", server.url());
     command
 }
 

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::{
     LONG, Run, TTL, TTL_TEXT, is_alive, is_held, manager, previous, script_gives, until_queued,
 };
+use crate::look::release_by_force;
 use crate::process::without_server;
 use crate::support::{Proxy, SLACK, Server, contains, throughout, until};
 
@@ -34,13 +35,6 @@ pub(super) fn through(proxy: &Proxy, args: &[&str], script: &str) -> Run {
     command.args(args).args(["a", "--", "sh", "-c", script]);
     command.env("BINARY", env!("CARGO_BIN_EXE_fairlock"));
     Run::start(command.env("FAIRLOCK_URL", proxy.url()))
-}
-
-/// As `fairlock release --force` does.
-fn release_by_force(server: &Server) {
-    let manager = manager(server);
-    let info = manager.inspect("a").expect("answers").expect("held");
-    assert!(manager.force_release("a", info.fence).expect("answers"));
 }
 
 /// Another client that waits for the lock. Once it has it, it prints whether the process or its
@@ -140,7 +134,7 @@ fn full_pipe_for_the_log_stops_no_renewal_and_delays_no_loss() {
         let info = manager.inspect("a").expect("answers");
         info.is_some_and(|info| info.time_left > Duration::from_secs(13))
     });
-    release_by_force(&server);
+    release_by_force(&server, "a");
     let released = Instant::now();
     run.ends(74, "term\n");
     let (took, period) = (released.elapsed(), Duration::from_secs(5));
@@ -152,7 +146,8 @@ fn loss_ends_the_command_by_term_and_then_kill() {
     // As each shows: at once, at the next renewal, or when the lease and the release are over.
     let server_dies = |server: &Server| server.kill();
     let data_is_lost = |server: &Server| server.query::<()>(&["FLUSHALL"]);
-    let losses: [&dyn Fn(&Server); 3] = [&server_dies, &data_is_lost, &release_by_force];
+    let forced = |server: &Server| release_by_force(server, "a");
+    let losses: [&dyn Fn(&Server); 3] = [&server_dies, &data_is_lost, &forced];
     let texts = [
         ("cannot be renewed", TTL * 2),
         ("the lock is lost", TTL / 3),

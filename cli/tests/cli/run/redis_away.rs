@@ -34,10 +34,24 @@ fn runs_after(command: &Command, come_back: impl FnOnce()) {
 }
 
 #[test]
-fn wait_covers_a_server_that_is_not_up_yet() {
-    for server in [Server::start(), Server::tcp()] {
-        server.kill();
-        runs_after(&patient(&server.url()), || server.restart());
+fn wait_covers_servers_that_are_down() {
+    let (cluster, sentinels) = (ClusterSet::start(), SentinelSet::start());
+    let alone = [Server::start(), Server::tcp()];
+    let quorum: [Server; 3] = std::array::from_fn(|_| Server::start());
+    for (url, down) in [
+        (alone[0].url(), vec![&alone[0]]),
+        (alone[1].url(), vec![&alone[1]]),
+        (cluster.url(), cluster.nodes().iter().collect()),
+        (sentinels.url(), sentinels.all()),
+        (
+            quorum.each_ref().map(Server::url).join(" "),
+            vec![&quorum[1], &quorum[2]],
+        ),
+    ] {
+        down.iter().for_each(|server| server.kill());
+        runs_after(&patient(&url), || {
+            down.iter().for_each(|server| server.restart())
+        });
     }
 }
 
@@ -81,28 +95,6 @@ fn wait_covers_a_server_that_runs_a_long_script() {
             .expect("killed");
     });
     script.join().expect("no panic");
-}
-
-#[test]
-fn wait_covers_a_cluster_and_sentinels_that_are_down() {
-    let (cluster, sentinels) = (ClusterSet::start(), SentinelSet::start());
-    let nodes: Vec<&Server> = cluster.nodes().iter().collect();
-    for (url, nodes) in [(cluster.url(), nodes), (sentinels.url(), sentinels.all())] {
-        nodes.iter().for_each(|node| node.kill());
-        runs_after(&patient(&url), || {
-            nodes.iter().for_each(|node| node.restart())
-        });
-    }
-}
-
-#[test]
-fn wait_covers_a_quorum_with_too_few_servers() {
-    let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
-    let urls = servers.each_ref().map(Server::url).join(" ");
-    servers[1..].iter().for_each(Server::kill);
-    runs_after(&patient(&urls), || {
-        servers[1..].iter().for_each(Server::restart)
-    });
 }
 
 #[test]
