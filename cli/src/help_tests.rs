@@ -1,4 +1,4 @@
-//! The help is complete, and its examples and those of the documents are valid command lines.
+//! The examples of the help and of the documents are valid command lines.
 
 use std::fs;
 
@@ -46,29 +46,6 @@ fn example(line: &str) -> Option<Vec<String>> {
     let words = words.take_while(|word| !word.starts_with(['|', '>', '<', ';', '&', '\\']));
     let words: Vec<String> = words.collect();
     (words.len() > 1 && words[0] == "fairlock").then_some(words)
-}
-
-#[test]
-fn every_option_and_argument_has_help() {
-    for command in commands() {
-        assert!(command.get_about().is_some(), "{}", command.get_name());
-        for argument in command.get_arguments() {
-            let name = command.get_name();
-            let length = argument.get_help().map(|help| help.to_string().len());
-            assert!(length > Some(5), "{name}: {argument}");
-        }
-    }
-}
-
-#[test]
-fn every_command_has_an_example_of_its_own() {
-    for command in commands() {
-        let name = command.get_name();
-        let is_of_command =
-            |example: &Vec<String>| name == "fairlock" || example.iter().any(|word| word == name);
-        let examples = examples_of(&command);
-        assert!(examples.iter().any(is_of_command), "{name}: {examples:?}");
-    }
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! The library's log lines, on standard error.
 
 use std::io::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::printable::printable;
@@ -28,9 +27,6 @@ enum Entry {
     Line(String),
     Flush(Sender<()>),
 }
-
-/// How many lines found no place in the queue since the last time it was empty.
-static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// Prints what the library logs from now on: errors, and with each `-v` more. A command under cron
 /// has its output mailed, so a warning that nobody asked for would be noise.
@@ -85,9 +81,7 @@ impl Log for Logger {
             };
             let line = printable(&record.args().to_string()).to_string();
             let line = format!("fairlock: {level}: {line}\n");
-            if let Err(TrySendError::Full(_)) = self.queue.try_send(Entry::Line(line)) {
-                LOST.fetch_add(1, Ordering::Relaxed);
-            }
+            let _ = self.queue.try_send(Entry::Line(line));
         }
     }
 
@@ -104,50 +98,9 @@ impl Log for Logger {
 fn write_all(entries: &Receiver<Entry>, output: &mut impl Write) {
     for entry in entries {
         // Nothing can be done about a line that cannot be written.
-        if let Entry::Line(line) = &entry {
-            let _ = output.write_all(line.as_bytes());
+        match entry {
+            Entry::Line(line) => _ = output.write_all(line.as_bytes()),
+            Entry::Flush(written) => _ = written.send(()),
         }
-        if entries.is_empty()
-            && let lost @ 1.. = LOST.swap(0, Ordering::Relaxed)
-        {
-            let _ = writeln!(
-                output,
-                "fairlock: warning: {lost} lines of the log were lost"
-            );
-        }
-        if let Entry::Flush(written) = entry {
-            let _ = written.send(());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_that_find_no_place_are_counted() {
-        let (queue, entries) = bounded(CAPACITY);
-        let logger = Logger { queue };
-        for number in 0..CAPACITY + 3 {
-            logger.log(
-                &Record::builder()
-                    .target("fairlock::tests")
-                    .args(format_args!("line {number}"))
-                    .build(),
-            );
-        }
-        drop(logger);
-        let mut output = Vec::new();
-        write_all(&entries, &mut output);
-        let output = String::from_utf8(output).expect("text");
-        let last: Vec<&str> = output.lines().skip(CAPACITY - 1).collect();
-        assert_eq!(
-            last,
-            [
-                "fairlock: info: line 1023",
-                "fairlock: warning: 3 lines of the log were lost"
-            ]
-        );
     }
 }

@@ -65,33 +65,29 @@ impl Table {
         }
     }
 
-    /// The width of each column; 0 for a column that is left out.
+    /// The widths of the columns that are shown; 0 for an empty one. All texts are cut alike.
     fn fit(&self, window: usize) -> Vec<usize> {
-        let mut widths = self.natural_widths();
+        let mut natural = self.natural_widths();
         let rows = &self.rows[1..];
-        for (at, width) in widths.iter_mut().enumerate() {
+        for (at, width) in natural.iter_mut().enumerate() {
             if !rows.is_empty() && rows.iter().all(|row| row[at].is_empty()) {
                 *width = 0;
             }
         }
-        let least = |(at, width): (usize, &usize)| match self.is_text(at) {
-            true => LEAST.min(*width),
-            false => *width,
+        let cut = |shown: usize, most: usize| {
+            let of = |at: usize| match at == 0 || self.is_text(at) {
+                true => most.min(natural[at]),
+                false => natural[at],
+            };
+            let widths: Vec<usize> = (0..shown).map(of).collect();
+            let gaps = widths.iter().filter(|width| **width > 0).skip(1).count() * GAP.len();
+            (widths.iter().sum::<usize>() + gaps <= window).then_some(widths)
         };
-        while line_width(widths.iter().enumerate().map(least)) > window
-            && let Some(last) = widths.iter().rposition(|width| *width > 0)
-            && widths[..last].iter().any(|width| *width > 0)
-        {
-            widths[last] = 0;
-        }
-        while line_width(widths.iter().copied()) > window
-            && let Some(widest) =
-                (0..widths.len()).max_by_key(|at| (self.is_text(*at), widths[*at]))
-            && widths[widest] > 0
-        {
-            widths[widest] -= 1;
-        }
-        widths
+        let mut fewer = (1..=natural.len()).rev();
+        let shown = fewer.find(|shown| cut(*shown, LEAST).is_some());
+        let mut smaller = (0..=window).rev();
+        let widths = smaller.find_map(|most| cut(shown.unwrap_or(1), most));
+        widths.unwrap_or_default()
     }
 
     fn natural_widths(&self) -> Vec<usize> {
@@ -99,14 +95,6 @@ impl Table {
         let columns = 0..self.columns.len();
         columns.map(|at| widest(at).unwrap_or(0)).collect()
     }
-}
-
-fn line_width(widths: impl Iterator<Item = usize>) -> usize {
-    let shown = widths.filter(|width| *width > 0);
-    shown
-        .map(|width| width + GAP.len())
-        .sum::<usize>()
-        .saturating_sub(GAP.len())
 }
 
 #[cfg(test)]

@@ -8,14 +8,6 @@ use fairlock::inspect::{LockInfo, Party};
 use crate::age;
 use crate::parties::all_holders;
 
-/// `333ms`, `3.3s`, `1m 40s`.
-pub(crate) fn about(time: Duration) -> String {
-    match time.as_millis() {
-        ms @ 0..1000 => format!("{ms}ms"),
-        _ => age::short(time),
-    }
-}
-
 /// `2026-11-23T03:20:11.123Z`.
 pub(crate) fn moment(at: SystemTime) -> String {
     // Years that this format has no digits for come only from a broken clock.

@@ -9,6 +9,7 @@ use humantime::format_duration;
 
 use crate::age;
 use crate::connection::Connection;
+use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::note::{note, note_line};
 use crate::output;
@@ -124,7 +125,7 @@ fn notice(state: LockState, losers: &[&Party], left: &str) -> String {
                 Some(ttl) => format!(
                     "The holder notices at its next renewal, within {} (a third of its ttl, {}) \
                      and one request.\nIf it cannot reach Redis, it",
-                    times::about(ttl / 3),
+                    duration::measured(ttl / 3),
                     format_duration(ttl)
                 ),
                 None => "The lease is fixed. Unless the holder unlocks or renews, it".to_owned(),

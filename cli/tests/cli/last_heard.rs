@@ -6,7 +6,7 @@ use fairlock::inspect::LockState;
 use rustix::process::Signal;
 
 use crate::look::{fairlock, labelled, objects, until_awaited};
-use crate::process::{Ended, end, exits, fairlock as fairlock_as_installed};
+use crate::process::{exits, fairlock as fairlock_as_installed, printed};
 use crate::run::{LONG, Run};
 use crate::support::{SLACK, Server, until};
 
@@ -17,8 +17,7 @@ fn run_in_background(server: &Server, name: &str) -> Run {
 }
 
 fn shown(server: &Server, args: &[&str]) -> String {
-    let Ended { stdout, .. } = end(fairlock(server, args));
-    stdout
+    printed(fairlock(server, args))
 }
 
 /// A holder and two waiters die: first all show them as silent, then the first run without waiting

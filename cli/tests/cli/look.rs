@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fairlock::{
@@ -10,6 +11,7 @@ use fairlock::{
 };
 
 use crate::process;
+use crate::run::LONG;
 use crate::support::{Proxy, SLACK, Server, until};
 
 /// How long a server on a busy machine may take to answer.
@@ -89,6 +91,30 @@ pub(crate) fn first_column<C: FromIterator<String>>(table: &str) -> C {
     let rows = table.lines().skip(1);
     rows.map(|row| row.split(' ').next().expect("a name").to_owned())
         .collect()
+}
+
+/// Has a server run a script that somebody must kill. Until then it answers nothing else.
+pub(crate) fn keep_busy(server: &Server) -> JoinHandle<()> {
+    server.query::<()>(&["CONFIG", "SET", "lua-time-limit", "10"]);
+    let mut busy = server.connection();
+    let endless = std::thread::spawn(move || {
+        let mut script = redis::cmd("EVAL");
+        let _ = script
+            .arg("while true do end")
+            .arg(0)
+            .query::<()>(&mut busy);
+    });
+    until(LONG, "the server is busy", || {
+        let refused = server.try_query::<String>(&["GET", "x"]);
+        refused.is_err_and(|error| error.code() == Some("BUSY"))
+    });
+    endless
+}
+
+/// Makes a server a replica of another.
+pub(crate) fn follow(replica: &Server, master: &Server) {
+    let (host, port) = (master.addr().ip(), master.addr().port());
+    replica.query::<()>(&["REPLICAOF", &host.to_string(), &port.to_string()]);
 }
 
 /// Takes the lock away from its holder.

@@ -41,11 +41,11 @@ fn holders<const N: usize>(server: &Server, names: [[&str; 2]; N]) -> [Child; N]
     children
 }
 
-fn why_waiting(server: &Server, args: &[&str]) -> Ended {
+pub(crate) fn why_waiting(server: &Server, args: &[&str]) -> Ended {
     end(fairlock(server, &[&["why-waiting"], args].concat()))
 }
 
-fn json(server: &Server, name: &str) -> Value {
+pub(crate) fn json(server: &Server, name: &str) -> Value {
     let ended = why_waiting(server, &[name, "--json"]);
     serde_json::from_str(&ended.stdout).expect("one object")
 }

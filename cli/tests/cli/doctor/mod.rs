@@ -150,10 +150,3 @@ fn await_info(server: &Server, text: &str, times: usize) {
         info.matches(text).count() == times
     });
 }
-
-/// Makes a server a replica of another.
-fn follow(replica: &Server, master: &Server) {
-    let address = master.addr();
-    let (host, port) = (address.ip().to_string(), address.port().to_string());
-    replica.query::<()>(&["REPLICAOF", &host, &port]);
-}

@@ -7,7 +7,8 @@ use fairlock::LockManager;
 use rustix::process::Signal;
 
 use super::Level::{Error, Ok, Warning};
-use super::{GOOD, SOON, TIMES, await_info, diagnose, diagnose_by, diagnose_with, follow};
+use super::{GOOD, SOON, TIMES, await_info, diagnose, diagnose_by, diagnose_with};
+use crate::look::follow;
 use crate::process::without_server;
 use crate::run::Run;
 use crate::support::gateway::{Gateway, Unknown};

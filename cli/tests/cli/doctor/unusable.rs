@@ -1,6 +1,7 @@
 //! Servers with which no manager can be built.
 
-use super::{Diagnosis, Level, diagnose_with, follow};
+use super::{Diagnosis, Level, diagnose_with};
+use crate::look::{follow, keep_busy};
 use crate::process::{exits, without_server};
 use crate::sentinel_set::SentinelSet;
 use crate::support::server::free_address;
@@ -60,17 +61,8 @@ fn server_that_cannot_be_used_exits_69_with_the_remedy() {
 /// A script that runs on and on: nothing else is answered.
 #[test]
 fn busy_server_is_an_error_with_the_way_out() {
-    let server = Server::tcp_with(&["--lua-time-limit", "50"]);
-    let mut busy = server.connection();
-    let endless = std::thread::spawn(move || {
-        let mut script = redis::cmd("EVAL");
-        script.arg("while true do end").arg(0);
-        let _ = script.query::<()>(&mut busy);
-    });
-    crate::support::until(super::SOON, "the server is busy", || {
-        let refused = server.try_query::<String>(&["GET", "x"]);
-        refused.is_err_and(|error| error.code() == Some("BUSY"))
-    });
+    let server = Server::tcp();
+    let endless = keep_busy(&server);
     unusable(&server.url(), "SCRIPT KILL ends the script");
     server.query::<()>(&["SCRIPT", "KILL"]);
     endless.join().expect("the script has ended");

@@ -4,9 +4,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{Run, holder, manager, until_queued};
-use crate::look::fairlock;
-use crate::process::{Ended, end};
 use crate::support::Server;
+use crate::why_waiting::{json, why_waiting};
 
 /// An inner run that finds nothing about the run around it in its environment.
 const UNAWARE: &str = "env -u FAIRLOCK_HELD \"$BINARY\"";
@@ -31,10 +30,6 @@ fn crossed(server: &Server, one: &str, other: &str) -> [Run; 2] {
     runs
 }
 
-fn why_waiting(server: &Server, name: &str) -> Ended {
-    end(fairlock(server, &["why-waiting", name]))
-}
-
 /// Ends the first run. The second one then gets the lock.
 fn end_both([mut first, mut second]: [Run; 2]) {
     first.signal(Signal::TERM);
@@ -57,7 +52,7 @@ fn deadlock_through_the_commands_of_two_runs_exits_2() {
         let server = Server::start();
         let runs = crossed(&server, way, way);
         for name in ["a", "b"] {
-            let ended = why_waiting(&server, name);
+            let ended = why_waiting(&server, &[name]);
             assert_eq!((ended.code, &*ended.stderr), (Some(2), ""), "{ended:?}");
             let fence = manager(&server).inspect(name).unwrap().unwrap().fence;
             for part in [
@@ -71,8 +66,7 @@ fn deadlock_through_the_commands_of_two_runs_exits_2() {
                 ended.shows(part);
             }
         }
-        let ended = end(fairlock(&server, &["why-waiting", "a", "--json"]));
-        let object: Value = serde_json::from_str(&ended.stdout).expect("one object");
+        let object = json(&server, "a");
         let wait = &object["waits"][0];
         assert_eq!(wait["certain"], Value::Bool(true), "{object}");
         assert!(wait["through"]["pid"].is_u64() && wait["through"]["pid"] != wait["holder"]["pid"]);
@@ -93,7 +87,7 @@ fn run_on_another_host_is_seen_by_its_label_or_said_not_to_be_seen() {
         for name in away {
             move_holder_away(&server, name);
         }
-        let ended = why_waiting(&server, "a");
+        let ended = why_waiting(&server, &["a"]);
         assert_eq!(ended.code, Some(code), "{ended:?}");
         ended.shows(text);
         end_both(runs);
@@ -111,7 +105,7 @@ fn run_whose_command_waits_for_its_lock_is_a_deadlock() {
         let mut run = ready(&server, outer, &format!("{UNAWARE} run {inner} -- true"));
         run.end_input();
         until_queued(&server, "a", 1);
-        let ended = why_waiting(&server, "a");
+        let ended = why_waiting(&server, &["a"]);
         assert_eq!(ended.code, Some(2), "{ended:?}");
         let text = "Deadlock: a run waits for its command, which waits for the lock of the run.";
         ended.shows(text);
@@ -125,7 +119,7 @@ fn process_that_left_the_session_may_be_waited_for() {
     let server = Server::start();
     let away = "setsid --wait \"$BINARY\"";
     let runs = crossed(&server, away, "\"$BINARY\"");
-    let ended = why_waiting(&server, "a");
+    let ended = why_waiting(&server, &["a"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     ended.shows("which may wait for process ");
     ended.shows("This may be a deadlock");
@@ -146,7 +140,7 @@ fn run_whose_command_waits_for_nothing_ends_the_chain() {
         let thread = holder.thread_id;
         let comm = std::fs::read_to_string(format!("/proc/{}/task/{thread}/comm", holder.pid));
         assert_eq!(comm.expect("it lives").trim_end(), holder.thread);
-        let ended = why_waiting(&server, name);
+        let ended = why_waiting(&server, &[name]);
         assert_eq!(ended.code, Some(0), "{ended:?}");
         let text = "    which waits for no lock\n";
         assert!(ended.stdout.ends_with(text), "{ended:?}");

@@ -50,13 +50,6 @@ fn command(words: &[String], folder: &str, here: &Path, server: &Server) -> Comm
     command
 }
 
-/// A server on which this user has this password, and no other.
-fn with_password(server: &Server, user: &str, password: &str) {
-    let password = format!(">{password}");
-    let begin = ["ACL", "SETUSER", user, "resetpass", "on", &password];
-    let _: () = server.query(&[&begin[..], &["~*", "&*", "+@all"]].concat());
-}
-
 #[test]
 fn systemd_unit_runs_its_command_under_the_lock() {
     let server = Server::tcp_with(&["--requirepass", "secret"]);
@@ -92,7 +85,7 @@ fn pod_keeps_its_lock_while_its_secret_rotates() {
         .split_once("- name: FAIRLOCK_USER\n")
         .expect("a user");
     let user = setting(user.lines().next().unwrap_or(""), "value: ");
-    with_password(&server, user, "one");
+    let _: () = server.query(&["ACL", "SETUSER", user, "on", ">one", "~*", "&*", "+@all"]);
     write("..1", "one");
     symlink("..data/password", volume.path().join("password")).unwrap();
     let folder = setting(MANIFEST, "mountPath: ");

@@ -1,13 +1,12 @@
 //! The exit code of `fairlock run`.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use super::{
-    Run, broken_program, gives, is_held, manager, previous, run, script_gives, until_queued,
+    Run, broken_program, executable, gives, is_held, manager, previous, run, script_gives,
+    until_queued,
 };
 use crate::process::{end, without_server};
 use crate::support::{Proxy, SLACK, Server};
@@ -120,12 +119,10 @@ fn program_that_cannot_run_is_named_before_the_lock_is_asked_for() {
 fn script_without_an_interpreter_is_run_by_the_shell() {
     let server = Server::start();
     let dir = tempfile::tempdir().expect("a folder");
-    let script = dir.path().join("job");
-    fs::write(&script, "echo \"got $1\"; exit 7\n").expect("a script");
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("rights");
+    let script = executable(&dir, "echo \"got $1\"; exit 7\n");
     let path = format!("{}:/bin:/usr/bin", dir.path().display());
     let mut by_path = run(&server, &["a"]);
-    by_path.env("PATH", path).args(["job", "words"]);
+    by_path.env("PATH", path).args(["program", "words"]);
     for command in [run(&server, &["a"]).arg(&script).arg("words"), &mut by_path] {
         gives(command, 7, "got words\n");
     }

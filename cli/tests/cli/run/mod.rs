@@ -247,14 +247,18 @@ fn state(pid: Pid) -> char {
     rest.chars().next().expect("a state")
 }
 
+/// A file with this text that may be executed.
+fn executable(folder: &TempDir, text: &str) -> PathBuf {
+    let program = folder.path().join("program");
+    std::fs::write(&program, text).expect("written");
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("executable");
+    program
+}
+
 /// A program that looks as if it could be executed, and cannot.
 fn broken_program(folder: &TempDir) -> PathBuf {
-    let program = folder.path().join("broken");
     // Its interpreter is there, and can be executed by nobody.
-    std::fs::write(&program, "#!/etc/passwd\n").expect("written");
-    let right = Permissions::from_mode(0o755);
-    std::fs::set_permissions(&program, right).expect("executable");
-    program
+    executable(folder, "#!/etc/passwd\n")
 }
 
 /// Runs a command on the lock, and returns what its environment says about the holder before.

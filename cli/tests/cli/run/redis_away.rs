@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{LONG, Run, gives};
 use crate::cluster_set::ClusterSet;
+use crate::look::{follow, keep_busy};
 use crate::process::{fairlock, without_server};
 use crate::sentinel_set::SentinelSet;
 use crate::support::{SLACK, Server, until};
@@ -59,8 +60,7 @@ fn wait_covers_servers_that_are_down() {
 fn wait_covers_a_server_that_is_busy_or_full_or_a_replica() {
     let server = Server::tcp();
     let master = Server::tcp();
-    let port = master.addr().port().to_string();
-    server.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+    follow(&server, &master);
     let mut command = fairlock(&server, &["run", "--no-wait", "a", "--", "true"]);
     gives(&mut command, 69, "");
     runs_after(&patient(&server.url()), || {
@@ -76,23 +76,9 @@ fn wait_covers_a_server_that_is_busy_or_full_or_a_replica() {
 #[test]
 fn wait_covers_a_server_that_runs_a_long_script() {
     let server = Server::start();
-    server.query::<()>(&["CONFIG", "SET", "lua-time-limit", "10"]);
-    let mut killer = server.connection();
-    let mut busy = server.connection();
-    let script = std::thread::spawn(move || {
-        let _: redis::RedisResult<()> = redis::cmd("EVAL")
-            .arg("while true do end")
-            .arg(0)
-            .query(&mut busy);
-    });
-    until(LONG, "busy", || {
-        redis::cmd("PING").query::<String>(&mut killer).is_err()
-    });
+    let script = keep_busy(&server);
     runs_after(&patient(&server.url()), || {
-        redis::cmd("SCRIPT")
-            .arg("KILL")
-            .exec(&mut killer)
-            .expect("killed");
+        server.query::<()>(&["SCRIPT", "KILL"]);
     });
     script.join().expect("no panic");
 }
@@ -160,7 +146,6 @@ fn wait_covers_replicas_that_are_not_there_yet() {
         let calls = calls.and_then(|rest| rest.split(',').next());
         calls.is_some_and(|calls| calls.parse::<u64>().expect("a number") >= 2)
     });
-    let port = server.addr().port().to_string();
-    replica.query::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+    follow(&replica, &server);
     run.ends(0, "it ran\n");
 }

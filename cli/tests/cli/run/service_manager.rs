@@ -1,12 +1,11 @@
 //! A run as the main process of a systemd service. The tests play systemd.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::{gives, run, run_script};
+use super::{executable, gives, run, run_script};
 use crate::process::wrapped;
 use crate::support::Server;
 
@@ -31,11 +30,8 @@ fn every_form_of_a_run_names_its_command_to_systemd() {
     let server = Server::start();
     let inner = |options: &str| format!("exec \"$BINARY\" run {options} -- sh -c '{SHOW}'");
     let dir = TempDir::new().unwrap();
-    let script = dir.path().join("without-interpreter");
-    fs::write(&script, SHOW).expect("written");
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("executable");
     let mut by_path = run(&server, &["a"]);
-    by_path.arg(&script);
+    by_path.arg(executable(&dir, SHOW));
     for command in [
         run_script(&server, &["a"], SHOW),
         run_script(&server, &["--detach", "1m", "b"], SHOW),
