@@ -61,7 +61,6 @@ impl<'a> Scene<'a> {
         if let Some(first) = self.locks.get(name) {
             self.walk(&mut report, first, "", 0);
         }
-        report.find_deadlock();
         report
     }
 

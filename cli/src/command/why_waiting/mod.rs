@@ -39,6 +39,9 @@ Goes through all names to find those that a holder waits for, as `fairlock ls` d
 Exits with 0 if the chain has an end, with 1 if nobody holds the name or waits for it,
 and with 2 if the chain runs into a deadlock.";
 
+/// How often to look for a deadlock that lasts.
+const MOST_LOOKS: usize = 100;
+
 /// The locks by their names.
 type Locks = BTreeMap<Arc<str>, LockInfo>;
 
@@ -53,9 +56,12 @@ impl WhyWaiting {
         let mut locks = listed
             .map(|info| info.map(|info| (Arc::clone(&info.name), info)))
             .collect::<fairlock::Result<Locks>>()?;
-        settle(&mut locks, &self.name, |name| manager.inspect(name))?;
+        let is_there = settle(&mut locks, &self.name, |name| manager.inspect(name))?;
         let scene = Scene::new(&locks);
-        let report = scene.follow(&self.name);
+        let mut report = scene.follow(&self.name);
+        if is_there {
+            report.find_deadlock();
+        }
         let exit = if report.is_certain {
             Exit::DEADLOCK
         } else {
@@ -71,21 +77,22 @@ impl WhyWaiting {
     }
 }
 
-/// Looks again at the names of a deadlock until it is there twice.
+/// Looks again at the names of a deadlock until it is there twice. Says whether it was.
 ///
 /// The names were not seen at the same moment. A wait that was over before the next began looks
 /// like a part of a circle. But a wait that two looks saw was there all the time between them. So
-/// all waits of a deadlock that two looks saw were there at once.
+/// all waits of a deadlock that two looks saw were there at once. Names that are handed over all the
+/// time can show another circle at each look, and none of them lasts.
 fn settle(
     locks: &mut Locks,
     name: &str,
     mut look: impl FnMut(&str) -> fairlock::Result<Option<LockInfo>>,
-) -> fairlock::Result<()> {
+) -> fairlock::Result<bool> {
     let mut before = Vec::new();
-    loop {
+    for _ in 0..MOST_LOOKS {
         let deadlock = Scene::new(locks).follow(name).deadlocked();
         if deadlock == before {
-            return Ok(());
+            return Ok(true);
         }
         for (name, ..) in &deadlock {
             match look(name)? {
@@ -95,4 +102,5 @@ fn settle(
         }
         before = deadlock;
     }
+    Ok(false)
 }

@@ -67,7 +67,8 @@ impl<'a> Report<'a> {
     }
 
     /// The waits in the deadlock: the name and the fence that is held, and when the wait began.
-    pub(super) fn deadlocked(&self) -> Vec<(Arc<str>, u64, SystemTime)> {
+    pub(super) fn deadlocked(mut self) -> Vec<(Arc<str>, u64, SystemTime)> {
+        self.find_deadlock();
         let id = |wait: &Wait| (wait.holds.name.clone(), wait.fence(), wait.waiter.since);
         self.circle.iter().map(id).collect()
     }

@@ -53,7 +53,8 @@ fn locks<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Locks {
 /// and `?` behind another.
 fn chain(locks: &Locks, from: &str) -> String {
     let scene = Scene::new(locks);
-    let report = scene.follow(from);
+    let mut report = scene.follow(from);
+    report.find_deadlock();
     let mut text: String = report
         .locks
         .iter()
@@ -167,4 +168,19 @@ fn deadlock_has_to_be_there_at_two_looks() {
         settle(&mut locks, "x", look).expect("no server");
         assert_eq!(chain(&locks, "x"), expected);
     }
+}
+
+#[test]
+fn busy_names_end_the_looks_without_a_deadlock() {
+    let mut locks = locks(["x: a < b", "y: b < a"]);
+    let mut looks = 0;
+    let look = |name: &str| {
+        looks += 1;
+        assert!(looks < 1000, "it looks without end");
+        let mut lock = lock(if name == "x" { "x: a < b" } else { "y: b < a" });
+        lock.holders[0].fence = Some(looks);
+        Ok(Some(lock))
+    };
+    let is_there = settle(&mut locks, "x", look).expect("no server");
+    assert!(!is_there, "each look saw other holders");
 }
