@@ -212,7 +212,8 @@ const RULES: &[Rule] = &[
         .says("down-after-milliseconds {down_after_milliseconds}: locks end before a failover")
         .remedy("SENTINEL SET the service down-after-milliseconds to half of the ttl"),
     error(|f| f.why("quorum_check").starts_with("NOQUORUM"))
-        .remedy("start the missing sentinels: it cannot agree on a failover with the others"),
+        .says("it cannot agree on a failover with the other sentinels")
+        .remedy("start the missing ones; SENTINEL CKQUORUM says how many it sees"),
     check("connection", is_server)
         .warns(|f| f.num("connect_ms") >= f.num("timeout_ms") / 2.0)
         .says("connected in {connect_ms} of the {timeout_ms} that it may take")
@@ -238,6 +239,7 @@ const RULES: &[Rule] = &[
     error(|f| f.kind == Kind::Master && f.is("role", "slave"))
         .remedy("use the master: redis://{master_host}:{master_port}, or redis-sentinel://"),
     warning(|f| f.kind == Kind::Replica && f.is("master_link_status", "down"))
+        .says("a replica whose link to its master is down")
         .remedy("if that lasts, see its log, masterauth, the network: it follows no master"),
     check("replicas", has_replicas)
         .fails(|f| f.num("online") < f.num("replica_acks"))
@@ -249,7 +251,10 @@ const RULES: &[Rule] = &[
     warning(|f| f.deployment != Single && f.is("connected_slaves", "0"))
         .remedy("start one, to take over: replicaof, or --cluster add-node --cluster-slave"),
     error(|f| f.num("min_slaves_good_slaves") < f.num("min_replicas_to_write"))
-        .remedy("start the missing replicas: min-replicas-to-write has locks refused"),
+        .says(
+            "{min_slaves_good_slaves} good ones; min-replicas-to-write is {min_replicas_to_write}",
+        )
+        .remedy("start the missing replicas: without them, locks are refused"),
     warning(is_unbounded)
         .says("min-replicas-to-write is 0: a master that is cut off goes on granting locks")
         .remedy("CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 1, on all"),
@@ -261,6 +266,7 @@ const RULES: &[Rule] = &[
         .says("not well: {amiss}")
         .remedy("start it, or see what cuts it off; CLUSTER FORGET its id if it is gone"),
     warning(|f| f.is("cluster_require_full_coverage", "yes"))
+        .says("cluster-require-full-coverage is yes")
         .remedy("CONFIG SET cluster-require-full-coverage no, on all: else one shard fails all"),
     check("eviction", is_server).says("maxmemory-policy is {maxmemory_policy}"),
     warning(evicts)
@@ -279,10 +285,12 @@ const RULES: &[Rule] = &[
         .remedy("CONFIG SET appendfsync everysec, or always: a crash loses the last half minute"),
     warning(|f| f.is("rdb_last_bgsave_status", "err"))
         .fails(|f| f.is("rdb_last_bgsave_status", "err") && refuses_unsaved(f))
-        .remedy("make room on the server's disk or correct dir, then BGSAVE: the last one failed"),
+        .says("the last BGSAVE failed")
+        .remedy("make room on the server's disk or correct dir, then BGSAVE"),
     warning(|f| f.is("aof_last_bgrewrite_status", "err"))
         .fails(|f| f.is("aof_last_write_status", "err"))
-        .remedy("make room on the server's disk, then BGREWRITEAOF: it could not write the AOF"),
+        .says("it could not write the append-only file")
+        .remedy("make room on the server's disk, then BGREWRITEAOF"),
     check("clients", is_server)
         .warns(|f| f.num("connected_clients") >= f.num("maxclients") * 0.9)
         .says("{connected_clients} of {maxclients}; timeout is {timeout} s (0: none)")
@@ -290,8 +298,11 @@ const RULES: &[Rule] = &[
     warning(|f| f.num("timeout") > 0.0 && f.num("timeout") * 3000.0 <= f.num("ttl_ms"))
         .remedy("CONFIG SET timeout 0: connections end before the next renewal uses them"),
     check("rights", is_tried).says("locks have those of the user {user}"),
-    error(|f| f.has("lacking")).remedy("ACL SETUSER {user} {lacking}"),
+    error(|f| f.has("lacking"))
+        .says("the user {user} lacks {lacking}")
+        .remedy("ACL SETUSER {user} {lacking}"),
     warning(|f| f.has("absent"))
+        .says("the server has no {absent}")
         .remedy("remove rename-command for {absent}: for lists, slots that move, or messages"),
     check("scripts", is_tried)
         .warns(is_slow_to_lock)
@@ -301,6 +312,7 @@ const RULES: &[Rule] = &[
         .says("{lock}")
         .remedy("{lock_remedy}"),
     warning(|f| f.is("lua_time_limit", "0"))
+        .says("lua-time-limit is 0")
         .remedy("CONFIG SET lua-time-limit 5000: a script that runs on cannot be ended"),
     // Without a message, a waiter looks once per check period.
     check("messages", |f| is_tried(f) && f.deployment != Quorum)

@@ -33,9 +33,9 @@ const CASES: &[&str] = &[
     "single server | maxmemory_policy=allkeys-lru | eviction Warning",
     "single server | maxmemory_policy=volatile-ttl; maxmemory=1000 | eviction Error",
     "single server | maxmemory=100; used_memory=89 | memory Ok",
-    "single server | maxmemory=100; used_memory=90 | memory Warning",
-    "single server | maxmemory=100; used_memory=100 | memory Error",
-    "single server | used_memory=900 | memory Warning",
+    "single server | maxmemory=100; used_memory=90; used_memory_human=90B | memory Warning",
+    "single server | maxmemory=100; maxmemory_human=100B | memory Error",
+    "single server | used_memory=900; used_memory_human=900B | memory Warning",
     "single server | redis_version=6.0.9 | version Error",
     "single server | redis_version=?; INFO=? | version Warning",
     "sentinel replica | master_link_status=down | role Warning",
@@ -86,8 +86,8 @@ const CASES: &[&str] = &[
     "sentinel sentinel | down_after_milliseconds=6700 | sentinels Warning",
     "sentinel all | named=2; masters=h:1 h:2 | sentinels Error",
     "sentinel all | sentinels=1 | sentinels Warning",
-    "sentinel all | surely_apart_ms=103 | clocks Warning",
-    "cluster all | surely_apart_ms=10000 | clocks Error",
+    "sentinel all | apart_ms=104; surely_apart_ms=103 | clocks Warning",
+    "cluster all | apart_ms=10001; surely_apart_ms=10000 | clocks Error",
     "quorum all | voting=2 | majority Warning",
     "quorum all | voting=1 | majority Error",
 ];
@@ -143,6 +143,8 @@ fn each_bad_fact_has_a_finding_with_a_remedy() {
             let is_bad = finding.level > Level::Ok;
             assert_eq!(finding.remedy.is_some(), is_bad, "{case}: {finding:#?}");
             assert!(!is_bad || finding.check == check, "{case}: {finding:#?}");
+            let is_told = good.iter().all(|one| one.message != finding.message);
+            assert!(!is_bad || is_told, "{case}: {finding:#?}");
             let is_known = !format!("{finding:?}").contains("not known");
             assert!(is_known || changes.contains('?'), "{case}: {finding:#?}");
         }
