@@ -77,7 +77,9 @@ pub struct CredentialsRequest {
 }
 
 impl CredentialsRequest {
-    /// The address of the server, as errors show it: host and port, or the path of its socket.
+    /// The address of the server, as errors show it: `host:port`, `[address]:port` for an IPv6
+    /// address, or the path of its socket. The host is the one that the manager connects to: from the
+    /// endpoint, or as a sentinel or the cluster names it.
     pub fn server(&self) -> &str {
         &self.server
     }

@@ -66,7 +66,7 @@ impl DetachedLock {
     }
 
     /// The fence of the lock while it is detached. It is larger than that of the guard that detached
-    /// it, and smaller than that of the guard that attaches it.
+    /// it, and smaller than that of the guard that attaches it. Every fence fits an `i64`.
     ///
     /// [`force_release`](crate::LockManager::force_release) takes it, to end a detached lock whose
     /// bearer is lost.

@@ -152,7 +152,8 @@ pub enum Misuse {
     #[non_exhaustive]
     Setting {
         /// Its name: of a method of [`LockOptions`](crate::LockOptions) or
-        /// [`Builder`](crate::Builder), such as `ttl`, of the argument, or `url`.
+        /// [`Builder`](crate::Builder), such as `ttl`; of the argument or the call, such as
+        /// `permits` or `detach`; or of a part of the endpoint, such as `url`.
         name: &'static str,
     },
     /// The server cannot be used: it is too old, a replica, or of another topology than the URL says.

@@ -114,8 +114,9 @@ impl LockOptions {
 
     /// Replaces the ttl by a lease of fixed length that no thread renews. The lock ends by itself.
     ///
-    /// [`Lease::renew`](crate::Lease::renew) starts the lease again. 10 ms to 24 h. A
-    /// caller that may wait for the lock needs at least 1 s, and more than the check period plus two command timeouts.
+    /// [`Lease::renew`](crate::Lease::renew) starts the lease again. 10 ms to 24 h. A caller that
+    /// may wait for the lock needs at least 1 s, and more than the check period plus two command
+    /// timeouts.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> LockOptions {
         self.lease = Some(LeaseLength::Fixed(lease));

@@ -285,7 +285,7 @@ impl MultiGuard {
     }
 
     /// The fence of one of the names, like [`Lease::fence`](crate::Lease::fence). `None`
-    /// for any other name.
+    /// for any other name. Every fence fits an `i64`.
     pub fn fence(&self, name: impl AsRef<str>) -> Option<u64> {
         self.lease(name.as_ref()).map(|lease| lease.fence())
     }

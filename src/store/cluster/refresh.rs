@@ -96,7 +96,7 @@ fn read_map(
     let reply = reply.map_err(|fault| match &fault {
         StoreFault::Server { message, .. } if message.contains("cluster support disabled") => {
             StoreFault::Unfit {
-                what: "endpoint",
+                what: "server",
                 message: format!("{asked} is no cluster node; use a redis:// URL for it"),
             }
         }

@@ -71,7 +71,7 @@ impl StoreFault {
             },
             StoreFault::Unfit { what, message } => {
                 let misuse = match what {
-                    "server" | "endpoint" => Misuse::Server,
+                    "server" => Misuse::Server,
                     name => Misuse::Setting { name },
                 };
                 Error::Misused {
