@@ -81,8 +81,8 @@ impl WhyWaiting {
 ///
 /// The names were not seen at the same moment. A wait that was over before the next began looks
 /// like a part of a circle. But a wait that two looks saw was there all the time between them. So
-/// all waits of a deadlock that two looks saw were there at once. Names that are handed over all the
-/// time can show another circle at each look, and none of them lasts.
+/// all waits of a deadlock that two looks saw were there at once. Names that are handed over all
+/// the time can show another circle at each look, and none of them lasts.
 fn settle(
     locks: &mut Locks,
     name: &str,
