@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum as _;
-use fairlock::inspect::{LockState, Party};
+use fairlock::inspect::LockState;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -134,15 +134,15 @@ fn draw_table(frame: &mut Frame, area: Rect, view: &mut View, elapsed: Duration)
 
 fn cell(row: &Row, column: Column, elapsed: Duration) -> (Option<String>, Style) {
     let info = &row.info;
-    let age = |party: &Party| age::short(times::waited(info, party) + elapsed);
+    let age = |age: Duration| age::short(age + elapsed);
     let left = || age::short(info.time_left.saturating_sub(elapsed));
     match column {
         Column::Name => (Some(info.name.to_string()), USUAL),
         Column::Busy => (row.rate.map(|rate| format!("{rate:.1}")), USUAL),
         Column::Waiting => (Some(info.waiters.to_string()), USUAL),
-        Column::Oldest => (row.oldest().map(age), USUAL),
+        Column::Oldest => (times::oldest_wait(info).map(age), USUAL),
         Column::Left => (is_taken(info.state).then(left), USUAL),
-        Column::Held if info.state == LockState::Held => (row.holder().map(age), USUAL),
+        Column::Held if info.state == LockState::Held => (row.held().map(age), USUAL),
         Column::Held if info.state == LockState::Lapsed => (Some("lapsed".to_owned()), ALARM),
         Column::Held => (Some(info.state.to_string()), USUAL),
         Column::Holder if info.state == LockState::Held => (row.holder_text(), USUAL),

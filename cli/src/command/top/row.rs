@@ -4,10 +4,12 @@
 //! monotonic clock. The two clocks are never compared.
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 use clap::ValueEnum;
-use fairlock::inspect::{LockInfo, LockState, Party};
+use fairlock::inspect::LockInfo;
 
+use crate::parties::live_holders;
 use crate::times;
 
 /// A name at one look.
@@ -19,14 +21,10 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The one that has waited for the longest time, perhaps not the first of the queue.
-    pub(super) fn oldest(&self) -> Option<&Party> {
-        self.info.queue.iter().min_by_key(|waiter| waiter.since)
-    }
-
-    pub(super) fn holder(&self) -> Option<&Party> {
-        let holder = self.info.holder.as_ref();
-        holder.filter(|_| self.info.state == LockState::Held)
+    /// How long the holder has held the lock, if there is one.
+    pub(super) fn held(&self) -> Option<Duration> {
+        let holder = live_holders(&self.info).next();
+        holder.map(|holder| times::held(&self.info, holder))
     }
 
     /// `web-1:4711 nightly +2`, of the holder or the last one.
@@ -97,7 +95,6 @@ impl Column {
     /// Numbers: the largest first. Texts: by the alphabet, and rows without one last. Equal rows
     /// are in the order of their names, so that they stay in place.
     pub(super) fn compare(self, a: &Row, b: &Row) -> Ordering {
-        let age = |row: &Row, party: Option<&Party>| party.map(|p| times::waited(&row.info, p));
         let waiters = b.info.waiters.cmp(&a.info.waiters);
         let rate = |row: &Row| row.rate.unwrap_or_default();
         let holder = |row: &Row| (row.info.holder.is_none(), row.holder_text());
@@ -105,8 +102,8 @@ impl Column {
             Column::Name => Ordering::Equal,
             Column::Busy => rate(b).total_cmp(&rate(a)).then(waiters),
             Column::Waiting => waiters,
-            Column::Oldest => age(b, b.oldest()).cmp(&age(a, a.oldest())),
-            Column::Held => age(b, b.holder()).cmp(&age(a, a.holder())),
+            Column::Oldest => times::oldest_wait(&b.info).cmp(&times::oldest_wait(&a.info)),
+            Column::Held => b.held().cmp(&a.held()),
             Column::Left => b.info.time_left.cmp(&a.info.time_left),
             Column::Holder => holder(a).cmp(&holder(b)),
         };
