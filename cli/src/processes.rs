@@ -123,17 +123,17 @@ pub(crate) fn children_of(pid: i32) -> Option<Vec<i32>> {
 
 /// The live processes below this one, as [`below`] finds them. `None` also if `/proc` does not show
 /// this one.
-pub(crate) fn below_this(strangers: &[i32]) -> Option<Vec<Process>> {
-    below(&Process::own()?, strangers)
+pub(crate) fn below_this(command: i32, strangers: &[i32]) -> Option<Vec<Process>> {
+    below(&Process::own()?, command, strangers)
 }
 
-/// The live processes below this one, in its session, parents before their children. Processes
-/// below `strangers`, children of it, do not count.
+/// The live processes below this one, parents before their children: those in its session, and the
+/// command. Processes below `strangers`, children of it, do not count.
 ///
 /// This reads one process after the other, so it can miss one that starts meanwhile, or whose
 /// parent ends meanwhile: look again until nothing is found. `None` if its own children cannot be
 /// read.
-pub(crate) fn below(top: &Process, strangers: &[i32]) -> Option<Vec<Process>> {
+pub(crate) fn below(top: &Process, command: i32, strangers: &[i32]) -> Option<Vec<Process>> {
     let mut children = children_of(top.pid)?;
     let mut found: Vec<Process> = Vec::new();
     let mut looked_at = 0;
@@ -151,7 +151,8 @@ pub(crate) fn below(top: &Process, strangers: &[i32]) -> Option<Vec<Process>> {
         children = children_of(parent.pid).unwrap_or_default();
         looked_at += 1;
     }
-    found.retain(|process| process.session == top.session && !process.is_dead());
+    let is_ours = |process: &Process| process.session == top.session || process.pid == command;
+    found.retain(|process| is_ours(process) && !process.is_dead());
     Some(found)
 }
 
@@ -219,7 +220,7 @@ pub(crate) mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id().cast_signed();
         let finds = |strangers: &[i32]| {
-            let mut found = below_this(strangers).unwrap_or_default().into_iter();
+            let mut found = below_this(0, strangers).unwrap_or_default().into_iter();
             found.find(|process| process.pid == pid)
         };
         let (found, hidden) = (finds(&[]), finds(&[pid]));

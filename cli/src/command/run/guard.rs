@@ -5,6 +5,7 @@
 //! processes when it kills them, so it finds those that started meanwhile, too.
 
 use std::env;
+use std::io::{self, Read as _, Write as _};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -30,22 +31,29 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Has a process send KILL to all processes below this one after this time, but for those below
-    /// the strangers. `None` if it cannot start.
-    pub(super) fn start(after: Duration, strangers: &[i32]) -> Option<Guard> {
+    /// Has a process send KILL to the command and all processes below this one after this time, but
+    /// for those below the strangers. `None` if it cannot start.
+    pub(super) fn start(after: Duration, command: i32, strangers: &[i32]) -> Option<Guard> {
         let kills_at = since_boot() + after;
-        let mut command = Command::new("/proc/self/exe");
-        command
+        let mut guard = Command::new("/proc/self/exe");
+        guard
             .arg(WORD)
-            .arg(kills_at.as_nanos().to_string())
+            .args([kills_at.as_nanos().to_string(), command.to_string()])
             .args(strangers.iter().map(i32::to_string))
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null());
         // In a session of its own, so that a run around this one does not stop it.
-        before_its_program(&mut command, || _ = setsid());
-        let process = command.spawn().ok()?;
-        Some(Guard { process, kills_at })
+        before_its_program(&mut guard, || _ = setsid());
+        let process = guard.spawn().ok()?;
+        let mut guard = Guard { process, kills_at };
+        // The program may have been executed, and have failed all the same.
+        let is_ready = guard.process.stdout.as_mut()?.read_exact(&mut [0]).is_ok();
+        if !is_ready {
+            guard.call_off();
+            return None;
+        }
+        Some(guard)
     }
 
     /// Ends the guard. True if it may have sent a KILL.
@@ -63,19 +71,22 @@ pub(crate) fn run_if_asked() -> Option<ExitCode> {
     words.next().filter(|word| word == WORD)?;
     let mut words = words.map(|word| word.to_string_lossy().into_owned());
     let kills_at = words.next().and_then(|word| word.parse().ok());
+    let command = words.next().and_then(|word| word.parse().ok());
     let parent = getppid().and_then(|pid| Process::of(pid.as_raw_nonzero().get()));
     // Only a run starts it so.
     let leads_session = getsid(None) == Ok(getpid());
-    let (Some(kills_at), Some(run)) = (kills_at, parent.filter(|_| leads_session)) else {
+    let run = parent.filter(|_| leads_session);
+    let (Some(kills_at), Some(command), Some(run)) = (kills_at, command, run) else {
         return Some(Exit::USAGE.into());
     };
+    let _ = io::stdout().write_all(b"\n");
     let strangers: Vec<i32> = words.flat_map(|word| word.parse()).collect();
     let left = || Duration::from_nanos(kills_at).saturating_sub(since_boot());
     while !left().is_zero() {
         thread::sleep(left().min(NAP));
     }
     processes::until_quiet(LONGEST_KILL, |_| {
-        let mut found = processes::below(&run, &strangers).unwrap_or_default();
+        let mut found = processes::below(&run, command, &strangers).unwrap_or_default();
         found.retain(|process| process.signal(Signal::KILL).is_ok());
         !found.is_empty()
     });

@@ -240,7 +240,7 @@ impl Supervisor<'_> {
             if !self.signals.is_continued() && can_be_continued() {
                 self.suspend();
             }
-        } else if self.terminal.is_some() && received.is_typed() {
+        } else if self.terminal.is_some() && received.is_typed() && !self.tree.has_left_group() {
             // The kernel has sent it to the command, too.
         } else if let Some(signal) = received.for_the_command() {
             self.tree.signal(signal);
@@ -249,7 +249,8 @@ impl Supervisor<'_> {
 
     /// The command was stopped by this signal.
     fn on_stop(&mut self, signal: Signal) {
-        let has_terminal = || Process::own().is_some_and(|own| own.is_in_foreground());
+        let both = [Process::own(), self.tree.command()];
+        let has_terminal = || both.iter().flatten().any(Process::is_in_foreground);
         if self.terminal.is_none() || signal == Signal::STOP && !has_terminal() {
             // Somebody else stopped it, and will continue it. The lock is renewed meanwhile.
         } else if can_be_continued() {
@@ -274,8 +275,8 @@ impl Supervisor<'_> {
         let left = self.held.remaining();
         let guarded = left.saturating_sub(self.times.margin);
         let is_guarded = self.run.on_loss == OnLoss::Term;
-        let strangers = self.tree.strangers().filter(|_| is_guarded);
-        let guard = strangers.and_then(|strangers| Guard::start(guarded, strangers));
+        let children = self.tree.children().filter(|_| is_guarded);
+        let guard = children.and_then(|(command, others)| Guard::start(guarded, command, others));
         if is_guarded && guard.is_none() {
             self.run
                 .say("cannot be stopped: no process could end the command before its lock ends");

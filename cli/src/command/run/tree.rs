@@ -20,13 +20,14 @@ const LAST_WAIT: Duration = Duration::from_secs(1);
 /// its `vfork`, never looks stopped.
 const LONGEST_STOP: Duration = Duration::from_millis(500);
 
-/// The command and all processes that it started, except those in a session of their own.
+/// The command and all processes that it started, except those in a session of their own. The
+/// command itself may be in one.
 ///
 /// They are found as those below this process: it is the subreaper, so none gets another parent
 /// above it. Without a terminal the command leads a group, which the kernel signals as a whole.
 pub(super) struct Tree {
     leader: Pid,
-    /// The group of the command: ours on a terminal.
+    /// The group of the command: ours on a terminal. 0 if that is unknown.
     group: i32,
     /// How the command ended, if it has. Other processes may be alive.
     pub(super) end: Option<ExitStatus>,
@@ -58,7 +59,7 @@ impl Tree {
         before_its_program(&mut command, || {});
         // `reap` does what `Child::wait` would. std's `Child` does nothing when it is dropped.
         let leader = Pid::from_child(&command.spawn()?);
-        let own_group = own.map(|own| own.group).filter(|_| shares_group);
+        let own_group = shares_group.then(|| own.map_or(0, |own| own.group));
         Ok(Tree {
             leader,
             group: own_group.unwrap_or(leader.as_raw_nonzero().get()),
@@ -71,9 +72,25 @@ impl Tree {
         })
     }
 
-    /// The children of this process that are not the command's, if the kernel lists them.
-    pub(super) fn strangers(&self) -> Option<&[i32]> {
-        self.strangers.as_deref()
+    /// The number of the command, and the children of this process that are not the command's.
+    /// `None` where the kernel does not list children.
+    pub(super) fn children(&self) -> Option<(i32, &[i32])> {
+        Some((self.number(), self.strangers.as_deref()?))
+    }
+
+    /// The command itself, if it is there and `/proc` shows it.
+    pub(super) fn command(&self) -> Option<Process> {
+        Process::of(self.children()?.0)
+    }
+
+    /// Whether the command has left the group in which it was started, as `timeout` does.
+    pub(super) fn has_left_group(&self) -> bool {
+        self.command()
+            .is_some_and(|command| command.group != self.group)
+    }
+
+    fn number(&self) -> i32 {
+        self.leader.as_raw_nonzero().get()
     }
 
     /// Sends a signal to the group of the command.
@@ -100,12 +117,13 @@ impl Tree {
     }
 
     fn look(&self) -> Option<Vec<Process>> {
-        processes::below_this(self.strangers()?)
+        let (command, strangers) = self.children()?;
+        processes::below_this(command, strangers)
     }
 
     /// An error means that a process has ended meanwhile, or that it belongs to another user.
     fn send(&self, signal: Signal, to: &[Process]) {
-        let leader = self.leader.as_raw_nonzero().get();
+        let leader = self.number();
         // A group gets it at once, so that no process that is just starting is missed. Once the
         // command is reaped and its group is empty, another group may get the same id.
         let in_group = |process: &&Process| self.group == leader && process.group == leader;

@@ -137,6 +137,11 @@ fn ctrl_c_ends_the_command_and_what_is_around_it() {
             "130",
         ),
         (&*format!("clear; sh -c '{script}'; clear"), "130"),
+        // It leaves the group of fairlock, which alone gets the signal of the kernel.
+        (
+            "run a -- timeout 60 sh -c 'echo up-$((1+1)); exec sleep 60'",
+            "130",
+        ),
         // A program may handle it, and end as it likes.
         (
             "run a -- sh -c 'trap \"exit 3\" INT; echo up-$((1+1)); while :; do sleep 0.1; done'",
@@ -315,14 +320,18 @@ fn run_that_waits_in_another_group_starts_nothing_before_fg() {
 fn job_that_was_stopped_for_too_long_never_runs_again() {
     // The trap is set after the first line: at its start, the command may be continued.
     let script = "read x; trap \"echo ran-on\" CONT TERM; echo pid-$$.up-$((1+1)); read x";
-    for (outer, inner) in [("--ttl 2s a", ""), ("a", "\"$BINARY\" run --ttl 2s b --")] {
+    for (outer, inner, name) in [
+        ("--ttl 2s a", "", "a"),
+        ("a", "\"$BINARY\" run --ttl 2s b --", "b"),
+        // The command leads a session of its own, where no signal of the kernel reaches it.
+        ("--ttl 2s a", "setsid", "a"),
+    ] {
         let mut shell = Shell::start();
         shell.enter(&format!("run {outer} -- {inner} bash -c '{script}'"));
         shell.answers("words", "up-2");
         let command = shell.printed_pid("pid-");
         shell.terminal.press("\x1a");
         shell.shows("Stopped");
-        let name = if inner.is_empty() { "a" } else { "b" };
         until(LONG, "the lock lapses", || !is_held(&shell.server, name));
         // Not only once it would run again.
         assert_eq!(state_or_dead(command), 'Z');
@@ -330,6 +339,26 @@ fn job_that_was_stopped_for_too_long_never_runs_again() {
         shell.answers("echo code-$?", "code-74");
         shell.never_showed("\nran-on");
     }
+}
+
+/// Started by the loader, the program that `/proc` names cannot be the guard.
+#[test]
+fn run_without_a_guard_cannot_be_stopped() {
+    let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+    let Some(loader) = loaders
+        .into_iter()
+        .find(|path| fs::exists(path).is_ok_and(|is| is))
+    else {
+        return;
+    };
+    let mut shell = Shell::start();
+    shell.answers(
+        &format!("{loader} \"$BINARY\" run a -- sh -c 'echo up-$((1+1)); read x; echo got-$x'"),
+        "up-2",
+    );
+    shell.terminal.press("\x1a");
+    shell.shows("a: cannot be stopped");
+    shell.ends();
 }
 
 #[test]
@@ -364,6 +393,14 @@ fn command_that_stops_itself_with_stop_leaves_the_terminal() {
     shell.answers("first", "Stopped");
     shell.enter("fg");
     shell.ends();
+    // A shell has the terminal for a group of its own then.
+    let mut shell = Shell::start();
+    shell.enter("run a -- bash --norc -i");
+    shell.answers("echo inner-$((1+1))", "inner-2");
+    shell.answers("suspend", "Stopped");
+    shell.answers("fg; echo code-$?", "run \"$@\"");
+    shell.answers("echo inner-$((2+2))", "inner-4");
+    shell.answers("exit 3", "code-3");
 }
 
 #[test]
@@ -435,6 +472,28 @@ fn first_process_of_a_terminal_cannot_be_stopped_with_ctrl_z() {
         terminal.press("\x1a\x03");
         // No signal ends it by itself.
         assert_eq!(terminal.ends(), Some(130));
+    }
+}
+
+/// The `/proc` of another namespace has other processes under our numbers.
+#[test]
+fn command_on_a_terminal_is_ended_without_a_proc_of_its_own() {
+    let server = Server::start();
+    let mut container = Command::new("unshare");
+    container.args(["--user", "--map-root-user", "--pid", "--fork"]);
+    let mut probe = Command::new("unshare");
+    let probe = probe.args(container.get_args()).arg("true").status();
+    // Some hosts allow no namespaces.
+    if probe.is_ok_and(|status| status.success()) {
+        let args = ["--max-hold", "500ms", "--grace", "100ms", "a"];
+        let program = run_script(&server, &args, "trap '' TERM; echo up; sleep 60; sleep 60");
+        container
+            .arg(program.get_program())
+            .args(program.get_args());
+        give_environment(&mut container, &program);
+        let mut terminal = Terminal::start(&container, 24, 80);
+        assert_eq!(terminal.ends(), Some(74));
+        assert!(!is_held(&server, "a"));
     }
 }
 
