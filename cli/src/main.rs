@@ -10,8 +10,8 @@
 //! - `command/run/`: one loop, in `supervisor.rs`, decides all while the command runs. It reads the
 //!   guard's time left, and waits for Redis only after a stop: it renews the lock then. `run` is
 //!   the subreaper of its command, so it knows that each of its processes is dead before it
-//!   releases the lock. On a terminal both are in one process group, which the kernel signals. While
-//!   it is stopped, another process of this program, `guard.rs`, can still kill the command.
+//!   releases the lock. On a terminal both are in one process group, which the kernel signals.
+//!   While it is stopped, another process of this program, `guard.rs`, can still kill the command.
 //! - `command/top/`: threads of their own read keys and look at Redis. View, order and drawing are
 //!   pure.
 //! - `job.rs` and `processes.rs`: what the kernel knows of the job of the shell, and of processes.
