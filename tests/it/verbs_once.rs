@@ -159,14 +159,15 @@ pub(crate) const OF_QUEUES: &[Verb] = &[
     }),
 ];
 
-/// Half of it is longer than the slack. A call that has one timeout in all goes out again after half.
-pub(crate) const T: Duration = Duration::from_millis(3200);
+/// A call that has one timeout in all goes out again after half. The other half is for a connection, the
+/// request, and a renewal that replicas acknowledge, and the slack may go into two of these.
+pub(crate) const T: Duration = Duration::from_millis(6400);
 
 /// A manager with that timeout.
 pub(crate) fn builder(to: impl Into<Endpoint>) -> Builder {
     let period = Duration::from_millis(250);
     LockManager::builder(to)
-        .options(LockOptions::new().ttl(Duration::from_secs(20)))
+        .options(LockOptions::new().ttl(Duration::from_secs(40)))
         .command_timeout(T)
         .check_period(period)
         .horizon(period + 3 * T)
