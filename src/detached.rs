@@ -8,6 +8,7 @@ use std::sync::Arc;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::error::{Error, Result};
+use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::script::Secret;
 
@@ -154,31 +155,31 @@ impl<'de> serde::Deserialize<'de> for DetachedLock {
 /// the lock. To go on with the guard, call [`into_parts`](DetachError::into_parts).
 #[must_use = "it has the guard: to drop it releases the lock"]
 #[derive(Debug)]
-pub struct DetachError<G>(Box<(G, Error)>);
+pub struct DetachError(Box<(LockGuard, Error)>);
 
-impl<G> DetachError<G> {
-    pub(crate) fn new(guard: G, error: Error) -> DetachError<G> {
+impl DetachError {
+    pub(crate) fn new(guard: LockGuard, error: Error) -> DetachError {
         DetachError(Box::new((guard, error)))
     }
 
     /// The guard, and why the lock was not detached.
-    pub fn into_parts(self) -> (G, Error) {
+    pub fn into_parts(self) -> (LockGuard, Error) {
         *self.0
     }
 }
 
-impl<G> fmt::Display for DetachError<G> {
+impl fmt::Display for DetachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.1.fmt(f)
     }
 }
 
 /// Its line is that of the error, and has all causes. So it has no source.
-impl<G: fmt::Debug> StdError for DetachError<G> {}
+impl StdError for DetachError {}
 
 /// Drops the guard.
-impl<G> From<DetachError<G>> for Error {
-    fn from(error: DetachError<G>) -> Error {
+impl From<DetachError> for Error {
+    fn from(error: DetachError) -> Error {
         error.into_parts().1
     }
 }

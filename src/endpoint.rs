@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -32,18 +31,17 @@ use crate::store::{
 ///
 /// Or the same by calls, so that a password needs no encoding. They also add to a URL. With the
 /// feature `memory` also a `&Memory`. Nothing is sent before [`Builder::build`](crate::Builder::build).
-/// It reports what is wrong with an endpoint, and `str::parse` does so for a text at once.
+/// It reports what is wrong with an endpoint.
 ///
 /// ```
 /// use fairlock::endpoint::Endpoint;
 ///
-/// let quorum: Endpoint = "redis://:secret@a redis://:secret@b redis://:secret@c".parse()?;
+/// let quorum = Endpoint::from("redis://:secret@a redis://:secret@b redis://:secret@c");
 /// assert_eq!(quorum.to_string(), "redis://a:6379 redis://b:6379 redis://c:6379");
 ///
 /// let sentinels = [("sentinel-1", 26379), ("sentinel-2", 26379), ("sentinel-3", 26379)];
 /// let service = Endpoint::sentinel("mymaster", sentinels).password("p@ss:word");
 /// assert!(service.to_string().ends_with("/mymaster"));
-/// # Ok::<(), fairlock::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Endpoint(pub(crate) Location);
@@ -61,16 +59,6 @@ pub(crate) enum Location {
 impl<T: AsRef<str>> From<T> for Endpoint {
     fn from(url: T) -> Endpoint {
         Endpoint(Location::Url(url.as_ref().to_owned()))
-    }
-}
-
-/// Reads the text and reports what is wrong in it. Never blocks.
-impl FromStr for Endpoint {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Endpoint> {
-        parse_url(text)?;
-        Ok(Endpoint::from(text))
     }
 }
 

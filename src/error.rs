@@ -132,7 +132,7 @@ pub enum Error {
 
 /// A mistake in a call or in the settings.
 #[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Misuse {
     /// The name of a lock is not allowed. If a user of your program chose it, the user's request is at
     /// fault (HTTP 400).
@@ -162,7 +162,7 @@ pub enum Misuse {
 
 /// The step at which a call to Redis failed.
 #[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
     /// The [provider](crate::Builder::credentials) gave no credentials in time. The
     /// [cause](Error::Unavailable) is its error, or says that it panicked or hangs.

@@ -47,8 +47,7 @@ use crate::script::Mode;
 ///
 /// # As a parameter
 /// `fn book(guard: &LockGuard)` takes the guard of a lock that one holder has: of a mutex, or of a
-/// writer, whose guard derefs to this type. Check its name, and that it is held. A reader or a permit
-/// does not fit:
+/// writer. Check its name, and that it is held. A reader or a permit does not fit:
 ///
 /// ```compile_fail,E0308
 /// # use fairlock::{LockGuard, LockManager};
@@ -171,14 +170,13 @@ impl LockGuard {
     /// # Errors
     /// Each error has the guard.
     /// - [`Error::Misused`](crate::Error::Misused): `valid_for` is not 1 ms to 24 h, or the lock cannot
-    ///   be detached: it is on a quorum, or a guard of it was
-    ///   [abandoned](crate::ReentrantGuard::abandon).
+    ///   be detached: it is on a quorum, or of a writer.
     /// - [`Error::Lost`](crate::Error::Lost): you do not hold the lock any more.
     /// - [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Refused`](crate::Error::Refused): not known. You hold the
     ///   lock for at most `valid_for`, unless a renewal confirms it until then. If the request took
     ///   effect, the renewal reports a loss. However the guard ends, the lock is released.
     /// - [`Error::Closed`](crate::Error::Closed) in a forked child.
-    pub fn detach(self, valid_for: Duration) -> Result<DetachedLock, DetachError<LockGuard>> {
+    pub fn detach(self, valid_for: Duration) -> Result<DetachedLock, DetachError> {
         match self.lease.try_detach(valid_for) {
             Ok(detached) => {
                 self.lease.forget_detached();

@@ -12,7 +12,6 @@ use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Page, Tok
 pub use crate::kind::Kind;
 use info::MAX_SHOWN;
 pub use info::{LockInfo, LockState, Party};
-pub use list::List;
 
 impl LockManager {
     /// The state of a name. `None` if it is free, its last holder released it, and nobody waits for

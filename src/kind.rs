@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The kind of lock that a name is used as.
 #[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize),

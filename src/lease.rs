@@ -17,7 +17,7 @@ use crate::fence::as_i64;
 use crate::key::Key;
 use crate::local::{LentLease, NameSlot, Running};
 use crate::loss::{Loss, LossReason, PreviousHolder};
-use crate::script::{Mode, Secret};
+use crate::script::{Family, Mode, Secret};
 
 /// A lock that is held, of any kind. The guards of one name deref to this, and have its methods: a
 /// [`LockGuard`](crate::LockGuard), a reader's, a writer's, and one of permits. So code that only
@@ -235,10 +235,6 @@ impl Lease {
         }
         let name = &self.held.request.key.name;
         check_valid_for(valid_for).map_err(|error| error.about(name))?;
-        if self.unfinished.load(Ordering::Relaxed) {
-            let message = "a guard of this lock was abandoned, so its work is half done";
-            return Err(Error::setting("detach", message).about(name));
-        }
         let secret = Secret::new();
         let fence = self.running.detach(&self.held, secret.owner(), valid_for)?;
         Ok(DetachedLock {
@@ -291,6 +287,11 @@ impl Lease {
             return Err(Error::Closed);
         }
         self.running.engine().reduce(&self.held, to)
+    }
+
+    /// A writer of a reader/writer lock has all of its permits. No other exclusive guard has any.
+    pub(crate) fn is_writer(&self) -> bool {
+        self.held.request.spec.family == Family::Permit
     }
 
     /// How many permits the lock was granted with.

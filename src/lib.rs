@@ -231,8 +231,8 @@
 //! with [`Error::Closed`], and guards have some time left. A guard that is alive after that loses
 //! its lock with [`LossReason::Shutdown`]. `shutdown` returns the names of those locks, and their
 //! next holders find [`PreviousHolder::Lapsed`]. It returns when Redis has confirmed the releases,
-//! so the process may exit then. If Redis does not answer in time,
-//! [`unreleased`](Shutdown::unreleased) has the names: those locks end by their TTL.
+//! so the process may exit then. If Redis does not answer in time, it fails with the names of what is
+//! not released: those locks end by their TTL.
 //!
 //! # The whole program
 //!
@@ -261,7 +261,7 @@
 //!     let ending = on_sigterm({
 //!         let mgr = mgr.clone();
 //!         move || match mgr.shutdown(Duration::from_secs(5)) {
-//!             Ok(left) => left.ended.iter().for_each(|name| eprintln!("{name} was still held")),
+//!             Ok(held) => held.iter().for_each(|name| eprintln!("{name} was still held")),
 //!             Err(error) => eprintln!("{error}"), // with its causes
 //!         }
 //!     });
@@ -555,7 +555,7 @@ pub mod sim;
 
 // The manager.
 pub use builder::Builder;
-pub use manager::{LockManager, Shutdown};
+pub use manager::LockManager;
 pub use options::LockOptions;
 
 // The locks, and what they give.
@@ -563,8 +563,7 @@ pub use detached::{DetachError, DetachedLock};
 pub use guard::LockGuard;
 pub use lease::Lease;
 pub use lock::{
-    MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore,
-    SemaphoreGuard, Striped, WriteGuard,
+    MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore, SemaphoreGuard,
 };
 pub use waiter::Waiter;
 

@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 /// A lock was lost. Reported once for each guard by [`lost()`](crate::Lease::lost) and by
 /// [`on_lost`](crate::LockOptions::on_lost); also part of [`Error::Lost`](crate::Error::Lost).
 #[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Loss {
     /// The name of the lock.
@@ -51,7 +51,7 @@ impl LossWatcher {
 
 /// Why a lock was lost.
 #[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize),

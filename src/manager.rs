@@ -66,26 +66,24 @@ impl LockManager {
     /// [`LossReason::Shutdown`](crate::LossReason::Shutdown). The manager releases those locks, and
     /// all that was still to be released: locks whose guards were dropped, and places in queues.
     ///
-    /// When this returns, Redis has confirmed these releases, or
-    /// [`unreleased`](Shutdown::unreleased) has their names. So the process can exit, and the locks
-    /// are free. A call of another thread that is taking or releasing a lock at this moment still
-    /// ends by itself.
+    /// `Ok`: Redis has confirmed all of these releases, so the process can exit, and the locks are
+    /// free. It has the names of the locks whose guards were still alive after `within`, in
+    /// alphabetical order, one for each guard. A call of another thread that is taking or releasing
+    /// a lock at this moment still ends by itself.
     ///
     /// Blocks until the last guard is dropped, for at most `within`. Then it blocks until the
     /// releases are answered, for at most three command timeouts. You may call it again, to give
     /// open releases more time, and from several threads at once.
     ///
     /// # Errors
+    /// - [`Error::Unavailable`](crate::Error::Unavailable) if Redis has not confirmed all releases
+    ///   after that time. Its cause has their names: of locks that this call ended, of locks whose
+    ///   guards were dropped before, and of places in queues. The manager goes on with them. If the
+    ///   process exits, such a lock ends by its TTL, and such a place is skipped as that of a dead
+    ///   process.
     /// - [`Error::Closed`](crate::Error::Closed) in a forked child.
-    /// - [`Error::Unavailable`](crate::Error::Unavailable) if the renewal thread does not answer
-    ///   within three command timeouts after `within`.
-    pub fn shutdown(&self, within: Duration) -> Result<Shutdown> {
-        let engine = self.engine();
-        let report = self.running.shut_down(engine.now() + within)?;
-        Ok(Shutdown {
-            ended: report.ended,
-            unreleased: report.unreleased,
-        })
+    pub fn shutdown(&self, within: Duration) -> Result<Vec<Arc<str>>> {
+        self.running.shut_down(self.engine().now() + within)
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -107,36 +105,5 @@ impl fmt::Debug for LockManager {
             .field("prefix", &self.engine().config().prefix)
             .field("options", &self.options)
             .finish_non_exhaustive()
-    }
-}
-
-/// The locks and releases that [`LockManager::shutdown`] could not finish in good order.
-#[non_exhaustive]
-#[derive(Debug)]
-pub struct Shutdown {
-    /// The names of the locks whose guards were still alive at the deadline, in alphabetical order: one
-    /// for each guard. Empty if all guards were dropped in time.
-    pub ended: Vec<Arc<str>>,
-    /// The names with something that Redis did not confirm as released, each once, in alphabetical
-    /// order. Empty if Redis answered in time.
-    ///
-    /// It may be a lock that this shutdown ended, a lock whose guard was dropped before, or a place
-    /// in a queue. The manager goes on with these releases. If the process exits, Redis ends such a
-    /// lock by its TTL, and skips such a place as that of a dead process.
-    pub unreleased: Vec<Arc<str>>,
-}
-
-impl fmt::Display for Shutdown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.ended.is_empty() {
-            f.write_str("all guards were dropped in time")?;
-        } else {
-            write!(f, "these locks were still held: {}", self.ended.join(", "))?;
-        }
-        if !self.unreleased.is_empty() {
-            let names = self.unreleased.join(", ");
-            write!(f, "; not confirmed as released: {names}")?;
-        }
-        Ok(())
     }
 }

@@ -169,10 +169,10 @@ impl Candidate {
     /// Waits for its thread. Then nothing is left that a shutdown could end.
     fn end(self) -> Outcome {
         self.thread.join().expect("a candidate does not panic")?;
-        let left = self.mgr.shutdown(Duration::from_secs(5))?;
+        let still_held = self.mgr.shutdown(Duration::from_secs(5))?;
         check(
             format!("{} has ended, and holds nothing", self.who),
-            left.ended.is_empty(),
+            still_held.is_empty(),
         )
     }
 }

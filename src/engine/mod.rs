@@ -131,8 +131,8 @@ pub(crate) use stepped::{Next, SteppedEngine, Tasks};
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use trying::Doubt;
 pub(crate) use trying::{Attempted, GroupOutcome};
+pub(crate) use upkeep::Timer;
 pub(crate) use upkeep::warn_of_drop;
-pub(crate) use upkeep::{ShutdownReport, Timer};
 pub(crate) use waiter::{TakeGrant, WaiterEntry, WaiterOwner};
 
 /// A panic of a caller leaves nothing half changed here: no foreign code runs under a mutex. So
@@ -303,8 +303,9 @@ impl Engine {
     }
 
     /// Refuses new locks, ends waits, waits for guards until `until`, and ends the leases that are
-    /// left then. Returns when Redis has answered all releases, or three command timeouts later.
-    pub(crate) fn shut_down(&self, until: Time) -> Result<ShutdownReport> {
+    /// left then. Returns their names when Redis has answered all releases. That fails three command
+    /// timeouts later.
+    pub(crate) fn shut_down(&self, until: Time) -> Result<Vec<Arc<str>>> {
         let Base {
             life,
             client,
@@ -325,13 +326,12 @@ impl Engine {
             report_to,
         }));
         let limit = timeout * 3;
-        let reported = client.clock().receive(&report, now + limit);
-        reported.ok_or_else(|| {
-            StoreFault::unavailable(
-                Step::Reply,
-                "the renewal thread did not end the leases in time",
-            )
-            .into_error(None, limit)
+        let ended = match client.clock().receive(&report, now + limit) {
+            Some(report) => report.into_result(),
+            None => Err("the renewal thread did not end the leases in time".to_owned()),
+        };
+        ended.map_err(|why| {
+            StoreFault::unavailable(Step::Reply, why).into_error(None, client.now() - now)
         })
     }
 

@@ -43,7 +43,7 @@ pub(super) const MAX_SHOWN: usize = 1000;
 /// }
 /// ```
 #[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(
     all(feature = "serde", feature = "unstable-servers"),
@@ -127,7 +127,7 @@ pub enum LockState {
 
 /// A holder of a lock, or a waiter.
 #[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(
     all(feature = "serde", feature = "unstable-servers"),

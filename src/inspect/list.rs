@@ -7,9 +7,10 @@ use super::LockInfo;
 use crate::error::{Error, Misuse, Result};
 use crate::glob::Glob;
 use crate::key::{self, Key};
+use crate::logging::Logger;
 use crate::manager::LockManager;
 
-/// How many records [`List`] inspects in one pipeline.
+/// How many records are inspected in one pipeline.
 const PAGE: usize = 128;
 
 impl LockManager {
@@ -22,7 +23,9 @@ impl LockManager {
     /// The iterator reads page by page with SCAN. Between pages it holds no connection, and it may
     /// miss what changes during that time. All pages together make Redis go through every key of
     /// the database, including keys of other programs. Each matching record costs one more request.
-    /// The iterator remembers the names that it has returned.
+    /// The iterator remembers the names that it has returned. It passes over a record that this
+    /// version cannot read, which may be of another version or of another program, and logs a
+    /// warning that names it.
     ///
     /// This call never blocks. Each page blocks for at most four command timeouts, and two more for
     /// every 128 names on it. If semaphores or reader/writer locks are among those, it is four
@@ -38,9 +41,12 @@ impl LockManager {
     /// }
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn list(&self, pattern: impl AsRef<str>) -> List {
+    pub fn list(
+        &self,
+        pattern: impl AsRef<str>,
+    ) -> Box<dyn Iterator<Item = Result<LockInfo>> + Send> {
         let glob = Glob::new(pattern.as_ref());
-        List {
+        Box::new(List {
             manager: self.clone(),
             pattern: key::scan_pattern(&self.engine().config().prefix, &glob),
             glob,
@@ -48,15 +54,12 @@ impl LockManager {
             seen: HashSet::new(),
             page: VecDeque::new(),
             failed: None,
-            unreadable: Vec::new(),
-        }
+        })
     }
 }
 
 /// The iterator of [`LockManager::list`]. It ends after an error.
-#[derive(Debug)]
-#[must_use = "an iterator does nothing until it is used"]
-pub struct List {
+struct List {
     manager: LockManager,
     pattern: String,
     glob: Glob,
@@ -67,7 +70,6 @@ pub struct List {
     page: VecDeque<LockInfo>,
     /// Why names are missing.
     failed: Option<Error>,
-    unreadable: Vec<Error>,
 }
 
 impl Iterator for List {
@@ -90,17 +92,7 @@ impl Iterator for List {
     }
 }
 
-/// How many records that cannot be read are kept until somebody asks for them.
-const MOST_UNREADABLE: usize = 1000;
-
 impl List {
-    /// The records that the iterator has passed over since the last call, because this version
-    /// cannot read them: a kind of lock of another version, or a key of another program. Each error
-    /// names its record. At most 1,000: call this now and then if there are more. Never blocks.
-    pub fn take_unreadable(&mut self) -> Vec<Error> {
-        std::mem::take(&mut self.unreadable)
-    }
-
     fn turn_page(&mut self, cursor: u64) -> Result<()> {
         let engine = self.manager.engine();
         let (next, records) = engine.client().scan(cursor, &self.pattern)?;
@@ -118,9 +110,7 @@ impl List {
                     // A kind of another version, or a key of another program: neither is a lock to
                     // list.
                     Err(error) if is_no_lock(&error) => {
-                        if self.unreadable.len() < MOST_UNREADABLE {
-                            self.unreadable.push(error);
-                        }
+                        log::warn!(logger: Logger, "passed over in a list: {error}");
                     }
                     Err(error) => return Err(error),
                 }

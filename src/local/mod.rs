@@ -33,8 +33,8 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::engine::{
-    Caller, Engine, EngineHandle, Entered, Handovers, HeldLease, QueuedWaiter, Request,
-    ShutdownReport, WantResult, is_passing,
+    Caller, Engine, EngineHandle, Entered, Handovers, HeldLease, QueuedWaiter, Request, WantResult,
+    is_passing,
 };
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -202,7 +202,7 @@ impl Running {
         valid_for: Duration,
     ) -> Result<u64> {
         let message = if lease.request.spec.family != Family::Mutex {
-            "only mutexes and re-entrant mutexes can be detached"
+            "only mutexes can be detached"
         } else if !self.engine().client().has_queue() {
             "the locks of a quorum cannot be detached"
         } else {
@@ -256,7 +256,7 @@ impl Running {
     }
 
     /// See [`Engine::shut_down`].
-    pub(crate) fn shut_down(&self, until: Time) -> Result<ShutdownReport> {
+    pub(crate) fn shut_down(&self, until: Time) -> Result<Vec<Arc<str>>> {
         if !self.engine().is_forked() {
             // Nothing is kept or lent from here on. So the shutdown waits for all guards.
             self.lines.acquiring.close();

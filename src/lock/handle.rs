@@ -27,9 +27,9 @@ pub(super) struct Handle {
 
 /// A name that is not allowed. The verbs say why.
 #[derive(Clone)]
-pub(super) struct RefusedName {
-    pub(super) name: Arc<str>,
-    pub(super) why: Error,
+struct RefusedName {
+    name: Arc<str>,
+    why: Error,
 }
 
 /// Nobody changes the error.
@@ -45,14 +45,6 @@ impl Handle {
         Handle {
             manager: manager.clone(),
             key,
-            slot: OnceLock::new(),
-        }
-    }
-
-    pub(super) fn refused(manager: &LockManager, refused: RefusedName) -> Handle {
-        Handle {
-            manager: manager.clone(),
-            key: Err(refused),
             slot: OnceLock::new(),
         }
     }

@@ -8,7 +8,6 @@ mod mutex;
 mod reentrant;
 mod rw_lock;
 mod semaphore;
-mod striped;
 
 use std::sync::Arc;
 
@@ -23,9 +22,8 @@ use crate::stats::Count;
 pub use multi::MultiGuard;
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
-pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
+pub use rw_lock::{ReadGuard, RwLock};
 pub use semaphore::{Semaphore, SemaphoreGuard};
-pub use striped::Striped;
 
 /// A request that may not wait, with the options of the handle.
 fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::{Handle, RefusedName, Wanted};
+use super::handle::{Handle, Wanted};
 use super::request_to_try_one;
 use crate::detached::DetachedLock;
 use crate::engine;
@@ -190,12 +190,6 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    pub(super) fn refused(manager: &LockManager, refused: RefusedName) -> Mutex {
-        Mutex {
-            handle: Handle::refused(manager, refused),
-        }
-    }
-
     /// The name of the lock.
     pub fn name(&self) -> &str {
         self.handle.name()

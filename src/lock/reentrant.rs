@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Mutex;
-use crate::detached::{DetachError, DetachedLock};
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
@@ -173,18 +172,6 @@ impl ReentrantMutex {
         wanted.enqueue(ReentrantGuard::of)
     }
 
-    /// Like [`LockManager::attach`], for a guard that this thread can take again. Blocks as long.
-    ///
-    /// # Errors
-    /// As [`LockManager::attach`]. [`Misused`](crate::Error::Misused) also if the detached lock has
-    /// another name. [`Lost`](crate::Error::Lost) also if this thread has lost the lock and still has a
-    /// guard.
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn attach(&self, detached: &DetachedLock) -> Result<ReentrantGuard> {
-        self.held_here()?;
-        Ok(ReentrantGuard::of(self.mutex.attach(detached)?))
-    }
-
     fn take(
         &self,
         take: impl FnOnce(&Mutex) -> Result<Option<LockGuard>>,
@@ -264,30 +251,6 @@ impl ReentrantGuard {
         match Rc::try_unwrap(self.held) {
             Ok(held) => held.guard.unlock(),
             Err(_) => Ok(()),
-        }
-    }
-
-    /// Detaches the lock like [`LockGuard::detach`], and blocks as long. Not while the thread has another
-    /// guard of it.
-    ///
-    /// # Errors
-    /// As [`LockGuard::detach`]. [`Misused`](crate::Error::Misused) also if the
-    /// [`depth`](ReentrantGuard::depth) is more than 1.
-    pub fn detach(self, valid_for: Duration) -> Result<DetachedLock, DetachError<ReentrantGuard>> {
-        let detached = if self.depth() == 1 {
-            self.held.guard.try_detach(valid_for)
-        } else {
-            let message = "a lock of which this thread has several guards cannot be detached";
-            Err(Error::setting("detach", message).about(&self.name().into()))
-        };
-        match detached {
-            Ok(detached) => {
-                if let Ok(held) = Rc::try_unwrap(self.held) {
-                    held.guard.lease.forget_detached();
-                }
-                Ok(detached)
-            }
-            Err(error) => Err(DetachError::new(self, error)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use super::handle::{Handle, Wanted};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::lease::Lease;
 use crate::manager::LockManager;
@@ -23,7 +23,7 @@ impl LockManager {
     /// let index = mgr.rw_lock("index");
     /// let writer = index.write()?; // nobody else holds it
     /// // … rebuild …
-    /// let reader = writer.downgrade()?; // lets other readers in, and no writer in between
+    /// let reader = fairlock::RwLock::downgrade(writer)?; // lets other readers in, and no writer in between
     /// // … check …
     /// reader.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())
@@ -54,7 +54,7 @@ impl LockManager {
 ///   in between.
 /// - A reader cannot become a writer: two that tried would wait for each other. Release it, call
 ///   [`write`](RwLock::write), and read again what you had read, since another writer may come
-///   first. Or begin with `write`, and [`downgrade`](WriteGuard::downgrade) later.
+///   first. Or begin with `write`, and [`downgrade`](RwLock::downgrade) later.
 /// - [`previous_holder`](Lease::previous_holder) says how the last writer ended, to readers
 ///   too. Readers leave nothing half done.
 /// - A reader has the same fence as the last writer. A resource that checks fences must accept it.
@@ -113,8 +113,8 @@ impl RwLock {
     /// # Errors
     /// As [`LockManager::lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn write(&self) -> Result<WriteGuard> {
-        self.writer()?.lock().map(WriteGuard::new)
+    pub fn write(&self) -> Result<LockGuard> {
+        self.writer()?.lock()
     }
 
     /// Takes the lock as a writer if nobody holds it and nobody waits. `None`: it is held, or
@@ -123,9 +123,8 @@ impl RwLock {
     /// # Errors
     /// As [`LockManager::try_lock`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_write(&self) -> Result<Option<WriteGuard>> {
-        let guard = self.writer()?.try_lock()?;
-        Ok(guard.map(WriteGuard::new))
+    pub fn try_write(&self) -> Result<Option<LockGuard>> {
+        self.writer()?.try_lock()
     }
 
     /// Takes the lock as a writer. Waits its turn, for at most `at_most`. `None`: its turn did not
@@ -134,9 +133,8 @@ impl RwLock {
     /// # Errors
     /// As [`LockManager::try_lock_for`].
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_write_for(&self, at_most: Duration) -> Result<Option<WriteGuard>> {
-        let guard = self.writer()?.try_lock_for(at_most)?;
-        Ok(guard.map(WriteGuard::new))
+    pub fn try_write_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
+        self.writer()?.try_lock_for(at_most)
     }
 
     /// Takes a place in the queue as a reader, to wait later, or in several short waits. Blocks as
@@ -154,8 +152,33 @@ impl RwLock {
     /// # Errors
     /// As [`LockManager::enqueue`].
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
-    pub fn enqueue_write(&self) -> Result<Waiter<WriteGuard>> {
-        self.writer()?.enqueue(WriteGuard::new)
+    pub fn enqueue_write(&self) -> Result<Waiter> {
+        self.writer()?.enqueue(|guard| guard)
+    }
+
+    /// Turns the writer into a reader. No writer comes in between.
+    ///
+    /// In the same step, the readers that wait before the next writer get the lock. The fence, the
+    /// lease and its options stay.
+    ///
+    /// Blocks for at most one command timeout. If Redis does not answer in that time, this goes on
+    /// in the background, and the call returns the reader's guard. Until Redis has the request, it
+    /// lets nobody else in, neither to write nor to read.
+    ///
+    /// # Errors
+    /// After an error the writer's guard is dropped.
+    /// - [`Misused`](crate::Error::Misused): the guard is that of a mutex.
+    /// - [`Lost`](crate::Error::Lost): you did not hold the lock any more.
+    /// - [`Refused`](crate::Error::Refused): Redis refused, and the refusal will not pass by itself.
+    /// - [`Closed`](crate::Error::Closed) in a forked child.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn downgrade(writer: LockGuard) -> Result<ReadGuard> {
+        if !writer.is_writer() {
+            let message = "only a writer becomes a reader, and this is the guard of a mutex";
+            return Err(Error::setting("guard", message).about(&writer.key().name));
+        }
+        writer.reduce(1)?;
+        Ok(ReadGuard::new(writer))
     }
 
     fn reader(&self) -> Result<Wanted<'_>> {
@@ -215,75 +238,6 @@ impl fmt::Debug for ReadGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadGuard")
             .field("lease", &self.lease)
-            .finish()
-    }
-}
-
-/// An [`RwLock`] that is held for writing. Nobody else holds it, so it derefs to a [`LockGuard`].
-///
-/// # Drop
-/// Like a [`LockGuard`].
-#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
-pub struct WriteGuard {
-    guard: LockGuard,
-}
-
-impl WriteGuard {
-    fn new(guard: LockGuard) -> WriteGuard {
-        WriteGuard { guard }
-    }
-
-    /// Releases the lock like drop, and reports whether you held it to the end. Blocks as long as
-    /// [`LockGuard::unlock`].
-    ///
-    /// # Errors
-    /// As [`LockGuard::unlock`].
-    pub fn unlock(self) -> Result<()> {
-        self.guard.unlock()
-    }
-
-    /// Releases the lock like [`unlock`](WriteGuard::unlock), but says that the work is half done.
-    /// See [`LockGuard::abandon`]. Readers do not change that: the next writer learns of it too.
-    ///
-    /// # Errors
-    /// As [`LockGuard::unlock`].
-    pub fn abandon(self) -> Result<()> {
-        self.guard.abandon()
-    }
-
-    /// Turns the writer into a reader. No writer comes in between.
-    ///
-    /// In the same step, the readers that wait before the next writer get the lock. The fence, the
-    /// lease and its options stay.
-    ///
-    /// Blocks for at most one command timeout. If Redis does not answer in that time, this goes on
-    /// in the background, and the call returns the reader's guard. Until Redis has the request, it
-    /// lets nobody else in, neither to write nor to read.
-    ///
-    /// # Errors
-    /// After an error the guard is dropped.
-    /// - [`Lost`](crate::Error::Lost): you did not hold the lock any more.
-    /// - [`Refused`](crate::Error::Refused): Redis refused, and the refusal will not pass by itself.
-    /// - [`Closed`](crate::Error::Closed) in a forked child.
-    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn downgrade(self) -> Result<ReadGuard> {
-        self.guard.reduce(1)?;
-        Ok(ReadGuard::new(self.guard))
-    }
-}
-
-impl Deref for WriteGuard {
-    type Target = LockGuard;
-
-    fn deref(&self) -> &LockGuard {
-        &self.guard
-    }
-}
-
-impl fmt::Debug for WriteGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteGuard")
-            .field("guard", &self.guard)
             .finish()
     }
 }

@@ -85,11 +85,6 @@ impl Semaphore {
         self.handle.name()
     }
 
-    /// How many permits there are in all, by this handle.
-    pub fn permits(&self) -> u32 {
-        self.permits
-    }
-
     /// Takes this number of permits together. Waits its turn, for as long as Redis answers. Blocks
     /// as long as [`LockManager::lock`].
     ///

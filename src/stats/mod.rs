@@ -42,7 +42,7 @@ pub(crate) use oldest::OldestTimes;
 /// With the feature `metrics`, the same events go to a recorder: see [the
 /// page](crate::pages::metrics).
 #[non_exhaustive]
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stats {
     /// Guards that are alive now. A guard of several names counts once for each name.

@@ -8,8 +8,8 @@ use std::{
 };
 
 use fairlock::{
-    Error, LockGuard, LockManager, LockOptions, MultiGuard, ReentrantGuard, SemaphoreGuard, Waiter,
-    WriteGuard,
+    Error, LockGuard, LockManager, LockOptions, MultiGuard, ReentrantGuard, RwLock, SemaphoreGuard,
+    Waiter,
 };
 
 use crate::sums::Sums;
@@ -102,7 +102,7 @@ pub(crate) fn forks_with_permits(args: &[String]) {
             permits
                 .into_iter()
                 .for_each(|guard| guard.unlock().unwrap());
-            writer.downgrade().unwrap().unlock().unwrap();
+            RwLock::downgrade(writer).unwrap().unlock().unwrap();
         }
     });
     report("unlocked");
@@ -215,7 +215,7 @@ fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
 /// The same with guards of permits, of a writer, of several names and of a reentrant mutex.
 fn inherit_permits(
     mgr: &LockManager,
-    held: &([SemaphoreGuard; 2], WriteGuard, MultiGuard, ReentrantGuard),
+    held: &([SemaphoreGuard; 2], LockGuard, MultiGuard, ReentrantGuard),
 ) -> i32 {
     // SAFETY: as in `inherit`.
     let (mgr, ([mut first, second], writer, both, again)) =
@@ -241,7 +241,7 @@ fn inherit_permits(
         !both.lost().try_recv().is_err_and(|e| e.is_disconnected()),
         !first.release_permits(1).is_err_and(closed),
         !first.unlock().is_err_and(closed),
-        !writer.downgrade().is_err_and(closed),
+        !RwLock::downgrade(writer).is_err_and(closed),
         !both.unlock().is_err_and(closed),
         !again.unlock().is_err_and(closed),
     ];

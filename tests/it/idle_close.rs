@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use fairlock::{LockManager, LockOptions};
+use fairlock::{LockManager, LockOptions, RwLock};
 
 use crate::fixtures::{P, SOON, STEADY_T, STEADY_TTL, build, steady, warm_up};
 use crate::sums::Sums;
@@ -275,7 +275,7 @@ fn calls(manager: &LockManager) {
 
     let writer = manager.rw_lock("rw").write().unwrap();
     close();
-    let reader = in_time(|| writer.downgrade().unwrap());
+    let reader = in_time(|| RwLock::downgrade(writer).unwrap());
     // It may go on in the background, on a connection that is being opened and so is not idle.
     until(SOON, "Redis has the downgrade", || {
         let info = manager.inspect("rw").unwrap().unwrap();

@@ -260,7 +260,7 @@ fn what_is_emitted_is_what_stats_count(on: &Backend) {
         let before = ours.stats();
         let page = exporter.render();
         let after = ours.stats();
-        before == after && is_the_same(&page, &after)
+        format!("{before:?}") == format!("{after:?}") && is_the_same(&page, &after)
     });
     let stats = ours.stats();
     assert_eq!((stats.held, stats.waiting), (1, 1), "{stats}");

@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
+use fairlock::{Error, LockManager, LockOptions, PreviousHolder, RwLock, Step};
 
 use crate::fixtures::{
     P, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, manager, warm_up, with_ttl,
@@ -296,7 +296,7 @@ fn p7_a_downgrade_with_a_lost_reply_keeps_exactly_one_permit() {
             queue.add(mgr, want);
         }
         let fault = lose(&s.proxy, Verb::Release);
-        let reader = AnyGuard::Reader(writer.downgrade().unwrap());
+        let reader = AnyGuard::Reader(RwLock::downgrade(writer).unwrap());
         assert!(says(&fault.wait(SOON), "released"));
         let others = queue.expect_grants(0..2, P + 2 * T + SLACK);
         assert!(others.iter().all(|other| other.fence() == reader.fence()));

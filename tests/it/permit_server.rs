@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockOptions, PreviousHolder};
+use fairlock::{Error, LockOptions, PreviousHolder, RwLock};
 
 use crate::backend::Backend;
 use crate::behaviour::many_holders::plant_holders;
@@ -115,7 +115,7 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
                     believed.fetch_sub(1, Ordering::SeqCst);
                     guard.unlock().unwrap();
                     // Readers, writers and downgrades too.
-                    let reader = mgr.rw_lock("r").write().unwrap().downgrade().unwrap();
+                    let reader = RwLock::downgrade(mgr.rw_lock("r").write().unwrap()).unwrap();
                     reader.renew().unwrap();
                     reader.unlock().unwrap();
                 }
@@ -213,7 +213,7 @@ fn a_server_without_memory_grants_permits_only_to_queued_waiters() {
     holder.unlock().unwrap();
     takers.expect_grant(0, P + T + SLACK).unlock().unwrap();
     takers.expect_grant(1, P + T + SLACK).unlock().unwrap();
-    let reader = writer.downgrade().unwrap();
+    let reader = RwLock::downgrade(writer).unwrap();
     let both = readers.expect_grants(0..2, P + T + SLACK);
     assert!(reader.is_held());
     reader.unlock().unwrap();
@@ -239,7 +239,7 @@ fn a_permanently_refused_downgrade_is_reported() {
     let ours = manager(format!("{}?user=u&pass=p", server.url()));
     let writer = ours.rw_lock("r").write().unwrap();
     let _: () = server.query(&["ACL", "SETUSER", "u", "-eval", "-evalsha"]);
-    let end = writer.downgrade();
+    let end = RwLock::downgrade(writer);
     assert!(
         matches!(&end, Err(Error::Refused { code, .. }) if code == "NOPERM"),
         "{end:?}"

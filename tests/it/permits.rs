@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use fairlock::{Lease, LockGuard, LockManager, ReadGuard, Result, SemaphoreGuard, WriteGuard};
+use fairlock::{Lease, LockGuard, LockManager, ReadGuard, Result, SemaphoreGuard};
 
 use crate::backend::Keyspace;
 use crate::fixtures::{SOON, Verb, micros};
@@ -29,7 +29,6 @@ pub(crate) enum AnyGuard {
     Guard(LockGuard),
     Permits(SemaphoreGuard),
     Reader(ReadGuard),
-    Writer(WriteGuard),
 }
 
 impl Want {
@@ -37,7 +36,7 @@ impl Want {
         match self {
             Want::Mutex => mgr.lock(name).map(AnyGuard::Guard),
             Want::Read => mgr.rw_lock(name).read().map(AnyGuard::Reader),
-            Want::Write => mgr.rw_lock(name).write().map(AnyGuard::Writer),
+            Want::Write => mgr.rw_lock(name).write().map(AnyGuard::Guard),
             Want::Permits(many, of) => mgr.semaphore(name, of).acquire(many).map(AnyGuard::Permits),
         }
     }
@@ -61,7 +60,7 @@ impl Want {
             Want::Write => mgr
                 .rw_lock(name)
                 .try_write_for(at_most)?
-                .map(AnyGuard::Writer),
+                .map(AnyGuard::Guard),
             Want::Permits(many, of) => mgr
                 .semaphore(name, of)
                 .try_acquire_for(many, at_most)?
@@ -85,7 +84,6 @@ impl AnyGuard {
             AnyGuard::Guard(guard) => guard.unlock(),
             AnyGuard::Permits(guard) => guard.unlock(),
             AnyGuard::Reader(guard) => guard.unlock(),
-            AnyGuard::Writer(guard) => guard.unlock(),
         }
     }
 }
@@ -98,7 +96,6 @@ impl Deref for AnyGuard {
             AnyGuard::Guard(guard) => guard,
             AnyGuard::Permits(guard) => guard,
             AnyGuard::Reader(guard) => guard,
-            AnyGuard::Writer(guard) => guard,
         }
     }
 }

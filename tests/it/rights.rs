@@ -6,7 +6,7 @@ mod commands;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use fairlock::{Error, LockManager, LockOptions};
+use fairlock::{Error, LockManager, LockOptions, RwLock};
 use fairlock_tests::ROOT;
 
 use crate::fixtures::{P, Record, SOON, T, TTL, Waiters, build, builder, manager, warm_up};
@@ -436,7 +436,7 @@ fn documented_rights_are_enough_for_permits_readers_and_writers() {
             .is_none()
     );
     assert_eq!(ours.inspect("r").unwrap().expect("it is held").waiters, 4);
-    let reader = writer.downgrade().unwrap();
+    let reader = RwLock::downgrade(writer).unwrap();
     let both = queue.expect_grants(0..2, P + T + SLACK);
     reader.unlock().unwrap();
     // Every holder learns of the loss.

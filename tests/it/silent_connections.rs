@@ -127,9 +127,8 @@ fn shutdown_releases_all_although_connections_died_in_silence() {
     s.proxy.forget_connections();
     drop(guard);
     let started = Instant::now();
-    let left = s.ours.shutdown(Duration::ZERO).unwrap();
+    s.ours.shutdown(Duration::ZERO).expect("all is released");
     let took = started.elapsed();
-    assert!(left.unreleased.is_empty(), "{left}");
     assert!(took <= 3 * T + SLACK, "{took:?}");
 }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{LockManager, LockOptions, endpoint::Endpoint};
+use fairlock::{LockManager, LockOptions, RwLock, endpoint::Endpoint};
 
 use crate::fixtures::{build, with_ttl};
 use crate::log_capture;
@@ -101,7 +101,7 @@ fn use_all(mgr: &LockManager, is_quorum: bool) {
         drop(mgr.semaphore("p", 3).acquire(2).unwrap());
         let lock = mgr.rw_lock("rw");
         drop(lock.read().unwrap());
-        drop(lock.write().unwrap().downgrade().unwrap());
+        drop(RwLock::downgrade(lock.write().unwrap()).unwrap());
         mgr.delete("a").unwrap();
     }
     let _ = mgr.force_release("a", 1);

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Builder, LockManager, LockOptions, endpoint::Endpoint};
+use fairlock::{Builder, LockManager, LockOptions, RwLock, endpoint::Endpoint};
 
 use crate::support::{SLACK, until};
 
@@ -155,7 +155,7 @@ pub(crate) const OF_QUEUES: &[Verb] = &[
     }),
     verb("downgrade", 1, |m, n| {
         let guard = m.rw_lock(n).write().unwrap();
-        Box::new(move || drop(guard.downgrade().unwrap()))
+        Box::new(move || drop(RwLock::downgrade(guard).unwrap()))
     }),
 ];
 

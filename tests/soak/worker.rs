@@ -13,7 +13,7 @@ use std::{
 };
 
 use fairlock::{
-    Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, SemaphoreGuard, WriteGuard,
+    Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, RwLock, SemaphoreGuard,
     endpoint::Endpoint,
 };
 
@@ -168,7 +168,7 @@ enum Guard {
     Mutex(LockGuard),
     Permits(SemaphoreGuard),
     Reader(ReadGuard),
-    Writer(WriteGuard),
+    Writer(LockGuard),
     All(MultiGuard),
 }
 
@@ -475,7 +475,7 @@ impl WorkerThread {
         if let Guard::Writer(writer) = guard {
             if held && self.rng.percent(40) {
                 self.log_each(parts, |id| format!("downgrade {id}"));
-                guard = match writer.downgrade() {
+                guard = match RwLock::downgrade(writer) {
                     Ok(reader) => Guard::Reader(reader),
                     Err(e) => return error_word(&e),
                 };

@@ -4,7 +4,9 @@
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{Builder, Error, LockGuard, LockManager, LockOptions, Result, endpoint::Endpoint};
+use fairlock::{
+    Builder, Error, LockGuard, LockManager, LockOptions, Result, RwLock, endpoint::Endpoint,
+};
 
 use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::{SentinelSet, SentinelSetup};
@@ -116,7 +118,7 @@ fn use_everything(one: &LockManager, other: &LockManager) {
     let permits = one.semaphore("s", 3);
     permits.acquire(2).unwrap().unlock().unwrap();
     let written = other.rw_lock("r").write().unwrap();
-    let read = written.downgrade().unwrap();
+    let read = RwLock::downgrade(written).unwrap();
     one.rw_lock("r").read().unwrap().unlock().unwrap();
     read.unlock().unwrap();
     for name in ["x", "y", "z", "s", "r"] {

@@ -68,7 +68,7 @@ fn several_urls_in_one_text_are_a_quorum() {
     let typed = shown(Endpoint::quorum(urls));
     for text in [urls.join(" "), format!("\t{}  ", urls.join(" \n "))] {
         assert_eq!(shown(&text), typed);
-        let endpoint: Endpoint = text.parse().unwrap();
+        let endpoint = Endpoint::from(&text);
         assert_eq!(
             endpoint.to_string(),
             "redis://a:6379 rediss://b:1/2 redis+unix:///tmp/a%20b?db=1"
@@ -96,12 +96,10 @@ fn error_about_several_urls_says_which_one() {
             "are spaces",
         ),
     ] {
-        let refused = text.parse::<Endpoint>().expect_err("it is refused");
+        let refused = LockManager::connect(&text).expect_err("it is refused");
         let message = refused.to_string();
         assert!(message.contains(expected), "{text}: {message}");
         assert!(!message.contains(SECRET), "{message}");
-        let built = LockManager::connect(&text).expect_err("it is refused");
-        assert_eq!(built.to_string(), message);
     }
 }
 

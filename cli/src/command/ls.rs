@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fairlock::inspect::{LockInfo, LockState, Party};
+use log::LevelFilter;
 
 use crate::age;
 use crate::connection::Connection;
@@ -89,6 +90,8 @@ impl Ls {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
         output::end_when_unread();
         let manager = connection.manager()?;
+        // The library warns of each name with no lock that this version knows.
+        log::set_max_level(log::max_level().max(LevelFilter::Warn));
         let (mut list, mut infos) = (manager.list(&self.glob), Vec::new());
         let prints_at_once = self.json && self.sort.is_none();
         let searched = loop {
@@ -100,10 +103,6 @@ impl Ls {
                 Some(Ok(info)) => infos.push(info),
             }
         };
-        // Such a name has no lock that this version knows.
-        for warning in list.take_unreadable() {
-            note_line!("fairlock: warning: {warning}");
-        }
         self.sort(&mut infos);
         if self.prometheus {
             // A part of the names would look like a change of all numbers.

@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-use fairlock::LockOptions;
+use fairlock::{LockOptions, RwLock};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -113,7 +113,7 @@ fn readers_and_permits_have_lines_of_their_own() {
     following.event("freed");
     let writer = one.rw_lock("r").write().unwrap();
     following.has("granted", "/party/shared", false);
-    let _reader = writer.downgrade().unwrap();
+    let _reader = RwLock::downgrade(writer).unwrap();
     following.has("changed", "/party/shared", true);
     let mut following = Following::of(&server, "s");
     following.event("first_look");

@@ -171,12 +171,15 @@ fn unknown_kind_is_a_warning() {
     let _guard = labelled(&server, "").lock("mine").unwrap();
     let _: () = server.query(&["HSET", "fairlock:{newer}", "k", "gate/1"]);
     let _: () = server.query(&["HSET", "fairlock:{foreign}", "field", "value"]);
+    let _: () = server.query(&["HSET", "fairlock:{version}", "k", "mutex/2"]);
     let _: () = server.query(&["SET", "fairlock:{text}", "value"]);
     let ended = exits(fairlock(&server, &["ls"]), 0);
     assert_eq!(ended.stdout.lines().count(), 2, "{ended:?}");
     let is_warning = |line: &str| line.starts_with("fairlock: warning: ");
     assert!(ended.stderr.lines().all(is_warning), "{ended:?}");
-    ended.says("\"newer\"");
+    for name in ["newer", "version", "text"] {
+        ended.says(&format!("{name:?}"));
+    }
 }
 
 /// The server dies when the list asks for its second page.

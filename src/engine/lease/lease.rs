@@ -491,7 +491,7 @@ pub(crate) fn first_lost(leases: &[Arc<HeldLease>], now: Time) -> Option<Loss> {
 }
 
 /// An action that a lease needs.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Due {
     /// It ended, and nobody needs to know.
     Drop,

@@ -83,6 +83,20 @@ pub(crate) struct ShutdownReport {
     pub(crate) unreleased: Vec<Arc<str>>,
 }
 
+impl ShutdownReport {
+    /// The names that were ended, if all are released.
+    pub(crate) fn into_result(self) -> Result<Vec<Arc<str>>, String> {
+        if self.unreleased.is_empty() {
+            return Ok(self.ended);
+        }
+        let mut why = format!("not confirmed as released: {}", self.unreleased.join(", "));
+        if !self.ended.is_empty() {
+            why += &format!("; still held at the end: {}", self.ended.join(", "));
+        }
+        Err(why)
+    }
+}
+
 /// A lease, and when it is renewed next.
 pub(crate) struct ScheduledLease {
     pub(crate) lease: Arc<HeldLease>,

@@ -2,7 +2,7 @@
 
 use fairlock::{
     Error, Lease, LockGuard, LockManager, LockOptions, LossReason, Misuse, PreviousHolder, Result,
-    SemaphoreGuard, Waiter,
+    RwLock, SemaphoreGuard, Waiter,
     inspect::{Kind, Party},
 };
 
@@ -236,7 +236,7 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     assert_eq!(shown(&info.holders), [(false, 1)]);
     let queue: Vec<bool> = info.queue.iter().map(|party| party.shared).collect();
     assert_eq!(queue, [true, true, false]);
-    let reader = writer.downgrade().unwrap();
+    let reader = RwLock::downgrade(writer).unwrap();
     let info = look();
     assert_eq!(shown(&info.holders), [(true, 1); 3]);
     let line = info.to_string();

@@ -36,7 +36,6 @@ on_both_stores! {
     fences_that_guards_had_are_passed,
     guard_keeps_a_lock_that_cannot_be_detached,
     another_name_or_prefix_is_not_attached,
-    re_entrant_lock_is_detached_by_its_last_guard,
     fixed_lease_is_detached,
     warning_of_half_done_work_goes_along,
     name_of_another_kind_is_not_attached,
@@ -107,11 +106,7 @@ fn detached_lock_outlives_the_manager_that_detached_it(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let guard = ours.lock("n").unwrap();
     let detached = guard.detach(LONG).unwrap();
-    let report = ours.shutdown(Duration::ZERO).unwrap();
-    assert!(
-        report.ended.is_empty() && report.unreleased.is_empty(),
-        "{report}"
-    );
+    assert!(ours.shutdown(Duration::ZERO).unwrap().is_empty());
     drop(ours);
     backend.pass(TTL + TTL / 2);
     assert!(theirs.try_lock("n").unwrap().is_none());
@@ -429,35 +424,10 @@ fn another_name_or_prefix_is_not_attached(backend: &Backend) {
     let mgr = manager(backend);
     let detached = detach(&mgr, LONG);
     assert_refused(mgr.mutex("other").attach(&detached), "detached lock");
-    assert_refused(
-        mgr.reentrant_mutex("other").attach(&detached),
-        "detached lock",
-    );
     let other = crate::fixtures::with_ttl(backend, TTL).prefix("other");
     let other = crate::fixtures::build(other);
     assert_refused(other.attach(&detached), "detached lock");
     mgr.mutex("n").attach(&detached).unwrap().unlock().unwrap();
-}
-
-fn re_entrant_lock_is_detached_by_its_last_guard(backend: &Backend) {
-    let mgr = manager(backend);
-    let mutex = mgr.reentrant_mutex("n");
-    let outer = mutex.lock().unwrap();
-    let error = mutex.lock().unwrap().detach(LONG).unwrap_err();
-    assert!(error.to_string().starts_with("detach: "), "{error}");
-    assert_eq!(error.into_parts().0.depth(), 2);
-    assert_eq!(outer.depth(), 1);
-    let outer = outer.detach(Duration::ZERO).unwrap_err().into_parts().0;
-    assert_eq!(mutex.try_lock().unwrap().expect("it is ours").depth(), 2);
-    mutex.lock().unwrap().abandon().unwrap();
-    let outer = outer.detach(LONG).unwrap_err().into_parts().0;
-    let _ = outer.unlock();
-    let detached = mutex.lock().unwrap().detach(LONG).unwrap();
-    assert!(mutex.try_lock().unwrap().is_none(), "it is nobody's");
-    let attached = mutex.attach(&detached).unwrap();
-    assert_eq!(mutex.lock().unwrap().depth(), 2);
-    drop(attached);
-    assert!(mutex.try_lock().unwrap().is_some());
 }
 
 fn fixed_lease_is_detached(backend: &Backend) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Error, LossReason, PreviousHolder};
+use fairlock::{Error, LossReason, PreviousHolder, RwLock};
 
 use super::changes::plant_dead_waiters;
 use crate::backend::{Backend, Keyspace, on_both_stores};
@@ -161,7 +161,7 @@ fn p7_a_release_does_not_succeed_for_another_lease_of_its_token(backend: &Backen
     let record = Permits::of(backend, "d");
     let writer = ours.rw_lock("d").write().unwrap();
     let _: i64 = backend.query(&["EVAL", other_fence, "1", &record.holders]);
-    let end = writer.downgrade();
+    let end = RwLock::downgrade(writer);
     assert!(matches!(&end, Err(Error::Lost { .. })), "{end:?}");
     record.comes_to_rest();
 }

@@ -11,7 +11,7 @@
 //! | `exclusion`, `fairness` | one holder at a time, in order |
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
 //! | `renewals` | leases that are renewed together |
-//! | `all`, `reentrant` | several locks at once; one lock taken several times; keys in stripes |
+//! | `all`, `reentrant` | several locks at once; one lock taken several times |
 //! | `semaphore`, `rate_limit`, `rw_lock` | permits, readers and writers |
 //! | `changes` | another capacity, fewer permits, another kind of lock |
 //! | `delete` | a name that nobody uses goes |

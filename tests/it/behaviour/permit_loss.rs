@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockOptions, LossReason};
+use fairlock::{Error, LockOptions, LossReason, RwLock};
 
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{
@@ -451,9 +451,7 @@ fn p8_ending_permits_in_silence_takes_at_most_one_command_timeout(backend: &Back
             "downgrade",
             Box::new(|| {
                 std::mem::forget(
-                    writer
-                        .downgrade()
-                        .expect("the release continues in the background"),
+                    RwLock::downgrade(writer).expect("the release continues in the background"),
                 )
             }),
         ),

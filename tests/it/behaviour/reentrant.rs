@@ -1,11 +1,10 @@
-//! A mutex that its holding thread can take again, and many keys mapped to few mutexes.
+//! A mutex that its holding thread can take again.
 
 use std::thread;
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, LockOptions, LossReason};
 
-use super::bad_input::assert_config;
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{Record, SOON};
 use crate::managers;
@@ -21,7 +20,6 @@ on_both_stores! {
     handles_of_one_manager_share_re_entry,
     re_entry_distinguishes_names_and_managers,
     waiter_returns_a_guard_that_its_thread_can_take_again,
-    only_keys_of_one_stripe_exclude_each_other,
 }
 
 fn manager(backend: &Backend) -> LockManager {
@@ -159,43 +157,4 @@ fn waiter_returns_a_guard_that_its_thread_can_take_again(backend: &Backend) {
         .expect("it is free")
         .unlock()
         .unwrap();
-}
-
-fn only_keys_of_one_stripe_exclude_each_other(backend: &Backend) {
-    const STRIPES: u32 = 4;
-    let (ours, theirs) = (manager(backend), manager(backend));
-    let (mine, other) = (
-        ours.striped("accounts", STRIPES),
-        theirs.striped("accounts", STRIPES),
-    );
-    // The values come from a reference implementation. With other values, two versions of this
-    // crate would use different stripes for one key.
-    for (key, stripe) in [("", 1), ("a", 0), ("foobar", 1), ("4711", 2), ("ä", 1)] {
-        assert_eq!(mine.mutex(key).name(), format!("accounts:{stripe}"));
-    }
-    // If a stripe's name could be too long or empty, no stripe can be used.
-    for name in [String::new(), "x".repeat(512)] {
-        let refused = ours.striped(&name, STRIPES).mutex("a").lock();
-        assert_config(refused, "name", &["512 bytes"]);
-        let name = ours.striped(&name, STRIPES).mutex("a").name().to_owned();
-        assert_config(ours.lock_all([name]), "name", &["512 bytes"]);
-    }
-    let none = ours.striped("accounts", 0);
-    assert_config(none.mutex("a").lock(), "stripes", &["at least one"]);
-    assert_config(ours.lock_all([none.mutex("a").name()]), "name", &[]);
-    let guard = mine.mutex("a").lock().unwrap();
-    assert!(other.mutex("a").try_lock().unwrap().is_none());
-    drop(
-        other
-            .mutex("4711")
-            .try_lock()
-            .unwrap()
-            .expect("another stripe"),
-    );
-    guard.unlock().unwrap();
-    let both = ours
-        .lock_all([mine.mutex("foobar").name(), mine.mutex("ä").name()])
-        .unwrap();
-    assert_eq!(both.names().count(), 1);
-    assert!(other.mutex("ä").try_lock().unwrap().is_none());
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use fairlock::{
-    Error, LockManager, LockOptions, LossReason, Misuse, PreviousHolder, ReadGuard, RwLock, Waiter,
-    WriteGuard, inspect::Kind,
+    Error, LockGuard, LockManager, LockOptions, LossReason, Misuse, PreviousHolder, ReadGuard,
+    RwLock, Waiter, inspect::Kind,
 };
 
 use super::semaphore::{comes_to_rest, end_leases, queue_up, served};
@@ -49,7 +49,7 @@ fn read(mgr: &LockManager) -> Receiver<ReadGuard> {
     queue_up(mgr, move || lock.read())
 }
 
-fn write(mgr: &LockManager) -> Receiver<WriteGuard> {
+fn write(mgr: &LockManager) -> Receiver<LockGuard> {
     let lock = mgr.rw_lock("n");
     queue_up(mgr, move || lock.write())
 }
@@ -64,7 +64,7 @@ fn queued_readers_and_writers_get_their_guards(backend: &Backend) {
     reading.unlock().unwrap();
     let writing = writer.wait().unwrap();
     assert!(reader.wait_for(Duration::ZERO).unwrap().is_none());
-    let first = writing.downgrade().unwrap();
+    let first = RwLock::downgrade(writing).unwrap();
     let second = reader.wait_for(SOON).unwrap().expect("readers share");
     assert_eq!(first.fence(), second.fence());
     drop((first, second));
@@ -115,7 +115,7 @@ fn every_verb_takes_the_lock_or_times_out(backend: &Backend) {
     assert!(n.try_write_for(soon).unwrap().is_none());
     assert!(format!("{:?}", readers[0]).starts_with("ReadGuard"));
     drop(readers);
-    type Verb = fn(&RwLock) -> fairlock::Result<Option<WriteGuard>>;
+    type Verb = fn(&RwLock) -> fairlock::Result<Option<LockGuard>>;
     let verbs: [Verb; 3] = [
         |n| n.write().map(Some),
         RwLock::try_write,
@@ -123,7 +123,7 @@ fn every_verb_takes_the_lock_or_times_out(backend: &Backend) {
     ];
     for write in verbs {
         let guard = write(&n).unwrap().unwrap();
-        assert!(format!("{guard:?}").starts_with("WriteGuard"));
+        assert!(format!("{guard:?}").starts_with("LockGuard"));
         assert!(n.try_read().unwrap().is_none() && n.try_write().unwrap().is_none());
         assert!(n.try_read_for(soon).unwrap().is_none());
         guard.unlock().unwrap();
@@ -210,7 +210,7 @@ fn a_writer_becomes_a_reader_without_a_gap(backend: &Backend) {
     let next = write(&theirs);
     let behind = read(&ours);
     let fence = writer.fence();
-    let downgraded = writer.downgrade().unwrap();
+    let downgraded = RwLock::downgrade(writer).unwrap();
     let reader = served(&reader);
     assert_eq!((downgraded.fence(), reader.fence()), (fence, fence));
     assert!(downgraded.is_held() && next.is_empty() && behind.is_empty());
@@ -231,7 +231,7 @@ fn a_lost_writer_cannot_become_a_reader(backend: &Backend) {
     let writer = ours.rw_lock("n").write().unwrap();
     end_leases(backend, "n", "rw/1");
     let next = theirs.rw_lock("n").write().unwrap();
-    let error = writer.downgrade().unwrap_err();
+    let error = RwLock::downgrade(writer).unwrap_err();
     assert!(
         matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired),
         "{error:?}"
@@ -251,7 +251,7 @@ fn an_unanswered_downgrade_takes_effect(backend: &Backend) {
         let writer = ours.rw_lock("n").write().unwrap();
         let reader = read(&theirs);
         backend.inject(fault);
-        let downgraded = writer.downgrade().unwrap();
+        let downgraded = RwLock::downgrade(writer).unwrap();
         let reader = served(&reader);
         assert!(downgraded.is_held() && reader.is_held(), "{fault:?}");
         drop(reader);
@@ -277,7 +277,7 @@ fn a_downgrade_lets_in_more_readers_than_one_request(backend: &Backend) {
     let waiters: Vec<_> = (0..70)
         .map(|_| theirs.rw_lock("n").enqueue_read().unwrap())
         .collect();
-    let downgraded = writer.downgrade().unwrap();
+    let downgraded = RwLock::downgrade(writer).unwrap();
     let enter = |mut waiter: Waiter<ReadGuard>| waiter.wait_for(SOON).unwrap().expect("it enters");
     let readers: Vec<ReadGuard> = waiters.into_iter().map(enter).collect();
     assert!(downgraded.is_held() && readers.iter().all(|reader| reader.is_held()));
@@ -289,11 +289,11 @@ fn a_downgrade_lets_in_more_readers_than_one_request(backend: &Backend) {
 fn an_unanswered_downgrade_wakes_readers_of_its_own_manager(backend: &Backend) {
     let ours = that_hardly_checks(backend);
     // The server must know the scripts: the lost reply is that of the downgrade.
-    drop(ours.rw_lock("warm").write().unwrap().downgrade().unwrap());
+    drop(RwLock::downgrade(ours.rw_lock("warm").write().unwrap()).unwrap());
     let writer = ours.rw_lock("n").write().unwrap();
     let mut waiter = ours.rw_lock("n").enqueue_read().unwrap();
     backend.inject(InjectedFault::ReplyLost);
-    let downgraded = writer.downgrade().unwrap();
+    let downgraded = RwLock::downgrade(writer).unwrap();
     let reader = waiter.wait_for(SOON).unwrap().expect("it enters");
     assert!(downgraded.is_held() && reader.is_held());
     drop((downgraded, reader));

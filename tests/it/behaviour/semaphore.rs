@@ -157,7 +157,7 @@ fn permits_in_use_never_exceed_the_capacity(backend: &Backend) {
 fn every_verb_takes_and_releases_permits(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 4);
-    assert_eq!((n.name(), n.permits()), ("n", 4));
+    assert_eq!(n.name(), "n");
     assert!(format!("{n:?}").contains("permits: 4"));
     let soon = Duration::from_millis(50);
     let guards = [

@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder, inspect::LockState};
+use fairlock::{
+    Error, LockManager, LockOptions, LossReason, PreviousHolder, RwLock, inspect::LockState,
+};
 
 use crate::backend::{Backend, on_both_stores};
 use crate::managers::patient;
@@ -123,7 +125,7 @@ fn a_reader_dropped_by_a_panic_leaves_nothing_half_done(backend: &Backend) {
     let seen = |guard: &fairlock::LockGuard| guard.previous_holder();
     assert_eq!(seen(&lock.write().unwrap()), PreviousHolder::Released);
     // The writer's part ended with the downgrade.
-    panics(|| lock.write().unwrap().downgrade().unwrap());
+    panics(|| RwLock::downgrade(lock.write().unwrap()).unwrap());
     assert_eq!(seen(&lock.write().unwrap()), PreviousHolder::Released);
     let waits = lock.write().unwrap();
     let waiter = lock.enqueue_read().unwrap();

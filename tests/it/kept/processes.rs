@@ -63,7 +63,7 @@ fn keeps(args: &[String]) {
             ("fork", name) => report(format_args!("child {}", fork(&mgr, name))),
             ("end", "shutdown") => {
                 let ended = mgr.shutdown(Duration::ZERO).unwrap();
-                assert_eq!(ended.to_string(), "all guards were dropped in time");
+                assert!(ended.is_empty(), "{ended:?}");
                 process::exit(0);
             }
             ("end", "drop") => {

@@ -254,7 +254,7 @@ fn the_clock_wakes_a_shutdown_that_waits_for_guards() {
         });
         memory.advance(HOUR);
         until(SOON, "it ends", || ending.is_finished());
-        assert_eq!(ending.join().unwrap().ended, [Arc::<str>::from("k")]);
+        assert_eq!(ending.join().unwrap(), [Arc::<str>::from("k")]);
     });
     assert_eq!(
         guard.lost().recv_timeout(SOON).unwrap().reason,

@@ -122,7 +122,7 @@ fn a_shutdown_reaches_the_end_of_its_time() {
     let [ours, _] = two(&memory);
     let guard = ours.lock("k").unwrap();
     let left = at_once(&memory, || ours.shutdown(HOUR / 60).unwrap());
-    assert_eq!(left.ended.len(), 1);
+    assert_eq!(left.len(), 1);
     assert!(!guard.is_held());
 }
 

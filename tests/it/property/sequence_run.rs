@@ -11,8 +11,8 @@ use crate::model::{
     Attempt, LeaseTerm, Likelihood, ModelKind, ModelOutcome, Observation, Op, PossibleStates,
 };
 use fairlock::{
-    Error, Lease, LockGuard, LockManager, LockOptions, Misuse, ReadGuard, SemaphoreGuard, Waiter,
-    WriteGuard,
+    Error, Lease, LockGuard, LockManager, LockOptions, Misuse, ReadGuard, RwLock, SemaphoreGuard,
+    Waiter,
     inspect::{LockInfo, Party},
 };
 use proptest::test_runner::TestCaseError;
@@ -92,7 +92,7 @@ enum AnyWaiter {
     Plain(Waiter),
     Permits(Waiter<SemaphoreGuard>),
     Reader(Waiter<ReadGuard>),
-    Writer(Waiter<WriteGuard>),
+    Writer(Waiter<LockGuard>),
 }
 
 impl AnyWaiter {
@@ -120,7 +120,7 @@ enum AnyGuard {
     Plain(LockGuard),
     Permits(SemaphoreGuard),
     Reader(ReadGuard),
-    Writer(WriteGuard),
+    Writer(LockGuard),
 }
 
 impl AnyGuard {
@@ -599,7 +599,7 @@ impl<'a> SequenceRun<'a> {
             ..inspection(name as u8)
         })?;
         let downgraded = match guard {
-            AnyGuard::Writer(writer) => writer.downgrade().map(AnyGuard::Reader),
+            AnyGuard::Writer(writer) => RwLock::downgrade(writer).map(AnyGuard::Reader),
             AnyGuard::Permits(mut guard) => guard
                 .release_permits(guard.permits() - 1)
                 .map(|()| AnyGuard::Permits(guard)),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use fairlock::{Builder, Error, LockManager};
+use fairlock::{Builder, Error, LockManager, RwLock};
 use fairlock_tests::ROOT;
 
 use super::commands_of_the_scripts;
@@ -126,7 +126,7 @@ fn lock_each_kind(mgr: &LockManager) -> Result<(), Error> {
     drop(mgr.lock("a")?);
     mgr.lock_all(["b", "c"])?.unlock()?;
     Want::Permits(2, 3).take(mgr, "p")?.unlock()?;
-    mgr.rw_lock("r").write()?.downgrade()?.unlock()?;
+    RwLock::downgrade(mgr.rw_lock("r").write()?)?.unlock()?;
     mgr.delete("a").map(drop)
 }
 

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockManager, LockOptions, Result};
+use fairlock::{Error, LockManager, LockOptions, Result, RwLock};
 
 use super::{manager, manager_with};
 use crate::cluster_set::ClusterSet;
@@ -436,7 +436,7 @@ fn release_of_each_kind_needs_no_second_key_while_its_slot_moves() {
                 let wanted = other.rw_lock(&name);
                 let mut waiter = wanted.enqueue_write().expect("redis answers");
                 split();
-                let reader = held.downgrade().expect("the holders' key is enough");
+                let reader = RwLock::downgrade(held).expect("the holders' key is enough");
                 reader.unlock().expect("the holders' key is enough");
                 together();
                 let next = waiter.wait_for(soon).expect("redis answers");

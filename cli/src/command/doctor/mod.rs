@@ -170,5 +170,5 @@ fn numbers(deployment: Deployment, connection: &Connection, ttl: Duration) -> Fa
 /// Whether the command line is wrong, and no server was asked. A server that cannot be used is
 /// another matter: the finding says what it is.
 fn is_usage(error: &Error) -> bool {
-    matches!(error, Error::Misused { misuse, .. } if *misuse != Misuse::Server)
+    matches!(error, Error::Misused { misuse, .. } if !matches!(misuse, Misuse::Server))
 }

@@ -3,9 +3,7 @@
 use std::ops::Deref;
 use std::str::FromStr;
 
-use fairlock::{
-    Lease, LockGuard, LockManager, PreviousHolder, ReadGuard, Result, SemaphoreGuard, WriteGuard,
-};
+use fairlock::{Lease, LockGuard, LockManager, PreviousHolder, ReadGuard, Result, SemaphoreGuard};
 use serde::{Deserialize, Serialize};
 
 /// How much of the lock the command takes.
@@ -59,7 +57,7 @@ pub(super) enum Held {
     Mutex(LockGuard),
     Permits(SemaphoreGuard),
     Reader(ReadGuard),
-    Writer(WriteGuard),
+    Writer(LockGuard),
 }
 
 impl Held {
@@ -67,13 +65,11 @@ impl Held {
     /// reader leaves nothing half done.
     pub(super) fn release(self, is_half_done: bool) -> Result<()> {
         match self {
-            Held::Mutex(guard) if is_half_done => guard.abandon(),
+            Held::Mutex(guard) | Held::Writer(guard) if is_half_done => guard.abandon(),
             Held::Permits(guard) if is_half_done => guard.abandon(),
-            Held::Writer(guard) if is_half_done => guard.abandon(),
-            Held::Mutex(guard) => guard.unlock(),
+            Held::Mutex(guard) | Held::Writer(guard) => guard.unlock(),
             Held::Permits(guard) => guard.unlock(),
             Held::Reader(guard) => guard.unlock(),
-            Held::Writer(guard) => guard.unlock(),
         }
     }
 
@@ -98,10 +94,9 @@ impl Deref for Held {
 
     fn deref(&self) -> &Lease {
         match self {
-            Held::Mutex(guard) => guard,
+            Held::Mutex(guard) | Held::Writer(guard) => guard,
             Held::Permits(guard) => guard,
             Held::Reader(guard) => guard,
-            Held::Writer(guard) => guard,
         }
     }
 }
