@@ -98,7 +98,7 @@ pub struct LockInfo {
 
 /// Whether a name is held, detached, cooling, lapsed or free.
 #[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize),
