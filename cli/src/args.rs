@@ -1,9 +1,8 @@
 //! The options and commands that may stand on the command line.
 
-use std::env;
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, Parser};
 
 use crate::command::Command;
@@ -29,13 +28,12 @@ pub(crate) struct Cli {
 impl Cli {
     /// Reads this process's command line.
     pub(crate) fn read() -> Result<Cli, clap::Error> {
-        Cli::try_parse().map_err(with_tip)
+        Cli::try_parse().map_err(with_variable)
     }
 }
 
-/// The same error with what the user has to know: which variable has a wrong value, and where the
-/// command of `run` belongs.
-fn with_tip(mut error: clap::Error) -> clap::Error {
+/// The same error with the variable that may have the wrong value.
+fn with_variable(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) {
         let option = argument.split(' ').next().unwrap_or_default();
         let named = given(option);
@@ -47,20 +45,8 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
         && value.contains('\n')
     {
-        error.insert(
-            ContextKind::InvalidValue,
-            ContextValue::String("...".to_owned()),
-        );
-    }
-    let is_about_command = matches!(
-        error.kind(),
-        ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument
-    );
-    let mut words = env::args_os().skip(1);
-    if is_about_command && words.any(|word| word == "run") && words.all(|word| word != "--") {
-        let tip = "the command comes behind `--`: fairlock run NAME -- CMD...";
-        let tip = ContextValue::StyledStrs(vec![tip.into()]);
-        error.insert(ContextKind::Suggested, tip);
+        let hidden = ContextValue::String("...".to_owned());
+        error.insert(ContextKind::InvalidValue, hidden);
     }
     error
 }
@@ -69,10 +55,8 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         let text = error.render().ansi().to_string();
-        return match output::line(text.trim_end()) {
-            Ok(()) => Exit::OK.into(),
-            Err(failure) => failure.report(),
-        };
+        let printed = output::line(text.trim_end());
+        return printed.map_or_else(|failure| failure.report(), |()| Exit::OK.into());
     }
     let message = error.render().to_string();
     let message = message.strip_prefix("error: ").unwrap_or(&message);

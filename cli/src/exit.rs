@@ -81,35 +81,25 @@ impl From<Error> for Failure {
             Error::Closed => Exit::INTERNAL,
             _ => Exit::NO_REDIS,
         };
-        let message = match misused(&error) {
-            Some((setting, why)) => format!("{}: {why}", option_of(setting)),
-            None => error.to_string(),
+        let message = match &error {
+            Error::Misused {
+                misuse, message, ..
+            } => match misuse {
+                Misuse::Name => format!("name: {message}"),
+                Misuse::Setting { name, .. } => format!("{}: {message}", option_of(name)),
+                Misuse::Server => format!("{}: {message}", given("--url")),
+                _ => error.to_string(),
+            },
+            _ => error.to_string(),
         };
         Failure::new(exit, message)
     }
 }
 
-/// The setting that the library refuses, and why.
-fn misused(error: &Error) -> Option<(&'static str, &str)> {
-    let Error::Misused {
-        misuse, message, ..
-    } = error
-    else {
-        return None;
-    };
-    let setting = match misuse {
-        Misuse::Name => "name",
-        Misuse::Setting { name, .. } => name,
-        Misuse::Server => "server",
-        _ => return None,
-    };
-    Some((setting, message))
-}
-
 /// How a user of the command line says what the library calls so.
 fn option_of(setting: &str) -> String {
     match setting {
-        "url" | "quorum" | "server" | "service" => given("--url"),
+        "url" | "quorum" | "service" => given("--url"),
         "connect_timeout" => given("--command-timeout"),
         "credentials" => given("--password-file"),
         "replica_acks" => given("--replica-acks") + " and --replica-timeout",
@@ -121,25 +111,13 @@ fn option_of(setting: &str) -> String {
     }
 }
 
-/// This option, or its variable if that has the value: FAIRLOCK_TLS_CA for `--tls-ca`.
+/// This option, and its variable if that is set, too: FAIRLOCK_TLS_CA for `--tls-ca`.
 pub(crate) fn given(option: &str) -> String {
     let words = option.trim_start_matches('-').replace('-', "_");
     let variable = format!("FAIRLOCK_{}", words.to_ascii_uppercase());
-    let mut before_command = env::args_os().take_while(|word| word != "--");
-    let is_option = before_command.any(|word| {
-        let rest = word.to_str().and_then(|word| word.strip_prefix(option));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-    });
-    if !is_option && env::var_os(&variable).is_some() {
-        variable
-    } else {
-        option.to_owned()
-    }
-}
-
-impl From<&Failure> for Exit {
-    fn from(failure: &Failure) -> Exit {
-        failure.exit
+    match env::var_os(&variable) {
+        Some(_) => format!("{option} or {variable}"),
+        None => option.to_owned(),
     }
 }
 

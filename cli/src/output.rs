@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -15,22 +14,13 @@ use crate::table::Table;
 /// The width of a window whose terminal does not say how wide it is.
 const DEFAULT_WIDTH: usize = 80;
 
-/// The exit code where nobody reads any more.
-static EXIT_UNREAD: AtomicU8 = AtomicU8::new(Exit::OK.0);
-
-/// For a verb whose exit code is its answer. It knows the code before it prints.
-pub(crate) fn set_exit_unread(exit: Exit) {
-    EXIT_UNREAD.store(exit.0, Ordering::Relaxed);
-}
-
-/// Prints one line. Where nobody reads any more, as after `| head`, this ends the process.
+/// Prints one line, or nothing where nobody reads any more, as after `| head`.
 pub(crate) fn line(line: impl Display) -> Result<(), Failure> {
     match writeln!(anstream::stdout().lock(), "{line}") {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit_unread(),
-        Err(error) => Err(Failure::internal(format!(
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::internal(format!(
             "cannot write the output: {error}"
         ))),
+        _ => Ok(()),
     }
 }
 
@@ -39,7 +29,7 @@ pub(crate) fn line(line: impl Display) -> Result<(), Failure> {
 pub(crate) fn end_when_unread() {
     thread::spawn(|| {
         wait_until_unread();
-        exit_unread();
+        std::process::exit(Exit::OK.0.into());
     });
 }
 
@@ -49,10 +39,6 @@ pub(crate) fn wait_until_unread() {
     let stdout = io::stdout();
     // The end of a reader is reported though no event is asked for. A signal ends the call early.
     while poll(&mut [PollFd::new(&stdout, PollFlags::empty())], None).is_err() {}
-}
-
-fn exit_unread() -> ! {
-    std::process::exit(EXIT_UNREAD.load(Ordering::Relaxed).into())
 }
 
 /// Prints one line of JSON.

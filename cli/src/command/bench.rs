@@ -22,9 +22,6 @@ use measure::Measured;
 /// Measures locks on this Redis, next to its bare round trip
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It loads the server for as long as it runs. Its names contain a random id, so it never touches a
-lock of yours.
-
 round_trip   inspect of a free name: one request, a script that reads one key
 lock_unlock  a lock and its release, each thread a name of its own
 hand_over    from the drop of a guard to the return of wait in another manager
@@ -33,7 +30,7 @@ trips        the median as a multiple of the round trip's median
 Examples:
   fairlock bench
   fairlock bench --threads 16 --duration 5s
-  fairlock bench --json | jq 'select(.measurement == \"lock_unlock\").p99'")]
+  fairlock bench --json")]
 pub(crate) struct Bench {
     /// How many threads lock and unlock at the same time, each a name of its own
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -84,10 +81,8 @@ impl Bench {
         }
         delete(&names, &managers[0]);
         let end = measured.map(|()| stop.exit().unwrap_or(Exit::OK));
-        let end = end.map_err(Failure::from);
-        output::set_exit_unread(end.as_ref().map_or_else(Exit::from, |exit| *exit));
         self.print(&all, requests)?;
-        end
+        Ok(end?)
     }
 
     fn print(&self, all: &[Measured], requests: u64) -> Result<(), Failure> {
@@ -119,12 +114,8 @@ impl Bench {
 /// Deletes the names, which are never used again. Redis remembers a released name for an hour, to
 /// protect its lock from late copies of earlier requests.
 fn delete(names: &[String], manager: &LockManager) {
-    let left = names.iter().find_map(|name| match manager.delete(name) {
-        Ok(true) => None,
-        Ok(false) => Some(format!("{name:?} is still in use")),
-        Err(error) => Some(error.to_string()),
-    });
-    if let Some(why) = left {
-        note_line!("fairlock: warning: Redis forgets names of this bench within an hour: {why}");
+    let is_left = |name: &&String| !matches!(manager.delete(name), Ok(true));
+    if let Some(name) = names.iter().find(is_left) {
+        note_line!("fairlock: warning: {name:?} is not deleted; Redis forgets it within an hour");
     }
 }

@@ -209,7 +209,8 @@ fn wrong_options_and_variables_exit_64_and_the_message_names_them() {
         ended.says("empty");
     }
     let option = ["ls", "--prefix", "{"];
-    refused(&option, &[("FAIRLOCK_PREFIX", "good")], "--prefix: ");
+    let variable = [("FAIRLOCK_PREFIX", "good")];
+    refused(&option, &variable, "--prefix or FAIRLOCK_PREFIX: ");
 }
 
 #[test]

@@ -111,10 +111,8 @@ impl Doctor {
             Some(Level::Warning) if self.strict => Exit::NO,
             _ => Exit::OK,
         };
-        let exit = stop.exit().unwrap_or(exit);
-        output::set_exit_unread(exit);
         self.print(findings)?;
-        Ok(exit)
+        Ok(stop.exit().unwrap_or(exit))
     }
 
     /// In the table, a remedy stands below its finding.

@@ -62,18 +62,12 @@ impl WhyWaiting {
         if is_there {
             report.find_deadlock();
         }
-        let exit = if report.is_certain {
-            Exit::DEADLOCK
-        } else {
-            Exit::OK
-        };
-        output::set_exit_unread(exit);
         if self.json {
             output::json(&report)?;
         } else {
             report.lines.iter().try_for_each(output::line)?;
         }
-        Ok(exit)
+        Ok([Exit::OK, Exit::DEADLOCK][usize::from(report.is_certain)])
     }
 }
 
