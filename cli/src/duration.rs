@@ -2,20 +2,14 @@
 
 use std::time::Duration;
 
-use crate::age;
-
 /// For clap: reads `250ms`, `10s`, `1m 30s`, `2h`. A bare number is refused: its unit is a guess.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// A time that was measured: `45.3µs`, `1.2s`, `3m 04s`.
+/// A time that was measured: `45.3µs`, `1.2s`, `184.0s`.
 pub(crate) fn measured(time: Duration) -> String {
-    match time.as_secs() {
-        0 if time.is_zero() => "0s".to_owned(),
-        0..60 => format!("{time:.1?}"),
-        _ => age::short(time),
-    }
+    format!("{time:.1?}")
 }
 
 /// The shortest time between two looks. Nobody reads faster, so more looks only load the server.

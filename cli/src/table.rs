@@ -1,7 +1,7 @@
 //! Tables that fit the window, with one line for each row.
 //!
 //! A table crate would wrap cells at words and shrink all columns alike. Here the last columns are
-//! left out first, and only text is cut.
+//! cut off first.
 
 use unicode_width::UnicodeWidthStr as _;
 
@@ -9,8 +9,6 @@ use crate::printable::{cut, printable};
 
 /// Between two columns.
 const GAP: &str = "  ";
-/// Text is cut to this width before a column is left out.
-const LEAST: usize = 12;
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -19,8 +17,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Columns by their titles, the most important one first. They have text, which may be cut.
-    /// Those with a `>` in front have numbers or times, which are not cut and stand on the right.
+    /// Columns by their titles, the most important one first. Those with a `>` in front have
+    /// numbers or times, which stand on the right.
     pub(crate) fn new(columns: &'static [&'static str]) -> Table {
         let titles = columns.iter().map(|title| title.replace('>', ""));
         Table {
@@ -36,64 +34,36 @@ impl Table {
         self.rows.push(shown.collect());
     }
 
-    /// The titles and the rows. With a width, no line is longer, and no column is empty. Without
-    /// one, every column is there and nothing is cut.
+    /// The titles and the rows. With a width, no line is longer, no column has more than half of
+    /// it, and none is empty. Without one, every column is there and nothing is cut.
     pub(crate) fn lines(&self, window: Option<usize>) -> impl Iterator<Item = String> + '_ {
-        let widths = match window {
-            Some(window) => self.fit(window),
-            None => self.natural_widths(),
-        };
+        let (most, window) = (
+            window.map(|window| window / 2),
+            window.unwrap_or(usize::MAX),
+        );
+        let widest = |at: usize| self.rows.iter().map(|row| row[at].width()).max();
+        let widths = (0..self.columns.len()).map(|at| match most {
+            Some(_) if self.rows[1..].iter().all(|row| row[at].is_empty()) => 0,
+            _ => widest(at).unwrap_or(0).min(most.unwrap_or(usize::MAX)),
+        });
+        let widths: Vec<usize> = widths.collect();
         self.rows.iter().map(move |row| {
             let cells = row.iter().zip(&widths).enumerate();
             let shown = cells.filter(|(_, (_, width))| **width > 0);
             let shown = shown.map(|(at, (cell, width))| self.padded(at, cell, *width));
-            shown.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
+            let line = shown.collect::<Vec<_>>().join(GAP);
+            cut(line.trim_end(), window)
         })
-    }
-
-    fn is_text(&self, at: usize) -> bool {
-        !self.columns[at].starts_with('>')
     }
 
     /// The cell in exactly this many columns of a terminal.
     fn padded(&self, at: usize, cell: &str, width: usize) -> String {
         let cell = cut(cell, width);
         let padding = " ".repeat(width.saturating_sub(cell.width()));
-        match self.is_text(at) {
-            true => cell + &padding,
-            false => padding + &cell,
+        match self.columns[at].starts_with('>') {
+            true => padding + &cell,
+            false => cell + &padding,
         }
-    }
-
-    /// The widths of the columns that are shown; 0 for an empty one. All texts are cut alike.
-    fn fit(&self, window: usize) -> Vec<usize> {
-        let mut natural = self.natural_widths();
-        let rows = &self.rows[1..];
-        for (at, width) in natural.iter_mut().enumerate() {
-            if !rows.is_empty() && rows.iter().all(|row| row[at].is_empty()) {
-                *width = 0;
-            }
-        }
-        let cut = |shown: usize, most: usize| {
-            let of = |at: usize| match at == 0 || self.is_text(at) {
-                true => most.min(natural[at]),
-                false => natural[at],
-            };
-            let widths: Vec<usize> = (0..shown).map(of).collect();
-            let gaps = widths.iter().filter(|width| **width > 0).skip(1).count() * GAP.len();
-            (widths.iter().sum::<usize>() + gaps <= window).then_some(widths)
-        };
-        let mut fewer = (1..=natural.len()).rev();
-        let shown = fewer.find(|shown| cut(*shown, LEAST).is_some());
-        let mut smaller = (0..=window).rev();
-        let widths = smaller.find_map(|most| cut(shown.unwrap_or(1), most));
-        widths.unwrap_or_default()
-    }
-
-    fn natural_widths(&self) -> Vec<usize> {
-        let widest = |at: usize| self.rows.iter().map(|row| row[at].width()).max();
-        let columns = 0..self.columns.len();
-        columns.map(|at| widest(at).unwrap_or(0)).collect()
     }
 }
 
@@ -125,24 +95,21 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_before_the_last_column_is_left_out() {
-        let rows = [["invoices:2026:42", "3.2s", "nightly"]];
-        for (width, titles, row) in [
-            (
-                31,
-                "NAME              HELD  LABEL",
-                "invoices:2026:42  3.2s  nightly",
-            ),
-            (
-                27,
-                "NAME          HELD  LABEL",
-                "invoices:20…  3.2s  nightly",
-            ),
-            (26, "NAME              HELD", "invoices:2026:42  3.2s"),
-            (17, "NAME", "invoices:2026:42"),
-            (9, "NAME", "invoices…"),
+    fn last_columns_are_cut_off_and_long_text_leaves_room_for_them() {
+        let rows = [["invoices:2026:42", "3.2s", ""]];
+        let titles = "NAME              HELD";
+        for (width, shown) in [
+            (60, [titles, "invoices:2026:42  3.2s"]),
+            (33, [titles, "invoices:2026:42  3.2s"]),
+            (24, ["NAME          HELD", "invoices:20…  3.2s"]),
+            (9, ["NAME  HE…", "inv…  3.…"]),
         ] {
-            assert_eq!(lines(&rows, Some(width)), [titles, row]);
+            assert_eq!(lines(&rows, Some(width)), shown);
         }
+        let all = lines(&rows, None);
+        assert_eq!(
+            all,
+            ["NAME              HELD  LABEL", "invoices:2026:42  3.2s"]
+        );
     }
 }

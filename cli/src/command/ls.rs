@@ -74,12 +74,10 @@ Examples:
   fairlock ls                            # everything that is held, awaited or lapsed
   fairlock ls 'invoices:*' --awaited     # names that begin so and have a live queue
   fairlock ls --older 10m --sort held    # held or awaited for ten minutes or more
-  fairlock ls --json | jq -r .name       # for programs
   fairlock ls --prometheus --older 1m    # for a collector that reads text files
-  fairlock ls --prometheus --totals      # the same without a series for each name
 
-Several filters: a name must pass all of them. A window too narrow for all columns
-shows the most important ones. Into a pipe goes every column, and nothing is cut.";
+Several filters: a name must pass all of them. A narrow window shows the first columns.
+Into a pipe goes every column, and nothing is cut.";
 
 const COLUMNS: [&str; 11] = [
     "NAME", "STATE", ">HELD", ">WAITERS", ">WAITED", "HOST", ">PID", "LABEL", ">LEFT", "HEARD",

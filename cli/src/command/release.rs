@@ -5,7 +5,6 @@ use std::io::{self, IsTerminal as _};
 
 use clap::Args;
 use fairlock::inspect::{LockInfo, LockState, Party};
-use humantime::format_duration;
 
 use crate::age;
 use crate::connection::Connection;
@@ -36,10 +35,8 @@ Examples:
   fairlock release invoices:42    # shows the holder, and asks
   fairlock release invoices:42 --yes --fence 1795404011123456
 
-The second one is for a script that has seen this fence.
-
-The holder may go on for a while, believing that it holds the lock. During that time
-only fences protect the data. The command says how long that can be.
+The second one is for a script that has seen this fence. The holder may go on for a while: the
+command says how long. During that time only fences protect the data.
 
 Exits with 0 if the lock was taken away, and with 1 if not: it was free already,
 its fence is another one by now, or the answer was no.";
@@ -57,22 +54,23 @@ impl Release {
             return no(format_args!("{:?} is free already", self.name));
         };
         let fences = info.holders.iter().filter_map(|holder| holder.fence);
-        let fences: BTreeSet<u64> = fences.collect();
-        let shown = fences.iter().map(u64::to_string).collect::<Vec<_>>();
-        let (name, shown) = (&self.name, shown.join(", "));
+        let (name, fences) = (&self.name, fences.collect::<BTreeSet<u64>>());
         let fence = match self.fence {
             Some(fence) if fences.contains(&fence) => fence,
-            Some(_) => return no(format_args!("{name:?} has another fence by now: {shown}")),
+            Some(_) => {
+                return no(format_args!(
+                    "{name:?} has another fence by now: {fences:?}"
+                ));
+            }
             None if fences.len() > 1 => {
                 return Err(Failure::usage(format!(
-                    "{name:?} has several holders: name one by its --fence (see `fairlock show`): \
-                     {shown}"
+                    "{name:?} has several holders: name one by its --fence: {fences:?}"
                 )));
             }
             None => fences.first().copied().unwrap_or(info.fence),
         };
         explain(&info, fence);
-        if !self.yes && !is_confirmed()? {
+        if !self.yes && !is_confirmed() {
             return no(format_args!("{name:?} stays as it is"));
         }
         if !manager.force_release(&self.name, fence)? {
@@ -109,41 +107,28 @@ fn explain(info: &LockInfo, fence: u64) {
     if losers.len() > 1 {
         note_line!("They share this fence: all {} lose the lock.", losers.len());
     }
-    note_line!("{}", notice(info.state, &losers, &left));
-}
-
-/// The text that says what the holders will notice, and when.
-fn notice(state: LockState, losers: &[&Party], left: &str) -> String {
-    match state {
-        LockState::Cooling => "Its holder has released it already, and notices nothing.".to_owned(),
-        LockState::Detached => {
-            "No process holds it. Its bearer notices when it attaches the lock.".to_owned()
-        }
-        _ => {
-            let renewed = losers.iter().filter(|holder| !holder.fixed_lease);
-            let first = match renewed.map(|holder| holder.ttl).max() {
-                Some(ttl) => format!(
-                    "The holder notices at its next renewal, within {} (a third of its ttl, {}) \
-                     and one request.\nIf it cannot reach Redis, it",
-                    duration::measured(ttl / 3),
-                    format_duration(ttl)
-                ),
-                None => "The lease is fixed. Unless the holder unlocks or renews, it".to_owned(),
-            };
-            format!(
-                "{first} notices when its lease would have ended, within {left}.\n\
-                 Until then it believes that it holds the lock: only fences protect the data."
-            )
-        }
+    if state != LockState::Held {
+        return note_line!("No process holds it now, and the one before notices nothing.");
     }
+    let renewed = losers.iter().filter(|holder| !holder.fixed_lease);
+    match renewed.map(|holder| holder.ttl / 3).max() {
+        Some(third) => note!(
+            "The holder notices at its next renewal, within {} and one request.\n\
+             If it cannot reach Redis, it",
+            duration::measured(third)
+        ),
+        None => note!("The lease is fixed. Unless the holder unlocks or renews, it"),
+    }
+    note_line!(
+        " notices when its lease would have ended, within {left}.\n\
+         Until then it believes that it holds the lock: only fences protect the data."
+    );
 }
 
 /// Asks on the terminal. No answer is a no.
-fn is_confirmed() -> Result<bool, Failure> {
+fn is_confirmed() -> bool {
     note!("Release it? [y/N] ");
     let mut answer = String::new();
-    io::stdin()
-        .read_line(&mut answer)
-        .map_err(|error| Failure::internal(format!("cannot read the answer: {error}")))?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    let _ = io::stdin().read_line(&mut answer);
+    matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
 }

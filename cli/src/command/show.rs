@@ -108,10 +108,6 @@ fn print(info: &LockInfo) -> Result<(), Failure> {
     if info.waiters > 0 {
         output::line(format_args!("\n{} waiting", info.waiters))?;
         output::table(&queue(info), width)?;
-        let more = info.waiters.saturating_sub(info.queue.len() as u64);
-        if more > 0 {
-            output::line(format_args!("and {more} more"))?;
-        }
     }
     Ok(())
 }

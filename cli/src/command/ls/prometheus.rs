@@ -3,7 +3,7 @@
 use std::ops::Add as _;
 use std::time::Duration;
 
-use fairlock::inspect::{Kind, LockInfo, LockState};
+use fairlock::inspect::{LockInfo, LockState};
 
 use crate::parties::live_holders;
 use crate::times;
@@ -67,7 +67,9 @@ pub(super) fn page(infos: &[LockInfo], only_totals: bool) -> String {
             let name = format!("fairlock_lock_{name}");
             lines.push(head(&name, &format!("{help}, by name")));
             lines.extend(values.map(|(info, value)| {
-                let (of, kind) = (escaped(&info.name), kind(info));
+                let (of, kind) = (escaped(&info.name), info.kind.to_string());
+                // Without the number of permits, which is no part of what the kind is.
+                let kind = kind.split(' ').next().unwrap_or_default();
                 format!("{name}{{name=\"{of}\",kind=\"{kind}\"}} {value}")
             }));
         }
@@ -82,16 +84,6 @@ fn head(name: &str, help: &str) -> String {
 /// The longest, in seconds.
 fn longest(times: impl IntoIterator<Item = Duration>) -> Option<f64> {
     times.into_iter().max().map(|time| time.as_secs_f64())
-}
-
-/// Without the number of permits, which is no part of what the kind is.
-fn kind(info: &LockInfo) -> &'static str {
-    match info.kind {
-        Kind::Mutex => "mutex",
-        Kind::Semaphore { .. } => "semaphore",
-        Kind::RwLock => "rw",
-        _ => "other",
-    }
 }
 
 /// A label's value.

@@ -4,7 +4,7 @@ use std::mem;
 use std::thread;
 use std::time::{Instant, SystemTime};
 
-use fairlock::{Error, LockManager, Misuse, inspect::LockInfo};
+use fairlock::{Error, LockManager, inspect::LockInfo};
 use humantime::format_duration;
 use serde::Serialize;
 
@@ -56,13 +56,6 @@ impl Show {
                     }
                     before = info;
                 }
-                Err(
-                    error @ (Error::Misused {
-                        misuse: Misuse::Kind { .. },
-                        ..
-                    }
-                    | Error::Closed),
-                ) => return Err(error.into()),
                 // After the first look the name and the settings are known to be good. So even a
                 // refusal comes from the server's state, such as a master that became a replica.
                 Err(error) if !is_away => {
