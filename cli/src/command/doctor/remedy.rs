@@ -48,9 +48,6 @@ pub(super) fn of_error(error: &str) -> &'static str {
         "CLUSTERDOWN" => "redis-cli --cluster check shows the slots that have no master",
         "OOM" => "CONFIG SET maxmemory to more, or delete data",
         _ if error.contains("max number of clients") => "CONFIG SET maxclients to a larger number",
-        _ if error.contains("without any password") => {
-            "the server has no password: leave it out of the URL"
-        }
         _ if error.contains("unknown command") => {
             "remove rename-command for it; is it the right kind of server?"
         }

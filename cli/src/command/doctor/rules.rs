@@ -250,11 +250,6 @@ const RULES: &[Rule] = &[
         .remedy("wait; if it lasts: is it overloaded, stopped, or on a slow network?"),
     warning(|f| f.deployment != Single && f.is("connected_slaves", "0"))
         .remedy("start one, to take over: replicaof, or --cluster add-node --cluster-slave"),
-    error(|f| f.num("min_slaves_good_slaves") < f.num("min_replicas_to_write"))
-        .says(
-            "{min_slaves_good_slaves} good ones; min-replicas-to-write is {min_replicas_to_write}",
-        )
-        .remedy("start the missing replicas: without them, locks are refused"),
     warning(is_unbounded)
         .says("min-replicas-to-write is 0: a master that is cut off goes on granting locks")
         .remedy("CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 1, on all"),
@@ -287,10 +282,6 @@ const RULES: &[Rule] = &[
         .fails(|f| f.is("rdb_last_bgsave_status", "err") && refuses_unsaved(f))
         .says("the last BGSAVE failed")
         .remedy("make room on the server's disk or correct dir, then BGSAVE"),
-    warning(|f| f.is("aof_last_bgrewrite_status", "err"))
-        .fails(|f| f.is("aof_last_write_status", "err"))
-        .says("it could not write the append-only file")
-        .remedy("make room on the server's disk, then BGREWRITEAOF"),
     check("clients", is_server)
         .warns(|f| f.num("connected_clients") >= f.num("maxclients") * 0.9)
         .says("{connected_clients} of {maxclients}; timeout is {timeout} s (0: none)")
@@ -322,8 +313,4 @@ const RULES: &[Rule] = &[
     error(|f| f.has("hand_over"))
         .says("{hand_over}")
         .remedy("{hand_over_remedy}"),
-    // A manager's grants of one moment are far below that.
-    warning(|f| f.num("pubsub_limit") < 262_144.0)
-        .says("client-output-buffer-limit disconnects subscribers at {pubsub_limit} bytes")
-        .remedy("CONFIG SET client-output-buffer-limit \"pubsub 32mb 8mb 60\""),
 ];
