@@ -1,14 +1,13 @@
 //! `fairlock top`, in a pseudo-terminal.
 
 use std::io::Read as _;
-use std::process::Command;
 use std::time::Duration;
 
 use fairlock::{LockGuard, LossReason};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::look::{fairlock, is_golden, labelled, masked};
-use crate::process::{end, give_environment, wrapped};
+use crate::process::wrapped;
 use crate::support::{Server, until, until_some};
 use crate::terminal::{self, Terminal};
 
@@ -140,7 +139,7 @@ fn keys_work_without_color_while_redis_is_silent() {
     assert!(!terminal.is_colored());
     server.stop();
     terminal.press("?");
-    terminal.shows("ctrl-z");
+    terminal.shows("ctrl-l");
     terminal.press("?/inv");
     terminal.shows("filter: inv_");
     terminal.press("\x03");
@@ -163,85 +162,26 @@ fn every_window_is_drawn_and_keys_behind_it_read() {
     terminal.shows("LEFT");
     // More than one read, and its last key counts.
     terminal.press(&("j".repeat(1500) + "?"));
-    terminal.shows("ctrl-z");
+    terminal.shows("ctrl-l");
     terminal.press("\x03");
     assert_eq!(terminal.ends(), Some(0));
 }
 
+/// Nobody would restore the terminal.
 #[test]
-fn suspended_top_comes_back_with_its_screen() {
+fn no_key_and_no_signal_stops_top() {
     let server = Server::start();
     let _guard = hold(&server, "nightly", "invoices:42");
-    let mut shell = Command::new("bash");
-    shell.args(["--norc", "--noprofile", "-i"]);
-    shell.env("PS1", "ready> ");
-    give_environment(&mut shell, &fairlock(&server, &[]));
-    let mut terminal = Terminal::start(&shell, 24, 100);
-    terminal.shows("ready>");
-    let binary = env!("CARGO_BIN_EXE_fairlock");
-    // Alone, and with a script around it, which stops with it.
-    for line in [
-        format!("{binary} top"),
-        format!("sh -c '{binary} top; true'"),
-    ] {
-        terminal.press(&format!("{line}\r"));
-        terminal.shows("invoices:42");
-        terminal.press("\x1a");
-        terminal.shows("Stopped");
-        until(SOON, "the usual screen", || !terminal.is_alternate());
-        // The shell sees only its own child stop. If the program went on before it stops as well,
-        // it would stop afterwards.
-        until(SOON, "all of the job is stopped", || {
-            is_job_stopped(&terminal)
-        });
-        terminal.press("fg\r");
-        terminal.shows("invoices:42");
-        assert!(terminal.is_alternate() && terminal.is_raw());
-        terminal.press("q");
-        // The shell has the keys again. Before that, the program could still read them.
-        until(SOON, "the prompt", || {
-            !terminal.is_alternate() && terminal.text().trim_end().ends_with("ready>")
-        });
-        terminal.press("clear\r");
-        terminal.hides("Stopped");
-    }
-    terminal.press("exit\r");
-    assert_eq!(terminal.ends(), Some(0));
-}
-
-/// Whether a job of the shell in this terminal is there, and all its processes are stopped.
-fn is_job_stopped(terminal: &Terminal) -> bool {
-    let shell = terminal.program.id().to_string();
-    let listed = end(Command::new("ps").args(["-o", "pid=,state=", "-s", &shell])).stdout;
-    let others = listed.lines().map(str::split_whitespace);
-    let mut states =
-        others.filter_map(|mut line| (line.next() != Some(&*shell)).then(|| line.next())?);
-    states.next() == Some("T") && states.all(|state| state == "T")
-}
-
-/// No shell with job control is there, as in a container. The session's leader is a shell in the
-/// group of its command.
-#[test]
-fn top_goes_on_where_no_shell_could_continue_it() {
-    let server = Server::start();
-    let _guard = hold(&server, "nightly", "invoices:42");
-    let shell = ["sh", "-c", "\"$@\"; echo code-$?", "sh"];
-    let shell = wrapped(&shell, &fairlock(&server, &["top"]));
-    let mut terminal = Terminal::start(&shell, 24, 100);
+    let mut terminal = top(&server, &[]);
     terminal.shows("invoices:42");
-    let group = Pid::from_child(&terminal.program);
-    for _ in 0..2 {
-        terminal.press("\x1a");
-        terminal.shows("there is no shell to suspend to");
-        terminal.press("j");
-        terminal.shows("q quit");
-        kill_process_group(group, Signal::TSTP).expect("it runs");
-        terminal.shows("there is no shell to suspend to");
-        terminal.press("j");
-        terminal.shows("q quit");
-    }
-    terminal.press("q");
-    terminal.shows("code-0");
+    terminal.press("\x1a");
+    kill_process(Pid::from_child(&terminal.program), Signal::TSTP).expect("it runs");
+    terminal.press("?");
+    terminal.shows("ctrl-l");
+    assert!(terminal.is_alternate() && terminal.is_raw());
+    terminal.press("qq");
+    assert_eq!(terminal.ends(), Some(0));
+    is_restored(&terminal);
 }
 
 /// It is not the controlling terminal, so no signal says that it is gone.

@@ -38,7 +38,6 @@ s S, 1 to 7    sort by the next, the previous, or this column
 r              reverse the order; BUSY counts hand-overs per second
 f              release a lock by force; asks first
 ctrl-l         draw again
-ctrl-z         suspend
 q, escape      back
 q, ctrl-c      quit";
 

@@ -22,14 +22,11 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crossterm::event::Event as Input;
 use fairlock::{LockManager, inspect::LockInfo};
 use ratatui::Frame;
-use rustix::process::{Signal, kill_current_process_group};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGTSTP, SIGWINCH};
-use signal_hook::low_level::emulate_default_handler;
+use signal_hook::consts::{SIGHUP, SIGTSTP, SIGWINCH};
 
 use crate::connection::Connection;
 use crate::duration;
 use crate::exit::{Exit, Failure};
-use crate::job;
 use row::Column;
 use terminal::Screen;
 use view::{Action, View};
@@ -136,28 +133,12 @@ impl Loop {
         match event {
             Event::Input(input) => match self.view.on_input(input) {
                 Some(Action::Quit) => return Ok(Some(Exit::OK)),
-                // The terminal is restored before a script around this program stops. Then its
-                // shell takes the terminal, and this process could not restore it any more. And the
-                // whole job stops, as for ctrl-z outside raw mode: a script that waits for this
-                // process has to stop as well, or its shell would not come back.
-                Some(Action::Suspend) if self.can_stop() && terminal::restore() => {
-                    let _ = kill_current_process_group(Signal::TSTP);
-                }
-                Some(Action::Redraw) => self.screen.forget(),
+                Some(Action::Redraw) => self.screen.forget()?,
                 Some(Action::Release(name, fence)) => self.release(name, fence),
-                Some(Action::Suspend) | None => {}
+                None => {}
             },
-            Event::Signal(number @ (SIGTSTP | SIGCONT)) => {
-                if number == SIGTSTP && self.can_stop() {
-                    terminal::restore();
-                    // Returns when a shell continues this process.
-                    emulate_default_handler(SIGTSTP)?;
-                }
-                // When a process is continued, the kernel discards a stop that is on its way.
-                self.screen.take_again()?;
-            }
             // The next frame finds the new size.
-            Event::Signal(SIGWINCH) => {}
+            Event::Signal(SIGTSTP | SIGWINCH) => {}
             Event::Signal(number) => return Ok(Some(Exit::of_signal(number))),
             Event::Looked(Ok(infos)) => self.view.on_look(infos, Instant::now()),
             Event::Looked(Err(error)) => self.view.on_failure(error, Instant::now()),
@@ -177,13 +158,5 @@ impl Loop {
             // If the main loop has ended, nobody wants to know.
             let _ = events.send(Event::Released(name, released));
         });
-    }
-
-    fn can_stop(&mut self) -> bool {
-        let can = job::can_be_continued();
-        if !can {
-            self.view.notice = Some("there is no shell to suspend to".to_owned());
-        }
-        can
     }
 }

@@ -60,7 +60,6 @@ pub(super) enum Mode {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Quit,
-    Suspend,
     Redraw,
     Release(Arc<str>, u64),
 }
@@ -142,7 +141,6 @@ impl View {
     fn on_key(&mut self, key: KeyEvent) -> Option<Action> {
         let code = match (key.code, key.modifiers) {
             (KeyCode::Char('c'), KeyModifiers::CONTROL) => return Some(Action::Quit),
-            (KeyCode::Char('z'), KeyModifiers::CONTROL) => return Some(Action::Suspend),
             (KeyCode::Char('l'), KeyModifiers::CONTROL) => return Some(Action::Redraw),
             (code, KeyModifiers::NONE | KeyModifiers::SHIFT) => code,
             // An escape and a letter in one read are one key, with alt. The letter alone could
