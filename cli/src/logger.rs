@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::printable::printable;
-use crate::signal_mask::without_ttou;
+use crate::signal_mask::block_ttou;
 
 /// How many lines wait for a standard error that takes none. Further lines are lost.
 const CAPACITY: usize = 1024;
@@ -34,7 +34,8 @@ pub(crate) fn start(verbose: u8) {
     let (queue, entries) = bounded(CAPACITY);
     // Without the thread nothing is logged, and the command runs all the same.
     let _ = thread::Builder::new().name("log".into()).spawn(move || {
-        without_ttou(|| write_all(&entries, &mut anstream::stderr()));
+        block_ttou();
+        write_all(&entries, &mut anstream::stderr());
     });
     // Nobody else in this process sets one.
     if log::set_logger(Box::leak(Box::new(Logger { queue }))).is_ok() {
