@@ -69,14 +69,14 @@ pub(crate) struct Connection {
     tls_key: Option<String>,
     /// How the names of keys begin. Programs that share locks share it [default: fairlock]
     #[arg(long, value_parser = line)]
-    prefix: Option<String>,
+    pub(crate) prefix: Option<String>,
     /// How long Redis may take to connect and to answer a request, such as 2s
     /// [default: 500ms, or a tenth of the TTL if that is less]
     #[arg(long, value_name = "DURATION", value_parser = timeout)]
-    command_timeout: Option<Duration>,
+    pub(crate) command_timeout: Option<Duration>,
     /// Take a lock only when N replicas have acknowledged it
     #[arg(long, value_name = "N", value_parser = number)]
-    replica_acks: Option<u32>,
+    pub(crate) replica_acks: Option<u32>,
     /// How long the replicas may take, at most half of --command-timeout [default: 100ms]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     replica_timeout: Option<Duration>,
@@ -154,20 +154,6 @@ impl Connection {
         }
     }
 
-    /// How long Redis may take to connect and to answer, if an option or a variable says so.
-    pub(crate) fn command_timeout(&self) -> Option<Duration> {
-        self.command_timeout
-    }
-
-    /// How many replicas must acknowledge a lock.
-    pub(crate) fn replica_acks(&self) -> u32 {
-        self.replica_acks.unwrap_or(0)
-    }
-
-    pub(crate) fn prefix(&self) -> Option<&str> {
-        self.prefix.as_deref()
-    }
-
     /// The addresses of the servers, for a title. Nothing of the login is in it.
     pub(crate) fn addresses(&self) -> Result<String, Failure> {
         let shown = format!("{:?}", Endpoint::from(self.url.join(" ")));
@@ -176,13 +162,13 @@ impl Connection {
         Ok(shown.unwrap_or("?").to_owned())
     }
 
-    /// The options of this process as variables, so that a fairlock below it goes to the same
-    /// Redis. A password stays where it was: in its file, in its variable or in the URL.
-    pub(crate) fn variables(&self) -> Result<Variables, Failure> {
+    /// Gives a child the options of this process as variables, so that a fairlock below it goes to
+    /// the same Redis. A password stays where it was: in its file, in its variable or in the URL.
+    pub(crate) fn give_to(&self, child: &mut Command) {
         let time = |time: Option<Duration>| Some(format_duration(time?).to_string().into());
         let text = |text: &Option<String>| text.as_ref().map(OsString::from);
         let acks = self.replica_acks.map(|acks| acks.to_string().into());
-        let mut variables = Vec::from([
+        for (name, value) in [
             ("FAIRLOCK_URL", Some(self.url.join(" ").into())),
             ("FAIRLOCK_USER", text(&self.user)),
             ("FAIRLOCK_PASSWORD_FILE", file(self.password_file.as_ref())),
@@ -196,12 +182,17 @@ impl Connection {
             ("FAIRLOCK_COMMAND_TIMEOUT", time(self.command_timeout)),
             ("FAIRLOCK_REPLICA_ACKS", acks),
             ("FAIRLOCK_REPLICA_TIMEOUT", time(self.replica_timeout)),
-        ]);
+        ] {
+            match value {
+                Some(value) => child.env(name, value),
+                // A pipe that was read by now.
+                None => child.env_remove(name),
+            };
+        }
         // The file counts, also where a child cannot read it again.
         if self.password_file.is_some() {
-            variables.push(("FAIRLOCK_PASSWORD", None));
+            child.env_remove("FAIRLOCK_PASSWORD");
         }
-        Ok(Variables(variables))
     }
 
     /// The builder with the login that is not in the URL. A file goes before the variable.
@@ -228,21 +219,6 @@ impl Connection {
             }
         };
         Ok(builder.credentials(move |_| Ok(credentials.clone())))
-    }
-}
-
-/// The variables of a child about the connection. `None`: it has none, or inherits it.
-pub(crate) struct Variables(Vec<(&'static str, Option<OsString>)>);
-
-impl Variables {
-    pub(crate) fn give_to(&self, command: &mut Command) {
-        for (name, value) in &self.0 {
-            match value {
-                Some(value) => _ = command.env(name, value),
-                // It has the value of ours, or is a pipe that was read by now.
-                None => _ = command.env_remove(name),
-            }
-        }
     }
 }
 

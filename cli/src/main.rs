@@ -14,7 +14,7 @@
 //!   While it is stopped, another process of this program, `guard.rs`, can still kill the command.
 //! - `command/top/`: threads of their own read keys and look at Redis. View, order and drawing are
 //!   pure.
-//! - `job.rs` and `processes.rs`: what the kernel knows of the job of the shell, and of processes.
+//! - `processes.rs`: what the kernel knows of processes, and of the job of the shell.
 //! - `stop.rs`: signals to a command that deletes something before it ends.
 //! - `parties.rs`: the holders and the waiters of a lock, as all commands show them.
 //! - `times.rs`: ages are differences of the server's times. This machine's clock may be off.
@@ -31,7 +31,6 @@ mod exit;
 mod first_process;
 #[cfg(test)]
 mod help_tests;
-mod job;
 mod logger;
 mod note;
 mod output;

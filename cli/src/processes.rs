@@ -176,15 +176,19 @@ pub(crate) fn above(pid: i32) -> impl Iterator<Item = Process> {
     successors(Process::of(pid), |process| Process::of(process.parent)).skip(1)
 }
 
-/// The processes above one of this host, its parent first, and whether each is in its session.
-/// `None` where `/proc` does not show the process.
-pub(crate) fn lineage(pid: u32) -> Option<Vec<(u32, bool)>> {
-    Process::own()?;
-    let child = Process::of(i32::try_from(pid).ok()?)?;
-    let is_in_session = |process: &Process| process.session == child.session;
-    let above = above(child.pid);
-    let above = above.map(|process| (process.pid.unsigned_abs(), is_in_session(&process)));
-    Some(above.collect())
+/// Whether a shell is there that could continue our group if it stopped. True where `/proc` does
+/// not say.
+///
+/// The kernel stops a group for Ctrl-Z only if one of its processes has a parent in the same
+/// session, but in another group. This looks for that parent above this process, past a script in
+/// the same job. Where a container begins with a program or with a script, there is none. A process
+/// that stops there is never continued.
+pub(crate) fn can_be_continued() -> bool {
+    Process::own().is_none_or(|own| {
+        above(own.pid)
+            .take_while(|process| process.session == own.session)
+            .any(|process| process.group != own.group)
+    })
 }
 
 #[cfg(test)]
@@ -225,12 +229,12 @@ pub(crate) mod tests {
         };
         let (found, hidden) = (finds(&[]), finds(&[pid]));
         let own = std::process::id();
-        let above = lineage(child.id()).expect("Linux");
+        let above = above(pid).next().expect("Linux");
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(found.is_some_and(|process| !process.is_fairlock() && process.now().is_none()));
         assert_eq!((hidden, finds(&[])), (None, None));
-        assert_eq!(above.first(), Some(&(own, true)));
+        assert_eq!(above.pid.unsigned_abs(), own);
         assert!(Process::own().is_some_and(|own| own.is_fairlock()));
     }
 }

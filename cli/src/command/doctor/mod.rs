@@ -141,7 +141,7 @@ impl Doctor {
 
 /// The numbers of locks, as the library derives them.
 fn numbers(deployment: Deployment, connection: &Connection, ttl: Duration) -> Facts {
-    let timeout = connection.command_timeout();
+    let timeout = connection.command_timeout;
     let timeout = timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(ttl / 10));
     let mut f = Facts::new(deployment);
     f.set_time("ttl_ms", ttl);
@@ -156,8 +156,11 @@ fn numbers(deployment: Deployment, connection: &Connection, ttl: Duration) -> Fa
         _ => ttl / 100 + Duration::from_millis(2),
     };
     f.set_time("allowed_ms", allowed);
-    f.set("replica_acks", connection.replica_acks());
-    f.set("prefix", connection.prefix().unwrap_or(DEFAULT_PREFIX));
+    f.set("replica_acks", connection.replica_acks.unwrap_or(0));
+    f.set(
+        "prefix",
+        connection.prefix.as_deref().unwrap_or(DEFAULT_PREFIX),
+    );
     let id = RandomState::new().build_hasher().finish();
     f.set("lock_name", format_args!("fairlock-doctor-{id:016x}"));
     f.set_unknown("lock_ms", "no lock was taken in time");

@@ -14,7 +14,6 @@ use fairlock::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::label;
 use super::lock::{Held, Share};
 use crate::connection::variable;
 use crate::exit::Failure;
@@ -74,15 +73,6 @@ impl Ancestors {
     pub(super) fn and(&self, own: Ancestor) -> String {
         let all = [&self.0[..], &[own]].concat();
         serde_json::to_string(&all).unwrap_or_default()
-    }
-
-    /// The label of a run inside these, which says where it is: so `why-waiting` and people can
-    /// follow it.
-    pub(super) fn label(&self, label: String) -> String {
-        match self.0.last() {
-            Some(innermost) => label::inside(label, &innermost.name, innermost.fence),
-            None => label,
-        }
     }
 
     /// Watches the runs that this one is below. If one of them is killed, so that it cannot end
@@ -164,11 +154,8 @@ impl Ancestor {
     /// Whether its lock protects what a run with this share wants to do.
     pub(super) fn covers(&self, share: Share) -> bool {
         match (self.share, share) {
-            (Share::Alone, Share::Alone)
-            | (Share::Writer, Share::Reader | Share::Writer)
-            | (Share::Reader, Share::Reader) => true,
             (Share::Permits(held), Share::Permits(wanted)) => wanted.take <= held.take,
-            _ => false,
+            (held, wanted) => held == wanted || (held, wanted) == (Share::Writer, Share::Reader),
         }
     }
 }

@@ -1,15 +1,12 @@
 //! `fairlock run`: a command that runs while a lock is held.
 
 mod ancestors;
-mod command;
 pub(crate) mod guard;
-pub(super) mod label;
 mod lock;
 mod program;
 mod release;
 mod signals;
 mod supervisor;
-mod terminal;
 mod times;
 mod tree;
 mod wait;
@@ -18,26 +15,30 @@ use crate::defaults::DEFAULT_COMMAND_TIMEOUT;
 use std::cell::RefCell;
 use std::env;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, IsTerminal as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::panic::resume_unwind;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
-use crossbeam_channel::{Receiver, bounded};
+use clap::Args;
+use crossbeam_channel::Receiver;
 use fairlock::{Builder, DetachedLock, LockManager, LockOptions};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::connection::Connection;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::logger;
+use crate::processes::Process;
 
 use ancestors::{Ancestor, Ancestors};
-use command::{DETACHED, FENCE, become_command};
 use lock::{Held, Permits, Share};
+use program::{DETACHED, FENCE, become_command};
 use signals::Signals;
 use supervisor::supervise;
-use terminal::Terminal;
 use times::Times;
 use tree::Tree;
 use wait::{Stop, Wait};
@@ -45,18 +46,16 @@ use wait::{Stop, Wait};
 /// How long the connection may take, unless `--command-timeout` says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The thread that takes the lock. It lives for as long as the run does.
+pub(super) const THREAD: &str = "fairlock-run";
+
 const EXAMPLES: &str = "\
 Examples:
   fairlock run deploy -- ./deploy.sh               wait for the lock, then run
   fairlock run -n backup -- ./backup.sh            exit with 75 if it is taken
   fairlock run -w 5m -E 0 sync -- ./sync.sh        wait for 5 minutes at most; busy is no error
-  fairlock run -n --hold-at-least 50m report -- ./report.sh
-                                                   from cron on many hosts: once an hour
+  fairlock run -n --hold-at-least 50m daily -- ./report.sh      once an hour, by cron on many hosts
   fairlock run --permits 1/4 encode -- ffmpeg ...  4 at a time, on all hosts together
-  fairlock run --shared data -- ./read.sh          beside others with --shared,
-  fairlock run --exclusive data -- ./write.sh      but not beside this one
-  fairlock run --detach 1m order -- ./submit.sh    pass the lock on, with a job
-  fairlock run --attach order -- ./work.sh         take it over, from FAIRLOCK_DETACHED
 
 Exit codes: that of the command; 128 + n if signal n ended it; 126 if it cannot be executed;
 127 if it is not found; 64 wrong usage; 69 no Redis; 74 the lock was lost; 75 busy.
@@ -102,9 +101,6 @@ pub(crate) struct Run {
     /// Hold the lock as the writer that excludes all readers.
     #[arg(short = 'x', long)]
     exclusive: bool,
-    /// If the lock is lost: end the command, or let it go on.
-    #[arg(long, value_name = "ACTION", default_value = "term")]
-    on_loss: OnLoss,
     /// How long the command may take to end after TERM, before KILL. Default: a quarter of the ttl,
     /// and 10s at most.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
@@ -133,17 +129,20 @@ pub(crate) struct Run {
     quiet: bool,
 }
 
-/// The fate of the command if its lock is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum OnLoss {
-    /// TERM, and KILL after the grace.
-    Term,
-    /// A warning on stderr. Exit code 74 in place of 0.
-    Ignore,
-}
-
 impl Run {
     pub(crate) fn run(&self, connection: &Connection) -> Result<Exit, Failure> {
+        thread::scope(|scope| {
+            // Redis and `fairlock ls` name the thread that takes the lock, and people look for it.
+            let thread = thread::Builder::new().name(THREAD.into());
+            let failed = |error| Failure::internal(format!("cannot start a thread: {error}"));
+            let run = thread.spawn_scoped(scope, || self.run_here(connection));
+            run.map_err(failed)?
+                .join()
+                .unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    fn run_here(&self, connection: &Connection) -> Result<Exit, Failure> {
         let times = Times::new(self.ttl, self.grace)?;
         // Before a wait that may take hours.
         program::check(&self.command[0])?;
@@ -155,32 +154,19 @@ impl Run {
             run: self,
             ancestors: &ancestors,
             attached: self.attached()?,
-            builder: self.builder(connection, &ancestors)?,
+            builder: self.builder(connection)?,
             signals: &signals.received,
             orphaned: orphaned.0.clone(),
             start: Instant::now(),
+            at_most: self.no_wait.then_some(Duration::ZERO).or(self.wait),
             said: RefCell::default(),
         };
-        thread::scope(|scope| {
-            // Redis and `fairlock ls` name the thread that takes the lock, and people look for it.
-            // It lives until the run ends, which drops the first channel.
-            let (_is_running, end) = bounded::<()>(0);
-            let (sender, waited) = bounded(1);
-            let take = move || {
-                let _ = sender.send(wait.run());
-                let _ = end.recv();
-            };
-            let thread = thread::Builder::new().name(label::THREAD.into());
-            let failed = |error| Failure::internal(format!("cannot start a thread: {error}"));
-            thread.spawn_scoped(scope, take).map_err(failed)?;
-            let failed = |_| Failure::internal("the wait ended without a result");
-            match waited.recv().map_err(failed)? {
-                Ok(granted) => {
-                    self.run_under(granted, connection, &ancestors, &signals, times, orphaned)
-                }
-                Err(stop) => self.without_lock(stop, &signals, connection),
+        match wait.run() {
+            Ok(granted) => {
+                self.run_under(granted, connection, &ancestors, &signals, times, orphaned)
             }
-        })
+            Err(stop) => self.without_lock(stop, &signals, connection),
+        }
     }
 
     fn run_under(
@@ -198,7 +184,7 @@ impl Run {
             return Ok(signals::end_by(signal));
         }
         let own = Ancestors::under(&held, self.share(), times.grace);
-        let mut command = command::under(&own, &self.command, connection)?;
+        let mut command = program::under(&own, &self.command, connection);
         if let Some(valid_for) = self.detach {
             return Err(self.hand_over(held, valid_for, &manager, command)?);
         }
@@ -213,11 +199,17 @@ impl Run {
             // Its text is of no more use.
             command.env_remove(DETACHED);
         }
-        let terminal = Terminal::find();
-        match Tree::start(command, terminal.is_some()) {
+        // The command is in our own process group there. So the kernel sends Ctrl-C and Ctrl-Z to
+        // both, as to any two programs of a job, and a shell continues both.
+        let has_terminal = File::open("/dev/tty").is_ok();
+        let modes = tcgetattr(io::stdin()).ok();
+        match Tree::start(command, has_terminal) {
             Ok(tree) => {
-                let ended = supervise(self, &held, tree, terminal, signals, times, orphaned);
-                Ok(release::after(self, &ended, held, &manager))
+                let ended = supervise(self, &held, tree, has_terminal, signals, times, orphaned);
+                if ended.0.signal().is_some() {
+                    restore(modes);
+                }
+                Ok(release::after(self, ended, has_terminal, held, &manager))
             }
             Err(error) => {
                 held.release_unused(&manager);
@@ -238,7 +230,7 @@ impl Run {
                 if let Err(signal) = signals.early() {
                     return Ok(signals::end_by(signal));
                 }
-                let command = command::under(&ancestor, &self.command, connection)?;
+                let command = program::under(&ancestor, &self.command, connection);
                 Err(become_command(command, &self.command[0]))
             }
             Stop::Busy(holder) => {
@@ -306,12 +298,8 @@ impl Run {
             true => Exit(self.conflict_exit_code),
             false => Exit::USAGE,
         };
-        let remedy = match self.reenter {
-            false => "--reenter joins that run",
-            true => {
-                "this one cannot join it, since it holds less, or is not above it in its session"
-            }
-        };
+        let remedies = ["--reenter joins that run", "this one cannot join it"];
+        let remedy = remedies[usize::from(self.reenter)];
         let (name, pid, fence) = (&self.name, ancestor.pid, ancestor.fence);
         let text = format!(
             "{name}: held by the run around this one (pid {pid}, fence {fence}), so it would wait \
@@ -321,30 +309,24 @@ impl Run {
     }
 
     /// A manager that is not connected yet.
-    fn builder(&self, connection: &Connection, ancestors: &Ancestors) -> Result<Builder, Failure> {
+    fn builder(&self, connection: &Connection) -> Result<Builder, Failure> {
         let label = self.label.clone();
-        let label = label.unwrap_or_else(|| label::of_program(&self.command[0]));
-        let mut options = LockOptions::new()
-            .ttl(self.ttl)
-            .label(ancestors.label(label));
+        let label = label.unwrap_or_else(|| program::label(&self.command[0]));
+        let mut options = LockOptions::new().ttl(self.ttl).label(label);
         if let Some(least) = self.hold_at_least {
             options = options.hold_at_least(least);
         }
-        let timeout = connection.command_timeout();
+        let timeout = connection.command_timeout;
+        let mut builder = connection.builder()?.options(options);
         // The library derives it from the ttl. That of a short ttl is too short for a connection
         // with TLS to another continent.
-        let connect = timeout.unwrap_or(CONNECT_TIMEOUT);
-        let builder = connection
-            .builder()?
-            .options(options)
-            .connect_timeout(connect);
-        Ok(match self.wait {
+        builder = builder.connect_timeout(timeout.unwrap_or(CONNECT_TIMEOUT));
+        if let Some(wait) = self.wait {
             // An outage does not end a wait before its time.
-            Some(wait) => {
-                builder.outage_limit(wait.max(timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT)))
-            }
-            None => builder,
-        })
+            let least = timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT);
+            builder = builder.outage_limit(wait.max(least));
+        }
+        Ok(builder)
     }
 
     fn share(&self) -> Share {
@@ -368,5 +350,16 @@ impl Run {
 
     fn say(&self, text: &str) {
         logger::say(&format!("{}: {text}", self.name));
+    }
+}
+
+/// Sets the modes of the terminal to those at the start: a command that was killed could not do it.
+/// In a pipeline, the other commands set them, too.
+fn restore(modes: Option<Termios>) {
+    if let Some(modes) = modes
+        && io::stdout().is_terminal()
+        && Process::own().is_some_and(|own| own.is_in_foreground())
+    {
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &modes);
     }
 }

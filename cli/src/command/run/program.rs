@@ -1,13 +1,26 @@
-//! Whether a program can be executed: the exit codes 126 and 127, as shells have them.
+//! The program of the command: whether it can be executed, its label, and its start. The exit codes
+//! 126 and 127 are those of shells.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{Error, ErrorKind};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{self, Command};
 
+use super::ancestors::Ancestor;
+use crate::connection::Connection;
+use crate::defaults::MAX_LABEL;
 use crate::exit::{Exit, Failure};
+use crate::logger;
+
+/// The variable with the text of a detached lock. It is a secret, so it is never an argument.
+pub(super) const DETACHED: &str = "FAIRLOCK_DETACHED";
+pub(super) const FENCE: &str = "FAIRLOCK_FENCE";
+/// By it systemd says which process its watchdog awaits. Without it, any process may be meant.
+const WATCHDOG: &str = "WATCHDOG_PID";
 
 /// It is there and cannot be executed.
 const CANNOT_EXECUTE: Exit = Exit(126);
@@ -55,4 +68,55 @@ fn files(program: &OsStr) -> Vec<PathBuf> {
 fn is_executable(path: &Path) -> bool {
     path.metadata()
         .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// The name of a program, without its folders, as a label that the library takes.
+pub(super) fn label(program: &OsStr) -> String {
+    let name = Path::new(program).file_name().unwrap_or(program);
+    let mut name = name.to_string_lossy().replace(char::is_control, "?");
+    while name.len() > MAX_LABEL {
+        name.pop();
+    }
+    name
+}
+
+/// The words as a command under this lock, with its variables about the lock, and about Redis. The
+/// C library has the shell run a script without `#!`.
+pub(super) fn under(lock: &Ancestor, words: &[OsString], connection: &Connection) -> Command {
+    let mut command = Command::new(&words[0]);
+    if env::var(WATCHDOG).is_ok_and(|pid| pid == process::id().to_string()) {
+        command.env_remove(WATCHDOG);
+    }
+    command.args(&words[1..]);
+    connection.give_to(&mut command);
+    command
+        .env("FAIRLOCK_NAME", &lock.name)
+        .env(FENCE, lock.fence.to_string())
+        .env("FAIRLOCK_PREVIOUS", &lock.previous);
+    command
+}
+
+/// Replaces this process by the command. The run around it looks after the command as after all
+/// that it started. Returns only if the program cannot be executed.
+pub(super) fn become_command(mut command: Command, program: &OsStr) -> Failure {
+    logger::flush();
+    failure(program, &command.exec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_is_the_last_part_of_a_path_as_the_library_takes_it() {
+        for (program, label) in [
+            ("/usr/bin/make", "make"),
+            ("make", "make"),
+            ("..", ".."),
+            ("a\nb\u{1b}c", "a?b?c"),
+            (&"ü".repeat(300), &"ü".repeat(MAX_LABEL / 2)),
+        ] {
+            assert_eq!(super::label(OsStr::new(program)), label);
+        }
+    }
 }

@@ -7,8 +7,8 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, unbounded};
 use libc::{
-    SIGBUS, SIGCHLD, SIGCONT, SIGFPE, SIGHUP, SIGILL, SIGINT, SIGKILL, SIGQUIT, SIGSEGV, SIGSTOP,
-    SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGUSR1, SIGUSR2, SIGWINCH,
+    SIGBUS, SIGCHLD, SIGCONT, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGQUIT, SIGSEGV, SIGSTOP, SIGTSTP,
+    SIGTTIN, SIGTTOU, SIGURG, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 use rustix::process::{Signal, getpid};
 use signal_hook::flag::register_usize;
@@ -19,13 +19,10 @@ use signal_hook::low_level::{emulate_default_handler, raise};
 use crate::exit::{Exit, Failure};
 use crate::logger;
 
-/// They end a wait for the lock, and go to the command once it runs.
-const ENDING: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
-/// They only go to the command. Before it runs, they do nothing.
-const FOR_THE_COMMAND: [i32; 2] = [SIGUSR1, SIGUSR2];
+/// They do nothing before the command runs.
+const HARMLESS_IN_A_WAIT: [i32; 4] = [SIGUSR1, SIGUSR2, SIGCONT, SIGCHLD];
 /// The terminal sends them to a whole job, which stops.
 const STOPPING: [i32; 3] = [SIGTSTP, SIGTTIN, SIGTTOU];
-const OTHERS: [i32; 2] = [SIGCONT, SIGCHLD];
 /// Nobody can handle the first two. A process with one of the next four faults cannot go on. The
 /// last two do nothing by themselves.
 const NOT_RECEIVED: [i32; 8] = [
@@ -35,7 +32,7 @@ const NOT_RECEIVED: [i32; 8] = [
 /// A signal that this process has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Received {
-    pub(super) number: i32,
+    number: i32,
     /// The kernel has sent it, and not a process.
     is_from_kernel: bool,
 }
@@ -43,14 +40,7 @@ pub(super) struct Received {
 impl Received {
     /// Whether a wait for the lock ends with it.
     pub(super) fn ends_a_wait(self) -> bool {
-        ENDING.contains(&self.number) || self.ends_a_run()
-    }
-
-    /// Whether it would end this process by itself, and the command would get KILL without a
-    /// warning. So it ends the command in good order, and the run.
-    pub(super) fn ends_a_run(self) -> bool {
-        let others = [&ENDING[..], &FOR_THE_COMMAND, &STOPPING, &OTHERS];
-        !others.iter().any(|signals| signals.contains(&self.number))
+        !HARMLESS_IN_A_WAIT.contains(&self.number) && !self.stops_a_job()
     }
 
     pub(super) fn stops_a_job(self) -> bool {
@@ -63,8 +53,10 @@ impl Received {
     }
 
     /// The signal, if a command gets it from here.
+    #[allow(unsafe_code, reason = "no safe call makes a real-time signal")]
     pub(super) fn for_the_command(self) -> Option<Signal> {
-        Signal::from_named_raw(self.number).filter(|signal| *signal != Signal::CHILD)
+        // SAFETY: this process has a handler for it, so it is no signal of the C library itself.
+        (self.number != SIGCHLD).then(|| unsafe { Signal::from_raw_unchecked(self.number) })
     }
 }
 
@@ -91,7 +83,7 @@ impl Signals {
         let failed = |error| Failure::internal(format!("cannot receive signals: {error}"));
         let ignored = ignored();
         let is_wanted = |number: &i32| {
-            let is_ignored = contains(ignored, *number) && !OTHERS.contains(number);
+            let is_ignored = contains(ignored, *number) && ![SIGCONT, SIGCHLD].contains(number);
             !is_ignored && !NOT_RECEIVED.contains(number) && !STOPPING.contains(number)
         };
         let wanted = all().filter(is_wanted);
@@ -99,13 +91,11 @@ impl Signals {
         let handle = incoming.handle();
         let (sender, received) = unbounded();
         let forward = move || {
-            while !incoming.is_closed() {
-                for info in incoming.wait() {
-                    let _ = sender.send(Received {
-                        number: info.si_signo,
-                        is_from_kernel: info.si_code > 0,
-                    });
-                }
+            for info in incoming.forever() {
+                let _ = sender.send(Received {
+                    number: info.si_signo,
+                    is_from_kernel: info.si_code > 0,
+                });
             }
         };
         let thread = thread::Builder::new().name("signals".into());

@@ -1,6 +1,5 @@
 //! Looks after the command while it runs under its lock.
 
-use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -9,18 +8,16 @@ use fairlock::{Error, LossReason};
 use humantime::format_duration;
 use rustix::process::Signal;
 
+use super::Run;
 use super::guard::Guard;
 use super::lock::Held;
 use super::signals::{Received, Signals};
-use super::terminal::Terminal;
 use super::times::Times;
 use super::tree::Tree;
-use super::{OnLoss, Run};
 use crate::age::short;
 use crate::exit::Failure;
-use crate::job::can_be_continued;
 use crate::logger;
-use crate::processes::Process;
+use crate::processes::{Process, can_be_continued};
 
 /// The longest sleep. The time left of a lease goes on while the host sleeps, and a timer does not.
 const LOOK: Duration = Duration::from_secs(1);
@@ -32,58 +29,42 @@ struct Supervisor<'a> {
     held: &'a Held,
     tree: Tree,
     signals: &'a Signals,
-    /// The terminal, whose group the command shares with this process.
-    terminal: Option<Terminal>,
+    /// The command shares the group of this process then.
+    has_terminal: bool,
     times: Times,
     granted: Instant,
     /// Once the command got TERM for its lock.
     kill_at: Option<Instant>,
     is_lost: bool,
-    cut: Option<Cut>,
-}
-
-/// How a run ended: all processes of the command are dead.
-pub(super) struct Ended {
-    pub(super) end: ExitStatus,
-    /// Why the command was ended before its time, if it was. A loss that was ignored counts, too.
-    pub(super) cut: Option<Cut>,
-    pub(super) by_ctrl_c: bool,
-}
-
-/// Why a command was ended before its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cut {
-    /// Its lock was lost, was about to be, or was held for long enough.
-    Lock,
-    /// The lock was lost, and the command was to go on.
-    Ignored,
-    /// A signal of this number came that would have ended fairlock alone.
-    Signal(i32),
+    is_cut: bool,
 }
 
 /// Looks after the command until it and all of its processes are dead. `orphaned` says that a run
 /// around this one has died, which can end nothing then before its lock is another's. Within that
 /// time all must be dead.
+///
+/// Returns how the command ended, and whether that was before its time: its lock was lost, was
+/// about to be, or was held for long enough.
 pub(super) fn supervise(
     run: &Run,
     held: &Held,
     tree: Tree,
-    terminal: Option<Terminal>,
+    has_terminal: bool,
     signals: &Signals,
     times: Times,
     (mut orphaned, grace): (Receiver<()>, Duration),
-) -> Ended {
+) -> (ExitStatus, bool) {
     let mut this = Supervisor {
         run,
         held,
         tree,
         signals,
-        terminal,
+        has_terminal,
         times,
         granted: Instant::now(),
         kill_at: None,
         is_lost: false,
-        cut: None,
+        is_cut: false,
     };
     this.take_early_signals();
     let mut lost = held.lost().clone();
@@ -92,7 +73,7 @@ pub(super) fn supervise(
             this.on_stop(signal);
         }
         if let Some(end) = this.tree.over() {
-            return this.finish(end);
+            return (end, this.is_cut);
         }
         this.act();
         select! {
@@ -105,7 +86,7 @@ pub(super) fn supervise(
             recv(orphaned) -> _ => {
                 orphaned = never();
                 this.times.grace = this.times.grace.min(grace);
-                this.cut(Cut::Lock, Signal::TERM, "the run around this one has died");
+                this.cut(Signal::TERM, "the run around this one has died");
             }
             default(this.pause()) => {}
         }
@@ -134,7 +115,7 @@ impl Supervisor<'_> {
             (Some(at), _) if Instant::now() >= at => self.tree.kill(),
             (None, Some(limit)) if self.granted.elapsed() >= limit => {
                 let why = format!("--max-hold {} is over", format_duration(limit));
-                self.cut(Cut::Lock, Signal::TERM, &why);
+                self.cut(Signal::TERM, &why);
             }
             // The command has ended, and some process that it started has not. Without the lock it
             // would go on as if it were protected.
@@ -167,16 +148,12 @@ impl Supervisor<'_> {
         } else {
             return;
         };
-        if self.run.on_loss == OnLoss::Ignore {
-            self.cut.get_or_insert(Cut::Ignored);
-            return self.run.say(&format!("{why}, and the command goes on"));
-        }
-        self.cut(Cut::Lock, signal, &why);
+        self.cut(signal, &why);
     }
 
     /// The time until the command gets its next signal for the lease, if nothing renews it.
     fn spare(&self) -> Duration {
-        if self.run.on_loss == OnLoss::Ignore || self.is_lost {
+        if self.is_lost {
             return Duration::MAX;
         }
         let left_then = match self.kill_at {
@@ -187,14 +164,11 @@ impl Supervisor<'_> {
     }
 
     /// Ends the command by TERM, and KILL after the grace, or by KILL.
-    fn cut(&mut self, cut: Cut, signal: Signal, why: &str) {
+    fn cut(&mut self, signal: Signal, why: &str) {
         if self.tree.is_killed {
             return;
         }
-        // A loss that was ignored has ended nothing.
-        if matches!(self.cut, None | Some(Cut::Ignored)) {
-            self.cut = Some(cut);
-        }
+        self.is_cut = true;
         let then = if signal == Signal::KILL {
             self.tree.kill();
             "was killed"
@@ -228,19 +202,13 @@ impl Supervisor<'_> {
     fn on_signal(&mut self, received: Received) {
         // This process may have been stopped: without a lock, CONT must not reach the command.
         self.act();
-        if received.ends_a_run() {
-            if self.kill_at.is_none() {
-                let number = received.number;
-                let why = format!("signal {number} has come");
-                self.cut(Cut::Signal(number), Signal::TERM, &why);
-            }
-        } else if received.stops_a_job() && self.terminal.is_some() {
+        if received.stops_a_job() && self.has_terminal {
             // The kernel stops nobody where nobody could continue it. A shell may have continued
             // the job since.
             if !self.signals.is_continued() && can_be_continued() {
                 self.suspend();
             }
-        } else if self.terminal.is_some() && received.is_typed() && !self.tree.has_left_group() {
+        } else if self.has_terminal && received.is_typed() && !self.tree.has_left_group() {
             // The kernel has sent it to the command, too.
         } else if let Some(signal) = received.for_the_command() {
             self.tree.signal(signal);
@@ -250,8 +218,8 @@ impl Supervisor<'_> {
     /// The command was stopped by this signal.
     fn on_stop(&mut self, signal: Signal) {
         let both = [Process::own(), self.tree.command()];
-        let has_terminal = || both.iter().flatten().any(Process::is_in_foreground);
-        if self.terminal.is_none() || signal == Signal::STOP && !has_terminal() {
+        let is_in_foreground = || both.iter().flatten().any(Process::is_in_foreground);
+        if !self.has_terminal || signal == Signal::STOP && !is_in_foreground() {
             // Somebody else stopped it, and will continue it. The lock is renewed meanwhile.
         } else if can_be_continued() {
             // Some programs that draw on the terminal stop by themselves at Ctrl-Z. While they have
@@ -274,15 +242,13 @@ impl Supervisor<'_> {
         self.tree.stop();
         let left = self.held.remaining();
         let guarded = left.saturating_sub(self.times.margin);
-        let is_guarded = self.run.on_loss == OnLoss::Term;
-        let children = self.tree.children().filter(|_| is_guarded);
+        let children = self.tree.children();
         let guard = children.and_then(|(command, others)| Guard::start(guarded, command, others));
-        if is_guarded && guard.is_none() {
+        let Some(guard) = guard else {
             self.run
                 .say("cannot be stopped: no process could end the command before its lock ends");
-            self.tree.go_on();
-            return;
-        }
+            return self.tree.go_on();
+        };
         let left = short(left);
         self.run.say(&format!(
             "stopped: the lock will be lost in {left} unless the command continues"
@@ -294,26 +260,13 @@ impl Supervisor<'_> {
         if self.held.check().is_ok() {
             let _ = self.held.renew();
         }
-        let was_killed = guard.is_some_and(Guard::call_off);
-        if self.run.on_loss == OnLoss::Term && self.held.check().is_err() {
+        let was_killed = guard.call_off();
+        if self.held.check().is_err() {
             self.act();
         } else if was_killed {
-            self.cut(Cut::Lock, Signal::KILL, "it was stopped for too long");
+            self.cut(Signal::KILL, "it was stopped for too long");
         } else {
             self.tree.go_on();
-        }
-    }
-
-    fn finish(self, end: ExitStatus) -> Ended {
-        if let Some(terminal) = &self.terminal
-            && (end.signal().is_some() || self.tree.is_killed)
-        {
-            terminal.restore_modes();
-        }
-        Ended {
-            end,
-            cut: self.cut,
-            by_ctrl_c: end.signal() == Some(Signal::INT.as_raw()) && self.terminal.is_some(),
         }
     }
 }

@@ -48,6 +48,8 @@ pub(super) struct Wait<'a> {
     pub(super) signals: &'a Receiver<Received>,
     pub(super) orphaned: Receiver<()>,
     pub(super) start: Instant,
+    /// Without end if it is `None`.
+    pub(super) at_most: Option<Duration>,
     /// The last line about the wait.
     pub(super) said: RefCell<String>,
 }
@@ -197,16 +199,11 @@ impl Wait<'_> {
 
     /// The time that is left to wait. `None`: without end.
     fn left(&self) -> Option<Duration> {
-        Some(self.at_most()?.saturating_sub(self.start.elapsed()))
-    }
-
-    fn at_most(&self) -> Option<Duration> {
-        let none = self.run.no_wait.then_some(Duration::ZERO);
-        none.or(self.run.wait)
+        Some(self.at_most?.saturating_sub(self.start.elapsed()))
     }
 
     fn is_try(&self) -> bool {
-        self.at_most() == Some(Duration::ZERO)
+        self.at_most == Some(Duration::ZERO)
     }
 
     /// Asks Redis for the holder. Without an answer the line says so, and the wait goes on.

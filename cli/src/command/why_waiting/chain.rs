@@ -1,36 +1,28 @@
 //! Follows a chain of waits through what was seen of the locks. It asks nobody.
 //!
 //! A holder waits where its own thread waits. A run waits for the processes of its command, too: on
-//! this host `/proc` shows which processes are below one, and a run on any host writes into its
-//! label which run is around it.
-
-use std::collections::{HashMap, HashSet};
-use std::iter::successors;
+//! this host `/proc` shows which processes are below one.
 
 use fairlock::inspect::{LockInfo, Party};
 
 use super::Locks;
 use super::report::{Report, Wait};
 use crate::age;
-use crate::command::run::label;
+use crate::command::run;
 use crate::parties::{fence_of, is_same_thread, live_holders};
-use crate::processes::lineage;
+use crate::processes::{Process, above};
 use crate::times;
 
-/// A chain is followed through this many names, and through this many runs inside each other. Only
-/// a program that goes wrong, and labels that people wrote, have longer ones.
+/// A chain is followed through this many names. Only a program that goes wrong has a longer one.
 const MOST_NAMES: usize = 200;
 /// If a lock has more holders, those that do not wait are only counted.
 const MOST_HOLDERS: usize = 10;
 
-/// The locks, and the processes of this host, as they were a moment ago.
+/// The locks as they were a moment ago, and the processes of this host.
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
     locks: &'a Locks,
     host: String,
-    /// Those of this host that hold or wait. Each with the processes above it, the parent first,
-    /// and whether they are in its session.
-    processes: HashMap<u32, Vec<(u32, bool)>>,
 }
 
 impl<'a> Scene<'a> {
@@ -38,18 +30,7 @@ impl<'a> Scene<'a> {
         let name = rustix::system::uname();
         // As the library writes it.
         let host = name.nodename().to_string_lossy().replace(' ', "-");
-        let parties = |lock: &'a LockInfo| lock.holders.iter().chain(&lock.queue);
-        let mut pids = HashSet::new();
-        for party in locks.values().flat_map(parties) {
-            pids.extend((party.host == host).then_some(party.pid));
-        }
-        let seen = |pid| Some((pid, lineage(pid)?));
-        let processes = pids.into_iter().filter_map(seen).collect();
-        Scene {
-            locks,
-            host,
-            processes,
-        }
+        Scene { locks, host }
     }
 
     /// The chain behind a name: its holders, the names for which they wait, and so on.
@@ -107,7 +88,7 @@ impl<'a> Scene<'a> {
     /// Why a chain ends at this holder.
     fn end(&self, holder: &Party) -> String {
         let host = &holder.host;
-        if holder.thread == label::THREAD && self.above(holder).is_none() {
+        if holder.thread == run::THREAD && self.process(holder).is_none() {
             format!("which waits for no lock itself; only {host} shows whether its command waits")
         } else if holder.keeps {
             "which lets go of it as soon as no guard has it".to_owned()
@@ -125,7 +106,7 @@ impl<'a> Scene<'a> {
                 // A process lets go of a lock that it keeps, also for another thread of its own.
                 let is_behind_itself = holder.keeps && is_other && holds.name == waits_for.name;
                 let own = is_same_thread(holder, waiter).filter(|_| !is_behind_itself);
-                let certain = own.or_else(|| self.awaits_process(holds, holder, waiter));
+                let certain = own.or_else(|| self.awaits_process(holder, waiter));
                 waits.extend(certain.map(|certain| Wait {
                     holds,
                     waits_for,
@@ -141,39 +122,20 @@ impl<'a> Scene<'a> {
         waits
     }
 
-    /// Whether the run that holds this lock waits for the waiter's process: surely, maybe
-    /// (`false`), or not at all (`None`).
-    fn awaits_process(&self, holds: &LockInfo, holder: &Party, waiter: &'a Party) -> Option<bool> {
+    /// Whether the run that holds a lock waits for the waiter's process: surely, maybe (`false`),
+    /// or not at all (`None`).
+    fn awaits_process(&self, holder: &Party, waiter: &Party) -> Option<bool> {
         // A process of the library does other work than to wait for its children.
-        (holder.thread == label::THREAD).then_some(())?;
-        let above = self.above(holder).and(self.above(waiter));
-        let run = above.and_then(|above| above.iter().find(|(pid, _)| *pid == holder.pid));
-        if let Some((_, is_in_session)) = run {
-            // A run waits for its command, and then for the rest of its session.
-            return Some(*is_in_session);
-        }
-        let fence = fence_of(holds, holder);
-        self.is_inside(waiter, (&holds.name, fence)).then_some(())?;
-        // The readers of a lock share a fence, so the label does not say which one it is below. If
-        // both are here, the waiter has left the processes of the run.
-        let with_fence = live_holders(holds).filter(|other| fence_of(holds, other) == fence);
-        Some(above.is_none() && with_fence.count() == 1)
+        (holder.thread == run::THREAD).then_some(())?;
+        let (run, waiter) = (self.process(holder)?, self.process(waiter)?);
+        let run = above(waiter.pid).find(|process| process.pid == run.pid)?;
+        // A run waits for its command, and then for the rest of its session.
+        Some(run.session == waiter.session)
     }
 
-    /// The processes above this one, if it is here.
-    fn above(&self, party: &Party) -> Option<&Vec<(u32, bool)>> {
-        let above = self.processes.get(&party.pid);
-        above.filter(|_| party.host == self.host)
-    }
-
-    /// Whether the labels of the waiter, and of the runs around it, lead to this name and fence.
-    fn is_inside(&self, waiter: &'a Party, run: (&str, u64)) -> bool {
-        let around = |inner: &&'a Party| {
-            let (name, fence) = label::around(&inner.label)?;
-            let lock = self.locks.get(name)?;
-            live_holders(lock).find(|holder| fence_of(lock, holder) == fence)
-        };
-        let mut runs = successors(Some(waiter), around).take(MOST_NAMES);
-        runs.any(|inner| label::around(&inner.label) == Some(run))
+    /// The process of a party, if it is here and `/proc` shows it.
+    fn process(&self, party: &Party) -> Option<Process> {
+        (party.host == self.host).then(Process::own)??;
+        Process::of(party.pid.cast_signed())
     }
 }

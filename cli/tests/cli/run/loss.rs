@@ -12,7 +12,7 @@ use super::{
 };
 use crate::look::release_by_force;
 use crate::process::without_server;
-use crate::support::{Proxy, SLACK, Server, contains, throughout, until};
+use crate::support::{Proxy, SLACK, Server, contains, until};
 
 /// The ttl where a process must be dead in time: its margin outlasts the delays of a busy machine.
 const MARGIN_TTL: &str = "4s";
@@ -173,29 +173,6 @@ fn loss_ends_the_command_by_term_and_then_kill() {
 }
 
 #[test]
-fn ignored_loss_is_a_warning_and_74_in_place_of_0() {
-    let server = Server::start();
-    // The loss shows at a renewal, or only at the end.
-    for (ttl, text) in [("2s", "the command goes on"), ("60s", "the lock was lost")] {
-        for (code, exit) in [(0, 74), (3, 3)] {
-            let script = format!("trap 'exit {code}' USR1; echo up; while :; do sleep 0.02; done");
-            let args = ["--ttl", ttl, "--on-loss", "ignore", "a"];
-            let mut run = Run::script(&server, &args, &script);
-            run.line();
-            server.query::<()>(&["FLUSHALL"]);
-            if ttl == "2s" {
-                // Time itself is under test: by then, a renewal has come.
-                throughout(TTL, "it goes on", || run.is_running());
-            }
-            run.signal(Signal::USR1);
-            let ended = run.ends(exit, "");
-            ended.says(text);
-            assert_eq!(ended.stderr.matches("fairlock:").count(), 1, "{ended:?}");
-        }
-    }
-}
-
-#[test]
 fn max_hold_ends_the_group_and_then_releases_the_lock() {
     let server = Server::start();
     let args = ["--max-hold", "500ms", "--grace", "300ms", "a"];
@@ -217,21 +194,6 @@ fn max_hold_ends_the_group_and_then_releases_the_lock() {
         "",
     );
     assert_eq!(previous(&server, &["a"]), "lapsed");
-}
-
-#[test]
-fn max_hold_after_an_ignored_loss_exits_74() {
-    let server = Server::start();
-    let args = ["--ttl", TTL_TEXT, "--on-loss", "ignore"];
-    // The loss shows at the first renewal, after a third of the ttl.
-    let args = [&args[..], &["--max-hold", "4s", "a"]].concat();
-    let mut run = Run::script(&server, &args, "echo up; exec sleep 60");
-    run.line();
-    server.query::<()>(&["FLUSHALL"]);
-    let ended = run.ends(74, "");
-    ended.says("the command goes on");
-    ended.says("--max-hold 4s is over");
-    assert!(!ended.stderr.contains("has held"), "{ended:?}");
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! A run inside a run: what it learns from the one around it.
 
-use rustix::process::{Signal, test_kill_process};
+use rustix::process::test_kill_process;
 
 use super::loss::next_holder;
-use super::{
-    Run, broken_program, gives, holder, is_held, manager, run_script, script_gives, until_queued,
-};
+use super::{Run, broken_program, gives, is_held, manager, run_script, script_gives, until_queued};
 use crate::process::{Ended, end, exits, without_server};
 use crate::support::Server;
 
@@ -202,19 +200,6 @@ fn inner_call_goes_to_the_redis_of_the_outer_one() {
     let ended = exits(&mut command, 0);
     ended.shows("held");
     assert!(!ended.stdout.contains("a secret"), "{ended:?}");
-}
-
-#[test]
-fn label_of_an_inner_run_names_the_outer_one() {
-    let server = Server::start();
-    let script = "echo $FAIRLOCK_FENCE; exec \"$BINARY\" run b -- sh -c 'echo up; exec sleep 60'";
-    let mut run = Run::script(&server, &["a"], script);
-    let fence = run.line();
-    assert_eq!(run.line(), "up");
-    let label = holder(&server, "b").label;
-    assert_eq!(label, format!("sh (in a, fence {fence})"));
-    run.signal(Signal::TERM);
-    run.ends(143, "");
 }
 
 #[test]
