@@ -16,8 +16,8 @@ const MOST_LINES_OF_A_FUNCTION: usize = 50;
 const WIDTH: usize = 100;
 
 /// The library forbids it. Here three files may have it, each with its reason: no safe call blocks a
-/// signal for a thread, none asks for the session of a parent in another pid namespace, and none has
-/// a child ask for a signal at the death of its parent.
+/// signal for a thread, none sends a real-time signal, and none has a child ask for a signal at the
+/// death of its parent.
 #[test]
 fn unsafe_code_of_the_command_line_is_in_three_places() {
     let main = fs::read_to_string(root().join("cli/src/main.rs")).expect("cli/src/main.rs");
