@@ -298,7 +298,10 @@ impl Run {
             true => Exit(self.conflict_exit_code),
             false => Exit::USAGE,
         };
-        let remedies = ["--reenter joins that run", "this one cannot join it"];
+        let remedies = [
+            "--reenter joins that run",
+            "this one cannot join it: it wants more, or is not below it in its session",
+        ];
         let remedy = remedies[usize::from(self.reenter)];
         let (name, pid, fence) = (&self.name, ancestor.pid, ancestor.fence);
         let text = format!(
