@@ -15,7 +15,8 @@ const SAMPLES: usize = 5;
 
 /// Each is asked for by itself: 6.2 takes no more, and all together would bring passwords.
 const SETTINGS: &str = "maxmemory maxmemory-policy appendfsync save stop-writes-on-bgsave-error \
-                        timeout min-replicas-to-write lua-time-limit cluster-require-full-coverage";
+                        timeout min-replicas-to-write lua-time-limit \
+                        client-output-buffer-limit cluster-require-full-coverage";
 
 struct Link<'a> {
     f: &'a mut Facts,

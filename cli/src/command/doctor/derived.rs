@@ -15,6 +15,11 @@ pub(super) fn derive(f: &mut Facts) {
     let (limit, host) = (f.num("maxmemory"), f.num("total_system_memory"));
     let limit = if limit > 0.0 { limit } else { host };
     f.set("memory_share", f.num("used_memory") / limit);
+    let limits = f.text("client_output_buffer_limit").split_once("pubsub ");
+    let limits = limits.map_or("", |(_, limits)| limits).split(' ').take(2);
+    // 0 is no limit.
+    let limits = limits.filter_map(|limit| limit.parse().ok().filter(|limit| *limit > 0.0));
+    f.set("pubsub_limit", limits.fold(f64::NAN, f64::min));
     let unassigned = 16_384.0 - f.num("cluster_slots_assigned");
     f.set("unserved_slots", unassigned + f.num("cluster_slots_fail"));
     // Without INFO, nobody knows.

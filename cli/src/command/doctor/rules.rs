@@ -282,6 +282,9 @@ const RULES: &[Rule] = &[
         .fails(|f| f.is("rdb_last_bgsave_status", "err") && refuses_unsaved(f))
         .says("the last BGSAVE failed")
         .remedy("make room on the server's disk or correct dir, then BGSAVE"),
+    warning(|f| f.is("aof_last_bgrewrite_status", "err"))
+        .says("it could not write the append-only file")
+        .remedy("make room on the server's disk, then BGREWRITEAOF"),
     check("clients", is_server)
         .warns(|f| f.num("connected_clients") >= f.num("maxclients") * 0.9)
         .says("{connected_clients} of {maxclients}; timeout is {timeout} s (0: none)")
@@ -313,4 +316,8 @@ const RULES: &[Rule] = &[
     error(|f| f.has("hand_over"))
         .says("{hand_over}")
         .remedy("{hand_over_remedy}"),
+    // A manager's grants of one moment are far below that.
+    warning(|f| f.num("pubsub_limit") < 262_144.0)
+        .says("client-output-buffer-limit disconnects subscribers at {pubsub_limit} bytes")
+        .remedy("CONFIG SET client-output-buffer-limit \"pubsub 32mb 8mb 60\""),
 ];

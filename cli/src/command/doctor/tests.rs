@@ -16,6 +16,8 @@ const GOOD: [&str; 3] = [
          maxmemory=0; maxmemory_human=0B; used_memory=100; used_memory_human=100B; \
          total_system_memory=1000; maxmemory_policy=noeviction; aof_enabled=1; \
          appendfsync=everysec; save=; stop_writes_on_bgsave_error=yes; connected_clients=1; \
+         aof_last_bgrewrite_status=ok; \
+         client_output_buffer_limit=normal 0 0 0 slave 1 1 60 pubsub 33554432 8388608 60; \
          master_host=h; master_port=7; maxclients=100; timeout=0; min_replicas_to_write=1; \
          lua_time_limit=5000; cluster_known_nodes=6; cluster_slots_assigned=16384; \
          cluster_slots_fail=0; cluster_state=ok; \
@@ -46,6 +48,7 @@ const CASES: &[&str] = &[
     "single server | appendfsync=no | persistence Warning",
     "single server | rdb_last_bgsave_status=err | persistence Warning",
     "single server | rdb_last_bgsave_status=err; save=60 1 | persistence Error",
+    "single server | aof_last_bgrewrite_status=err | persistence Warning",
     "single server | timeout=3 | clients Warning",
     "single server | timeout=4 | clients Ok",
     "single server | connected_clients=89 | clients Ok",
@@ -53,6 +56,8 @@ const CASES: &[&str] = &[
     "single server | lua_time_limit=0 | scripts Warning",
     "single server | lock=OOM; lock_remedy=more | scripts Error",
     "single server | lock_ms=? | scripts Warning",
+    "single server | client_output_buffer_limit=pubsub 33554432 1000 60 | messages Warning",
+    "single server | client_output_buffer_limit=pubsub 0 0 0 | messages Ok",
     "single server | hand_over_ms=900 | messages Warning",
     "single server | hand_over=NOPERM; hand_over_remedy=rule | messages Error",
     "single server | lacking=+hdel | rights Error",

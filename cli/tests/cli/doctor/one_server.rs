@@ -51,6 +51,7 @@ fn interrupted_doctor_leaves_nothing() {
 /// that may be refused. A remedy that is a command helps.
 #[test]
 fn each_bad_setting_is_found_and_its_remedy_helps() {
+    let buffers = "client-output-buffer-limit";
     let server = Server::start_with(&GOOD);
     for (name, value, check, level) in [
         ("maxmemory-policy", "allkeys-lru", "eviction", Warning),
@@ -58,6 +59,8 @@ fn each_bad_setting_is_found_and_its_remedy_helps() {
         ("appendonly", "no", "persistence", Warning),
         ("timeout", "2", "clients", Warning),
         ("lua-time-limit", "0", "scripts", Warning),
+        ("min-replicas-to-write", "1", "scripts", Error),
+        (buffers, "pubsub 1024 0 0", "messages", Warning),
     ] {
         let before: Vec<String> = server.query(&["CONFIG", "GET", name]);
         server.query::<()>(&["CONFIG", "SET", name, value]);
