@@ -4,31 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::options::{
-    LockOptions, MAX_LABEL, MAX_LOCAL_HANDOVERS, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
+use crate::options::LockOptions;
+use crate::setting::{
+    CHECK_PERIOD, COMMAND_TIMEOUT, CONNECT_TIMEOUT, DEFAULT_PREFIX, HOLD_AT_LEAST, HORIZON,
+    KEEP_IDLE, LABEL, LANES, LOCAL_HANDOVERS, LONG_WAIT, MAX_KEPT, OUTAGE_LIMIT, PREFIX,
+    REPLICA_ACKS, TTL,
 };
 use crate::time_text::{down_to_ms, setting as shown, up_to_ms};
-
-/// How long Redis may go without a successful reply before a wait ends with an error.
-pub(crate) const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
-/// How long a wait may last before the log has a warning of it.
-pub(crate) const DEFAULT_LONG_WAIT: Duration = Duration::from_secs(10);
-/// How many connections short calls share.
-pub(crate) const DEFAULT_LANES: u32 = 2;
-/// How many locks are kept after their guards at a time.
-pub(crate) const DEFAULT_MAX_KEPT: u32 = 1024;
-/// The most that [`Builder::max_kept`](crate::Builder::max_kept) allows.
-pub(crate) const MOST_MAX_KEPT: usize = 1_000_000;
-/// The prefix of keys and channels.
-pub(crate) const DEFAULT_PREFIX: &str = "fairlock";
-/// How long a reply may take: this, or a tenth of the ttl if that is less.
-pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
-/// How often a process checks each name that it waits for: this, or an eighth of the ttl if that is
-/// less.
-pub(crate) const DEFAULT_CHECK_PERIOD: Duration = Duration::from_secs(1);
-/// How long a silent process keeps its places in queues: this, or half of the ttl if that is less.
-/// Never less than a check period and three command timeouts.
-pub(crate) const DEFAULT_HORIZON: Duration = Duration::from_secs(5);
 
 /// The settings of a [`Builder`](crate::Builder), as the user made them. [`Config::new`] derives
 /// the rest from the ttl.
@@ -84,7 +66,7 @@ pub(crate) struct Config {
     pub(crate) back_off: Duration,
     pub(crate) replica_acks: Option<ReplicaAcks>,
     /// The most locks that are kept after their guards at a time.
-    pub(crate) max_kept: usize,
+    pub(crate) max_kept: u32,
 }
 
 impl Config {
@@ -92,27 +74,26 @@ impl Config {
     pub(crate) fn new(settings: Settings) -> Result<(Config, LockOptions)> {
         let options = settings.options;
         let ttl = options.lease_length();
-        check_ttl(&options)?;
+        options.length_setting().check(ttl)?;
         let given = [
-            ("command_timeout", settings.command_timeout),
-            ("check_period", settings.check_period),
-            ("horizon", settings.horizon),
+            (COMMAND_TIMEOUT.name, settings.command_timeout),
+            (CHECK_PERIOD.name, settings.check_period),
+            (HORIZON.name, settings.horizon),
         ];
         // A fixed lease can be shorter than the periods may be. Only renewed locks, and locks that
         // a caller waits for, depend on the periods.
-        let base = ttl.max(MIN_TTL);
+        let base = ttl.max(TTL.least);
         let command_timeout = settings
             .command_timeout
-            .unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(base / 10));
+            .unwrap_or(COMMAND_TIMEOUT.default.min(base / 10));
         let check_period = settings
             .check_period
-            .unwrap_or(DEFAULT_CHECK_PERIOD.min(base / 8));
-        let horizon = DEFAULT_HORIZON
-            .min(base / 2)
-            .max(least_horizon(check_period, command_timeout));
+            .unwrap_or(CHECK_PERIOD.default.min(base / 8));
+        let horizon =
+            least_horizon(check_period, command_timeout).max(HORIZON.default.min(base / 2));
         let config = Config {
-            prefix: check_prefix(settings.prefix)?,
-            lanes: settings.lanes.unwrap_or(DEFAULT_LANES),
+            prefix: settings.prefix.as_deref().unwrap_or(DEFAULT_PREFIX).into(),
+            lanes: settings.lanes.unwrap_or(LANES.default),
             wait_on_drop: settings.wait_on_drop,
             connect_timeout: settings.connect_timeout.unwrap_or(command_timeout),
             command_timeout,
@@ -120,13 +101,13 @@ impl Config {
             horizon: settings.horizon.unwrap_or(horizon),
             outage_limit: settings
                 .outage_limit
-                .unwrap_or(DEFAULT_OUTAGE_LIMIT.max(command_timeout)),
-            long_wait: settings.long_wait.unwrap_or(DEFAULT_LONG_WAIT),
+                .unwrap_or(OUTAGE_LIMIT.default.max(command_timeout)),
+            long_wait: settings.long_wait.unwrap_or(LONG_WAIT.default),
             ttl,
             uptime_check: settings.uptime_check.unwrap_or(true),
             back_off: Duration::from_millis(500).min(base / 20),
             replica_acks: settings.replica_acks.filter(|acks| acks.wanted > 0),
-            max_kept: settings.max_kept.unwrap_or(DEFAULT_MAX_KEPT) as usize,
+            max_kept: settings.max_kept.unwrap_or(MAX_KEPT.default),
         };
         config.check_numbers()?;
         if !options.is_fixed() {
@@ -137,56 +118,33 @@ impl Config {
     }
 
     fn check_numbers(&self) -> Result<()> {
-        let shortest = Duration::from_millis(1);
-        check_range("command_timeout", self.command_timeout, shortest, MAX_TTL)?;
-        check_range("connect_timeout", self.connect_timeout, shortest, MAX_TTL)?;
-        check_range("check_period", self.check_period, shortest, MAX_TTL)?;
-        check_range("horizon", self.horizon, shortest, MAX_TTL)?;
-        if self.long_wait < shortest {
-            let message = format!(
-                "at least {}; it is {}",
-                shown(shortest),
-                shown(self.long_wait)
-            );
-            return Err(Error::setting("long_wait", message));
-        }
+        PREFIX.check_text(&self.prefix, |c| matches!(c, '{' | '}') || c.is_control())?;
+        COMMAND_TIMEOUT.check(self.command_timeout)?;
+        CONNECT_TIMEOUT.check(self.connect_timeout)?;
+        CHECK_PERIOD.check(self.check_period)?;
+        HORIZON.check(self.horizon)?;
+        LONG_WAIT.check(self.long_wait)?;
+        LANES.check(self.lanes)?;
+        MAX_KEPT.check(self.max_kept)?;
         if self.outage_limit < self.command_timeout {
-            let message = format!(
-                "at least the command timeout, {}; it is {}",
-                shown(self.command_timeout),
-                shown(self.outage_limit)
-            );
-            return Err(Error::setting("outage_limit", message));
-        }
-        if !(1..=64).contains(&self.lanes) {
-            let message = format!("1 to 64 lanes; it is {}", self.lanes);
-            return Err(Error::setting("lanes", message));
-        }
-        if !(1..=MOST_MAX_KEPT).contains(&self.max_kept) {
-            let message = format!("1 to {MOST_MAX_KEPT} names; it is {}", self.max_kept);
-            return Err(Error::setting("max_kept", message));
+            let least = shown(self.command_timeout);
+            let allowed = format!("at least the command timeout, {least}");
+            return Err(OUTAGE_LIMIT.refusal(allowed, self.outage_limit));
         }
         if let Some(acks) = self.replica_acks {
             // The reply to WAIT must come within T, as every other reply.
             let longest = self.command_timeout / 2;
-            if acks.timeout < shortest || acks.timeout > longest {
-                let message = format!(
-                    "a timeout of {} to half the command timeout, {}; it is {}",
-                    shown(shortest),
-                    shown(down_to_ms(longest)),
-                    shown(acks.timeout)
-                );
-                return Err(Error::setting("replica_acks", message));
+            if !(REPLICA_ACKS.least..=longest).contains(&acks.timeout) {
+                let [least, most] = [REPLICA_ACKS.least, down_to_ms(longest)].map(shown);
+                let allowed = format!("a timeout of {least} to half the command timeout, {most}");
+                return Err(REPLICA_ACKS.refusal(allowed, acks.timeout));
             }
         }
         let needed = least_horizon(self.check_period, self.command_timeout);
         if self.horizon < needed {
-            let message = format!(
-                "at least check_period + 3 × command_timeout, {}; it is {}",
-                shown(up_to_ms(needed)),
-                shown(self.horizon)
-            );
-            return Err(Error::setting("horizon", message));
+            let least = shown(up_to_ms(needed));
+            let allowed = format!("at least check_period + 3 × command_timeout, {least}");
+            return Err(HORIZON.refusal(allowed, self.horizon));
         }
         Ok(())
     }
@@ -194,33 +152,18 @@ impl Config {
     /// Refuses options with which no lock can be held. [`Config::check_wait`] has more conditions,
     /// for a caller that may wait.
     pub(crate) fn check_options(&self, options: &LockOptions) -> Result<()> {
-        check_ttl(options)?;
+        options.length_setting().check(options.lease_length())?;
         if !options.is_fixed() {
             self.check_renewed_ttl(options.lease_length())?;
         }
-        if options.least_hold() > MAX_TTL {
-            let message = format!(
-                "at most {}; it is {}",
-                shown(MAX_TTL),
-                shown(options.least_hold())
-            );
-            return Err(Error::setting("hold_at_least", message));
-        }
+        HOLD_AT_LEAST.check(options.least_hold())?;
         if options.hold_limit().is_some_and(|limit| limit.is_zero()) {
             return Err(Error::setting("max_hold", "more than zero; it is zero"));
         }
         check_for_one_guard(options)?;
-        check_local_handovers(options)?;
+        LOCAL_HANDOVERS.check(options.most_local_handovers())?;
         self.check_keep(options)?;
-        let label = options.label_text();
-        if label.len() > MAX_LABEL || label.contains(char::is_control) {
-            let message = format!(
-                "at most {MAX_LABEL} bytes, without control characters; it {}",
-                length_or_char(label, char::is_control)
-            );
-            return Err(Error::setting("label", message));
-        }
-        Ok(())
+        LABEL.check_text(options.label_text(), char::is_control)
     }
 
     /// Refuses periods for which the builder's own ttl is too short, in terms of what the user has
@@ -238,27 +181,19 @@ impl Config {
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?)))
             .collect();
+        let needed = shown(needed);
         let ([(name, value)], Some(most)) = (&given[..], self.most_with(ttl, &given)) else {
             let list: Vec<String> = given
                 .iter()
                 .map(|(name, value)| format!("{name} {}", shown(*value)))
                 .collect();
-            let list = list.join(" and ");
-            let message = format!(
-                "at least {} with {list}; it is {}",
-                shown(needed),
-                shown(ttl)
-            );
-            return Err(Error::setting("ttl", message));
+            let allowed = format!("at least {needed} with {}", list.join(" and "));
+            return Err(TTL.refusal(allowed, ttl));
         };
-        let message = format!(
-            "at most {} with the ttl of {}, or a ttl of at least {}; it is {}",
-            shown(most),
-            shown(ttl),
-            shown(needed),
-            shown(*value)
-        );
-        Err(Error::setting(name, message))
+        let [most, ttl, value] = [most, ttl, *value].map(shown);
+        let allowed =
+            format!("at most {most} with the ttl of {ttl}, or a ttl of at least {needed}");
+        Err(Error::setting(name, format!("{allowed}; it is {value}")))
     }
 
     /// The largest value of the one period that the user has set, with this ttl. `None` if there is
@@ -302,7 +237,11 @@ impl Config {
         }
         // So an unused lock is renewed once at most.
         let most = options.lease_length() / 3;
-        check_range("keep_idle", keep, Duration::from_millis(1), most)
+        if (KEEP_IDLE.least..=most).contains(&keep) {
+            return Ok(());
+        }
+        let [least, most] = [KEEP_IDLE.least, down_to_ms(most)].map(shown);
+        Err(KEEP_IDLE.refusal(format!("{least} to {most}"), keep))
     }
 
     /// Refuses options that a quorum has not: it has no queue, and a node that restarts has no vote for
@@ -313,22 +252,15 @@ impl Config {
                 format!("a quorum has no queue, so it does not offer this; set {default}");
             return Err(Error::setting(option, message));
         }
-        let lease = if options.is_fixed() {
-            "fixed_lease"
-        } else {
-            "ttl"
-        };
-        for (option, length) in [
-            (lease, options.lease_length()),
-            ("hold_at_least", options.least_hold()),
+        for (setting, length) in [
+            (options.length_setting(), options.lease_length()),
+            (HOLD_AT_LEAST, options.least_hold()),
         ] {
             if length > self.ttl {
-                let message = format!(
-                    "on a quorum at most the ttl of the builder's options, {}; it is {}",
-                    shown(self.ttl),
-                    shown(length)
-                );
-                return Err(Error::setting(option, message));
+                let most = shown(self.ttl);
+                let allowed =
+                    format!("on a quorum at most the ttl of the builder's options, {most}");
+                return Err(setting.refusal(allowed, length));
             }
         }
         Ok(())
@@ -340,7 +272,7 @@ impl Config {
     /// grant at its next check. Some of the lease must be left by then.
     pub(crate) fn check_wait(&self, options: &LockOptions) -> Result<()> {
         // A lease that no call can use has its own reason, and so has one beside another option.
-        check_ttl(options)?;
+        options.length_setting().check(options.lease_length())?;
         check_for_one_guard(options)?;
         let ttl = options.lease_length();
         if !self.may_wait(options.is_fixed(), ttl) {
@@ -348,7 +280,7 @@ impl Config {
             let message = format!(
                 "to wait with it, at least {} and more than check_period + 2 × command_timeout, {}; \
                  it is {}, which only try_lock can use",
-                shown(MIN_TTL),
+                shown(TTL.least),
                 shown(up_to_ms(needed)),
                 shown(ttl)
             );
@@ -359,27 +291,12 @@ impl Config {
 
     /// R16 (hold_at_least, fixed leases): whether a caller with such a lease may wait for it.
     pub(crate) fn may_wait(&self, is_fixed: bool, ttl: Duration) -> bool {
-        !is_fixed || ttl >= MIN_TTL && ttl > self.least_fixed_wait()
+        !is_fixed || ttl >= TTL.least && ttl > self.least_fixed_wait()
     }
 
     fn least_fixed_wait(&self) -> Duration {
         self.check_period + self.command_timeout * 2
     }
-}
-
-/// How long a detached lock may be valid.
-pub(crate) fn check_valid_for(valid_for: Duration) -> Result<()> {
-    let least = Duration::from_millis(1);
-    if (least..=MAX_TTL).contains(&valid_for) {
-        return Ok(());
-    }
-    let message = format!(
-        "{} to {}; it is {}",
-        shown(least),
-        shown(MAX_TTL),
-        shown(valid_for)
-    );
-    Err(Error::setting("valid_for", message))
 }
 
 /// Every local deadline is shortened by this: 1 % of the time that this host's clock counts, and
@@ -409,24 +326,6 @@ fn longest_horizon(ttl: Duration) -> Duration {
     ttl * 17 / 30
 }
 
-fn check_ttl(options: &LockOptions) -> Result<()> {
-    let ttl = options.lease_length();
-    if options.is_fixed() {
-        check_range("fixed_lease", ttl, MIN_FIXED_LEASE, MAX_TTL)
-    } else {
-        check_range("ttl", ttl, MIN_TTL, MAX_TTL)
-    }
-}
-
-fn check_local_handovers(options: &LockOptions) -> Result<()> {
-    let most = options.most_local_handovers();
-    if most > MAX_LOCAL_HANDOVERS {
-        let message = format!("at most {MAX_LOCAL_HANDOVERS}; it is {most}");
-        return Err(Error::setting("local_handovers", message));
-    }
-    Ok(())
-}
-
 /// Refuses options for locks that pass from guard to guard, with others that are about one guard.
 fn check_for_one_guard(options: &LockOptions) -> Result<()> {
     let Some((option, default)) = options.option_of_lent_locks() else {
@@ -440,44 +339,6 @@ fn check_for_one_guard(options: &LockOptions) -> Result<()> {
         return Ok(());
     };
     Err(Error::setting(option, message))
-}
-
-fn check_range(what: &'static str, value: Duration, least: Duration, most: Duration) -> Result<()> {
-    if value < least || value > most {
-        return Err(Error::setting(
-            what,
-            format!(
-                "{} to {}; it is {}",
-                shown(least),
-                shown(down_to_ms(most)),
-                shown(value)
-            ),
-        ));
-    }
-    Ok(())
-}
-
-fn check_prefix(prefix: Option<String>) -> Result<Arc<str>> {
-    let prefix = prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
-    let is_refused = |c: char| matches!(c, '{' | '}') || c.is_control();
-    if prefix.is_empty() || prefix.len() > 128 || prefix.contains(is_refused) {
-        return Err(Error::setting(
-            "prefix",
-            format!(
-                "1 to 128 bytes, without braces and control characters; it {}",
-                length_or_char(&prefix, is_refused)
-            ),
-        ));
-    }
-    Ok(prefix.into())
-}
-
-/// Why a text is refused: the first character that is not allowed, else its length.
-fn length_or_char(text: &str, is_refused: impl Fn(char) -> bool) -> String {
-    match text.chars().find(|c| is_refused(*c)) {
-        Some(c) => format!("contains {c:?}"),
-        None => format!("has {} bytes", text.len()),
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::config::check_valid_for;
 use crate::detached::DetachedLock;
 use crate::engine::{self, Engine, WantResult, warn_of_drop};
 use crate::error::{Error, Result};
@@ -18,6 +17,7 @@ use crate::key::Key;
 use crate::local::{LentLease, NameSlot, Running};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Family, Mode, Secret};
+use crate::setting::VALID_FOR;
 
 /// A lock that is held, of any kind. The guards of one name deref to this, and have its methods: a
 /// [`LockGuard`](crate::LockGuard), a reader's, a writer's, and one of permits. So code that only
@@ -234,7 +234,9 @@ impl Lease {
             return Err(Error::Closed);
         }
         let name = &self.held.request.key.name;
-        check_valid_for(valid_for).map_err(|error| error.about(name))?;
+        VALID_FOR
+            .check(valid_for)
+            .map_err(|error| error.about(name))?;
         let secret = Secret::new();
         let fence = self.running.detach(&self.held, secret.owner(), valid_for)?;
         Ok(DetachedLock {

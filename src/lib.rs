@@ -533,6 +533,7 @@ mod key;
 mod logging;
 #[cfg(feature = "serde")]
 mod seconds;
+mod setting;
 mod sync;
 mod thread_id;
 mod time_text;

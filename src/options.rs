@@ -6,21 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::loss::Loss;
-
-/// How long a lock outlives its last renewal, unless [`LockOptions::ttl`] sets another time.
-pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
-/// The shortest ttl of a renewed lock. Also the shortest fixed lease of a lock that a caller may
-/// wait for.
-pub(crate) const MIN_TTL: Duration = Duration::from_secs(1);
-/// The shortest fixed lease. One below [`MIN_TTL`] works with `try_lock` only.
-pub(crate) const MIN_FIXED_LEASE: Duration = Duration::from_millis(10);
-/// The longest ttl, fixed lease, `hold_at_least`, timeout and period.
-pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
-/// The longest label, in bytes of UTF-8.
-pub(crate) const MAX_LABEL: usize = 256;
-
-/// The most that [`LockOptions::local_handovers`] allows.
-pub(crate) const MAX_LOCAL_HANDOVERS: u32 = 65_535;
+use crate::setting::{FIXED_LEASE, Setting, TTL};
 
 /// A callback of [`LockOptions::on_lost`].
 pub(crate) type OnLost = Arc<dyn Fn(&Loss) + Send + Sync>;
@@ -305,7 +291,15 @@ impl LockOptions {
     pub(crate) fn lease_length(&self) -> Duration {
         match self.lease {
             Some(LeaseLength::Renewed(length) | LeaseLength::Fixed(length)) => length,
-            None => DEFAULT_TTL,
+            None => TTL.default,
+        }
+    }
+
+    /// The setting that gives this length.
+    pub(crate) fn length_setting(&self) -> Setting<Duration> {
+        match self.lease {
+            Some(LeaseLength::Fixed(_)) => FIXED_LEASE,
+            _ => TTL,
         }
     }
 
@@ -388,11 +382,11 @@ mod tests {
     fn table() -> [[LockOptions; 3]; 9] {
         let new = LockOptions::new;
         [
-            [new().ttl(SHORT), new().ttl(LONG), new().ttl(DEFAULT_TTL)],
+            [new().ttl(SHORT), new().ttl(LONG), new().ttl(TTL.default)],
             [
                 new().fixed_lease(SHORT),
                 new().fixed_lease(LONG),
-                new().ttl(DEFAULT_TTL),
+                new().ttl(TTL.default),
             ],
             [
                 new().max_hold(SHORT),

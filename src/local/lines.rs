@@ -15,8 +15,9 @@ use crate::engine::{
 };
 use crate::key::Key;
 use crate::loss::Loss;
-use crate::options::{LockOptions, MAX_LOCAL_HANDOVERS};
+use crate::options::LockOptions;
 use crate::script::{Mode, Token};
+use crate::setting::LOCAL_HANDOVERS;
 use crate::store::clock::Time;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -158,7 +159,7 @@ impl Lines {
             releasing: Arc::clone(engine.releasing()),
             hearing: Arc::clone(engine.hearing()),
             owner: Arc::new(LinesOwner(Weak::clone(lines))),
-            keeper: Keeper::new(engine.config().max_kept),
+            keeper: Keeper::new(engine.config().max_kept as usize),
             own_lines: AtomicU64::new(FIRST_OWN_LINE),
             shards: std::array::from_fn(|_| Shard::default()),
         });
@@ -177,7 +178,7 @@ impl Lines {
         let (keeps, notifies) = (options.keep_time().is_some(), options.notifies_wanted());
         Handovers {
             most,
-            spare_fences: keep.map_or(most, |_| MAX_LOCAL_HANDOVERS),
+            spare_fences: keep.map_or(most, |_| LOCAL_HANDOVERS.most),
             hears: keep.is_some() || notifies,
             keep,
             shared_as: if most > 0 || keeps {

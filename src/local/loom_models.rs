@@ -12,8 +12,9 @@ use super::turns::{Ended, Leaving};
 use crate::engine::{Engine, Handovers, HeldLease, RenewalModel, Request};
 use crate::key::Key;
 use crate::loss::PreviousHolder;
-use crate::options::{LockOptions, MAX_LOCAL_HANDOVERS};
+use crate::options::LockOptions;
 use crate::script::{Grant, LockSpec, Mode, Token, Verb};
+use crate::setting::LOCAL_HANDOVERS;
 
 const NAME: &str = "k";
 const FENCE: u64 = 7;
@@ -45,7 +46,7 @@ fn request() -> Arc<Request> {
     let key = Key::new("fairlock", NAME).expect("a valid name");
     let handovers = Handovers {
         most: 0,
-        spare_fences: MAX_LOCAL_HANDOVERS,
+        spare_fences: LOCAL_HANDOVERS.most,
         hears: true,
         keep: options().keep_time(),
         shared_as: 2,

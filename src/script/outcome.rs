@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::reply::Inspection;
 use super::{Family, Token};
 use crate::loss::PreviousHolder;
-use crate::options::MAX_LOCAL_HANDOVERS;
+use crate::setting::LOCAL_HANDOVERS;
 
 /// The reply of one of our scripts.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,7 +58,7 @@ impl Grant {
     /// next fence is the clock's, so no grant reserves any that is further ahead of the clock than this.
     /// See mutex_spare.lua, which reckons in the same way.
     pub(crate) fn most_spare_fences(&self) -> u64 {
-        let most = u64::from(MAX_LOCAL_HANDOVERS);
+        let most = u64::from(LOCAL_HANDOVERS.most);
         (self.granted_at + most).saturating_sub(self.fence)
     }
 }

@@ -213,9 +213,22 @@ mod tests {
             let row = &ROWS[Count::of_loss(reason) as usize];
             assert_eq!(row.metric.label, Some(("reason", label)));
         }
-        assert_eq!(
-            ROWS[Count::Retries as usize].metric.name,
-            "fairlock_retries_total"
-        );
+    }
+
+    #[test]
+    fn rows_are_in_the_order_of_the_counts() {
+        let (_, counts) = include_str!("count.rs")
+            .split_once("enum Count {")
+            .expect("the counts");
+        let (counts, _) = counts.split_once("\n}").expect("its end");
+        let counts = counts
+            .lines()
+            .filter_map(|line| line.trim().strip_suffix(','));
+        let counts: Vec<&str> = counts.collect();
+        assert_eq!(counts.len(), Count::ALL, "{counts:?}");
+        for (count, row) in counts.iter().zip(&ROWS) {
+            let field = row.metric.field().replace('_', "");
+            assert!(field.ends_with(&count.to_lowercase()), "{count}: {field}");
+        }
     }
 }

@@ -7,8 +7,9 @@ use crate::engine::{Handovers, Request};
 use crate::key::Key;
 use crate::local::{GuardEnd, SteppedManager, TryStart};
 use crate::memory::Memory;
-use crate::options::{LockOptions, MAX_LOCAL_HANDOVERS};
+use crate::options::LockOptions;
 use crate::script::LockSpec;
+use crate::setting::LOCAL_HANDOVERS;
 
 #[test]
 fn caller_releases_what_was_recalled_before_it_asks() {
@@ -19,7 +20,7 @@ fn caller_releases_what_was_recalled_before_it_asks() {
     let options = LockOptions::new().keep_idle(Duration::from_secs(3));
     let handovers = Handovers {
         most: 0,
-        spare_fences: MAX_LOCAL_HANDOVERS,
+        spare_fences: LOCAL_HANDOVERS.most,
         hears: true,
         keep: options.keep_time(),
         shared_as: 2,
