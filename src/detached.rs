@@ -1,6 +1,5 @@
 //! A lock between two processes: the one that detached it, and the one that attaches it.
 
-use std::error::Error as StdError;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,7 +7,6 @@ use std::sync::Arc;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::error::{Error, Result};
-use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::script::Secret;
 
@@ -145,42 +143,6 @@ impl<'de> serde::Deserialize<'de> for DetachedLock {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<DetachedLock, D::Error> {
         let text = String::deserialize(from)?;
         text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// A lock was not detached. It has the guard, which holds the lock as before, for as long as it is
-/// held.
-///
-/// `?` in a function that returns [`fairlock::Result`](crate::Result) drops the guard, and so releases
-/// the lock. To go on with the guard, call [`into_parts`](DetachError::into_parts).
-#[must_use = "it has the guard: to drop it releases the lock"]
-#[derive(Debug)]
-pub struct DetachError(Box<(LockGuard, Error)>);
-
-impl DetachError {
-    pub(crate) fn new(guard: LockGuard, error: Error) -> DetachError {
-        DetachError(Box::new((guard, error)))
-    }
-
-    /// The guard, and why the lock was not detached.
-    pub fn into_parts(self) -> (LockGuard, Error) {
-        *self.0
-    }
-}
-
-impl fmt::Display for DetachError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.1.fmt(f)
-    }
-}
-
-/// Its line is that of the error, and has all causes. So it has no source.
-impl StdError for DetachError {}
-
-/// Drops the guard.
-impl From<DetachError> for Error {
-    fn from(error: DetachError) -> Error {
-        error.into_parts().1
     }
 }
 

@@ -1,11 +1,12 @@
 //! The guard of a lock that one holder has, as RAII.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use crate::detached::{DetachError, DetachedLock};
-use crate::error::Result;
+use crate::detached::DetachedLock;
+use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::script::Mode;
 
@@ -200,5 +201,41 @@ impl fmt::Debug for LockGuard {
         f.debug_struct("LockGuard")
             .field("lease", &self.lease)
             .finish()
+    }
+}
+
+/// A lock was not detached. It has the guard, which holds the lock as before, for as long as it is
+/// held.
+///
+/// `?` in a function that returns [`fairlock::Result`](crate::Result) drops the guard, and so releases
+/// the lock. To go on with the guard, call [`into_parts`](DetachError::into_parts).
+#[must_use = "it has the guard: to drop it releases the lock"]
+#[derive(Debug)]
+pub struct DetachError(Box<(LockGuard, Error)>);
+
+impl DetachError {
+    pub(crate) fn new(guard: LockGuard, error: Error) -> DetachError {
+        DetachError(Box::new((guard, error)))
+    }
+
+    /// The guard, and why the lock was not detached.
+    pub fn into_parts(self) -> (LockGuard, Error) {
+        *self.0
+    }
+}
+
+impl fmt::Display for DetachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.1.fmt(f)
+    }
+}
+
+/// Its line is that of the error, and has all causes. So it has no source.
+impl StdError for DetachError {}
+
+/// Drops the guard.
+impl From<DetachError> for Error {
+    fn from(error: DetachError) -> Error {
+        error.into_parts().1
     }
 }

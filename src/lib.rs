@@ -560,8 +560,8 @@ pub use manager::LockManager;
 pub use options::LockOptions;
 
 // The locks, and what they give.
-pub use detached::{DetachError, DetachedLock};
-pub use guard::LockGuard;
+pub use detached::DetachedLock;
+pub use guard::{DetachError, LockGuard};
 pub use lease::Lease;
 pub use lock::{
     MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore, SemaphoreGuard,
