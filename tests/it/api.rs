@@ -172,7 +172,7 @@ fn error_messages_are_lower_case_without_full_stop_or_cause() {
         "{refused:?}"
     );
     errors.push(("Unavailable", refused));
-    mgr.shutdown(Duration::ZERO).unwrap();
+    mgr.shutdown(Duration::ZERO).unwrap_err();
     errors.push(("Closed", mgr.lock("n").unwrap_err()));
 
     for (variant, error) in &errors {
@@ -407,6 +407,7 @@ fn each_guard_says_that_it_must_be_bound() {
         "lock/multi",
         "lock/reentrant",
         "lock/rw_lock",
+        "lock/semaphore",
     ];
     let mut guards = 0;
     for file in sources {
@@ -414,7 +415,9 @@ fn each_guard_says_that_it_must_be_bound() {
         let source = fs::read_to_string(path).unwrap();
         let mut before = "";
         for line in source.lines() {
-            if line.starts_with("pub struct ") && line.contains("Guard") {
+            let name = line.strip_prefix("pub struct ").unwrap_or_default();
+            let name = name.split([' ', '(', '<']).next().unwrap_or_default();
+            if name.ends_with("Guard") || name == "Waiter" {
                 let says = before.contains("bind it to") && before.contains("`let _ =` drops it");
                 assert!(says, "{file}: {line} has {before}");
                 guards += 1;

@@ -177,7 +177,7 @@ fn unknown_kind_is_a_warning() {
     assert_eq!(ended.stdout.lines().count(), 2, "{ended:?}");
     let is_warning = |line: &str| line.starts_with("fairlock: warning: ");
     assert!(ended.stderr.lines().all(is_warning), "{ended:?}");
-    for name in ["newer", "version", "text"] {
+    for name in ["newer", "version", "foreign"] {
         ended.says(&format!("{name:?}"));
     }
 }

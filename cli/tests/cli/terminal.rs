@@ -141,7 +141,7 @@ impl Terminal {
     }
 }
 
-fn set_size(keyboard: &File, rows: u16, columns: u16) {
+pub(crate) fn set_size(keyboard: &File, rows: u16, columns: u16) {
     let size = Winsize {
         ws_row: rows,
         ws_col: columns,

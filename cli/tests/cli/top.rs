@@ -189,6 +189,7 @@ fn no_key_and_no_signal_stops_top() {
 fn closed_terminal_ends_top() {
     let server = Server::start();
     let (mut keyboard, opened) = terminal::pair();
+    terminal::set_size(&keyboard, 24, 80);
     let copy = || opened.try_clone().expect("a copy");
     // It is killed if it goes on.
     let killed = "timeout --foreground --signal=KILL 60 setsid";

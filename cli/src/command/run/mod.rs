@@ -135,7 +135,15 @@ impl Run {
             // Redis and `fairlock ls` name the thread that takes the lock, and people look for it.
             let thread = thread::Builder::new().name(THREAD.into());
             let failed = |error| Failure::internal(format!("cannot start a thread: {error}"));
-            let run = thread.spawn_scoped(scope, || self.run_here(connection));
+            // A thread does not inherit it. The command that this process may become dies by it,
+            // with the run around it.
+            #[cfg(target_os = "linux")]
+            let death = rustix::process::parent_process_death_signal();
+            let run = thread.spawn_scoped(scope, move || {
+                #[cfg(target_os = "linux")]
+                let _ = death.map(rustix::process::set_parent_process_death_signal);
+                self.run_here(connection)
+            });
             run.map_err(failed)?
                 .join()
                 .unwrap_or_else(|panic| resume_unwind(panic))
