@@ -192,18 +192,8 @@ pub(crate) fn can_be_continued() -> bool {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::process::{Command, Stdio};
-    use std::sync::{Mutex, MutexGuard, PoisonError};
-
+mod tests {
     use super::*;
-
-    static CHILDREN: Mutex<()> = Mutex::new(());
-
-    /// For a test with children: the `Tree` of another test would reap them.
-    pub(crate) fn alone_with_children() -> MutexGuard<'static, ()> {
-        CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 
     #[test]
     fn process_is_read_behind_the_last_bracket_of_its_name() {
@@ -216,25 +206,5 @@ pub(crate) mod tests {
             assert_eq!((process.foreground, process.is_dead()), (8, dead));
         }
         assert_eq!(Process::parse("12 (cut off) S 7"), None);
-    }
-
-    #[test]
-    fn child_is_found_while_it_lives() {
-        let _alone = alone_with_children();
-        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let pid = child.id().cast_signed();
-        let finds = |strangers: &[i32]| {
-            let mut found = below_this(0, strangers).unwrap_or_default().into_iter();
-            found.find(|process| process.pid == pid)
-        };
-        let (found, hidden) = (finds(&[]), finds(&[pid]));
-        let own = std::process::id();
-        let above = above(pid).next().expect("Linux");
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        assert!(found.is_some_and(|process| !process.is_fairlock() && process.now().is_none()));
-        assert_eq!((hidden, finds(&[])), (None, None));
-        assert_eq!(above.pid.unsigned_abs(), own);
-        assert!(Process::own().is_some_and(|own| own.is_fairlock()));
     }
 }

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use fairlock::{Builder, Error, LockManager, LockOptions};
 
-use crate::support::server::free_address;
 use crate::support::{Server, until_some};
-use certificates::{Authority, Certificate, argument};
+use certificates::{Authority, Certificate, start};
 
 pub(crate) use locks::{DROPS_AND_EXITS, SMALL_STACK};
 pub(crate) use signals::SIGNALLED;
@@ -100,35 +99,6 @@ fn patient(server: &TlsServer) -> Builder {
     LockManager::builder(server.url())
         .tls_ca(server.authority.pem())
         .options(LockOptions::new().ttl(Duration::from_secs(30)))
-}
-
-/// A server with a port for TLS, and its address there. Panics if the server has no TLS: then it does
-/// not know these arguments.
-fn start(authority: &Authority, own: &Certificate, extra: &[&str]) -> (Server, SocketAddr) {
-    let ca = authority.file();
-    let mut why = String::new();
-    // Another process may take a port between our check and the server's bind.
-    for _ in 0..20 {
-        let addr = free_address();
-        let port = addr.port().to_string();
-        let mut arguments = vec![
-            "--tls-port",
-            &port,
-            "--tls-cert-file",
-            argument(&own.certificate),
-            "--tls-key-file",
-            argument(&own.key),
-            "--tls-ca-cert-file",
-            argument(&ca),
-        ];
-        arguments.extend(extra);
-        match Server::tcp_at(free_address(), &arguments) {
-            Ok(server) => return (server, addr),
-            Err(e) if e.contains("in use") => why = e,
-            Err(e) => panic!("the tests of TLS need a server with TLS: {e}"),
-        }
-    }
-    panic!("twenty times a port was taken; the last server said: {why}");
 }
 
 fn url_of(addr: SocketAddr) -> String {

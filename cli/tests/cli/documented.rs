@@ -2,36 +2,25 @@
 //! program's copies of the library's values are those of docs/CONFIGURATION.md.
 
 use std::collections::BTreeSet;
-use std::fs;
 
 use fairlock::inspect::LockInfo;
-use serde_json::Value;
 
 use crate::defaults;
-use crate::follow::Following;
-use crate::look::{fairlock, labelled, until_awaited};
-use crate::process::end;
-use crate::support::Server;
+use crate::show::Following;
+use crate::*;
 
-fn page() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/COMMAND_LINE.md");
-    fs::read_to_string(path).expect("the page is in the repository")
-}
-
-/// The text below a heading, to the next heading of any level.
-fn section<'a>(page: &'a str, heading: &str) -> &'a str {
-    let start = page.find(&format!("\n{heading}\n"));
-    let start = start.unwrap_or_else(|| panic!("the page has {heading:?}"));
-    let rest = &page[start + heading.len() + 2..];
-    &rest[..rest.find("\n#").unwrap_or(rest.len())]
+/// The text below a heading of the page, to the next heading of any level.
+fn section(heading: &str) -> &'static str {
+    let page = include_str!("../../../docs/COMMAND_LINE.md");
+    let (_, rest) = page.split_once(&format!("\n{heading}\n")).expect(heading);
+    rest.split("\n#").next().unwrap_or(rest)
 }
 
 /// The first column of its table: `` | `name` | … ``.
 fn fields(section: &str) -> BTreeSet<String> {
     let cells = section.lines().filter_map(|line| line.strip_prefix("| `"));
-    cells
-        .filter_map(|cell| Some(cell.split_once('`')?.0.to_owned()))
-        .collect()
+    let names = cells.filter_map(|cell| cell.split('`').next());
+    names.map(str::to_owned).collect()
 }
 
 /// The objects of its first block of JSON.
@@ -50,29 +39,27 @@ fn keys(value: &Value) -> BTreeSet<String> {
 #[test]
 fn every_field_and_event_is_documented() {
     let server = Server::start();
-    let manager = labelled(&server, "me");
+    let manager = manager(&server);
     let _guard = manager.lock("n").unwrap();
     let _waiter = manager.enqueue("n").unwrap();
-    until_awaited(&manager, "n", 1);
-    let page = page();
-    let lock = section(&page, "### The JSON of a lock");
-    let party = section(&page, "### The JSON of a party");
-    let change = section(&page, "### The JSON of a change");
-    for args in [&["ls", "--json"][..], &["show", "n", "--json"]] {
-        let ended = end(fairlock(&server, args));
-        let object: Value = serde_json::from_str(&ended.stdout).expect("one object");
-        assert_eq!(keys(&object), fields(lock));
-        let holders = [&object["holder"], &object["holders"][0]];
-        for shown in [holders[0], holders[1], &object["queue"][0]] {
-            assert_eq!(keys(shown), fields(party));
+    until_queued(&server, "n", 1);
+    let lock = section("### The JSON of a lock");
+    let party = section("### The JSON of a party");
+    let change = section("### The JSON of a change");
+    let mut objects = examples(lock);
+    serde_json::from_value::<LockInfo>(objects[0].clone()).expect("the example is a lock");
+    for line in ["ls --json", "show n --json"] {
+        let printed = printed(fairlock(&server, line));
+        objects.push(serde_json::from_str(&printed).expect("one object"));
+    }
+    for (at, object) in objects.iter().enumerate() {
+        assert_eq!(keys(object), fields(lock));
+        // Nobody waits in the example.
+        let places = &["/holder", "/holders/0", "/queue/0"][..2 + at.min(1)];
+        for shown in places.iter().map(|place| object.pointer(place)) {
+            assert_eq!(keys(shown.expect("a party")), fields(party));
         }
     }
-    let [example] = &examples(lock)[..] else {
-        panic!("one example of a lock");
-    };
-    assert_eq!(keys(example), fields(lock));
-    assert_eq!(keys(&example["holder"]), fields(party));
-    serde_json::from_value::<LockInfo>(example.clone()).expect("the example is a lock");
     let first = Following::of(&server, "n").event("first_look");
     for shown in [&[first], &examples(change)[..]].concat() {
         assert_eq!(keys(&shown), fields(change));
@@ -80,40 +67,30 @@ fn every_field_and_event_is_documented() {
     let source = include_str!("../../src/command/show/change.rs");
     let (_, events) = source.split_once("enum Event {").expect("the events");
     let (events, _) = events.split_once('}').expect("their end");
-    for event in events
-        .split(',')
-        .map(|event| event.trim().trim_start_matches("#[default]").trim())
-        .filter(|name| !name.is_empty())
-    {
-        let snake = event.chars().fold(String::new(), |snake, c| match c {
-            'A'..='Z' if !snake.is_empty() => format!("{snake}_{}", c.to_ascii_lowercase()),
-            c => snake + &c.to_ascii_lowercase().to_string(),
-        });
-        assert!(change.contains(&format!("`{snake}`")), "{snake}");
+    for event in events.replace("#[default]", "").split(',').map(str::trim) {
+        let is_listed = |name: &str| name.replace('_', "").eq_ignore_ascii_case(event);
+        let is_listed = change.split('`').any(is_listed);
+        assert!(is_listed || event.is_empty(), "{event}");
     }
 }
 
 #[test]
 fn values_of_the_library_are_those_of_its_page() {
     let page = include_str!("../../../docs/CONFIGURATION.md");
-    let [ttl, check_period, horizon, outage_limit] = [
-        defaults::DEFAULT_TTL,
-        defaults::DEFAULT_CHECK_PERIOD,
-        defaults::DEFAULT_HORIZON,
-        defaults::DEFAULT_OUTAGE_LIMIT,
-    ]
-    .map(|time| format!("{} s", time.as_secs_f64()));
+    let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
     let longest = defaults::MAX_TTL.as_secs() / 3600;
-    let timeout = defaults::DEFAULT_COMMAND_TIMEOUT.as_millis();
-    for row in [
-        format!("| `ttl` | {ttl} | 1 s to {longest} h |"),
-        format!("| `label` | none | {} bytes", defaults::MAX_LABEL),
-        format!("| `prefix` | `{}` |", defaults::DEFAULT_PREFIX),
-        format!("| `command_timeout`, T | {timeout} ms, or"),
-        format!("| `check_period`, P | {check_period}, or"),
-        format!("| `horizon`, H | {horizon}, or"),
-        format!("| `outage_limit` | {outage_limit};"),
+    let ttl = format!("{} | 1 s to {longest} h |", seconds(defaults::DEFAULT_TTL));
+    let timeout = format!("{} ms, or", defaults::DEFAULT_COMMAND_TIMEOUT.as_millis());
+    for (setting, value) in [
+        ("`ttl`", ttl),
+        ("`label`", format!("none | {} bytes", defaults::MAX_LABEL)),
+        ("`prefix`", format!("`{}` |", defaults::DEFAULT_PREFIX)),
+        ("`command_timeout`, T", timeout),
+        ("`check_period`, P", seconds(defaults::DEFAULT_CHECK_PERIOD)),
+        ("`horizon`, H", seconds(defaults::DEFAULT_HORIZON)),
+        ("`outage_limit`", seconds(defaults::DEFAULT_OUTAGE_LIMIT)),
     ] {
+        let row = format!("| {setting} | {value}");
         assert!(page.contains(&row), "{row}");
     }
 }

@@ -1,55 +1,62 @@
-//! `fairlock ls`.
+//! `fairlock ls`, and what several commands show of the dead.
 
-use std::process::Stdio;
-use std::time::Duration;
-
-use fairlock::LockOptions;
-
-use crate::look::{
-    Lapsed, fairlock, first_column, is_golden, labelled, masked, objects, until_awaited,
-};
-use crate::process::{Ended, code_unread, end, exits, printed, wrapped};
-use crate::run::LONG;
-use crate::support::{Proxy, SLACK, Server, Shifted, contains, is_redis_62, until};
-use crate::terminal::Terminal;
+use crate::support::is_redis_62;
+use crate::*;
 
 /// Long enough for every test, whatever the clock does.
 const FOR_HOURS: LockOptions = LockOptions::new().fixed_lease(Duration::from_secs(10 * 3600));
 const HOUR: i64 = 3600 * 1_000_000;
 
+/// What `ls` prints.
+fn ls(server: &Server, args: &str) -> String {
+    printed(fairlock(server, &format!("ls {args}")))
+}
+
 /// The first column of each row.
 #[track_caller]
-fn names(server: &Server, args: &[&str]) -> Vec<String> {
-    first_column(&printed(fairlock(server, &[&["ls"], args].concat())))
+fn names(server: &Server, args: &str) -> Vec<String> {
+    let page = ls(server, args);
+    let names = page.lines().skip(1).map(|row| row.split(' ').next());
+    names.map(|name| name.unwrap_or("").to_owned()).collect()
+}
+
+/// Locks of these numbers.
+fn numbered(manager: &LockManager, count: u32) -> Vec<LockGuard> {
+    let lock = |i| manager.lock(format!("n{i}")).unwrap();
+    (0..count).map(lock).collect()
 }
 
 #[test]
 fn filters_pick_names_and_each_must_hold() {
-    let server = Server::tcp();
+    let server = Server::start();
+    // Nothing is held.
+    assert_eq!(ls(&server, "--json"), "");
+    Terminal::start(&fairlock(&server, "ls")).shows("nothing is held");
     let manager = labelled(&server, "nightly job");
     let _held = manager.lock("held").unwrap();
     let _awaited = manager.lock("awaited").unwrap();
     let _waiter = manager.enqueue("awaited").unwrap();
-    until_awaited(&manager, "awaited", 1);
-    let _lapsed = Lapsed::of(&server, "lapsed");
+    until_queued(&server, "awaited", 1);
+    lapse(&server, "lapsed");
     let cooling = manager.with(LockOptions::new().hold_at_least(Duration::from_secs(60)));
     cooling.lock("cooling").unwrap().unlock().unwrap();
     for (args, expected) in [
-        (&[][..], &["awaited", "cooling", "held", "lapsed"][..]),
-        (&["*a*ed"], &["awaited", "lapsed"]),
-        (&["--held"], &["awaited", "held"]),
-        (&["--lapsed"], &["lapsed"]),
-        (&["--awaited"], &["awaited"]),
-        (&["--held", "--lapsed"], &[]),
-        (&["h*", "--held"], &["held"]),
+        ("", &["awaited", "cooling", "held", "lapsed"][..]),
+        ("*a*ed", &["awaited", "lapsed"]),
+        ("--held", &["awaited", "held"]),
+        ("--lapsed", &["lapsed"]),
+        ("--awaited", &["awaited"]),
+        ("--held --lapsed", &[]),
+        ("h* --held", &["held"]),
     ] {
-        assert_eq!(names(&server, args), expected, "{args:?}");
+        assert_eq!(names(&server, args), expected, "{args}");
+        let found = ls(&server, &format!("{args} --json --sort name"));
+        let name = |line| serde_json::from_str::<Value>(line).unwrap()["name"].clone();
+        let found: Vec<Value> = found.lines().map(name).collect();
+        assert_eq!(found, expected, "{args}");
     }
-    let row = end(fairlock(&server, &["ls", "awaited"])).stdout;
-    let pid = std::process::id().to_string();
-    for part in ["held", "nightly job", &pid, " ago", "mutex"] {
-        assert!(row.contains(part), "{part}: {row}");
-    }
+    let parts = format!(" held | {} |nightly job| ago|mutex", std::process::id());
+    has_parts(&ls(&server, "awaited"), &parts);
 }
 
 /// This machine's clock is hours behind the server's, then hours ahead.
@@ -57,7 +64,7 @@ fn filters_pick_names_and_each_must_hold() {
 fn ages_and_the_order_are_by_the_servers_clock() {
     let shifted = Shifted::start();
     let server = &shifted.server;
-    let manager = labelled(server, "").with(FOR_HOURS);
+    let manager = manager(server).with(FOR_HOURS);
     let lock = |name: &str, hours: u64| {
         let lease = Duration::from_secs(hours * 3600);
         let options = LockOptions::new().fixed_lease(lease);
@@ -71,7 +78,7 @@ fn ages_and_the_order_are_by_the_servers_clock() {
     shifted.step_to(-HOUR);
     let _a = lock("a", 24);
     let _two = [manager.enqueue("a").unwrap(), manager.enqueue("a").unwrap()];
-    until_awaited(&manager, "a", 2);
+    until_queued(server, "a", 2);
     for (key, order) in [
         ("name", ["a", "b", "c"]),
         ("held", ["b", "c", "a"]),
@@ -79,101 +86,45 @@ fn ages_and_the_order_are_by_the_servers_clock() {
         ("waited", ["c", "a", "b"]),
         ("left", ["c", "b", "a"]),
     ] {
-        assert_eq!(names(server, &["--sort", key]), order, "{key}");
-        let mut turned = order;
+        assert_eq!(names(server, &format!("--sort {key}")), order, "{key}");
+        let mut turned = names(server, &format!("--sort {key} -r"));
         turned.reverse();
-        assert_eq!(names(server, &["--sort", key, "-r"]), turned, "{key}");
+        assert_eq!(turned, order, "{key}");
     }
-    assert_eq!(names(server, &["--older", "90m"]), ["b"]);
-    assert_eq!(names(server, &["--older", "3h"]), [""; 0]);
-    let row = end(fairlock(server, &["ls", "c"])).stdout;
-    assert!(row.contains(" 1h 00m "), "{row}");
+    assert_eq!(names(server, "--older 90m"), ["b"]);
+    assert_eq!(names(server, "--older 3h"), [""; 0]);
+    has_parts(&ls(server, "c"), " 1h 00m ");
     shifted.step_to(3 * HOUR);
-    assert_eq!(names(server, &["--older", "5h30m"]), ["b"]);
-}
-
-#[test]
-fn json_has_one_object_per_line_as_the_library_gives_it() {
-    let server = Server::start();
-    let none = end(fairlock(&server, &["ls", "--json"]));
-    assert_eq!((none.code, &*none.stdout, &*none.stderr), (Some(0), "", ""));
-    let manager = labelled(&server, "a \"label\"").with(FOR_HOURS);
-    let _guards = ["a", "b\nc"].map(|name| manager.lock(name).unwrap());
-    let _permits = manager.semaphore("s", 3).acquire(2).unwrap();
-    let _reader = manager.rw_lock("r").read().unwrap();
-    let ended = exits(fairlock(&server, &["ls", "--json", "--sort", "name"]), 0);
-    let all = objects(&ended.stdout);
-    assert_eq!(all.len(), 4);
-    for (shown, name) in all.into_iter().zip(["a", "b\nc", "r", "s"]) {
-        let mut info = manager.inspect(name).unwrap().expect("it is held");
-        (info.seen_at, info.time_left) = (shown.seen_at, shown.time_left);
-        assert_eq!(shown, info);
-    }
-}
-
-#[test]
-fn table_fits_the_window_and_a_pipe_gets_all() {
-    let server = Server::start();
-    let mut nothing = Terminal::start(&fairlock(&server, &["ls"]), 10, 60);
-    nothing.shows("nothing is held");
-    assert_eq!(nothing.program.wait().unwrap().code(), Some(0));
-    let manager = labelled(&server, "数据库迁移任务").with(FOR_HOURS);
-    let long = "a/very/long/name/".repeat(20);
-    let names = ["short", "数据库:用户表", "🦀🦀🦀", &long, "\x1b[2Jevil"];
-    let _guards = names.map(|name| manager.lock(name).unwrap());
-    for columns in [20, 40, 80, 200] {
-        let mut terminal = Terminal::start(&fairlock(&server, &["ls"]), 30, columns);
-        terminal.program.wait().expect("it ends");
-        // Titles and five rows: no row has wrapped.
-        until(LONG, "there are six lines", || {
-            let text = terminal.text();
-            text.lines().filter(|line| !line.is_empty()).count() == 6
-        });
-        let text = terminal.text();
-        assert!(text.contains("short") && text.contains("u{1b}"), "{text}");
-        assert!(text.trim_start().starts_with("NAME"), "{text}");
-        assert!(text.contains('…'), "{columns}: {text}");
-    }
-    let piped = end(fairlock(&server, &["ls"])).stdout;
-    assert!(piped.contains(&long) && !piped.contains('…'), "{piped}");
+    assert_eq!(names(server, "--older 5h30m"), ["b"]);
 }
 
 #[test]
 fn no_command_goes_through_all_foreign_keys() {
     let enable = ["--enable-debug-command", "yes"];
     let server = Server::start_with(if is_redis_62() { &[] } else { &enable });
-    let manager = labelled(&server, "");
+    let manager = manager(&server);
     let _guard = manager.lock("mine").unwrap();
-    let _: () = server.query(&["DEBUG", "POPULATE", "200000", "foreign"]);
-    let _: () = server.query(&["CONFIG", "RESETSTAT"]);
-    let slow = SLACK.as_micros().to_string();
-    let _: () = server.query(&["CONFIG", "SET", "slowlog-log-slower-than", &slow]);
-    let _: () = server.query(&["SLOWLOG", "RESET"]);
-    assert_eq!(names(&server, &[]), ["mine"]);
-    assert_eq!(server.query::<u64>(&["SLOWLOG", "LEN"]), 0);
-    let stats: String = server.query(&["INFO", "commandstats"]);
-    let calls = |command: &str| {
-        let line = format!("cmdstat_{command}:calls=");
-        let number = stats.lines().find_map(|row| row.strip_prefix(&line));
-        let number = number.and_then(|row| row.split(',').next());
-        number.map_or(0, |number| number.parse::<u64>().unwrap())
-    };
+    server.query::<()>(&["DEBUG", "POPULATE", "200000", "foreign"]);
+    server.query::<()>(&["CONFIG", "RESETSTAT"]);
+    assert_eq!(names(&server, ""), ["mine"]);
     // A page is short: it keeps the server from other clients for as long as it lasts.
-    assert!(calls("scan") >= 200_000 / 1024, "{stats}");
+    assert!(server.calls("scan") >= 200_000 / 1024);
     // One inspects the name; the others are this test's manager, which renews it.
-    assert!(calls("evalsha") + calls("eval") < 20, "{stats}");
-    assert_eq!(calls("keys"), 0, "{stats}");
+    assert!(server.calls("evalsha") + server.calls("eval") < 20);
+    assert_eq!(server.calls("keys"), 0);
 }
 
 #[test]
 fn unknown_kind_is_a_warning() {
     let server = Server::start();
-    let _guard = labelled(&server, "").lock("mine").unwrap();
-    let _: () = server.query(&["HSET", "fairlock:{newer}", "k", "gate/1"]);
-    let _: () = server.query(&["HSET", "fairlock:{foreign}", "field", "value"]);
-    let _: () = server.query(&["HSET", "fairlock:{version}", "k", "mutex/2"]);
-    let _: () = server.query(&["SET", "fairlock:{text}", "value"]);
-    let ended = exits(fairlock(&server, &["ls"]), 0);
+    let _guard = manager(&server).lock("mine").unwrap();
+    for (name, value) in [("newer", "gate/1"), ("version", "mutex/2")] {
+        server.query::<()>(&["HSET", &format!("fairlock:{{{name}}}"), "k", value]);
+    }
+    server.query::<()>(&["HSET", "fairlock:{foreign}", "field", "value"]);
+    // A list looks at no other type.
+    server.query::<()>(&["SET", "fairlock:{text}", "value"]);
+    let ended = exits(fairlock(&server, "ls"), 0);
     assert_eq!(ended.stdout.lines().count(), 2, "{ended:?}");
     let is_warning = |line: &str| line.starts_with("fairlock: warning: ");
     assert!(ended.stderr.lines().all(is_warning), "{ended:?}");
@@ -185,28 +136,19 @@ fn unknown_kind_is_a_warning() {
 /// The server dies when the list asks for its second page.
 #[test]
 fn outage_leaves_the_names_found_and_no_part_of_a_page() {
-    // The names of the second are so few that they fit the pipe, which nobody reads yet.
-    for (options, is_printed) in [
-        (&[][..], true),
-        (&["n10*", "--json"], true),
-        (&["--prometheus"], false),
-    ] {
+    for (options, is_printed) in [("", true), ("n10* --json", true), ("--prometheus", false)] {
         let server = Server::tcp();
         let proxy = Proxy::to(server.addr());
-        let manager = labelled(&server, "").with(FOR_HOURS);
-        let lock = |i| manager.lock(format!("n{i}")).unwrap();
-        let _guards: Vec<_> = (0..1200).map(lock).collect();
+        let _guards = numbered(&manager(&server).with(FOR_HOURS), 1200);
         // The cursor of the first page is 0.
         let held = proxy.hold_request_when(|request| {
             contains("SCAN")(request) && !contains("\r\n$1\r\n0\r\n$5\r\nMATCH")(request)
         });
-        let mut command = fairlock(&server, &["ls", "--command-timeout", "2s"]);
-        command.args(options).env("FAIRLOCK_URL", proxy.url());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().expect("it starts");
+        let command = at(&proxy.url(), &format!("ls --command-timeout 2s {options}"));
+        let mut run = Run::start(command);
         held.wait(SLACK * 8);
         server.kill();
-        let ended = Ended::from(child.wait_with_output().expect("it ends"));
+        let ended = run.ended();
         assert_eq!(ended.code, Some(69), "{ended:?}");
         assert!(ended.stderr.starts_with("fairlock: "), "{ended:?}");
         assert_eq!(ended.stdout.contains("n10"), is_printed, "{ended:?}");
@@ -214,23 +156,49 @@ fn outage_leaves_the_names_found_and_no_part_of_a_page() {
     }
 }
 
+/// A table of what the other nodes have is better than nothing. The exit code says that it is not
+/// all.
+#[test]
+fn stopped_node_of_a_cluster_hides_only_its_own_names() {
+    let set = ClusterSet::start_with(3, 0, &["--cluster-require-full-coverage", "no"]);
+    let manager = patient(&set.url(), "nightly");
+    let names = [0, 1, 2].map(|master| set.name_on(master, 0));
+    let _guards = names.each_ref().map(|name| manager.lock(name).unwrap());
+    set.node(0).stop();
+    let about = format!("fairlock: redis at {} is unavailable", set.node(0).addr());
+    let show = |name: &str| format!("show {name}");
+    for (line, code, found) in [
+        ("ls --sort name", 69, &names[1..]),
+        ("ls --sort name --json", 69, &names[1..]),
+        (&show(&names[0]), 69, &[]),
+        (&show(&names[1]), 0, &names[1..2]),
+    ] {
+        let line = format!("{line} --command-timeout 2s");
+        let ended = exits(at(&set.url(), &line), code);
+        let is_found = |name: &&String| ended.stdout.contains(name.as_str());
+        let shown: Vec<&String> = names.iter().filter(is_found).collect();
+        assert_eq!(shown, found.iter().collect::<Vec<_>>(), "{ended:?}");
+        assert_eq!(ended.stderr.starts_with(&about), code == 69, "{ended:?}");
+        assert!(ended.stderr.lines().count() < 2, "{ended:?}");
+    }
+    set.node(0).cont();
+}
+
 #[test]
 fn closed_pipe_ends_it_quietly() {
     let server = Server::start();
-    let manager = labelled(&server, &"x".repeat(100));
-    let lock = |i| manager.lock(format!("n{i}")).unwrap();
-    let _guards: Vec<_> = (0..400).map(lock).collect();
-    let head = ["bash", "-c", "set -o pipefail; \"$@\" | head -1", "bash"];
-    for args in [&["ls"][..], &["ls", "--json"]] {
-        let first = printed(wrapped(&head, &fairlock(&server, args)));
+    let _guards = numbered(&labelled(&server, &"x".repeat(100)), 400);
+    let head = "bash -c 'set -o pipefail; \"$@\" | head -1' bash";
+    for line in ["ls", "ls --json"] {
+        let first = printed(wrapped(head, &fairlock(&server, line)));
         assert_eq!(first.lines().count(), 1);
     }
     // Nothing is written while Redis is silent.
     server.stop();
-    for args in [&["ls"][..], &["show", "n", "--follow"]] {
-        let args = [args, &["--command-timeout", "1h"]].concat();
-        let code = code_unread(&mut fairlock(&server, &args));
-        assert_eq!(code, Some(0), "{args:?}");
+    for line in ["ls", "show n --follow"] {
+        let line = format!("{line} --command-timeout 1h");
+        let code = code_unread(&mut fairlock(&server, &line), || ());
+        assert_eq!(code, Some(0), "{line}");
     }
     server.cont();
 }
@@ -238,36 +206,76 @@ fn closed_pipe_ends_it_quietly() {
 #[test]
 fn prometheus_has_series_of_names_or_totals_alone() {
     let server = Server::start();
-    let page = |options: &[&str]| {
-        let args = [&["ls", "--prometheus"], options].concat();
-        printed(fairlock(&server, &args))
-    };
-    let none = page(&["--totals"]);
-    let manager = labelled(&server, "");
+    let none = ls(&server, "--prometheus --totals");
+    let manager = manager(&server);
     let odd = "a \"b\" \\ \n";
     let _held = manager.with(FOR_HOURS).lock(odd).unwrap();
-    let _waiter = labelled(&server, "").enqueue(odd).unwrap();
-    until_awaited(&manager, odd, 1);
+    let _waiter = manager.enqueue(odd).unwrap();
+    until_queued(&server, odd, 1);
     let _permit = manager.semaphore("s", 3).acquire(1).unwrap();
-    let (all, totals) = (page(&[]), page(&["--totals"]));
-    is_golden("ls.prometheus.txt", &masked(&format!("{all}{totals}")));
-    for (page, series) in [
-        (&all, "fairlock_locks{state=\"held\"} 2\n"),
-        (&all, "fairlock_locks{state=\"lapsed\"} 0\n"),
-        (&all, "kind=\"semaphore\"} 1\n"),
-        (&totals, "fairlock_locks_holders 2\n"),
-        (&totals, "fairlock_locks_waiters 1\n"),
-        (&totals, "fairlock_locks_lapsed_seconds 0\n"),
-    ] {
-        assert!(page.contains(series), "{series}: {page}");
-    }
-    let number = |line: &str| line.rsplit_once(' ')?.1.parse::<f64>().ok();
+    let all = ls(&server, "--prometheus");
+    let totals = ls(&server, "--prometheus --totals");
+    // The counts are always the same, the times are not.
+    let mask = |line: &str| match line.rsplit_once(' ') {
+        Some((series, time)) if time.contains('.') && time.parse::<f64>().is_ok() => {
+            format!("{series} N\n")
+        }
+        _ => format!("{line}\n"),
+    };
+    let pages: String = format!("{all}{totals}").lines().map(mask).collect();
+    is_golden("ls.prometheus.txt", &pages);
+    // The time of a total is that of the name which has the longest.
+    let longest = |page: &str, series: &str| {
+        let lines = page.lines().filter(|line| line.starts_with(series));
+        let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+        values.fold(0.0, f64::max)
+    };
     for time in ["hold_seconds", "wait_seconds"] {
-        let with_time = |line: &&str| line.contains(time) && !line.starts_with('#');
-        let values: Vec<f64> = all.lines().filter(with_time).filter_map(number).collect();
-        let total = totals.lines().find(with_time).and_then(number);
-        let longest = values.into_iter().fold(0.0, f64::max);
-        assert!(longest > 0.0 && total >= Some(longest), "{all} {totals}");
+        let one = longest(&all, &format!("fairlock_lock_{time}"));
+        let total = longest(&totals, &format!("fairlock_locks_{time}"));
+        assert!(0.0 < one && one <= total, "{all} {totals}");
     }
     assert_eq!(totals.lines().count(), none.lines().count(), "{totals}");
+}
+
+/// A holder and two waiters die: first all show them as silent, then the first run without waiting
+/// gets the lock.
+#[test]
+fn no_wait_takes_a_lock_that_only_the_dead_want() {
+    let server = Server::start();
+    let manager = manager(&server);
+    let mut dead = vec![Run::asleep(&server, "--ttl 2s k")];
+    for waiters in 1..=2 {
+        let line = "run --ttl 2s k -- true";
+        dead.push(Run::start(fairlock(&server, line)));
+        until_queued(&server, "k", waiters);
+    }
+    // These live on, and are not marked.
+    let _guard = manager.lock("alive").unwrap();
+    let _waiter = labelled(&server, "").enqueue("alive").unwrap();
+    until_queued(&server, "alive", 1);
+    assert_eq!(names(&server, "--awaited"), ["alive", "k"]);
+    for run in &mut dead {
+        run.signal(Signal::KILL);
+        run.ended();
+    }
+    until(LONG, "nobody alive waits", || {
+        names(&server, "--awaited") == ["alive"]
+    });
+    let row = ls(&server, "k");
+    let is_marked = row.contains("lapsed") && row.contains(" ago, silent");
+    assert!(is_marked, "{row}");
+    let queue = printed(fairlock(&server, "show k"));
+    assert_eq!(queue.matches(" ago, silent").count(), 2, "{queue}");
+    let why = printed(fairlock(&server, "why-waiting k"));
+    assert!(why.contains("2 waiting, 2 of them not heard of"), "{why}");
+    for line in ["ls alive", "show alive", "why-waiting alive"] {
+        let text = printed(fairlock(&server, line));
+        let is_marked = text.contains("silent") || text.contains("not heard of");
+        assert!(!is_marked, "{text}");
+    }
+    let started = Instant::now();
+    exits(fairlock(&server, "run --no-wait k -- true"), 0);
+    assert!(started.elapsed() < Duration::from_secs(1) + SLACK);
+    assert!(info(&server, "k").is_none());
 }

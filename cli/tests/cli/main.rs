@@ -21,9 +21,6 @@ mod connection;
 mod defaults;
 mod doctor;
 mod documented;
-mod follow;
-mod generated;
-mod last_heard;
 mod look;
 mod ls;
 mod process;
@@ -34,9 +31,27 @@ mod terminal;
 #[cfg(feature = "tls")]
 mod tls;
 mod top;
-mod topologies;
 mod usage;
 mod why_waiting;
+
+// What most files of this folder name: each of them begins with `use crate::*`.
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{LockGuard, LockManager, LockOptions, inspect::LockState};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::{TempDir, tempdir};
+
+use cluster_set::ClusterSet;
+use look::*;
+use process::*;
+use run::*;
+use sentinel_set::SentinelSet;
+use support::{Child, Proxy, SLACK, Server, Shifted, contains, throughout, until, until_some};
+use terminal::Terminal;
 
 /// Not a test: worker processes begin here, see [`support::Child`].
 #[test]

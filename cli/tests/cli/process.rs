@@ -4,41 +4,58 @@ use std::borrow::BorrowMut;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
-use std::process::{Command, Output, Stdio};
 use std::sync::Once;
-use std::time::Duration;
 
-use crate::support::{Server, until_some};
+use crate::*;
 
-/// The binary, with a clean environment and the locks on this server.
-pub(crate) fn fairlock(server: &Server, args: &[&str]) -> Command {
-    let mut command = without_server(args);
-    command.env("FAIRLOCK_URL", server.url());
-    command
-}
+/// How long anything may take that has no bound of its own.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
-/// The binary, with a clean environment and no server.
-pub(crate) fn without_server(args: &[&str]) -> Command {
+/// `fairlock LINE`, with a clean environment, in which `$BINARY` is fairlock. As in a shell,
+/// variables may stand before the line, and words with spaces are in quotes.
+pub(crate) fn bare(line: &str) -> Command {
     static START: Once = Once::new();
-    START.call_once(|| {
-        default_signals();
-        leave_terminal();
-    });
+    START.call_once(leave_what_started_the_tests);
     let mut command = Command::new(env!("CARGO_BIN_EXE_fairlock"));
-    command.args(args);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("FAIRLOCK_") || name.contains("COLOR") {
             command.env_remove(&*name);
         }
     }
+    command.env("BINARY", command.get_program().to_owned());
+    for word in shlex::split(line).expect("words") {
+        match word.split_once('=') {
+            Some((name, value)) if name.starts_with("FAIRLOCK_") => command.env(name, value),
+            _ => command.arg(word),
+        };
+    }
+    command
+}
+
+/// `fairlock LINE`, with the locks at this URL.
+pub(crate) fn at(url: &str, line: &str) -> Command {
+    bare(&format!("'FAIRLOCK_URL={url}' {line}"))
+}
+
+/// `fairlock LINE` with the locks on this server. On a busy machine the server may be slow, so it
+/// has a long time, or for a run as much as fits the default ttl.
+pub(crate) fn fairlock(server: &Server, line: &str) -> Command {
+    let timeout = match line {
+        run if run.starts_with("run ") && run.contains("--ttl") => None,
+        run if run.starts_with("run ") => Some("1333ms"),
+        _ => Some("5s"),
+    };
+    let mut command = at(&server.url(), line);
+    command.envs(timeout.map(|timeout| ("FAIRLOCK_COMMAND_TIMEOUT", timeout)));
     command
 }
 
 /// The command behind the words of another one, such as `nohup`.
-pub(crate) fn wrapped(wrapper: &[&str], command: &Command) -> Command {
-    let mut other = Command::new(wrapper[0]);
-    other.args(&wrapper[1..]);
+pub(crate) fn wrapped(wrapper: &str, command: &Command) -> Command {
+    let words = shlex::split(wrapper).expect("words");
+    let mut other = Command::new(&words[0]);
+    other.args(&words[1..]);
     other.arg(command.get_program()).args(command.get_args());
     give_environment(&mut other, command);
     other
@@ -54,18 +71,13 @@ pub(crate) fn give_environment(other: &mut Command, command: &Command) {
     }
 }
 
-/// A shell without job control has its background jobs ignore INT and QUIT, and so may what starts
-/// the tests. The binary would go on ignoring them.
-fn default_signals() {
+/// A shell without job control has its background jobs ignore INT and QUIT, and the binary would go
+/// on ignoring them. On a terminal, the binary would share it with its command.
+fn leave_what_started_the_tests() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
         // SAFETY: the default action runs no code of this process.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-}
-
-/// On a terminal, the binary shares it with its command. The tests must not depend on where they
-/// are started.
-fn leave_terminal() {
     if let Ok(terminal) = File::open("/dev/tty") {
         // SAFETY: the call reads and writes no memory.
         unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) };
@@ -82,7 +94,12 @@ pub(crate) struct Ended {
 
 /// Runs a command to its end.
 pub(crate) fn end(mut command: impl BorrowMut<Command>) -> Ended {
-    Ended::from(command.borrow_mut().output().expect("the binary starts"))
+    let output = command.borrow_mut().output().expect("the binary starts");
+    Ended {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).expect("text"),
+        stderr: String::from_utf8(output.stderr).expect("text"),
+    }
 }
 
 /// Runs a command to its end, which has this code.
@@ -124,31 +141,11 @@ impl Ended {
     }
 }
 
-/// The exit code of a command whose output nobody reads, as after `| true`.
-pub(crate) fn code_unread(command: &mut Command) -> Option<i32> {
-    code_unread_after(command, || ())
-}
-
-/// The same, where the reader ends only after this.
-pub(crate) fn code_unread_after(command: &mut Command, wait: impl FnOnce()) -> Option<i32> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the binary starts");
+/// The exit code of a command whose reader ends after this wait, as that of `| true` does.
+pub(crate) fn code_unread(command: &mut Command, wait: impl FnOnce()) -> Option<i32> {
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the binary starts");
     wait();
     drop(child.stdout.take());
-    let ended = || child.try_wait().expect("its state");
-    until_some(Duration::from_secs(20), "it ends", ended).code()
-}
-
-impl From<Output> for Ended {
-    fn from(output: Output) -> Ended {
-        let text = |bytes| String::from_utf8(bytes).expect("text");
-        Ended {
-            code: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
-    }
+    until_some(LONG, "it ends", || child.try_wait().unwrap()).code()
 }

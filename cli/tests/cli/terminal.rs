@@ -3,18 +3,15 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::num::NonZero;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::process::{Child, Command};
+use std::os::fd::OwnedFd;
+use std::process::Child;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
-use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use crate::process::wrapped;
-use crate::support::{until, until_some};
+use crate::*;
 
 /// A terminal with one program in its foreground.
 pub(crate) struct Terminal {
@@ -26,10 +23,11 @@ pub(crate) struct Terminal {
 /// A new terminal: the side of its keyboard and screen, and that of its programs.
 pub(crate) fn pair() -> (File, OwnedFd) {
     // The programs of other tests must not inherit it: the terminal would outlive its test.
-    let keyboard =
-        openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let keyboard = openpt(flags).expect("a terminal");
     grantpt(&keyboard).expect("granted");
     unlockpt(&keyboard).expect("unlocked");
+    tcsetwinsize(&keyboard, window(24, 80)).expect("a size");
     let path = ptsname(&keyboard, Vec::new()).expect("a name");
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     let end = open(path, flags, Mode::empty()).expect("opens");
@@ -37,63 +35,52 @@ pub(crate) fn pair() -> (File, OwnedFd) {
 }
 
 impl Terminal {
-    /// Starts a program in a session of its own, with a terminal of this size as its controlling
-    /// terminal.
-    pub(crate) fn start(program: &Command, rows: u16, columns: u16) -> Terminal {
+    /// Starts a program in a session of its own, with a large window as its controlling terminal.
+    pub(crate) fn start(program: &Command) -> Terminal {
         let (keyboard, end) = pair();
-        set_size(&keyboard, rows, columns);
+        let screen = Arc::default();
+        set_size(&keyboard, &screen, 40, 140);
         // `setsid --ctty` makes its standard input the controlling terminal, then runs the program
         // in its own place.
-        let mut session = wrapped(&["setsid", "--ctty"], program);
+        let mut session = wrapped("setsid --ctty", program);
         session.env("TERM", "xterm-256color");
         let copy = || end.try_clone().expect("a copy");
-        let program = session
-            .stdin(copy())
-            .stdout(copy())
-            .stderr(copy())
-            .spawn()
-            .expect("setsid of util-linux");
-        drop(session);
-        drop(end);
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(
-            cells(rows),
-            cells(columns),
-            1000,
-        )));
-        let (mut output, shown) = (keyboard.try_clone().expect("a copy"), Arc::clone(&screen));
-        std::thread::spawn(move || {
+        session.stdin(copy()).stdout(copy()).stderr(copy());
+        let mut output = keyboard.try_clone().expect("a copy");
+        let terminal = Terminal {
+            keyboard,
+            screen,
+            program: session.spawn().expect("setsid of util-linux"),
+        };
+        let screen = Arc::clone(&terminal.screen);
+        thread::spawn(move || {
             let mut bytes = [0; 4096];
             // The read fails when the last process has closed its side.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
-                shown.lock().expect("the screen").process(&bytes[..count]);
+                screen.lock().unwrap().process(&bytes[..count]);
             }
         });
-        Terminal {
-            keyboard,
-            screen,
-            program,
-        }
+        terminal
+    }
+
+    fn screen<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
+        look(self.screen.lock().unwrap().screen())
     }
 
     /// The text on the screen now.
     pub(crate) fn text(&self) -> String {
-        self.screen.lock().expect("the screen").screen().contents()
+        self.screen(vt100::Screen::contents)
     }
 
     /// Whether a program has switched to the alternate screen.
     pub(crate) fn is_alternate(&self) -> bool {
-        self.screen
-            .lock()
-            .expect("the screen")
-            .screen()
-            .alternate_screen()
+        self.screen(vt100::Screen::alternate_screen)
     }
 
     /// Whether the first cell has a colour.
     pub(crate) fn is_colored(&self) -> bool {
-        let parser = self.screen.lock().expect("the screen");
-        let cell = parser.screen().cell(0, 0);
-        cell.is_some_and(|cell| cell.fgcolor() != vt100::Color::Default)
+        let color = self.screen(|screen| screen.cell(0, 0).map(vt100::Cell::fgcolor));
+        color.is_some_and(|color| color != vt100::Color::Default)
     }
 
     /// Whether the program gets each key at once, and the terminal echoes none.
@@ -102,13 +89,22 @@ impl Terminal {
         !modes.intersects(LocalModes::ICANON | LocalModes::ECHO)
     }
 
+    /// The number and the state of each process in its session, the leader too.
+    pub(crate) fn processes(&self) -> Vec<(Pid, String)> {
+        let session = self.program.id().to_string();
+        let listed = end(Command::new("ps").args(["-o", "pid=,state=", "-s", &session])).stdout;
+        let lines = listed
+            .lines()
+            .filter_map(|line| line.trim().split_once(' '));
+        let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
+        let found = lines.filter_map(|(number, state)| Some((pid(number)?, state.to_owned())));
+        found.collect()
+    }
+
     /// Waits until the program has ended, and returns its exit code.
     #[track_caller]
     pub(crate) fn ends(&mut self) -> Option<i32> {
-        until_some(Duration::from_secs(20), "the program ends", || {
-            self.program.try_wait().expect("its state")
-        })
-        .code()
+        until_some(LONG, "it ends", || self.program.try_wait().unwrap()).code()
     }
 
     /// Types these bytes, for instance `"q"` or `"\x03"`.
@@ -118,78 +114,55 @@ impl Terminal {
 
     /// Changes the size of the window.
     pub(crate) fn resize(&self, rows: u16, columns: u16) {
-        set_size(&self.keyboard, rows, columns);
-        self.screen
-            .lock()
-            .expect("the screen")
-            .screen_mut()
-            .set_size(cells(rows), cells(columns));
+        set_size(&self.keyboard, &self.screen, rows, columns);
     }
 
     /// Waits until the screen shows this.
     #[track_caller]
     pub(crate) fn shows(&self, what: &str) {
-        until(Duration::from_secs(20), what, || self.text().contains(what));
+        until(LONG, what, || self.text().contains(what));
     }
 
     /// Waits until the screen does not show this any more.
     #[track_caller]
     pub(crate) fn hides(&self, what: &str) {
-        until(Duration::from_secs(20), what, || {
-            !self.text().contains(what)
-        });
+        until(LONG, what, || !self.text().contains(what));
     }
 }
 
-pub(crate) fn set_size(keyboard: &File, rows: u16, columns: u16) {
-    let size = Winsize {
+fn window(rows: u16, columns: u16) -> Winsize {
+    Winsize {
         ws_row: rows,
         ws_col: columns,
         ws_xpixel: 0,
         ws_ypixel: 0,
-    };
-    tcsetwinsize(keyboard.as_fd(), size).expect("a size");
+    }
 }
 
-fn cells(count: u16) -> NonZero<u16> {
-    NonZero::new(count).expect("a terminal has rows and columns")
+fn set_size(keyboard: &File, screen: &Mutex<vt100::Parser>, rows: u16, columns: u16) {
+    tcsetwinsize(keyboard, window(rows, columns)).expect("a size");
+    let [rows, columns] = [rows, columns].map(|count| NonZero::new(count).expect("not 0"));
+    screen.lock().unwrap().screen_mut().set_size(rows, columns);
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             eprintln!("the screen showed:\n{}", self.text());
         }
         let _ = self.program.kill();
         // The kernel hangs up on the jobs of a shell that has ended. But it continues none that is
-        // just stopping at a Ctrl-Z, and such a job would stay stopped for ever.
-        let session = Pid::from_child(&self.program);
-        while kill_session(session) {
+        // just stopping at a Ctrl-Z, and such a job would stay stopped for ever. A zombie is dead,
+        // and keeps the number of the session from being used again.
+        loop {
+            let mut living = self.processes();
+            living.retain(|(pid, state)| state != "Z" && kill_process(*pid, Signal::KILL).is_ok());
+            if living.is_empty() {
+                break;
+            }
             // A pause between two polls: the kernel ends what was killed.
-            std::thread::sleep(Duration::from_millis(2));
+            thread::sleep(Duration::from_millis(2));
         }
         let _ = self.program.wait();
     }
-}
-
-/// Sends KILL to each process of the session, and says whether one was alive.
-fn kill_session(session: Pid) -> bool {
-    let session = session.as_raw_nonzero().to_string();
-    let mut any = false;
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let mut fields = fields.split_whitespace();
-        let (state, of) = (fields.next(), fields.nth(2));
-        // A zombie is dead, and keeps the number of the session from being used again.
-        if matches!(state, Some("Z" | "X")) || of != Some(&*session) {
-            continue;
-        }
-        let name = entry.file_name();
-        let pid = name
-            .to_str()
-            .and_then(|name| Pid::from_raw(name.parse().ok()?));
-        any |= pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok());
-    }
-    any
 }

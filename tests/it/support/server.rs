@@ -252,15 +252,15 @@ impl Server {
             .cast_unsigned()
     }
 
-    /// One of the counters of INFO stats.
+    /// One of the numbers of INFO.
     pub(crate) fn counted(&self, what: &str) -> u64 {
-        let stats: String = self.query(&["INFO", "stats"]);
-        let number = stats
+        let info: String = self.query(&["INFO"]);
+        let number = info
             .lines()
             .find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
         number
             .and_then(|n| n.trim().parse().ok())
-            .unwrap_or_else(|| panic!("INFO stats has no {what}"))
+            .unwrap_or_else(|| panic!("INFO has no {what}"))
     }
 
     /// Commands that the server has run since it started, except those that this `Server` sent.

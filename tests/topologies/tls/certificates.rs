@@ -1,10 +1,14 @@
 //! Certificates for tests, made by `openssl`.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
+
+use crate::support::Server;
+use crate::support::server::free_address;
 
 /// An authority, and the certificates that it issues.
 pub(crate) struct Authority {
@@ -189,4 +193,37 @@ impl Certificate {
 /// As an argument of a server.
 pub(crate) fn argument(path: &Path) -> &str {
     path.to_str().expect("our own directory has a plain name")
+}
+
+/// A server with a port for TLS, and its address there. Panics if the server has no TLS: then it does
+/// not know these arguments.
+pub(crate) fn start(
+    authority: &Authority,
+    own: &Certificate,
+    extra: &[&str],
+) -> (Server, SocketAddr) {
+    let ca = authority.file();
+    let mut why = String::new();
+    // Another process may take a port between our check and the server's bind.
+    for _ in 0..20 {
+        let addr = free_address();
+        let port = addr.port().to_string();
+        let mut arguments = vec![
+            "--tls-port",
+            &port,
+            "--tls-cert-file",
+            argument(&own.certificate),
+            "--tls-key-file",
+            argument(&own.key),
+            "--tls-ca-cert-file",
+            argument(&ca),
+        ];
+        arguments.extend(extra);
+        match Server::tcp_at(free_address(), &arguments) {
+            Ok(server) => return (server, addr),
+            Err(e) if e.contains("in use") => why = e,
+            Err(e) => panic!("the tests of TLS need a server with TLS: {e}"),
+        }
+    }
+    panic!("twenty times a port was taken; the last server said: {why}");
 }

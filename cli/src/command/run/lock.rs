@@ -100,18 +100,3 @@ impl Deref for Held {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Permits;
-
-    #[test]
-    fn permits_are_two_numbers_that_fit() {
-        assert_eq!("2/4".parse(), Ok(Permits { take: 2, of: 4 }));
-        assert_eq!("4/4".parse(), Ok(Permits { take: 4, of: 4 }));
-        let wrong = "|2|2/|/4|0/4|5/4|0/0|-1/4|1/4/5";
-        for wrong in wrong.split('|') {
-            assert!(wrong.parse::<Permits>().is_err(), "{wrong}");
-        }
-    }
-}

@@ -63,24 +63,18 @@ impl Times {
 mod tests {
     use super::*;
 
-    const fn ms(count: u64) -> Duration {
-        Duration::from_millis(count)
-    }
-
     #[test]
-    fn default_grace_fits_every_ttl() {
+    fn default_grace_fits_every_ttl_and_none_takes_more_than_half() {
+        let fits = |ttl, grace| Times::new(Duration::from_millis(ttl), grace);
         for ttl in [1000, 1500, 10_000, 60_000, 86_400_000] {
-            let times = Times::new(ms(ttl), None).expect("fits");
-            assert!(times.left_at_term() <= ms(ttl) / 2, "{times:?}");
+            let times = fits(ttl, None).expect("fits");
+            let half = Duration::from_millis(ttl / 2);
+            assert!(times.left_at_term() <= half, "{times:?}");
             assert!(times.grace <= LONGEST_DEFAULT_GRACE, "{times:?}");
+            let longest = half - times.margin;
+            assert!(fits(ttl, Some(longest)).is_ok(), "{times:?}");
+            let longer = longest + Duration::from_millis(1);
+            assert!(fits(ttl, Some(longer)).is_err(), "{times:?}");
         }
-    }
-
-    #[test]
-    fn grace_may_take_half_of_the_ttl_without_the_margin() {
-        let fits = |grace| Times::new(ms(10_000), Some(ms(grace))).is_ok();
-        assert!(fits(0));
-        assert!(fits(4000));
-        assert!(!fits(4001));
     }
 }

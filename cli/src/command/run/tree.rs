@@ -288,11 +288,9 @@ pub(super) fn before_its_program(command: &mut Command, call: fn()) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processes::tests::alone_with_children;
 
     #[test]
     fn panic_kills_the_command() {
-        let _alone = alone_with_children();
         let mut command = Command::new("sleep");
         command.arg("60");
         let tree = Tree::start(command, false).expect("starts");

@@ -6,19 +6,13 @@ mod rights;
 mod sets;
 mod unusable;
 
-use std::process::Command;
-use std::time::{Duration, Instant};
-
 use serde::Deserialize;
 
-use crate::process::{end, without_server};
-use crate::support::{SLACK, Server};
+use crate::*;
+use Level::{Error, Ok, Warning};
 
 /// Timeouts that a loaded machine keeps, and the shortest ttl that fits them.
-const TIMES: [&str; 4] = ["--command-timeout", "1s", "--ttl", "8s"];
-
-/// For what must happen, but whose time is not under test.
-const SOON: Duration = Duration::from_secs(20);
+const TIMES: &str = "--command-timeout 1s --ttl 8s";
 
 /// Settings of which no check complains.
 const GOOD: [&str; 4] = [
@@ -60,33 +54,27 @@ impl Finding {
     }
 }
 
-/// The diagnosis of these servers, within the promised bound.
+/// The diagnosis of these servers, within the promised bound: ten command timeouts, two of them to
+/// build the managers.
 #[track_caller]
 fn diagnose(url: &str) -> Diagnosis {
-    diagnose_with(url, &TIMES)
-}
-
-#[track_caller]
-fn diagnose_with(url: &str, args: &[&str]) -> Diagnosis {
-    diagnose_by(&mut without_server(&[]), url, args)
-}
-
-/// The promised bound is ten command timeouts: two of them to build the managers.
-#[track_caller]
-fn diagnose_by(command: &mut Command, url: &str, args: &[&str]) -> Diagnosis {
-    let timeout = args.iter().skip_while(|arg| **arg != "--command-timeout");
-    let timeout = timeout.skip(1).find_map(|text| text.strip_suffix('s'));
-    let timeout = Duration::from_secs(timeout.map_or(1, |s| s.parse().expect("seconds")));
     let started = Instant::now();
-    command.args(["doctor", "--json"]).args(args);
-    let ended = end(command.env("FAIRLOCK_URL", url));
-    let took = started.elapsed();
-    assert!(took < 10 * timeout + SLACK, "{took:?}: {ended:?}");
+    let diagnosis = diagnose_with(url, TIMES);
+    let (took, bound) = (started.elapsed(), Duration::from_secs(10) + SLACK);
+    assert!(took < bound, "{took:?}: {diagnosis:#?}");
+    diagnosis
+}
+
+fn diagnose_with(url: &str, args: &str) -> Diagnosis {
+    diagnose_by(at(url, &format!("doctor --json {args}")))
+}
+
+fn diagnose_by(command: Command) -> Diagnosis {
+    let ended = end(command);
     let lines = ended.stdout.lines();
     let findings = lines.map(|line| serde_json::from_str(line).expect("an object per line"));
-    let findings: Vec<Finding> = findings.collect();
-    assert!(!findings.is_empty(), "{ended:?}");
-    let code = ended.code;
+    let (findings, code): (Vec<Finding>, _) = (findings.collect(), ended.code);
+    assert!(!findings.is_empty(), "{:?}", ended.stderr);
     Diagnosis { code, findings }
 }
 
@@ -102,11 +90,9 @@ impl Diagnosis {
     #[track_caller]
     fn assert_finds(&self, check: &str, level: Level, text: &str) {
         let worst = self.of(check).map(|finding| finding.level).max();
-        let mut fitting = self.of(check).filter(|finding| finding.level == level);
-        assert!(
-            worst == Some(level) && fitting.any(|finding| finding.says(text)),
-            "{check}, {level:?}, {text}: {self:#?}"
-        );
+        let fits = |finding: &Finding| finding.level == level && finding.says(text);
+        let is_found = worst == Some(level) && self.of(check).any(fits);
+        assert!(is_found, "{check}, {level:?}, {text}: {self:#?}");
     }
 
     /// The findings that are not ok, but for those that a loaded machine makes: speed is not under
@@ -116,9 +102,8 @@ impl Diagnosis {
             let speeds = ["connected in", "a waiter had the lock"];
             finding.check == "round_trip" || speeds.iter().any(|text| finding.says(text))
         };
-        let findings = self.findings.iter();
-        let bad = findings.filter(|finding| finding.level > Level::Ok && !is_speed(finding));
-        bad.collect()
+        let bad = self.findings.iter().filter(|finding| finding.level > Ok);
+        bad.filter(|finding| !is_speed(finding)).collect()
     }
 
     #[track_caller]
@@ -136,16 +121,16 @@ impl Diagnosis {
     #[track_caller]
     fn assert_complaints_of(&self, server: &Server, checks: &[&str]) {
         let address = server.addr().to_string();
-        let all = self.complaints().into_iter();
-        let of_server = all.filter(|finding| finding.server.as_deref() == Some(&*address));
-        let found: Vec<&str> = of_server.map(|finding| &*finding.check).collect();
+        let mut of_server = self.complaints();
+        of_server.retain(|finding| finding.server.as_deref() == Some(&*address));
+        let found: Vec<&str> = of_server.iter().map(|finding| &*finding.check).collect();
         assert_eq!(found, checks, "{self:#?}");
     }
 }
 
 /// Waits until INFO has this text so often.
 fn await_info(server: &Server, text: &str, times: usize) {
-    crate::support::until(SOON, text, || {
+    until(LONG, text, || {
         let info: String = server.query(&["INFO"]);
         info.matches(text).count() == times
     });

@@ -1,20 +1,11 @@
 //! One server.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
-use fairlock::LockManager;
-use rustix::process::Signal;
-
-use super::Level::{Error, Ok, Warning};
-use super::{GOOD, SOON, TIMES, await_info, diagnose, diagnose_by, diagnose_with};
-use crate::look::follow;
-use crate::process::without_server;
-use crate::run::Run;
+use super::*;
 use crate::support::gateway::{Gateway, Unknown};
 use crate::support::hosts::{BlackHole, Hosts, Nowhere};
-use crate::support::server::is_redis_62;
-use crate::support::{Proxy, Server, contains, until};
+use crate::support::is_redis_62;
 
 #[test]
 fn diagnosis_takes_few_requests_and_leaves_nothing() {
@@ -28,9 +19,8 @@ fn diagnosis_takes_few_requests_and_leaves_nothing() {
     assert!((20..=150).contains(&with), "{with}, with those of scripts");
     assert_eq!(server.query::<usize>(&["DBSIZE"]), 1, "the lock alone");
     assert!(guard.is_held());
-    until(SOON, "its connections are closed", || {
-        server.clients().len() == clients
-    });
+    let left = || server.clients().len() == clients;
+    until(LONG, "its connections are closed", left);
 }
 
 #[test]
@@ -38,9 +28,8 @@ fn interrupted_doctor_leaves_nothing() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let held = proxy.hold_request_when(contains("CONFIG"));
-    let args = ["doctor", "--url", &proxy.url(), "--command-timeout", "20s"];
-    let mut doctor = Run::start(&mut without_server(&args));
-    held.wait(SOON);
+    let mut doctor = Run::start(at(&proxy.url(), "doctor --command-timeout 20s"));
+    held.wait(LONG);
     doctor.signal(Signal::INT);
     held.release();
     assert_eq!(doctor.ended().code, Some(130));
@@ -66,10 +55,10 @@ fn each_bad_setting_is_found_and_its_remedy_helps() {
         server.query::<()>(&["CONFIG", "SET", name, value]);
         let diagnosis = diagnose(&server.url());
         diagnosis.assert_finds(check, level, "");
-        let complaints = diagnosis.complaints();
-        let mut others = complaints.iter().filter(|other| other.check != check);
         let is_lock = |check: &str| check == "scripts" && level == Error;
-        assert!(others.all(|other| is_lock(&other.check)), "{diagnosis:#?}");
+        let is_alone = |other: &&Finding| other.check == check || is_lock(&other.check);
+        let complaints = diagnosis.complaints();
+        assert!(complaints.iter().all(is_alone), "{diagnosis:#?}");
         let found = diagnosis.of(check).last().expect("a finding");
         let remedy = found.remedy.as_deref().expect("a remedy");
         if remedy.starts_with(&format!("CONFIG SET {name} ")) {
@@ -108,8 +97,8 @@ fn distant_server_is_an_error_by_its_round_trip() {
     let server = Server::tcp_with(&GOOD);
     let proxy = Proxy::to(server.addr());
     // A loaded machine stays below a tenth of this time.
-    let times = ["--command-timeout", "10s", "--ttl", "100s"];
-    diagnose_with(&proxy.url(), &times).assert_finds("round_trip", Ok, "");
+    let patient = diagnose_with(&proxy.url(), "--command-timeout 10s --ttl 100s");
+    patient.assert_finds("round_trip", Ok, "");
     // 400 ms there and back.
     proxy.delay(Duration::from_millis(200));
     diagnose(&proxy.url()).assert_finds("round_trip", Error, "a longer command_timeout");
@@ -134,16 +123,16 @@ fn server_that_stops_while_it_is_asked_is_found_within_the_bound() {
 #[test]
 fn missing_replicas_are_an_error_if_they_must_acknowledge() {
     let server = Server::tcp_with(&["--repl-diskless-sync-delay", "0"]);
-    let acks = |count: &str| {
-        let args = ["--replica-acks", count, "--replica-timeout", "250ms"];
-        diagnose_with(&server.url(), &[&TIMES[..], &args].concat())
+    let acks = |count: u8| {
+        let args = format!("{TIMES} --replica-acks {count} --replica-timeout 250ms");
+        diagnose_with(&server.url(), &args)
     };
-    acks("1").assert_finds("replicas", Error, "no lock can be taken");
+    acks(1).assert_finds("replicas", Error, "no lock can be taken");
     let replica = Server::tcp();
     follow(&replica, &server);
     await_info(&server, "state=online", 1);
-    acks("1").assert_finds("replicas", Ok, "1 in sync");
-    acks("2").assert_finds("replicas", Error, "2 must acknowledge");
+    acks(1).assert_finds("replicas", Ok, "1 in sync");
+    acks(2).assert_finds("replicas", Error, "2 must acknowledge");
 }
 
 #[test]
@@ -165,21 +154,11 @@ fn proxy_that_says_nothing_of_its_server_is_a_warning() {
 fn server_is_examined_at_the_address_that_answers() {
     let server = Server::tcp_with(&GOOD);
     let port = server.addr().port();
-    let at = |last: u8| Ipv4Addr::new(127, 0, 0, last);
-    let _silent = BlackHole::at((at(2), port).into(), Nowhere::Accepts);
-    let hosts = Hosts::new(&[("several.test", &[at(2), at(3), at(1)])]);
-    let mut command = without_server(&[]);
-    hosts.add_to(&mut command);
+    let at_last = |last: u8| Ipv4Addr::new(127, 0, 0, last);
+    let _silent = BlackHole::at((at_last(2), port).into(), Nowhere::Accepts);
+    let hosts = Hosts::new(&[("several.test", &[2, 3, 1].map(at_last))]);
     let url = format!("redis://several.test:{port}");
-    let args = ["--command-timeout", "2s", "--ttl", "20s"];
-    diagnose_by(&mut command, &url, &args).assert_no_complaint();
-}
-
-#[test]
-fn ttl_of_the_locks_is_compared_with() {
-    let server = Server::tcp_with(&[&GOOD[..], &["--timeout", "3"]].concat());
-    // Renewals come every third of the ttl.
-    for (args, level) in [(&[][..], Warning), (&["--ttl", "6s"], Ok)] {
-        diagnose_with(&server.url(), args).assert_finds("clients", level, "");
-    }
+    let mut command = at(&url, "doctor --json --command-timeout 2s --ttl 20s");
+    hosts.add_to(&mut command);
+    diagnose_by(command).assert_no_complaint();
 }

@@ -1,17 +1,13 @@
 //! `fairlock why-waiting`, where a process below a run waits.
 
-use rustix::process::Signal;
-use serde_json::Value;
-
-use super::{Run, holder, manager, until_queued};
-use crate::support::Server;
+use super::*;
 use crate::why_waiting::{json, why_waiting};
 
 /// An inner run that finds nothing about the run around it in its environment.
 const UNAWARE: &str = "env -u FAIRLOCK_HELD \"$BINARY\"";
 
-/// A run that executes the script when its input ends. `$BINARY` is fairlock.
-fn ready(server: &Server, outer: &[&str], script: &str) -> Run {
+/// A run that executes the script when its input ends.
+fn ready(server: &Server, outer: &str, script: &str) -> Run {
     let mut run = Run::reading(server, outer, &format!("echo up; read go; {script}"));
     assert_eq!(run.line(), "up");
     run
@@ -20,13 +16,12 @@ fn ready(server: &Server, outer: &[&str], script: &str) -> Run {
 /// Two runs, each around one that waits for the lock of the other.
 fn crossed(server: &Server, one: &str, other: &str) -> [Run; 2] {
     let mut runs = [
-        ready(server, &["a"], &format!("{one} run b -- true")),
-        ready(server, &["b"], &format!("{other} run a -- true")),
+        ready(server, "a", &format!("{one} run b -- true")),
+        ready(server, "b", &format!("{other} run a -- true")),
     ];
     runs.iter_mut().for_each(Run::end_input);
-    for name in ["a", "b"] {
-        until_queued(server, name, 1);
-    }
+    until_queued(server, "a", 1);
+    until_queued(server, "b", 1);
     runs
 }
 
@@ -42,7 +37,7 @@ fn move_holder_away(server: &Server, name: &str) {
     let key = format!("fairlock:{{{name}}}");
     let label: String = server.query(&["HGET", &key, "l"]);
     let (_, rest) = label.split_once('\t').expect("parts");
-    let _: i64 = server.query(&["HSET", &key, "l", &format!("elsewhere\t{rest}")]);
+    server.query::<()>(&["HSET", &key, "l", &format!("elsewhere\t{rest}")]);
     assert_eq!(holder(server, name).host, "elsewhere");
 }
 
@@ -52,19 +47,15 @@ fn deadlock_through_the_commands_of_two_runs_exits_2() {
         let server = Server::start();
         let runs = crossed(&server, way, way);
         for name in ["a", "b"] {
-            let ended = why_waiting(&server, &[name]);
-            assert_eq!((ended.code, &*ended.stderr), (Some(2), ""), "{ended:?}");
-            let fence = manager(&server).inspect(name).unwrap().unwrap().fence;
-            for part in [
-                "    which waits for process ",
-                ", which waits for ",
-                "Deadlock: each of these, or a process for which it waits, waits for a lock",
-                &format!("process {} on ", runs[0].pid()),
-                &format!("process {} on ", runs[1].pid()),
-                &format!("fairlock release {name} --fence {fence}"),
-            ] {
-                ended.shows(part);
+            let ended = why_waiting(&server, name, 2);
+            let fence = info(&server, name).unwrap().fence;
+            let parts = "    which waits for process |, which waits for |Deadlock: each of these";
+            has_parts(&ended.stdout, parts);
+            let pids = runs.each_ref().map(|run| run.process.id());
+            for part in pids.map(|pid| format!("process {pid} on ")) {
+                ended.shows(&part);
             }
+            ended.shows(&format!("fairlock release {name} --fence {fence}"));
         }
         let object = json(&server, "a");
         let wait = &object["waits"][0];
@@ -75,67 +66,44 @@ fn deadlock_through_the_commands_of_two_runs_exits_2() {
 }
 
 #[test]
-fn run_on_another_host_is_said_not_to_be_seen() {
-    let server = Server::start();
-    let runs = crossed(&server, "\"$BINARY\"", "\"$BINARY\"");
-    move_holder_away(&server, "a");
-    let ended = why_waiting(&server, &["a"]);
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    ended.shows("waits for no lock itself; only elsewhere shows whether its command waits");
-    end_both(runs);
-}
-
-#[test]
-fn run_whose_command_waits_for_its_lock_is_a_deadlock() {
-    for (outer, inner) in [
-        (&["a"][..], "a"),
-        (&["--shared", "a"], "--exclusive a"),
-        (&["--permits", "2/2", "a"], "--permits 1/2 a"),
+fn run_that_is_not_seen_below_another_may_be_a_deadlock() {
+    let unseen = "waits for no lock itself; only elsewhere shows whether its command waits";
+    for (way, is_away, text) in [
+        ("\"$BINARY\"", true, unseen),
+        // A process that left the session may be waited for.
+        ("setsid --wait \"$BINARY\"", false, "This may be a deadlock"),
     ] {
         let server = Server::start();
-        let mut run = ready(&server, outer, &format!("{UNAWARE} run {inner} -- true"));
-        run.end_input();
-        until_queued(&server, "a", 1);
-        let ended = why_waiting(&server, &["a"]);
-        assert_eq!(ended.code, Some(2), "{ended:?}");
-        let text = "Deadlock: a run waits for its command, which waits for the lock of the run.";
-        ended.shows(text);
-        run.signal(Signal::TERM);
-        run.ends(143, "");
+        let runs = crossed(&server, way, "\"$BINARY\"");
+        if is_away {
+            move_holder_away(&server, "a");
+        }
+        why_waiting(&server, "a", 0).shows(text);
+        end_both(runs);
     }
 }
 
 #[test]
-fn process_that_left_the_session_may_be_waited_for() {
-    let server = Server::start();
-    let away = "setsid --wait \"$BINARY\"";
-    let runs = crossed(&server, away, "\"$BINARY\"");
-    let ended = why_waiting(&server, &["a"]);
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    ended.shows("which may wait for process ");
-    ended.shows("This may be a deadlock");
-    let [mut first, mut second] = runs;
-    second.signal(Signal::TERM);
-    second.ends(143, "");
-    first.ends(0, "");
-}
-
-#[test]
-fn run_whose_command_waits_for_nothing_ends_the_chain() {
-    let server = Server::start();
-    for outer in [&["a"][..], &["--shared", "b"], &["--permits", "1/2", "c"]] {
-        let mut run = ready(&server, outer, "true");
-        let name = outer[outer.len() - 1];
+fn run_is_a_deadlock_if_its_command_waits_for_its_lock() {
+    let text = "Deadlock: a run waits for its command, which waits for the lock of the run.";
+    for (outer, inner) in [
+        ("a", "a"),
+        ("--shared a", "--exclusive a"),
+        ("--permits 2/2 a", "--permits 1/2 a"),
+    ] {
+        let server = Server::start();
+        let mut run = ready(&server, outer, &format!("{UNAWARE} run {inner} -- true"));
         // The thread that is shown lives.
-        let holder = holder(&server, name);
+        let holder = holder(&server, "a");
         let thread = holder.thread_id;
-        let comm = std::fs::read_to_string(format!("/proc/{}/task/{thread}/comm", holder.pid));
+        let comm = fs::read_to_string(format!("/proc/{}/task/{thread}/comm", holder.pid));
         assert_eq!(comm.expect("it lives").trim_end(), holder.thread);
-        let ended = why_waiting(&server, &[name]);
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        let text = "    which waits for no lock\n";
-        assert!(ended.stdout.ends_with(text), "{ended:?}");
+        let ended = why_waiting(&server, "a", 0);
+        ended.shows("  which waits for no lock\n");
         run.end_input();
-        run.ends(0, "");
+        until_queued(&server, "a", 1);
+        why_waiting(&server, "a", 2).shows(text);
+        run.signal(Signal::TERM);
+        run.ends(143, "");
     }
 }

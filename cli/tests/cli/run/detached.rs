@@ -1,19 +1,15 @@
 //! A lock that goes to the command of a run, or to a run.
 
-use std::time::Duration;
+use fairlock::{DetachedLock, PreviousHolder};
 
-use fairlock::{DetachedLock, PreviousHolder, inspect::LockState};
-
-use super::{LONG, Run, gives, manager, run_script, script_gives, until_queued};
-use crate::process::Ended;
-use crate::support::Server;
+use super::*;
 
 const VARIABLE: &str = "FAIRLOCK_DETACHED";
 
 /// A run that attaches the lock in this text.
 #[track_caller]
 fn attaching(server: &Server, name: &str, text: &str, code: i32) -> Ended {
-    let mut command = run_script(server, &["--attach", name], "echo it ran");
+    let mut command = run_script(server, &format!("--attach '{name}'"), "echo it ran");
     let stdout = if code == 0 { "it ran\n" } else { "" };
     gives(command.env(VARIABLE, text), code, stdout)
 }
@@ -26,7 +22,7 @@ fn run_hands_its_lock_to_its_command() {
     let fence = guard.fence();
     let script = "echo \"$FAIRLOCK_FENCE\"; read go; \"$BINARY\" run --attach a -- \
                   sh -c 'echo \"$FAIRLOCK_FENCE,$FAIRLOCK_DETACHED\"; exit 3'";
-    let mut giver = Run::reading(&server, &["--detach", "1m", "a"], script);
+    let mut giver = Run::reading(&server, "--detach 1m a", script);
     until_queued(&server, "a", 1);
     guard.unlock().unwrap();
     let detached: u64 = giver.line().parse().expect("a fence");
@@ -41,31 +37,24 @@ fn run_hands_its_lock_to_its_command() {
     let ended = giver.ended();
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert_eq!(ended.stderr, "", "nothing was lost");
-    let attached = ended
-        .stdout
-        .trim_end()
-        .strip_suffix(',')
-        .expect("no secret is left");
-    assert!(attached.parse::<u64>().unwrap() > detached && detached > fence);
+    let attached = ended.stdout.trim_end().strip_suffix(',');
+    let attached = attached.expect("no secret is left").parse::<u64>().unwrap();
+    assert!(attached > detached && detached > fence);
     let next = waiter.wait().unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
 }
 
 #[test]
-fn run_takes_over_a_lock_once() {
+fn run_takes_over_a_lock_of_its_name_once() {
     let server = Server::start();
     let mgr = manager(&server);
-    let text = mgr.lock("a b").unwrap().detach(LONG).unwrap().secret_text();
+    let detach = |name: &str| mgr.lock(name).unwrap().detach(LONG).unwrap().secret_text();
+    let text = detach("a b");
     attaching(&server, "a b", &format!("{text}\n"), 0);
     attaching(&server, "a b", &text, 74);
     assert!(mgr.try_lock("a b").unwrap().is_some());
-}
-
-#[test]
-fn run_refuses_what_is_no_lock_of_that_name() {
-    let server = Server::start();
-    let mgr = manager(&server);
-    let text = mgr.lock("a").unwrap().detach(LONG).unwrap().secret_text();
+    // What is no lock of that name is refused.
+    let text = detach("a");
     let secret = text.rsplit(':').next().expect("it is the last part");
     for (name, text) in [("b", &*text), ("a", &text[1..]), ("a", "")] {
         let ended = attaching(&server, name, text, 64);
@@ -80,10 +69,7 @@ fn run_refuses_what_is_no_lock_of_that_name() {
 #[test]
 fn lock_that_no_command_attaches_lapses() {
     let server = Server::start();
-    let mgr = manager(&server);
-    let args = ["--detach", "100ms", "a"];
-    let ended = script_gives(&server, &args, "sleep 1; exit 5", 5, "");
+    let ended = script_gives(&server, "--detach 100ms a", "sleep 1; exit 5", 5, "");
     assert_eq!(ended.stderr, "");
-    let next = mgr.try_lock("a").unwrap().expect("it lapsed");
-    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert_eq!(previous(&server, "--no-wait a"), "lapsed");
 }

@@ -1,20 +1,14 @@
 //! A run inside a run: what it learns from the one around it.
 
-use rustix::process::test_kill_process;
+use super::*;
 
-use super::loss::next_holder;
-use super::{Run, broken_program, gives, is_held, manager, run_script, script_gives, until_queued};
-use crate::process::{Ended, end, exits, without_server};
-use crate::support::Server;
+/// What the command of an inner run prints.
+const RAN: &str = "it ran\n";
 
-/// `fairlock run OUTER -- sh -c SCRIPT`.
-#[track_caller]
-fn inside(server: &Server, outer: &str, script: &str) -> Ended {
-    end(run_script(
-        server,
-        &outer.split(' ').collect::<Vec<_>>(),
-        script,
-    ))
+/// A run with the options of `outer`, around one with those of `inner`, which is behind `way`.
+fn inside(server: &Server, outer: &str, way: &str, inner: &str) -> Ended {
+    let script = format!("{way} \"$BINARY\" run {inner} -- echo it ran");
+    end(run_script(server, outer, &script))
 }
 
 #[track_caller]
@@ -35,37 +29,33 @@ fn run_that_would_wait_for_its_ancestor_is_refused_at_once() {
         ("--permits 1/2 c", "--permits 2/2 c"),
     ] {
         for way in ["", "timeout 60", "nohup", "\"$BINARY\" run between --"] {
-            let script = format!("{way} \"$BINARY\" run {inner} -- echo it ran");
-            let ended = inside(&server, outer, &script);
+            let ended = inside(&server, outer, way, inner);
             is_refused(&ended, ": held by the run around this one (pid ");
             is_refused(&ended, "--reenter");
         }
     }
     // Without a wait it is a conflict.
-    let script =
-        "\"$BINARY\" run -n a -- true; echo $?; \"$BINARY\" run -n -E 9 a -- true; echo $?";
-    script_gives(&server, &["a"], script, 0, "75\n9\n");
+    for (options, code) in [("-n", 75), ("-n -E 9", 9)] {
+        assert_eq!(
+            inside(&server, "a", "", &format!("{options} a")).code,
+            Some(code)
+        );
+    }
 }
 
 #[test]
 fn run_beside_its_ancestor_gets_what_is_free() {
     let server = Server::start();
     let second = Server::start();
-    let elsewhere = format!("--url {} a", second.url());
     for (outer, inner) in [
         ("--permits 1/2 c", "--permits 1/2 c"),
         ("--shared b", "--shared b"),
         ("a", "d"),
         ("a", "--prefix other a"),
-        ("a", &*elsewhere),
+        ("a", &*format!("--url {} a", second.url())),
     ] {
-        let script = format!("\"$BINARY\" run {inner} -- echo it ran");
-        let ended = inside(&server, outer, &script);
-        assert_eq!(
-            (ended.code, &*ended.stdout),
-            (Some(0), "it ran\n"),
-            "{ended:?}"
-        );
+        let ended = inside(&server, outer, "", inner);
+        assert_eq!((ended.code, &*ended.stdout), (Some(0), RAN), "{ended:?}");
     }
 }
 
@@ -73,9 +63,9 @@ fn run_beside_its_ancestor_gets_what_is_free() {
 fn reader_in_a_reader_is_refused_behind_a_writer() {
     let server = Server::start();
     let script = "echo up; read go; \"$BINARY\" run --shared a -- echo it ran";
-    let mut run = Run::reading(&server, &["--shared", "a"], script);
+    let mut run = Run::reading(&server, "--shared a", script);
     assert_eq!(run.line(), "up");
-    let mut writer = Run::script(&server, &["--exclusive", "a"], "true");
+    let mut writer = Run::script(&server, "--exclusive a", "true");
     until_queued(&server, "a", 1);
     run.end_input();
     is_refused(&run.ended(), "would wait for itself");
@@ -98,74 +88,55 @@ fn run_that_reenters_joins_the_one_around_it() {
             "export INNER='{print}; exit 3'; {print}; \"$BINARY\" run d -- \
              sh -c '\"$BINARY\" run --reenter {inner} -- sh -c \"$INNER\"'"
         );
-        let ended = inside(&server, outer, &script);
-        assert_eq!(ended.code, Some(3), "{ended:?}");
+        let ended = exits(run_script(&server, outer, &script), 3);
         let lines: Vec<&str> = ended.stdout.lines().collect();
         assert!(lines.len() == 2 && lines[0] == lines[1], "{ended:?}");
     }
     // Its program cannot be executed.
-    let folder = tempfile::tempdir().expect("a folder");
-    let script = "\"$BINARY\" run --reenter a -- \"$PROGRAM\"";
-    let mut command = run_script(&server, &["a"], script);
+    let folder = tempdir().expect("a folder");
+    let mut command = run_script(&server, "a", "\"$BINARY\" run --reenter a -- \"$PROGRAM\"");
     gives(command.env("PROGRAM", broken_program(&folder)), 126, "");
     // Without one around it, it takes the lock.
-    let _run = Run::asleep(&server, &["--reenter", "a"]);
+    let _run = Run::asleep(&server, "--reenter a");
     assert!(is_held(&server, "a"));
 }
 
 #[test]
 fn run_that_cannot_join_says_why() {
     let server = Server::start();
-    for (outer, script) in [
-        ("--shared b", "\"$BINARY\" run --reenter --exclusive b -- echo it ran"),
-        ("--permits 1/2 c", "\"$BINARY\" run --reenter --permits 2/2 c -- echo"),
-        ("a", "setsid -w \"$BINARY\" run --reenter a -- echo it ran"),
-        // The same number, but another process, as in another container.
-        (
-            "a",
-            "export FAIRLOCK_HELD=$(echo \"$FAIRLOCK_HELD\" | sed 's/\"start\":[0-9]*/\"start\":1/')
-            \"$BINARY\" run --reenter a -- echo it ran",
-        ),
+    // The same number, but another process, as in another container.
+    let other = r#"FAIRLOCK_HELD=$(echo "$FAIRLOCK_HELD" | sed 's/"start":[0-9]*/"start":1/')"#;
+    for (outer, way, inner) in [
+        ("--shared b", "", "--reenter --exclusive b"),
+        ("--permits 1/2 c", "", "--reenter --permits 2/2 c"),
+        ("a", "setsid -w", "--reenter a"),
+        ("a", other, "--reenter a"),
     ] {
-        is_refused(&inside(&server, outer, script), "this one cannot join it");
+        let ended = inside(&server, outer, way, inner);
+        is_refused(&ended, "this one cannot join it");
     }
     // A run beside it.
-    let mut run = Run::script(&server, &["a"], "echo $FAIRLOCK_HELD; exec sleep 60");
-    let mut beside = run_script(&server, &["--reenter", "a"], "echo it ran");
+    let mut run = Run::script(&server, "a", "echo $FAIRLOCK_HELD; exec sleep 60");
+    let mut beside = run_script(&server, "--reenter a", "echo it ran");
     let ended = end(beside.env("FAIRLOCK_HELD", run.line()));
     is_refused(&ended, "this one cannot join it");
 }
 
 #[test]
-fn run_that_joined_ends_with_the_outer_lock() {
-    let server = Server::start();
-    let script = "export JOB='trap \"\" TERM; echo $$; while :; do sleep 0.02; done'
-        timeout 60 \"$BINARY\" run --reenter a -- sh -c \"$JOB\"";
-    let args = ["--max-hold", "1s", "--grace", "200ms", "a"];
-    let mut run = Run::script(&server, &args, script);
-    let job = run.pid_line();
-    assert_eq!(next_holder(&server, job).line(), "dead");
-    run.ends(74, "");
-    assert!(test_kill_process(job).is_err());
-}
-
-#[test]
 fn daemon_of_a_run_that_ended_takes_the_lock() {
     let server = Server::start();
-    for outer in ["a", "--hold-at-least 2s b"] {
-        let ended = inside(&server, outer, "echo $FAIRLOCK_HELD");
-        let held = ended.stdout.trim_end().to_owned();
-        let name = &outer[outer.len() - 1..];
+    for (outer, name) in [("a", "a"), ("--hold-at-least 2s b", "b")] {
+        let held = end(run_script(&server, outer, "echo $FAIRLOCK_HELD")).stdout;
         assert!(held.contains(&format!("\"name\":\"{name}\"")), "{held}");
-        let late = |args: &[&str], code, stdout: &str| {
-            let mut late = run_script(&server, args, "echo it ran");
-            gives(late.env("FAIRLOCK_HELD", &held), code, stdout);
+        let late = |options: &str, code, stdout: &str| {
+            let mut late = run_script(&server, &format!("{options} {name}"), "echo it ran");
+            gives(late.env("FAIRLOCK_HELD", held.trim_end()), code, stdout);
         };
-        late(&[name], 0, "it ran\n");
+        late("", 0, RAN);
         // Another client has it under another fence.
-        let _guard = manager(&server).lock(name).expect("free");
-        late(&["--wait", "100ms", name], 75, "");
-        late(&["--reenter", "-n", name], 75, "");
+        let _guard = manager(&server).lock(name).unwrap();
+        late("--wait 100ms", 75, "");
+        late("--reenter -n", 75, "");
     }
 }
 
@@ -173,41 +144,26 @@ fn daemon_of_a_run_that_ended_takes_the_lock() {
 fn same_servers_by_another_name_are_recognized() {
     let server = Server::tcp();
     let other = server.url().replace("127.0.0.1", "localhost");
-    let script = format!("\"$BINARY\" run --url {other} a -- echo it ran");
-    is_refused(&inside(&server, "a", &script), "would wait for itself");
-    // A quorum, too.
-    let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
-    let urls: Vec<String> = servers.iter().map(Server::url).collect();
-    let script = "\"$BINARY\" run --ttl 2s a -- echo it ran";
-    let mut command = run_script(&server, &["--ttl", "2s", "--wait", "1m", "a"], script);
-    let ended = end(command.env("FAIRLOCK_URL", urls.join(" ")));
+    let ended = inside(&server, "a", "", &format!("--url {other} a"));
     is_refused(&ended, "would wait for itself");
+    // A quorum, too.
+    let servers = [(); 3].map(|()| Server::start());
+    let inner = "\"$BINARY\" run --ttl 2s a -- echo it ran";
+    let mut outer = at(&urls(&servers), "run --ttl 2s --wait 1m a -- sh -c");
+    is_refused(&end(outer.arg(inner)), "would wait for itself");
 }
 
 #[test]
 fn inner_call_goes_to_the_redis_of_the_outer_one() {
     let server = Server::tcp_with(&["--requirepass", "a secret"]);
-    let dir = tempfile::tempdir().expect("a folder");
-    std::fs::write(dir.path().join("password"), "a secret\n").expect("written");
-    let mut command = without_server(&["run", "--url", &server.url(), "--prefix", "other"]);
-    command
-        .args(["--password-file", "password", "--command-timeout", "1s"])
-        .args(["a", "--", "sh", "-c", "cd /; \"$BINARY\" ls; env"])
-        .env("BINARY", env!("CARGO_BIN_EXE_fairlock"))
-        .env("FAIRLOCK_CLUSTER", "127.0.0.1:1")
-        .env("FAIRLOCK_PASSWORD", "wrong")
-        .current_dir(dir.path());
-    let ended = exits(&mut command, 0);
+    let dir = tempdir().expect("a folder");
+    fs::write(dir.path().join("password"), "a secret\n").expect("written");
+    let mut command = bare(&format!(
+        "FAIRLOCK_CLUSTER=127.0.0.1:1 FAIRLOCK_PASSWORD=wrong run --url {} --prefix other \
+         --password-file password --command-timeout 1s a -- sh -c 'cd /; \"$BINARY\" ls; env'",
+        server.url()
+    ));
+    let ended = exits(command.current_dir(dir.path()), 0);
     ended.shows("held");
     assert!(!ended.stdout.contains("a secret"), "{ended:?}");
-}
-
-#[test]
-fn variable_that_fairlock_did_not_write_is_named() {
-    let server = Server::start();
-    for value in ["yes", "{}", "[1]", ""] {
-        let mut command = run_script(&server, &["a"], "echo it ran");
-        let ended = end(command.env("FAIRLOCK_HELD", value));
-        is_refused(&ended, "FAIRLOCK_HELD is ");
-    }
 }
