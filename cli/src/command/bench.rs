@@ -28,7 +28,6 @@ hand_over    from the drop of a guard to the return of wait in another manager
 trips        the median as a multiple of the round trip's median
 
 Examples:
-  fairlock bench
   fairlock bench --threads 16 --duration 5s
   fairlock bench --json")]
 pub(crate) struct Bench {
