@@ -20,7 +20,7 @@ use crate::script::{Family, Mode, Secret};
 use crate::setting::VALID_FOR;
 
 /// A lock that is held, of any kind. The guards of one name deref to this, and have its methods: a
-/// [`LockGuard`](crate::LockGuard), a reader's, a writer's, and one of permits. So code that only
+/// [`LockGuard`](crate::LockGuard), a reader's, and one of permits. So code that only
 /// looks at the lock takes a `&Lease`. It has no public constructor, and the guard around it is what
 /// you drop.
 ///

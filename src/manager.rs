@@ -77,10 +77,11 @@ impl LockManager {
     ///
     /// # Errors
     /// - [`Error::Unavailable`](crate::Error::Unavailable) if Redis has not confirmed all releases
-    ///   after that time. Its cause has their names: of locks that this call ended, of locks whose
-    ///   guards were dropped before, and of places in queues. The manager goes on with them. If the
-    ///   process exits, such a lock ends by its TTL, and such a place is skipped as that of a dead
-    ///   process.
+    ///   after that time. Its cause has their names, if the renewal thread answers: of locks that
+    ///   this call ended, of locks whose guards were dropped before, and of places in queues. It also
+    ///   has the names that `Ok` would have, which no later call repeats. The manager goes on with the
+    ///   releases. If the process exits, such a lock ends by its TTL, and such a place is skipped as
+    ///   that of a dead process.
     /// - [`Error::Closed`](crate::Error::Closed) in a forked child.
     pub fn shutdown(&self, within: Duration) -> Result<Vec<Arc<str>>> {
         self.running.shut_down(self.engine().now() + within)

@@ -9,12 +9,13 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::time_text;
 
-/// A setting: its default, and the values that it allows.
+/// A setting: its default, and the least and the most that it ever allows. Rules between settings may
+/// allow less.
 pub(crate) struct Setting<T> {
     pub(crate) name: &'static str,
     /// Follows the range in an error. A time is shown with its own.
     unit: &'static str,
-    /// Zero: none, or none that is a number.
+    /// Zero if there is no default, or none that is a number.
     pub(crate) default: T,
     pub(crate) least: T,
     /// Zero: no limit.

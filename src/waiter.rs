@@ -18,8 +18,9 @@ use crate::store::clock::Time;
 ///
 /// Every waiting verb is made of this: [`enqueue`](crate::LockManager::enqueue), then
 /// [`wait`](Waiter::wait). To wait beside other things, use [`ready`](Waiter::ready) in a `select!`.
-/// `G` is the guard that the waiter returns: a [`LockGuard`] of a mutex or a
-/// writer, a [`SemaphoreGuard`](crate::SemaphoreGuard), or a [`ReadGuard`](crate::ReadGuard). A waiter holds no connection.
+/// `G` is the guard that the waiter returns: a [`LockGuard`] of a mutex or a writer, a
+/// [`SemaphoreGuard`](crate::SemaphoreGuard), or a [`ReadGuard`](crate::ReadGuard). A waiter holds no
+/// connection.
 ///
 /// The lock may be granted between two calls of [`wait_for`](Waiter::wait_for). Then the manager
 /// renews it until you take it or drop the waiter. If that lock is lost before you take it, the

@@ -24,8 +24,8 @@ impl LockManager {
     /// miss what changes during that time. All pages together make Redis go through every key of
     /// the database, including keys of other programs. Each matching record costs one more request.
     /// The iterator remembers the names that it has returned. It passes over a record that this
-    /// version cannot read, which may be of another version or of another program, and logs a
-    /// warning that names it.
+    /// version cannot read, which may be of another version or of another program. At its end it
+    /// logs how many, and why it cannot read the first.
     ///
     /// This call never blocks. Each page blocks for at most four command timeouts, and two more for
     /// every 128 names on it. If semaphores or reader/writer locks are among those, it is four
@@ -54,6 +54,7 @@ impl LockManager {
             seen: HashSet::new(),
             page: VecDeque::new(),
             failed: None,
+            passed_over: None,
         })
     }
 }
@@ -70,6 +71,8 @@ struct List {
     page: VecDeque<LockInfo>,
     /// Why names are missing.
     failed: Option<Error>,
+    /// How many records this version cannot read, and why it cannot read the first.
+    passed_over: Option<(u64, Error)>,
 }
 
 impl Iterator for List {
@@ -81,6 +84,9 @@ impl Iterator for List {
                 return Some(Ok(info));
             }
             let Some(cursor) = self.cursor.take() else {
+                if let Some((count, why)) = self.passed_over.take() {
+                    log::warn!(logger: Logger, "a list passed over {count} records: {why}");
+                }
                 return self.failed.take().map(Err);
             };
             if let Err(error) = self.turn_page(cursor) {
@@ -110,7 +116,7 @@ impl List {
                     // A kind of another version, or a key of another program: neither is a lock to
                     // list.
                     Err(error) if is_no_lock(&error) => {
-                        log::warn!(logger: Logger, "passed over in a list: {error}");
+                        self.passed_over.get_or_insert((0, error)).0 += 1;
                     }
                     Err(error) => return Err(error),
                 }

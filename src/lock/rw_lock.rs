@@ -23,7 +23,8 @@ impl LockManager {
     /// let index = mgr.rw_lock("index");
     /// let writer = index.write()?; // nobody else holds it
     /// // … rebuild …
-    /// let reader = fairlock::RwLock::downgrade(writer)?; // lets other readers in, and no writer in between
+    /// // Lets other readers in, and no writer in between.
+    /// let reader = fairlock::RwLock::downgrade(writer)?;
     /// // … check …
     /// reader.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())

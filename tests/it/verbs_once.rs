@@ -149,7 +149,7 @@ pub(crate) const OF_QUEUES: &[Verb] = &[
         let lock = m.rw_lock(n);
         Box::new(move || drop(lock.try_read().unwrap().expect("it is free")))
     }),
-    verb("WriteGuard::unlock", 1, |m, n| {
+    verb("RwLock::write, unlock", 1, |m, n| {
         let guard = m.rw_lock(n).write().unwrap();
         Box::new(move || guard.unlock().unwrap())
     }),

@@ -15,7 +15,7 @@ use crate::managers;
 use crate::sums::Sums;
 use crate::support::{SLACK, throughout, until, until_some};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(60);
 /// A detached lock that is to lapse is valid for this time.
 const SHORT: Duration = Duration::from_millis(300);

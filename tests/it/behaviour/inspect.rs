@@ -413,7 +413,7 @@ fn a_long_queue_is_counted_fully_but_shown_partly(backend: &Backend) {
             .all(|(i, party)| party.label == i.to_string())
     );
     drop(guard);
-    mgr.shutdown(Duration::ZERO).unwrap();
+    let _ = mgr.shutdown(Duration::ZERO);
     drop(waiters);
 }
 
@@ -492,7 +492,7 @@ fn list_shows_each_name_once_and_holds_no_connection(backend: &Backend) {
     }
     assert_eq!(seen.len(), many);
     assert_eq!(mgr.list("n*").take(3).count(), 3);
-    mgr.shutdown(Duration::ZERO).unwrap();
+    let _ = mgr.shutdown(Duration::ZERO);
     drop(guards);
 }
 
@@ -509,7 +509,7 @@ fn list_may_release_what_it_lists(backend: &Backend) {
         );
     }
     assert_eq!(names(&mgr, "*"), [""; 0]);
-    mgr.shutdown(Duration::ZERO).unwrap();
+    let _ = mgr.shutdown(Duration::ZERO);
     drop(guards);
 }
 

@@ -325,7 +325,7 @@ fn the_furthest_jump_hangs_nobody() {
         "{fences:?}"
     );
     assert!(ours.lock("k").unwrap().remaining() > crate::fixtures::DEFAULT_TTL / 2);
-    ours.shutdown(Duration::ZERO).unwrap();
+    let _ = ours.shutdown(Duration::ZERO);
 }
 
 #[test]

@@ -214,7 +214,7 @@ impl Run {
         match Tree::start(command, has_terminal) {
             Ok(tree) => {
                 let ended = supervise(self, &held, tree, has_terminal, signals, times, orphaned);
-                if ended.0.signal().is_some() {
+                if ended.1 || ended.0.signal().is_some() {
                     restore(modes);
                 }
                 Ok(release::after(self, ended, has_terminal, held, &manager))

@@ -32,7 +32,7 @@ pub(super) fn after(
     if let Err(error) = released
         && !(is_lost && is_cut)
     {
-        run.say(&format!("the release is not confirmed: {error}"));
+        run.say(&format!("at the release: {error}"));
     }
     if is_cut || is_lost {
         return Exit::LOST;

@@ -61,6 +61,14 @@ fn signals_end_a_wait_but_others_and_a_stop_do_not() {
     run.signal(Signal::STOP);
     until_stopped(&[run.pid()], true);
     run.signal(Signal::CONT);
+    // A signal that is still on its way to the thread for signals would go to the command.
+    let pid = run.pid().as_raw_nonzero();
+    let sleeps = |task: std::io::Result<fs::DirEntry>| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat"));
+        stat.is_ok_and(|stat| stat.contains(") S "))
+    };
+    let tasks = || fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    until(LONG, "all threads sleep", || tasks().all(sleeps));
     guard.unlock().unwrap();
     run.ends(0, "ran\n");
 }
