@@ -2,6 +2,7 @@
 //! zone, and servers name each other without it.
 
 use std::env;
+use std::net::{SocketAddrV6, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use fairlock::{Error, LockManager, endpoint::Endpoint};
 
 use crate::support::child::{Child, Role, report};
 use crate::support::server::free_address;
-use crate::support::{SLACK, Server, notes};
+use crate::support::{SLACK, Server, notes, until};
 
 const SOON: Duration = Duration::from_secs(30);
 const ADDRESS: &str = "fe80::7";
@@ -71,6 +72,11 @@ fn at_link_local(_: &[String]) {
     let zoned = format!("{ADDRESS}%lo");
     let single = server(&[]);
     let port = single.addr().port();
+    // The kernel adds the route a moment after the address. The loopback is its first interface.
+    let address = SocketAddrV6::new(ADDRESS.parse().expect("an address"), port, 0, 1);
+    until(SOON, "there is a route", || {
+        TcpStream::connect_timeout(&address.into(), SLACK).is_ok()
+    });
     let url = format!("redis://[{ADDRESS}%25lo]:{port}/");
     assert_eq!(Endpoint::from(&url).to_string(), url.trim_end_matches('/'));
     lock("single", url);
