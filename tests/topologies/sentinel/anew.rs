@@ -177,6 +177,14 @@ fn lower_epochs_for_the_same_master_change_nothing() {
     until(SOON, "it is renewed", || {
         mgr.stats().renewals_confirmed > renewed
     });
+    // Else the next change would be to an older configuration.
+    until(SOON, "each of them was asked", || {
+        let was_asked = |sentinel: &Server| {
+            let clients: String = sentinel.query(&["CLIENT", "LIST"]);
+            clients.contains("cmd=sentinel")
+        };
+        set.sentinels.iter().all(was_asked)
+    });
     held.unlock().unwrap();
     // The next master is followed as soon as a majority names it.
     let last = 3 - current;
