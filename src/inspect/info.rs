@@ -234,7 +234,6 @@ impl LockInfo {
                 .filter_map(|waiter| {
                     Some(Party {
                         last_heard: waiter.last_heard,
-                        keeps: false,
                         ..Party::parse(&waiter.request, &kind)?
                     })
                 })
@@ -253,6 +252,9 @@ impl LockInfo {
 impl Party {
     fn of_holder(holder: &InspectedHolder, kind: &Kind) -> Option<Party> {
         let party = Party::parse(&holder.request, kind)?;
+        let keeps = Requester::read(&holder.request, family_of(kind))?
+            .params
+            .keeps();
         // A lapsed holder may have no permits any more: then the request says how many it had.
         let (shared, permits) = if holder.lapsed_for.is_some() {
             (party.shared, party.permits)
@@ -265,7 +267,7 @@ impl Party {
             permits,
             shared,
             lapsed_for: holder.lapsed_for,
-            keeps: party.keeps && !holder.cools,
+            keeps: keeps && !holder.cools,
             ..party
         })
     }
@@ -290,7 +292,7 @@ impl Party {
             lapsed_for: None,
             last_heard: None,
             hands_over: params.hands_over(),
-            keeps: params.keeps,
+            keeps: false,
         })
     }
 }
