@@ -79,10 +79,10 @@ fn rotated_password_costs_no_lock_under_sentinels() {
 }
 
 /// A provider that gives nothing.
-type NoCredentials = fn(&CredentialsRequest) -> Result<Credentials, CredentialsError>;
+pub(crate) type NoCredentials = fn(&CredentialsRequest) -> Result<Credentials, CredentialsError>;
 
 /// Each way in which a provider gives nothing, and the words for it.
-const FAILING: [(NoCredentials, &str); 3] = [
+pub(crate) const FAILING: [(NoCredentials, &str); 3] = [
     (|_| Err("the vault is sealed".into()), "the vault is sealed"),
     (|_| panic!("on purpose"), "panicked"),
     (

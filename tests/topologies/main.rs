@@ -14,6 +14,8 @@ mod cluster;
 mod connection_names;
 mod credentials;
 mod damaged_records;
+#[cfg(all(feature = "memory", feature = "tls"))]
+mod errors;
 #[path = "../it/keeping.rs"]
 mod keeping;
 mod link_local;

@@ -4,7 +4,7 @@ mod basics;
 mod failures;
 mod hidden;
 mod kept;
-mod loops;
+pub(crate) mod loops;
 mod moved_slots;
 mod nodes;
 mod tries;

@@ -143,3 +143,56 @@ fn grant_is_confirmed_after_the_troubles_before_its_renewal() {
     assert!(lease.is_confirmed(trouble.as_nanos()));
     assert!(!lease.is_confirmed(asked.as_nanos()));
 }
+
+/// A waiter that was queued at this time, under the first row of stamps.
+fn queued(request: &Arc<Request>, now: Time) -> WaiterState {
+    let mut state = WaiterState::new(Token::new());
+    let action = state.on_queued(now, 1, 1, 1, request);
+    assert!(matches!(action, WaiterAction::Nothing) && state.is_queued());
+    state
+}
+
+/// Its acquire may have arrived after the question.
+#[test]
+fn place_taken_after_a_check_is_not_lost_by_its_answer() {
+    let key = Key::new("fairlock", "a").expect("a good name");
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
+    let now = Time::from_nanos(1_000_000_000_000);
+    let before = now - Duration::from_nanos(1);
+    let mut state = queued(&request, now);
+    let token = state.token;
+    let action = state.on_absent(token, before);
+    assert!(matches!(action, WaiterAction::Nothing) && state.is_queued());
+    let action = state.on_absent(Token::new(), now);
+    assert!(matches!(action, WaiterAction::Nothing) && state.is_queued());
+    let action = state.on_absent(token, now);
+    assert!(matches!(action, WaiterAction::Requeue));
+}
+
+/// R4 (lost places): somebody may have passed it over, and its process came back since.
+#[test]
+fn waiter_queued_under_other_stamps_is_suspect() {
+    let key = Key::new("fairlock", "a").expect("a good name");
+    let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new(), 1));
+    let now = Time::from_nanos(1_000_000_000_000);
+    let mut state = queued(&request, now);
+    assert!(state.is_suspect(2, now) && !state.is_suspect(1, now));
+    let before = now - Duration::from_nanos(1);
+    assert!(!state.is_suspect(2, before), "it came after the question");
+    state.on_present(state.token, 2);
+    assert!(!state.is_suspect(2, now) && state.is_suspect(3, now));
+}
+
+/// R7 (late copies): nobody else knows of that request.
+#[test]
+fn waiter_that_leaves_abandons_what_an_unanswered_request_may_take() {
+    let mut state = WaiterState::new(Token::new());
+    state.note_unanswered(70);
+    let token = state.token;
+    let action = state.cancel();
+    assert!(
+        matches!(action, WaiterAction::Abandon { token: left, not_after: 70 } if left == token)
+    );
+    let mut never_sent = WaiterState::new(Token::new());
+    assert!(matches!(never_sent.cancel(), WaiterAction::Nothing));
+}
