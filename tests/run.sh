@@ -2,8 +2,7 @@
 # Runs the tests, with a redis-server.
 #
 #   tests/run.sh [cargo test's arguments]   runs the tests of the library and of the command line, then names the
-#                                           slowest. `--test topologies`, `soak`, `partitions` and `mutants` run
-#                                           when named
+#                                           slowest. `--test topologies`, `soak` and `partitions` run when named
 #   tests/run.sh --server                   prints the path of the server's binary, and no more
 #   tests/run.sh --need [tools]             installs what is missing of these tools, and no more
 #

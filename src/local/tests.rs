@@ -19,7 +19,6 @@ use crate::manager::LockManager;
 use crate::memory::Memory;
 use crate::options::LockOptions;
 use crate::script::{LockSpec, Mode, Verb};
-use crate::setting::LOCAL_HANDOVERS;
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
@@ -352,106 +351,4 @@ fn answer_about_a_migration_reaches_all_members() {
     for member in [&first, &second] {
         assert!(member.waiter.last_reply_at() >= now, "a node has answered");
     }
-}
-
-/// A tenure that the manager may keep, since others tell it when they wait, and the waiter that has the
-/// turn.
-fn keepable_tenure(manager: &LockManager, options: &LockOptions) -> (QueuedWaiter, Arc<HeldLease>) {
-    let handovers = Handovers {
-        spare_fences: LOCAL_HANDOVERS.most,
-        hears: true,
-        keep: Some(Duration::from_secs(1)),
-        shared_as: 2,
-        ..Handovers::NONE
-    };
-    let key = manager.key("a").expect("a good name");
-    let request = Request::with_handovers(LockSpec::MUTEX, key, options, 1, handovers);
-    let request = Arc::new(request);
-    let lines = lines(manager);
-    let limit = manager.engine().now() + Duration::from_secs(3);
-    lines.acquiring.begin(&request, limit).expect("a thread");
-    let (first, place) = lines.join(&request);
-    let tenure = take_free_lock(lines, &place.expect("it is the first of the line"));
-    (first, tenure)
-}
-
-/// R17 (subscription): a message that somebody waits may have been missed since.
-#[test]
-fn lease_is_not_lent_without_a_fresh_proof_of_the_subscription() {
-    let manager = LockManager::connect(&Memory::new()).expect("it is there");
-    let (config, lines) = (manager.engine().config(), lines(&manager));
-    let options = LockOptions::new().ttl(Duration::from_secs(600));
-    let (_first, tenure) = keepable_tenure(&manager, &options);
-    assert!(lines.may_lend(&tenure, manager.engine().now()));
-    let proof_lasts = config.check_period * 2 + config.command_timeout;
-    let later = manager.engine().now() + proof_lasts * 2;
-    assert!(!lines.may_lend(&tenure, later));
-}
-
-/// Another server may serve by then, and have granted the lock to others.
-#[test]
-fn lease_is_not_lent_after_trouble_without_a_renewal_since() {
-    let manager = LockManager::connect(&Memory::new()).expect("it is there");
-    let (engine, lines) = (manager.engine(), lines(&manager));
-    let options = LockOptions::new().ttl(Duration::from_secs(600));
-    let (_first, tenure) = keepable_tenure(&manager, &options);
-    engine.hearing().note_trouble();
-    assert!(!lines.may_lend(&tenure, engine.now()));
-    engine.renew(&[Arc::clone(&tenure)]).expect("it is held");
-    assert!(lines.may_lend(&tenure, engine.now()));
-}
-
-/// The next guard has as much time as one that Redis grants the lock.
-#[test]
-fn lease_is_not_lent_with_less_than_half_of_its_time() {
-    let memory = Memory::new();
-    let manager = LockManager::builder(&memory).check_period(Duration::from_millis(3500));
-    let manager = manager.build().expect("it fits");
-    let (engine, lines) = (manager.engine(), lines(&manager));
-    let (_first, tenure) = keepable_tenure(&manager, &LockOptions::new());
-    assert!(lines.may_lend(&tenure, engine.now()));
-    // The subscription is heard for 7.5 s, and half of the time is 5 s.
-    assert!(!lines.may_lend(&tenure, engine.now() + Duration::from_secs(6)));
-}
-
-/// P1 (one holder): another process may have attached it.
-#[test]
-fn lease_that_may_have_been_passed_on_is_not_lent() {
-    let manager = LockManager::connect(&Memory::new()).expect("it is there");
-    let (engine, lines) = (manager.engine(), lines(&manager));
-    let (_first, tenure) = keepable_tenure(&manager, &LockOptions::new());
-    assert!(lines.may_lend(&tenure, engine.now()));
-    tenure.begin_pass();
-    tenure.end_pass();
-    assert!(!lines.may_lend(&tenure, engine.now()));
-}
-
-#[test]
-fn tenure_that_is_lost_makes_room_for_others() {
-    let manager = LockManager::connect(&Memory::new()).expect("it is there");
-    let lines = lines(&manager);
-    let (_first, tenure) = keepable_tenure(&manager, &LockOptions::new());
-    assert_eq!(lines.keeper.tenures(), 1);
-    tenure.lose(LossReason::NotOwner);
-    lose(lines, &tenure);
-    assert_eq!(lines.keeper.tenures(), 0);
-}
-
-/// P2 (rising fences) counts on the data: the fences of the next grants may be smaller.
-#[test]
-fn fence_of_a_lost_tenure_that_others_wanted_is_forgotten() {
-    let manager = LockManager::connect(&Memory::new()).expect("it is there");
-    let lines = lines(&manager);
-    let (first, tenure) = keepable_tenure(&manager, &LockOptions::new());
-    let slot = lines.known_slot("a").expect("it is held");
-    let _at_hand = lines.pin(&slot).expect("it is held");
-    lines.with_known_slot("a", |slot| slot.note_wanted(tenure.fence()));
-    let turn = first.wait(Time::NEVER, AtDeadline::Cancel);
-    turn.expect("no error").expect("it is the first");
-    drop(first);
-    let wanted = || lines.with_known_slot("a", |slot| slot.wanted());
-    assert_eq!(wanted(), Some(tenure.fence()));
-    tenure.lose(LossReason::NotOwner);
-    lose(lines, &tenure);
-    assert_eq!(wanted(), Some(0));
 }

@@ -205,8 +205,6 @@ impl CallResult {
 mod tests {
     use super::*;
     use crate::error::Step;
-    use crate::script::{Outcome, ScriptReply};
-    use crate::store::clock::Time;
 
     fn failed(fault: StoreFault, not_after: u64) -> CallResult {
         CallResult {
@@ -228,25 +226,6 @@ mod tests {
             matches!(result.answer, Err(StoreFault::InDoubt(_))),
             "{result:?}"
         );
-        // R7 (late copies): the later bound covers both.
-        assert_eq!(result.not_after, 70);
-    }
-
-    /// P7 (one grant for one request): all of its bytes may have arrived before the send failed.
-    #[test]
-    fn copy_whose_send_failed_leaves_doubt() {
-        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-        let mut result = failed(StoreFault::unavailable(Step::Send, reset), 70);
-        let answer = Answer {
-            reply: ScriptReply::of(Outcome::Released, None),
-            sent: Time::from_nanos(1),
-            resent: false,
-        };
-        result.take_copy(CallResult {
-            answer: Ok(answer),
-            not_after: 50,
-        });
-        assert!(result.answer.is_ok_and(|answer| answer.resent));
         // R7 (late copies): the later bound covers both.
         assert_eq!(result.not_after, 70);
     }

@@ -65,8 +65,6 @@ mod reply;
 mod rights;
 mod rules;
 mod self_waits;
-#[cfg(feature = "memory")]
-mod sent_again;
 #[cfg(all(feature = "memory", feature = "serde"))]
 mod serialized;
 mod server_addresses;

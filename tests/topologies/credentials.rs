@@ -79,10 +79,10 @@ fn rotated_password_costs_no_lock_under_sentinels() {
 }
 
 /// A provider that gives nothing.
-pub(crate) type NoCredentials = fn(&CredentialsRequest) -> Result<Credentials, CredentialsError>;
+type NoCredentials = fn(&CredentialsRequest) -> Result<Credentials, CredentialsError>;
 
 /// Each way in which a provider gives nothing, and the words for it.
-pub(crate) const FAILING: [(NoCredentials, &str); 3] = [
+const FAILING: [(NoCredentials, &str); 3] = [
     (|_| Err("the vault is sealed".into()), "the vault is sealed"),
     (|_| panic!("on purpose"), "panicked"),
     (

@@ -14,8 +14,6 @@ mod cluster;
 mod connection_names;
 mod credentials;
 mod damaged_records;
-#[cfg(all(feature = "memory", feature = "tls"))]
-mod errors;
 #[path = "../it/keeping.rs"]
 mod keeping;
 mod link_local;

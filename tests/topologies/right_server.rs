@@ -13,7 +13,7 @@ const SERVICE: &str = "mymaster";
 const PATIENT: Duration = Duration::from_secs(10);
 
 /// A sentinel that watches services at a port where nobody listens.
-pub(crate) fn sentinel(services: &[&str], more: &str) -> Server {
+fn sentinel(services: &[&str], more: &str) -> Server {
     let monitored: Vec<String> = services
         .iter()
         .map(|name| format!("sentinel monitor {name} 127.0.0.1 1 1\n"))
@@ -28,7 +28,7 @@ pub(crate) fn sentinel(services: &[&str], more: &str) -> Server {
     }
 }
 
-pub(crate) fn replica_of(master: &Server) -> Server {
+fn replica_of(master: &Server) -> Server {
     let port = master.addr().port().to_string();
     Server::tcp_with(&["--replicaof", "127.0.0.1", &port])
 }

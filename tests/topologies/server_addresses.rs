@@ -8,10 +8,10 @@ use crate::cluster_set::ClusterSet;
 use crate::sentinel_set::{SERVICE, SentinelSet, SentinelSetup};
 use crate::support::{Server, until_some};
 
-pub(crate) const T: Duration = Duration::from_millis(400);
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+const T: Duration = Duration::from_millis(400);
+const SOON: Duration = Duration::from_secs(30);
 
-pub(crate) fn builder(to: impl Into<fairlock::endpoint::Endpoint>) -> fairlock::Builder {
+fn builder(to: impl Into<fairlock::endpoint::Endpoint>) -> fairlock::Builder {
     LockManager::builder(to)
         .options(LockOptions::new().ttl(Duration::from_secs(10)))
         .command_timeout(T)

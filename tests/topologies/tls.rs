@@ -3,7 +3,7 @@
 pub(crate) mod certificates;
 mod faults;
 mod locks;
-pub(crate) mod renewed;
+mod renewed;
 mod settings;
 mod signals;
 mod topologies;
@@ -49,25 +49,25 @@ fn is_tls(error: &Error, reason: Reason) -> bool {
 }
 
 /// A server with a port for TLS. Its plain port is for the test's own queries.
-pub(crate) struct TlsServer {
-    pub(crate) authority: Authority,
-    pub(crate) server: Server,
+struct TlsServer {
+    authority: Authority,
+    server: Server,
     addr: SocketAddr,
 }
 
 impl TlsServer {
     /// It demands no certificate of its clients.
-    pub(crate) fn start() -> TlsServer {
+    fn start() -> TlsServer {
         TlsServer::start_with(&["--tls-auth-clients", "no"])
     }
 
-    pub(crate) fn start_with(extra: &[&str]) -> TlsServer {
+    fn start_with(extra: &[&str]) -> TlsServer {
         let authority = Authority::new();
         let certificate = authority.server();
         TlsServer::with_certificate(authority, &certificate, extra)
     }
 
-    pub(crate) fn with_certificate(
+    fn with_certificate(
         authority: Authority,
         certificate: &Certificate,
         extra: &[&str],
@@ -80,12 +80,12 @@ impl TlsServer {
         }
     }
 
-    pub(crate) fn url(&self) -> String {
+    fn url(&self) -> String {
         url_of(self.addr)
     }
 
     /// The server's own certificate is trusted.
-    pub(crate) fn builder(&self) -> Builder {
+    fn builder(&self) -> Builder {
         builder(&self.url()).tls_ca(self.authority.pem())
     }
 
@@ -105,7 +105,7 @@ fn url_of(addr: SocketAddr) -> String {
     format!("rediss://{addr}/")
 }
 
-pub(crate) fn builder(url: &str) -> Builder {
+fn builder(url: &str) -> Builder {
     LockManager::builder(url)
         .options(LockOptions::new().ttl(TTL))
         .command_timeout(T)

@@ -7,14 +7,14 @@ use crossbeam_channel::bounded;
 
 use super::*;
 use crate::engine::request::Request;
-use crate::engine::waiter::{TakeGrant, WaiterState};
-use crate::engine::{AtDeadline, Engine, QueuedWaiter, WantResult};
+use crate::engine::waiter::WaiterState;
+use crate::engine::{AtDeadline, Engine, QueuedWaiter};
 use crate::error::Step;
-use crate::loss::{LossReason, PreviousHolder};
+use crate::loss::PreviousHolder;
 use crate::manager::LockManager;
 use crate::memory::Memory;
 use crate::options::LockOptions;
-use crate::script::{Grant, LockSpec, Mode, Outcome, ScriptReply, Token, Wait};
+use crate::script::{Grant, LockSpec, Outcome, ScriptReply, Token, Wait};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
@@ -206,60 +206,4 @@ fn confirmed(waiter: &WaiterEntry, now: Time) -> WaiterAction {
         }
         std::hint::spin_loop();
     }
-}
-
-/// A lease that a guard has after its waiter was queued.
-fn guarded(engine: &Arc<Engine>) -> Arc<HeldLease> {
-    let (queued, _, grant) = asking_engine(engine);
-    let (waiter, now) = (&queued.waiter, engine.now());
-    let mut state = waiter.state.lock();
-    assert!(matches!(
-        state.on_queued(now, 1, 1, 1, &waiter.request),
-        WaiterAction::Nothing
-    ));
-    let action = state.on_notice(GrantNotice::from_reply(grant, now), now, &waiter.request);
-    drop(state);
-    let grants = &engine.base.grants;
-    grants.apply(waiter, action);
-    let taken = waiter.state.lock().take_grant(now, &waiter.request);
-    let TakeGrant::Taken(lease) = taken else {
-        panic!("it was granted")
-    };
-    let given = grants.give_to_waiter(waiter, lease);
-    given.expect("the manager is open")
-}
-
-fn is_guards(engine: &Engine, token: Token) -> bool {
-    match engine.base.registry.owner_of(token) {
-        TokenOwner::Guard => true,
-        TokenOwner::Unknown => false,
-        TokenOwner::Waiter(_) => panic!("its waiter has gone"),
-    }
-}
-
-/// R13 (unwanted grants): if older data grants it again from then on, nobody has it.
-#[test]
-fn token_of_a_lost_guard_is_forgotten_before_its_release_is_answered() {
-    let memory = Memory::new();
-    let (engine, mut renewal) = Engine::without_threads(&memory);
-    let lease = guarded(&engine);
-    renewal.take_in();
-    assert!(is_guards(&engine, lease.token));
-    lease.lose(LossReason::NotOwner);
-    engine.report_loss(Arc::clone(&lease));
-    renewal.take_in();
-    assert!(lease.is_loss_reported());
-    assert!(!is_guards(&engine, lease.token));
-}
-
-#[test]
-fn token_of_a_guard_is_forgotten_once_its_release_is_answered() {
-    let memory = Memory::new();
-    let (engine, _renewal) = Engine::without_threads(&memory);
-    let lease = guarded(&engine);
-    assert!(is_guards(&engine, lease.token));
-    // The store knows nothing of it, and says so.
-    let released = engine.release(&lease, Mode::Used, WantResult::Yes);
-    assert!(matches!(released, Err(Error::Lost { .. })));
-    assert!(!is_guards(&engine, lease.token));
 }

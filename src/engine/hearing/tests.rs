@@ -397,30 +397,6 @@ fn trouble_during_a_renewal_leaves_its_lease_unconfirmed() {
     assert!(is_confirmed(&manager, &lease));
 }
 
-/// The reply to a renewal that was sent before the trouble says nothing about what the server has now.
-#[test]
-fn late_reply_to_a_renewal_confirms_the_lease_from_when_it_was_sent() {
-    let memory = Memory::new();
-    let manager = LockManager::connect(&memory).expect("it is there");
-    let lease = take(&manager, "a");
-    let engine = manager.engine();
-    let sent = engine.now();
-    engine.hearing().note_trouble();
-    let renewed = Outcome::Renewed {
-        left: lease.request.ttl,
-        fence: lease.fence(),
-        waiting: false,
-    };
-    let answer = Answer {
-        reply: ScriptReply::of(renewed, None),
-        sent,
-        resent: false,
-    };
-    let renewed = engine.base.holding.on_renew_reply(&lease, &answer);
-    renewed.expect("it is held");
-    assert!(!is_confirmed(&manager, &lease));
-}
-
 #[test]
 fn renewal_by_a_guard_tells_those_who_hear_that_somebody_waits() {
     let memory = Memory::new();

@@ -278,14 +278,6 @@ mod tests {
         );
     }
 
-    /// The answer at its other address was under way for longer.
-    #[test]
-    fn older_answer_of_a_sentinel_replaces_no_newer_one() {
-        let twins = [None, None, Some(0)];
-        let all = vec![named(4), silent(), named(3)];
-        assert_eq!(counted(all, &twins), [Some(Some(4)), None]);
-    }
-
     #[test]
     fn address_that_is_listed_twice_is_asked_once() {
         let all = [at("a"), at("b"), at("a"), at("a"), at("c"), at("b")];

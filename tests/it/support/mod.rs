@@ -10,7 +10,6 @@
 
 pub(crate) mod child;
 pub(crate) mod gateway;
-mod golden;
 pub(crate) mod hosts;
 pub(crate) mod notes;
 pub(crate) mod packed;
@@ -33,9 +32,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) use child::Child;
 pub(crate) use gateway::{Gateway, Unknown};
-pub(crate) use golden::is_golden;
 pub(crate) use proxy::{Proxy, all_of, contains};
-pub(crate) use scripted_server::{Cut, ScriptedReply, ScriptedServer, Way};
+pub(crate) use scripted_server::{ScriptedReply, ScriptedServer};
 pub(crate) use server::{Server, is_redis_7, is_redis_62};
 pub(crate) use shifted::Shifted;
 

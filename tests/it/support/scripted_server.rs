@@ -34,29 +34,11 @@ pub(crate) enum ScriptedReply {
     Close,
 }
 
-/// Ends a connection in the middle of what goes over it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Cut {
-    /// A part of the name that the client gave to the connection.
-    pub(crate) of: &'static str,
-    pub(crate) way: Way,
-    /// So many bytes still pass. What is behind them is lost.
-    pub(crate) after: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    Requests,
-    Replies,
-}
-
 type Handler = Box<dyn Fn(&[Vec<u8>]) -> ScriptedReply + Send + Sync>;
 
 struct Shared {
     handler: Handler,
-    /// The commands, each with the name of its connection.
-    seen: Mutex<Vec<(String, CommandArgs)>>,
-    cut: Mutex<Option<Cut>>,
+    seen: Mutex<Vec<CommandArgs>>,
     streams: Mutex<Vec<TcpStream>>,
     closing: AtomicBool,
 }
@@ -73,7 +55,6 @@ impl ScriptedServer {
         let shared = Arc::new(Shared {
             handler: Box::new(handler),
             seen: Mutex::default(),
-            cut: Mutex::default(),
             streams: Mutex::default(),
             closing: AtomicBool::new(false),
         });
@@ -100,39 +81,21 @@ impl ScriptedServer {
 
     /// Every command so far, in order of arrival.
     pub(crate) fn commands(&self) -> Vec<Vec<String>> {
-        self.commands_on("")
-    }
-
-    /// The same, of connections to whose names clients gave this part.
-    pub(crate) fn commands_on(&self, part: &str) -> Vec<Vec<String>> {
-        let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into();
         let seen = self.shared.seen.lock().unwrap();
         seen.iter()
-            .filter(|(name, _)| name.contains(part))
-            .map(|(_, words)| words.iter().map(text).collect())
+            .map(|words| {
+                words
+                    .iter()
+                    .map(|w| String::from_utf8_lossy(w).into())
+                    .collect()
+            })
             .collect()
-    }
-
-    /// Forgets the commands so far.
-    pub(crate) fn forget_commands(&self) {
-        self.shared.seen.lock().unwrap().clear();
-    }
-
-    /// Cuts the first connection of this name on which more bytes come than pass. `None`: no cut.
-    /// Returns the cut from before, if it has not happened.
-    pub(crate) fn cut(&self, cut: Option<Cut>) -> Option<Cut> {
-        std::mem::replace(&mut *self.shared.cut.lock().unwrap(), cut)
-    }
-
-    /// The cut that has not happened yet, with the bytes that still pass.
-    pub(crate) fn next_cut(&self) -> Option<Cut> {
-        *self.shared.cut.lock().unwrap()
     }
 
     /// The number of commands called `name` so far, in upper or lower case.
     pub(crate) fn count(&self, name: &str) -> usize {
         let seen = self.shared.seen.lock().unwrap();
-        seen.iter().filter(|(_, words)| is(words, name)).count()
+        seen.iter().filter(|words| is(words, name)).count()
     }
 }
 
@@ -170,8 +133,6 @@ impl Shared {
     fn serve(&self, mut stream: &TcpStream) -> io::Result<()> {
         let mut pending = Vec::new();
         let mut buffer = [0; 16 * 1024];
-        let mut name = String::new();
-        let mut is_cut = false;
         loop {
             while let Some((words, length)) = next_command(&pending) {
                 pending.drain(..length);
@@ -182,49 +143,18 @@ impl Shared {
                     stream.write_all(b"*0\r\n")?;
                     continue;
                 }
-                if let Some(at) = words.iter().position(|word| word == b"SETNAME") {
-                    name = String::from_utf8_lossy(&words[at + 1]).into_owned();
-                }
-                let seen = (name.clone(), words.clone());
-                self.seen.lock().unwrap().push(seen);
+                self.seen.lock().unwrap().push(words.clone());
                 match (self.handler)(&words) {
-                    ScriptedReply::Raw(bytes) => {
-                        let passing = self.passing(&name, Way::Replies, bytes.len());
-                        stream.write_all(&bytes[..passing])?;
-                        if passing < bytes.len() {
-                            return Ok(());
-                        }
-                    }
+                    ScriptedReply::Raw(bytes) => stream.write_all(&bytes)?,
                     ScriptedReply::RawThenClose(bytes) => return stream.write_all(&bytes),
                     ScriptedReply::Silent => {}
                     ScriptedReply::Close => return Ok(()),
                 }
             }
-            if is_cut {
-                // Bytes are left unread, so the system resets the connection.
-                return Ok(());
+            match stream.read(&mut buffer)? {
+                0 => return Ok(()),
+                n => pending.extend_from_slice(&buffer[..n]),
             }
-            let came = stream.peek(&mut buffer)?;
-            let passing = self.passing(&name, Way::Requests, came);
-            stream.read_exact(&mut buffer[..passing])?;
-            pending.extend_from_slice(&buffer[..passing]);
-            is_cut = came == 0 || passing < came;
-        }
-    }
-
-    /// How many of these bytes pass before the cut, if there is one.
-    fn passing(&self, name: &str, way: Way, bytes: usize) -> usize {
-        let mut next = self.cut.lock().unwrap();
-        match next.as_mut() {
-            Some(cut) if cut.way == way && name.contains(cut.of) => {
-                let passing = bytes.min(cut.after);
-                cut.after -= passing;
-                if passing < bytes {
-                    *next = None;
-                }
-                passing
-            }
-            _ => bytes,
         }
     }
 }

@@ -26,7 +26,7 @@ fn manager(set: &ClusterSet) -> LockManager {
 }
 
 /// Each node of the row names the next one as the slot's owner, and the last names the first.
-pub(crate) fn send_round(set: &ClusterSet, slot: u16, row: &[usize]) {
+fn send_round(set: &ClusterSet, slot: u16, row: &[usize]) {
     let number = slot.to_string();
     for (at, index) in row.iter().enumerate() {
         let node = set.node(*index);

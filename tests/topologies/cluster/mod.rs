@@ -4,7 +4,7 @@ mod basics;
 mod failures;
 mod hidden;
 mod kept;
-pub(crate) mod loops;
+mod loops;
 mod moved_slots;
 mod nodes;
 mod tries;

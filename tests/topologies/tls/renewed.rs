@@ -90,7 +90,7 @@ fn half_written_certificates_leave_those_before_in_use() {
 }
 
 /// A file of which no read ends, as on a file system that is gone.
-pub(crate) fn make_endless(path: &Path) {
+fn make_endless(path: &Path) {
     let _ = fs::remove_file(path);
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }

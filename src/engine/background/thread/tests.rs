@@ -117,24 +117,6 @@ fn move_to_another_server_is_trouble_until_the_next_renewal() {
     assert!(is_confirmed());
 }
 
-/// The reply may be that of the server before.
-#[test]
-fn trouble_while_a_renewal_is_under_way_leaves_its_lease_unconfirmed() {
-    let (engine, mut thread, mut played) = engine();
-    let lease = take(&engine);
-    thread.take_in();
-    played.has_moved.store(true, Ordering::SeqCst);
-    thread.take_in();
-    let (tasks, calls): (Vec<_>, Vec<_>) = thread.collect().into_iter().unzip();
-    let results = Link::run(&mut played, &calls);
-    engine.hearing().note_trouble();
-    for ((task, call), result) in tasks.into_iter().zip(&calls).zip(results) {
-        thread.on_reply(task, call, result);
-    }
-    assert!(lease.is_held(engine.now()), "it is renewed");
-    assert!(!lease.is_confirmed(engine.hearing().troubles()));
-}
-
 struct Never;
 
 impl Timer for Never {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::*;
 use crate::engine::background::RenewalThread;
 use crate::engine::{Engine, Request};
-use crate::error::Error;
 use crate::manager::LockManager;
 use crate::memory::{Fault, Memory};
 use crate::options::LockOptions;
@@ -112,20 +111,6 @@ fn loss_that_both_copies_find_counts_once() {
     run_round(&engine, &mut thread);
     assert_eq!(ended.try_recv(), Ok(Some(LossReason::Expired)));
     assert_eq!(lost(&engine), 1);
-}
-
-/// P7 (one grant for one request): the next copy finds the work of the first.
-#[test]
-fn release_whose_first_copy_had_no_reply_counts_no_loss() {
-    let memory = Memory::new();
-    let (engine, mut thread) = Engine::without_threads(&memory);
-    let lease = take(&engine, "a");
-    memory.inject(Fault::LoseReply);
-    let released = engine.release(&lease, Mode::Used, WantResult::Yes);
-    assert!(matches!(released, Err(Error::Unavailable { .. })));
-    run_round(&engine, &mut thread);
-    assert_eq!(lost(&engine), 0);
-    take(&engine, "a");
 }
 
 #[test]

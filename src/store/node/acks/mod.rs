@@ -117,37 +117,3 @@ impl Node {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::script::ScriptReply;
-    use crate::store::clock::Time;
-
-    /// R18 (replica acks): after a failover to older data, others may have had the lock in between.
-    #[test]
-    fn grant_that_is_renewed_under_another_fence_does_not_count() {
-        let renewed = |fence| {
-            let left = Duration::from_secs(9);
-            let renewed = Outcome::Renewed {
-                left,
-                fence,
-                waiting: false,
-            };
-            let answer = Answer {
-                reply: ScriptReply::of(renewed, None),
-                sent: Time::from_nanos(1),
-                resent: false,
-            };
-            CallResult {
-                answer: Ok(answer),
-                not_after: 0,
-            }
-        };
-        assert!(not_confirmed(7, renewed(7)).is_none());
-        let fault = not_confirmed(7, renewed(9));
-        assert!(fault.is_some_and(|fault| fault.is_ambiguous()));
-    }
-}
