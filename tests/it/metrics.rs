@@ -415,7 +415,7 @@ fn oldest_wait_and_hold_are_shown_while_they_last(on: &Backend) {
         on.pass(Duration::from_millis(20));
         oldest("hold") > 0.0
     });
-    let _ = ours.shutdown(Duration::ZERO);
+    ours.shutdown(Duration::ZERO).unwrap();
     drop((leaked, ours));
     until(SOON, "a manager that has ended shows nothing", || {
         oldest("hold") == 0.0
@@ -642,6 +642,6 @@ fn recorder_that_panics_loses_its_numbers_and_nothing_else(on: &Backend) {
     let stats = ours.stats();
     assert_eq!((stats.held, stats.losses()), (1, 1), "{stats}");
     drop(forced);
-    let _ = ours.shutdown(SOON);
+    ours.shutdown(SOON).unwrap();
     assert!(recorder.0.events.load(Ordering::Relaxed) > 10);
 }

@@ -93,7 +93,7 @@ fn a_loss_has_this_form_for_good() {
     let mgr = LockManager::connect(&Memory::new()).unwrap();
     let guard = mgr.lock("é \"1\"").unwrap();
     let lost = guard.lost().clone();
-    let _ = mgr.shutdown(Duration::ZERO);
+    mgr.shutdown(Duration::ZERO).unwrap();
     let loss = lost.recv().unwrap();
     let text = format!(
         r#"{{"lock":"é \"1\"","fence":{},"reason":"shutdown"}}"#,

@@ -58,7 +58,7 @@ fn a_wait_that_begins_during_shutdown_ends_at_once() {
     // Its first try is in flight, so it is not queued yet.
     let locking = aside(&mgr, |mgr| mgr.lock("n").map(drop));
     held.wait(SLACK);
-    let _ = mgr.shutdown(Duration::ZERO);
+    mgr.shutdown(Duration::ZERO).unwrap();
     held.release();
     assert_closed(locking.recv_timeout(OVERHEAD).expect("the wait ends"));
     assert_eq!(other.inspect("n").unwrap().unwrap().waiters, 0);

@@ -105,5 +105,5 @@ fn use_all(mgr: &LockManager, is_quorum: bool) {
         mgr.delete("a").unwrap();
     }
     let _ = mgr.force_release("a", 1);
-    let _ = mgr.shutdown(Duration::ZERO);
+    mgr.shutdown(Duration::ZERO).unwrap();
 }

@@ -151,5 +151,5 @@ fn output_that_cannot_be_written_ends_with_70() {
         let ended = exits(fairlock(&server, line).stdout(full()), 70);
         ended.says("No space left");
     }
-    let _ = manager.shutdown(Duration::ZERO);
+    manager.shutdown(Duration::ZERO).unwrap();
 }

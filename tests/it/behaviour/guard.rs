@@ -434,7 +434,7 @@ fn guards_of_two_managers_are_independent(backend: &Backend) {
     let (a, b) = (mgr.lock("a").unwrap(), other.lock("b").unwrap());
     assert!(mgr.try_lock("b").unwrap().is_none());
     assert!(other.try_lock("a").unwrap().is_none());
-    let _ = mgr.shutdown(Duration::ZERO);
+    mgr.shutdown(Duration::ZERO).unwrap();
     assert!(!a.is_held());
     b.check().unwrap();
     drop(mgr);

@@ -12,8 +12,8 @@ use fairlock::{
 };
 
 use crate::backend::{Backend, on_both_stores};
-use crate::fixtures::{Record, SOON, server_time};
-use crate::managers::{self, patient};
+use crate::fixtures::{Record, SOON, build, server_time};
+use crate::managers::{self, patient, patient_builder};
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -397,7 +397,7 @@ fn the_queue_is_shown_in_order_with_its_labels(backend: &Backend) {
 }
 
 fn a_long_queue_is_counted_fully_but_shown_partly(backend: &Backend) {
-    let mgr = manager(backend);
+    let mgr = patient(backend);
     let guard = mgr.lock("n").unwrap();
     let many = 1005;
     let waiters: Vec<_> = (0..many)
@@ -413,7 +413,7 @@ fn a_long_queue_is_counted_fully_but_shown_partly(backend: &Backend) {
             .all(|(i, party)| party.label == i.to_string())
     );
     drop(guard);
-    let _ = mgr.shutdown(Duration::ZERO);
+    mgr.shutdown(Duration::ZERO).unwrap();
     drop(waiters);
 }
 
@@ -471,7 +471,7 @@ fn a_glob_matches_characters_whatever_their_encoding_in_keys(backend: &Backend) 
 }
 
 fn list_shows_each_name_once_and_holds_no_connection(backend: &Backend) {
-    let mgr = LockManager::builder(backend).lanes(1).build().unwrap();
+    let mgr = build(patient_builder(backend).lanes(1));
     let many = 1200;
     let guards: Vec<_> = (0..many)
         .map(|i| mgr.lock(format!("n{i}")).unwrap())
@@ -492,7 +492,7 @@ fn list_shows_each_name_once_and_holds_no_connection(backend: &Backend) {
     }
     assert_eq!(seen.len(), many);
     assert_eq!(mgr.list("n*").take(3).count(), 3);
-    let _ = mgr.shutdown(Duration::ZERO);
+    mgr.shutdown(Duration::ZERO).unwrap();
     drop(guards);
 }
 
@@ -509,7 +509,7 @@ fn list_may_release_what_it_lists(backend: &Backend) {
         );
     }
     assert_eq!(names(&mgr, "*"), [""; 0]);
-    let _ = mgr.shutdown(Duration::ZERO);
+    mgr.shutdown(Duration::ZERO).unwrap();
     drop(guards);
 }
 

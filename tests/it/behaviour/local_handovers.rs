@@ -422,7 +422,7 @@ fn a_shutdown_ends_the_waits_of_all_members(backend: &Backend) {
     let (mgr, other) = (local(&patient(backend), 9), patient(backend));
     let guard = other.lock("n").unwrap();
     let [a, b] = [(); 2].map(|()| mgr.enqueue("n").unwrap());
-    let _ = mgr.shutdown(Duration::from_secs(1));
+    mgr.shutdown(Duration::from_secs(1)).unwrap();
     for waiter in [a, b] {
         assert!(matches!(waiter.wait(), Err(Error::Closed)));
     }

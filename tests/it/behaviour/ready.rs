@@ -203,7 +203,7 @@ fn a_shutdown_makes_waiters_ready(backend: &Backend) {
     let permit = mgr.semaphore("s", 1).enqueue(1).unwrap();
     assert!(waiting.iter().all(|waiter| waiter.ready().is_empty()));
     assert!(permit.ready().is_empty());
-    let _ = mgr.shutdown(Duration::ZERO);
+    mgr.shutdown(Duration::ZERO).unwrap();
     permit.ready().recv_timeout(SLACK).unwrap();
     for waiter in &mut waiting {
         waiter.ready().recv_timeout(SLACK).unwrap();

@@ -89,7 +89,7 @@ fn every_request_for_a_lock_counts_once_by_its_end(on: &Backend) {
         until(SOON, "it waits", || {
             ours.inspect("held").unwrap().unwrap().waiters == 1
         });
-        let _ = other.shutdown(Duration::ZERO);
+        other.shutdown(Duration::ZERO).unwrap();
         assert!(matches!(waiting.join().unwrap(), Err(Error::Closed)));
     });
     assert!(matches!(other.try_lock("k"), Err(Error::Closed)));
@@ -208,7 +208,7 @@ fn losses_count_by_their_reasons(on: &Backend) {
     on.come_back();
 
     let ended = until_some(SOON, "redis is back", || ours.lock("ended").ok());
-    let _ = ours.shutdown(Duration::ZERO);
+    ours.shutdown(Duration::ZERO).unwrap();
     until(SOON, "it counts", || all_reasons() == [1, 1, 1, 1, 1]);
     let stats = ours.stats();
     assert_eq!(stats.losses(), 5, "{stats}");
@@ -279,7 +279,7 @@ fn loss_that_only_the_release_shows_counts_once(on: &Backend) {
     until(SOON, "it is reported", || losses(&ours).0 > 6);
     ours.lock("kept").unwrap().unlock().unwrap();
     // Its release by the renewal thread has been answered by now.
-    let _ = ours.shutdown(SOON);
+    ours.shutdown(SOON).unwrap();
     assert_eq!(losses(&ours), (7, 1, 6, 0), "the renewal showed it first");
 }
 
@@ -296,7 +296,7 @@ fn loss_that_a_late_release_shows_counts_once(on: &Backend) {
     assert_eq!(losses(&ours), (0, 0, 0, 0), "nobody knows yet");
     on.come_back();
     until(SOON, "redis has answered", || losses(&ours).0 >= 2);
-    let _ = ours.shutdown(SOON);
+    ours.shutdown(SOON).unwrap();
     assert_eq!(losses(&ours), (2, 0, 2, 0));
 }
 
@@ -317,7 +317,7 @@ fn loss_of_a_release_that_is_sent_twice_counts_once(on: &Backend) {
         assert_eq!(losses(&ours), (forced, 0, forced, 0));
         ours.lock("k").unwrap().unlock().unwrap();
     }
-    let _ = ours.shutdown(SOON);
+    ours.shutdown(SOON).unwrap();
     assert_eq!(losses(&ours), (2, 0, 2, 0));
 }
 

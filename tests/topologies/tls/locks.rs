@@ -204,7 +204,7 @@ pub(crate) const SMALL_STACK: (&str, Role) = ("tls_small_stack", |args| {
             let mgr = connect();
             mgr.lock("a").unwrap().unlock().unwrap();
             drop(mgr.lock("awaited").unwrap());
-            let _ = mgr.shutdown(Duration::ZERO);
+            mgr.shutdown(Duration::ZERO).unwrap();
         })
         .unwrap();
     let waits = || {
