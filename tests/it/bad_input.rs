@@ -122,10 +122,7 @@ fn p10_an_unsupported_part_of_a_url_is_refused_by_name() {
 
 #[test]
 fn an_errors_cause_is_shown_once_with_its_kind() {
-    let addr = {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        listener.local_addr().unwrap()
-    };
+    let addr = crate::support::server::free_address();
     let error = LockManager::connect(format!("redis://{addr}/")).unwrap_err();
     let cause = cause_of(&error);
     assert_eq!(
@@ -174,10 +171,7 @@ fn client_that_is_turned_away_is_told_the_server_s_reason() {
 
 #[test]
 fn p8_a_refusing_port_is_reported_within_the_connect_timeout() {
-    let addr = {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        listener.local_addr().unwrap()
-    };
+    let addr = crate::support::server::free_address();
     assert_unreachable(&format!("redis://{addr}/"));
     assert_unreachable("redis+unix:///nonexistent/fairlock.sock");
 }
