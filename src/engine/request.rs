@@ -127,6 +127,7 @@ impl Request {
             permits: spec.weight,
             local_handovers: handovers.spare_fences,
             hears: handovers.hears,
+            keeps: handovers.keep.is_some(),
             origin: Origin {
                 host: &HOST,
                 pid: process,
@@ -333,6 +334,7 @@ impl Request {
             hold_ms: 0,
             local_handovers: 0,
             hears: false,
+            keeps: false,
             ..params
         };
         self.call(Verb::Pass {

@@ -234,6 +234,7 @@ impl LockInfo {
                 .filter_map(|waiter| {
                     Some(Party {
                         last_heard: waiter.last_heard,
+                        keeps: false,
                         ..Party::parse(&waiter.request, &kind)?
                     })
                 })
@@ -252,9 +253,6 @@ impl LockInfo {
 impl Party {
     fn of_holder(holder: &InspectedHolder, kind: &Kind) -> Option<Party> {
         let party = Party::parse(&holder.request, kind)?;
-        let keeps = Requester::read(&holder.request, family_of(kind))?
-            .params
-            .keeps();
         // A lapsed holder may have no permits any more: then the request says how many it had.
         let (shared, permits) = if holder.lapsed_for.is_some() {
             (party.shared, party.permits)
@@ -267,7 +265,7 @@ impl Party {
             permits,
             shared,
             lapsed_for: holder.lapsed_for,
-            keeps: keeps && !holder.cools,
+            keeps: party.keeps && !holder.cools,
             ..party
         })
     }
@@ -292,7 +290,7 @@ impl Party {
             lapsed_for: None,
             last_heard: None,
             hands_over: params.hands_over(),
-            keeps: false,
+            keeps: params.keeps,
         })
     }
 }

@@ -3,11 +3,13 @@
 -- KEYS: 1 the record · 2 the queue
 -- ARGV: 1-4 as in mutex_record.lua · 5 token · 6 not_after: the server time in µs after which the
 --   script takes nothing · 7 '1' if the token may wait; else '0', or '2' if its caller has called
---   (queue_silent.lua) · 8 'ttl fixed hold label', ttl and hold in ms; 'ttl fixed hold spare label'
---   if the grant reserves that many fences behind its first
+--   (queue_silent.lua) · 8 'ttl fixed hold label', ttl and hold in ms; 'ttl fixed hold spare
+--   hears label' unless both are 0. spare: how many fences the grant reserves behind its first. hears:
+--   1 if the owner wants to hear that somebody waits, 2 if its process also keeps the lock after a
+--   guard, else 0
 -- Returns: now, left and previous alone, packed as '<ddb', from the short way, which grants the
 --   lock with now as the fence and the time of the grant · granted {fence, granted at, left,
---   previous, how many others wait if the request hears} · waiting {ticket, position, left, since} ·
+--   previous, how many others wait} · waiting {ticket, position, left, since} ·
 --   busy {left, 1 if a process that keeps the lock was told} · silent (queue_silent.lua) · late ·
 --   more (call again at once) · queued (both keys are needed) · kind {kind}
 
@@ -25,7 +27,7 @@ if packed_state and not owner and now <= not_after
     struct.unpack('<ddddI4I4I4bb', packed_state)
   -- A release on the short way leaves the lease's end as it is.
   if lease_end > 0 and last_hold == 0 then lease_end, previous = 0, 0 end
-  local lease_params, ttl, hold, label = string.match(params, '^((%d+) %d (%d+) ?%d*) (.*)$')
+  local lease_params, ttl, hold, label = string.match(params, '^((%d+) %d (%d+)[%d ]*) (.*)$')
   ttl, hold = ttl + 0, hold + 0
   local lease_us = 1000 * math.max(ttl, hold)
   if lease_end == 0 and fence < now and (now + lease_us) / 1000000 + 3600 < expires_at then
@@ -46,9 +48,8 @@ local goes_on, looks_back = true, false
 -- R5 (dated requests): the caller has given up by now, and would not release what this took.
 if now > not_after then return { 'late', now, 0 } end
 if owner == token then
-  local spare = string.match(params, '^%d+ %d %d+ (%d+) ')
   return { 'granted', now, 0, fence, granted_at, math.max(0, lease_end - now), previous,
-           spare and spare + 0 >= 65536 and waiter_records or nil }
+           waiter_records }
 end
 -- R11 (missing keys): the record alone is enough only while its queue is empty. The owner hears of
 -- the caller all the same, since a message needs no key.
@@ -69,8 +70,7 @@ if not owner and lease_end <= now and more == 0 then
   -- The token does not wait: its own process counts as alive, so it would be the owner by now. And
   -- if the list lost its entry, the records of all waiters go.
   owner, new_manager = token, manager
-  new_request, ttl, hold, new_spare, new_label =
-    string.match(params, '^((%d+) %d (%d+) ?(%d*)) (.*)$')
+  new_request, ttl, hold, new_label = string.match(params, '^((%d+) %d (%d+)[%d ]*) (.*)$')
   new_request = '0 ' .. now_text .. ' ' .. manager .. ' ' .. new_request
 end
 --include mutex_grant.lua

@@ -1,7 +1,7 @@
 -- Purpose: the part that makes the new owner's lease, and the announcement of it.
 -- Expects: mutex_promote.lua before it · token: the caller's own, whose grant the status reports ·
---   if there is a new owner, it in owner, and new_manager, new_request, new_spare, new_label, ttl,
---   hold, the last two in ms, as text
+--   if there is a new owner, it in owner, and new_manager, new_request, new_label, ttl, hold, the
+--   last two in ms, as text
 -- KEYS: as in mutex_record.lua
 -- ARGV: as in mutex_record.lua
 -- Returns: nothing; waiters_left
@@ -26,23 +26,18 @@ if new_request then
   -- R16 (hold_at_least): a lease lasts at least as long as the lock must be held.
   local lease_us = 1000 * math.max(ttl, hold)
   lease_end, owner_changed = now + lease_us, true
-  -- An owner that hears learns with its grant how many wait, so nobody has to tell it: see
+  -- The new owner learns with its grant how many wait. So an owner that hears need not be told: see
   -- mutex_wanted.lua.
-  if new_spare ~= '' and new_spare + 0 >= 65536 then
-    waiters_left = math.max(0, waiter_records)
-    if waiters_left > 0 then
-      fields_to_set[#fields_to_set + 1] = 'b'
-      fields_to_set[#fields_to_set + 1] = struct.pack('<dd', fence, now)
-    end
+  waiters_left = math.max(0, waiter_records)
+  if waiters_left > 0 and string.find(new_request, '^%d+ %d+ %S+ %d+ %d %d+ %d+ [12]$') then
+    fields_to_set[#fields_to_set + 1] = 'b'
+    fields_to_set[#fields_to_set + 1] = struct.pack('<dd', fence, now)
   end
   if new_manager ~= manager then
     --include record_now_text.lua
     local fence_text = fence == now and now_text or string.format('%.0f', fence)
-    message = table.concat({ owner, fence_text, now_text, string.format('%.0f', lease_us), previous,
-                             record_key }, ' ')
-    if waiters_left then
-      message = 'mutex ' .. string.format('%.0f', waiters_left) .. ' ' .. message
-    end
+    message = table.concat({ waiters_left, owner, fence_text, now_text,
+                             string.format('%.0f', lease_us), previous, record_key }, ' ')
   elseif owner ~= token then
     grants = { owner, fence, now, lease_us, previous, waiters_left }
   end

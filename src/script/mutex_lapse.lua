@@ -6,7 +6,7 @@
 -- Returns: nothing
 if owner and owner ~= token and lease_end <= now then
   local holder_manager, fixed, spare = string.match(redis.call('HGET', record_key, 'a') or '',
-                                                    '^%d+ %d+ (%S+) %d+ (%d) %d+ ?(%d*)$')
+                                                    '^%d+ %d+ (%S+) %d+ (%d) %d+ ?(%d*)')
   local holder_died = fixed == '0' and holder_manager ~= manager
   -- If no script served this queue for a while, the server may have been away, and the holder may
   -- be alive. If its process waits here too, the lease gets one step of grace, once in its life

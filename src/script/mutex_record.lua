@@ -25,9 +25,9 @@ local expires_at, ttl, hold, previous, ended_how = 0, 0, 0, -1, -1
 local owner_changed, state_changed
 -- The first grant writes the kind.
 local is_new_record = false
--- If this call grants the lock: the manager, request, spare and label of the new owner. And how many
--- wait behind it, if it wants to hear that.
-local new_manager, new_request, new_spare, new_label, waiters_left
+-- If this call grants the lock: the manager, request and label of the new owner, and how many wait
+-- behind it.
+local new_manager, new_request, new_label, waiters_left
 -- How that grant is announced: in the reply to the caller, or as a message to another manager.
 local grants, message = {}, nil
 

@@ -6,10 +6,10 @@
 --   that came first) | forced (by fence alone) · 8 used, lost: the last fence of this grant that a guard
 --   had or may have, if that is not the first; forced: not_after, the server time in µs after which
 --   the script does nothing
--- Returns: 'released' alone, from the short way · released · late (forced) · granted {fence, granted at, left,
---   previous} (keep_if_owner) · refused (forced; already if this very request came before, or if
---   this fence was released by force) · already | lapsed | forced | lost | unknown (it does not
---   have this fence's lease; the fences say what became of that) · kind {kind}
+-- Returns: 'released' alone, from the short way · released · late (forced) · granted {fence, granted at,
+--   left, previous, how many wait} (keep_if_owner) · refused (forced; already if this very request came
+--   before, or if this fence was released by force) · already | lapsed | forced | lost | unknown (it does
+--   not have this fence's lease; the fences say what became of that) · kind {kind}
 
 local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
@@ -43,7 +43,7 @@ local status, waiter, how
 local spare
 if owner and (mode == 'lost' or mode == 'forced') then
   local request = redis.call('HGET', record_key, 'a') or ''
-  spare = string.match(request, '^%d+ %d+ %S+ %d+ %d %d+ (%d+)$')
+  spare = string.match(request, '^%d+ %d+ %S+ %d+ %d %d+ (%d+)')
   --include mutex_spare.lua
 end
 local last_ended = fence
@@ -64,7 +64,8 @@ if mode == 'forced' then
     status = status == 'forced' and 'already' or 'refused'
   end
 elseif owner == token and mode == 'keep_if_owner' then
-  return { 'granted', now, 0, fence, granted_at, math.max(0, lease_end - now), previous }
+  return { 'granted', now, 0, fence, granted_at, math.max(0, lease_end - now), previous,
+           waiter_records }
 elseif owner == token and not is_stray then
   -- R9 (own lapse): the recorded owner clears its own lease, lapsed or not.
   status = 'released'

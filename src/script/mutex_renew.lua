@@ -3,8 +3,8 @@
 -- KEYS: 1 the record, always alone, so that a slot in migration never answers TRYAGAIN
 -- ARGV: 1-4 as in mutex_record.lua · 5 token · 6 not_after: the server time in µs after which the
 --   script extends nothing
--- Returns: renewed {left, fence, how many wait, if somebody does} · gone {stored fence, fence of the last grant that ended without a
---   release, how that one ended} · late · kind {kind}
+-- Returns: renewed {left, fence, how many wait} · gone {stored fence, fence of the last grant that ended
+--   without a release, how that one ended} · late · kind {kind}
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
 --include record_clock.lua
 local goes_on, looks_back = true, true
@@ -17,5 +17,4 @@ lease_end, state_changed = math.max(lease_end, now + 1000 * ttl), true
 if entries > 0 then queue_changed = true end
 local expire_first = true
 --include mutex_write.lua
-return { 'renewed', now, 0, math.max(0, lease_end - now), fence,
-         waiter_records > 0 and waiter_records or nil }
+return { 'renewed', now, 0, math.max(0, lease_end - now), fence, waiter_records }

@@ -8,11 +8,10 @@
 --   keeper_knows: whether the owner's process may keep the lock, and hears that somebody waits
 local wanted_channel, wanted, keeper_knows
 if owner and owner ~= token and lease_end > now then
-  local request = owner_changed and new_request or stored_request or ''
-  local owner_manager, spare = string.match(request, '^%d+ %d+ (%S+) %d+ %d %d+ (%d+)$')
-  -- Such a spare says that the owner hears: see mutex_ended.lua.
-  if owner_manager and spare + 0 >= 65536 then
-    keeper_knows = spare == '131071'
+  local request = new_request or stored_request or ''
+  local owner_manager, hears = string.match(request, '^%d+ %d+ (%S+) %d+ %d %d+ %d+ ([12])$')
+  if owner_manager then
+    keeper_knows = hears == '2'
     -- The field 'b' has the fence that was told, and when. A message can be lost, so the owner is told
     -- again after half a step, but not by each of many waiters.
     local told_fence, told_at = 0, 0
@@ -20,7 +19,7 @@ if owner and owner ~= token and lease_end > now then
     -- R15 (clock went back): the time may be in the future.
     local is_told = told_fence == fence and math.abs(now - told_at) < ARGV[2] / 2
     -- A grant of this call says how many wait.
-    if owner_changed and waiters_left and waiters_left > 0 then is_told = true end
+    if waiters_left and waiters_left > 0 then is_told = true end
     if not is_told then
       wanted_channel = ARGV[4] .. owner_manager
       wanted = 'wanted ' .. string.format('%.0f', fence) .. ' ' .. record_key

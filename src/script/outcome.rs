@@ -48,8 +48,7 @@ pub(crate) struct Grant {
     /// The time that was left when the server wrote this.
     pub(crate) left: Duration,
     pub(crate) previous: PreviousHolder,
-    /// Whether others waited when the server wrote this. `None`: it did not say. It does so for a
-    /// request that hears.
+    /// Whether others waited when the server wrote this. `None`: it did not say, as for permits.
     pub(crate) waiting: Option<bool>,
 }
 

@@ -3,17 +3,17 @@
 //!
 //! ```text
 //! request    = ticket " " since " " manager " " parameters
-//! parameters = ttl " " fixed " " hold " " [number " "] label
+//! parameters = ttl " " fixed " " hold " " [permits " " | spare " " hears " "] label
 //! label      = host TAB pid TAB thread "#" thread_id TAB text
 //! ```
 //!
 //! - `ttl` and `hold` are in ms, `since` is in µs by the server's clock. `fixed` is `1` or `0`.
-//! - `number` is the number of permits, always there for permits. For a mutex it is the number of
-//!   local hand-overs, and [`HEARS`] more if the owner wants to hear that somebody waits. It is left
-//!   out if it is 0. The label has no space before its first tab, so a space shows that there is a
-//!   number.
-//! - In a waiter's record of permits, the capacity and a space follow the number.
-//! - The parts of a label have no tabs and no other control characters. The text may have spaces.
+//! - `permits` is for permits alone, and always there. `spare` is the number of local hand-overs of a
+//!   mutex. `hears` is `1` if its owner wants to hear that somebody waits, `2` if its process also keeps
+//!   the lock after a guard, else `0`. Both are left out if both are 0: a plain request is short.
+//! - In a waiter's record of permits, the capacity and a space follow `permits`.
+//! - The parts of a label have no tabs and no other control characters. The text may have spaces. The host
+//!   has none, so it is clear where the label begins.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -22,10 +22,6 @@ use super::spec::Family;
 
 /// Stands in a record where the thread has no name.
 pub(crate) const NO_NAME: &str = "-";
-
-/// The number of a mutex's request is larger by this if its owner wants to hear that somebody waits.
-/// It is more than any number of local hand-overs.
-pub(crate) const HEARS: u32 = 65_536;
 
 /// The parameters of a request for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +36,15 @@ pub(crate) struct Params<'a> {
     pub(crate) local_handovers: u32,
     /// The owner wants to hear that somebody waits. False for permits.
     pub(crate) hears: bool,
+    /// It hears, and its process keeps the lock after a guard, for the next one.
+    pub(crate) keeps: bool,
     pub(crate) origin: Origin<'a>,
 }
 
 /// The place that a request comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin<'a> {
-    /// Has no spaces, see [`host_word`].
+    /// See [`host_word`].
     pub(crate) host: &'a str,
     pub(crate) pid: u32,
     /// [`NO_NAME`] for a thread without a name.
@@ -60,14 +58,12 @@ impl<'a> Params<'a> {
         let mut text = String::with_capacity(112);
         let fixed = u8::from(self.fixed);
         let _ = write!(text, "{} {fixed} {} ", self.ttl_ms, self.hold_ms);
-        let number = match family {
-            Family::Permit => self.permits,
-            _ if self.hears => self.local_handovers + HEARS,
-            _ => self.local_handovers,
+        let hears = u8::from(self.hears) + u8::from(self.keeps);
+        let _ = match family {
+            Family::Permit => write!(text, "{} ", self.permits),
+            Family::Mutex | Family::Quorum if self.local_handovers == 0 && hears == 0 => Ok(()),
+            Family::Mutex | Family::Quorum => write!(text, "{} {hears} ", self.local_handovers),
         };
-        if family == Family::Permit || number > 0 {
-            let _ = write!(text, "{number} ");
-        }
         let origin = &self.origin;
         let _ = write!(text, "{}\t{}\t", origin.host, origin.pid);
         push_plain(origin.thread, &mut text);
@@ -77,20 +73,20 @@ impl<'a> Params<'a> {
 
     /// `None` if the text does not have this form.
     pub(crate) fn read(text: &'a str, family: Family) -> Option<Params<'a>> {
-        let mut parts = text.splitn(4, ' ');
-        let ttl_ms = parts.next()?.parse().ok()?;
-        let fixed = parts.next()? == "1";
-        let hold_ms = parts.next()?.parse().ok()?;
-        let (number, label) = number_and_label(parts.next()?);
-        let (permits, number) = match family {
-            Family::Permit => (number?.parse().ok()?, 0),
-            Family::Mutex | Family::Quorum => {
-                (1, number.and_then(|text| text.parse().ok()).unwrap_or(0))
+        let mut label = text.splitn(4, '\t');
+        let (numbers, host) = label.next()?.rsplit_once(' ')?;
+        let mut words = numbers.split(' ');
+        let ttl_ms = words.next()?.parse().ok()?;
+        let fixed = words.next()? == "1";
+        let hold_ms = words.next()?.parse().ok()?;
+        let (permits, local_handovers, hears) = match (family, words.next(), words.next()) {
+            (Family::Permit, permits, None) => (permits?.parse().ok()?, 0, 0),
+            (Family::Mutex | Family::Quorum, None, _) => (1, 0, 0),
+            (Family::Mutex | Family::Quorum, Some(spare), Some(hears)) => {
+                (1, spare.parse().ok()?, hears.parse::<u8>().ok()?)
             }
+            _ => return None,
         };
-        let hears = number >= HEARS;
-        let mut label = label.splitn(4, '\t');
-        let host = label.next()?;
         let pid = label.next()?.parse().ok()?;
         let (thread, thread_id) = name_and_id(label.next()?)?;
         Some(Params {
@@ -98,8 +94,9 @@ impl<'a> Params<'a> {
             fixed,
             hold_ms,
             permits,
-            local_handovers: if hears { number - HEARS } else { number },
-            hears,
+            local_handovers,
+            hears: hears > 0,
+            keeps: hears == 2,
             origin: Origin {
                 host,
                 pid,
@@ -115,11 +112,6 @@ impl<'a> Params<'a> {
         self.local_handovers > 0
     }
 
-    /// Whether its process keeps the lock after a guard, for the next one.
-    pub(crate) fn keeps(&self) -> bool {
-        self.hears && self.local_handovers + 1 == HEARS
-    }
-
     /// For how long a grant can last without a renewal or a release.
     pub(crate) fn longest(&self) -> Duration {
         Duration::from_millis(self.ttl_ms.max(self.hold_ms))
@@ -131,7 +123,7 @@ pub(crate) fn label_text(params: &str) -> &str {
     params.splitn(4, '\t').nth(3).unwrap_or("")
 }
 
-/// A host's name as the label has it: the scripts find a number before it by the space between them.
+/// A host's name as the label has it: one word.
 pub(crate) fn host_word(name: &str) -> String {
     let mut word = String::new();
     push_plain(name, &mut word);
@@ -195,14 +187,6 @@ impl fmt::Display for Origin<'_> {
     }
 }
 
-fn number_and_label(text: &str) -> (Option<&str>, &str) {
-    let is_digit = |c: char| c.is_ascii_digit();
-    match text.split_once(' ') {
-        Some((number, label)) if number.chars().all(is_digit) => (Some(number), label),
-        _ => (None, text),
-    }
-}
-
 /// Splits `name#id`. A name may have a `#` itself.
 fn name_and_id(text: &str) -> Option<(&str, u32)> {
     let (name, id) = text.rsplit_once('#')?;
@@ -230,6 +214,7 @@ mod tests {
         permits: 1,
         local_handovers: 0,
         hears: false,
+        keeps: false,
         origin: Origin {
             host: "web-1",
             pid: 4711,
@@ -262,6 +247,7 @@ mod tests {
                 ..params
             };
             let keeping = Params {
+                keeps: true,
                 local_handovers: 65_535,
                 ..hearing
             };
@@ -286,53 +272,29 @@ mod tests {
 
     #[test]
     fn parameters_have_the_form_that_scripts_read() {
-        assert_eq!(
-            PARAMS.write(Family::Mutex),
-            "10000 1 250 web-1\t4711\tmain#4712\t16 runs"
-        );
-        let in_line = Params {
-            local_handovers: 16,
-            ..PARAMS
-        };
-        assert_eq!(
-            in_line.write(Family::Mutex),
-            "10000 1 250 16 web-1\t4711\tmain#4712\t16 runs"
-        );
-        for (local_handovers, number) in [(0, 65_536), (65_535, 131_071)] {
-            let hearing = Params {
+        for (local_handovers, hears, keeps, words) in [
+            (0, false, false, ""),
+            (16, false, false, " 16 0"),
+            (65_535, false, false, " 65535 0"),
+            (0, true, false, " 0 1"),
+            (16, true, false, " 16 1"),
+            (65_535, true, true, " 65535 2"),
+        ] {
+            let params = Params {
                 local_handovers,
-                hears: true,
+                hears,
+                keeps,
                 ..PARAMS
             };
             assert_eq!(
-                hearing.write(Family::Mutex),
-                format!("10000 1 250 {number} web-1\t4711\tmain#4712\t16 runs")
+                params.write(Family::Mutex),
+                format!("10000 1 250{words} web-1\t4711\tmain#4712\t16 runs")
             );
         }
         assert_eq!(
             PARAMS.write(Family::Permit),
             "10000 1 250 1 web-1\t4711\tmain#4712\t16 runs"
         );
-    }
-
-    #[test]
-    fn owner_that_keeps_the_lock_is_known_by_both_numbers() {
-        for (local_handovers, hears, keeps) in [
-            (65_535, true, true),
-            (65_535, false, false),
-            (0, true, false),
-            (16, true, false),
-        ] {
-            let params = Params {
-                local_handovers,
-                hears,
-                ..PARAMS
-            };
-            assert_eq!(
-                (params.keeps(), params.hands_over()),
-                (keeps, local_handovers > 0)
-            );
-        }
     }
 
     #[test]
@@ -409,6 +371,10 @@ mod tests {
             "10 0 0 web-1\t4711\tmain#1",
             "10 0 0 web-1\t4711\tmain\t",
             "x 0 0 h\t1\tm#1\t",
+            "10 0 0 x 0 h\t1\tm#1\t",
+            "10 0 0 0 x h\t1\tm#1\t",
+            // As permits.
+            "10 0 0 1 h\t1\tm#1\t",
         ] {
             assert_eq!(Params::read(text, Family::Mutex), None, "{text:?}");
         }

@@ -79,7 +79,7 @@ pub(crate) fn split_renewals(calls: usize, reply: &Value) -> Option<Vec<Option<V
         let is_done = matches!(fields, [Value::Int(1..), Value::Int(1..)]);
         is_done.then(|| {
             let parts = [status, now, more].into_iter().chain(fields).cloned();
-            Value::Array(parts.chain(is_wanted.then_some(Value::Int(1))).collect())
+            Value::Array(parts.chain([Value::Int(is_wanted.into())]).collect())
         })
     };
     Some(pairs.chunks(2).zip(is_wanted).map(alone).collect())

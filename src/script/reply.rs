@@ -35,7 +35,7 @@ impl ScriptReply {
             Verb::Pass { to, .. } => pass(family, *to, value),
             Verb::Sync { newest } => sync(family, *newest, value),
             Verb::Inspect { .. } => inspect(family, value),
-            Verb::Vacate | Verb::Delete => vacate(value),
+            Verb::Vacate | Verb::Delete => vacate(family, value),
             Verb::Lookup { tokens } => match family {
                 Family::Mutex => lookup_of_mutex(tokens.len(), value),
                 Family::Permit | Family::Quorum => lookup_of_permits(tokens, value),
@@ -47,27 +47,20 @@ impl ScriptReply {
         if reply.dead_waiters != 0 && !call.verb.serves_queue() {
             return Err(malformed("no waiters that were passed over", value));
         }
-        if family != Family::Mutex && reply.grants.iter().any(|grant| grant.waiting.is_some()) {
-            return Err(malformed("grants of five fields each", value));
-        }
         Ok(reply)
     }
 }
 
 impl Grant {
     /// Reads the message of a grant: `token fence granted-at left previous key`. Before it comes the
-    /// word `permit` if it is one of permits. To a request that hears it is `mutex` and how many
-    /// others wait. `None` for any other text.
+    /// word `permit` if it is one of permits, else how many others wait. `None` for any other text.
     pub(crate) fn from_message(prefix: &str, message: &str) -> Option<(Grant, Key, Family)> {
-        let (family, waiting, message) = if let Some(rest) = message.strip_prefix("permit ") {
-            (Family::Permit, None, rest)
-        } else if let Some(rest) = message.strip_prefix("mutex ") {
-            let (others, rest) = rest.split_once(' ')?;
-            (Family::Mutex, Some(plain::<u64>(others)? > 0), rest)
-        } else {
-            (Family::Mutex, None, message)
+        let (first, rest) = message.split_once(' ')?;
+        let (family, waiting) = match first {
+            "permit" => (Family::Permit, None),
+            waiters => (Family::Mutex, Some(plain::<u64>(waiters)? > 0)),
         };
-        let mut parts = message.splitn(6, ' ');
+        let mut parts = rest.splitn(6, ' ');
         let token = Token::parse(parts.next()?)?;
         let fence = plain(parts.next()?)?;
         let granted_at = plain(parts.next()?)?;
@@ -114,13 +107,9 @@ fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
         let now = Some(grant.granted_at);
         return Ok(ScriptReply::of(Outcome::Granted(grant), now));
     }
-    let answer = ReplyParts::read(expected, value)?;
+    let answer = ReplyParts::read(family, expected, value)?;
     match (answer.status, answer.fields) {
-        ("granted", [fence, at, left, how, rest @ ..]) => {
-            let grant = grant(token, [fence, at, left, how])?;
-            let (waiting, others) = waiting_others(family, rest)?;
-            answer.reply(Outcome::Granted(Grant { waiting, ..grant }), others)
-        }
+        ("granted", fields) => answer.granted(token, fields),
         ("waiting", [ticket, position, left, since, others @ ..]) => {
             let waiting = Outcome::Waiting {
                 ticket: number(ticket)?,
@@ -147,7 +136,7 @@ fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
 
 fn propose(token: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "granted, busy, outbid, late or kind, each with its fields";
-    let answer = ReplyParts::read(expected, value)?;
+    let answer = ReplyParts::read(Family::Quorum, expected, value)?;
     match (answer.status, answer.fields) {
         ("granted", [fence, at, left, ended, how]) => {
             let vote = Vote::Granted {
@@ -180,12 +169,9 @@ fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
     {
         return Ok(ScriptReply::of(Outcome::Released, None));
     }
-    let answer = ReplyParts::read(expected, value)?;
+    let answer = ReplyParts::read(family, expected, value)?;
     match (answer.status, answer.fields) {
-        ("granted", [fence, at, left, how, others @ ..]) => {
-            let grant = grant(token, [fence, at, left, how])?;
-            answer.reply(Outcome::Granted(grant), others)
-        }
+        ("granted", fields) => answer.granted(token, fields),
         ("unknown", others) if family != Family::Permit => answer.reply(Outcome::Unknown, others),
         // Only a quorum has no form with one key of several.
         ("queued", others) if family != Family::Quorum => answer.reply(Outcome::Queued, others),
@@ -202,14 +188,15 @@ fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
 }
 
 fn renew(family: Family, value: &Value) -> ParseResult<ScriptReply> {
-    let answer = ReplyParts::read("renewed, gone, late or kind, each with its fields", value)?;
+    let expected = "renewed, gone, late or kind, each with its fields";
+    let answer = ReplyParts::read(family, expected, value)?;
     match (answer.status, answer.fields) {
         // Only a node of a quorum may take the lease again, so only its answers say why not.
         ("busy", [left, fence]) if family == Family::Quorum => {
             answer.reply(busy_node(left, fence)?, &[])
         }
         ("renewed", [left, fence, rest @ ..]) => {
-            let (waiting, others) = waiting_others(family, rest)?;
+            let (waiting, others) = answer.waiting_others(rest)?;
             let renewed = Outcome::Renewed {
                 left: micros(left)?,
                 fence: number(fence)?,
@@ -232,13 +219,9 @@ fn renew(family: Family, value: &Value) -> ParseResult<ScriptReply> {
 fn pass(family: Family, to: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "granted, late, already, lapsed, forced, lost, unknown or kind, each with its \
                     fields";
-    let answer = ReplyParts::read(expected, value)?;
+    let answer = ReplyParts::read(family, expected, value)?;
     match (answer.status, answer.fields) {
-        ("granted", [fence, at, left, how, rest @ ..]) => {
-            let grant = grant(to, [fence, at, left, how])?;
-            let (waiting, others) = waiting_others(family, rest)?;
-            answer.reply(Outcome::Granted(Grant { waiting, ..grant }), others)
-        }
+        ("granted", fields) => answer.granted(to, fields),
         _ => answer.one_of(&[
             Outcome::Late,
             Outcome::Already,
@@ -252,7 +235,7 @@ fn pass(family: Family, to: Token, value: &Value) -> ParseResult<ScriptReply> {
 
 fn sync(family: Family, newest: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "synced, absent, late or kind, each with its fields";
-    let answer = ReplyParts::read(expected, value)?;
+    let answer = ReplyParts::read(family, expected, value)?;
     let fields = match answer.status {
         "synced" => answer.fields,
         _ => return answer.one_of(&[Outcome::Absent, Outcome::Late]),
@@ -301,7 +284,7 @@ fn sync(family: Family, newest: Token, value: &Value) -> ParseResult<ScriptReply
 }
 
 fn inspect(family: Family, value: &Value) -> ParseResult<ScriptReply> {
-    let answer = ReplyParts::read("seen, absent or kind, each with its fields", value)?;
+    let answer = ReplyParts::read(family, "seen, absent or kind, each with its fields", value)?;
     match answer.status {
         "seen" => {
             let seen = seen(family, answer.now, answer.fields, value)?;
@@ -312,8 +295,9 @@ fn inspect(family: Family, value: &Value) -> ParseResult<ScriptReply> {
     }
 }
 
-fn vacate(value: &Value) -> ParseResult<ScriptReply> {
-    let answer = ReplyParts::read("vacated, refused or kind, each with its fields", value)?;
+fn vacate(family: Family, value: &Value) -> ParseResult<ScriptReply> {
+    let expected = "vacated, refused or kind, each with its fields";
+    let answer = ReplyParts::read(family, expected, value)?;
     answer.one_of(&[Outcome::Vacated, Outcome::Refused])
 }
 
@@ -353,7 +337,8 @@ fn lookup_of_mutex(tokens: usize, value: &Value) -> ParseResult<ScriptReply> {
 }
 
 fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply> {
-    let answer = ReplyParts::read("present with an entry for each token, or kind", value)?;
+    let expected = "present with an entry for each token, or kind";
+    let answer = ReplyParts::read(Family::Permit, expected, value)?;
     let (since, entries) = match (answer.status, answer.fields) {
         ("present", [since, entries @ ..]) if entries.len() == tokens.len() => (since, entries),
         _ => return answer.kind(),
@@ -386,6 +371,7 @@ fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply
 /// The parts that the replies of all scripts have in common. The fields are those of the status,
 /// then come grants to others.
 struct ReplyParts<'a> {
+    family: Family,
     status: &'a str,
     now: u64,
     more: bool,
@@ -398,7 +384,7 @@ struct ReplyParts<'a> {
 }
 
 impl<'a> ReplyParts<'a> {
-    fn read(expected: &'static str, value: &'a Value) -> ParseResult<ReplyParts<'a>> {
+    fn read(family: Family, expected: &'static str, value: &'a Value) -> ParseResult<Self> {
         let Value::Array(parts) = value else {
             return Err(malformed(expected, value));
         };
@@ -418,6 +404,7 @@ impl<'a> ReplyParts<'a> {
             }
         };
         Ok(ReplyParts {
+            family,
             status: text(status)?,
             now: number(now)?,
             more,
@@ -433,14 +420,10 @@ impl<'a> ReplyParts<'a> {
     fn reply(&self, outcome: Outcome, others: &[Value]) -> ParseResult<ScriptReply> {
         let mut grants = Vec::new();
         let mut rest = others;
-        while !rest.is_empty() {
-            let [of, fence, at, left, how, behind @ ..] = rest else {
-                return Err(malformed("grants of five or six fields each", self.value));
-            };
-            let waiting;
-            (waiting, rest) = waiting_others(Family::Mutex, behind)?;
-            let grant = grant(token(of)?, [fence, at, left, how])?;
-            grants.push(Grant { waiting, ..grant });
+        while let [of, fields @ ..] = rest {
+            let grant;
+            (grant, rest) = self.grant(token(of)?, fields)?;
+            grants.push(grant);
         }
         Ok(ScriptReply {
             now: Some(self.now),
@@ -450,6 +433,32 @@ impl<'a> ReplyParts<'a> {
             outcome,
             grants,
         })
+    }
+
+    /// The reply that grants the lock to this token.
+    fn granted(&self, token: Token, fields: &[Value]) -> ParseResult<ScriptReply> {
+        let (grant, others) = self.grant(token, fields)?;
+        self.reply(Outcome::Granted(grant), others)
+    }
+
+    /// The grant at the head of the fields, and the fields behind it.
+    fn grant<'f>(&self, of: Token, fields: &'f [Value]) -> ParseResult<(Grant, &'f [Value])> {
+        let [fence, at, left, how, rest @ ..] = fields else {
+            return Err(malformed(self.expected, self.value));
+        };
+        let grant = grant(of, [fence, at, left, how])?;
+        let (waiting, rest) = self.waiting_others(rest)?;
+        Ok((Grant { waiting, ..grant }, rest))
+    }
+
+    /// Whether somebody waits, if the name is a mutex: then the fields go on with the number of
+    /// waiters. And the fields behind that number.
+    fn waiting_others<'f>(&self, fields: &'f [Value]) -> ParseResult<(Option<bool>, &'f [Value])> {
+        match (self.family, fields) {
+            (Family::Mutex, [waiters, rest @ ..]) => Ok((Some(number(waiters)? > 0), rest)),
+            (Family::Mutex, []) => Err(malformed(self.expected, self.value)),
+            _ => Ok((None, fields)),
+        }
     }
 
     /// The reply with the outcome among these whose word the status is, and with the grants to others
@@ -493,17 +502,6 @@ fn packed_grant(family: Family, token: Token, packed: &[u8]) -> Option<Grant> {
         // A mutex has a short way while nobody waits.
         waiting: (family == Family::Mutex).then_some(false),
     })
-}
-
-/// Whether somebody waits, if the fields of a mutex go on with the number of waiters, and the fields
-/// behind that number.
-fn waiting_others(family: Family, fields: &[Value]) -> ParseResult<(Option<bool>, &[Value])> {
-    match fields {
-        [waiters @ Value::Int(_), rest @ ..] if family == Family::Mutex => {
-            Ok((Some(number(waiters)? > 0), rest))
-        }
-        _ => Ok((None, fields)),
-    }
 }
 
 fn grant(token: Token, [fence, granted_at, left, how]: [&Value; 4]) -> ParseResult<Grant> {

@@ -202,9 +202,9 @@ fn an_unexpected_reply_shape_is_an_error_never_a_grant() {
         list([status, now, int(0)].into_iter().chain(said).collect())
     };
     let says = |status: &str, said: Vec<ScriptedReply>| answer(text(status), int(1), said);
-    let fields = || vec![int(77), int(1), int(1_000_000), int(-1)];
+    let fields = || vec![int(77), int(1), int(1_000_000), int(-1), int(0)];
     let and = |rest: ScriptedReply| fields().into_iter().chain([rest]).collect();
-    let other = vec![text("token"), int(1), int(1), int(1), int(0)];
+    let other = vec![text("token"), int(1), int(1), int(1), int(0), int(0)];
     let shapes = vec![
         ScriptedReply::nil(),
         ScriptedReply::ok(),
@@ -225,15 +225,17 @@ fn an_unexpected_reply_shape_is_an_error_never_a_grant() {
         answer(text("granted"), int(-1), fields()),
         says("granted", vec![]),
         says("granted", vec![int(77), int(1)]),
-        says("granted", vec![int(-77), int(1), int(1), int(0)]),
-        says("granted", vec![int(77), int(1), int(-1), int(0)]),
-        says("granted", vec![int(77), int(1), int(1), int(9)]),
-        says("granted", vec![text("77"), text("1"), text("1"), text("0")]),
+        says("granted", vec![int(77), int(1), int(1), int(0)]),
+        says("granted", vec![int(-77), int(1), int(1), int(0), int(0)]),
+        says("granted", vec![int(77), int(1), int(-1), int(0), int(0)]),
+        says("granted", vec![int(77), int(1), int(1), int(9), int(0)]),
+        says("granted", vec![int(77), int(1), int(1), int(0), int(-1)]),
+        says("granted", ["77", "1", "1", "0", "0"].map(text).to_vec()),
         says("granted", and(text("token"))),
         says("granted", and(none())),
         says("granted", fields().into_iter().chain(other).collect()),
         says("Granted", fields()),
-        says("renewed", vec![int(-1), int(1)]),
+        says("renewed", vec![int(-1), int(1), int(0)]),
         says("released", vec![int(1)]),
         says("synced", fields()),
         says("busy", vec![text("soon")]),
@@ -376,21 +378,29 @@ fn connections_are_opened_on_demand() {
     assert!(server.clients().len() <= 2, "{:?}", server.clients());
 }
 
-/// The server's reply to an acquire that takes the lock.
+/// The server's reply to an acquire that takes a mutex. Nobody else waits for it.
 pub(crate) fn granted(fence: i64) -> ScriptedReply {
+    granted_with(fence, &[0])
+}
+
+/// The server's reply to an acquire that takes permits.
+pub(crate) fn permits_granted(fence: i64) -> ScriptedReply {
+    granted_with(fence, &[])
+}
+
+fn granted_with(fence: i64, waiters: &[i64]) -> ScriptedReply {
     let now = std::time::UNIX_EPOCH
         .elapsed()
         .expect("it is after 1970")
         .as_micros() as i64;
-    ScriptedReply::array([
-        ScriptedReply::bulk("granted"),
-        ScriptedReply::integer(now),
-        ScriptedReply::integer(0),
-        ScriptedReply::integer(fence),
-        ScriptedReply::integer(now),
-        ScriptedReply::integer(crate::fixtures::DEFAULT_TTL.as_micros() as i64),
-        ScriptedReply::integer(-1),
-    ])
+    let left = crate::fixtures::DEFAULT_TTL.as_micros() as i64;
+    let numbers = [now, 0, fence, now, left, -1];
+    let numbers = numbers.iter().chain(waiters).copied();
+    ScriptedReply::array(
+        [ScriptedReply::bulk("granted")]
+            .into_iter()
+            .chain(numbers.map(ScriptedReply::integer)),
+    )
 }
 
 /// A server that answers the first script with this reply and all others with a grant, and a

@@ -10,7 +10,7 @@ use std::{
 use fairlock::{LockManager, Result};
 
 use crate::{
-    connections::{granted, scripted_server, server_that_answers},
+    connections::{granted, permits_granted, scripted_server, server_that_answers},
     fixtures::{Record, SOON, build, with_ttl},
     support::{SLACK, ScriptedReply, Server, until, until_some},
 };
@@ -90,16 +90,22 @@ fn p8_tries_and_timed_waits_behind_endless_dead_waiters_are_none() {
 #[test]
 fn a_wait_goes_on_while_dead_waiters_are_skipped() {
     let start = Instant::now();
-    let answer = move |n| match start.elapsed() > 2 * OUTAGE {
-        true => granted(100 + n as i64),
-        false => more(),
+    let server = |granted: fn(i64) -> ScriptedReply| {
+        server_that_answers(move |n| match start.elapsed() > 2 * OUTAGE {
+            true => granted(100 + n as i64),
+            false => more(),
+        })
     };
-    let (_server, mgr) = server_that_answers(answer);
+    let (_server, mgr) = server(granted);
+    let (_other, permits) = server(permits_granted);
     thread::scope(|scope| {
         scope.spawn(|| mgr.lock("a").unwrap().check().unwrap());
         scope.spawn(|| mgr.enqueue("b").unwrap().wait().unwrap().check().unwrap());
         scope.spawn(|| mgr.lock_all(["c", "d"]).unwrap().check().unwrap());
-        scope.spawn(|| mgr.semaphore("s", 2).acquire(1).unwrap().check().unwrap());
+        scope.spawn(|| {
+            let semaphore = permits.semaphore("s", 2);
+            semaphore.acquire(1).unwrap().check().unwrap();
+        });
     });
     assert!(start.elapsed() > 2 * OUTAGE);
 }

@@ -23,10 +23,17 @@ fn listening(server: &Server) -> Connection {
 
 /// Makes the owner of this lock one that keeps it, and wants to hear of others.
 fn keeps(server: &Server, name: &str) -> String {
+    let request = of_such_an_owner(server, name, "65535 2");
+    format!("fairlock:grants:{}", manager_of(&request))
+}
+
+/// Puts a spare and the word `hears` into the request of the owner, which has none. Returns it.
+fn of_such_an_owner(server: &Server, name: &str, handovers: &str) -> String {
     let record = Record::of(server, name);
     let request = record.field("a").expect("somebody owns it");
-    record.set(&[("a", &format!("{request} 131071"))]);
-    format!("fairlock:grants:{}", manager_of(&request))
+    let request = format!("{request} {handovers}");
+    record.set(&[("a", &request)]);
+    request
 }
 
 fn answers_with_the_message(server: &Server, ask: impl FnOnce(&LockManager)) {
@@ -226,9 +233,7 @@ fn try_waits_for_no_other_owner() {
     warm_up(&other);
     let _held = ours.lock_all(["a", "b", "c", "d"]).unwrap();
     // It only hears, and does not keep the lock.
-    let b = Record::of(&server, "b");
-    let request = b.field("a").expect("it is held");
-    b.set(&[("a", &format!("{request} 65536"))]);
+    of_such_an_owner(&server, "b", "0 1");
     keeps(&server, "c");
     keeps(&server, "d");
     let asked = || ["a", "b", "c", "d"].map(|name| log_of(&server, Verb::Acquire, name).len());

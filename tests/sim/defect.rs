@@ -362,8 +362,8 @@ impl Defect {
             Defect::NobodyCalled => &[("if ARGV[7] == '0' then\n", "if false then\n")],
             Defect::NobodyTold => &[("if not is_told then", "if false then")],
             Defect::GrantSaysNothing => &[(
-                "waiters_left = math.max(0, waiter_records)\n    if waiters_left > 0 then",
-                "waiters_left = 0\n    if waiter_records > 0 then",
+                "waiters_left = math.max(0, waiter_records)\n  if waiters_left > 0 and",
+                "waiters_left = 0\n  if waiter_records > 0 and",
             )],
             Defect::KeepersAlone => &[],
             Defect::NoWayMade | Defect::WantedIgnored | Defect::AlwaysHeard => &[],

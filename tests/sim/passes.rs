@@ -336,12 +336,12 @@ impl State {
 }
 
 fn params(ttl: u64, fixed: u8, spare: u64) -> Arc<str> {
-    let spare = if spare == 0 {
+    let handovers = if spare == 0 {
         String::new()
     } else {
-        format!("{spare} ")
+        format!("{spare} 0 ")
     };
-    format!("{ttl} {fixed} 0 {spare}host\t1\tmain#1\t").into()
+    format!("{ttl} {fixed} 0 {handovers}host\t1\tmain#1\t").into()
 }
 
 fn acquire(token: u16, wait: Wait, spare: u64) -> Verb {
@@ -419,8 +419,8 @@ fn attach_of_a_lock_that_lapsed_is_found() {
 
 #[test]
 fn repeated_pass_that_is_refused_is_found() {
-    let line = "if owner == token then\n  local spare = string.match(ARGV[10]";
-    let instead = "if false then\n  local spare = string.match(ARGV[10]";
+    let line = "if now > ARGV[6] + 0 then return { 'late', now, 0 } end\nif owner == token then";
+    let instead = "if now > ARGV[6] + 0 then return { 'late', now, 0 } end\nif false then";
     assert_pass_defect_found(line, instead);
 }
 

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use crate::key::Key;
 use crate::script::Token;
 use crate::script::packed::{PackedHolder, PackedPermits, PackedQueue, PackedState, is_looking};
-use crate::script::params::HEARS;
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 
 /// The data in the keys of a name. All times are in µs.
@@ -150,8 +149,7 @@ impl RecordView {
             ttl: request.ttl,
             hold: request.hold,
             permits: 1,
-            // The flag of an owner that hears is none of them.
-            spare: request.number.unwrap_or_default() % u64::from(HEARS),
+            spare: request.number.unwrap_or_default(),
             spared,
         });
     }
@@ -346,7 +344,7 @@ impl<'a> Fields<'a> {
 }
 
 /// `ticket since manager ttl fixed hold`, and a number: for permits how many, for a mutex the spare,
-/// if it is not 0. There the ttl and the hold are in ms.
+/// if there is one. There the ttl and the hold are in ms.
 struct RecordedRequest {
     since: u64,
     manager: String,
@@ -364,7 +362,7 @@ impl RecordedRequest {
             manager: words.get(2).copied().unwrap_or_default().to_owned(),
             ttl: number(3).unwrap_or_default() * 1000,
             hold: number(5).unwrap_or_default() * 1000,
-            // A mutex without a spare has its label there.
+            // A plain mutex has its label there.
             number: number(6),
         }
     }

@@ -61,7 +61,7 @@ impl Name {
         self.run(Verb::Acquire {
             token: Token::numbered(token),
             wait: Wait::Yes,
-            params: Arc::from(format!("{TTL_MS} 0 0 {} host\t1\tmain#1\t", self.spare)),
+            params: Arc::from(format!("{TTL_MS} 0 0 {} 0 host\t1\tmain#1\t", self.spare)),
         })
     }
 

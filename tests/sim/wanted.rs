@@ -18,10 +18,11 @@ const START: u64 = 1_000_000_000_000;
 /// P + T. An owner is told again after half of it.
 const STEP: Duration = Duration::from_secs(1);
 pub(super) const TTL_MS: u64 = 10_000;
-/// The spare of an owner that keeps the lock, of one that only hears, and of one that does neither.
-pub(super) const KEEPS: Option<u32> = Some(65_536 + 65_535);
-pub(super) const HEARS: Option<u32> = Some(65_536);
-pub(super) const DEAF: Option<u32> = None;
+/// The spare and the word `hears` of an owner that keeps the lock, of one that only hears, and of one that
+/// does neither.
+pub(super) const KEEPS: &str = "65535 2";
+pub(super) const HEARS: &str = "0 1";
+pub(super) const DEAF: &str = "0 0";
 /// The managers.
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
@@ -87,28 +88,27 @@ impl Name {
         &mut self,
         manager: usize,
         token: u16,
-        spare: Option<u32>,
+        handovers: &str,
         wait: Wait,
     ) -> ScriptReply {
-        let spare = spare.map_or(String::new(), |spare| format!("{spare} "));
         let verb = Verb::Acquire {
             token: Token::numbered(token),
             wait,
-            params: Arc::from(format!("{TTL_MS} 0 0 {spare}host\t1\tmain#1\t")),
+            params: Arc::from(format!("{TTL_MS} 0 0 {handovers} host\t1\tmain#1\t")),
         };
         self.reply(manager, verb)
     }
 
     /// Takes the free lock. Returns the fence.
-    pub(super) fn take(&mut self, manager: usize, token: u16, spare: Option<u32>) -> u64 {
-        match self.acquire(manager, token, spare, Wait::Yes).outcome {
+    pub(super) fn take(&mut self, manager: usize, token: u16, handovers: &str) -> u64 {
+        match self.acquire(manager, token, handovers, Wait::Yes).outcome {
             Outcome::Granted(grant) => grant.fence,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(super) fn enqueue(&mut self, manager: usize, token: u16, spare: Option<u32>) {
-        let reply = self.acquire(manager, token, spare, Wait::Yes);
+    pub(super) fn enqueue(&mut self, manager: usize, token: u16, handovers: &str) {
+        let reply = self.acquire(manager, token, handovers, Wait::Yes);
         assert!(
             matches!(reply.outcome, Outcome::Waiting { .. }),
             "{reply:?}"
@@ -193,19 +193,19 @@ pub(super) fn told(manager: usize, fence: u64) -> Vec<Told> {
 
 #[test]
 fn owner_hears_of_each_way_to_ask_for_its_lock() {
-    for spare in [KEEPS, HEARS] {
+    for handovers in [KEEPS, HEARS] {
         let mut name = Name::new();
-        let fence = name.take(A, 1, spare);
+        let fence = name.take(A, 1, handovers);
         name.enqueue(B, 2, DEAF);
         assert_eq!(name.told(), told(A, fence), "by a waiter");
 
         let mut name = Name::new();
-        let fence = name.take(A, 1, spare);
+        let fence = name.take(A, 1, handovers);
         name.try_it(B, 2);
         assert_eq!(name.told(), told(A, fence), "by a try");
 
         let mut name = Name::new();
-        let fence = name.take(A, 1, spare);
+        let fence = name.take(A, 1, handovers);
         assert!(matches!(
             name.reply(B, Verb::Vacate).outcome,
             Outcome::Kind(_)
@@ -213,7 +213,7 @@ fn owner_hears_of_each_way_to_ask_for_its_lock() {
         assert_eq!(name.told(), told(A, fence), "by another kind of lock");
 
         let mut name = Name::new();
-        let fence = name.take(A, 1, spare);
+        let fence = name.take(A, 1, handovers);
         name.enqueue(B, 2, DEAF);
         name.told();
         name.now += STEP.as_micros() as u64;
@@ -221,7 +221,7 @@ fn owner_hears_of_each_way_to_ask_for_its_lock() {
         assert_eq!(name.told(), told(A, fence), "by a check");
 
         let mut name = Name::new();
-        let fence = name.take(A, 1, spare);
+        let fence = name.take(A, 1, handovers);
         name.try_it(A, 2);
         assert_eq!(name.told(), told(A, fence), "by its own manager");
     }
@@ -289,12 +289,12 @@ fn next_owner_is_told_although_the_last_one_was() {
 
 #[test]
 fn owner_that_need_not_hear_is_not_told() {
-    for (spare, what) in [
+    for (handovers, what) in [
         (DEAF, "no spare"),
-        (Some(65_535), "a spare without the flag"),
+        ("65535 0", "a spare of an owner that does not hear"),
     ] {
         let mut name = Name::new();
-        name.take(A, 1, spare);
+        name.take(A, 1, handovers);
         name.enqueue(B, 2, KEEPS);
         name.sync(B, 2);
         assert!(matches!(
@@ -341,13 +341,15 @@ fn try_learns_that_a_keeper_was_told() {
             Outcome::Busy { told: true, .. }
         ));
     }
-    // An owner that only hears does not let go for a try.
-    let mut name = Name::new();
-    name.take(A, 1, HEARS);
-    assert!(matches!(
-        name.try_it(B, 2),
-        Outcome::Busy { told: false, .. }
-    ));
+    // An owner that only hears does not let go for a try, whatever its spare.
+    for hears in [HEARS, "65535 1"] {
+        let mut name = Name::new();
+        name.take(A, 1, hears);
+        assert!(matches!(
+            name.try_it(B, 2),
+            Outcome::Busy { told: false, .. }
+        ));
+    }
 }
 
 /// The lock is free by now, and goes to a waiter in front of the try.
@@ -402,13 +404,13 @@ fn grant_says_whether_others_still_wait() {
     name.sync(A, 4);
     name.try_it(A, 9);
     assert_eq!(name.told(), []);
-    // The wait of another keeper, and one whose owner does not hear.
+    // The wait of another keeper, and one that does not hear.
     let fence = name.fence();
     name.release(B, 2, fence, Mode::Used);
     assert_eq!(granted(&mut name), [(C, Some(true))]);
     let fence = name.fence();
     name.release(C, 3, fence, Mode::Used);
-    assert_eq!(granted(&mut name), [(A, None)]);
+    assert_eq!(granted(&mut name), [(A, Some(true))]);
     // The last one, in the reply to a release of its own manager.
     let fence = name.fence();
     name.enqueue(A, 6, KEEPS);
@@ -422,45 +424,39 @@ fn grant_says_whether_others_still_wait() {
 }
 
 #[test]
-fn message_to_an_owner_that_does_not_hear_is_as_before() {
+fn owner_that_does_not_hear_is_told_by_its_grant_alone() {
     let mut name = Name::new();
     let fence = name.take(A, 1, DEAF);
     name.enqueue(B, 2, DEAF);
     name.enqueue(C, 3, DEAF);
     name.release(A, 1, fence, Mode::Used);
-    let [(B, text)] = &name.messages()[..] else {
-        panic!("one message to the next owner")
-    };
-    let words: Vec<_> = text.split(' ').collect();
-    assert_eq!(words[0], Token::numbered(2).simple());
-    assert_eq!(words[4..], ["0", "f:{a", "name}"], "{text:?}");
+    assert_eq!(granted(&mut name), [(B, Some(true))]);
+    assert_eq!(name.field("b"), None);
 }
 
-/// Its own acquire was sent twice, or a waiter in front of it was dead.
+/// Its own acquire was sent twice, it was the owner at its deadline, or a waiter in front of it was dead.
 #[test]
-fn own_grant_of_an_acquire_says_whether_others_wait() {
-    for (spare, others, waiting) in [
-        (KEEPS, 0, Some(false)),
-        (KEEPS, 1, Some(true)),
-        (DEAF, 1, None),
-    ] {
+fn own_grant_says_whether_others_wait() {
+    for (handovers, others) in [(KEEPS, 0), (KEEPS, 1), (DEAF, 0), (DEAF, 1)] {
         let mut name = Name::new();
-        name.take(A, 1, spare);
+        name.take(A, 1, handovers);
         (0..others).for_each(|_| name.enqueue(B, 2, DEAF));
-        let again = name.acquire(A, 1, spare, Wait::Yes).outcome;
-        assert!(
-            matches!(again, Outcome::Granted(grant) if grant.waiting == waiting),
-            "{again:?}"
-        );
+        let again = name.acquire(A, 1, handovers, Wait::Yes).outcome;
+        let kept = name.release(A, 1, 0, Mode::KeepIfOwner).outcome;
+        for granted in [again, kept] {
+            assert!(
+                matches!(granted, Outcome::Granted(grant) if grant.waiting == Some(others == 1)),
+                "{granted:?}"
+            );
+        }
         // Its time is over, and the waiter asks again before anybody has looked.
         if others == 1 {
-            name.enqueue(C, 3, spare);
+            name.enqueue(C, 3, handovers);
             name.release(B, 2, 0, Mode::Unused);
             name.now += 1000 * TTL_MS;
-            let own = name.acquire(C, 3, spare, Wait::Yes).outcome;
-            let alone = spare.map(|_| false);
+            let own = name.acquire(C, 3, handovers, Wait::Yes).outcome;
             assert!(
-                matches!(own, Outcome::Granted(grant) if grant.waiting == alone),
+                matches!(own, Outcome::Granted(grant) if grant.waiting == Some(false)),
                 "{own:?}"
             );
         }
@@ -485,9 +481,9 @@ fn check_says_that_others_wait_behind_the_owner() {
 
 #[test]
 fn renewal_says_that_somebody_waits() {
-    for spare in [KEEPS, DEAF] {
+    for handovers in [KEEPS, DEAF] {
         let mut name = Name::new();
-        name.take(A, 1, spare);
+        name.take(A, 1, handovers);
         let waits = |name: &mut Name| match name.renew(A, 1) {
             Outcome::Renewed { waiting, .. } => waiting,
             other => panic!("{other:?}"),
@@ -514,7 +510,7 @@ fn renewal_says_that_somebody_waits() {
 }
 
 #[test]
-fn flag_is_none_of_the_reserved_fences() {
+fn owner_that_hears_has_reserved_its_spare_alone() {
     type End = fn(&mut Name, u64);
     let ends: [(End, u64); 4] = [
         (
@@ -546,15 +542,15 @@ fn flag_is_none_of_the_reserved_fences() {
             0,
         ),
     ];
-    for (spare, unit) in [(65_536 + 5, 1), (65_536, 0)] {
+    for (handovers, unit) in [("5 1", 1), ("0 1", 0)] {
         for (at, (end, used)) in ends.iter().enumerate() {
             if unit == 0 && at == 2 {
                 continue;
             }
             let mut name = Name::new();
-            let first = name.take(A, 1, Some(spare));
+            let first = name.take(A, 1, handovers);
             end(&mut name, first);
-            assert_eq!(name.fence(), first + used * unit, "end {at}, {spare}");
+            assert_eq!(name.fence(), first + used * unit, "end {at}, {handovers}");
         }
     }
 }
@@ -567,16 +563,16 @@ impl Name {
 }
 
 #[test]
-fn flag_stays_in_the_record_of_waiter_and_owner() {
+fn word_of_an_owner_that_hears_stays_in_the_record() {
     let mut name = Name::new();
     let fence = name.take(A, 1, KEEPS);
     name.enqueue(B, 2, HEARS);
     let waiter = format!("w:{}", Token::numbered(2).simple());
     let text = |field: Option<Vec<u8>>| String::from_utf8(field.expect("a field")).expect("a text");
-    assert!(text(name.field("a")).ends_with(" m0 10000 0 0 131071"));
-    assert!(text(name.field(&waiter)).contains(" m1 10000 0 0 65536 host\t"));
+    assert!(text(name.field("a")).ends_with(" m0 10000 0 0 65535 2"));
+    assert!(text(name.field(&waiter)).contains(" m1 10000 0 0 0 1 host\t"));
     name.release(A, 1, fence, Mode::Used);
-    assert!(text(name.field("a")).ends_with(" m1 10000 0 0 65536"));
+    assert!(text(name.field("a")).ends_with(" m1 10000 0 0 0 1"));
     assert!(text(name.field("l")).starts_with("host\t"));
 }
 
@@ -664,8 +660,8 @@ fn scripts_without_a_condition_are_found() {
             told_by_each,
         ),
         (
-            "    waiters_left = math.max(0, waiter_records)\n    if waiters_left > 0 then",
-            "    if waiter_records > 0 then",
+            "waiters_left = math.max(0, waiter_records)\n  if waiters_left > 0 and",
+            "waiters_left = 0\n  if waiter_records > 0 and",
             says_who_waits,
         ),
         (

@@ -102,7 +102,8 @@ fn malformed_replies_to_acquire_and_release_are_refused() {
 
 #[test]
 fn malformed_replies_to_renew_and_sync_are_refused() {
-    let renewed = |more: u8| parse(renewal(), &format!("*5|+renewed|:7|:{more}|:1|:1|"));
+    let renewed = |more: u8| parse(renewal(), &format!("*6|+renewed|:7|:{more}|:1|:1|:1|"));
+    assert!(parse(renewal(), "*5|+renewed|:7|:0|:1|:1|").is_err());
     assert!(renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err());
     let synced = |entries: &str, known: u8| {
         let fields = format!("+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1|:0");
@@ -270,15 +271,16 @@ fn malformed_inspections_of_permits_are_refused() {
 
 #[test]
 fn malformed_messages_are_refused() {
-    let good = format!("{TOKEN} 7 5 1000 -1 fairlock:{{a name}}");
+    let grant = format!("{TOKEN} 7 5 1000 -1 fairlock:{{a name}}");
+    let good = format!("1 {grant}");
     let read = |message: &str| Grant::from_message("fairlock", message);
     assert!(read(&good).is_some_and(|(grant, key, _)| grant.fence == 7 && &*key.name == "a name"));
-    let permit = format!("permit {good}");
+    let permit = format!("permit {grant}");
     assert!(
         read(&permit)
             .is_some_and(|(grant, _, family)| grant.fence == 7 && family == Family::Permit)
     );
-    assert!(read(&format!("permit {permit}")).is_none());
+    assert!(read(&format!("permit {permit}")).is_none() && read(&grant).is_none());
     let upper = TOKEN.to_uppercase();
     for (from, to) in [
         (" 7", " +7"),

@@ -356,7 +356,7 @@ fn fences_that_guards_had_are_passed(backend: &Backend) {
     let ahead = guard.fence() + 1_000_000_000_000;
     // As a guard with local hand-overs that wants to be told of waiters.
     record.set(&[
-        ("a", &format!("{request} {}", 65_536 + 1000)),
+        ("a", &format!("{request} 1000 1")),
         ("f", &ahead.to_string()),
     ]);
     let moved = |from: &str| -> u64 {

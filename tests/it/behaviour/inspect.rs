@@ -113,20 +113,21 @@ fn a_holder_that_passes_the_lock_on_or_keeps_it_says_so(backend: &Backend) {
     let guard = labelled(&mgr, "first").lock("n").unwrap();
     let record = Record::of(backend, "n");
     let request = record.field("a").expect("it is held");
-    for (spare, hands_over, keeps) in [
+    for (handovers, hands_over, keeps) in [
         ("", false, false),
-        (" 16", true, false),
-        (" 65536", false, false),
-        (" 65552", true, false),
-        (" 131071", true, true),
+        (" 16 0", true, false),
+        (" 0 1", false, false),
+        (" 16 1", true, false),
+        (" 65535 1", true, false),
+        (" 65535 2", true, true),
     ] {
-        record.set(&[("a", &format!("{request}{spare}"))]);
+        record.set(&[("a", &format!("{request}{handovers}"))]);
         let info = look(&mgr);
         let holder = info.holder.as_ref().expect("it is held");
         assert_eq!(
             (holder.hands_over, holder.keeps),
             (hands_over, keeps),
-            "{spare}"
+            "{handovers}"
         );
         assert_eq!((&*holder.label, info.state), ("first", LockState::Held));
         let shown = info.to_string();

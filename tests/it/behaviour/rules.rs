@@ -312,7 +312,7 @@ fn plant(backend: &Backend, name: &str, token: &str, of: &str) -> String {
     ]);
     let expires_at_ms = (server_time(backend) / 1000 + 120_000).to_string();
     let _: i64 = backend.query(&["PEXPIREAT", &record.key, &expires_at_ms]);
-    format!("{token} {now} {now} 60000000 0 {}", record.key)
+    format!("0 {token} {now} {now} 60000000 0 {}", record.key)
 }
 
 /// The grant channel of a warmed-up manager, once it has subscribed.
@@ -382,7 +382,7 @@ fn r13_late_or_repeated_messages_harm_no_holder(backend: &Backend) {
     let guard = queue.expect_grant(0, P + T + SLACK);
     let owner = record.owner().unwrap();
     let [f, g] = ["f", "g"].map(|field| record.number(field));
-    let again = format!("{owner} {f} {g} {} 0 {}", TTL.as_micros(), record.key);
+    let again = format!("0 {owner} {f} {g} {} 0 {}", TTL.as_micros(), record.key);
     let after = plant(backend, "after", "0123456789abcdef0123456789abcdef", "x");
     for _ in 0..3 {
         let _: i64 = backend.query(&["PUBLISH", &channel, &again]);
@@ -392,7 +392,7 @@ fn r13_late_or_repeated_messages_harm_no_holder(backend: &Backend) {
         " ",
         "a b c d e f",
         &"x".repeat(100_000),
-        "0123 1 1 1 1 fairlock:{a}",
+        "0 0123 1 1 1 1 fairlock:{a}",
     ] {
         let _: i64 = backend.query(&["PUBLISH", &channel, nonsense]);
     }

@@ -320,8 +320,8 @@ fn late_and_strange_wanted_messages_end_no_kept_lock() {
         "wanted  fairlock:{a}".to_owned(),
         "wanted".to_owned(),
         "wanted x fairlock:{a}".to_owned(),
-        "mutex waiting".to_owned(),
-        "mutex waiting x 1 2 3 4 5".to_owned(),
+        "1 waiting".to_owned(),
+        "1 waiting x 1 2 3 4 5".to_owned(),
         String::new(),
         "\0\u{1}é wanted".to_owned(),
     ] {

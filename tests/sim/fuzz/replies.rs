@@ -136,29 +136,14 @@ fn message(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) {
     let Some((grant, read, family)) = Grant::from_message("fairlock", &text) else {
         return;
     };
-    assert_eq!(
-        family == Family::Permit,
-        text.starts_with("permit "),
-        "{text:?}"
-    );
-    let text = text.strip_prefix("permit ").unwrap_or(&text);
-    // To an owner that hears, the message says how many others wait.
-    let text = match text.strip_prefix("mutex ") {
-        Some(rest) => {
-            let (waiters, rest) = rest.split_once(' ').expect("it was read");
-            assert_eq!(Some(waiters != "0"), grant.waiting, "{text:?}");
-            assert!(
-                waiters
-                    .parse::<u64>()
-                    .is_ok_and(|n| n.to_string() == waiters)
-            );
-            rest
-        }
-        None => {
-            assert_eq!(grant.waiting, None, "{text:?}");
-            text
-        }
-    };
+    let (first, text) = text.split_once(' ').expect("it was read");
+    // The message to the owner of a mutex says how many others wait.
+    if family == Family::Permit {
+        assert_eq!((first, grant.waiting), ("permit", None), "{text:?}");
+    } else {
+        assert_eq!(Some(first != "0"), grant.waiting, "{text:?}");
+        assert!(first.parse::<u64>().is_ok_and(|n| n.to_string() == first));
+    }
     let how = text.split(' ').nth(4).unwrap_or_default();
     assert!(
         ["-1", "0", "1", "2"].contains(&how) && is_token(&text[..32]),
@@ -219,8 +204,7 @@ pub(super) fn message_text(
     }
     let prefix = match family {
         Family::Permit => "permit ".to_owned(),
-        _ if input.one_in(2) => format!("mutex {} ", input.below(3)),
-        _ => String::new(),
+        _ => format!("{} ", input.below(3)),
     };
     format!("{prefix}{}", words.join(" "))
 }

@@ -20,7 +20,7 @@ use crate::script::{Call, Family, Grant, Token, Value, Verb};
 /// | `e` | an empty text |
 /// | `h` | the words of a holder |
 pub(super) const SHAPES: [(&str, &str, &str); 37] = [
-    ("acquire", "granted", "nnnk"),
+    ("acquire", "granted", "nnnkn"),
     ("acquire", "waiting", "nnnn"),
     ("acquire", "busy", "n"),
     ("acquire", "late", ""),
@@ -29,7 +29,7 @@ pub(super) const SHAPES: [(&str, &str, &str); 37] = [
     ("acquire", "kind", "s"),
     ("release", "released", ""),
     ("release", "late", ""),
-    ("release", "granted", "nnnk"),
+    ("release", "granted", "nnnkn"),
     ("release", "refused", ""),
     ("release", "already", ""),
     ("release", "lapsed", ""),
@@ -38,11 +38,11 @@ pub(super) const SHAPES: [(&str, &str, &str); 37] = [
     ("release", "unknown", ""),
     ("release", "queued", ""),
     ("release", "kind", "s"),
-    ("renew", "renewed", "nn"),
+    ("renew", "renewed", "nnn"),
     ("renew", "gone", "nnk"),
     ("renew", "late", ""),
     ("renew", "kind", "s"),
-    ("pass", "granted", "nnnk"),
+    ("pass", "granted", "nnnkn"),
     ("pass", "late", ""),
     ("pass", "already", ""),
     ("pass", "lapsed", ""),
@@ -71,40 +71,30 @@ pub(super) fn before_queue(family: Family) -> &'static str {
         Family::Mutex | Family::Quorum => "n",
     }
 }
-/// The report of a grant to another waiter. For a mutex, the number of those that wait may follow.
-pub(super) const GRANT: &str = "tnnnk";
-
-/// Whether this may follow the fields of that status: how many others wait, or 1 if a process that
-/// keeps the lock was told.
-pub(super) fn is_number_behind(call: &Call, status: &str, part: &Value) -> bool {
-    let of_mutex = call.spec.family == Family::Mutex;
-    match (script_of(call), status) {
-        ("acquire" | "pass", "granted") | ("renew", "renewed") => of_mutex && is(part, b'n'),
-        ("acquire", "busy") => of_mutex && *part == Value::Int(1),
-        _ => false,
+/// The report of a grant to another waiter, by family. That of a mutex says how many others wait.
+pub(super) fn report_of(family: Family) -> &'static str {
+    match family {
+        Family::Mutex => "tnnnkn",
+        Family::Permit | Family::Quorum => GRANT,
     }
 }
+/// The same of permits.
+pub(super) const GRANT: &str = "tnnnk";
 
-/// The reports of grants to other waiters, each with how many others wait, if it says that. `None`
-/// if these are not such reports.
-fn reports<'a>(call: &Call, mut rest: &'a [Value]) -> Option<Vec<(&'a [Value], Option<bool>)>> {
-    let mut reports = Vec::new();
-    while !rest.is_empty() {
-        let (report, behind) = rest.split_at_checked(GRANT.len())?;
-        let waiters = match behind.first() {
-            Some(Value::Int(n)) if call.spec.family == Family::Mutex && *n >= 0 => Some(*n > 0),
-            _ => None,
-        };
-        rest = &behind[usize::from(waiters.is_some())..];
-        reports.push((are(report, GRANT).then_some(report)?, waiters));
-    }
-    Some(reports)
+/// Whether this may follow the fields of that status: 1 if a process that keeps the lock was told.
+pub(super) fn is_told(call: &Call, status: &str, part: &Value) -> bool {
+    let of_mutex = call.spec.family == Family::Mutex;
+    (script_of(call), status) == ("acquire", "busy") && of_mutex && *part == Value::Int(1)
 }
 
 /// The answers of the permit scripts that differ from the mutex scripts' or are new. After `seen`
 /// come as many holders as its last number says, and then what comes for a mutex. After `present`
 /// comes an entry for each token.
-const OF_PERMITS: [(&str, &str, &str); 4] = [
+const OF_PERMITS: [(&str, &str, &str); 8] = [
+    ("acquire", "granted", "nnnk"),
+    ("release", "granted", "nnnk"),
+    ("renew", "renewed", "nn"),
+    ("pass", "granted", "nnnk"),
     ("sync", "synced", "ennnknnbnb"),
     ("inspect", "seen", "snnn"),
     ("lookup", "present", "n"),
@@ -175,7 +165,8 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
     let Some((fields, rest)) = rest_of_answer.split_at_checked(letters.len()) else {
         return false;
     };
-    let (_, rest) = number_behind(call, status, rest);
+    let rest = behind_told(call, status, rest);
+    let report = report_of(call.spec.family);
     let rest_fits = match (text(status), &call.verb) {
         (Some("seen"), _) if of_permits => are_holders_and_queue(&fields[3], rest),
         (Some("seen"), _) => is_queue(call.spec.family, rest),
@@ -186,22 +177,16 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
             };
             rest.len() == tokens.len() && rest.iter().all(is_entry)
         }
-        _ => reports(call, rest).is_some(),
+        _ => rest.chunks(report.len()).all(|part| are(part, report)),
     };
     is(now, b'n') && is_more(call, more) && are(fields, letters) && rest_fits
 }
 
-/// The number that may follow the fields of the status, and what comes behind it.
-fn number_behind<'a>(
-    call: &Call,
-    status: &Value,
-    rest: &'a [Value],
-) -> (Option<&'a Value>, &'a [Value]) {
+/// The parts behind the fields of the status, and behind the number that may follow them.
+fn behind_told<'a>(call: &Call, status: &Value, rest: &'a [Value]) -> &'a [Value] {
     match rest.split_first() {
-        Some((number, behind)) if is_number_behind(call, text(status).unwrap_or(""), number) => {
-            (Some(number), behind)
-        }
-        _ => (None, rest),
+        Some((told, behind)) if is_told(call, text(status).unwrap_or(""), told) => behind,
+        _ => rest,
     }
 }
 
@@ -336,7 +321,7 @@ pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
         (short_grant(call, parts), &call.verb)
     {
         let fields = [now.clone(), now.clone(), left.clone(), how.clone()];
-        return vec![grant(*token, &fields, None)];
+        return vec![grant(*token, &fields)];
     }
     let [status, _, _, rest_of_answer @ ..] = &parts[..] else {
         return Vec::new();
@@ -345,8 +330,7 @@ pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
         return Vec::new();
     };
     let (fields, rest) = rest_of_answer.split_at(letters.len());
-    let (number, rest) = number_behind(call, status, rest);
-    let waiters = |number: &Value| *number != Value::Int(0);
+    let rest = behind_told(call, status, rest);
     let mut grants = Vec::new();
     match (text(status), &call.verb) {
         (
@@ -355,28 +339,25 @@ pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
             | Verb::Release { token, .. }
             | Verb::Pass { to: token, .. },
         ) => {
-            grants.push(grant(*token, fields, number.map(waiters)));
+            grants.push(grant(*token, fields));
         }
         (Some("present"), Verb::Lookup { tokens }) => {
             let entries = tokens.iter().zip(rest);
             return entries
                 .filter_map(|(token, entry)| match entry {
-                    Value::Array(fields) => Some(grant(*token, fields, None)),
+                    Value::Array(fields) => Some(grant(*token, fields)),
                     _ => None,
                 })
                 .collect();
         }
         (Some("synced"), _) => {
-            let waiting = Some(waiters(&fields[5]));
-            grants.extend(token(&fields[0]).map(|owner| grant(owner, &fields[1..], waiting)))
+            grants.extend(token(&fields[0]).map(|owner| grant(owner, &fields[1..6])))
         }
         (Some("seen"), _) => return grants,
         _ => {}
     }
-    let others = reports(call, rest).unwrap_or_default().into_iter();
-    grants.extend(
-        others.filter_map(|(part, waiting)| Some(grant(token(&part[0])?, &part[1..], waiting))),
-    );
+    let others = rest.chunks(report_of(call.spec.family).len());
+    grants.extend(others.filter_map(|part| Some(grant(token(&part[0])?, &part[1..]))));
     grants
 }
 
@@ -384,7 +365,8 @@ fn token(part: &Value) -> Option<Token> {
     text(part).and_then(Token::parse)
 }
 
-fn grant(token: Token, fields: &[Value], waiting: Option<bool>) -> Grant {
+/// The last field, if there are five, is how many others wait.
+fn grant(token: Token, fields: &[Value]) -> Grant {
     let number = |at: usize| match fields[at] {
         Value::Int(n) => n,
         _ => unreachable!("a documented grant has a number here"),
@@ -402,6 +384,6 @@ fn grant(token: Token, fields: &[Value], waiting: Option<bool>) -> Grant {
         granted_at: number(1) as u64,
         left,
         previous,
-        waiting,
+        waiting: fields.get(4).map(|waiters| *waiters != Value::Int(0)),
     }
 }

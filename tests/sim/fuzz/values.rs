@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::input::FuzzInput;
-use super::shapes::{GRANT, HOLDER, before_queue, is_number_behind, shapes_of};
+use super::shapes::{GRANT, HOLDER, before_queue, is_told, report_of, shapes_of};
 use crate::key::Key;
 use crate::script::{
     Call, Family, LockSpec, Mode, Page, PassedFrom, Secret, Token, Value, Verb, Wait, parse_value,
@@ -113,18 +113,17 @@ pub(super) fn answer(call: &Call, facts: &ServerFacts<'_>, input: &mut FuzzInput
         }
         _ => {
             let (status, letters) = input.choose(&shapes_of(call));
-            let each = if status == "seen" { "ai" } else { GRANT };
-            let is_mutex = call.spec.family == Family::Mutex;
+            let each = if status == "seen" {
+                "ai"
+            } else {
+                report_of(call.spec.family)
+            };
             let mut rest: Vec<_> = (0..input.below(8).saturating_sub(5))
-                .flat_map(|_| {
-                    let has_number = each == GRANT && is_mutex && input.one_in(2);
-                    let number = has_number.then(|| Value::Int(input.below(3) as i64));
-                    fields(each, facts, input).into_iter().chain(number)
-                })
+                .flat_map(|_| fields(each, facts, input))
                 .collect();
-            let number = Value::Int(input.below(3) as i64);
-            if is_number_behind(call, status, &number) && input.one_in(2) {
-                rest.insert(0, number);
+            let told = Value::Int(input.below(3) as i64);
+            if is_told(call, status, &told) && input.one_in(2) {
+                rest.insert(0, told);
             }
             if let (Verb::Lookup { tokens }, "present") = (&call.verb, status) {
                 rest = tokens.iter().map(|_| lookup_entry(facts, input)).collect();

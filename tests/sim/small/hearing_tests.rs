@@ -68,7 +68,8 @@ fn grant_that_does_not_say_who_waits_is_found() {
     assert_line_is_found(line, "waiters_left = 0", NONE, "something else");
     assert_line_is_found(line, "waiters_left = 1", NONE, "something else");
     let line = "previous, waiters_left }\nelseif";
-    assert_line_is_found(line, "previous }\nelseif", NONE, "something else");
+    assert_line_is_found(line, "previous, 1 }\nelseif", NONE, "something else");
+    assert_line_is_found(line, "previous }\nelseif", NONE, "unexpected shape");
 }
 
 #[test]

@@ -82,8 +82,8 @@ fn owner_that_nobody_tells_is_found() {
 #[test]
 fn grant_that_hides_those_behind_it_is_found() {
     assert_line_is_found(
-        "waiters_left = math.max(0, waiter_records)\n    if waiters_left > 0 then",
-        "waiters_left = 0\n    if waiter_records > 0 then",
+        "waiters_left = math.max(0, waiter_records)\n  if waiters_left > 0 and",
+        "waiters_left = 0\n  if waiter_records > 0 and",
     );
 }
 

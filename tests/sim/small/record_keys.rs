@@ -7,11 +7,10 @@ use std::str::FromStr;
 use super::record_state::{
     HolderState, HolderStatus, RecordState, STEP, SmallStamp, SmallToken, TTL, Told,
 };
-use super::setting::{SmallSetting, spare_words};
+use super::setting::{SmallSetting, handover_words};
 use crate::key::Key;
 use crate::loss::PreviousHolder;
 use crate::script::packed;
-use crate::script::params::HEARS;
 use crate::script::{Family, Token};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 use crate::store::memory::server::ScriptServer;
@@ -137,10 +136,10 @@ impl RecordKeys {
             let waited = u8::from(owner.waited);
             let client = owner.token.client;
             set("o", &real_token(owner.token).simple());
-            let spare = spare_words(owner.spare, owner.hears);
+            let words = handover_words(owner.spare, owner.hears);
             set(
                 "a",
-                &format!("{waited} {NOW} c{client} {TTL_MS} 0 0{spare}"),
+                &format!("{waited} {NOW} c{client} {TTL_MS} 0 0{words}"),
             );
             set("l", "-");
             if owner.status == HolderStatus::Spared {
@@ -487,19 +486,19 @@ impl RecordKeys {
         if let Some(owner) = field("o") {
             let token = parse_token(&owner)?;
             let request = field("a").unwrap_or_default();
-            if request.split(' ').nth(2) != Some(&format!("c{}", token.client)) {
+            let word = |at: usize| request.split(' ').nth(at).unwrap_or("0");
+            if word(2) != format!("c{}", token.client) {
                 return Err(format!(
                     "the owner is {token:?}, and the request is {request:?}"
                 ));
             }
             let was_spared = field("u").is_some_and(|spared| spared == state.fence.to_string());
-            let spare: u32 = request.split(' ').nth(6).map_or(Ok(0), parse)?;
             record.holders = vec![HolderState {
                 token,
                 permits: 1,
                 fence: record.fence,
-                spare: spare % HEARS,
-                hears: spare >= HEARS,
+                spare: parse(word(6))?,
+                hears: word(7) == "1",
                 left: ticks_until(state.lease_end),
                 status: if was_spared {
                     HolderStatus::Spared

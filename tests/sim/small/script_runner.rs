@@ -258,11 +258,12 @@ impl ScriptRunner {
     }
 
     fn small_grant(&self, grant: &Grant) -> SmallGrant {
+        let to = small_token(grant.token);
         SmallGrant {
-            to: small_token(grant.token),
+            to,
             fence: self.keys.fence_mark(grant.fence),
             left: ticks(grant.left),
-            waits: self.setting.keepers > 0 && grant.waiting == Some(true),
+            waits: self.setting.keeps(to.client) && grant.waiting == Some(true),
         }
     }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::record_state::CLIENTS;
-use crate::script::params::HEARS;
 use crate::script::{Family, LockSpec};
 use crate::sim::model::ModelKind;
 
@@ -167,13 +166,14 @@ impl SmallSetting {
         }
     }
 
-    /// The parameters of a client's acquire, as a script reads them: ttl, fixed, hold, and the permits
-    /// or the spare.
+    /// The parameters of a client's acquire, as a script reads them: ttl, fixed, hold, and the permits,
+    /// or the spare and whether the owner hears.
     pub(super) fn params(&self, client: u8, ttl_ms: u64) -> String {
         match self.family() {
             Family::Mutex | Family::Quorum => {
                 let hears = self.hears || self.keeps(client);
-                format!("{ttl_ms} 0 0{}", spare_words(self.spare_of(client), hears))
+                let words = handover_words(self.spare_of(client), hears);
+                format!("{ttl_ms} 0 0{words}")
             }
             Family::Permit => format!("{ttl_ms} 0 0 {}", self.permits(client)),
         }
@@ -189,11 +189,11 @@ impl SmallSetting {
     }
 }
 
-/// The spare as the scripts write it behind the other numbers of a request.
-pub(super) fn spare_words(spare: u32, hears: bool) -> String {
-    match spare + if hears { HEARS } else { 0 } {
-        0 => String::new(),
-        number => format!(" {number}"),
+/// The words of a mutex's request behind those that each request has.
+pub(super) fn handover_words(spare: u32, hears: bool) -> String {
+    match (spare, hears) {
+        (0, false) => String::new(),
+        _ => format!(" {spare} {}", u8::from(hears)),
     }
 }
 

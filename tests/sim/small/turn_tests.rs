@@ -97,7 +97,7 @@ fn forced_release_that_takes_the_first_fence_only_is_found() {
 
 #[test]
 fn hand_over_that_forgets_the_reserve_is_found() {
-    let line = "'^((%d+) %d+ (%S+) (%d+) %d (%d+) ?(%d*)) (.*)$'";
-    let instead = "'^((%d+) %d+ (%S+) (%d+) %d (%d+)) ?(%d*) (.*)$'";
+    let line = "'^((%d+) %d+ (%S+) (%d+) %d (%d+)[%d ]*) (.*)$'";
+    let instead = "'^((%d+) %d+ (%S+) (%d+) %d (%d+))[%d ]* (.*)$'";
     assert_line_is_found(line, instead, NONE, "P2");
 }
