@@ -23,7 +23,7 @@ pub(crate) fn bare(line: &str) -> Command {
             command.env_remove(&*name);
         }
     }
-    command.env("BINARY", command.get_program().to_owned());
+    command.env("BINARY", env!("CARGO_BIN_EXE_fairlock"));
     for word in shlex::split(line).expect("words") {
         match word.split_once('=') {
             Some((name, value)) if name.starts_with("FAIRLOCK_") => command.env(name, value),
