@@ -140,9 +140,11 @@ fn window(rows: u16, columns: u16) -> Winsize {
 }
 
 fn set_size(keyboard: &File, screen: &Mutex<vt100::Parser>, rows: u16, columns: u16) {
+    // Nothing that the program draws for the new size reaches a screen of the old one.
+    let mut screen = screen.lock().unwrap();
     tcsetwinsize(keyboard, window(rows, columns)).expect("a size");
     let [rows, columns] = [rows, columns].map(|count| NonZero::new(count).expect("not 0"));
-    screen.lock().unwrap().screen_mut().set_size(rows, columns);
+    screen.screen_mut().set_size(rows, columns);
 }
 
 impl Drop for Terminal {
